@@ -1,0 +1,27 @@
+"""Where records come from: benchmark sets, generated sets and a user's own ``.npz`` file.
+
+Two doors, and the order matters for privacy:
+
+``describe(config)`` says what is public about a data set (:class:`DataSpec`) and opens no data file, so a
+plan can be made, printed and calibrated before a single record has been read.
+
+``load(config)`` reads the records, checks them, and returns a :class:`DataSet` of plain numpy arrays::
+
+    import dpmcmc
+    adult = dpmcmc.data.load("adult", encoding="public", standin="allow")
+    adult.train["x"].shape      # (32561, 109)
+    adult.origin                # "DPMCMC_DATA", "cache", "download" or "stand-in"
+
+Every scaling constant is written in the code, and every row is scaled by itself alone: nothing that is
+computed from several records (a maximum, a mean, a level list) ever reaches the features, because such a
+statistic would be an unaccounted release.
+
+Rooms: ``adult``, ``abalone`` (UCI files, found by ``store``), ``bundled`` (scikit-learn), ``synthetic``
+(generated), ``user_file``; ``encoding`` and ``split`` hold what they share. A new data set is one file and
+one line of ``registry.REGISTRY``.
+"""
+
+from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec
+from dpmcmc.data.registry import NAMES, describe, load
+
+__all__ = ["NAMES", "DataError", "DataRequest", "DataSet", "DataSpec", "describe", "load"]

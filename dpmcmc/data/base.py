@@ -1,0 +1,172 @@
+"""The words of this room: what is asked for, what is public about it, and what comes back."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+ENCODINGS = ("public", "linear")
+
+
+class DataError(ValueError):
+    """A message to the data holder: what is wrong, where, and how to mend it.
+
+    It may quote counts and row numbers of private records, so show it to whoever holds the data and never
+    write it into a released file.
+    """
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What is public about a data set, known without reading a record.
+
+    ``num_records`` is the number of training records N (None: not declared). ``num_features`` counts the
+    intercept column. ``num_classes`` is None for regression or when it is not known. ``public`` says that
+    the records themselves, train and test, may be published. ``row_bound`` is a public bound on the l2 norm
+    of a record's feature row (``inf``: none was declared). ``encoding`` is None where a set offers no choice.
+    """
+
+    name: str
+    num_records: int | None
+    num_features: int | None
+    num_classes: int | None
+    public: bool
+    row_bound: float
+    encoding: str | None
+    description: str
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Records in memory, checked, and within ``spec.row_bound``.
+
+    ``train`` and ``test`` are ``{"x": float32 (N, d), "y": (N,)}``; ``y`` is int32 for class numbers
+    (0 and 1 for two classes) and float32 for reals. ``test_is_public`` says whether metrics on the test rows
+    may be released; rows held out of a private file are as private as the training rows. ``origin`` is one
+    of ``DPMCMC_DATA``, ``cache``, ``download``, ``stand-in``, ``generated``, ``scikit-learn``, ``user file``.
+    ``sha256`` maps the name of each known public file to its digest and is empty for a user's own file,
+    whose digest would be a function of private records.
+    """
+
+    spec: DataSpec
+    train: dict[str, np.ndarray]
+    test: dict[str, np.ndarray] | None
+    test_is_public: bool
+    origin: str
+    sha256: dict[str, str]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """The ``data:`` section of a configuration, whatever form it arrived in.
+
+    Either ``name`` (a registered set) or ``path`` (a user's ``.npz``, taken from ``base_dir`` when relative).
+    ``encoding`` and ``standin`` concern registered sets; ``x``, ``y``, ``row_bound``, ``test_fraction``,
+    ``num_records`` and ``public`` concern a user's file.
+
+    Raises:
+        DataError: a value is out of range, or belongs to the other kind of source.
+    """
+
+    name: str | None = None
+    path: str | None = None
+    encoding: str = "public"
+    standin: str = "refuse"
+    x: str = "x"
+    y: str = "y"
+    row_bound: float | None = None
+    test_fraction: float = 0.0
+    num_records: int | None = None
+    public: bool = False
+    base_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.name is None) == (self.path is None):
+            raise DataError("data: give either name (a registered data set) or path (your own .npz file).")
+        if self.encoding not in ENCODINGS:
+            raise DataError(f"data.encoding: {self.encoding!r} is not one of {', '.join(ENCODINGS)}.")
+        if self.standin not in ("allow", "refuse"):
+            raise DataError(f"data.standin: {self.standin!r} is neither allow nor refuse.")
+        if self.row_bound is not None and not (0.0 < self.row_bound < math.inf):
+            raise DataError(
+                f"data.row_bound: {self.row_bound} is not a positive number; leave it out for none."
+            )
+        if not 0.0 <= self.test_fraction < 1.0:
+            raise DataError(f"data.test_fraction: {self.test_fraction} is not in [0, 1).")
+        if self.num_records is not None and self.num_records < 1:
+            raise DataError(
+                f"data.num_records: {self.num_records} is not a positive count of training records."
+            )
+        if self.path is None and self.row_bound is not None:
+            raise DataError(
+                f"data.row_bound is for your own file; {self.name} has a fixed bound: leave it out."
+            )
+        if self.path is None and self.test_fraction:
+            raise DataError(
+                f"data.test_fraction is for your own file; {self.name} has a fixed split: leave it out."
+            )
+        if self.path is not None and self.encoding != ENCODINGS[0]:
+            raise DataError(
+                "data.encoding is for registered sets; your own file is used as it is: leave it out."
+            )
+
+    @classmethod
+    def of(cls, config: Any, **options: Any) -> DataRequest:
+        """Reads ``config``: a name, the path of an ``.npz``, a mapping, or any object with these attributes.
+
+        ``options`` override what ``config`` says. A None stands for the default, as in a YAML key left out.
+
+        Raises:
+            DataError: an unknown key, or a value that :class:`DataRequest` refuses.
+        """
+        known = [field.name for field in fields(cls)]
+        if isinstance(config, os.PathLike) or (isinstance(config, str) and config.endswith(".npz")):
+            given: dict[str, Any] = {"path": config}
+        elif isinstance(config, str):
+            given = {"name": config}
+        elif isinstance(config, Mapping):
+            given = dict(config)
+        else:
+            given = {key: getattr(config, key) for key in known if hasattr(config, key)}
+        given.update(options)
+        unknown = sorted(set(given) - set(known))
+        if unknown:
+            raise DataError(f"data: unknown key {', '.join(unknown)}; the keys are {', '.join(known)}.")
+        given = {key: value for key, value in given.items() if value is not None}
+        for key in ("path", "base_dir"):
+            if key in given:
+                given[key] = os.fspath(given[key])
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class KnownSet:
+    """One registry entry: the public facts, how to get the records, and the encodings on offer."""
+
+    spec: DataSpec
+    load: Callable[[DataSpec, DataRequest], DataSet]
+    encodings: tuple[str, ...] = ()
+
+    def describe(self, request: DataRequest) -> DataSpec:
+        """The public facts under the requested encoding; constants only, no file.
+
+        Raises:
+            DataError: the set does not offer the encoding, or has another number of training records.
+        """
+        name, count = self.spec.name, self.spec.num_records
+        if request.num_records not in (None, count):
+            raise DataError(
+                f"data.num_records: {request.num_records} was declared, but {name} has {count} training "
+                "records; leave the key out."
+            )
+        if not self.encodings:
+            if request.encoding != ENCODINGS[0]:
+                raise DataError(f"data.encoding: {name} has only one encoding; leave the key out.")
+            return self.spec
+        return replace(self.spec, encoding=request.encoding)

@@ -1,0 +1,59 @@
+"""The list of known data sets, and the two public functions of the room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpmcmc.data import abalone, adult, bundled, synthetic, user_file
+from dpmcmc.data.base import ENCODINGS, DataError, DataRequest, DataSet, DataSpec, KnownSet
+
+REGISTRY: dict[str, KnownSet] = {
+    "adult": KnownSet(adult.SPEC, adult.load, ENCODINGS),
+    "abalone": KnownSet(abalone.SPEC, abalone.load, ENCODINGS),
+    "two_normals": KnownSet(synthetic.TWO_NORMALS, synthetic.load_two_normals),
+    "breast_cancer": KnownSet(bundled.BREAST_CANCER, bundled.load_breast_cancer, ENCODINGS),
+}
+
+NAMES: tuple[str, ...] = tuple(REGISTRY)
+
+
+def describe(config: Any, **options: Any) -> DataSpec:
+    """What is public about a data set; opens no data file.
+
+    ``config`` is a registered name, the path of an ``.npz``, a mapping, or an object with the attributes of
+    :class:`~dpmcmc.data.base.DataRequest`; keywords override it. For a user's own file the facts are those
+    the configuration declares, so ``num_records`` is None unless declared.
+
+    Raises:
+        DataError: the name is unknown or an option does not apply.
+    """
+    request = DataRequest.of(config, **options)
+    if request.path is not None:
+        return user_file.describe(request)
+    return _known(request).describe(request)
+
+
+def load(config: Any, **options: Any) -> DataSet:
+    """Reads and checks the records; takes what :func:`describe` takes, and returns that spec with them.
+
+    A generated stand-in of the same shape replaces a benchmark file that cannot be had only where
+    ``standin="allow"``; the result then has ``origin == "stand-in"``.
+
+    Raises:
+        DataError: a file is missing, altered or unusable; the message says how to mend it.
+    """
+    request = DataRequest.of(config, **options)
+    if request.path is not None:
+        return user_file.load(request)
+    entry = _known(request)
+    return entry.load(entry.describe(request), request)
+
+
+def _known(request: DataRequest) -> KnownSet:
+    entry = REGISTRY.get(str(request.name))
+    if entry is None:
+        raise DataError(
+            f"data.name: {request.name!r} is not a known data set ({', '.join(NAMES)}); "
+            "for your own records give data.path, an .npz file."
+        )
+    return entry

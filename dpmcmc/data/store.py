@@ -1,0 +1,177 @@
+"""Finds a known public file: the ``DPMCMC_DATA`` folder, then the cache, then the official UCI address.
+
+A file counts only when its SHA-256 is the known one. A file that is there but different stops the search:
+going on to another source, or to generated data, would hide that something is wrong with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from dpmcmc.data.base import DataError
+
+_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
+_TIMEOUT_SECONDS = (5, 20)  # to connect, and between two pieces of the answer
+_ORIGINS = ("DPMCMC_DATA", "cache", "download")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    """A public file: its official address, and every SHA-256 under which its content is accepted."""
+
+    url: str
+    sha256: tuple[str, ...]
+
+
+KNOWN_FILES: dict[str, KnownFile] = {
+    "adult.data": KnownFile(
+        f"{_UCI}/adult/adult.data", ("5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",)
+    ),
+    "adult.test": KnownFile(
+        f"{_UCI}/adult/adult.test", ("a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",)
+    ),
+    "abalone.data": KnownFile(
+        f"{_UCI}/abalone/abalone.data",
+        (
+            # Two layouts of the same 4177 rows in the same order are in circulation: the sex column last, and
+            # first. Moving that column turns either file into the other, byte for byte.
+            "8545f56b9a964c6ff748049290d6a428c59c3099d63dd41c719e6b271aa6a247",
+            "de37cdcdcaaa50c309d514f248f7c2302a5f1f88c168905eba23fe2fbc78449f",
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A verified file: the very bytes whose digest was checked, the digest, and where they came from."""
+
+    content: bytes
+    sha256: str
+    origin: str
+
+
+class FileUnavailable(DataError):
+    """The file is in no local place and could not be downloaded."""
+
+
+def cache_folder() -> Path:
+    """The folder named by ``DPMCMC_CACHE``, else the user's cache folder for dpmcmc."""
+    named = os.environ.get("DPMCMC_CACHE")
+    return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("dpmcmc"))
+
+
+def find(name: str) -> FoundFile:
+    """The verified content of a known file.
+
+    Raises:
+        FileUnavailable: it is nowhere to be had.
+        DataError: ``DPMCMC_DATA`` names no folder, or a file is unreadable or has another checksum.
+    """
+    named = os.environ.get("DPMCMC_DATA")
+    if named:
+        folder = Path(named).expanduser()
+        if not folder.is_dir():
+            raise DataError(f"DPMCMC_DATA names {folder}, which is not a folder: correct or unset it.")
+        found = _read(folder / name, name, "DPMCMC_DATA")
+        if found is not None:
+            return found
+    return _read(cache_folder() / name, name, "cache") or _download(name)
+
+
+def find_all(names: Sequence[str], standin: str) -> dict[str, FoundFile] | None:
+    """The files by name, or None where one cannot be had and ``standin`` is ``allow``.
+
+    Raises:
+        FileUnavailable: one cannot be had and ``standin`` is ``refuse``.
+        DataError: as for :func:`find`; a wrong file is never replaced by a stand-in.
+    """
+    try:
+        return {name: find(name) for name in names}
+    except FileUnavailable:
+        if standin != "allow":
+            raise
+        _log.warning(
+            "a generated stand-in replaces %s, found in no local folder and not to be downloaded; "
+            "set DPMCMC_DATA to a folder that holds it to use the real records",
+            " and ".join(names),
+        )
+        return None
+
+
+def origin_of(files: dict[str, FoundFile]) -> str:
+    """The farthest source that any of the files came from."""
+    return max((file.origin for file in files.values()), key=_ORIGINS.index)
+
+
+def _read(path: Path, name: str, origin: str) -> FoundFile | None:
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as reason:
+        raise DataError(
+            f"{path} cannot be read ({reason}): mend its permissions or move it away."
+        ) from reason
+    digest = _accepted_digest(content, name)
+    if digest is None:
+        raise DataError(
+            f"{path} is not the official {name}: {_mismatch(content, name)}. "
+            f"Delete it, or replace it by {KNOWN_FILES[name].url}."
+        )
+    return FoundFile(content, digest, origin)
+
+
+def _download(name: str) -> FoundFile:
+    import pooch
+
+    url, cache = KNOWN_FILES[name].url, cache_folder()
+    logger = pooch.get_logger()
+    level = logger.level
+    # pooch, given no hash, advises its caller to pin one; the check is ours, as for every other source.
+    logger.setLevel(logging.WARNING)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        # A folder of its own inside the cache: the rename below is then atomic, and a download that breaks
+        # off leaves nothing that a later run could mistake for the file.
+        with tempfile.TemporaryDirectory(dir=cache, prefix="download-") as folder:
+            downloader = pooch.HTTPDownloader(timeout=_TIMEOUT_SECONDS)
+            fetched = pooch.retrieve(url, known_hash=None, fname=name, path=folder, downloader=downloader)
+            content = Path(fetched).read_bytes()
+            digest = _accepted_digest(content, name)
+            if digest is None:
+                raise DataError(
+                    f"{url} answered with something else than {name}: {_mismatch(content, name)}. Nothing "
+                    "was kept; get the file by another way and set DPMCMC_DATA to its folder."
+                )
+            os.replace(fetched, cache / name)
+    except OSError as reason:
+        folder_text = os.environ.get("DPMCMC_DATA") or "unset"
+        raise FileUnavailable(
+            f"{name} is neither in the DPMCMC_DATA folder ({folder_text}) nor in the cache ({cache}), and "
+            f"fetching {url} failed ({type(reason).__name__}). Set DPMCMC_DATA to a folder that holds it, or "
+            "set data.standin: allow to run on generated data of the same shape."
+        ) from reason
+    finally:
+        logger.setLevel(level)
+    return FoundFile(content, digest, "download")
+
+
+def _accepted_digest(content: bytes, name: str) -> str | None:
+    digest = hashlib.sha256(content).hexdigest()
+    return digest if digest in KNOWN_FILES[name].sha256 else None
+
+
+def _mismatch(content: bytes, name: str) -> str:
+    expected = " or ".join(KNOWN_FILES[name].sha256)
+    return f"expected SHA-256 {expected}, found {hashlib.sha256(content).hexdigest()}"

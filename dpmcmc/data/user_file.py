@@ -1,0 +1,159 @@
+"""A user's own records, from an ``.npz`` file, checked before anything uses them.
+
+The checks run before any release, so their messages may speak of single rows: they go to the data holder.
+Nothing is scaled by what the file contains, and the types of the arrays are decided by the file's types and
+never by its values.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec
+from dpmcmc.data.encoding import clipped_rows
+from dpmcmc.data.split import fixed_split
+
+# A row that was normalised to the bound elsewhere may pass it by float32 rounding; such a row is drawn back
+# onto the bound. Beyond this relative slack the row is the data holder's to mend.
+_ROUNDING_SLACK = 1e-5
+_UNREADABLE = (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error)
+_LARGEST_CLASS = np.iinfo(np.int32).max
+
+
+def describe(request: DataRequest) -> DataSpec:
+    """What the configuration declares about the file; the file is not opened, nor need it exist yet."""
+    return DataSpec(
+        name=Path(str(request.path)).stem,
+        num_records=request.num_records,
+        num_features=None,
+        num_classes=None,
+        public=request.public,
+        row_bound=math.inf if request.row_bound is None else float(request.row_bound),
+        encoding=None,
+        description="Records of a user's file.",
+    )
+
+
+def load(request: DataRequest) -> DataSet:
+    """Reads arrays ``request.x`` (n, d) and ``request.y`` (n,) and holds out ``test_fraction`` of the rows.
+
+    ``x`` is real or integer and becomes float32. ``y`` becomes int32 class numbers if it is stored as
+    integers or booleans, float32 if stored as floats. The training set has n - floor(n * test_fraction) rows,
+    which must equal ``num_records`` where that is declared. The test set is None when nothing is held out.
+
+    Raises:
+        DataError: the file or an array is missing, or the records break a declared or necessary condition.
+    """
+    spec = describe(request)
+    path = Path(request.base_dir or ".") / Path(str(request.path)).expanduser()
+    arrays = _read(path, request.x, request.y)
+    x = _features(arrays[request.x], request.x, path)
+    y = _labels(arrays[request.y], request.y, path)
+    if x.shape[0] != y.shape[0]:
+        raise DataError(
+            f"{path}: {request.x!r} has {x.shape[0]} rows and {request.y!r} has {y.shape[0]}: "
+            "store one label for each row."
+        )
+    _refuse_non_finite(x, y, path)
+    x = _within_bound(x, spec.row_bound, path)
+    train_rows, test_rows = fixed_split(x.shape[0], math.floor(x.shape[0] * request.test_fraction))
+    if spec.num_records not in (None, train_rows.size):
+        raise DataError(
+            f"{path}: data.num_records declares {spec.num_records} training records, but the file leaves "
+            f"{train_rows.size} ({x.shape[0]} rows, {test_rows.size} held out): correct the declaration or "
+            "the file."
+        )
+    train = {"x": x[train_rows], "y": y[train_rows]}
+    test = {"x": x[test_rows], "y": y[test_rows]} if test_rows.size else None
+    columns = tuple(f"{request.x}[{k}]" for k in range(x.shape[1]))
+    return DataSet(spec, train, test, request.public, "user file", {}, columns)
+
+
+def _read(path: Path, *names: str) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise DataError(
+            f"data.path: there is no file {path}: correct the path (a relative one starts at the config)."
+        )
+    try:
+        # Opened here because numpy leaves the file open when the archive turns out to be broken.
+        with path.open("rb") as stream:
+            archive = np.load(stream, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise DataError(f"{path} holds a single array: store both arrays together with numpy.savez.")
+            missing = [name for name in names if name not in archive.files]
+            if missing:
+                raise DataError(
+                    f"{path} has no array {', '.join(map(repr, missing))}; it has "
+                    f"{', '.join(archive.files) or 'none'}: name the arrays with data.x and data.y."
+                )
+            return {name: archive[name] for name in names}
+    except DataError:
+        raise
+    except _UNREADABLE as reason:
+        raise DataError(
+            f"{path} is damaged, is no .npz archive, or holds Python objects ({reason}): write plain numbers "
+            "with numpy.savez."
+        ) from reason
+
+
+def _features(x: np.ndarray, name: str, path: Path) -> np.ndarray:
+    if x.dtype.kind not in "fiub":
+        raise DataError(f"{path}: {name!r} has type {x.dtype}: store the features as real numbers.")
+    if x.ndim != 2 or 0 in x.shape:
+        raise DataError(f"{path}: {name!r} has shape {x.shape}: store a table of one row per record, (N, d).")
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, and is then reported as such
+        return x.astype(np.float32)
+
+
+def _labels(y: np.ndarray, name: str, path: Path) -> np.ndarray:
+    if y.ndim != 1:
+        raise DataError(f"{path}: {name!r} has shape {y.shape}: store one label per record, (N,).")
+    if y.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return y.astype(np.float32)
+    if y.dtype.kind not in "iub":
+        raise DataError(
+            f"{path}: {name!r} has type {y.dtype}: store class numbers, or real numbers for regression."
+        )
+    outside = (
+        np.flatnonzero((y < 0) | (y > _LARGEST_CLASS)) if y.dtype.kind != "b" else np.array([], dtype=int)
+    )
+    if outside.size:
+        raise DataError(
+            f"{path}: {name!r} has {outside.size} integers that are no class numbers (first: "
+            f"row {outside[0]}, counted from 0, value {y[outside[0]]}): number the classes from 0 (-1 and 1 "
+            "become 0 and 1), or store floats for regression."
+        )
+    return y.astype(np.int32)
+
+
+def _refuse_non_finite(x: np.ndarray, y: np.ndarray, path: Path) -> None:
+    bad = np.flatnonzero(~(np.isfinite(x).all(axis=1) & np.isfinite(y)))
+    if bad.size:
+        raise DataError(
+            f"{path}: {bad.size} rows hold NaN or a value too large for float32 (first: row {bad[0]}, "
+            "counted from 0): repair or remove them."
+        )
+
+
+def _within_bound(x: np.ndarray, bound: float, path: Path) -> np.ndarray:
+    if math.isinf(bound):
+        return x
+    # Squares are summed in float64: in float32 the sum's own rounding could decide on which side a row falls.
+    norms = np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))
+    beyond = np.flatnonzero(norms > bound * (1.0 + _ROUNDING_SLACK))
+    if beyond.size:
+        raise DataError(
+            f"{path}: {beyond.size} rows have an l2 norm above data.row_bound = {bound:g} (first: row "
+            f"{beyond[0]}, counted from 0, norm {norms[beyond[0]]:.6g}): rescale the features, or raise "
+            "row_bound."
+        )
+    rounded = norms > bound
+    if rounded.any():
+        x[rounded] = clipped_rows(x[rounded].astype(np.float64), bound)
+    return x

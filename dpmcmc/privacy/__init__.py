@@ -1,0 +1,30 @@
+"""Privacy: one noisy query, one calibrator, one accountant.
+
+``query``       the only place where records are read
+``subsampling`` which records a step reads;  ``fixed_point`` exact sums;  ``randomness`` keys and noise
+``charging``    nominal noise to charged events;  ``accounting`` events to ε;  ``calibration`` ε to noise
+``guarantee``   the result: ε, δ, and the events they are computed from
+"""
+
+from dpmcmc.privacy.account import account
+from dpmcmc.privacy.accounting import Event, UnsupportedCombination
+from dpmcmc.privacy.calibration import CalibrationError, calibrate
+from dpmcmc.privacy.guarantee import Guarantee
+from dpmcmc.privacy.query import GradientQuery, PrivateGradient
+from dpmcmc.privacy.randomness import SecretKey
+from dpmcmc.privacy.subsampling import FixedSize, Full, Poisson
+
+__all__ = [
+    "CalibrationError",
+    "Event",
+    "FixedSize",
+    "Full",
+    "GradientQuery",
+    "Guarantee",
+    "Poisson",
+    "PrivateGradient",
+    "SecretKey",
+    "UnsupportedCombination",
+    "account",
+    "calibrate",
+]

@@ -1,0 +1,123 @@
+"""Smallest noise multiplier that any accountant accepts (``calibrator: numeric``).
+
+ε falls as z grows, so the answer is a root. It is bracketed from the cheap Rényi answer, never from a small
+z: a privacy-loss distribution at z near 0.01 asks for tens of gigabytes. The end of the bracket that meets
+the target is returned, so the result is on the private side whatever the tolerance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from dpmcmc.privacy.accounting import accountant_for
+from dpmcmc.privacy.calibration import store
+from dpmcmc.privacy.charging import base_delta, base_events
+from dpmcmc.privacy.subsampling import Sampling
+
+#: The answer's ε lies within this share below the target (or z within the same share of the root).
+TOLERANCE = 2e-3
+_LARGEST = 1e12
+
+
+class CalibrationError(ValueError):
+    """A calibrator's condition fails, or its target is out of reach."""
+
+
+def noise_multiplier(
+    *,
+    epsilon: float,
+    delta: float,
+    floors: np.ndarray,
+    sampling: Sampling,
+    num_records: int,
+    chains: int,
+    adjacency: str,
+    accountant: str,
+    release: str,
+) -> float:
+    """Smallest z with ε(max(z, floors)) <= epsilon; 0 where the floors alone suffice.
+
+    Raises:
+        CalibrationError: no noise multiplier below 1e12 meets the target.
+    """
+    left = base_delta(delta, sampling, num_records)
+    values, counts = np.unique(floors, return_counts=True)
+
+    def spent(z: float, name: str) -> float:
+        schedule = np.repeat(np.maximum(z, values), counts)
+        events = base_events(schedule, sampling, num_records, chains)
+        module = accountant_for(name, events, adjacency, release)
+        return float(module.epsilon(events, adjacency, left))
+
+    if values[0] > 0 and spent(0.0, accountant) <= epsilon:
+        return 0.0
+    inputs = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "floors": [[float(v), int(c)] for v, c in zip(values, counts, strict=True)],
+        "sampling": repr(sampling),
+        "num_records": num_records,
+        "chains": chains,
+        "adjacency": adjacency,
+        "accountant": accountant,
+        "release": release,
+        "tolerance": TOLERANCE,
+    }
+    remembered = store.recall(inputs)
+    # A cache is a file anybody may edit: its answer counts only after it has been accounted again.
+    if remembered is not None and remembered > 0 and spent(remembered, accountant) <= epsilon:
+        return remembered
+    start = _root(lambda z: spent(z, "rdp"), epsilon, 1.0) if accountant == "pld" else 1.0
+    z = _root(lambda z: spent(z, accountant), epsilon, start)
+    store.remember(inputs, z)
+    return z
+
+
+def _root(spent: Callable[[float], float], target: float, start: float) -> float:
+    """z on the private side with ε(z) within TOLERANCE of target: secant in logarithms, kept in a bracket."""
+    high = start
+    at_high = spent(high)
+    low, at_low = 0.0, math.inf
+    step = 1.6
+    while at_high > target:
+        low, at_low = high, at_high
+        high *= step
+        step *= step
+        if high > _LARGEST:
+            raise CalibrationError(
+                f"no noise multiplier below {_LARGEST:g} gives epsilon {target:g} (the accountant reports {at_high:.3g} there); "
+                "use a larger epsilon or delta, or fewer steps."
+            )
+        at_high = spent(high)
+    exponent = 0.7
+    while low == 0.0 and at_high < target * (1 - TOLERANCE):
+        # Step toward the target by a guessed power law, further each time that falls short of it.
+        trial = high * min(max(at_high / target, 1e-3), 0.9995) ** exponent
+        exponent *= 1.7
+        value = spent(trial)
+        if value > target:
+            low, at_low = trial, value
+        else:
+            high, at_high = trial, value
+            if high < 1e-6:
+                return high
+    for iteration in range(60):
+        if at_high >= target * (1 - TOLERANCE) or high <= low * (1 + 1e-6):
+            break
+        middle = math.sqrt(low * high)
+        # Every third step bisects, so that a kink of the accountant cannot stall the secant.
+        if math.isfinite(at_low) and at_high > 0 and iteration % 3 < 2:
+            slope = (math.log(at_high) - math.log(at_low)) / (math.log(high) - math.log(low))
+            if slope < 0:
+                aim = math.log(target * (1 - TOLERANCE / 3))
+                guess = math.exp(math.log(low) + (aim - math.log(at_low)) / slope)
+                middle = min(max(guess, low * (high / low) ** 0.02), high * (low / high) ** 0.02)
+        value = spent(middle)
+        if value <= target:
+            high, at_high = middle, value
+        else:
+            low, at_low = middle, value
+    return high

@@ -1,0 +1,58 @@
+"""Calibrations remembered on disk, keyed by all their inputs and by the versions that computed them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+_PACKAGES = ("dpmcmc", "dp-accounting", "numpy", "scipy")
+
+
+def recall(inputs: dict[str, Any]) -> float | None:
+    """The remembered noise multiplier, or None. The caller accounts it again before use."""
+    try:
+        saved = json.loads(_path(inputs).read_text())
+        return float(saved["noise_multiplier"]) if saved["inputs"] == _full(inputs) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def remember(inputs: dict[str, Any], noise_multiplier: float) -> None:
+    """Save atomically. A cache that cannot be written costs time, never a run."""
+    path = _path(inputs)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+            json.dump({"inputs": _full(inputs), "noise_multiplier": noise_multiplier}, file)
+        os.replace(file.name, path)
+    except OSError:
+        return
+
+
+def cache_folder() -> Path:
+    """``DPMCMC_CACHE``, or the platform's user cache."""
+    return Path(os.environ.get("DPMCMC_CACHE") or platformdirs.user_cache_dir("dpmcmc"))
+
+
+def _full(inputs: dict[str, Any]) -> dict[str, Any]:
+    versions = {name: _version(name) for name in _PACKAGES}
+    return json.loads(json.dumps({**inputs, "versions": versions}))
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except ModuleNotFoundError:
+        return "source"
+
+
+def _path(inputs: dict[str, Any]) -> Path:
+    digest = hashlib.sha256(json.dumps(_full(inputs), sort_keys=True).encode()).hexdigest()
+    return cache_folder() / "calibrations" / f"{digest[:32]}.json"

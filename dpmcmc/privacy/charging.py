@@ -1,0 +1,90 @@
+"""From a plan's noise to the events it is charged for.
+
+The only place where nominal quantities become charged ones, shared by ``account``, ``calibrate`` and the
+plan, so that they cannot disagree:
+
+* noise multiplier z → z / (1 + KAPPA): float32 clipping may exceed C by that much (``fixed_point.py``);
+* rate → the generator's proved bound (``subsampling.py``);
+* batch overflow → an event of probability β a step, kept within ``OVERFLOW_SHARE`` of δ.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from dpmcmc.privacy.accounting import Event, accountant_for, query_events
+from dpmcmc.privacy.fixed_point import KAPPA
+from dpmcmc.privacy.subsampling import Poisson, Sampling
+
+#: Largest part of the user's δ that batch overflow may take.
+OVERFLOW_SHARE = 0.01
+
+
+class Charge(NamedTuple):
+    """Events of a run and the batch slots that keep its overflow within them."""
+
+    events: tuple[Event, ...]
+    slots: int
+
+
+def base_events(
+    noise_multipliers: np.ndarray, sampling: Sampling, num_records: int, chains: int
+) -> tuple[Event, ...]:
+    """Query events of a run, before overflow."""
+    return query_events(
+        sampling.mechanism(num_records),
+        np.asarray(noise_multipliers, np.float64) / (1 + KAPPA),
+        sampling.charged_rate(num_records),
+        repeats=chains,
+        num_records=num_records,
+    )
+
+
+def base_delta(delta: float, sampling: Sampling, num_records: int) -> float:
+    """The part of δ left to the queries."""
+    can_overflow = isinstance(sampling, Poisson) and sampling.rate(num_records) < 1
+    return delta * (1 - OVERFLOW_SHARE) if can_overflow else delta
+
+
+def charge(
+    noise_multipliers: np.ndarray,
+    sampling: Sampling,
+    num_records: int,
+    chains: int,
+    *,
+    delta: float,
+    adjacency: str,
+    accountant: str,
+    release: str,
+    epsilon: float | None = None,
+) -> Charge:
+    """Events of a run, overflow included, and the batch slots it needs.
+
+    Args:
+        noise_multipliers: nominal z per step, (steps,).
+        sampling: scheme.
+        num_records: N.
+        chains: each is charged.
+        delta: total δ.
+        adjacency: see ``accounting``.
+        accountant: see ``accounting``.
+        release: see ``accounting``.
+        epsilon: an upper bound on the run's ε if known; otherwise it is computed.
+    """
+    events = base_events(noise_multipliers, sampling, num_records, chains)
+    module = accountant_for(accountant, events, adjacency, release)
+    steps = len(noise_multipliers) * chains
+    share = delta - base_delta(delta, sampling, num_records)
+    if share == 0 or not steps:
+        return Charge(events, sampling.capacity(num_records, 0.0)[0])
+    if epsilon is None:
+        epsilon = float(module.epsilon(events, adjacency, delta - share))
+    # Where e^ε overflows no truncation is cheap enough, and there is room for every record.
+    allowed = share / (1 + math.exp(epsilon)) / steps if epsilon < 600 else 0.0
+    slots, beta = sampling.capacity(num_records, allowed)
+    if beta > 0:
+        events = (*events, Event("batch_overflow", 0.0, beta, steps))
+    return Charge(events, slots)

@@ -1,0 +1,197 @@
+"""A Guarantee: ε, δ and everything needed to recompute them.
+
+It is computed from its ``events`` and from nothing else, so a saved guarantee can be checked
+(``python -m dpmcmc.verify privacy.json``) and composed with another one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dpmcmc.privacy.accounting import (
+    Event,
+    UnsupportedCombination,
+    accountant_for,
+    overflow_probability,
+    run_length,
+)
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """(ε, δ)-differential privacy of everything a run releases.
+
+    Attributes:
+        epsilon: at ``delta``; infinite where nothing finite can be proved.
+        delta: total, batch overflow included.
+        adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
+        release: ``trace``: every iterate may be published.
+        accountant: ``advanced`` | ``rdp`` | ``pld``.
+        assumptions: plain sentences; empty when the guarantee is unconditional.
+        events: what was charged, run-length encoded.
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: str
+    release: str
+    accountant: str
+    events: tuple[Event, ...]
+    assumptions: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def from_events(
+        cls,
+        events: tuple[Event, ...],
+        *,
+        delta: float,
+        adjacency: str,
+        accountant: str,
+        release: str = "trace",
+        assumptions: tuple[str, ...] = (),
+    ) -> Guarantee:
+        """Compute ε at ``delta`` from events.
+
+        Raises:
+            UnsupportedCombination: no derivation for this combination.
+            ValueError: delta outside (0, 1).
+        """
+        if not 0 < delta < 1:
+            raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
+        events = run_length(events)
+        accountant_for(accountant, events, adjacency, release)
+        epsilon = _epsilon(events, adjacency, accountant, delta)
+        return cls(epsilon, delta, adjacency, release, accountant, events, assumptions)
+
+    def epsilon_at(self, delta: float) -> float:
+        """Smallest ε the same events give at another total δ."""
+        return _epsilon(self.events, self.adjacency, self.accountant, delta)
+
+    def delta_at(self, epsilon: float) -> float:
+        """Smallest total δ the same events give at ``epsilon`` >= 0.
+
+        A step that truncates its batch (probability β in all) is another mechanism within total variation β,
+        which costs (1 + e^ε)β: δ(ε) = min over ε' <= ε of δ_base(ε') + (1 + e^ε')β.
+        """
+        if epsilon < 0:
+            raise ValueError(f"epsilon must be >= 0, got {epsilon}")
+        module = accountant_for(self.accountant, self.events, self.adjacency, self.release)
+        beta = overflow_probability(self.events)
+        if beta == 0:
+            return float(module.delta(self.events, self.adjacency, epsilon))
+        if math.isinf(epsilon):
+            return self.delta_at(700.0)
+        # The first term falls and the second rises; a short grid below ε is enough for an upper bound.
+        grid = epsilon * np.array([1.0, 0.98, 0.95, 0.9, 0.8, 0.6, 0.3])
+        values = [
+            float(module.delta(self.events, self.adjacency, float(e))) + (1 + math.exp(min(e, 700))) * beta
+            for e in grid
+        ]
+        return min(1.0, *values)
+
+    def compose(self, other: Guarantee, delta: float | None = None) -> Guarantee:
+        """Both releases together, recomputed from the union of their events.
+
+        Args:
+            other: must have the same adjacency and release.
+            delta: of the result; by default the larger of the two.
+
+        Raises:
+            UnsupportedCombination: different adjacency or release, or no accountant of the two covers both.
+        """
+        if other.adjacency != self.adjacency:
+            raise UnsupportedCombination(
+                f"cannot compose a guarantee under {self.adjacency} with one under {other.adjacency}: they "
+                "promise different things; recompute one of them under the other's adjacency."
+            )
+        if other.release != self.release:
+            raise UnsupportedCombination(
+                f"cannot compose release {self.release!r} with {other.release!r}"
+            )
+        events = run_length((*self.events, *other.events))
+        failures = []
+        for name in dict.fromkeys((self.accountant, other.accountant)):
+            try:
+                return Guarantee.from_events(
+                    events,
+                    delta=max(self.delta, other.delta) if delta is None else delta,
+                    adjacency=self.adjacency,
+                    accountant=name,
+                    release=self.release,
+                    assumptions=tuple(dict.fromkeys((*self.assumptions, *other.assumptions))),
+                )
+            except UnsupportedCombination as error:
+                failures.append(str(error))
+        raise UnsupportedCombination(" ".join(failures))
+
+    def cross_check(self) -> dict[str, float | None]:
+        """ε at the same δ by every accountant; None where a pair has no derivation."""
+        from dpmcmc.privacy.accounting import ACCOUNTANTS
+
+        out: dict[str, float | None] = {}
+        for name in ACCOUNTANTS:
+            try:
+                accountant_for(name, self.events, self.adjacency, self.release)
+            except UnsupportedCombination:
+                out[name] = None
+                continue
+            value = _epsilon(self.events, self.adjacency, name, self.delta)
+            out[name] = value if math.isfinite(value) else None
+        return out
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dict; :meth:`from_json` inverts it. Infinite ε is written as null."""
+        return {
+            "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
+            "delta": self.delta,
+            "adjacency": self.adjacency,
+            "release": self.release,
+            "accountant": self.accountant,
+            "assumptions": list(self.assumptions),
+            "events": [e.to_json() for e in self.events],
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Guarantee:
+        """Rebuild from :meth:`to_json`; ε is RECOMPUTED from the events, not read."""
+        return cls.from_events(
+            tuple(Event(**e) for e in data["events"]),
+            delta=float(data["delta"]),
+            adjacency=data["adjacency"],
+            accountant=data["accountant"],
+            release=data["release"],
+            assumptions=tuple(data.get("assumptions", ())),
+        )
+
+    def __str__(self) -> str:
+        text = (
+            f"({self.epsilon:.4g}, {self.delta:.3g})-DP, {self.adjacency}, {self.release} release, "
+            f"by {self.accountant}"
+        )
+        if self.assumptions:
+            text += "; assuming: " + " ".join(self.assumptions)
+        return text
+
+
+def _epsilon(events: tuple[Event, ...], adjacency: str, accountant: str, delta: float) -> float:
+    """Smallest ε with δ_base(ε) + (1 + e^ε)β <= delta, approached from below, so it ends on the private side."""
+    module = accountant_for(accountant, events, adjacency)
+    beta = overflow_probability(events)
+    epsilon = float(module.epsilon(events, adjacency, delta))
+    if beta == 0 or math.isinf(epsilon):
+        return epsilon
+    for _ in range(100):
+        if epsilon > 700:
+            return math.inf
+        left = delta - (1 + math.exp(epsilon)) * beta
+        if left <= 0:
+            return math.inf
+        following = float(module.epsilon(events, adjacency, left))
+        if following <= epsilon * (1 + 1e-12):
+            return max(epsilon, following)
+        epsilon = following
+    return math.inf

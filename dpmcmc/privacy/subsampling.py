@@ -1,0 +1,330 @@
+r"""Which records a step reads: Poisson, fixed size without replacement, or all of them.
+
+Every scheme returns fixed-shape ``(indices, mask)`` inside jit, at a cost that does not grow with N.
+
+**Poisson by gaps.** Independent selection at rate q is a sequence of geometric gaps, P(gap = g) = q r^g,
+r = 1 − q. A gap is split as kL + Ja + b: b < J and a < A from two tables of 32-bit thresholds, and a
+"restart" (no selection in L = J·A records) with probability about r^L = e^-7, after which the geometric
+law starts anew. Its integer thresholds make every probability exactly known, so the error is computed, not
+assumed: with e_a, e_b, e_R the largest relative errors of the tables and of the restart, the probability of
+a whole gap is within (1 ± e_R)^k (1 ± e_a)(1 ± e_b) of q r^g.
+
+*What is charged.* Let record i lie between neighbouring selections g₁ before and g₂ after it. Given all
+other selections, the odds of i are P(g₁)P(g₂)/P(g₁+g₂+1), which would be q/(1−q) exactly and is at most
+q/(1−q)·F with
+
+    F = (1+e_R)^{K+1} (1+e_a)² (1+e_b)² / ((1−e_R)^{K+1} (1−e_a)(1−e_b)),   K = ⌈N/L⌉
+
+(the same for the open gap at the end of the data). So the largest conditional inclusion probability is
+q' = qF/(1−q+qF), and q' is the charged rate: conditioned on the others, the query is a mixture with weight at
+most q', and the dominating pairs grow with the weight (``accounting/rdp.py``).
+
+*Under add_remove* N is the public number of record slots: an absent record is an empty slot that
+contributes zero, so the law of the others does not depend on it.
+
+*Overflow.* A step has room for a fixed number of gaps; with probability at most β it truncates its batch.
+β is charged as ``batch_overflow``, or is zero where there is room for all N.
+
+**Fixed size.** Uniform words below 2^k >= N, those >= N rejected, are drawn until b distinct values are
+seen; the first b distinct ones are a uniform subset. Repeating a failed block keeps it uniform, because
+success does not depend on the labels. For b > N/2 the complement is drawn.
+"""
+
+from __future__ import annotations
+
+import decimal
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.stats import binom
+
+Selection = tuple[jax.Array, jax.Array]
+_WORD = 1 << 32
+# The law of a restart: r^L close to e^-7 keeps restarts rare (0.1 %) and their 32-bit probability exact to 1e-7.
+_RESTART_EXPONENT = 7.0
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Each record takes part independently with probability ``batch_size / num_records``.
+
+    Args:
+        batch_size: the EXPECTED batch size, a public constant; the gradient is normalised by it.
+    """
+
+    batch_size: float
+
+    scheme = "poisson"
+
+    def validate(self, num_records: int) -> None:
+        """Raise ValueError unless 0 < batch_size <= num_records."""
+        _check_batch(self.batch_size, num_records)
+        if num_records > 1 << 30:
+            raise ValueError(f"num_records {num_records} is beyond 2^30, the most that int32 positions hold")
+
+    def rate(self, num_records: int) -> float:
+        """Nominal inclusion probability."""
+        return self.batch_size / num_records
+
+    def charged_rate(self, num_records: int) -> float:
+        """Proved upper bound of the generator's conditional inclusion probability."""
+        rate = self.rate(num_records)
+        return 1.0 if rate == 1 else _gap_tables(rate, num_records).charged_rate
+
+    def mechanism(self, num_records: int) -> str:
+        """Name of the event a query becomes."""
+        return "gaussian" if self.rate(num_records) == 1 else "poisson_gaussian"
+
+    def capacity(self, num_records: int, overflow: float) -> tuple[int, float]:
+        """(slots, β): the fewest slots whose truncation probability in one step is β <= overflow."""
+        if self.rate(num_records) == 1:
+            return num_records, 0.0
+        tables = _gap_tables(self.rate(num_records), num_records)
+        most = num_records + tables.most_restarts + 1
+        if overflow <= 0:
+            return most, 0.0
+        rate = tables.charged_rate
+        room = _smallest(lambda k: binom.sf(k, num_records, rate) <= overflow / 2, num_records)
+        spare = _smallest(
+            lambda k: binom.sf(k, room + k + 1, tables.restart_probability) <= overflow / 2,
+            tables.most_restarts,
+        )
+        slots = room + spare + 1
+        if slots >= most:
+            return most, 0.0
+        beta = float(binom.sf(room, num_records, rate))
+        if spare < tables.most_restarts:  # more restarts than that do not fit before the end of the data
+            beta += float(binom.sf(spare, slots, tables.restart_probability))
+        # scipy's tail sums are good to about 1e-10 relative; stay on the private side.
+        return slots, beta * (1 + 1e-6)
+
+    def selector(self, num_records: int, slots: int) -> Callable[[jax.Array], Selection] | None:
+        """Function key -> (indices (slots,), mask (slots,)); None where every record takes part."""
+        if self.rate(num_records) == 1:
+            return None
+        tables = _gap_tables(self.rate(num_records), num_records)
+        return functools.partial(_draw_poisson, tables=tables, num_records=num_records, slots=slots)
+
+
+@dataclass(frozen=True)
+class FixedSize:
+    """A uniform subset of exactly ``batch_size`` records, drawn afresh each step."""
+
+    batch_size: int
+
+    scheme = "fixed_size"
+
+    def validate(self, num_records: int) -> None:
+        """Raise ValueError unless batch_size is a whole number in 1..num_records."""
+        _check_batch(self.batch_size, num_records)
+        if self.batch_size != int(self.batch_size):
+            raise ValueError(
+                f"batch_size must be a whole number for fixed_size sampling, got {self.batch_size}"
+            )
+
+    def rate(self, num_records: int) -> float:
+        """Inclusion probability b/N."""
+        return self.batch_size / num_records
+
+    charged_rate = rate
+
+    def mechanism(self, num_records: int) -> str:
+        """Name of the event a query becomes."""
+        return "gaussian" if self.batch_size == num_records else "fixed_size_gaussian"
+
+    def capacity(self, num_records: int, overflow: float) -> tuple[int, float]:
+        """(slots, 0): a batch of known size cannot overflow."""
+        size = int(self.batch_size)
+        return (num_records if 2 * size > num_records else size), 0.0
+
+    def selector(self, num_records: int, slots: int) -> Callable[[jax.Array], Selection] | None:
+        """Function key -> (indices, mask) with exactly ``batch_size`` true entries."""
+        size = int(self.batch_size)
+        if size == num_records:
+            return None
+        if 2 * size > num_records:
+            return functools.partial(_draw_complement, num_records=num_records, size=size)
+        return lambda key: (_draw_distinct(key, num_records, size), jnp.ones(size, bool))
+
+
+@dataclass(frozen=True)
+class Full:
+    """Every record in every step (rate 1)."""
+
+    scheme = "full"
+
+    def validate(self, num_records: int) -> None:
+        """Always fine."""
+
+    def rate(self, num_records: int) -> float:
+        """1."""
+        return 1.0
+
+    charged_rate = rate
+
+    def mechanism(self, num_records: int) -> str:
+        """``gaussian``."""
+        return "gaussian"
+
+    def capacity(self, num_records: int, overflow: float) -> tuple[int, float]:
+        """(num_records, 0)."""
+        return num_records, 0.0
+
+    def selector(self, num_records: int, slots: int) -> Callable[[jax.Array], Selection] | None:
+        """None: every record takes part."""
+        return None
+
+
+Sampling = Poisson | FixedSize | Full
+
+
+def expected_batch(sampling: Sampling, num_records: int) -> float:
+    """The public constant b that normalises the gradient."""
+    return float(num_records) if isinstance(sampling, Full) else float(sampling.batch_size)
+
+
+def _check_batch(batch_size: float, num_records: int) -> None:
+    if not 0 < batch_size <= num_records:
+        raise ValueError(
+            f"batch_size must lie in (0, num_records]: got batch_size {batch_size} with num_records {num_records}"
+        )
+
+
+def _smallest(meets: Callable[[int], bool], largest: int) -> int:
+    """Smallest k in 0..largest with meets(k); ``largest`` always does."""
+    low, high = -1, largest
+    while high - low > 1:
+        middle = (low + high) // 2
+        if meets(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+# --- Poisson ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _GapTables:
+    fine: np.ndarray  # thresholds of b, uint32, J − 1 of them
+    coarse: np.ndarray  # thresholds of a, then of the restart, uint32, A of them
+    block: int  # J
+    reach: int  # L = J·A
+    restart_probability: float
+    most_restarts: int  # ⌈N/L⌉
+    charged_rate: float
+
+
+@functools.lru_cache(maxsize=64)
+def _gap_tables(rate: float, num_records: int) -> _GapTables:
+    """Integer thresholds, and the charged rate they prove, in 60-digit arithmetic."""
+    with decimal.localcontext() as context:
+        context.prec = 60
+        q = decimal.Decimal(rate)
+        r = 1 - q
+        log_r = r.ln()
+        block = max(1, math.ceil(math.sqrt(_RESTART_EXPONENT / rate)))
+        coarse_count = max(1, math.ceil(-_RESTART_EXPONENT / (block * float(log_r))))
+
+        def power(j: int) -> decimal.Decimal:
+            return (log_r * j).exp()
+
+        within = 1 - power(block)
+        fine = [round((1 - power(j)) / within * _WORD) for j in range(block + 1)]
+        coarse = [round((1 - power(block * j)) * _WORD) for j in range(coarse_count + 1)]
+        restart = _WORD - coarse[-1]
+        one = decimal.Decimal(1)
+        e_fine = max(
+            abs((fine[j + 1] - fine[j]) / (q * power(j) / within * _WORD) - one) for j in range(block)
+        )
+        e_coarse = max(
+            abs((coarse[j + 1] - coarse[j]) / (within * power(block * j) * _WORD) - one)
+            for j in range(coarse_count)
+        )
+        reach = block * coarse_count
+        e_restart = abs(restart / (power(reach) * _WORD) - one)
+        most = math.ceil(num_records / reach)
+        up = (1 + e_restart) ** (most + 1) * (1 + e_coarse) ** 2 * (1 + e_fine) ** 2
+        down = (1 - e_restart) ** (most + 1) * (1 - e_coarse) * (1 - e_fine)
+        if down <= 0:
+            raise ValueError(
+                f"rate {rate} is too small for 32-bit gaps over {num_records} records; use a larger batch"
+            )
+        factor = up / down
+        charged = float(q * factor / (r + q * factor))
+    return _GapTables(
+        fine=np.array(fine[1:-1], np.uint32),
+        coarse=np.array(coarse[1:], np.uint32),
+        block=block,
+        reach=reach,
+        restart_probability=restart / _WORD,
+        most_restarts=most,
+        charged_rate=min(1.0, math.nextafter(charged, 2.0)),
+    )
+
+
+def _rank(thresholds: np.ndarray, words: jax.Array) -> jax.Array:
+    """How many thresholds are <= each word."""
+    if len(thresholds) <= 64:
+        # A wide comparison beats a binary search while the table fits a few vector registers.
+        return jnp.sum(words[:, None] >= jnp.asarray(thresholds)[None, :], axis=1, dtype=jnp.int32)
+    return jnp.searchsorted(jnp.asarray(thresholds), words, side="right").astype(jnp.int32)
+
+
+def _draw_poisson(key: jax.Array, *, tables: _GapTables, num_records: int, slots: int) -> Selection:
+    words = jax.random.bits(key, (2, slots), jnp.uint32)
+    coarse = _rank(tables.coarse, words[0])
+    fine = _rank(tables.fine, words[1])
+    restart = coarse >= len(tables.coarse)
+    # A selection advances past itself; a restart advances by L exactly and selects nobody.
+    advance = jnp.where(restart, tables.reach, coarse * tables.block + fine + 1)
+    advance = jnp.minimum(advance, num_records + 1)
+    if slots * (num_records + 1) < 1 << 31:
+        end = jnp.cumsum(advance)
+    else:
+        # int32 would wrap; a sum that saturates beyond the data is associative.
+        end = jax.lax.associative_scan(lambda a, b: jnp.minimum(a + b, num_records + 1), advance)
+    position = end - 1
+    mask = ~restart & (position < num_records)
+    return jnp.where(mask, position, 0), mask
+
+
+# --- fixed size ---------------------------------------------------------------------------------------
+
+
+def _draw_distinct(key: jax.Array, num_records: int, size: int) -> jax.Array:
+    """A uniform subset of ``size`` of ``num_records``, in the order drawn, for size <= num_records / 2."""
+    bits = max(1, (num_records - 1).bit_length())
+    accept = num_records / (1 << bits)
+    # Expected words until ``size`` distinct values are seen (coupon collector), and six deviations more.
+    expected = num_records * -math.log1p(-size / num_records) / accept
+    words = int(expected + 6 * math.sqrt(expected / accept) + 16)
+
+    def attempt(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        values = (jax.random.bits(key, (words,), jnp.uint32) >> (32 - bits)).astype(jnp.int32)
+        order = jnp.argsort(values, stable=True)
+        ordered = values[order]
+        first = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]]) & (ordered < num_records)
+        fresh = jnp.zeros(words, bool).at[order].set(first)
+        chosen = jnp.nonzero(fresh, size=size, fill_value=0)[0]
+        return values[chosen], jnp.sum(fresh) >= size
+
+    def again(carry: tuple) -> tuple:
+        key, _, _ = carry
+        key, this = jax.random.split(key)
+        return (key, *attempt(this))
+
+    start = (key, jnp.zeros(size, jnp.int32), jnp.zeros((), bool))
+    return jax.lax.while_loop(lambda carry: ~carry[2], again, start)[1]
+
+
+def _draw_complement(key: jax.Array, *, num_records: int, size: int) -> Selection:
+    left_out = _draw_distinct(key, num_records, num_records - size)
+    mask = jnp.ones(num_records, bool).at[left_out].set(False)
+    return jnp.arange(num_records, dtype=jnp.int32), mask
