@@ -1,0 +1,32 @@
+"""Effective sample size and split R-hat of released draws (Gelman et al., BDA3), by NumPyro."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+
+
+def summary(draws: Any) -> dict[str, float | None]:
+    """Smallest ESS and largest split R-hat over all coordinates.
+
+    Args:
+        draws: pytree, leaves (chains, draws, ...).
+
+    Returns:
+        ``{"ess": ..., "rhat": ...}``; None with fewer than 4 draws a chain or where draws do not move.
+    """
+    ess, rhat = [], []
+    for leaf in jax.tree.leaves(draws):
+        array = np.asarray(leaf, np.float64).reshape(*leaf.shape[:2], -1)
+        if array.shape[1] < 4:
+            return {"ess": None, "rhat": None}
+        moving = array.std(axis=(0, 1)) > 0
+        if moving.any():
+            ess.append(float(np.min(effective_sample_size(array[..., moving]))))
+            rhat.append(float(np.max(split_gelman_rubin(array[..., moving]))))
+    if not ess or not np.all(np.isfinite(ess + rhat)):
+        return {"ess": None, "rhat": None}
+    return {"ess": min(ess), "rhat": max(rhat)}

@@ -1,0 +1,41 @@
+"""``python -m dpmcmc.plan CONFIG``: what a run would do and cost. Touches no record."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from dpmcmc import config as config_room
+from dpmcmc.command import command
+
+
+def parser() -> argparse.ArgumentParser:
+    """Command-line arguments."""
+    out = argparse.ArgumentParser(
+        prog="python -m dpmcmc.plan", description="Plan a configuration without reading a record."
+    )
+    out.add_argument("config", help="YAML file, for example configs/adult.yaml")
+    out.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override one key")
+    out.add_argument("--json", action="store_true", help="print the plan as JSON")
+    return out
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; see :func:`parser`."""
+    arguments = parser().parse_args(argv)
+    config = config_room.load(arguments.config, arguments.set)
+    plan = config_room.make_plan(config)
+    if arguments.json:
+        print(json.dumps(plan.to_json(), indent=2, allow_nan=False))
+        return
+    spec = config_room.describe_data(config)
+    features = f", {spec.num_features} features" if spec.num_features else ""
+    print(config.name)
+    print(f"{'data':<12} {spec.name}: {spec.num_records:,} records{features}, declared; none read")
+    print(plan)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,452 @@
+"""A Plan: everything a run will do, decided before a record is read.
+
+Noise is settled here, once, on the host in float64: s_t = max(what the sampler injects, what privacy needs),
+rounded UP to float32. The engine scans that array and the accountant reads the same array, so what is
+charged is what is added. Steps where the sampler's own noise suffices are free.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpmcmc.privacy import Full, Guarantee, Poisson, UnsupportedCombination, calibrate
+from dpmcmc.privacy.accounting import ACCOUNTANTS, ADJACENCIES, RELEASES
+from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.calibration import CALIBRATORS, closed_form
+from dpmcmc.privacy.charging import charge
+from dpmcmc.privacy.fixed_point import fraction_bits
+from dpmcmc.privacy.subsampling import Sampling, expected_batch
+from dpmcmc.samplers.base import GRADIENT, Sampler
+from dpmcmc.targets.base import Target
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What is promised, and how it is computed.
+
+    Args:
+        epsilon: target ε > 0; None with calibrator ``free``, which reports it instead.
+        delta: target δ in (0, 1); a plan refuses δ >= 1/N.
+        adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
+        release: ``trace``: every iterate may be published.
+        accountant: ``pld`` | ``rdp`` | ``advanced``.
+        calibrator: ``numeric`` | ``closed_form`` | ``free``.
+        clip: C, the l2 norm each record's gradient is clipped to.
+
+    Raises:
+        ValueError: a value outside these.
+    """
+
+    epsilon: float | None = None
+    delta: float = 1e-6
+    adjacency: str = "replace_one"
+    release: str = "trace"
+    accountant: str = "pld"
+    calibrator: str = "numeric"
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.calibrator != "free" and self.epsilon is None:
+            raise ValueError(
+                f"calibrator {self.calibrator} needs epsilon; only free reports it instead of taking it"
+            )
+        if self.calibrator == "free" and self.epsilon is not None:
+            raise ValueError(
+                "calibrator free adds no noise for privacy and reports epsilon: leave epsilon out"
+            )
+        if self.epsilon is not None and not (self.epsilon > 0 and math.isfinite(self.epsilon)):
+            raise ValueError(f"epsilon must be a finite number > 0, got {self.epsilon}")
+        if not 0 < self.delta < 1:
+            raise ValueError(f"delta must lie strictly between 0 and 1, got {self.delta}")
+        if not (self.clip > 0 and math.isfinite(self.clip)):
+            raise ValueError(f"clip must be a finite number > 0, got {self.clip}")
+        for name, value, known in (
+            ("adjacency", self.adjacency, ADJACENCIES),
+            ("accountant", self.accountant, tuple(ACCOUNTANTS)),
+            ("calibrator", self.calibrator, CALIBRATORS),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+        if self.release not in RELEASES:
+            raise UnsupportedCombination(
+                f"release {self.release!r} is not available; supported: {', '.join(RELEASES)} "
+                "(every iterate may be published)"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A run before it reads a record; made by :func:`plan`.
+
+    Attributes:
+        target, sampler, sampling: what, how, and from which records; the sampler is bound to N.
+        num_records: N.
+        steps, chains, burn_in, thin: counts of steps; one draw is kept every ``thin`` steps after ``burn_in``.
+        privacy: what was asked for, or None for plain SG-MCMC.
+        noise_std: s_t, (steps,) float32, std of the noise in gradient units.
+        noise_multipliers: s_t·b/(N·C), (steps,) float64, nominal; None without privacy.
+        required_multiplier: what the calibrator asked for; 0 where the sampler's own noise suffices.
+        guarantee: computed from charged events, or None without privacy.
+        free_fraction: share of steps whose noise is the sampler's own.
+        slots: rows a batch has room for.
+        bits: grid exponent of the exact sum.
+    """
+
+    target: Target
+    sampler: Sampler
+    sampling: Sampling
+    num_records: int
+    steps: int
+    chains: int
+    burn_in: int
+    thin: int
+    privacy: Privacy | None
+    noise_std: np.ndarray
+    noise_multipliers: np.ndarray | None
+    required_multiplier: float
+    guarantee: Guarantee | None
+    free_fraction: float
+    slots: int
+    bits: int
+
+    @property
+    def num_draws(self) -> int:
+        """Draws kept per chain."""
+        return (self.steps - self.burn_in) // self.thin
+
+    @property
+    def batch_size(self) -> float:
+        """b, the expected batch size."""
+        return expected_batch(self.sampling, self.num_records)
+
+    @property
+    def temperatures(self) -> np.ndarray:
+        """Temperature kept at each step, (steps,) float64; that of the plan's noise, not of minibatch noise."""
+        t = np.arange(self.steps, dtype=np.float64)
+        return np.broadcast_to(self.sampler.temperature_at(self.noise_std.astype(np.float64), t), t.shape)
+
+    @property
+    def time(self) -> float:
+        """Σ η_t, the time the chain runs for."""
+        return float(np.sum(np.broadcast_to(self.sampler.eta(np.arange(self.steps, dtype=np.float64)), self.steps)))  # type: ignore[attr-defined]
+
+    @property
+    def private_time(self) -> float | None:
+        """Time that the budget buys at temperature 1 from full batches: μ²/(2C²) (2μ²/C² unless replace_one).
+
+        Each step's Gaussian has μ_t = ΔC/s_t with s_t² = 2/η_t, so Σμ_t² = Δ²C²Ση_t/2 is at most μ², the
+        Gaussian budget of (ε, δ). None without privacy.
+        """
+        if self.privacy is None or self.guarantee is None:
+            return None
+        epsilon = self.privacy.epsilon if self.privacy.epsilon is not None else self.guarantee.epsilon
+        if not math.isfinite(epsilon):
+            return math.inf
+        sensitivity = 2.0 if self.privacy.adjacency == "replace_one" else 1.0
+        return 2 * (gaussian_mu(epsilon, self.privacy.delta) / (sensitivity * self.privacy.clip)) ** 2
+
+    @property
+    def thesis_multiplier(self) -> tuple[float | None, str | None]:
+        """(z of the corrected thesis formula for this many steps, or None; why it does not apply, or None)."""
+        if self.privacy is None or self.privacy.epsilon is None:
+            return None, "no target epsilon"
+        rate = self.batch_size / self.num_records
+        inputs = {
+            "epsilon": self.privacy.epsilon,
+            "delta": self.privacy.delta,
+            "steps": self.steps * self.chains,
+            "rate": rate,
+        }
+        return closed_form.formula(**inputs), closed_form.condition(**inputs)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan in numbers; holds no record and no key."""
+        temperatures = self.temperatures
+        z = self.noise_multipliers
+        return {
+            "target": repr(self.target),
+            "sampler": repr(self.sampler),
+            "sampling": {
+                "scheme": self.sampling.scheme,
+                "batch_size": self.batch_size,
+                "rate": self.sampling.rate(self.num_records),
+                "charged_rate": self.sampling.charged_rate(self.num_records),
+                "slots": self.slots,
+            },
+            "num_records": self.num_records,
+            "steps": self.steps,
+            "chains": self.chains,
+            "burn_in": self.burn_in,
+            "thin": self.thin,
+            "draws_per_chain": self.num_draws,
+            "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
+            "required_multiplier": None if z is None else self.required_multiplier,
+            "thesis_multiplier": self.thesis_multiplier[0],
+            "free_fraction": self.free_fraction,
+            "temperature": {"min": float(temperatures.min()), "max": float(temperatures.max())},
+            "time": self.time,
+            "private_time": self.private_time,
+            "guarantee": None if self.guarantee is None else self.guarantee.to_json(),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<12} {text}" for name, text in self.lines())
+
+    def lines(self) -> list[tuple[str, str]]:
+        """(label, sentence) pairs that describe the plan to a person."""
+        rate = self.sampling.rate(self.num_records)
+        batch = (
+            f"all {self.num_records:,} records"
+            if rate == 1
+            else f"{self.sampling.scheme}, {self.batch_size:g} expected of {self.num_records:,} records (rate {rate:.4g})"
+        )
+        out = [
+            ("target", repr(self.target)),
+            ("sampler", repr(self.sampler)),
+            ("sampling", batch),
+            (
+                "steps",
+                f"{self.steps:,} ({self.steps * rate:.1f} passes) x {self.chains} chain{'s' * (self.chains > 1)}, "
+                f"{self.num_draws:,} draws each after {self.burn_in:,} steps, one in {self.thin}",
+            ),
+        ]
+        low, high = float(self.temperatures.min()), float(self.temperatures.max())
+        heat = f"{low:.3g}" if high <= low * 1.001 else f"{low:.3g} to {high:.3g}"
+        if self.privacy is None or self.guarantee is None or self.noise_multipliers is None:
+            out += [("privacy", "none: plain SG-MCMC, no guarantee"), ("temperature", heat)]
+            return out
+        z = self.noise_multipliers
+        spread = (
+            f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
+        )
+        out += [
+            ("guarantee", str(self.guarantee)),
+            ("noise", f"multiplier {spread} (noise std on the clipped sum / clip {self.privacy.clip:g})"),
+            ("thesis", self._thesis_line()),
+            ("free", self._free_line()),
+            ("temperature", self._temperature_line(heat, high)),
+            ("time", self._time_line()),
+        ]
+        return out
+
+    def _thesis_line(self) -> str:
+        needed, failed = self.thesis_multiplier
+        if needed is None:
+            return "its formula takes a target epsilon, and this plan has none"
+        assert self.noise_multipliers is not None
+        ratio = needed / float(self.noise_multipliers.min())
+        line = f"its formula (constant corrected) would need a multiplier of {needed:.4g}, {ratio:.3g} times as much"
+        return line if failed is None else f"{line}, and does not apply: {failed}"
+
+    def _free_line(self) -> str:
+        share = f"{100 * self.free_fraction:.0f} % of the steps"
+        if self.free_fraction == 1:
+            return "privacy is free: the sampler's own noise is enough at every step"
+        if self.free_fraction == 0:
+            return "privacy is not free: every step adds noise beyond the sampler's own"
+        return f"privacy is free on {share}"
+
+    def _temperature_line(self, heat: str, high: float) -> str:
+        wanted = getattr(self.sampler, "temperature", 1.0)
+        if high <= wanted * 1.001:
+            return f"{heat}, as asked"
+        return (
+            f"{heat} where {wanted:g} was asked: privacy is paid with heat, so the draws are wider than the posterior"
+        )
+
+    def _time_line(self) -> str:
+        bought, used = self.private_time, self.time
+        assert bought is not None
+        line = f"the budget buys {bought:.3g} at temperature 1 (full batches); this run takes {used:.3g}"
+        precision = getattr(self.target, "prior_precision", None)
+        if precision:
+            line += (
+                f"; in relaxation times of directions left to the prior: {bought * precision:.3g} bought, "
+                f"{used * precision:.3g} taken"
+            )
+            if used * precision < 3:
+                line += ". Fewer than 3: such directions have not mixed, and the draws are not a posterior there"
+        return line
+
+
+def plan(
+    target: Target,
+    *,
+    num_records: int,
+    sampler: Sampler,
+    sampling: Sampling | None = None,
+    steps: int,
+    chains: int = 1,
+    burn_in: int = 0,
+    thin: int = 1,
+    privacy: Privacy | None = None,
+) -> Plan:
+    """Decide noise and guarantee for a run, without data.
+
+    Args:
+        target: the model.
+        num_records: N, a public constant.
+        sampler: for example ``dpmcmc.SGLD(step_size=16.0)``.
+        sampling: ``Poisson(b)`` | ``FixedSize(b)`` | ``Full()`` (the default).
+        steps: per chain.
+        chains: each is charged.
+        burn_in: steps before the first kept stretch.
+        thin: a draw is kept after every ``thin`` steps.
+        privacy: a :class:`Privacy`, or None for plain SG-MCMC.
+
+    Returns:
+        Plan.
+
+    Raises:
+        ValueError: numbers that make no run, δ >= 1/N, a private step without noise.
+        UnsupportedCombination: no derivation for the combination.
+        CalibrationError: the target cannot be met.
+    """
+    sampling = Full() if sampling is None else sampling
+    _check_counts(num_records, steps, chains, burn_in, thin)
+    sampling.validate(num_records)
+    if privacy is not None and privacy.delta >= 1 / num_records:
+        raise ValueError(
+            f"delta {privacy.delta:g} is not below 1/num_records = {1 / num_records:.3g}: publishing one random record "
+            "outright would meet it; use a smaller delta"
+        )
+    bound = sampler.bind(num_records)
+    if tuple(bound.queries) != (GRADIENT,):
+        raise UnsupportedCombination(
+            f"sampler {type(sampler).__name__} asks for {bound.queries}, and the plan knows ('gradient',)"
+        )
+    b = expected_batch(sampling, num_records)
+    t = np.arange(steps, dtype=np.float64)
+    if privacy is None:
+        if getattr(bound, "step_size", None) == "auto":
+            raise ValueError(
+                "step_size auto is solved from the privacy target; give a number when privacy is None"
+            )
+        own = np.broadcast_to(np.asarray(bound.noise_std(t), np.float64), (steps,))
+        return Plan(
+            target=target,
+            sampler=bound,
+            sampling=sampling,
+            num_records=num_records,
+            steps=steps,
+            chains=chains,
+            burn_in=burn_in,
+            thin=thin,
+            privacy=None,
+            noise_std=_round_up(own),
+            noise_multipliers=None,
+            required_multiplier=0.0,
+            guarantee=None,
+            free_fraction=1.0,
+            slots=sampling.capacity(num_records, 1e-18)[0],
+            bits=0,
+        )
+    # z = s · unit
+    unit = b / (num_records * privacy.clip)
+    if getattr(bound, "step_size", None) == "auto":
+        if privacy.calibrator == "free":
+            raise ValueError("step_size auto needs a target: use calibrator numeric with an epsilon")
+        alone = _calibrated(privacy, steps, sampling, num_records, chains, np.zeros(steps))
+        bound = bound.with_noise(alone / unit * (1 + 1e-9))  # type: ignore[attr-defined]
+    own = np.broadcast_to(np.asarray(bound.noise_std(t), np.float64), (steps,))
+    if not np.all(np.isfinite(own)):
+        raise ValueError(
+            "the step size schedule is not positive and finite at every step; noise_std has non-finite entries"
+        )
+    required = _calibrated(privacy, steps, sampling, num_records, chains, own * unit)
+    noise_std = _round_up(np.maximum(own, required / unit))
+    if not np.all(noise_std > 0):
+        raise ValueError(
+            "a private step with no noise has no guarantee: use temperature > 0, or a calibrator other than free"
+        )
+    if not np.all(np.isfinite(noise_std)):
+        raise ValueError("the noise this plan needs overflows float32; use a larger clip or batch")
+    noise_multipliers = noise_std.astype(np.float64) * unit
+    charged = charge(
+        noise_multipliers,
+        sampling,
+        num_records,
+        chains,
+        delta=privacy.delta,
+        adjacency=privacy.adjacency,
+        accountant=privacy.accountant,
+        release=privacy.release,
+        epsilon=privacy.epsilon,
+    )
+    guarantee = Guarantee.from_events(
+        charged.events,
+        delta=privacy.delta,
+        adjacency=privacy.adjacency,
+        accountant=privacy.accountant,
+        release=privacy.release,
+    )
+    if privacy.epsilon is not None and guarantee.epsilon > privacy.epsilon:
+        raise RuntimeError(
+            f"calibrator {privacy.calibrator} gave epsilon {guarantee.epsilon:.6g} under accountant {privacy.accountant} "
+            f"where {privacy.epsilon:g} was asked; use accountant advanced with closed_form, or calibrator numeric"
+        )
+    return Plan(
+        target=target,
+        sampler=bound,
+        sampling=sampling,
+        num_records=num_records,
+        steps=steps,
+        chains=chains,
+        burn_in=burn_in,
+        thin=thin,
+        privacy=privacy,
+        noise_std=noise_std,
+        noise_multipliers=noise_multipliers,
+        required_multiplier=required,
+        guarantee=guarantee,
+        free_fraction=float(np.mean(noise_std == _round_up(own))),
+        slots=charged.slots,
+        bits=fraction_bits(float(noise_multipliers.max())),
+    )
+
+
+def _calibrated(
+    privacy: Privacy, steps: int, sampling: Sampling, num_records: int, chains: int, floor: np.ndarray
+) -> float:
+    if privacy.calibrator == "free":
+        return 0.0
+    assert privacy.epsilon is not None
+    return calibrate(
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        steps=steps,
+        sampling=sampling,
+        num_records=num_records,
+        chains=chains,
+        adjacency=privacy.adjacency,
+        accountant=privacy.accountant,
+        release=privacy.release,
+        calibrator=privacy.calibrator,
+        floor=floor,
+    )
+
+
+def _round_up(values: np.ndarray) -> np.ndarray:
+    """float32 not below the float64 values, so that no rounding takes noise away."""
+    rounded = values.astype(np.float32)
+    return np.where(rounded < values, np.nextafter(rounded, np.float32(np.inf)), rounded)
+
+
+def _check_counts(num_records: int, steps: int, chains: int, burn_in: int, thin: int) -> None:
+    for name, value in (("num_records", num_records), ("steps", steps), ("chains", chains), ("thin", thin)):
+        if isinstance(value, bool) or int(value) != value or value < 1:
+            raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
+    if burn_in < 0 or int(burn_in) != burn_in:
+        raise ValueError(f"burn_in must be a whole number of steps >= 0, got {burn_in!r}")
+    if steps - burn_in < thin:
+        raise ValueError(
+            f"no draw would be kept: steps {steps} - burn_in {burn_in} is less than thin {thin}; "
+            "take more steps, or a smaller burn_in or thin"
+        )
+
+
+__all__ = ["Plan", "Poisson", "Privacy", "plan"]

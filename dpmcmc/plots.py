@@ -1,0 +1,98 @@
+"""Figures of a run folder. A stand-in data set is named on every picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import matplotlib
+import numpy as np
+
+from dpmcmc.diagnostics.predictive import calibration_curve
+from dpmcmc.privacy import Guarantee
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt  # noqa: E402  (the backend must be chosen first)
+
+_STYLE = {
+    "figure.figsize": (6.4, 4.0),
+    "figure.dpi": 130,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+}
+
+
+def traces(path: Path, draws: Any, first_step: int, thin: int, title: str, note: str | None) -> None:
+    """Traces of up to six coordinates, evenly spread, one line per chain."""
+    flat = np.concatenate(
+        [np.asarray(leaf).reshape(*leaf.shape[:2], -1) for leaf in jax.tree.leaves(draws)], axis=2
+    )
+    shown = np.unique(np.linspace(0, flat.shape[2] - 1, 6).astype(int))
+    steps = first_step + thin * (1 + np.arange(flat.shape[1]))
+    with plt.rc_context(_STYLE):
+        figure, axes = plt.subplots(
+            len(shown), 1, sharex=True, figsize=(6.4, 1.05 * len(shown) + 1.0), squeeze=False
+        )
+        for axis, coordinate in zip(axes[:, 0], shown, strict=True):
+            axis.plot(steps, flat[:, :, coordinate].T, lw=0.8)
+            axis.set_ylabel(f"θ[{coordinate}]")
+        axes[0, 0].set_title(title)
+        axes[-1, 0].set_xlabel("step")
+        _finish(figure, path, note)
+
+
+def calibration(
+    path: Path, curves: dict[str, np.ndarray], y: np.ndarray, title: str, note: str | None
+) -> None:
+    """Predicted against observed share of y = 1 on test rows, one curve per model."""
+    with plt.rc_context(_STYLE):
+        figure, (axis, below) = plt.subplots(
+            2, 1, sharex=True, figsize=(5.0, 5.4), gridspec_kw={"height_ratios": [3, 1]}
+        )
+        axis.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--", label="perfectly calibrated")
+        for name, probability in curves.items():
+            rows = calibration_curve(probability, y)
+            axis.plot(rows[:, 0], rows[:, 1], marker="o", ms=4, label=name)
+            below.hist(probability, bins=30, range=(0, 1), histtype="step", label=name)
+        axis.set_ylabel("observed share of y = 1")
+        axis.set_title(title)
+        axis.legend(frameon=False)
+        below.set_xlabel("predicted P(y = 1)")
+        below.set_ylabel("test rows")
+        _finish(figure, path, note)
+
+
+def epsilon_delta(path: Path, guarantee: Guarantee, title: str, note: str | None) -> None:
+    """ε at every δ the events give, with the promised point."""
+    delta = np.geomspace(max(guarantee.delta * 1e-3, 1e-14), 1e-2, 25)
+    epsilon = np.array([guarantee.epsilon_at(float(d)) for d in delta])
+    with plt.rc_context(_STYLE):
+        figure, axis = plt.subplots()
+        axis.plot(delta, epsilon, label=f"all released iterates ({guarantee.accountant})")
+        axis.plot(
+            [guarantee.delta],
+            [guarantee.epsilon],
+            "o",
+            color="C3",
+            label=f"stated: ε = {guarantee.epsilon:.3g} at δ = {guarantee.delta:.3g}",
+        )
+        axis.set_xscale("log")
+        axis.set_xlabel("δ")
+        axis.set_ylabel("ε")
+        axis.set_ylim(bottom=0)
+        axis.set_title(title)
+        axis.legend(frameon=False)
+        _finish(figure, path, note)
+
+
+def _finish(figure: Any, path: Path, note: str | None) -> None:
+    if note:
+        figure.text(0.99, 0.005, note, ha="right", va="bottom", fontsize=8, color="C3", weight="bold")
+    figure.tight_layout(rect=(0, 0.03 if note else 0, 1, 1))
+    figure.savefig(path)
+    plt.close(figure)

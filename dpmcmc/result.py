@@ -1,0 +1,157 @@
+"""A Result: draws with their guarantee, and how it is written down.
+
+``draws.nc`` follows ArviZ's schema: a netCDF file with groups ``posterior`` and ``sample_stats``, dimensions
+``chain`` and ``draw`` first, so ``arviz.from_netcdf`` opens it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import xarray
+
+from dpmcmc.planning import Plan
+from dpmcmc.privacy import Guarantee
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a run releases.
+
+    Attributes:
+        plan: what was run.
+        draws: pytree like the parameters, leaves (chains, draws, ...).
+        info: sampler's Info at the kept steps, leaves (chains, draws).
+        guarantee: None when the plan has no privacy or the key was not secret.
+        wall_seconds: ``compile`` and ``run``.
+    """
+
+    plan: Plan
+    draws: Any
+    info: Any
+    guarantee: Guarantee | None
+    wall_seconds: dict[str, float]
+
+    @property
+    def steps_per_second(self) -> float:
+        """Steps of all chains together, per second of running."""
+        return self.plan.steps * self.plan.chains / max(self.wall_seconds["run"], 1e-9)
+
+    def flat_draws(self) -> Any:
+        """Draws of all chains in one axis, leaves (chains·draws, ...)."""
+        return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.draws)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write ``draws.nc``, ``plan.json`` and, with a guarantee, ``privacy.json`` into a folder."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_draws(folder / "draws.nc", self.draws, self.info)
+        write_json(folder / "plan.json", self.plan.to_json())
+        write_json(folder / "privacy.json", privacy_json(self.plan, self.guarantee))
+        return folder
+
+
+def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] | None = None) -> dict:
+    """What a reader needs to defend, recompute or compose the guarantee."""
+    z = plan.noise_multipliers
+    body: dict[str, Any] = (
+        {
+            "epsilon": None,
+            "delta": None,
+            "adjacency": None,
+            "release": None,
+            "accountant": None,
+            "assumptions": [
+                "No guarantee: privacy was not asked for, or the noise keys of this run are not secret."
+            ],
+            "events": [],
+        }
+        if guarantee is None
+        else guarantee.to_json()
+    )
+    body |= {
+        "versions": versions(),
+        "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
+        "steps": plan.steps,
+        "chains": plan.chains,
+        "sampling": {
+            "scheme": plan.sampling.scheme,
+            "batch_size": plan.batch_size,
+            "rate": plan.sampling.rate(plan.num_records),
+        },
+        "num_records": plan.num_records,
+        "free_fraction": plan.free_fraction,
+        "cross_check": {"advanced": None, "rdp": None, "pld": None}
+        if guarantee is None
+        else guarantee.cross_check(),
+        "data": data,
+    }
+    return body
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computed the guarantee."""
+    out = {}
+    for name in ("dpmcmc", "dp-accounting", "jax", "numpy", "scipy"):
+        try:
+            out[name] = version(name)
+        except PackageNotFoundError:
+            out[name] = "source"
+    return out
+
+
+def write_json(path: Path, body: Any) -> None:
+    """Write strict JSON (no NaN) through a temporary file, so that no half-written file is ever seen."""
+    text = json.dumps(body, indent=2, allow_nan=False) + "\n"
+    write_atomically(path, lambda temporary: temporary.write_text(text))
+
+
+def write_atomically(path: Path, write: Any) -> None:
+    """Call ``write(temporary_path)`` beside ``path`` and rename; nothing is left behind on failure."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_draws(path: Path, draws: Any, info: Any) -> None:
+    """netCDF in ArviZ's schema."""
+
+    def write(temporary: Path) -> None:
+        to_dataset(draws).to_netcdf(temporary, group="posterior", engine="h5netcdf", mode="w")
+        stats = info._asdict() if hasattr(info, "_asdict") else info
+        to_dataset(stats).to_netcdf(temporary, group="sample_stats", engine="h5netcdf", mode="a")
+
+    write_atomically(path, write)
+
+
+def to_dataset(tree: Any) -> xarray.Dataset:
+    """An xarray Dataset with dimensions (chain, draw, ...), one variable per leaf, named by its path."""
+    variables = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = ".".join(_key_name(key) for key in path) or "theta"
+        array = np.asarray(leaf)
+        extra = [f"{name}_dim_{i}" for i in range(array.ndim - 2)]
+        variables[name] = (("chain", "draw", *extra), array)
+    chains, draws = next(iter(variables.values()))[1].shape[:2]
+    return xarray.Dataset(variables, coords={"chain": np.arange(chains), "draw": np.arange(draws)})
+
+
+def _key_name(key: Any) -> str:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)

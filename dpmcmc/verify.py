@@ -1,0 +1,62 @@
+"""``python -m dpmcmc.verify privacy.json``: recompute ε from the saved events.
+
+Exit code 0 where the stated ε is at least the recomputed one, 1 where it is smaller.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+
+from dpmcmc.command import CommandError, command
+from dpmcmc.privacy import Guarantee
+
+#: Accountants of different versions may differ in the last digits.
+_TOLERANCE = 1e-6
+
+
+def parser() -> argparse.ArgumentParser:
+    """Command-line arguments."""
+    out = argparse.ArgumentParser(prog="python -m dpmcmc.verify", description="Recompute a guarantee.")
+    out.add_argument("privacy", help="privacy.json of a run folder")
+    return out
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; see :func:`parser`."""
+    path = Path(parser().parse_args(argv).privacy)
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"{path}: cannot be read ({error}); give a run folder's privacy.json.") from None
+    except json.JSONDecodeError as error:
+        raise CommandError(
+            f"{path}: not JSON (line {error.lineno}); give a run folder's privacy.json."
+        ) from None
+    if not isinstance(body, dict) or not body.get("events"):
+        raise CommandError(f"{path}: holds no events, so it states no guarantee to verify.")
+    try:
+        recomputed = Guarantee.from_json(body)
+    except (KeyError, TypeError) as error:
+        raise CommandError(
+            f"{path}: is not a privacy.json of this library ({error!s} is missing or malformed)."
+        ) from None
+    stated = math.inf if body["epsilon"] is None else float(body["epsilon"])
+    print(f"stated       epsilon {stated:.6g} at delta {recomputed.delta:g}")
+    print(f"recomputed   {recomputed}")
+    for name, value in recomputed.cross_check().items():
+        print(f"{name:<12} {'no derivation for this combination' if value is None else f'epsilon {value:.6g}'}")
+    if recomputed.epsilon > stated * (1 + _TOLERANCE):
+        raise CommandError(
+            f"{path}: states epsilon {stated:.6g}, and its events cost {recomputed.epsilon:.6g}; do not rely on it.",
+            code=1,
+        )
+    print("verified: the stated epsilon covers the events")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
