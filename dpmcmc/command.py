@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from dpmcmc.config import ConfigError
 from dpmcmc.data import DataError
@@ -48,8 +47,3 @@ def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
 def _say(message: str, code: int) -> int:
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
     return code
-
-
-def describe_exit(code: Any) -> int:
-    """argparse exits with None for success."""
-    return 0 if code is None else int(code)

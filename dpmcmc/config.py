@@ -10,7 +10,6 @@ import importlib
 import math
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -116,20 +115,14 @@ class FullConfig(_Model):
 class PrivacyConfig(_Model):
     """What is promised. Write ``privacy: null`` for plain SG-MCMC without a guarantee."""
 
-    epsilon: float | None = Field(
-        None, gt=0, description="Target ε; left out with calibrator free, which reports it."
-    )
+    epsilon: float | None = Field(None, gt=0, description="Target ε; left out with calibrator free, which reports it.")
     delta: float = Field(gt=0, lt=1, description="Total δ, below 1/N.")
     adjacency: Literal["replace_one", "add_remove", "zero_out"] = Field(
         "replace_one", description="What a neighbour is: one record replaced, present or absent, or zeroed."
     )
-    release: Literal["trace"] = Field(
-        "trace", description="trace: every iterate may be published."
-    )
+    release: Literal["trace"] = Field("trace", description="trace: every iterate may be published.")
     accountant: Literal["pld", "rdp", "advanced"] = Field("pld", description="How ε is computed.")
-    calibrator: Literal["numeric", "closed_form", "free"] = Field(
-        "numeric", description="How the noise is chosen."
-    )
+    calibrator: Literal["numeric", "closed_form", "free"] = Field("numeric", description="How the noise is chosen.")
     clip: float = Field(1.0, gt=0, description="l2 norm each record's gradient is clipped to.")
     insecure_noise_seed: int | None = Field(
         None, description="Makes a run bit-reproducible, and takes its guarantee away."
@@ -150,8 +143,6 @@ class RunConfig(_Model):
         if (self.passes is None) == (self.steps is None):
             raise ValueError("give exactly one of passes and steps")
         return self
-
-
 
 
 class Config(_Model):
@@ -264,9 +255,7 @@ def _apply(values: dict, override: str) -> None:
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
-        raise ConfigError(
-            f"--set {override}: write --set section.key=value, for example --set privacy.epsilon=0.5."
-        )
+        raise ConfigError(f"--set {override}: write --set section.key=value, for example --set privacy.epsilon=0.5.")
     value = parse_yaml(text, f"--set {key.strip()}")
     place = values
     for part in parts[:-1]:
@@ -352,7 +341,7 @@ def _known_keys(loc: tuple, values: dict) -> list[str]:
         if part in _ALTERNATIVES:
             model = _ALTERNATIVES[part]
             continue
-        field = model.model_fields.get(part) if isinstance(model, type) else None
+        field = model.model_fields.get(part)
         annotation = getattr(field, "annotation", None)
         for candidate in getattr(annotation, "__args__", (annotation,)):
             if isinstance(candidate, type) and issubclass(candidate, BaseModel):
@@ -443,9 +432,7 @@ def _target(config: Config, spec: DataSpec) -> Any:
     if isinstance(chosen, CustomConfig):
         return _custom("target", chosen)
     bound = spec.row_bound if math.isfinite(spec.row_bound) else None
-    return TARGETS[chosen.name](
-        prior_scale=chosen.prior_scale, num_features=spec.num_features, row_bound=bound
-    )
+    return TARGETS[chosen.name](prior_scale=chosen.prior_scale, num_features=spec.num_features, row_bound=bound)
 
 
 def _sampler(config: Config) -> Any:

@@ -112,8 +112,8 @@ def sample(
             raise DivergedError(min(first + width, plan.steps), norm, plan)
         norm = float(norms)
         if len(kept):
-            draws.append(jax.tree.map(lambda leaf, n=len(kept): np.asarray(leaf[:n]), positions))
-            infos.append(jax.tree.map(lambda leaf, n=len(kept): np.asarray(leaf[:n]), info))
+            draws.append(_head(positions, len(kept)))
+            infos.append(_head(info, len(kept)))
         if progress is not None:
             progress(min(first + width, plan.steps), plan.steps)
     run_seconds = time.perf_counter() - started
@@ -201,6 +201,10 @@ def _compile_cached(
         return states, take(positions), take(info), finite, norm
 
     return jax.jit(chunk, donate_argnums=(0,))
+
+
+def _head(tree: Any, count: int) -> Any:
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], tree)
 
 
 def _chains_first(pieces: list[Any]) -> Any:

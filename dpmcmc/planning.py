@@ -51,13 +51,9 @@ class Privacy:
 
     def __post_init__(self) -> None:
         if self.calibrator != "free" and self.epsilon is None:
-            raise ValueError(
-                f"calibrator {self.calibrator} needs epsilon; only free reports it instead of taking it"
-            )
+            raise ValueError(f"calibrator {self.calibrator} needs epsilon; only free reports it instead of taking it")
         if self.calibrator == "free" and self.epsilon is not None:
-            raise ValueError(
-                "calibrator free adds no noise for privacy and reports epsilon: leave epsilon out"
-            )
+            raise ValueError("calibrator free adds no noise for privacy and reports epsilon: leave epsilon out")
         if self.epsilon is not None and not (self.epsilon > 0 and math.isfinite(self.epsilon)):
             raise ValueError(f"epsilon must be a finite number > 0, got {self.epsilon}")
         if not 0 < self.delta < 1:
@@ -154,12 +150,11 @@ class Plan:
         """(z of the corrected thesis formula for this many steps, or None; why it does not apply, or None)."""
         if self.privacy is None or self.privacy.epsilon is None:
             return None, "no target epsilon"
-        rate = self.batch_size / self.num_records
-        inputs = {
+        inputs: dict[str, Any] = {
             "epsilon": self.privacy.epsilon,
             "delta": self.privacy.delta,
             "steps": self.steps * self.chains,
-            "rate": rate,
+            "rate": self.batch_size / self.num_records,
         }
         return closed_form.formula(**inputs), closed_form.condition(**inputs)
 
@@ -199,11 +194,11 @@ class Plan:
     def lines(self) -> list[tuple[str, str]]:
         """(label, sentence) pairs that describe the plan to a person."""
         rate = self.sampling.rate(self.num_records)
-        batch = (
-            f"all {self.num_records:,} records"
-            if rate == 1
-            else f"{self.sampling.scheme}, {self.batch_size:g} expected of {self.num_records:,} records (rate {rate:.4g})"
-        )
+        batch = f"all {self.num_records:,} records"
+        if rate < 1:
+            batch = (
+                f"{self.sampling.scheme}, about {self.batch_size:g} of {self.num_records:,} records (rate {rate:.4g})"
+            )
         out = [
             ("target", repr(self.target)),
             ("sampler", repr(self.sampler)),
@@ -220,9 +215,7 @@ class Plan:
             out += [("privacy", "none: plain SG-MCMC, no guarantee"), ("temperature", heat)]
             return out
         z = self.noise_multipliers
-        spread = (
-            f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
-        )
+        spread = f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
         out += [
             ("guarantee", str(self.guarantee)),
             ("noise", f"multiplier {spread} (noise std on the clipped sum / clip {self.privacy.clip:g})"),
@@ -323,9 +316,7 @@ def plan(
     t = np.arange(steps, dtype=np.float64)
     if privacy is None:
         if getattr(bound, "step_size", None) == "auto":
-            raise ValueError(
-                "step_size auto is solved from the privacy target; give a number when privacy is None"
-            )
+            raise ValueError("step_size auto is solved from the privacy target; give a number when privacy is None")
         own = np.broadcast_to(np.asarray(bound.noise_std(t), np.float64), (steps,))
         return Plan(
             target=target,
@@ -386,8 +377,8 @@ def plan(
     )
     if privacy.epsilon is not None and guarantee.epsilon > privacy.epsilon:
         raise RuntimeError(
-            f"calibrator {privacy.calibrator} gave epsilon {guarantee.epsilon:.6g} under accountant {privacy.accountant} "
-            f"where {privacy.epsilon:g} was asked; use accountant advanced with closed_form, or calibrator numeric"
+            f"calibrator {privacy.calibrator} gave epsilon {guarantee.epsilon:.6g} by {privacy.accountant} where "
+            f"{privacy.epsilon:g} was asked; use accountant advanced with closed_form, or calibrator numeric"
         )
     return Plan(
         target=target,

@@ -13,9 +13,9 @@ from dpmcmc.diagnostics.predictive import calibration_curve
 from dpmcmc.privacy import Guarantee
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402  (the backend must be chosen first)
+from matplotlib import pyplot as plt
 
-_STYLE = {
+_STYLE: Any = {
     "figure.figsize": (6.4, 4.0),
     "figure.dpi": 130,
     "axes.grid": True,
@@ -29,15 +29,11 @@ _STYLE = {
 
 def traces(path: Path, draws: Any, first_step: int, thin: int, title: str, note: str | None) -> None:
     """Traces of up to six coordinates, evenly spread, one line per chain."""
-    flat = np.concatenate(
-        [np.asarray(leaf).reshape(*leaf.shape[:2], -1) for leaf in jax.tree.leaves(draws)], axis=2
-    )
+    flat = np.concatenate([np.asarray(leaf).reshape(*leaf.shape[:2], -1) for leaf in jax.tree.leaves(draws)], axis=2)
     shown = np.unique(np.linspace(0, flat.shape[2] - 1, 6).astype(int))
     steps = first_step + thin * (1 + np.arange(flat.shape[1]))
     with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(
-            len(shown), 1, sharex=True, figsize=(6.4, 1.05 * len(shown) + 1.0), squeeze=False
-        )
+        figure, axes = plt.subplots(len(shown), 1, sharex=True, figsize=(6.4, 1.05 * len(shown) + 1.0), squeeze=False)
         for axis, coordinate in zip(axes[:, 0], shown, strict=True):
             axis.plot(steps, flat[:, :, coordinate].T, lw=0.8)
             axis.set_ylabel(f"θ[{coordinate}]")
@@ -46,9 +42,7 @@ def traces(path: Path, draws: Any, first_step: int, thin: int, title: str, note:
         _finish(figure, path, note)
 
 
-def calibration(
-    path: Path, curves: dict[str, np.ndarray], y: np.ndarray, title: str, note: str | None
-) -> None:
+def calibration(path: Path, curves: dict[str, np.ndarray], y: np.ndarray, title: str, note: str | None) -> None:
     """Predicted against observed share of y = 1 on test rows, one curve per model."""
     with plt.rc_context(_STYLE):
         figure, (axis, below) = plt.subplots(

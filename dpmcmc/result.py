@@ -69,9 +69,7 @@ def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] |
             "adjacency": None,
             "release": None,
             "accountant": None,
-            "assumptions": [
-                "No guarantee: privacy was not asked for, or the noise keys of this run are not secret."
-            ],
+            "assumptions": ["No guarantee: privacy was not asked for, or the noise keys of this run are not secret."],
             "events": [],
         }
         if guarantee is None
@@ -89,9 +87,7 @@ def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] |
         },
         "num_records": plan.num_records,
         "free_fraction": plan.free_fraction,
-        "cross_check": {"advanced": None, "rdp": None, "pld": None}
-        if guarantee is None
-        else guarantee.cross_check(),
+        "cross_check": {"advanced": None, "rdp": None, "pld": None} if guarantee is None else guarantee.cross_check(),
         "data": data,
     }
     return body

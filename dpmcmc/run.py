@@ -22,13 +22,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from dpmcmc import config as config_room
 from dpmcmc import data as data_room
+from dpmcmc.cache import cache_folder
 from dpmcmc.command import CommandError, command
 from dpmcmc.config import Config
 from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import convergence, predictive, reference
 from dpmcmc.engine import DivergedError, sample
 from dpmcmc.planning import Plan
-from dpmcmc.privacy.calibration.store import cache_folder
 from dpmcmc.result import Result, privacy_json, write_draws, write_json
 from dpmcmc.targets import bind
 
@@ -126,7 +126,8 @@ class Run:
             TextColumn("steps"),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=console, transient=True) as bar:
+        # A log file or a pipe wants no bar, nor the blank line it would leave.
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("", total=self.plan.steps)
             return sample(
                 self.plan,
@@ -161,9 +162,7 @@ class Run:
             else "no guarantee"
         )
         figures = folder / "figures"
-        plots.traces(
-            figures / "traces.png", result.draws, self.plan.burn_in, self.plan.thin, title, self.note
-        )
+        plots.traces(figures / "traces.png", result.draws, self.plan.burn_in, self.plan.thin, title, self.note)
         if curves and self.data.test is not None:
             where = figures if self.data.test_is_public else self.confidential
             plots.calibration(where / "calibration.png", curves, self.data.test["y"], title, self.note)
@@ -206,9 +205,7 @@ class Run:
         (released if self.data.spec.public else confidential)["non_private"] = fitted
         return released, confidential, curves
 
-    def _print_result(
-        self, result: Result, released: dict, confidential: dict, console: Console
-    ) -> None:
+    def _print_result(self, result: Result, released: dict, confidential: dict, console: Console) -> None:
         both = {**confidential, **{k: v for k, v in released.items() if v is not None}}
         accuracy, plain = both.get("accuracy"), both.get("non_private")
         if accuracy:
@@ -227,8 +224,8 @@ class Run:
             console.print(f"mixing       ESS {released['ess']:.0f}, split R-hat {released['rhat']:.3f}")
         wall = released["wall_seconds"]
         console.print(
-            f"time         calibrate {wall['calibrate']:.1f} s, compile {wall['compile']:.1f} s, run {wall['run']:.1f} s "
-            f"({released['steps_per_second']:,.0f} steps/s)"
+            f"time         calibrate {wall['calibrate']:.1f} s, compile {wall['compile']:.1f} s, "
+            f"run {wall['run']:.1f} s ({released['steps_per_second']:,.0f} steps/s)"
         )
         spent = str(result.guarantee) if result.guarantee else "no guarantee (see privacy.json)"
         console.print(f"[bold]spent        {spent}[/bold]")
@@ -242,18 +239,14 @@ def _free_folder(out: str | None, name: str) -> Path:
     folder = Path(out) if out else Path("runs") / f"{name}-{stamp}"
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise CommandError(
-                f"--out: {folder} already holds something; give a folder that is new or empty."
-            )
+            raise CommandError(f"--out: {folder} already holds something; give a folder that is new or empty.")
     except OSError as error:
         raise CommandError(f"--out: {folder} cannot be read ({error.strerror}).") from None
     parent = folder
     while not parent.exists():
         parent = parent.parent
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise CommandError(
-            f"--out: {folder} cannot be created, because {parent} is not a folder you can write to."
-        )
+        raise CommandError(f"--out: {folder} cannot be created, because {parent} is not a folder you can write to.")
     return folder
 
 

@@ -34,9 +34,7 @@ def main(argv: list[str] | None = None) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"{path}: cannot be read ({error}); give a run folder's privacy.json.") from None
     except json.JSONDecodeError as error:
-        raise CommandError(
-            f"{path}: not JSON (line {error.lineno}); give a run folder's privacy.json."
-        ) from None
+        raise CommandError(f"{path}: not JSON (line {error.lineno}); give a run folder's privacy.json.") from None
     if not isinstance(body, dict) or not body.get("events"):
         raise CommandError(f"{path}: holds no events, so it states no guarantee to verify.")
     try:

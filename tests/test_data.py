@@ -267,9 +267,7 @@ def test_adult_encodings_give_the_documented_numbers():
 
 def test_an_adult_line_is_read_with_or_without_the_final_dot():
     record = "39, ?, 77516, Bachelors, 13, Divorced, Sales, Wife, White, Male, 2174, 0, 40, ?, "
-    numeric, levels, labels = adult.parse(
-        f"|1x3 Cross validator\n{record}>50K.\n{record}<=50K\n\n", "adult.test"
-    )
+    numeric, levels, labels = adult.parse(f"|1x3 Cross validator\n{record}>50K.\n{record}<=50K\n\n", "adult.test")
     assert labels.tolist() == [1, 0]
     assert numeric[0].tolist() == [39.0, 77516.0, 13.0, 2174.0, 0.0, 40.0]
     assert (levels[0] == levels[1]).all()

@@ -72,9 +72,7 @@ def parse(text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         sexes.append(_SEX[values[-1]])
         numbers.append([float(value) for value in values[:-1]])
     if len(numbers) != _NUM_ROWS:
-        raise DataError(
-            f"abalone.data holds {len(numbers)} records where {_NUM_ROWS} are expected: fetch it again."
-        )
+        raise DataError(f"abalone.data holds {len(numbers)} records where {_NUM_ROWS} are expected: fetch it again.")
     table = np.array(numbers)
     return np.array(sexes), table[:, :7], table[:, 7]
 

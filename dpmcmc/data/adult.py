@@ -78,9 +78,7 @@ def load(spec: DataSpec, request: DataRequest) -> DataSet:
     for name, size in (("adult.data", spec.num_records), ("adult.test", _NUM_TEST)):
         numeric, levels, labels = parse(files[name].content.decode("ascii"), name)
         if labels.shape[0] != size:
-            raise DataError(
-                f"{name} holds {labels.shape[0]} records where {size} are expected: fetch it again."
-            )
+            raise DataError(f"{name} holds {labels.shape[0]} records where {size} are expected: fetch it again.")
         parts.append({"x": encode(numeric, levels, str(spec.encoding)), "y": labels})
     digests = {name: file.sha256 for name, file in files.items()}
     return DataSet(spec, parts[0], parts[1], True, store.origin_of(files), digests, COLUMNS)
@@ -107,9 +105,7 @@ def parse(text: str, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             codes.append([rank[column][record[column]] for column in LEVELS])
             labels.append(label_number[values[-1].rstrip(".")])
         except (ValueError, KeyError) as reason:
-            raise DataError(
-                f"{name}, line {number}: not a record of Adult ({reason}): fetch it again."
-            ) from reason
+            raise DataError(f"{name}, line {number}: not a record of Adult ({reason}): fetch it again.") from reason
     return np.array(numeric), np.array(codes), np.array(labels, dtype=np.int32)
 
 

@@ -94,27 +94,17 @@ class DataRequest:
         if self.standin not in ("allow", "refuse"):
             raise DataError(f"data.standin: {self.standin!r} is neither allow nor refuse.")
         if self.row_bound is not None and not (0.0 < self.row_bound < math.inf):
-            raise DataError(
-                f"data.row_bound: {self.row_bound} is not a positive number; leave it out for none."
-            )
+            raise DataError(f"data.row_bound: {self.row_bound} is not a positive number; leave it out for none.")
         if not 0.0 <= self.test_fraction < 1.0:
             raise DataError(f"data.test_fraction: {self.test_fraction} is not in [0, 1).")
         if self.num_records is not None and self.num_records < 1:
-            raise DataError(
-                f"data.num_records: {self.num_records} is not a positive count of training records."
-            )
+            raise DataError(f"data.num_records: {self.num_records} is not a positive count of training records.")
         if self.path is None and self.row_bound is not None:
-            raise DataError(
-                f"data.row_bound is for your own file; {self.name} has a fixed bound: leave it out."
-            )
+            raise DataError(f"data.row_bound is for your own file; {self.name} has a fixed bound: leave it out.")
         if self.path is None and self.test_fraction:
-            raise DataError(
-                f"data.test_fraction is for your own file; {self.name} has a fixed split: leave it out."
-            )
+            raise DataError(f"data.test_fraction is for your own file; {self.name} has a fixed split: leave it out.")
         if self.path is not None and self.encoding != ENCODINGS[0]:
-            raise DataError(
-                "data.encoding is for registered sets; your own file is used as it is: leave it out."
-            )
+            raise DataError("data.encoding is for registered sets; your own file is used as it is: leave it out.")
 
     @classmethod
     def of(cls, config: Any, **options: Any) -> DataRequest:

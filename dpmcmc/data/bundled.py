@@ -43,9 +43,7 @@ def load_breast_cancer(spec: DataSpec, request: DataRequest) -> DataSet:
     ranges = np.array(_NUCLEUS_MEAN + _NUCLEUS_ERROR + _NUCLEUS_WORST)
     scaled = ranged_columns(np.asarray(bundle.data, dtype=float), ranges, str(spec.encoding))
     columns = (*(str(name) for name in bundle.feature_names), "intercept")
-    return _split(
-        spec, normalised_rows(with_intercept(scaled)), np.asarray(bundle.target, dtype=np.int32), columns
-    )
+    return _split(spec, normalised_rows(with_intercept(scaled)), np.asarray(bundle.target, dtype=np.int32), columns)
 
 
 def _split(spec: DataSpec, x: np.ndarray, y: np.ndarray, columns: tuple[str, ...]) -> DataSet:

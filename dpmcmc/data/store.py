@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
+from dpmcmc.cache import cache_folder
 from dpmcmc.data.base import DataError
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
@@ -63,12 +62,6 @@ class FoundFile:
 
 class FileUnavailable(DataError):
     """The file is in no local place and could not be downloaded."""
-
-
-def cache_folder() -> Path:
-    """The folder named by ``DPMCMC_CACHE``, else the user's cache folder for dpmcmc."""
-    named = os.environ.get("DPMCMC_CACHE")
-    return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("dpmcmc"))
 
 
 def find(name: str) -> FoundFile:
@@ -120,9 +113,7 @@ def _read(path: Path, name: str, origin: str) -> FoundFile | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as reason:
-        raise DataError(
-            f"{path} cannot be read ({reason}): mend its permissions or move it away."
-        ) from reason
+        raise DataError(f"{path} cannot be read ({reason}): mend its permissions or move it away.") from reason
     digest = _accepted_digest(content, name)
     if digest is None:
         raise DataError(

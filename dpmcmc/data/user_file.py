@@ -76,9 +76,7 @@ def load(request: DataRequest) -> DataSet:
 
 def _read(path: Path, *names: str) -> dict[str, np.ndarray]:
     if not path.is_file():
-        raise DataError(
-            f"data.path: there is no file {path}: correct the path (a relative one starts at the config)."
-        )
+        raise DataError(f"data.path: there is no file {path}: correct the path (a relative one starts at the config).")
     try:
         # Opened here because numpy leaves the file open when the archive turns out to be broken.
         with path.open("rb") as stream:
@@ -117,12 +115,8 @@ def _labels(y: np.ndarray, name: str, path: Path) -> np.ndarray:
         with np.errstate(over="ignore"):
             return y.astype(np.float32)
     if y.dtype.kind not in "iub":
-        raise DataError(
-            f"{path}: {name!r} has type {y.dtype}: store class numbers, or real numbers for regression."
-        )
-    outside = (
-        np.flatnonzero((y < 0) | (y > _LARGEST_CLASS)) if y.dtype.kind != "b" else np.array([], dtype=int)
-    )
+        raise DataError(f"{path}: {name!r} has type {y.dtype}: store class numbers, or real numbers for regression.")
+    outside = np.flatnonzero((y < 0) | (y > _LARGEST_CLASS)) if y.dtype.kind != "b" else np.array([], dtype=int)
     if outside.size:
         raise DataError(
             f"{path}: {name!r} has {outside.size} integers that are no class numbers (first: "

@@ -47,9 +47,7 @@ def binary(target: Any, flat_draws: Any, rows: dict[str, np.ndarray]) -> BinaryP
         rows: ``{"x": (rows, d), "y": (rows,)}``.
     """
     x, y = jnp.asarray(rows["x"]), np.asarray(rows["y"])
-    each = np.asarray(
-        jax.lax.map(lambda p: target.predict(p, x), jax.tree.map(jnp.asarray, flat_draws), batch_size=16)
-    )
+    each = np.asarray(jax.lax.map(lambda p: target.predict(p, x), jax.tree.map(jnp.asarray, flat_draws), batch_size=16))
     probability = each.mean(axis=0)
     truth = np.where(y == 1, probability, 1 - probability)
     return BinaryPrediction(

@@ -30,9 +30,7 @@ class Charge(NamedTuple):
     slots: int
 
 
-def base_events(
-    noise_multipliers: np.ndarray, sampling: Sampling, num_records: int, chains: int
-) -> tuple[Event, ...]:
+def base_events(noise_multipliers: np.ndarray, sampling: Sampling, num_records: int, chains: int) -> tuple[Event, ...]:
     """Query events of a run, before overflow."""
     return query_events(
         sampling.mechanism(num_records),

@@ -7,8 +7,9 @@ of the grid C·2^-p and added as an integer, so the sum is exact in any order, o
 
 * Truncation toward zero only shortens a vector; what is left to prove is the float32 norm and factor.
   Sums of squares are taken in blocks of at most 256 (three levels reach 1.6e7 coordinates), so their relative
-  error is at most (3·256 + 2)u in ANY order within a block, u = 2^-24; halved by the square root, plus nine
-  roundings of scalars and of the noise scale: below ``KAPPA`` = 2^-15. Underflowing squares are covered by
+  error is at most (3·256 + 2)u in ANY order within a block, u = 2^-24, and the leaves of a pytree add log₂ of
+  their number; halved by the square root, plus nine roundings of scalars and of the noise scale: below
+  ``KAPPA`` = 2^-15. Underflowing squares are covered by
   adding the smallest normal number per coordinate.
 * Noise is rounded to the same grid and added to the integers BEFORE anything is rounded to float: round(S +
   n) = S + round(n) for S on the grid, so it is post-processing of the real-valued Gaussian mechanism.
@@ -47,17 +48,14 @@ class FixedPoint(NamedTuple):
     def __add__(self, other: FixedPoint) -> FixedPoint:  # type: ignore[override]
         """Exact sum of two sums (shards, microbatches)."""
         return _carry(
-            FixedPoint(
-                jax.tree.map(jnp.add, self.high, other.high), jax.tree.map(jnp.add, self.low, other.low)
-            )
+            FixedPoint(jax.tree.map(jnp.add, self.high, other.high), jax.tree.map(jnp.add, self.low, other.low))
         )
 
     def to_float(self, clip: float, fraction_bits: int) -> Any:
         """Pytree of float32. Rounds, so never call it on a sum before its noise is in."""
         unit = clip * 2.0**-fraction_bits
         return jax.tree.map(
-            lambda h, l: h.astype(jnp.float32) * np.float32(unit * 65536)
-            + l.astype(jnp.float32) * np.float32(unit),
+            lambda h, l: h.astype(jnp.float32) * np.float32(unit * 65536) + l.astype(jnp.float32) * np.float32(unit),
             self.high,
             self.low,
         )
@@ -88,7 +86,7 @@ def fraction_bits(largest_noise_multiplier: float) -> int:
 
 def squared_norms(rows: Any) -> jax.Array:
     """Squared l2 norm of each row of a pytree with leaves (n, ...), rounded as ``KAPPA`` assumes."""
-    total: jax.Array | None = None
+    parts: list[jax.Array] = []
     for leaf in jax.tree.leaves(rows):
         squares = jnp.square(leaf.reshape(leaf.shape[0], -1)) + _TINY
         while squares.shape[1] > 1:
@@ -98,10 +96,15 @@ def squared_norms(rows: Any) -> jax.Array:
             if short:
                 squares = jnp.pad(squares, ((0, 0), (0, short)))
             squares = jnp.sum(squares.reshape(squares.shape[0], -1, block), axis=2)
-        total = squares[:, 0] if total is None else total + squares[:, 0]
-    if total is None:
+            # Without the barrier XLA merges the levels into one long sum, and the bound is lost.
+            squares = jax.lax.optimization_barrier(squares)
+        parts.append(squares[:, 0])
+    if not parts:
         raise ValueError("a gradient needs at least one array leaf")
-    return total
+    while len(parts) > 1:  # a balanced tree: log2(leaves) roundings
+        pairs = [a + b for a, b in zip(parts[::2], parts[1::2], strict=False)]
+        parts = pairs + parts[2 * len(pairs) :]
+    return parts[0]
 
 
 def unit_factor(norm: jax.Array, mask: jax.Array, clip: float) -> jax.Array:
@@ -175,10 +178,12 @@ def _sum_rows(integers: Any) -> FixedPoint:
 
     def limbs(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
         n = leaf.shape[0]
+        if n > 1 << 23:  # the low limbs of 2^14 blocks still fit 31 bits, and then some
+            raise ValueError(f"sum at most 2^23 rows at once, got {n}; add FixedPoint sums of smaller blocks")
         short = -n % BLOCK_ROWS if n > BLOCK_ROWS else 0
         if short:
             leaf = jnp.pad(leaf, ((0, short),) + ((0, 0),) * (leaf.ndim - 1))
-        blocks = leaf.reshape((-1, min(max(n, 1), BLOCK_ROWS)) + leaf.shape[1:]).sum(axis=1)
+        blocks = leaf.reshape((-1, min(max(n, 1), BLOCK_ROWS), *leaf.shape[1:])).sum(axis=1)
         return (blocks >> 16).sum(axis=0), (blocks & 0xFFFF).sum(axis=0)
 
     return _carry(

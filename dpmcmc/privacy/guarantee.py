@@ -109,9 +109,7 @@ class Guarantee:
                 "promise different things; recompute one of them under the other's adjacency."
             )
         if other.release != self.release:
-            raise UnsupportedCombination(
-                f"cannot compose release {self.release!r} with {other.release!r}"
-            )
+            raise UnsupportedCombination(f"cannot compose release {self.release!r} with {other.release!r}")
         events = run_length((*self.events, *other.events))
         failures = []
         for name in dict.fromkeys((self.accountant, other.accountant)):
@@ -169,8 +167,7 @@ class Guarantee:
 
     def __str__(self) -> str:
         text = (
-            f"({self.epsilon:.4g}, {self.delta:.3g})-DP, {self.adjacency}, {self.release} release, "
-            f"by {self.accountant}"
+            f"({self.epsilon:.4g}, {self.delta:.3g})-DP, {self.adjacency}, {self.release} release, by {self.accountant}"
         )
         if self.assumptions:
             text += "; assuming: " + " ".join(self.assumptions)

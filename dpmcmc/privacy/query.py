@@ -139,9 +139,7 @@ class GradientQuery:
 
         return fixed_point.clipped_sum(jax.vmap(negative_score)(batch), mask, self.clip, self.bits)
 
-    def _scan(
-        self, params: Any, records: Any, key: jax.Array, rows: Callable[..., Any], width: int
-    ) -> Any:
+    def _scan(self, params: Any, records: Any, key: jax.Array, rows: Callable[..., Any], width: int) -> Any:
         """Sum ``rows(params, batch, mask)`` over blocks of at most ``width`` selected records."""
         if self.select is None:
             count = self.num_records
@@ -186,6 +184,4 @@ def _tree_normal(key: jax.Array, like: Any) -> Any:
     sizes = [leaf.size for leaf in leaves]
     flat = randomness.normal(key, (sum(sizes),))
     parts = jnp.split(flat, np.cumsum(sizes)[:-1].tolist())
-    return jax.tree.unflatten(
-        structure, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
-    )
+    return jax.tree.unflatten(structure, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)])

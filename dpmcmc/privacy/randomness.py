@@ -45,12 +45,7 @@ class SecretKey:
     __slots__ = ("_streams",)
 
     def __init__(self) -> None:
-        self._streams = Streams(
-            *(
-                jax.random.wrap_key_data(_entropy(), impl="threefry2x32")
-                for _ in PURPOSES
-            )
-        )
+        self._streams = Streams(*(jax.random.wrap_key_data(_entropy(), impl="threefry2x32") for _ in PURPOSES))
 
     def streams(self) -> Streams:
         """The per-purpose keys. Never print, log or save them."""
@@ -78,7 +73,7 @@ def streams_of(key: SecretKey | jax.Array | int | None) -> tuple[Streams, bool]:
     if isinstance(key, jax.Array):
         if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             key = jax.random.wrap_key_data(key)
-        return Streams(*jax.random.split(key, len(PURPOSES))), False
+        return Streams(*jax.random.split(jnp.asarray(key), len(PURPOSES))), False
     raise TypeError(f"key must be None, a SecretKey, a JAX key or an int, got {type(key).__name__}")
 
 

@@ -123,9 +123,7 @@ class FixedSize:
         """Raise ValueError unless batch_size is a whole number in 1..num_records."""
         _check_batch(self.batch_size, num_records)
         if self.batch_size != int(self.batch_size):
-            raise ValueError(
-                f"batch_size must be a whole number for fixed_size sampling, got {self.batch_size}"
-            )
+            raise ValueError(f"batch_size must be a whole number for fixed_size sampling, got {self.batch_size}")
 
     def rate(self, num_records: int) -> float:
         """Inclusion probability b/N."""
@@ -240,12 +238,9 @@ def _gap_tables(rate: float, num_records: int) -> _GapTables:
         coarse = [round((1 - power(block * j)) * _WORD) for j in range(coarse_count + 1)]
         restart = _WORD - coarse[-1]
         one = decimal.Decimal(1)
-        e_fine = max(
-            abs((fine[j + 1] - fine[j]) / (q * power(j) / within * _WORD) - one) for j in range(block)
-        )
+        e_fine = max(abs((fine[j + 1] - fine[j]) / (q * power(j) / within * _WORD) - one) for j in range(block))
         e_coarse = max(
-            abs((coarse[j + 1] - coarse[j]) / (within * power(block * j) * _WORD) - one)
-            for j in range(coarse_count)
+            abs((coarse[j + 1] - coarse[j]) / (within * power(block * j) * _WORD) - one) for j in range(coarse_count)
         )
         reach = block * coarse_count
         e_restart = abs(restart / (power(reach) * _WORD) - one)
@@ -253,9 +248,7 @@ def _gap_tables(rate: float, num_records: int) -> _GapTables:
         up = (1 + e_restart) ** (most + 1) * (1 + e_coarse) ** 2 * (1 + e_fine) ** 2
         down = (1 - e_restart) ** (most + 1) * (1 - e_coarse) * (1 - e_fine)
         if down <= 0:
-            raise ValueError(
-                f"rate {rate} is too small for 32-bit gaps over {num_records} records; use a larger batch"
-            )
+            raise ValueError(f"rate {rate} is too small for 32-bit gaps over {num_records} records; use a larger batch")
         factor = up / down
         charged = float(q * factor / (r + q * factor))
     return _GapTables(

@@ -60,12 +60,8 @@ class SGLD:
     def __post_init__(self) -> None:
         if isinstance(self.step_size, str):
             if self.step_size != "auto":
-                raise ValueError(
-                    f'step_size must be a number, a schedule or "auto", got {self.step_size!r}'
-                )
-        elif not callable(self.step_size) and not (
-            self.step_size > 0 and np.isfinite(self.step_size)
-        ):
+                raise ValueError(f'step_size must be a number, a schedule or "auto", got {self.step_size!r}')
+        elif not callable(self.step_size) and not (self.step_size > 0 and np.isfinite(self.step_size)):
             raise ValueError(f"step_size must be a finite number > 0, got {self.step_size}")
         if not (self.temperature >= 0 and np.isfinite(self.temperature)):
             raise ValueError(f"temperature must be a finite number >= 0, got {self.temperature}")
@@ -88,9 +84,7 @@ class SGLD:
         """``step_size: auto`` resolved: the largest constant step whose own noise is at least ``noise_std``."""
         assert self.num_records is not None
         if self.temperature == 0:
-            raise ValueError(
-                "step_size auto needs temperature > 0: it solves noise(step_size) = required noise"
-            )
+            raise ValueError("step_size auto needs temperature > 0: it solves noise(step_size) = required noise")
         return dataclasses.replace(self, step_size=self.num_records * 2 * self.temperature / noise_std**2)
 
     def temperature_at(self, noise_std: Any, t: Any) -> Any:

@@ -64,9 +64,7 @@ class LogisticRegression:
     def init(self, key: jax.Array) -> jax.Array:
         """The prior mean, (d,). The first steps forget it; it holds no record."""
         if self.num_features is None:
-            raise ValueError(
-                "LogisticRegression needs num_features before init: give it, or let dpmcmc.sample bind it"
-            )
+            raise ValueError("LogisticRegression needs num_features before init: give it, or let dpmcmc.sample bind it")
         return jnp.zeros(self.num_features, jnp.float32)
 
     def log_prior(self, params: jax.Array) -> jax.Array:

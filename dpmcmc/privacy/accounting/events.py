@@ -151,6 +151,5 @@ def query_events(
     values, counts = bucket_down(z, np.ones_like(z))
     n = num_records if mechanism == "fixed_size_gaussian" else None
     return tuple(
-        Event(mechanism, float(v), float(rate), int(c) * repeats, n)
-        for v, c in zip(values, counts, strict=True)
+        Event(mechanism, float(v), float(rate), int(c) * repeats, n) for v, c in zip(values, counts, strict=True)
     )

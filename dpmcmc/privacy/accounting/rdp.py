@@ -125,9 +125,7 @@ def one_step(event: Event, adjacency: str, orders: Sequence[float]) -> np.ndarra
     """Rényi divergence of one repetition of ``event`` at each order."""
     check([event], adjacency)
     return np.array(
-        _one_step(
-            event.mechanism, event.noise_multiplier, event.rate, event.num_records, adjacency, tuple(orders)
-        )
+        _one_step(event.mechanism, event.noise_multiplier, event.rate, event.num_records, adjacency, tuple(orders))
     )
 
 
@@ -156,9 +154,7 @@ def _wor_unit() -> float:
         return 0.5
     if abs(reading - 4.0) < 1e-9:
         return 1.0
-    raise RuntimeError(
-        f"dp-accounting {dp_accounting.__name__} reads a noise multiplier in units we do not know"
-    )
+    raise RuntimeError(f"dp-accounting {dp_accounting.__name__} reads a noise multiplier in units we do not know")
 
 
 def _poisson_rdp(z: float, q: float, alpha: float, replace_one: bool) -> float:
@@ -189,9 +185,7 @@ def _poisson_rdp(z: float, q: float, alpha: float, replace_one: bool) -> float:
     return max(forward, backward)
 
 
-def _log_moment(
-    log_weight: np.ndarray, r: np.ndarray, log1p_r: np.ndarray, alpha: float, h: float
-) -> float:
+def _log_moment(log_weight: np.ndarray, r: np.ndarray, log1p_r: np.ndarray, alpha: float, h: float) -> float:
     """log E[(1+r)^α]/(α−1) under density exp(log_weight), with E[r] = 0.
 
     E[(1+r)^α] − 1 = E[(1+r)^α − 1 − αr], whose integrand is nonnegative by Bernoulli's inequality, so tiny
@@ -217,9 +211,7 @@ def _log_moment(
         # (1+r)^α alone is an upper bound of (1+r)^α − 1 − αr here, since r > 0.
         logs = log_weight[big] + exponent[big]
         top = float(logs.max())
-        log_excess = float(
-            np.logaddexp(log_excess, top + math.log(float(np.sum(np.exp(logs - top)))) + math.log(h))
-        )
+        log_excess = float(np.logaddexp(log_excess, top + math.log(float(np.sum(np.exp(logs - top)))) + math.log(h)))
     log_value = math.log1p(math.exp(log_excess)) if log_excess < 30 else log_excess + math.exp(-log_excess)
     # A part in 1e12 for the rounding of the sum itself, on the private side.
     return log_value * (1 + 1e-12) / (alpha - 1)

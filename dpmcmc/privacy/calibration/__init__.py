@@ -69,8 +69,7 @@ def calibrate(
     if calibrator == "closed_form":
         if adjacency != "replace_one" or release != "trace":
             raise CalibrationError(
-                "calibrator closed_form is derived for adjacency replace_one and release trace; "
-                "use calibrator numeric."
+                "calibrator closed_form is derived for adjacency replace_one and release trace; use calibrator numeric."
             )
         return closed_form.noise_multiplier(
             epsilon=epsilon, delta=delta, steps=steps * chains, sampling=sampling, num_records=num_records

@@ -29,9 +29,7 @@ from dpmcmc.privacy.subsampling import Poisson, Sampling
 CONSTANT = 256.0
 
 
-def formula(
-    *, epsilon: float, delta: float, steps: int, rate: float, constant: float = CONSTANT
-) -> float:
+def formula(*, epsilon: float, delta: float, steps: int, rate: float, constant: float = CONSTANT) -> float:
     """The formula alone, without its conditions; for tables that set it beside other calibrations.
 
     Args:
@@ -61,9 +59,7 @@ def condition(*, epsilon: float, delta: float, steps: int, rate: float) -> str |
     return None
 
 
-def noise_multiplier(
-    *, epsilon: float, delta: float, steps: int, sampling: Sampling, num_records: int
-) -> float:
+def noise_multiplier(*, epsilon: float, delta: float, steps: int, sampling: Sampling, num_records: int) -> float:
     """z of the corrected Theorem 3.16, times 1 + KAPPA for float32 clipping.
 
     Raises:

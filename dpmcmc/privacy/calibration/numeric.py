@@ -88,7 +88,7 @@ def _root(spent: Callable[[float], float], target: float, start: float) -> float
         step *= step
         if high > _LARGEST:
             raise CalibrationError(
-                f"no noise multiplier below {_LARGEST:g} gives epsilon {target:g} (the accountant reports {at_high:.3g} there); "
+                f"no noise multiplier below {_LARGEST:g} gives epsilon {target:g} (there it is {at_high:.3g}); "
                 "use a larger epsilon or delta, or fewer steps."
             )
         at_high = spent(high)

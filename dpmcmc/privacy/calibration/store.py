@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import platformdirs
+from dpmcmc.cache import cache_folder
 
 _PACKAGES = ("dpmcmc", "dp-accounting", "numpy", "scipy")
 
@@ -34,11 +34,6 @@ def remember(inputs: dict[str, Any], noise_multiplier: float) -> None:
         os.replace(file.name, path)
     except OSError:
         return
-
-
-def cache_folder() -> Path:
-    """``DPMCMC_CACHE``, or the platform's user cache."""
-    return Path(os.environ.get("DPMCMC_CACHE") or platformdirs.user_cache_dir("dpmcmc"))
 
 
 def _full(inputs: dict[str, Any]) -> dict[str, Any]:

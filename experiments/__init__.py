@@ -1,0 +1,1 @@
+"""Experiments that produced the shipped settings and the README's numbers."""

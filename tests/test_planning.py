@@ -1,0 +1,176 @@
+"""A plan settles noise and guarantee without data, and charges exactly what it will add."""
+
+import math
+
+import numpy as np
+import pytest
+
+import dpmcmc
+from dpmcmc.privacy import CalibrationError, UnsupportedCombination, account
+from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.fixed_point import KAPPA
+from dpmcmc.samplers import Polynomial
+
+N = 5000
+TARGET = dpmcmc.targets.LogisticRegression(prior_scale=1.0)
+
+
+def make(**changes):
+    settings = {
+        "num_records": N,
+        "sampler": dpmcmc.SGLD(step_size=1.0),
+        "sampling": dpmcmc.Poisson(100),
+        "steps": 200,
+        "burn_in": 100,
+        "privacy": dpmcmc.Privacy(epsilon=1.0, delta=1e-5),
+    }
+    return dpmcmc.plan(TARGET, **(settings | changes))
+
+
+def test_guarantee_is_what_account_says_of_the_plans_noise():
+    plan = make()
+    again = account(
+        plan.noise_multipliers, steps=plan.steps, sampling=plan.sampling, num_records=N, delta=1e-5, accountant="pld"
+    )
+    assert plan.guarantee.epsilon == pytest.approx(again.epsilon, rel=1e-6)
+    assert 0.97 < plan.guarantee.epsilon <= 1.0
+
+
+def test_noise_is_the_larger_of_the_samplers_and_privacys():
+    plan = make()
+    unit = 100 / N
+    own = np.sqrt(2 / (1.0 / N))
+    np.testing.assert_allclose(plan.noise_std, max(own, plan.required_multiplier / unit), rtol=1e-6)
+    np.testing.assert_allclose(plan.noise_multipliers, plan.noise_std.astype(np.float64) * unit, rtol=1e-12)
+    # float32 noise is never below what float64 asked for
+    assert np.all(plan.noise_std.astype(np.float64) * unit >= plan.required_multiplier)
+
+
+def test_events_hold_charged_values():
+    plan = make()
+    query = next(e for e in plan.guarantee.events if e.mechanism == "poisson_gaussian")
+    assert query.noise_multiplier == pytest.approx(float(plan.noise_multipliers.min()) / (1 + KAPPA), rel=1e-12)
+    assert 100 / N < query.rate < 100 / N * 1.001
+    assert query.count == plan.steps
+    overflow = next(e for e in plan.guarantee.events if e.mechanism == "batch_overflow")
+    assert (1 + math.e) * overflow.rate * overflow.count <= 0.01 * 1e-5
+
+
+def test_privacy_is_free_when_langevin_noise_suffices():
+    plan = make(sampler=dpmcmc.SGLD(step_size=1e-4))
+    assert plan.free_fraction == 1.0
+    assert plan.required_multiplier == 0.0
+    np.testing.assert_allclose(plan.temperatures, 1.0, rtol=1e-6)
+    assert plan.guarantee.epsilon < 1.0
+    assert "privacy is free" in str(plan)
+
+
+def test_decaying_steps_are_free_from_some_step_on_and_composed_not_averaged():
+    plan = make(sampler=dpmcmc.SGLD(step_size=Polynomial(a=8.0, b=1.0, gamma=1.0)), steps=300)
+    assert 0 < plan.free_fraction < 1
+    z = plan.noise_multipliers
+    assert np.all(np.diff(z) >= 0)
+    assert len(plan.guarantee.events) > 3
+    averaged = account(float(z.mean()), steps=300, sampling=plan.sampling, num_records=N, delta=1e-5)
+    assert averaged.epsilon < 0.9 * plan.guarantee.epsilon
+    # free privacy is not paid twice: a constant floor-less calibration needs at least as much
+    alone = dpmcmc.privacy.calibrate(epsilon=1.0, delta=1e-5, steps=300, sampling=plan.sampling, num_records=N)
+    assert plan.required_multiplier < alone
+
+
+def test_auto_step_size_keeps_temperature_one_at_the_whole_budget():
+    plan = make(sampler=dpmcmc.SGLD(step_size="auto"), sampling=dpmcmc.Full())
+    np.testing.assert_allclose(plan.temperatures, 1.0, rtol=1e-5)
+    assert plan.free_fraction == 1.0
+    assert 0.99 < plan.guarantee.epsilon <= 1.0
+    # the design's law: Σ η_t = μ²/(2C²) is all the time there is
+    assert plan.time == pytest.approx(gaussian_mu(1.0, 1e-5) ** 2 / 2, rel=0.01)
+    assert plan.time <= plan.private_time
+
+
+def test_free_calibrator_reports_and_adds_nothing():
+    plan = make(privacy=dpmcmc.Privacy(delta=1e-5, calibrator="free"))
+    np.testing.assert_allclose(plan.noise_std, np.sqrt(2 * N), rtol=1e-6)
+    assert plan.guarantee.epsilon > 0
+    assert plan.free_fraction == 1.0
+
+
+def test_closed_form_calibrator_meets_its_target_under_the_thesis_accountant():
+    plan = make(
+        sampling=dpmcmc.FixedSize(500),
+        steps=2000,
+        privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-5, calibrator="closed_form", accountant="advanced"),
+    )
+    assert plan.guarantee.epsilon <= 1.0
+    assert plan.required_multiplier == pytest.approx(plan.thesis_multiplier[0] * (1 + KAPPA))
+
+
+def test_chains_are_charged():
+    one, four = make(), make(chains=4)
+    assert four.required_multiplier > 1.3 * one.required_multiplier
+
+
+def test_without_privacy_there_is_no_guarantee_and_own_noise():
+    plan = make(privacy=None)
+    assert plan.guarantee is None
+    assert plan.noise_multipliers is None
+    np.testing.assert_allclose(plan.noise_std, np.sqrt(2 * N), rtol=1e-6)
+
+
+def test_printed_plan_names_heat_time_and_the_thesis_formula():
+    text = str(make())
+    for word in ("temperature", "thesis", "relaxation times", "guarantee", "poisson"):
+        assert word in text
+    assert "nan" not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"privacy": dpmcmc.Privacy(epsilon=1.0, delta=1e-3)}, ValueError, "1/num_records"),
+        ({"sampling": dpmcmc.Poisson(N + 1)}, ValueError, "num_records"),
+        ({"sampling": dpmcmc.FixedSize(10)}, UnsupportedCombination, "rdp or advanced"),
+        (
+            {"privacy": dpmcmc.Privacy(epsilon=1.0, delta=1e-5, calibrator="closed_form")},
+            CalibrationError,
+            "fixed_size",
+        ),
+        (
+            {
+                "sampler": dpmcmc.SGLD(step_size=1.0, temperature=0.0),
+                "privacy": dpmcmc.Privacy(delta=1e-5, calibrator="free"),
+            },
+            ValueError,
+            "no noise",
+        ),
+        ({"steps": 0}, ValueError, "steps"),
+        ({"burn_in": 200}, ValueError, "no draw"),
+        ({"thin": 101}, ValueError, "no draw"),
+        ({"sampler": dpmcmc.SGLD("auto"), "privacy": None}, ValueError, "auto"),
+    ],
+)
+def test_impossible_plans_are_refused_with_the_failing_condition(changes, error, message):
+    with pytest.raises(error, match=message):
+        make(**changes)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"epsilon": 0.0},
+        {"epsilon": -1.0},
+        {"epsilon": float("inf")},
+        {"delta": 0.0},
+        {"delta": 1.0},
+        {"clip": 0.0},
+        {"adjacency": "other"},
+        {"accountant": "other"},
+        {"calibrator": "other"},
+        {"release": "last_iterate"},
+        {"epsilon": None},
+        {"calibrator": "free"},
+    ],
+)
+def test_impossible_privacy_is_refused(bad):
+    with pytest.raises(ValueError):
+        dpmcmc.Privacy(**({"epsilon": 1.0, "delta": 1e-5} | bad))
