@@ -13,6 +13,9 @@ of the grid C·2^-p and added as an integer, so the sum is exact in any order, o
   adding the smallest normal number per coordinate.
 * Noise is rounded to the same grid and added to the integers BEFORE anything is rounded to float: round(S +
   n) = S + round(n) for S on the grid, so it is post-processing of the real-valued Gaussian mechanism.
+* A float32 n has 24 bits: at n >= 2^24 grid steps (already at z = 8) it is even, and the sum's own low bits would
+  show through. So noise comes in two independent parts, σ and ``FINE_NOISE``·σ; the fine part resolves the grid and
+  smooths the coarse part's lattice, whose spacing is below 1/200 of its std, away.
 
 A sum is held in two int32 limbs, value = (high·2^16 + low)·grid, because a block of rows fits 31 bits and a
 million rows do not.
@@ -31,6 +34,8 @@ import numpy as np
 KAPPA = 2.0**-15
 #: Rows summed in one int32 before they are split into limbs.
 BLOCK_ROWS = 512
+#: Std of the fine noise relative to the whole noise.
+FINE_NOISE = 2.0**-12
 _SQUARES_BLOCK = 256
 _TINY = np.float32(np.finfo(np.float32).tiny)
 
@@ -74,11 +79,13 @@ def fraction_bits(largest_noise_multiplier: float) -> int:
     """Grid exponent p: as fine as a block of rows and the noise allow.
 
     Raises:
-        ValueError: noise so large (z > 7e12) that it leaves no grid.
+        ValueError: noise so large (z > 7e9) that it leaves no grid.
     """
     rows = 30 - math.ceil(math.log2(BLOCK_ROWS))
     # Noise within 10σ must stay below 2^46, so that its high limb fits an int32.
     noise = math.floor(46 - math.log2(10 * max(largest_noise_multiplier, 1.0)))
+    # Fine noise within 10σ must stay below 2^24, where a float32 still resolves the grid.
+    noise = min(noise, math.floor(24 - math.log2(10 * FINE_NOISE * max(largest_noise_multiplier, 1.0))))
     if noise < 0:
         raise ValueError(f"noise multiplier {largest_noise_multiplier:.3g} is too large to represent")
     return min(rows, noise)
@@ -166,7 +173,8 @@ def add_noise(total: FixedPoint, noise: Any) -> FixedPoint:
         high = jnp.floor(n * np.float32(2.0**-16))
         # Exact: the low bits of a float32 that the multiple of 2^16 below it leaves behind.
         low = n - high * np.float32(65536)
-        return high.astype(jnp.int32), jnp.round(low).astype(jnp.int32)
+        # Half up, not half to even: ties are common on a float's lattice, and would favour even sums.
+        return high.astype(jnp.int32), jnp.floor(low + np.float32(0.5)).astype(jnp.int32)
 
     high = jax.tree.map(lambda h, n: h + split(n)[0], total.high, noise)
     low = jax.tree.map(lambda l, n: l + split(n)[1], total.low, noise)
@@ -178,7 +186,7 @@ def _sum_rows(integers: Any) -> FixedPoint:
 
     def limbs(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
         n = leaf.shape[0]
-        if n > 1 << 23:  # the low limbs of 2^14 blocks still fit 31 bits, and then some
+        if n > 1 << 23:  # so that the sum of 2^14 low limbs fits an int32
             raise ValueError(f"sum at most 2^23 rows at once, got {n}; add FixedPoint sums of smaller blocks")
         short = -n % BLOCK_ROWS if n > BLOCK_ROWS else 0
         if short:

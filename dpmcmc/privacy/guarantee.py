@@ -10,8 +10,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from dpmcmc.privacy.accounting import (
     Event,
     UnsupportedCombination,
@@ -83,15 +81,24 @@ class Guarantee:
         beta = overflow_probability(self.events)
         if beta == 0:
             return float(module.delta(self.events, self.adjacency, epsilon))
-        if math.isinf(epsilon):
-            return self.delta_at(700.0)
-        # The first term falls and the second rises; a short grid below ε is enough for an upper bound.
-        grid = epsilon * np.array([1.0, 0.98, 0.95, 0.9, 0.8, 0.6, 0.3])
-        values = [
-            float(module.delta(self.events, self.adjacency, float(e))) + (1 + math.exp(min(e, 700))) * beta
-            for e in grid
-        ]
-        return min(1.0, *values)
+
+        def total(e: float) -> float:
+            if e > 700:
+                return math.inf
+            return float(module.delta(self.events, self.adjacency, e)) + (1 + math.exp(e)) * beta
+
+        # Both terms are convex in e^ε: if the sum still falls at ε, ε is the best; else search below it.
+        epsilon = min(epsilon, 700.0)
+        best = total(epsilon)
+        if epsilon == 0 or total(0.95 * epsilon) >= best:
+            return min(1.0, best)
+        low, high = 0.0, epsilon
+        for _ in range(24):
+            left, right = low + 0.382 * (high - low), low + 0.618 * (high - low)
+            at_left, at_right = total(left), total(right)
+            best = min(best, at_left, at_right)
+            low, high = (low, right) if at_left <= at_right else (left, high)
+        return min(1.0, best)
 
     def compose(self, other: Guarantee, delta: float | None = None) -> Guarantee:
         """Both releases together, recomputed from the union of their events.

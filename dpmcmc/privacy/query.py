@@ -88,14 +88,18 @@ class GradientQuery:
             noise_std: s_t, ().
         """
         scale = np.float32(self.num_records / self.batch_size)
-        noise = _tree_normal(noise_key, params)
         if self.clip is None:
+            noise = _tree_normal(noise_key, params)[0]
             total = self.plain_sum(params, records, batch_key)
             likelihood = jax.tree.map(lambda s, n: scale * s + noise_std * n, total, noise)
         else:
             unit = np.float32(self.clip * 2.0**-self.bits)
-            in_grid = jax.tree.map(lambda n: n * (noise_std / (scale * unit)), noise)
-            total = fixed_point.add_noise(self.clipped_sum(params, records, batch_key), in_grid)
+            in_grid = noise_std / (scale * unit)
+            total = self.clipped_sum(params, records, batch_key)
+            # The fine part reaches the bits that the coarse part, a float32, does not (``fixed_point.py``).
+            sizes = (1.0, fixed_point.FINE_NOISE)
+            for size, noise in zip(sizes, _tree_normal(noise_key, params, copies=2), strict=True):
+                total = fixed_point.add_noise(total, jax.tree.map(lambda n, s=size: n * (s * in_grid), noise))
             likelihood = jax.tree.map(lambda s: scale * s, total.to_float(self.clip, self.bits))
         prior = jax.grad(lambda p: -self.target.log_prior(p))(params)
         return PrivateGradient(jax.tree.map(jnp.add, prior, likelihood), noise_std)
@@ -103,6 +107,10 @@ class GradientQuery:
     def clipped_sum(self, params: Any, records: Any, batch_key: jax.Array) -> FixedPoint:
         """Exact Σ clip(−∇ log-likelihood) over the batch, before noise. Private: it must not leave."""
         assert self.clip is not None
+        for leaf in jax.tree.leaves(records):
+            # A gather beyond the end would repeat the last record, and its sensitivity with it.
+            if leaf.shape[0] != self.num_records:
+                raise ValueError(f"records have {leaf.shape[0]} rows, the query was planned for {self.num_records}")
         fast = getattr(self.target, "clipped_gradient_sum", None)
         if fast is None:
             return self._scan(params, records, batch_key, self._microbatch_sum, self.microbatch)
@@ -178,10 +186,12 @@ class GradientQuery:
         return jax.lax.scan(add, zeros(), jnp.arange(blocks, dtype=jnp.int32))[0]
 
 
-def _tree_normal(key: jax.Array, like: Any) -> Any:
-    """Standard normals shaped like a pytree, from one draw so that no two leaves share a key."""
+def _tree_normal(key: jax.Array, like: Any, copies: int = 1) -> list[Any]:
+    """Standard normals shaped like a pytree, from one draw so that no two leaves or copies share a key."""
     leaves, structure = jax.tree.flatten(like)
-    sizes = [leaf.size for leaf in leaves]
+    sizes = [leaf.size for leaf in leaves] * copies
     flat = randomness.normal(key, (sum(sizes),))
     parts = jnp.split(flat, np.cumsum(sizes)[:-1].tolist())
-    return jax.tree.unflatten(structure, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)])
+    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves * copies, strict=True)]
+    each = len(leaves)
+    return [jax.tree.unflatten(structure, shaped[i * each : (i + 1) * each]) for i in range(copies)]

@@ -45,7 +45,8 @@ from scipy.stats import binom
 
 Selection = tuple[jax.Array, jax.Array]
 _WORD = 1 << 32
-# The law of a restart: r^L close to e^-7 keeps restarts rare (0.1 %) and their 32-bit probability exact to 1e-7.
+_MOST_RECORDS = (1 << 30) - 2  # two saturated positions still add up within int32
+# The law of a restart: r^L just above e^-7 keeps restarts rare (0.1 %) and their 32-bit probability exact to 1e-7.
 _RESTART_EXPONENT = 7.0
 
 
@@ -62,10 +63,8 @@ class Poisson:
     scheme = "poisson"
 
     def validate(self, num_records: int) -> None:
-        """Raise ValueError unless 0 < batch_size <= num_records."""
+        """Raise ValueError unless 0 < batch_size <= num_records < 2^30."""
         _check_batch(self.batch_size, num_records)
-        if num_records > 1 << 30:
-            raise ValueError(f"num_records {num_records} is beyond 2^30, the most that int32 positions hold")
 
     def rate(self, num_records: int) -> float:
         """Nominal inclusion probability."""
@@ -187,6 +186,8 @@ def expected_batch(sampling: Sampling, num_records: int) -> float:
 
 
 def _check_batch(batch_size: float, num_records: int) -> None:
+    if num_records > _MOST_RECORDS:
+        raise ValueError(f"num_records {num_records} is beyond {_MOST_RECORDS}, the most that int32 positions hold")
     if not 0 < batch_size <= num_records:
         raise ValueError(
             f"batch_size must lie in (0, num_records]: got batch_size {batch_size} with num_records {num_records}"
@@ -227,8 +228,10 @@ def _gap_tables(rate: float, num_records: int) -> _GapTables:
         q = decimal.Decimal(rate)
         r = 1 - q
         log_r = r.ln()
-        block = max(1, math.ceil(math.sqrt(_RESTART_EXPONENT / rate)))
-        coarse_count = max(1, math.ceil(-_RESTART_EXPONENT / (block * float(log_r))))
+        # No longer than this: at rates near 1 the restart would be too rare for 32 bits to tell its probability.
+        longest = max(1, math.floor(-_RESTART_EXPONENT / float(log_r)))
+        block = min(math.ceil(math.sqrt(_RESTART_EXPONENT / rate)), longest)
+        coarse_count = max(1, longest // block)
 
         def power(j: int) -> decimal.Decimal:
             return (log_r * j).exp()
@@ -236,6 +239,7 @@ def _gap_tables(rate: float, num_records: int) -> _GapTables:
         within = 1 - power(block)
         fine = [round((1 - power(j)) / within * _WORD) for j in range(block + 1)]
         coarse = [round((1 - power(block * j)) * _WORD) for j in range(coarse_count + 1)]
+        coarse[-1] = min(coarse[-1], _WORD - 1)
         restart = _WORD - coarse[-1]
         one = decimal.Decimal(1)
         e_fine = max(abs((fine[j + 1] - fine[j]) / (q * power(j) / within * _WORD) - one) for j in range(block))
@@ -245,12 +249,13 @@ def _gap_tables(rate: float, num_records: int) -> _GapTables:
         reach = block * coarse_count
         e_restart = abs(restart / (power(reach) * _WORD) - one)
         most = math.ceil(num_records / reach)
+        provable = max(e_fine, e_coarse, e_restart) < 1
+        if not provable and rate < 0.5:
+            raise ValueError(f"rate {rate} is too small for 32-bit gaps over {num_records} records; use a larger batch")
         up = (1 + e_restart) ** (most + 1) * (1 + e_coarse) ** 2 * (1 + e_fine) ** 2
         down = (1 - e_restart) ** (most + 1) * (1 - e_coarse) * (1 - e_fine)
-        if down <= 0:
-            raise ValueError(f"rate {rate} is too small for 32-bit gaps over {num_records} records; use a larger batch")
-        factor = up / down
-        charged = float(q * factor / (r + q * factor))
+        # Close to rate 1, where no useful bound is proved, every record is charged as always present.
+        charged = float(q * up / (r * down + q * up)) if provable else 1.0
     return _GapTables(
         fine=np.array(fine[1:-1], np.uint32),
         coarse=np.array(coarse[1:], np.uint32),
@@ -276,7 +281,9 @@ def _draw_poisson(key: jax.Array, *, tables: _GapTables, num_records: int, slots
     fine = _rank(tables.fine, words[1])
     restart = coarse >= len(tables.coarse)
     # A selection advances past itself; a restart advances by L exactly and selects nobody.
-    advance = jnp.where(restart, tables.reach, coarse * tables.block + fine + 1)
+    # Anything beyond the data is as good as the end of it, and stays within int32.
+    blocks = jnp.minimum(coarse, num_records // tables.block + 1)
+    advance = jnp.where(restart, min(tables.reach, num_records + 1), blocks * tables.block + fine + 1)
     advance = jnp.minimum(advance, num_records + 1)
     if slots * (num_records + 1) < 1 << 31:
         end = jnp.cumsum(advance)

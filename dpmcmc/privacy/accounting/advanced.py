@@ -72,6 +72,8 @@ def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
     check(parts, adjacency)
     if not parts:
         return 0.0
+    if any(e.noise_multiplier == 0 for e in parts):
+        return 1.0
 
     target = epsilon
 

@@ -29,8 +29,12 @@ def loss_range(z: float, q: float, direction: str, log_tail: float) -> tuple[flo
     return _loss(-reach, c, q, direction), _loss(shifted + reach, c, q, direction)
 
 
-def deltas(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarray:
-    """δ(ε) of one step at each ε, decreasing; float64, clipped to [0, 1]."""
+def excess(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarray:
+    """g(ε) = δ(ε) − (1 − e^ε)₊ of one step at each ε, float64, >= 0.
+
+    For ε >= 0 it is δ; for ε < 0 it is e^ε·H_{e^−ε}(Q‖P), computed from lower tails, so that a
+    discretisation that takes differences of it loses nothing to the 1 that δ tends to there.
+    """
     c = 1 / z
     eps = np.asarray(epsilons, np.float64)
     log_keep, log_q = math.log1p(-q), math.log(q)
@@ -45,21 +49,33 @@ def deltas(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarr
             x = (_log_excess(eps, log_keep) - log_q + c * c / 2) / c
         else:
             x = (-_log_excess(-eps, log_keep) + log_q - c * c / 2) / c
-        unsampled = log_keep + log_ndtr(-x)
-        if direction == "add":
-            upper = log_ndtr(-x)
-        else:
-            upper = np.logaddexp(unsampled, log_q + log_ndtr(c - x))
-        if direction == "remove":
-            lower = eps + log_ndtr(-x)
-        else:
-            lower = eps + np.logaddexp(unsampled, log_q + log_ndtr(-c - x))
-        value = np.where(lower < upper, np.exp(upper) * -np.expm1(np.minimum(lower - upper, 0)), 0.0)
-    if direction == "remove":  # below log(1−q) no outcome has so low a loss
-        value = np.where(eps <= log_keep, -np.expm1(eps), value)
+
+        def log_tail(side: float, shift: float) -> np.ndarray:
+            """log of a tail of (1−q)N(0) + qN(shift): above x for side −1, below it for side +1."""
+            if shift == 0:
+                return log_ndtr(side * x)
+            return np.logaddexp(log_keep + log_ndtr(side * x), log_q + log_ndtr(side * (x - shift)))
+
+        p_shift, q_shift = {"replace": (c, -c), "remove": (c, 0.0), "add": (0.0, -c)}[direction]
+        above = _difference(log_tail(-1.0, p_shift), eps + log_tail(-1.0, q_shift))
+        below = _difference(eps + log_tail(1.0, q_shift), log_tail(1.0, p_shift))
+        value = np.where(eps >= 0, above, below)
+    if direction == "remove":  # no outcome has a loss below log(1−q)
+        value = np.where(eps <= log_keep, 0.0, value)
     if direction == "add":  # nor one above −log(1−q) here
         value = np.where(eps >= -log_keep, 0.0, value)
-    return np.clip(np.nan_to_num(value, nan=1.0), 0.0, 1.0)
+    return np.maximum(np.nan_to_num(value, nan=1.0), 0.0)
+
+
+def deltas(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarray:
+    """δ(ε) of one step at each ε, float64 in [0, 1]."""
+    eps = np.asarray(epsilons, np.float64)
+    return np.minimum(excess(eps, z, q, direction) - np.expm1(np.minimum(eps, 0.0)), 1.0)
+
+
+def _difference(log_a: np.ndarray, log_b: np.ndarray) -> np.ndarray:
+    """(e^a − e^b)₊."""
+    return np.where(log_b < log_a, np.exp(log_a) * -np.expm1(np.minimum(log_b - log_a, 0.0)), 0.0)
 
 
 def _log_excess(eps: np.ndarray, log_keep: float) -> np.ndarray:

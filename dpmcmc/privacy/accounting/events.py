@@ -100,13 +100,13 @@ def run_length(events: Iterable[Event]) -> tuple[Event, ...]:
 
 
 def bucket_down(
-    noise_multipliers: np.ndarray, counts: np.ndarray, waste: float = 2e-3, exact_below: int = 24
+    noise_multipliers: np.ndarray, counts: np.ndarray, waste: float = 2e-2, exact_below: int = 24
 ) -> tuple[np.ndarray, np.ndarray]:
     """Group per-step noise multipliers, rounding each DOWN to its group's smallest.
 
     A schedule can hold a million distinct z. Rounding z down adds less noise on paper than in the run, so
-    the composed ε is an upper bound. Groups grow until their share of the surplus Σ(1/z_low² − 1/z²)
-    passes ``waste`` of Σ1/z².
+    the composed ε is an upper bound. Weighing a step by w(z) = expm1(1/z²), groups are as long as an equal
+    surplus Σ(w(z_low) − w(z)) each allows, and the whole surplus stays below ``waste`` of Σw(z).
 
     Returns:
         (values, counts), values ascending. Exact when at most ``exact_below`` values are distinct.
@@ -115,25 +115,40 @@ def bucket_down(
     totals = np.bincount(inverse.ravel(), weights=np.asarray(counts, np.float64)).astype(np.int64)
     if len(values) <= exact_below or values[0] <= 0:
         return values, totals
-    information = totals / values**2
-    cumulative = np.cumsum(information)
-    steps_cumulative = np.cumsum(totals)
-    allowance = waste * cumulative[-1]
-    out_values, out_counts = [], []
-    start = 0
-    used = 0.0
-    while start < len(values):
-        before_i = cumulative[start - 1] if start else 0.0
-        before_n = steps_cumulative[start - 1] if start else 0
-        surplus = (steps_cumulative[start:] - before_n) / values[start] ** 2 - (cumulative[start:] - before_i)
-        # Each group may use a fraction of what is left, so that a few groups do not eat it all.
-        limit = (allowance - used) / 12
-        length = max(1, int(np.searchsorted(surplus, limit, side="right")))
-        used += float(surplus[length - 1])
-        out_values.append(values[start])
-        out_counts.append(int(totals[start : start + length].sum()))
-        start += length
-    return np.array(out_values), np.array(out_counts)
+    # A step costs about 1/z² where z is large and e^{1/z²} where it is small; capped, since beyond that
+    # nothing but the smallest z counts.
+    weight = np.expm1(np.minimum(values**-2.0, 50.0))
+    spent = np.concatenate([[0.0], np.cumsum(totals * weight)])
+    steps = np.concatenate([[0], np.cumsum(totals)])
+
+    def group(limit: float) -> tuple[list[int], float]:
+        """Starts of the greedy groups of surplus <= limit each, and the whole surplus."""
+        starts: list[int] = []
+        surplus, start = 0.0, 0
+        while start < len(values) and len(starts) < 4096:
+            low, high = start + 1, len(values)
+            while low < high:  # the surplus grows with the group
+                middle = (low + high + 1) // 2
+                grows = (steps[middle] - steps[start]) * weight[start] - (spent[middle] - spent[start])
+                low, high = (middle, high) if grows <= limit else (low, middle - 1)
+            starts.append(start)
+            surplus += (steps[low] - steps[start]) * weight[start] - (spent[low] - spent[start])
+            start = low
+        return starts, surplus if start == len(values) else math.inf
+
+    low, high = 1e-6 * waste * spent[-1], waste * spent[-1]
+    starts, surplus = group(high)
+    if surplus > waste * spent[-1]:
+        for _ in range(12):
+            middle = math.sqrt(low * high)
+            trial, surplus = group(middle)
+            if surplus <= waste * spent[-1]:
+                low, starts = middle, trial
+            elif math.isinf(surplus):
+                low = middle
+            else:
+                high = middle
+    return values[starts], np.add.reduceat(totals, starts)
 
 
 def query_events(

@@ -6,8 +6,8 @@ Supported, each with its derivation:
 * Poisson, add_remove and zero_out: the pair A = (1−q)N(0,1) + qN(c,1), B = N(0,1), c = 1/z
   (Mironov, Talwar and Zhang 2019); both directions are computed and the larger is charged.
 * Poisson, replace_one: the pair P₊ = (1−q)N(0,1) + qN(c,1), P₋ = (1−q)N(0,1) + qN(−c,1).
-* Fixed size without replacement, replace_one: Wang, Balle and Kasiviswanathan 2019, Theorem 27, as
-  implemented by dp-accounting, with base sensitivity 2C.
+* Fixed size without replacement, replace_one: Wang, Balle and Kasiviswanathan 2019, Theorem 27
+  (``fixed_size.py``).
 
 **The Poisson, replace_one pair dominates.** Fix the other records' selection (joint convexity averages over
 it, and it shifts both sides alike). What is left is P_u = (1−q)N(0,I) + qN(u,I) against P_{u'}, with
@@ -16,9 +16,9 @@ it, and it shifts both sides alike). What is left is P_u = (1−q)N(0,I) + qN(u,
     H_γ(P_u‖P_{u'}) = E[ (q e^X̂ − γq e^Ŷ − (1−q)(γ−1))₊ ],   X̂ = ⟨u,Z⟩ − ‖u‖²/2,  Ŷ = ⟨u',Z⟩ − ‖u'‖²/2.
 
 (1) It falls with Cov(X̂,Ŷ) = ⟨u,u'⟩: by Plackett's identity the derivative is E[∂²/∂X∂Y], and
-(a − b − k)₊ has mixed second derivative −1{a − b = k} ≤ 0 in (a, b), which are increasing in X and Y. So the
-antiparallel case is worst. (2) On that line the integrand is positive exactly on a half line {x > t}, where
-H = (1−γ)(1−q)Q(t) + q[Q(t − ‖u‖) − γQ(t + ‖u'‖)] increases with both norms for every t: take c and −c.
+(a − b − k)₊ has mixed second derivative −δ(a − b − k) ≤ 0 (a point mass) in (a, b), which are increasing in X
+and Y. So the antiparallel case is worst. (2) On that line the integrand is positive exactly on a half line
+{x > t}, where H = (1−γ)(1−q)Q(t) + q[Q(t − ‖u‖) − γQ(t + ‖u'‖)] increases with both norms for every t: take c and −c.
 (3) For γ < 1 use H_γ(P‖Q) = 1 − γ + γH_{1/γ}(Q‖P) and the reflection symmetry of the pair. So the pair
 dominates for every γ >= 0, hence for every f-divergence, Rényi included, and under adaptive composition
 (Zhu, Dong and Wang 2022, Theorem 10). The same half-line form is linear in q with a nonnegative slope, so an
@@ -37,21 +37,16 @@ import functools
 import math
 from collections.abc import Iterable, Sequence
 
-import dp_accounting
 import numpy as np
-from dp_accounting import dp_event
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsilon
 
+from dpmcmc.privacy.accounting import fixed_size
 from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination, queries
 
 #: Orders for Gaussian and Poisson events. The largest serve targets as small as ε = 1e-4.
 ORDERS = tuple(1 + np.geomspace(0.02, 1e6, 700))
-#: Fixed-size events: the theorem is stated at integers. Its cost grows with the square of the order.
-INTEGER_ORDERS = (
-    *range(2, 17),
-    *(18, 20, 22, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256),
-    *(320, 400, 512, 640, 800, 1024, 1400, 2048, 3000, 4096, 6000, 8192),
-)
+#: Fixed-size events: the theorem is stated at integers.
+INTEGER_ORDERS = tuple(sorted({*range(2, 33), *(int(a) for a in np.geomspace(33, 40_000, 140))}))
 # Beyond α·c = 60 the unsampled Gaussian bound is used: the true value differs from it by about log(1/q).
 _LARGEST_SHIFT = 60.0
 
@@ -115,7 +110,7 @@ def _one_step(mechanism: str, z: float, rate: float, n: int | None, adjacency: s
         return tuple(unsampled)
     if mechanism == "fixed_size_gaussian":
         assert n is not None
-        return tuple(np.minimum(_fixed_size_rdp(z, round(rate * n), n, orders), unsampled))
+        return tuple(np.minimum(fixed_size.renyi(z, rate, orders), unsampled))
     # Rényi divergence is jointly quasi-convex, so sampling never exceeds the unsampled bound.
     sampled = [_poisson_rdp(z, rate, a, adjacency == "replace_one") for a in orders]
     return tuple(np.minimum(sampled, unsampled))
@@ -127,34 +122,6 @@ def one_step(event: Event, adjacency: str, orders: Sequence[float]) -> np.ndarra
     return np.array(
         _one_step(event.mechanism, event.noise_multiplier, event.rate, event.num_records, adjacency, tuple(orders))
     )
-
-
-def _fixed_size_rdp(z: float, batch: int, n: int, orders: Sequence[float]) -> np.ndarray:
-    event = dp_event.SampledWithoutReplacementDpEvent(n, batch, dp_event.GaussianDpEvent(z * _wor_unit()))
-    accountant = dp_accounting.rdp.RdpAccountant(
-        orders=list(orders), neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
-    )
-    with np.errstate(over="ignore", invalid="ignore"):
-        accountant.compose(event)
-    return np.nan_to_num(np.asarray(accountant.rdp), nan=np.inf)
-
-
-@functools.cache
-def _wor_unit() -> float:
-    """What dp-accounting's RDP means by a noise multiplier under REPLACE_ONE: std/(2C) today (issue 378).
-
-    Asked of the installed version rather than assumed: a Gaussian of std C has D₂ = 4 under replace_one.
-    """
-    accountant = dp_accounting.rdp.RdpAccountant(
-        orders=[2.0], neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
-    )
-    accountant.compose(dp_event.GaussianDpEvent(1.0))
-    reading = float(np.asarray(accountant.rdp)[0])
-    if abs(reading - 1.0) < 1e-9:
-        return 0.5
-    if abs(reading - 4.0) < 1e-9:
-        return 1.0
-    raise RuntimeError(f"dp-accounting {dp_accounting.__name__} reads a noise multiplier in units we do not know")
 
 
 def _poisson_rdp(z: float, q: float, alpha: float, replace_one: bool) -> float:
@@ -174,9 +141,11 @@ def _poisson_rdp(z: float, q: float, alpha: float, replace_one: bool) -> float:
     log_a = np.logaddexp(log_keep, log_q + up)
     if replace_one:
         log_b = np.logaddexp(log_keep, log_q + down)
-        with np.errstate(over="ignore"):
-            difference = 2 * q * math.exp(-c * c / 2) * np.sinh(np.clip(c * x, -700, 700))
-        ratio = difference * np.exp(-log_b)
+        # A − B = q e^{−c²/2} 2 sinh(cx), in logarithms: at small z either factor alone leaves the floats.
+        size = np.abs(c * x)
+        with np.errstate(divide="ignore"):
+            log_size = log_q - c * c / 2 + size + np.log(-np.expm1(-2 * size)) - log_b
+        ratio = np.sign(x) * np.exp(np.minimum(log_size, 700))
         return _log_moment(log_phi + log_b, ratio, log_a - log_b, alpha, h)
     with np.errstate(over="ignore"):
         excess = q * np.expm1(np.minimum(up, 700))
@@ -191,7 +160,10 @@ def _log_moment(log_weight: np.ndarray, r: np.ndarray, log1p_r: np.ndarray, alph
     E[(1+r)^α] − 1 = E[(1+r)^α − 1 − αr], whose integrand is nonnegative by Bernoulli's inequality, so tiny
     divergences keep their relative precision.
     """
-    exponent = alpha * log1p_r
+    # r is exact where small, its logarithm where large; each is taken from the other elsewhere.
+    close = np.abs(log1p_r) < 0.3
+    exponent = alpha * np.where(close, np.log1p(np.clip(r, -0.5, 0.5)), log1p_r)
+    r = np.where(close, r, np.expm1(np.minimum(log1p_r, 700)))
     big = exponent > 30
     small = np.abs(alpha * r) < 1e-2
     value = np.zeros_like(r)

@@ -1,0 +1,6 @@
+#!/bin/sh
+# Set up and run: scripts/run.sh [CONFIG] [options of python -m dpmcmc.run]
+. "$(dirname "$0")/environment.sh"
+install run ""
+[ $# -gt 0 ] || set -- "$root/configs/adult.yaml"
+exec "$venv/bin/python" -m dpmcmc.run "$@"

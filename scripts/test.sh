@@ -1,0 +1,14 @@
+#!/bin/sh
+# Set up and test: scripts/test.sh [--all] [pytest options]. --all adds the slow tests.
+. "$(dirname "$0")/environment.sh"
+install test "[dev]"
+cd "$root"
+"$venv/bin/ruff" check --quiet .
+"$venv/bin/ruff" format --quiet --check .
+"$venv/bin/mypy" --no-error-summary
+"$venv/bin/python" scripts/config_reference.py --check
+if [ "${1:-}" = --all ]; then
+    shift
+    set -- -m "not gpu" "$@"
+fi
+exec "$venv/bin/python" -m pytest --numprocesses 2 "$@"

@@ -1,0 +1,287 @@
+"""Calibrated noise meets its target and is not much more than that."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from dpmcmc.privacy import CalibrationError, FixedSize, Full, Poisson, UnsupportedCombination, account, calibrate
+from dpmcmc.privacy.calibration import closed_form, numeric, store
+from dpmcmc.privacy.fixed_point import KAPPA
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPMCMC_CACHE", str(tmp_path))
+
+
+def check(target: dict, slack: float = 0.01) -> float:
+    """z of the target, after checking that it is on the private side and within ``slack`` where reachable."""
+    epsilon = target["epsilon"]
+    settings = {k: v for k, v in target.items() if k not in ("epsilon", "floor")}
+    z = calibrate(**target)
+    spent = account(np.maximum(z, target.get("floor", 0.0)), **settings).epsilon
+    assert spent <= epsilon * (1 + 1e-6)
+    if z > 1e-5:
+        assert spent >= epsilon * (1 - slack)
+    return z
+
+
+# ε in [.01, 50], δ in [1e-9, 1e-3], rates 1e-4..1, steps 1..1e6.
+SAMPLE = [
+    (1.0, 1e-6, 512, 32_561, 1272),
+    (0.01, 1e-9, 10, 100_000, 1000),
+    (50.0, 1e-3, 1000, 10_000, 100_000),
+    (0.01, 1e-3, 100, 100, 1),
+    (3.0, 1e-9, 5000, 10_000, 1),
+    (0.1, 1e-5, 10, 100_000, 1_000_000),
+    (10.0, 1e-7, 900, 1000, 50),
+    (50.0, 1e-9, 10, 100_000, 1),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "b", "n", "steps"), SAMPLE)
+def test_numeric_answers_are_private_and_within_one_percent(epsilon, delta, b, n, steps):
+    check({"epsilon": epsilon, "delta": delta, "steps": steps, "sampling": Poisson(b), "num_records": n})
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "advanced"])
+@pytest.mark.parametrize("sampling", [FixedSize(500), Full()])
+def test_numeric_inverts_any_accountant(accountant, sampling):
+    check(
+        {
+            "epsilon": 1.0,
+            "delta": 1e-6,
+            "steps": 400,
+            "sampling": sampling,
+            "num_records": 10_000,
+            "accountant": accountant,
+        }
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(24))
+def test_numeric_over_a_random_sample(seed):
+    rng = np.random.default_rng(seed)
+    n = 10_000
+    check(
+        {
+            "epsilon": float(np.exp(rng.uniform(np.log(0.01), np.log(50)))),
+            "delta": float(10 ** rng.uniform(-9, -3)),
+            "steps": int(10 ** rng.uniform(0, 6)),
+            "sampling": Poisson(float(n * 10 ** rng.uniform(-4, 0))),
+            "num_records": n,
+            "adjacency": str(rng.choice(["replace_one", "zero_out", "add_remove"])),
+        }
+    )
+
+
+def test_any_noise_is_fine_where_delta_covers_the_whole_run():
+    """(1 − q)^steps > 1 − δ: a record takes part with probability below δ."""
+    z = calibrate(epsilon=0.1, delta=1e-3, steps=5, sampling=Poisson(1), num_records=10_000)
+    assert 0 < z < 0.1
+    assert account(z, delta=1e-3, steps=5, sampling=Poisson(1), num_records=10_000).epsilon <= 0.1
+
+
+def test_chains_are_paid_for():
+    base = {"epsilon": 1.0, "delta": 1e-6, "sampling": Full(), "num_records": 100}
+    one = calibrate(steps=100, **base)
+    four = calibrate(steps=100, chains=4, **base)
+    assert four == pytest.approx(2 * one, rel=5e-3)
+    assert four == pytest.approx(calibrate(steps=400, **base), rel=5e-3)
+
+
+def test_full_batch_needs_the_exact_gaussian_noise():
+    import dp_accounting
+
+    z = calibrate(
+        epsilon=1.0, delta=1e-6, steps=1, sampling=Full(), num_records=100, adjacency="zero_out", accountant="pld"
+    )
+    exact = dp_accounting.get_sigma_gaussian(1.0, 1e-6)
+    assert exact <= z <= exact * (1 + 5e-3)
+
+
+# --- floors -------------------------------------------------------------------------------------------
+
+FLOORED = {"epsilon": 1.0, "delta": 1e-6, "steps": 100, "sampling": Full(), "num_records": 1000}
+
+
+def test_privacy_is_free_where_the_floor_suffices():
+    needed = calibrate(**FLOORED)
+    assert calibrate(floor=needed, **FLOORED) == 0
+    assert calibrate(floor=np.linspace(needed, 2 * needed, 100), **FLOORED) == 0
+
+
+def test_a_low_floor_changes_nothing():
+    needed = calibrate(**FLOORED)
+    assert calibrate(floor=0.5 * needed, **FLOORED) == pytest.approx(needed, rel=3e-3)
+
+
+def test_an_array_floor_is_paid_for_once():
+    needed = calibrate(**FLOORED)
+    floor = np.where(np.arange(100) < 50, 0.0, 3 * needed)
+    z = check({**FLOORED, "floor": floor})
+    # Full batch: Σ 1/z² is what matters, and half the steps already cost 1/(3·needed)² each.
+    assert z == pytest.approx(needed / math.sqrt(2 - 1 / 9), rel=4e-3)
+
+
+def test_a_schedule_of_many_floors_calibrates():
+    settings = {**FLOORED, "steps": 2000, "sampling": Poisson(20), "accountant": "rdp"}
+    check({**settings, "floor": np.geomspace(0.5, 10, 2000)})
+
+
+# --- refusals -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bad", "match"),
+    [
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": math.inf}, "epsilon"),
+        ({"epsilon": math.nan}, "epsilon"),
+        ({"delta": 0.0}, "delta"),
+        ({"steps": 0}, "steps"),
+        ({"floor": -1.0}, "floor"),
+        ({"floor": [1.0, 2.0]}, "floor"),
+        ({"calibrator": "guess"}, "closed_form"),
+        ({"sampling": Poisson(2000)}, "batch_size"),
+    ],
+)
+def test_impossible_requests_are_refused(bad, match):
+    with pytest.raises(ValueError, match=match):
+        calibrate(**{**FLOORED, **bad})
+
+
+def test_unsupported_pairs_are_refused():
+    with pytest.raises(UnsupportedCombination, match="rdp"):
+        calibrate(**{**FLOORED, "sampling": FixedSize(10)})
+
+
+def test_a_target_out_of_reach_is_an_error_that_says_so(monkeypatch):
+    monkeypatch.setattr(numeric, "_LARGEST", 10.0)
+    with pytest.raises(CalibrationError, match="no noise multiplier below"):
+        calibrate(**{**FLOORED, "epsilon": 0.01})
+
+
+# --- free and closed form ---------------------------------------------------------------------------------
+
+
+def test_free_adds_nothing():
+    assert calibrate(calibrator="free", floor=0.3, **FLOORED) == 0
+
+
+CLOSED = [
+    (1.0, 1e-5, 256, 60_000, 20_000),
+    (0.1, 1e-6, 512, 32_561, 2000),
+    (5.0, 1e-7, 5000, 10_000, 300),
+    (2.0, 1e-5, 1000, 1000, 50),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "b", "n", "steps"), CLOSED)
+def test_closed_form_accounted_by_its_own_route_meets_its_target(epsilon, delta, b, n, steps):
+    settings = {"delta": delta, "steps": steps, "sampling": FixedSize(b), "num_records": n}
+    z = calibrate(epsilon=epsilon, calibrator="closed_form", **settings)
+    spent = account(z, accountant="advanced", **settings).epsilon
+    assert 0 < spent <= epsilon
+    # The printed constant's noise is smaller by √2.
+    printed = closed_form.formula(epsilon=epsilon, delta=delta, steps=steps, rate=b / n, constant=128)
+    assert z == pytest.approx(math.sqrt(2) * printed * (1 + KAPPA), rel=1e-12)
+
+
+def test_closed_form_variance_is_the_theorem_with_256():
+    """V = (256 k L²/ε²) log(2.5k/δ) log(2/δ) in gradient units, z = √V·b/(N·L)."""
+    epsilon, delta, k, n, b = 0.5, 1e-5, 30_000, 60_000, 256
+    variance = 256 * k / epsilon**2 * math.log(2.5 * k / delta) * math.log(2 / delta)
+    z = calibrate(epsilon=epsilon, delta=delta, steps=k, sampling=FixedSize(b), num_records=n, calibrator="closed_form")
+    assert z == pytest.approx(math.sqrt(variance) * b / n * (1 + KAPPA), rel=1e-12)
+
+
+def test_each_line_of_the_closed_form_proof_holds():
+    for epsilon, delta, b, n, k in CLOSED:
+        q = b / n
+        z = closed_form.formula(epsilon=epsilon, delta=delta, steps=k, rate=q)
+        step = 2 * math.sqrt(2 * math.log(2.5 * k / delta)) / z
+        sampled = math.log1p(q * math.expm1(step))
+        assert step <= 1
+        assert sampled <= 2 * q * step
+        assert 2 * q * step * math.sqrt(2 * k * math.log(2 / delta)) == pytest.approx(epsilon / 2)
+        assert k * 2 * q * step * math.expm1(2 * q * step) <= epsilon / 2
+
+
+def test_closed_form_counts_chains():
+    settings = {"epsilon": 1.0, "delta": 1e-5, "sampling": FixedSize(1000), "num_records": 10_000}
+    four = calibrate(steps=500, chains=4, calibrator="closed_form", **settings)
+    assert four == calibrate(steps=2000, calibrator="closed_form", **settings)
+
+
+def test_closed_form_refuses_what_it_does_not_prove():
+    base = {"epsilon": 1.0, "delta": 1e-5, "num_records": 10_000, "calibrator": "closed_form"}
+    with pytest.raises(CalibrationError, match="fixed_size"):
+        calibrate(steps=500, sampling=Poisson(100), **base)
+    with pytest.raises(CalibrationError, match="replace_one"):
+        calibrate(steps=500, sampling=FixedSize(100), adjacency="zero_out", **base)
+    with pytest.raises(CalibrationError, match="steps >="):
+        calibrate(steps=5, sampling=FixedSize(100), **base)
+    with pytest.raises(CalibrationError, match="beyond the range"):
+        calibrate(steps=10**7, sampling=FixedSize(5000), **{**base, "epsilon": 200.0})
+
+
+def test_numeric_needs_less_noise_than_the_closed_form():
+    settings = {"epsilon": 1.0, "delta": 1e-5, "steps": 2000, "sampling": FixedSize(1000), "num_records": 10_000}
+    assert calibrate(accountant="rdp", **settings) < 0.5 * calibrate(calibrator="closed_form", **settings)
+
+
+# --- cache ------------------------------------------------------------------------------------------------
+
+CACHED = {"epsilon": 1.0, "delta": 1e-6, "steps": 50, "sampling": Poisson(10), "num_records": 1000, "accountant": "rdp"}
+
+
+def saved_file(folder):
+    (path,) = (folder / "calibrations").glob("*.json")
+    return path
+
+
+def test_a_calibration_is_remembered(tmp_path, monkeypatch):
+    first = calibrate(**CACHED)
+    assert saved_file(tmp_path).exists()
+    monkeypatch.setattr(numeric, "_root", lambda *args: pytest.fail("the cache was not used"))
+    assert calibrate(**CACHED) == first
+    with pytest.raises(pytest.fail.Exception):
+        calibrate(**{**CACHED, "steps": 51})
+
+
+@pytest.mark.parametrize("value", [0.01, 0.0, -5.0, math.nan, "text", None])
+def test_a_tampered_cache_is_not_believed(tmp_path, value):
+    first = calibrate(**CACHED)
+    path = saved_file(tmp_path)
+    saved = json.loads(path.read_text())
+    saved["noise_multiplier"] = value
+    path.write_text(json.dumps(saved))
+    assert calibrate(**CACHED) == first
+
+
+def test_a_cache_entry_of_other_inputs_is_not_believed(tmp_path):
+    first = calibrate(**CACHED)
+    path = saved_file(tmp_path)
+    saved = json.loads(path.read_text())
+    saved["inputs"]["epsilon"] = 2.0
+    path.write_text(json.dumps(saved))
+    assert calibrate(**CACHED) == first
+    path.write_text("{")
+    assert calibrate(**CACHED) == first
+
+
+def test_the_key_covers_inputs_and_versions():
+    a, b = ({"epsilon": e} for e in (1.0, 2.0))
+    assert store._path(a) != store._path(b)
+    assert "dp-accounting" in store._full(a)["versions"]
+
+
+def test_an_unwritable_cache_costs_nothing_but_time(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("DPMCMC_CACHE", str(blocked))
+    assert calibrate(**CACHED) > 0

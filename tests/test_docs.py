@@ -1,0 +1,73 @@
+"""The documentation is true: its commands run, its Python runs, its generated page is current."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMAND = re.compile(r"^\s*(python -m .+)$", re.MULTILINE)
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def commands(page):
+    return COMMAND.findall(page.read_text(encoding="utf-8"))
+
+
+def workplace(tmp_path):
+    for name in ("configs", "experiments", "scripts"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    return tmp_path
+
+
+def test_commands_of_the_readme_run_in_order(tmp_path):
+    found = commands(ROOT / "README.md")
+    assert len(found) >= 4
+    place = workplace(tmp_path)
+    for command in found:
+        words = shlex.split(command)
+        done = subprocess.run(
+            [sys.executable, *words[1:]], cwd=place, capture_output=True, text=True, env=os.environ, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda p: p.name)
+def test_commands_of_other_pages_name_real_modules_and_files(page):
+    for command in commands(page):
+        words = shlex.split(command)
+        assert (ROOT / (words[2].replace(".", "/") + ".py")).exists(), command
+        for word in words[3:]:
+            if word.startswith("configs/"):
+                assert (ROOT / word).exists(), command
+
+
+def test_python_of_the_readme_runs(tmp_path):
+    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_config_reference_is_current():
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "config_reference.py", "--check"], check=False)
+    assert done.returncode == 0
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_paths_named_in_the_readme_exist():
+    for named in re.findall(r"`((?:dpmcmc|configs|scripts|docs)/[\w./{},]+)`", README):
+        head, brace, rest = named.partition("{")
+        options, _, tail = rest.partition("}") if brace else ("", "", "")
+        for option in options.split(",") if brace else [""]:
+            assert (ROOT / f"{head}{option}{tail}").exists(), named

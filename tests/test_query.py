@@ -1,0 +1,433 @@
+"""The one noisy query: exact sums, sensitivity on neighbouring data, and noise of the declared size."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpmcmc.privacy import fixed_point
+from dpmcmc.privacy.fixed_point import FINE_NOISE, KAPPA, FixedPoint
+from dpmcmc.privacy.query import GradientQuery
+from dpmcmc.privacy.subsampling import FixedSize, Poisson
+
+BITS = 21
+
+
+class Regression:
+    """Generic target: gradient per record by vmap. residual = y − θ·x, gradient of −log-lik = −residual·x."""
+
+    def log_prior(self, params):
+        return -0.5 * jnp.sum(params**2)
+
+    def log_likelihood(self, params, record):
+        return -0.5 * (record["y"] - record["x"] @ params) ** 2
+
+
+class LinearRegression(Regression):
+    """The same with norms in closed form."""
+
+    def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
+        residual = batch["x"] @ params - batch["y"]
+        return fixed_point.linear_sum(residual, batch["x"], mask, clip, bits)
+
+
+class Tree:
+    """Several leaves of different shapes."""
+
+    def log_prior(self, params):
+        return -0.5 * sum(jnp.sum(p**2) for p in jax.tree.leaves(params))
+
+    def log_likelihood(self, params, record):
+        hidden = jnp.tanh(record["x"] @ params["w"] + params["b"])
+        return -0.5 * (record["y"] - hidden @ params["v"]) ** 2
+
+
+class Unclipped(Regression):
+    """Planted fault: rows clipped at 4C, the sum given in the same grid."""
+
+    def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
+        residual = batch["x"] @ params - batch["y"]
+        return fixed_point.linear_sum(residual, batch["x"], mask, 4 * clip, bits + 2)
+
+
+def query(target, n, clip=1.0, select=None, b=None, **kwargs) -> GradientQuery:
+    return GradientQuery(target, n, float(n if b is None else b), clip, select, **kwargs)
+
+
+def exact_sum(q: GradientQuery, params, records, key=None) -> np.ndarray:
+    key = jax.random.key(0) if key is None else key
+    total = jax.jit(q.clipped_sum)(params, records, key)
+    return np.concatenate([np.ravel(v) for v in jax.tree.leaves(total.to_float64(q.clip, q.bits))])
+
+
+def residual_data(kind: str, n: int, d: int, rng) -> dict[str, np.ndarray]:
+    """θ = 0, so the gradient of a record is −y·x."""
+    x = rng.normal(size=(n, d)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    if kind == "random":
+        y = rng.normal(size=n) * 2
+    elif kind == "one_sided":
+        x = np.abs(x)
+        y = 1 + np.abs(rng.normal(size=n))
+    else:  # antipodal: everybody clipped, all in one direction; the changed record points the other way
+        x = np.tile(x[:1], (n, 1))
+        y = np.full(n, 3.0)
+    return {"x": x, "y": y.astype(np.float32)}
+
+
+def neighbour(records, at: int, kind: str, zero: bool):
+    other = {k: v.copy() for k, v in records.items()}
+    if zero:
+        other["x"][at] = 0
+    elif kind == "antipodal":
+        other["y"][at] *= -1
+    else:
+        other["x"][at] = -other["x"][at][::-1]
+        other["y"][at] = 5.0
+    return other
+
+
+def replay(target, n, d, kind, zero, rng, tries=3, select=None, b=None) -> float:
+    """Largest distance of the clipped sums on neighbouring data, under the same keys, over the sensitivity."""
+    records = residual_data(kind, n, d, rng)
+    q = query(target, n, select=select, b=b)
+    params = jnp.zeros(d)
+    worst = 0.0
+    for t in range(tries):
+        key = jax.random.key(t)
+        at = int(rng.integers(n))
+        if select is not None:
+            indices, mask = jax.jit(select)(key)
+            at = int(indices[0])
+            assert mask[0]
+        first = exact_sum(q, params, records, key)
+        second = exact_sum(q, params, neighbour(records, at, kind, zero), key)
+        worst = max(worst, float(np.linalg.norm(first - second)) / (1.0 if zero else 2.0))
+    return worst
+
+
+KINDS = ("random", "antipodal", "one_sided")
+TARGETS = {"linear": LinearRegression(), "vmapped": Regression()}
+
+
+CASES = [
+    *((n, "linear", kind, zero) for n in (512, 32_561) for kind in KINDS for zero in (False, True)),
+    *((512, "vmapped", kind, kind == "one_sided") for kind in KINDS),
+    *(
+        pytest.param(n, name, kind, zero, marks=pytest.mark.slow)
+        for n, name in ((32_561, "vmapped"), (1_000_000, "linear"), (1_000_000, "vmapped"))
+        for kind in KINDS
+        for zero in (False, True)
+    ),
+]
+
+
+@pytest.mark.parametrize(("n", "name", "kind", "zero"), CASES)
+def test_neighbours_differ_by_at_most_the_sensitivity(n, name, kind, zero):
+    tries = 3 if n < 1000 else 1
+    worst = replay(TARGETS[name], n, 12, kind, zero, np.random.default_rng(n), tries=tries)
+    assert worst <= 1 + KAPPA
+    if kind == "antipodal":
+        # Each coordinate lost at most a grid step to truncation, so this worst case is nearly attained.
+        assert worst >= 1 - 2 * math.sqrt(12) * 2.0**-BITS - KAPPA
+
+
+@pytest.mark.parametrize(("scheme", "target"), [(Poisson(200.0), Regression()), (FixedSize(200), LinearRegression())])
+def test_neighbours_in_a_minibatch_differ_by_at_most_the_sensitivity(scheme, target):
+    n = 5000
+    select = scheme.selector(n, scheme.capacity(n, 1e-12)[0])
+    worst = replay(target, n, 12, "antipodal", False, np.random.default_rng(1), 1, select, 200)
+    assert 0.99 < worst <= 1 + KAPPA
+
+
+def test_replay_catches_a_missing_clip():
+    assert replay(Unclipped(), 200, 12, "antipodal", False, np.random.default_rng(0)) > 1.5
+
+
+def test_replay_catches_a_float32_sum():
+    """Planted fault: the usual float32 accumulation moves by more than KAPPA allows at a million rows."""
+    rng = np.random.default_rng(0)
+    n, d = 1_000_000, 4
+    rows = np.abs(rng.normal(size=(n, d))).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    other = rows.copy()
+    other[0] = -rows[0]
+    add = jax.jit(lambda r: jax.lax.scan(lambda total, row: (total + row, None), jnp.zeros(d), r)[0])
+    distance = np.linalg.norm(np.asarray(add(rows), np.float64) - np.asarray(add(other), np.float64))
+    assert distance / 2 > 1 + KAPPA or distance / 2 < 1 - 1e-3
+
+
+@pytest.mark.parametrize("d", [1, 255, 257, 1000, 65_536, 70_001])
+def test_the_norm_of_every_clipped_row_is_within_kappa(d):
+    rng = np.random.default_rng(d)
+    n = 8
+    rows = (rng.normal(size=(n, d)) * 10.0 ** rng.uniform(-6, 6, size=(n, 1))).astype(np.float32)
+    rows[0] = 1.0  # equal squares: the worst case for a long float32 sum
+    factor = jax.jit(lambda r: fixed_point.unit_factor(jnp.sqrt(fixed_point.squared_norms(r)), jnp.ones(n, bool), 1.0))
+    norm = np.linalg.norm(rows.astype(np.float64), axis=1) * np.asarray(factor(rows), np.float64)
+    assert norm.max() <= 1 + KAPPA
+    large = np.linalg.norm(rows.astype(np.float64), axis=1) > 1 + 1e-3
+    assert (norm[large] >= 1 - KAPPA).all()
+
+
+def test_the_compiled_norm_keeps_its_blocks():
+    """A compiler that merges the levels into one long float32 sum would void the bound behind KAPPA."""
+    compiled = jax.jit(fixed_point.squared_norms).lower(jnp.ones((4, 65_536))).compile().as_text()
+    reduces = [line for line in compiled.splitlines() if " reduce(" in line and "f32[" in line]
+    assert len(reduces) >= 2
+
+
+def test_a_pytree_of_many_leaves_keeps_its_norm():
+    leaves = [jnp.full((3, 5), 0.1) for _ in range(301)]
+    squared = fixed_point.squared_norms(leaves)
+    np.testing.assert_allclose(squared, 301 * 5 * 0.1**2, rtol=KAPPA)
+
+
+def mixed_rows(rng, n=64, d=9) -> np.ndarray:
+    rows = rng.normal(size=(n, d)) * 10.0 ** rng.uniform(-30, 30, size=(n, d))
+    rows[0] = 1e30
+    rows[1] = 1e-30
+    rows[2, :] = [1e30, 1e-30, 0, 1e-38, 1e38, -1e38, 1e19, -1e19, 1e-45]
+    rows[3] = 1.8e19 / 3
+    rows[4] = 0
+    return rows.astype(np.float32)
+
+
+@pytest.mark.parametrize("clip", [1.0, 1e-6, 1e6])
+def test_huge_and_tiny_magnitudes_never_break_the_bound(clip):
+    rows = mixed_rows(np.random.default_rng(5))
+    one = jax.jit(lambda row: fixed_point.clipped_sum(row, jnp.ones(1, bool), clip, BITS))
+    for i in range(len(rows)):
+        total = one(rows[i : i + 1])
+        assert np.linalg.norm(total.to_float64(clip, BITS)) <= clip * (1 + KAPPA)
+
+
+@pytest.mark.parametrize("clip", [1.0, 1e-6, 1e6])
+def test_huge_and_tiny_magnitudes_never_break_the_linear_bound(clip):
+    rows = mixed_rows(np.random.default_rng(6))
+    one = jax.jit(lambda r, x: fixed_point.linear_sum(r, x, jnp.ones(1, bool), clip, BITS))
+    for i, residual in enumerate(np.tile([1e30, 1e-30, -1e38, 1e-38, 1.0, 0.0, 3e19, -1e-19], 8)):
+        total = one(np.float32([residual]), rows[i : i + 1])
+        assert np.linalg.norm(total.to_float64(clip, BITS)) <= clip * (1 + KAPPA)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("target", [LinearRegression(), Regression()], ids=["linear", "vmapped"])
+def test_rows_that_are_not_finite_contribute_exactly_zero(target, bad):
+    rng = np.random.default_rng(2)
+    records = residual_data("random", 300, 5, rng)
+    clean = {k: v.copy() for k, v in records.items()}
+    records["x"][7, 2] = bad
+    records["y"][11] = bad
+    for at in (7, 11):
+        clean["x"][at] = 0
+        clean["y"][at] = 0
+    q = query(target, 300)
+    params = jnp.ones(5)
+    np.testing.assert_array_equal(exact_sum(q, params, records), exact_sum(q, params, clean))
+
+
+@pytest.mark.parametrize("target", [LinearRegression(), Regression()], ids=["linear", "vmapped"])
+def test_sums_do_not_depend_on_row_order(target):
+    rng = np.random.default_rng(3)
+    n = 3000
+    records = residual_data("random", n, 7, rng)
+    order = rng.permutation(n)
+    shuffled = {k: v[order] for k, v in records.items()}
+    # θ = 0: a row's own gradient is then the same number wherever the row stands.
+    q = query(target, n)
+    np.testing.assert_array_equal(exact_sum(q, jnp.zeros(7), records), exact_sum(q, jnp.zeros(7), shuffled))
+
+
+def test_sums_do_not_depend_on_the_microbatch():
+    # Clipping 2·e_j to e_j is exact in float32, so compilations of other shapes cannot round it differently.
+    rng = np.random.default_rng(4)
+    records = {"x": np.eye(7, dtype=np.float32)[rng.integers(7, size=1000)], "y": np.full(1000, 2.0, np.float32)}
+    sums = [exact_sum(query(Regression(), 1000, microbatch=m), jnp.zeros(7), records) for m in (7, 333, 5000)]
+    for other in sums[1:]:
+        np.testing.assert_array_equal(sums[0], other)
+
+
+@pytest.mark.parametrize("target", [LinearRegression(), Regression()], ids=["linear", "vmapped"])
+@pytest.mark.parametrize("n", [700, 40_000])
+def test_the_exact_sum_matches_float64_within_the_grid(target, n):
+    d = 6
+    records = residual_data("random", n, d, np.random.default_rng(n))
+    rows = -(records["y"][:, None].astype(np.float64) * records["x"])
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    reference = (rows * np.minimum(1, 1 / norms)).sum(0)
+    got = exact_sum(query(target, n), jnp.zeros(d), records)
+    # At most one grid step per row from truncation, and KAPPA of each row from float32.
+    assert np.abs(got - reference).max() <= n * (2.0**-BITS + KAPPA)
+    # Truncation averages half a step toward zero and the float32 errors average out.
+    assert np.abs(got - reference).max() <= n * 2.0**-BITS
+
+
+def test_a_tree_of_parameters_is_clipped_as_one_vector():
+    rng = np.random.default_rng(8)
+    n, d, h = 400, 5, 3
+    x = rng.normal(size=(n, d)).astype(np.float32)
+    y = rng.normal(size=n).astype(np.float32)
+    params = {
+        "w": jnp.asarray(rng.normal(size=(d, h)), jnp.float32),
+        "b": jnp.zeros(h),
+        "v": jnp.asarray(rng.normal(size=h), jnp.float32),
+    }
+    target = Tree()
+    each = jax.vmap(lambda r: jax.grad(lambda p: -target.log_likelihood(p, r))(params))({"x": x, "y": y})
+    flat = np.concatenate([np.asarray(v, np.float64).reshape(n, -1) for v in jax.tree.leaves(each)], axis=1)
+    reference = (flat * np.minimum(1, 0.5 / np.linalg.norm(flat, axis=1, keepdims=True))).sum(0)
+    got = exact_sum(query(target, n, clip=0.5), params, {"x": x, "y": y})
+    np.testing.assert_allclose(got, reference, atol=n * 0.5 * 2.0**-BITS)
+
+
+# --- noise --------------------------------------------------------------------------------------------
+
+
+def released(q: GradientQuery, z: float, draws: int, d: int, records, seed=0) -> np.ndarray:
+    """(draws, d) released values without the prior and the exact sum, over the clip: pure noise, nominal std z."""
+    scale = q.num_records / q.batch_size
+    std = jnp.float32(z * q.clip * scale)
+    params = jnp.zeros(d)
+    batch = jax.random.key(99)
+
+    records = jax.tree.map(jnp.asarray, records)
+
+    def one(key):
+        return q(params, records, batch, key, std).value
+
+    values = jax.jit(lambda keys: jax.lax.map(one, keys, batch_size=64))(jax.random.split(jax.random.key(seed), draws))
+    base = exact_sum(q, params, records, batch) * scale
+    return (np.asarray(values, np.float64) - base) / (q.clip * scale)
+
+
+def variance_z(noise: np.ndarray, z: float) -> float:
+    return (np.mean((noise / z) ** 2) - 1) / math.sqrt(2 / noise.size)
+
+
+@pytest.mark.parametrize(("z", "b"), [(0.3, 64), (1.0, 640), (30.0, 640), (1000.0, 64), (1e6, 640)])
+def test_released_values_carry_noise_of_the_declared_std(z, b):
+    n, d, clip = 640, 20, 0.7
+    records = residual_data("one_sided", n, d, np.random.default_rng(0))
+    select = None if b == n else FixedSize(b).selector(n, b)
+    q = query(LinearRegression(), n, clip=clip, select=select, b=b, bits=fixed_point.fraction_bits(z))
+    noise = released(q, z, 2000, d, records).ravel()
+    assert abs(variance_z(noise, z)) < 5
+    assert abs(noise.mean()) < 5 * z / math.sqrt(noise.size)
+    assert stats.kstest(noise / z, "norm").pvalue > 1e-4
+
+
+def test_a_factor_two_in_the_noise_is_caught():
+    n, d = 64, 20
+    records = residual_data("random", n, d, np.random.default_rng(0))
+    noise = released(query(LinearRegression(), n), 1.0, 500, d, records).ravel()
+    assert abs(variance_z(noise, 1.0)) < 5
+    assert abs(variance_z(2 * noise, 1.0)) > 50
+    assert abs(variance_z(noise / 2, 1.0)) > 50
+
+
+def test_the_released_value_is_the_sum_and_the_noise_and_the_prior():
+    n, d = 300, 6
+    records = residual_data("random", n, d, np.random.default_rng(1))
+    q = query(LinearRegression(), n)
+    params = jnp.arange(d, dtype=jnp.float32)
+    keys = jax.random.key(0), jax.random.key(1)
+    tiny = jax.jit(q)(params, records, *keys, jnp.float32(1e-3)).value
+    np.testing.assert_allclose(
+        np.asarray(tiny) - np.asarray(params), exact_sum(q, params, records), atol=6e-3 + n * 2.0**-20
+    )
+
+
+def test_neighbours_with_the_same_noise_release_values_within_the_sensitivity():
+    """The noise must not depend on the data: same keys, neighbouring data, released values 2C apart at most."""
+    n, d, z = 512, 12, 4.0
+    rng = np.random.default_rng(7)
+    records = residual_data("antipodal", n, d, rng)
+    other = neighbour(records, 5, "antipodal", False)
+    q = query(LinearRegression(), n)
+    call = jax.jit(lambda r: q(jnp.zeros(d), r, jax.random.key(0), jax.random.key(1), jnp.float32(z)).value)
+    first, second = (np.asarray(call(r), np.float64) for r in (records, other))
+    rounding = math.sqrt(d) * 2.0**-23 * (n + 6 * z)  # the released float32
+    assert np.linalg.norm(first - second) <= 2 * (1 + KAPPA) + rounding
+    np.testing.assert_array_equal(call(records), call(records))
+
+
+@pytest.mark.parametrize("z", [8.0, 60.0, 1000.0])
+def test_noise_hides_the_low_bits_of_the_sum(z):
+    """A float32 noise of z·2²¹ grid steps is even beyond 2²⁴ of them: alone it would show the sum's parity."""
+    bits = fixed_point.fraction_bits(z)
+    draws = 400_000
+    coarse, fine = (jax.random.normal(jax.random.key(i), (draws,)) * np.float32(z * 2.0**bits) for i in (0, 1))
+    odd_sum = FixedPoint(jnp.zeros(draws, jnp.int32), jnp.ones(draws, jnp.int32))
+    # Only where the coarse noise is far out is its parity lost.
+    far = np.abs(np.asarray(coarse)) >= 2.0**25
+    assert far.sum() > 100
+
+    def odd_share(total: FixedPoint) -> float:
+        return float(np.mean(np.asarray(total.low)[far] % 2))
+
+    alone = fixed_point.add_noise(odd_sum, coarse)
+    both = fixed_point.add_noise(alone, fine * np.float32(FINE_NOISE))
+    assert odd_share(alone) == 1.0
+    assert abs(odd_share(both) - 0.5) < 5 * 0.5 / math.sqrt(far.sum())
+
+
+def test_rounding_noise_to_the_grid_favours_no_parity():
+    """Half to even would: ties are a few percent of a float's lattice."""
+    noise = jnp.arange(-4096, 4096, dtype=jnp.float32) / 16
+    zero = FixedPoint(jnp.zeros(8192, jnp.int32), jnp.zeros(8192, jnp.int32))
+    low = np.asarray(fixed_point.add_noise(zero, noise).low)
+    assert np.sum(low % 2) == 4096
+
+
+@pytest.mark.parametrize("z", [1.0, 100.0, 1e6, 1e9])
+def test_the_grid_leaves_room_for_the_noise(z):
+    bits = fixed_point.fraction_bits(z)
+    far = jnp.asarray([-9.5, -1.0, -1e-9, 0.0, 1e-9, 1.0, 9.5], jnp.float32) * np.float32(z * 2.0**bits)
+    zero = FixedPoint(jnp.zeros(7, jnp.int32), jnp.zeros(7, jnp.int32))
+    back = np.asarray(fixed_point.add_noise(zero, far).to_float64(1.0, 0))
+    np.testing.assert_allclose(back, np.asarray(far, np.float64), rtol=1e-6, atol=0.51)
+    assert 10 * FINE_NOISE * z * 2.0**bits <= 2**24
+
+
+def test_noise_beyond_any_grid_is_refused():
+    with pytest.raises(ValueError, match="too large"):
+        fixed_point.fraction_bits(1e12)
+
+
+def test_partial_sums_add_exactly_with_carry():
+    rng = np.random.default_rng(0)
+    values = rng.integers(-(2**40), 2**40, size=(50, 3))
+    total = FixedPoint(jnp.zeros(3, jnp.int32), jnp.zeros(3, jnp.int32))
+    for v in values:
+        total = total + FixedPoint(jnp.asarray(v >> 16, jnp.int32), jnp.asarray(v & 0xFFFF, jnp.int32))
+    np.testing.assert_array_equal(total.to_float64(1.0, 0), values.sum(0).astype(np.float64))
+
+
+def test_a_fast_path_that_sums_in_float_is_refused():
+    class Float(Regression):
+        def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
+            return jnp.sum(batch["x"], axis=0)
+
+    records = residual_data("random", 30, 4, np.random.default_rng(0))
+    with pytest.raises(TypeError, match="exact FixedPoint"):
+        query(Float(), 30).clipped_sum(jnp.zeros(4), records, jax.random.key(0))
+
+
+def test_records_of_another_length_are_refused():
+    records = residual_data("random", 30, 4, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="30 rows"):
+        query(Regression(), 31).clipped_sum(jnp.zeros(4), records, jax.random.key(0))
+
+
+def test_the_query_without_clip_is_the_plain_gradient():
+    n, d = 500, 4
+    records = residual_data("random", n, d, np.random.default_rng(0))
+    q = query(Regression(), n, clip=None)
+    params = jnp.ones(d)
+    got = jax.jit(q)(params, records, jax.random.key(0), jax.random.key(1), jnp.float32(0.0)).value
+    residual = records["x"] @ np.ones(d) - records["y"]
+    np.testing.assert_allclose(got, residual @ records["x"] + 1, rtol=1e-4)

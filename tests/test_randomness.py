@@ -1,0 +1,125 @@
+"""Noise with a Gaussian's tails, and key streams that never meet."""
+
+import copy
+import itertools
+import math
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpmcmc.privacy import randomness
+from dpmcmc.privacy.query import _tree_normal
+from dpmcmc.privacy.randomness import PURPOSES, SecretKey, normal, streams_of
+
+DRAWS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def draws() -> np.ndarray:
+    return np.asarray(normal(jax.random.key(20), (DRAWS,)), np.float64)
+
+
+def test_noise_passes_kolmogorov_smirnov(draws):
+    assert stats.kstest(draws, "norm").pvalue > 1e-3
+
+
+def test_a_scale_off_by_one_percent_is_rejected(draws):
+    # sup |Φ(x) − Φ(x/1.01)| = 0.0024, and the critical value at 1e-6 is 2.7/√10⁶ = 0.0027; the variance is sharper.
+    def z_of_variance(x):
+        return (np.mean(x**2) - 1) / math.sqrt(2 / len(x))
+
+    assert abs(z_of_variance(draws)) < 5
+    assert abs(z_of_variance(1.01 * draws)) > 5
+    assert stats.kstest(1.01 * draws, "norm").pvalue < 0.01
+
+
+def test_moments_match_within_five_standard_errors(draws):
+    for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (6, 15, 10395 - 225)):
+        assert abs(np.mean(draws**power) - mean) < 5 * math.sqrt(variance / DRAWS)
+
+
+def test_neighbouring_coordinates_are_uncorrelated(draws):
+    # Box–Muller pairs share a radius; their product and the product of their squares must not show it.
+    even, odd = draws[::2], draws[1::2]
+    n = len(even)
+    assert abs(np.mean(even * odd)) < 5 / math.sqrt(n)
+    assert abs(np.mean((even**2 - 1) * (odd**2 - 1))) < 5 * 2 / math.sqrt(n)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (5, 7), (0,)])
+def test_any_shape_even_odd_sizes(shape):
+    assert normal(jax.random.key(0), shape).shape == shape
+
+
+def test_the_tail_beyond_4_sigma_has_its_mass(draws):
+    expected = DRAWS * 2 * stats.norm.sf(4)
+    assert abs(np.sum(np.abs(draws) > 4) - expected) < 5 * math.sqrt(expected)
+
+
+@pytest.mark.slow
+def test_draws_beyond_the_reach_of_the_stock_generator_are_present():
+    chunk, chunks = 4_000_000, 50
+    expected = chunk * chunks * 2 * stats.norm.sf(5.42)  # 11.9
+    count = jax.jit(lambda key: jnp.sum(jnp.abs(normal(key, (chunk,))) > 5.42))
+    seen = sum(int(count(jax.random.fold_in(jax.random.key(3), i))) for i in range(chunks))
+    assert abs(seen - expected) < 5 * math.sqrt(expected)
+    assert seen > 0
+
+
+def test_extreme_words_give_finite_far_noise(monkeypatch):
+    # The smallest uniform behind the radius is 2^-65, the largest 1 − 2^-65.
+    for word, low, high in ((0, 9.3, 9.6), (2**32 - 1, 0.0, 1e-9)):
+        monkeypatch.setattr(
+            randomness.jax.random,
+            "bits",
+            lambda key, shape, dtype, word=word: jnp.stack(
+                [jnp.full(shape[1:], word, dtype)] * 2 + [jnp.zeros(shape[1:], dtype)]
+            ),
+        )
+        value = float(jnp.max(jnp.abs(normal(jax.random.key(0), (2,)))))
+        assert low <= value <= high
+
+
+def test_leaves_of_one_pytree_get_different_noise():
+    like = {"a": jnp.zeros((4, 3)), "b": jnp.zeros(12), "c": jnp.zeros(())}
+    trees = _tree_normal(jax.random.key(1), like, copies=2)
+    flat = np.concatenate([np.ravel(leaf) for tree in trees for leaf in jax.tree.leaves(tree)])
+    assert jax.tree.structure(trees[0]) == jax.tree.structure(like)
+    assert len(np.unique(flat)) == 2 * 25
+
+
+def test_purposes_chains_and_steps_never_share_a_key():
+    streams, secret = streams_of(7)
+    assert not secret
+    seen = set()
+    for chain, step in itertools.product(range(5), range(40)):
+        for key in streams.at(chain, step):
+            seen.add(tuple(np.asarray(jax.random.key_data(key)).tolist()))
+    assert len(seen) == 5 * 40 * len(PURPOSES)
+
+
+def test_seeds_reproduce_and_entropy_does_not():
+    data = [np.asarray(jax.random.key_data(streams_of(3)[0].noise)) for _ in range(2)]
+    np.testing.assert_array_equal(*data)
+    np.testing.assert_array_equal(data[0], jax.random.key_data(streams_of(jax.random.key(3))[0].noise))
+    fresh = [streams_of(None) for _ in range(2)]
+    assert all(secret for _, secret in fresh)
+    assert not np.array_equal(*(np.asarray(jax.random.key_data(s.noise)) for s, _ in fresh))
+
+
+def test_a_secret_key_cannot_be_shown_copied_or_pickled():
+    key = SecretKey()
+    assert "hidden" in repr(key)
+    for act in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="subtract the noise"):
+            act(key)
+
+
+def test_other_keys_are_refused():
+    for key in (1.5, "seed", True):
+        with pytest.raises(TypeError, match="key must be"):
+            streams_of(key)
