@@ -468,6 +468,24 @@ def test_almost_no_noise_at_a_large_rate_is_almost_no_privacy(name, adjacency):
     assert values[3] > 50 * 0.3 / (2 * 0.03**2)
 
 
+@pytest.mark.parametrize(("z", "b"), [(1.1, 256), (5.0, 256), (5.0, 20_000), (50.0, 256)])
+def test_renyi_fixed_size_matches_dp_accounting_where_it_keeps_its_digits(z, b):
+    """Its noise multiplier under REPLACE_ONE is std / (2C): half of ours."""
+    orders = [2, 3, 8, 40]
+    oracle = dp_accounting.rdp.RdpAccountant(
+        orders=orders, neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
+    )
+    base = dp_accounting.dp_event.GaussianDpEvent(z / 2)
+    oracle.compose(dp_accounting.dp_event.SampledWithoutReplacementDpEvent(60_000, b, base))
+    gaussian = dp_accounting.rdp.RdpAccountant(
+        orders=[2.0], neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
+    )
+    gaussian.compose(dp_accounting.GaussianDpEvent(1.0))
+    assert gaussian.rdp[0] == pytest.approx(1.0), "dp-accounting changed its units under REPLACE_ONE"
+    ours = rdp.one_step(Event("fixed_size_gaussian", z, b / 60_000, 1, 60_000), "replace_one", orders)
+    np.testing.assert_allclose(ours, np.minimum(oracle.rdp, 2 * np.array(orders) / z**2), rtol=1e-7)
+
+
 def test_the_fixed_size_theorem_is_read_in_our_units():
     """At rate near 1 the theorem cannot fall below the unsampled Gaussian of sensitivity 2C by much."""
     event = Event("fixed_size_gaussian", 3.0, 0.999, 1, 1000)
