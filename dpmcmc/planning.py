@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dpmcmc.privacy import Full, Guarantee, Poisson, UnsupportedCombination, calibrate
+from dpmcmc.privacy import CalibrationError, Full, Guarantee, UnsupportedCombination, calibrate
 from dpmcmc.privacy.accounting import ACCOUNTANTS, ADJACENCIES, RELEASES
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.calibration import CALIBRATORS, closed_form
@@ -349,7 +349,43 @@ def plan(
             "the step size schedule is not positive and finite at every step; noise_std has non-finite entries"
         )
     required = _calibrated(privacy, steps, sampling, num_records, chains, own * unit)
-    noise_std = _round_up(np.maximum(own, required / unit))
+    # Rounding noise up to float32 can regroup a long schedule and cost a little more ε than was calibrated.
+    for _ in range(6):
+        noise_std = _round_up(np.maximum(own, required / unit))
+        noise_multipliers, guarantee, slots = _charged(privacy, noise_std, unit, sampling, num_records, chains)
+        if privacy.epsilon is None or guarantee.epsilon <= privacy.epsilon:
+            break
+        required = 1.002 * max(required, float(own.min()) * unit)
+    else:
+        raise CalibrationError(
+            f"calibrator {privacy.calibrator} asks for noise that accountant {privacy.accountant} does not accept: "
+            f"epsilon {guarantee.epsilon:.6g} where {privacy.epsilon:g} was asked. The thesis's formula is proved by "
+            "accountant advanced; use that one, or calibrator numeric"
+        )
+    return Plan(
+        target=target,
+        sampler=bound,
+        sampling=sampling,
+        num_records=num_records,
+        steps=steps,
+        chains=chains,
+        burn_in=burn_in,
+        thin=thin,
+        privacy=privacy,
+        noise_std=noise_std,
+        noise_multipliers=noise_multipliers,
+        required_multiplier=required,
+        guarantee=guarantee,
+        free_fraction=float(np.mean(noise_std == _round_up(own))),
+        slots=slots,
+        bits=fraction_bits(float(noise_multipliers.max())),
+    )
+
+
+def _charged(
+    privacy: Privacy, noise_std: np.ndarray, unit: float, sampling: Sampling, num_records: int, chains: int
+) -> tuple[np.ndarray, Guarantee, int]:
+    """(nominal noise multipliers, guarantee, batch slots) of a noise array."""
     if not np.all(noise_std > 0):
         raise ValueError(
             "a private step with no noise has no guarantee: use temperature > 0, or a calibrator other than free"
@@ -375,29 +411,7 @@ def plan(
         accountant=privacy.accountant,
         release=privacy.release,
     )
-    if privacy.epsilon is not None and guarantee.epsilon > privacy.epsilon:
-        raise RuntimeError(
-            f"calibrator {privacy.calibrator} gave epsilon {guarantee.epsilon:.6g} by {privacy.accountant} where "
-            f"{privacy.epsilon:g} was asked; use accountant advanced with closed_form, or calibrator numeric"
-        )
-    return Plan(
-        target=target,
-        sampler=bound,
-        sampling=sampling,
-        num_records=num_records,
-        steps=steps,
-        chains=chains,
-        burn_in=burn_in,
-        thin=thin,
-        privacy=privacy,
-        noise_std=noise_std,
-        noise_multipliers=noise_multipliers,
-        required_multiplier=required,
-        guarantee=guarantee,
-        free_fraction=float(np.mean(noise_std == _round_up(own))),
-        slots=charged.slots,
-        bits=fraction_bits(float(noise_multipliers.max())),
-    )
+    return noise_multipliers, guarantee, charged.slots
 
 
 def _calibrated(
@@ -438,6 +452,3 @@ def _check_counts(num_records: int, steps: int, chains: int, burn_in: int, thin:
             f"no draw would be kept: steps {steps} - burn_in {burn_in} is less than thin {thin}; "
             "take more steps, or a smaller burn_in or thin"
         )
-
-
-__all__ = ["Plan", "Poisson", "Privacy", "plan"]

@@ -37,7 +37,7 @@ def excess(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarr
     """
     c = 1 / z
     eps = np.asarray(epsilons, np.float64)
-    log_keep, log_q = math.log1p(-q), math.log(q)
+    log_keep, log_q = _logs(q)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if direction == "replace":
             half = np.abs(eps) / 2
@@ -84,7 +84,11 @@ def _log_excess(eps: np.ndarray, log_keep: float) -> np.ndarray:
 
 
 def _loss(x: float, c: float, q: float, direction: str) -> float:
-    log_keep, log_q = math.log1p(-q), math.log(q)
+    log_keep, log_q = _logs(q)
     up = float(np.logaddexp(log_keep, log_q + c * x - c * c / 2))
     down = float(np.logaddexp(log_keep, log_q - c * x - c * c / 2))
     return {"replace": up - down, "remove": up, "add": -down}[direction]
+
+
+def _logs(q: float) -> tuple[float, float]:
+    return (math.log1p(-q) if q < 1 else -math.inf), math.log(q)

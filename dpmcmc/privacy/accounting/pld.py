@@ -8,11 +8,13 @@ Supported, each with its derivation:
 * Poisson, replace_one: the pair (1−q)N(0)+qN(±1), shown to dominate in ``rdp.py``.
 * Fixed size: no dominating pair is known here; refused. Use ``rdp`` or ``advanced``.
 
-Discretisation is pessimistic (Doroshenko et al. 2022, "connect the dots"), so any grid gives an upper bound;
-the grid is chosen from the target and the step because a fixed one is wrong at both ends: at z = 1500 an interval
-of 1e-4 is coarser than a step's loss, at z = 0.01 it needs 24 GB. The smallest of the valid bounds (PLD
-at the grids tried, Rényi) is reported. Rounding of the Fourier transform is charged to δ: 4·2⁻⁵² a step; where
-that is more than a twentieth of δ (10⁶ steps at δ below 2e-8) rounding decides the answer, and Rényi is used.
+Discretisation is pessimistic, so any grid gives an upper bound; the grid is chosen from the target and the step
+because a fixed one is wrong at both ends: at z = 1500 an interval of 1e-4 is coarser than a step's loss, at
+z = 0.01 it needs 24 GB. The smallest of the valid bounds (PLD at the grid, Rényi) is reported.
+
+Against rounding of the Fourier transform, δ is lowered by 4·2⁻⁵² a step: a margin above the rounding seen, as
+float64 accountants have, not a theorem about it. Where that is more than a twentieth of δ (10⁶ steps at δ below
+2e-8) rounding would decide the answer, and Rényi is used.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ import functools
 import logging
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
-from dp_accounting.pld import common, pld_pmf, privacy_loss_distribution
+from dp_accounting.pld import pld_pmf
 
-from dpmcmc.privacy.accounting import dominating_pair, rdp
+from dpmcmc.privacy.accounting import dominating_pair, loss_distribution, rdp
 from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination, queries
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 
@@ -65,8 +68,7 @@ def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
     composed = _composed(parts, adjacency, renyi, delta)
     if composed is None:
         return renyi
-    with np.errstate(over="ignore"):
-        return min(renyi, float(composed.get_epsilon_for_delta(delta - slack)))
+    return min(renyi, composed.epsilon(delta - slack))
 
 
 def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
@@ -83,8 +85,7 @@ def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
     composed = _composed(parts, adjacency, max(epsilon, 1e-3), max(renyi, 1e-12))
     if composed is None:
         return renyi
-    with np.errstate(over="ignore"):
-        return min(renyi, float(composed.get_delta_for_epsilon(epsilon)) + _slack(parts))
+    return min(renyi, composed.delta(epsilon) + _slack(parts))
 
 
 def _mu(parts: Iterable[Event], adjacency: str) -> float:
@@ -98,39 +99,53 @@ def _slack(parts: Iterable[Event]) -> float:
     return _FFT_SLACK * sum(e.count for e in parts if e.mechanism != "gaussian")
 
 
-def _composed(
-    parts: tuple[Event, ...], adjacency: str, epsilon: float, delta: float
-) -> privacy_loss_distribution.PrivacyLossDistribution | None:
+class _Composed(NamedTuple):
+    """One composed distribution per order of the pair; both must meet a promise."""
+
+    orders: tuple[pld_pmf.DensePLDPmf, ...]
+
+    def epsilon(self, delta: float) -> float:
+        with np.errstate(over="ignore"):
+            return max(float(pmf.get_epsilon_for_delta(delta)) for pmf in self.orders)
+
+    def delta(self, epsilon: float) -> float:
+        with np.errstate(over="ignore"):
+            return max(float(pmf.get_delta_for_epsilon(epsilon)) for pmf in self.orders)
+
+
+def _composed(parts: tuple[Event, ...], adjacency: str, epsilon: float, delta: float) -> _Composed | None:
     """The composed distribution on a grid fit for ε near ``epsilon`` at ``delta``; None where none fits."""
-    sampled = [e for e in parts if e.mechanism != "gaussian"]
-    revealed = [e for e in sampled if e.noise_multiplier < _SMALLEST_Z]
-    noisy = [e for e in sampled if e.noise_multiplier >= _SMALLEST_Z]
     # Mass that may be sent to infinite loss: 1e-5 of δ over all steps. Rounded so that grids can be shared.
     log_tail = max(-50.0, 5.0 * math.floor(math.log(1e-5 * delta / sum(e.count for e in parts)) / 5))
-    interval = _interval(noisy, adjacency, epsilon, log_tail)
-    for _ in range(12):
-        pieces = [(_step(e, adjacency, interval, log_tail), e.count) for e in noisy]
-        if sum(_composed_points(piece, count) for piece, count in pieces) <= _COMPOSED_POINTS:
-            break
-        interval *= 2
-    else:
-        return None
-    total = privacy_loss_distribution.identity(value_discretization_interval=interval)
-    for piece, count in pieces:
-        total = total.compose(piece.self_compose(count))
+    noisy = [e for e in parts if e.mechanism != "gaussian" and e.noise_multiplier >= _SMALLEST_Z]
+    return _composed_on(parts, adjacency, _interval(noisy, adjacency, epsilon, log_tail), log_tail)
+
+
+@functools.lru_cache(maxsize=8)
+def _composed_on(parts: tuple[Event, ...], adjacency: str, interval: float, log_tail: float) -> _Composed | None:
+    sampled = [e for e in parts if e.mechanism != "gaussian"]
+    noisy = [e for e in sampled if e.noise_multiplier >= _SMALLEST_Z]
+    fixed = [
+        (loss_distribution.revealed(-math.expm1(e.count * math.log1p(-e.rate))), 1)
+        for e in sampled
+        if e.noise_multiplier < _SMALLEST_Z
+    ]
     mu = _mu(parts, adjacency)
-    if mu > 0:
-        total = total.compose(
-            privacy_loss_distribution.from_gaussian_mechanism(1 / mu, value_discretization_interval=interval)
-        )
-    for e in revealed:
-        reveal = -math.expm1(e.count * math.log1p(-e.rate))
-        total = total.compose(
-            privacy_loss_distribution.from_privacy_parameters(
-                common.DifferentialPrivacyParameters(0.0, reveal), value_discretization_interval=interval
-            )
-        )
-    return total
+    for _ in range(12):
+        by_order = []
+        for direction in dominating_pair.directions(adjacency):
+            pieces = [
+                (loss_distribution.one_step(e.noise_multiplier, e.rate, direction, interval, log_tail), e.count)
+                for e in noisy
+            ]
+            if mu > 0:  # a Gaussian is its own mirror image
+                pieces.append((loss_distribution.one_step(1 / mu, 1.0, "remove", interval, log_tail), 1))
+            by_order.append(pieces + fixed)
+        points = sum(w.high - w.low for w in (loss_distribution.window(*piece) for piece in by_order[0]))
+        if points <= _COMPOSED_POINTS:
+            return _Composed(tuple(loss_distribution.compose(pieces, interval) for pieces in by_order))
+        interval *= 2
+    return None
 
 
 def _interval(noisy: list[Event], adjacency: str, epsilon: float, log_tail: float) -> float:
@@ -138,59 +153,19 @@ def _interval(noisy: list[Event], adjacency: str, epsilon: float, log_tail: floa
 
     A power of two, so that neighbouring evaluations of a calibration share it.
     """
+    wanted = 1e-3 * min(max(epsilon, 1e-6), 50.0)
     if not noisy:
-        return 1e-4
-    kl = min(float(rdp.one_step(e, adjacency, rdp.ORDERS)[0]) for e in noisy)
+        return 2.0 ** math.floor(math.log2(wanted))
+    # The loss of a small step has variance about twice its divergence; the least noisy step matters most.
+    loudest = min(noisy, key=lambda e: e.noise_multiplier)
+    kl = float(rdp.one_step(loudest, adjacency, rdp.ORDERS[:1])[0])
     span = max(
         high - low
-        for e in noisy
         for d in dominating_pair.directions(adjacency)
-        for low, high in [dominating_pair.loss_range(e.noise_multiplier, e.rate, d, log_tail)]
+        for low, high in [dominating_pair.loss_range(loudest.noise_multiplier, loudest.rate, d, log_tail)]
     )
-    # The loss of a small step has variance about twice its divergence.
-    wanted = min(0.15 * math.sqrt(2 * kl), 1e-3 * min(max(epsilon, 1e-6), 50.0))
+    wanted = min(wanted, 0.15 * math.sqrt(2 * kl))
     return 2.0 ** math.floor(math.log2(max(wanted, span / _STEP_POINTS, 5e-7)))
-
-
-def _composed_points(piece: privacy_loss_distribution.PrivacyLossDistribution, count: int) -> int:
-    """Length of the array that composing ``piece`` ``count`` times would allocate."""
-    probabilities = np.asarray(piece._pmf_remove.to_dense_pmf()._probs)
-    low, high = common.compute_self_convolve_bounds(probabilities, count, 1e-15)
-    return high - low + 1
-
-
-@functools.lru_cache(maxsize=64)
-def _step(
-    event: Event, adjacency: str, interval: float, log_tail: float
-) -> privacy_loss_distribution.PrivacyLossDistribution:
-    """One step, discretised pessimistically from its exact hockey-stick curve."""
-    z, q = event.noise_multiplier, event.rate
-    masses = []
-    for direction in dominating_pair.directions(adjacency):
-        low, high = dominating_pair.loss_range(z, q, direction, log_tail)
-        first, last = math.floor(low / interval), math.ceil(high / interval)
-        # The grid straddles 0, where the (1 − e^ε)₊ part of the curve has its kink.
-        first, last = min(first, -2), max(last, 2)
-        curve = dominating_pair.excess(np.arange(first, last + 1) * interval, z, q, direction)
-        masses.append(_connect_dots(curve, first, interval))
-    return privacy_loss_distribution.PrivacyLossDistribution(*masses)
-
-
-def _connect_dots(curve: np.ndarray, first: int, interval: float) -> pld_pmf.PLDPmf:
-    """Pessimistic masses on the grid (Doroshenko et al. 2022, Algorithm 1), from g = δ − (1 − e^ε)₊.
-
-    The mass at ε_i is a second difference of δ in e^ε. That of (1 − e^ε)₊ is exactly 1 at ε = 0 and 0
-    elsewhere, so only g is differenced: taken of δ itself, rounding at δ near 1 adds a spurious mass of about
-    1e-16 / interval per point, which a million compositions turn into a large part of the answer.
-    """
-    rise = np.diff(curve)
-    scale = math.expm1(interval)
-    masses = np.empty_like(curve)
-    masses[0] = -curve[0] + rise[0] / scale
-    masses[1:-1] = (rise[1:] - math.exp(interval) * rise[:-1]) / scale
-    masses[-1] = rise[-1] / math.expm1(-interval)
-    masses[-first] += 1.0
-    return pld_pmf.DensePLDPmf(interval, first, np.maximum(masses, 0.0), float(curve[-1]), True)
 
 
 # dp-accounting reports harmless clipping of pessimistic masses through absl; keep the console for people.
