@@ -47,8 +47,9 @@ from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination, quer
 ORDERS = tuple(1 + np.geomspace(0.02, 1e6, 700))
 #: Fixed-size events: the theorem is stated at integers.
 INTEGER_ORDERS = tuple(sorted({*range(2, 33), *(int(a) for a in np.geomspace(33, 40_000, 140))}))
-# Beyond α·c = 60 the unsampled Gaussian bound is used: the true value differs from it by about log(1/q).
-_LARGEST_SHIFT = 60.0
+# An order far out (α/z > 60) whose quadrature also needs many points is left to the unsampled bound: sampling
+# saves little more than log(1/q) there.
+_LARGEST_SHIFT, _MOST_POINTS = 60.0, 6000
 
 
 def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
@@ -127,13 +128,14 @@ def one_step(event: Event, adjacency: str, orders: Sequence[float]) -> np.ndarra
 def _poisson_rdp(z: float, q: float, alpha: float, replace_one: bool) -> float:
     """D_α of the dominating pair by quadrature; inf where only the unsampled bound is of use."""
     c = 1.0 / z
-    if alpha * c > _LARGEST_SHIFT:
-        return math.inf
     theta = min(math.pi / 2, math.sqrt(8 / alpha))
     a = min(theta / c, 6.0)
     growth = a * a / 2 - (alpha - 1) * math.log(math.cos(min(theta, c * a) / 2))
     h = 2 * math.pi * a / (46.0 + 5.0 + growth)
-    x = np.arange(-alpha * c - 16, alpha * c + 16 + h, h)
+    reach = alpha * c + 16
+    if alpha * c > _LARGEST_SHIFT and 2 * reach / h > _MOST_POINTS:
+        return math.inf
+    x = np.arange(-reach, reach + h, h)
     log_phi = -0.5 * x * x - 0.5 * math.log(2 * math.pi)
     up, down = c * x - c * c / 2, -c * x - c * c / 2
     log_keep = math.log1p(-q)
