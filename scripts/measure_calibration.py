@@ -58,9 +58,9 @@ def main() -> None:
                 )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     print(
-        f"{count} calibrations ({trivial} need no noise, {jumps} at a jump of the accountant): all on the private side; smallest share of the target "
-        f"{worst_gap:.4f}; slowest {worst_time:.1f} s; peak memory {peak:.2f} GB"
+        f"{count} calibrations ({trivial} need no noise, {jumps} at a jump of the accountant): all on the private side"
     )
+    print(f"smallest share of the target {worst_gap:.4f}; slowest {worst_time:.1f} s; peak memory {peak:.2f} GB")
 
 
 if __name__ == "__main__":
