@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import importlib
 import math
-import re
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import pydantic
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dpmcmc import data as data_room
 from dpmcmc.data import DataSpec
 from dpmcmc.planning import Plan, Privacy, plan
-from dpmcmc.privacy import FixedSize, Full, Poisson
+from dpmcmc.privacy import CalibrationError, FixedSize, Full, Poisson, UnsupportedCombination
 from dpmcmc.privacy.subsampling import Sampling
 from dpmcmc.samplers import SAMPLERS, SCHEDULES
+from dpmcmc.samplers.base import PROTOCOL as SAMPLER_PROTOCOL
 from dpmcmc.targets import TARGETS
 
 
@@ -30,8 +31,12 @@ class ConfigError(ValueError):
     """One sentence for the person who wrote the YAML."""
 
 
+#: A plan holds its noise step by step in memory.
+MOST_STEPS = 20_000_000
+
+
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class DataConfig(_Model):
@@ -133,8 +138,8 @@ class RunConfig(_Model):
     """How long. Give ``passes`` or ``steps``."""
 
     passes: float | None = Field(None, gt=0, description="Passes over the data: steps = ceil(passes·N/b).")
-    steps: int | None = Field(None, gt=0, description="Steps per chain.")
-    chains: int = Field(1, gt=0, description="Independent chains; each is charged.")
+    steps: int | None = Field(None, gt=0, le=MOST_STEPS, description="Steps per chain.")
+    chains: int = Field(1, gt=0, le=100_000, description="Independent chains; each is charged.")
     burn_in: float = Field(0.5, ge=0, lt=1, description="Share of the steps before the first kept draw.")
     thin: int = Field(1, gt=0, description="One draw is kept every thin steps.")
 
@@ -169,190 +174,6 @@ class Config(_Model):
         return values
 
 
-# --- reading ------------------------------------------------------------------------------------------
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-6 is a number and a repeated key an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        """Refuse a key that is given twice: YAML would silently keep the last."""
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise ConfigError(f"key {key!r} is given twice{_line(key_node.start_mark)}; keep one of them.")
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)$"),
-    list("-+.0123456789"),
-)
-
-
-def _line(mark: Any) -> str:
-    return f" in line {mark.line + 1}" if mark is not None else ""
-
-
-def parse_yaml(text: str, where: str) -> Any:
-    """Parse YAML; a syntax error becomes one sentence.
-
-    Raises:
-        ConfigError: not YAML.
-    """
-    try:
-        return yaml.load(text, _Loader)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
-    except yaml.YAMLError as error:
-        problem = getattr(error, "problem", None) or "not valid YAML"
-        line = _line(getattr(error, "problem_mark", None))
-        raise ConfigError(f"{where}: {problem}{line}; mend the YAML there.") from None
-
-
-def load(path: str | Path, overrides: list[str] | None = None) -> Config:
-    """Read and validate a configuration.
-
-    Args:
-        path: YAML file.
-        overrides: ``a.b=value`` strings, values in YAML, applied in order.
-
-    Raises:
-        ConfigError: one sentence naming the file and the YAML path.
-    """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such config file; give the path of a YAML file.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); give the path of a YAML text file.") from None
-    values = parse_yaml(text, str(path))
-    if not isinstance(values, dict):
-        raise ConfigError(
-            f"{path}: a config is a mapping with the keys {', '.join(Config.model_fields)}; this file holds "
-            f"{'nothing' if values is None else type(values).__name__}."
-        )
-    for override in overrides or []:
-        _apply(values, override)
-    try:
-        config = Config.model_validate(values)
-    except pydantic.ValidationError as error:
-        raise ConfigError(f"{path}: {_sentence(error, values)}") from None
-    return config.model_copy(update={"data": _with_base(config.data, path.parent)})
-
-
-def _with_base(data: DataConfig, folder: Path) -> DataConfig:
-    if data.path is None or Path(data.path).is_absolute():
-        return data
-    return data.model_copy(update={"path": str(folder / data.path)})
-
-
-def _apply(values: dict, override: str) -> None:
-    key, equals, text = override.partition("=")
-    parts = key.strip().split(".")
-    if not equals or not all(parts):
-        raise ConfigError(f"--set {override}: write --set section.key=value, for example --set privacy.epsilon=0.5.")
-    value = parse_yaml(text, f"--set {key.strip()}")
-    place = values
-    for part in parts[:-1]:
-        following = place.get(part)
-        if following is None:
-            following = place[part] = {}
-        if not isinstance(following, dict):
-            raise ConfigError(f"--set {override}: {part} is a value, not a section, in the config.")
-        place = following
-    place[parts[-1]] = value
-
-
-def _sentence(error: pydantic.ValidationError, values: dict) -> str:
-    """The most telling of pydantic's errors as one sentence with its YAML path."""
-    errors = error.errors(include_url=False)
-    # A union reports every alternative; prefer those of the alternative the file chose.
-    chosen = [e for e in errors if not _foreign(e["loc"], values)] or errors
-    first = chosen[0]
-    path = ".".join(str(p) for p in _yaml_path(first["loc"], values)) or "the file"
-    kind, message, given = first["type"], first["msg"], first.get("input")
-    if kind == "extra_forbidden":
-        known = _known_keys(first["loc"], values)
-        hint = f"; known keys: {', '.join(known)}" if known else ""
-        text = f"{path}: unknown key{hint}."
-    elif kind == "missing":
-        text = f"{path}: this key is required."
-    elif kind in ("union_tag_not_found", "union_tag_invalid"):
-        text = f"{path}: {message[0].lower()}{message[1:]}."
-    else:
-        message = re.sub(r"^(Value error|Assertion failed), ", "", message)
-        text = f"{path}: {message[0].lower()}{message[1:]}, got {given!r}."
-    more = len({tuple(_yaml_path(e["loc"], values)) for e in chosen}) - 1
-    return text if more < 1 else f"{text} ({more} more problem{'s' * (more > 1)} after this one.)"
-
-
-_ALTERNATIVES = {
-    "LogisticRegressionConfig": LogisticRegressionConfig,
-    "SGLDConfig": SGLDConfig,
-    "CustomConfig": CustomConfig,
-    "PolynomialConfig": PolynomialConfig,
-    "poisson": PoissonConfig,
-    "fixed_size": FixedSizeConfig,
-    "full": FullConfig,
-}
-
-
-def _foreign(loc: tuple, values: dict) -> bool:
-    """Whether an error belongs to a union alternative that the file did not mean."""
-    name = values.get(loc[0], {}).get("name") if loc and isinstance(values.get(loc[0]), dict) else None
-    custom = isinstance(name, str) and ":" in name
-    if "CustomConfig" in loc:
-        return not custom
-    if custom and len(loc) > 1 and loc[1] in ("LogisticRegressionConfig", "SGLDConfig"):
-        return True
-    if len(loc) > 2 and loc[:1] == ("sampler",) and "step_size" in loc:
-        step = values["sampler"].get("step_size")
-        wanted = "PolynomialConfig" if isinstance(step, dict) else "constrained-float"
-        if isinstance(step, str):
-            wanted = "literal['auto']"
-        return wanted not in (str(part) for part in loc)
-    return False
-
-
-def _yaml_path(loc: tuple, values: dict) -> list:
-    """pydantic's location without the names of union alternatives."""
-    out: list = []
-    place: Any = values
-    for i, part in enumerate(loc):
-        named = part in _ALTERNATIVES or str(part) in ("constrained-float", "literal['auto']", "float")
-        inside = isinstance(place, dict) and part in place
-        if named and not inside:
-            continue
-        out.append(part)
-        place = place.get(part) if isinstance(place, dict) else None
-        del i
-    return out
-
-
-def _known_keys(loc: tuple, values: dict) -> list[str]:
-    """Keys allowed beside the unknown one."""
-    model: Any = Config
-    for part in loc[:-1]:
-        if part in _ALTERNATIVES:
-            model = _ALTERNATIVES[part]
-            continue
-        field = model.model_fields.get(part)
-        annotation = getattr(field, "annotation", None)
-        for candidate in getattr(annotation, "__args__", (annotation,)):
-            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-                model = candidate
-                break
-    return list(model.model_fields)
-
-
-# --- building -----------------------------------------------------------------------------------------
-
-
 def describe_data(config: Config) -> DataSpec:
     """Public facts about the config's data; opens no data file.
 
@@ -379,9 +200,16 @@ def make_plan(config: Config) -> Plan:
     n = spec.num_records
     assert n is not None
     sampling = _sampling(config, n)
-    rate = sampling.rate(n)
-    steps = config.run.steps if config.run.steps is not None else math.ceil((config.run.passes or 0) / rate)
-    burn_in = int(config.run.burn_in * steps)
+    if config.run.steps is not None:
+        steps = config.run.steps
+    else:
+        # The tolerance keeps 0.1 + 0.2 of a pass from costing a step.
+        steps = max(1, math.ceil((config.run.passes or 0) / sampling.rate(n) - 1e-9))
+        if steps > MOST_STEPS:
+            raise ConfigError(
+                f"run.passes: {config.run.passes:g} is {steps:.3g} steps, and a run has at most {MOST_STEPS}."
+            )
+    burn_in = math.floor(config.run.burn_in * steps + 1e-9)
     if steps - burn_in < config.run.thin:
         raise ConfigError(
             f"run.thin: {config.run.thin} keeps no draw of the {steps - burn_in} steps after burn-in; "
@@ -392,17 +220,54 @@ def make_plan(config: Config) -> Plan:
             f"privacy.delta: {config.privacy.delta:g} is not below 1/N = {1 / n:.3g} for {n} records, so publishing a "
             "random record outright would meet it; use a smaller delta."
         )
-    return plan(
-        _target(config, spec),
-        num_records=n,
-        sampler=_sampler(config),
-        sampling=sampling,
-        steps=steps,
-        chains=config.run.chains,
-        burn_in=burn_in,
-        thin=config.run.thin,
-        privacy=_privacy(config),
-    )
+    target, sampler = _built("target", _target, config, spec), _built("sampler", _sampler, config, spec)
+    try:
+        return plan(
+            target,
+            num_records=n,
+            sampler=sampler,
+            sampling=sampling,
+            steps=steps,
+            chains=config.run.chains,
+            burn_in=burn_in,
+            thin=config.run.thin,
+            privacy=_built("privacy", _privacy, config, spec),
+        )
+    except (UnsupportedCombination, CalibrationError):
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{_section(str(error))}: {error}.") from None
+
+
+def is_secret(config: Config) -> bool:
+    """Whether the run's noise is secret, which its guarantee needs."""
+    return config.privacy is None or config.privacy.insecure_noise_seed is None
+
+
+def _built(section: str, make: Callable[[Config, DataSpec], Any], config: Config, spec: DataSpec) -> Any:
+    """A part of the plan; what its constructor refuses is said with the YAML section."""
+    try:
+        return make(config, spec)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{section}: {error}.") from None
+
+
+def _section(message: str) -> str:
+    """The YAML path that a message of the plan is about, from the word it names first."""
+    words = {
+        "step_size": "sampler.step_size",
+        "temperature": "sampler.temperature",
+        "friction": "sampler.friction",
+        "noise multiplier": "privacy.clip",
+        "clip": "privacy.clip",
+        "delta": "privacy.delta",
+        "batch_size": "sampling.batch_size",
+        "steps": "run.steps",
+    }
+    found = [(message.index(word), path) for word, path in words.items() if word in message]
+    return min(found)[1] if found else "config"
 
 
 def _sampling(config: Config, n: int) -> Sampling:
@@ -417,14 +282,10 @@ def _sampling(config: Config, n: int) -> Sampling:
     return Poisson(chosen.batch_size) if isinstance(chosen, PoissonConfig) else FixedSize(chosen.batch_size)
 
 
-def _privacy(config: Config) -> Privacy | None:
+def _privacy(config: Config, spec: DataSpec) -> Privacy | None:
     if config.privacy is None:
         return None
-    values = config.privacy.model_dump(exclude={"insecure_noise_seed"})
-    try:
-        return Privacy(**values)
-    except ValueError as error:
-        raise ConfigError(f"privacy: {error}.") from None
+    return Privacy(**config.privacy.model_dump(exclude={"insecure_noise_seed"}))
 
 
 def _target(config: Config, spec: DataSpec) -> Any:
@@ -435,10 +296,14 @@ def _target(config: Config, spec: DataSpec) -> Any:
     return TARGETS[chosen.name](prior_scale=chosen.prior_scale, num_features=spec.num_features, row_bound=bound)
 
 
-def _sampler(config: Config) -> Any:
+def _sampler(config: Config, spec: DataSpec) -> Any:
     chosen = config.sampler
     if isinstance(chosen, CustomConfig):
-        return _custom("sampler", chosen)
+        sampler = _custom("sampler", chosen)
+        missing = [name for name in SAMPLER_PROTOCOL if not hasattr(sampler, name)]
+        if missing:
+            raise ConfigError(f"sampler.name: {chosen.name} lacks {', '.join(missing)} of the Sampler protocol.")
+        return sampler
     step_size: Any = chosen.step_size
     if isinstance(step_size, PolynomialConfig):
         step_size = SCHEDULES[step_size.schedule](a=step_size.a, b=step_size.b, gamma=step_size.gamma)
@@ -459,12 +324,15 @@ def _custom(section: str, chosen: CustomConfig) -> Any:
         ) from None
     try:
         return factory(**(chosen.model_extra or {}))  # type: ignore[operator]
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # a user's code may raise anything
         raise ConfigError(
             f"{section}: {chosen.name} refused the keys {sorted(chosen.model_extra or {})} ({error})."
         ) from None
 
 
-def dump(config: Config) -> str:
-    """The resolved config as YAML, every default written out."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+def dump(config: Config, folder: Path) -> str:
+    """The resolved config as YAML, every default written out; a data path is written relative to ``folder``."""
+    values = config.model_dump(mode="json")
+    if config.data.path is not None:
+        values["data"]["path"] = os.path.relpath(config.data.path, folder)
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)

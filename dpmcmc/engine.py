@@ -1,9 +1,9 @@
 """Runs a Plan: a chunked ``lax.scan`` over steps, ``vmap`` over chains.
 
-A chunk is one device call of a fixed number of steps, compiled once per plan shape: noise, keys and records
-are its arguments, so another ε or another seed compiles nothing. Between chunks the host keeps the thinned
-draws, moves the progress bar and stops a chain that has diverged. Padding steps at the end of the last
-chunk leave the state as it is and are not released.
+A chunk is one device call of a fixed number of steps, compiled once per plan shape: noise, keys and records are
+its arguments, so another seed compiles nothing, nor does another ε that leaves the batch's room as it is. Between
+chunks the host keeps the thinned draws, moves the progress bar and stops a chain that has diverged. Padding steps
+at the end of the last chunk leave the state as it is and are not released.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 
 from dpmcmc import targets
 from dpmcmc.planning import Plan
+from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.query import GradientQuery
 from dpmcmc.privacy.randomness import SecretKey, Streams, streams_of
 from dpmcmc.result import Result
@@ -35,12 +36,12 @@ Progress = Callable[[int, int], None]
 class DivergedError(RuntimeError):
     """A chain left the range of floats. Every step up to then was released, so its cost is spent."""
 
-    def __init__(self, step: int, norm: float, plan: Plan) -> None:
+    def __init__(self, step: int, norm: float, guarantee: Guarantee | None) -> None:
         self.step = step
-        spent = "" if plan.guarantee is None else f" The run still spent {plan.guarantee}."
+        spent = "" if guarantee is None else f" The run still spent {guarantee}."
         super().__init__(
-            f"the chain diverged by step {step} (last finite norm {norm:.3g}): lower sampler.step_size, or "
-            f"lower privacy.clip so that less noise is needed.{spent}"
+            f"the chain diverged by step {step}{f' (last norm {norm:.3g})' if norm else ''}: lower "
+            f"sampler.step_size, or privacy.clip so that less noise is needed.{spent}"
         )
 
 
@@ -69,8 +70,8 @@ def sample(
         ValueError: wrong N or shapes, or rows that are not finite (before anything is computed from them).
         DivergedError: a chain left the range of floats.
     """
-    streams, secret = streams_of(key)
     records = _check_records(plan, data)
+    streams, secret = streams_of(key)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), records)
     target = targets.bind(plan.target, shapes)
     started = time.perf_counter()
@@ -85,6 +86,7 @@ def sample(
         None if plan.privacy is None else plan.privacy.clip,
         plan.slots,
         plan.bits,
+        plan.batch_size,
         plan.chains,
         width,
     )
@@ -109,7 +111,7 @@ def sample(
             jnp.asarray(indices),
         )
         if not bool(finite):
-            raise DivergedError(min(first + width, plan.steps), norm, plan)
+            raise DivergedError(min(first + width, plan.steps), norm, plan.guarantee if secret else None)
         norm = float(norms)
         if len(kept):
             draws.append(_head(positions, len(kept)))
@@ -170,11 +172,11 @@ def _compile_cached(
     clip: float | None,
     slots: int,
     bits: int,
+    batch_size: float,
     chains: int,
     width: int,
 ) -> Any:
-    batch = num_records if sampling.scheme == "full" else sampling.batch_size
-    query = GradientQuery(target, num_records, batch, clip, sampling.selector(num_records, slots), bits)
+    query = GradientQuery(target, num_records, batch_size, clip, sampling.selector(num_records, slots), bits)
     chain_ids = jnp.arange(chains)
 
     def step(state: Any, chain: jax.Array, t: jax.Array, noise_std: jax.Array, streams: Streams, records: Any):  # type: ignore[no-untyped-def]
@@ -213,7 +215,7 @@ def _chains_first(pieces: list[Any]) -> Any:
 
 
 def _check_records(plan: Plan, data: Any) -> Any:
-    """Device arrays of the right length, finite, float32 or int32."""
+    """Device arrays of the right length, finite, float32 or int32, and of the values the target is for."""
     leaves = jax.tree_util.tree_leaves_with_path(data)
     if not leaves:
         raise ValueError("data has no arrays; pass a pytree such as {'x': (N, d), 'y': (N,)}")
@@ -226,7 +228,8 @@ def _check_records(plan: Plan, data: Any) -> Any:
                 "plan again with the public number of records"
             )
         if jnp.issubdtype(array.dtype, jnp.floating):
-            bad = ~np.isfinite(np.asarray(array)).reshape(plan.num_records, -1).all(axis=1)
+            with np.errstate(over="ignore"):
+                bad = ~np.isfinite(np.asarray(array, np.float32)).reshape(plan.num_records, -1).all(axis=1)
             if bad.any():
                 raise ValueError(
                     f"data{name} has {int(bad.sum())} rows that are not finite (first: row {int(bad.argmax())}); "
@@ -237,4 +240,5 @@ def _check_records(plan: Plan, data: Any) -> Any:
         array = np.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
         return jnp.asarray(array, jnp.float32 if jnp.issubdtype(array.dtype, jnp.floating) else None)
 
+    targets.check(plan.target, data)
     return jax.tree.map(convert, data)

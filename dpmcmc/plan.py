@@ -7,6 +7,7 @@ import json
 import sys
 
 from dpmcmc import config as config_room
+from dpmcmc import config_file
 from dpmcmc.command import command
 
 
@@ -25,16 +26,17 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Entry point; see :func:`parser`."""
     arguments = parser().parse_args(argv)
-    config = config_room.load(arguments.config, arguments.set)
+    config = config_file.load(arguments.config, arguments.set)
     plan = config_room.make_plan(config)
     if arguments.json:
-        print(json.dumps(plan.to_json(), indent=2, allow_nan=False))
+        print(json.dumps(plan.to_json(config_room.is_secret(config)), indent=2, allow_nan=False))
         return
     spec = config_room.describe_data(config)
     features = f", {spec.num_features} features" if spec.num_features else ""
     print(config.name)
     print(f"{'data':<12} {spec.name}: {spec.num_records:,} records{features}, declared; none read")
-    print(plan)
+    for name, text in plan.lines(config_room.is_secret(config)):
+        print(f"{name:<12} {text}")
 
 
 if __name__ == "__main__":

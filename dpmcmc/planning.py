@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dpmcmc.privacy import CalibrationError, Full, Guarantee, UnsupportedCombination, calibrate
+from dpmcmc.privacy import CalibrationError, Full, Guarantee, Poisson, UnsupportedCombination, calibrate
 from dpmcmc.privacy.accounting import ACCOUNTANTS, ADJACENCIES, RELEASES
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.calibration import CALIBRATORS, closed_form
@@ -127,15 +127,17 @@ class Plan:
 
     @property
     def time(self) -> float:
-        """Σ η_t, the time the chain runs for."""
-        return float(np.sum(np.broadcast_to(self.sampler.eta(np.arange(self.steps, dtype=np.float64)), self.steps)))  # type: ignore[attr-defined]
+        """Langevin time the chain runs for: Σ η_t, over the friction for momentum samplers."""
+        t = np.arange(self.steps, dtype=np.float64)
+        each = self.sampler.time_at(self.noise_std.astype(np.float64), t)
+        return float(np.sum(np.broadcast_to(each, t.shape)))
 
     @property
     def private_time(self) -> float | None:
-        """Time that the budget buys at temperature 1 from full batches: μ²/(2C²) (2μ²/C² unless replace_one).
+        """Time that the budget buys EACH chain at temperature 1 from full batches: μ²/(2C²) over the chains.
 
-        Each step's Gaussian has μ_t = ΔC/s_t with s_t² = 2/η_t, so Σμ_t² = Δ²C²Ση_t/2 is at most μ², the
-        Gaussian budget of (ε, δ). None without privacy.
+        (2μ²/C² unless replace_one.) Each step's Gaussian has μ_t = ΔC/s_t with s_t² = 2/η_t, so Σμ_t² = Δ²C²Ση_t/2
+        is at most μ², the Gaussian budget of (ε, δ). None without privacy.
         """
         if self.privacy is None or self.guarantee is None:
             return None
@@ -143,7 +145,7 @@ class Plan:
         if not math.isfinite(epsilon):
             return math.inf
         sensitivity = 2.0 if self.privacy.adjacency == "replace_one" else 1.0
-        return 2 * (gaussian_mu(epsilon, self.privacy.delta) / (sensitivity * self.privacy.clip)) ** 2
+        return 2 * (gaussian_mu(epsilon, self.privacy.delta) / (sensitivity * self.privacy.clip)) ** 2 / self.chains
 
     @property
     def thesis_multiplier(self) -> tuple[float | None, str | None]:
@@ -158,8 +160,12 @@ class Plan:
         }
         return closed_form.formula(**inputs), closed_form.condition(**inputs)
 
-    def to_json(self) -> dict[str, Any]:
-        """The plan in numbers; holds no record and no key."""
+    def to_json(self, secret: bool = True) -> dict[str, Any]:
+        """The plan in numbers; holds no record and no key.
+
+        Args:
+            secret: whether the run's noise is; without that there is no guarantee.
+        """
         temperatures = self.temperatures
         z = self.noise_multipliers
         return {
@@ -181,23 +187,24 @@ class Plan:
             "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
             "required_multiplier": None if z is None else self.required_multiplier,
             "thesis_multiplier": self.thesis_multiplier[0],
-            "free_fraction": self.free_fraction,
+            "free_fraction": None if self.privacy is None else self.free_fraction,
             "temperature": {"min": float(temperatures.min()), "max": float(temperatures.max())},
             "time": self.time,
             "private_time": self.private_time,
-            "guarantee": None if self.guarantee is None else self.guarantee.to_json(),
+            "guarantee": self.guarantee.to_json() if self.guarantee is not None and secret else None,
         }
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<12} {text}" for name, text in self.lines())
 
-    def lines(self) -> list[tuple[str, str]]:
-        """(label, sentence) pairs that describe the plan to a person."""
+    def lines(self, secret: bool = True) -> list[tuple[str, str]]:
+        """(label, sentence) pairs that describe the plan to a person; ``secret`` as in :meth:`to_json`."""
         rate = self.sampling.rate(self.num_records)
         batch = f"all {self.num_records:,} records"
         if rate < 1:
+            about = "about " if isinstance(self.sampling, Poisson) else ""
             batch = (
-                f"{self.sampling.scheme}, about {self.batch_size:g} of {self.num_records:,} records (rate {rate:.4g})"
+                f"{self.sampling.scheme}, {about}{self.batch_size:g} of {self.num_records:,} records (rate {rate:.4g})"
             )
         out = [
             ("target", repr(self.target)),
@@ -206,7 +213,8 @@ class Plan:
             (
                 "steps",
                 f"{self.steps:,} ({self.steps * rate:.1f} passes) x {self.chains} chain{'s' * (self.chains > 1)}, "
-                f"{self.num_draws:,} draws each after {self.burn_in:,} steps, one in {self.thin}",
+                f"{self.num_draws:,} draw{'s' * (self.num_draws != 1)} each after {self.burn_in:,} steps, "
+                f"one in {self.thin}",
             ),
         ]
         low, high = float(self.temperatures.min()), float(self.temperatures.max())
@@ -217,7 +225,12 @@ class Plan:
         z = self.noise_multipliers
         spread = f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
         out += [
-            ("guarantee", str(self.guarantee)),
+            (
+                "guarantee",
+                str(self.guarantee)
+                if secret
+                else f"NONE: insecure_noise_seed makes the noise known (secret noise would give {self.guarantee})",
+            ),
             ("noise", f"multiplier {spread} (noise std on the clipped sum / clip {self.privacy.clip:g})"),
             ("thesis", self._thesis_line()),
             ("free", self._free_line()),
@@ -229,32 +242,41 @@ class Plan:
     def _thesis_line(self) -> str:
         needed, failed = self.thesis_multiplier
         if needed is None:
-            return "its formula takes a target epsilon, and this plan has none"
+            return "Wang's formula takes a target epsilon, and this plan has none"
         assert self.noise_multipliers is not None
+        assert self.privacy is not None
         ratio = needed / float(self.noise_multipliers.min())
-        line = f"its formula (constant corrected) would need a multiplier of {needed:.4g}, {ratio:.3g} times as much"
+        line = f"Wang's formula (constant corrected) would need a multiplier of {needed:.4g}, {ratio:.3g} times as much"
+        if isinstance(self.sampling, Poisson) and self.sampling.rate(self.num_records) < 1:
+            line += ", with batches of fixed size (it is not proved for Poisson ones)"
+        if self.privacy.adjacency != "replace_one":
+            line += ", under replace_one (it has no other adjacency)"
         return line if failed is None else f"{line}, and does not apply: {failed}"
 
     def _free_line(self) -> str:
-        share = f"{100 * self.free_fraction:.0f} % of the steps"
         if self.free_fraction == 1:
             return "privacy is free: the sampler's own noise is enough at every step"
         if self.free_fraction == 0:
             return "privacy is not free: every step adds noise beyond the sampler's own"
-        return f"privacy is free on {share}"
+        return f"privacy is free on {100 * self.free_fraction:.0f} % of the steps"
 
     def _temperature_line(self, heat: str, high: float) -> str:
-        wanted = getattr(self.sampler, "temperature", 1.0)
-        if high <= wanted * 1.001:
-            return f"{heat}, as asked"
-        return (
-            f"{heat} where {wanted:g} was asked: privacy is paid with heat, so the draws are wider than the posterior"
+        wanted = self.sampler.temperature
+        line = (
+            f"{heat}, as asked"
+            if high <= wanted * 1.001
+            else f"{heat} where {wanted:g} was asked: privacy is paid with heat, so a chain that has mixed is wider "
+            "than the posterior"
         )
+        if self.sampling.rate(self.num_records) < 1:
+            line += "; the noise of minibatches comes on top"
+        return line
 
     def _time_line(self) -> str:
         bought, used = self.private_time, self.time
         assert bought is not None
-        line = f"the budget buys {bought:.3g} at temperature 1 (full batches); this run takes {used:.3g}"
+        whose = " each chain" if self.chains > 1 else ""
+        line = f"the budget buys{whose} {bought:.3g} at temperature 1 (full batches); this run takes {used:.3g}"
         precision = getattr(self.target, "prior_precision", None)
         if precision:
             line += (
@@ -313,22 +335,23 @@ def plan(
             f"sampler {type(sampler).__name__} asks for {bound.queries}, and the plan knows ('gradient',)"
         )
     b = expected_batch(sampling, num_records)
-    t = np.arange(steps, dtype=np.float64)
+    common: dict[str, Any] = {
+        "target": target,
+        "sampling": sampling,
+        "num_records": num_records,
+        "steps": steps,
+        "chains": chains,
+        "burn_in": burn_in,
+        "thin": thin,
+        "privacy": privacy,
+    }
     if privacy is None:
-        if getattr(bound, "step_size", None) == "auto":
+        if getattr(bound, "unresolved", False):
             raise ValueError("step_size auto is solved from the privacy target; give a number when privacy is None")
-        own = np.broadcast_to(np.asarray(bound.noise_std(t), np.float64), (steps,))
         return Plan(
-            target=target,
+            **common,
             sampler=bound,
-            sampling=sampling,
-            num_records=num_records,
-            steps=steps,
-            chains=chains,
-            burn_in=burn_in,
-            thin=thin,
-            privacy=None,
-            noise_std=_round_up(own),
+            noise_std=_round_up(_own_noise(bound, steps)),
             noise_multipliers=None,
             required_multiplier=0.0,
             guarantee=None,
@@ -338,16 +361,12 @@ def plan(
         )
     # z = s · unit
     unit = b / (num_records * privacy.clip)
-    if getattr(bound, "step_size", None) == "auto":
+    if getattr(bound, "unresolved", False):
         if privacy.calibrator == "free":
             raise ValueError("step_size auto needs a target: use calibrator numeric with an epsilon")
         alone = _calibrated(privacy, steps, sampling, num_records, chains, np.zeros(steps))
         bound = bound.with_noise(alone / unit * (1 + 1e-9))  # type: ignore[attr-defined]
-    own = np.broadcast_to(np.asarray(bound.noise_std(t), np.float64), (steps,))
-    if not np.all(np.isfinite(own)):
-        raise ValueError(
-            "the step size schedule is not positive and finite at every step; noise_std has non-finite entries"
-        )
+    own = _own_noise(bound, steps)
     required = _calibrated(privacy, steps, sampling, num_records, chains, own * unit)
     # Rounding noise up to float32 can regroup a long schedule and cost a little more ε than was calibrated.
     for _ in range(6):
@@ -362,16 +381,11 @@ def plan(
             f"epsilon {guarantee.epsilon:.6g} where {privacy.epsilon:g} was asked. The thesis's formula is proved by "
             "accountant advanced; use that one, or calibrator numeric"
         )
+    if hasattr(bound, "check"):
+        bound.check(noise_std.astype(np.float64), np.arange(steps, dtype=np.float64))
     return Plan(
-        target=target,
+        **common,
         sampler=bound,
-        sampling=sampling,
-        num_records=num_records,
-        steps=steps,
-        chains=chains,
-        burn_in=burn_in,
-        thin=thin,
-        privacy=privacy,
         noise_std=noise_std,
         noise_multipliers=noise_multipliers,
         required_multiplier=required,
@@ -380,6 +394,16 @@ def plan(
         slots=slots,
         bits=fraction_bits(float(noise_multipliers.max())),
     )
+
+
+def _own_noise(sampler: Sampler, steps: int) -> np.ndarray:
+    """The sampler's own noise at every step, (steps,) float64."""
+    with np.errstate(all="ignore"):
+        own = np.asarray(sampler.noise_std(np.arange(steps, dtype=np.float64)), np.float64)
+    own = np.broadcast_to(own, (steps,))
+    if not np.all(np.isfinite(own)):
+        raise ValueError("step_size: the schedule must be positive and finite at every step of the run")
+    return own
 
 
 def _charged(
@@ -442,11 +466,15 @@ def _round_up(values: np.ndarray) -> np.ndarray:
 
 
 def _check_counts(num_records: int, steps: int, chains: int, burn_in: int, thin: int) -> None:
-    for name, value in (("num_records", num_records), ("steps", steps), ("chains", chains), ("thin", thin)):
-        if isinstance(value, bool) or int(value) != value or value < 1:
-            raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
-    if burn_in < 0 or int(burn_in) != burn_in:
-        raise ValueError(f"burn_in must be a whole number of steps >= 0, got {burn_in!r}")
+    for name, value, least in (
+        ("num_records", num_records, 1),
+        ("steps", steps, 1),
+        ("chains", chains, 1),
+        ("thin", thin, 1),
+        ("burn_in", burn_in, 0),
+    ):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
     if steps - burn_in < thin:
         raise ValueError(
             f"no draw would be kept: steps {steps} - burn_in {burn_in} is less than thin {thin}; "

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import matplotlib
 import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 
 from dpmcmc.diagnostics.predictive import calibration_curve
-from dpmcmc.privacy import Guarantee
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from dpmcmc.privacy import Guarantee, round_up
 
 _STYLE: Any = {
     "figure.figsize": (6.4, 4.0),
@@ -32,8 +30,9 @@ def traces(path: Path, draws: Any, first_step: int, thin: int, title: str, note:
     flat = np.concatenate([np.asarray(leaf).reshape(*leaf.shape[:2], -1) for leaf in jax.tree.leaves(draws)], axis=2)
     shown = np.unique(np.linspace(0, flat.shape[2] - 1, 6).astype(int))
     steps = first_step + thin * (1 + np.arange(flat.shape[1]))
-    with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(len(shown), 1, sharex=True, figsize=(6.4, 1.05 * len(shown) + 1.0), squeeze=False)
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(6.4, 1.05 * len(shown) + 1.0))
+        axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)
         for axis, coordinate in zip(axes[:, 0], shown, strict=True):
             axis.plot(steps, flat[:, :, coordinate].T, lw=0.8)
             axis.set_ylabel(f"θ[{coordinate}]")
@@ -44,10 +43,9 @@ def traces(path: Path, draws: Any, first_step: int, thin: int, title: str, note:
 
 def calibration(path: Path, curves: dict[str, np.ndarray], y: np.ndarray, title: str, note: str | None) -> None:
     """Predicted against observed share of y = 1 on test rows, one curve per model."""
-    with plt.rc_context(_STYLE):
-        figure, (axis, below) = plt.subplots(
-            2, 1, sharex=True, figsize=(5.0, 5.4), gridspec_kw={"height_ratios": [3, 1]}
-        )
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(5.0, 5.4))
+        axis, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1]})
         axis.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--", label="perfectly calibrated")
         for name, probability in curves.items():
             rows = calibration_curve(probability, y)
@@ -65,15 +63,16 @@ def epsilon_delta(path: Path, guarantee: Guarantee, title: str, note: str | None
     """ε at every δ the events give, with the promised point."""
     delta = np.geomspace(max(guarantee.delta * 1e-3, 1e-14), 1e-2, 25)
     epsilon = np.array([guarantee.epsilon_at(float(d)) for d in delta])
-    with plt.rc_context(_STYLE):
-        figure, axis = plt.subplots()
+    with rc_context(_STYLE):
+        figure = Figure()
+        axis = figure.subplots()
         axis.plot(delta, epsilon, label=f"all released iterates ({guarantee.accountant})")
         axis.plot(
             [guarantee.delta],
             [guarantee.epsilon],
             "o",
             color="C3",
-            label=f"stated: ε = {guarantee.epsilon:.3g} at δ = {guarantee.delta:.3g}",
+            label=f"stated: ε = {round_up(guarantee.epsilon, 3)} at δ = {guarantee.delta:.3g}",
         )
         axis.set_xscale("log")
         axis.set_xlabel("δ")
@@ -84,9 +83,8 @@ def epsilon_delta(path: Path, guarantee: Guarantee, title: str, note: str | None
         _finish(figure, path, note)
 
 
-def _finish(figure: Any, path: Path, note: str | None) -> None:
+def _finish(figure: Figure, path: Path, note: str | None) -> None:
     if note:
         figure.text(0.99, 0.005, note, ha="right", va="bottom", fontsize=8, color="C3", weight="bold")
     figure.tight_layout(rect=(0, 0.03 if note else 0, 1, 1))
     figure.savefig(path)
-    plt.close(figure)

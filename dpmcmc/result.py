@@ -22,7 +22,7 @@ from dpmcmc.planning import Plan
 from dpmcmc.privacy import Guarantee
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """What a run releases.
 
@@ -45,16 +45,20 @@ class Result:
         """Steps of all chains together, per second of running."""
         return self.plan.steps * self.plan.chains / max(self.wall_seconds["run"], 1e-9)
 
+    def __repr__(self) -> str:
+        shapes = jax.tree.map(np.shape, self.draws)
+        return f"Result(draws of shape {shapes}, {self.guarantee or 'no guarantee'})"
+
     def flat_draws(self) -> Any:
         """Draws of all chains in one axis, leaves (chains·draws, ...)."""
         return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.draws)
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``draws.nc``, ``plan.json`` and, with a guarantee, ``privacy.json`` into a folder."""
+        """Write ``draws.nc``, ``plan.json`` and ``privacy.json`` into a folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_draws(folder / "draws.nc", self.draws, self.info)
-        write_json(folder / "plan.json", self.plan.to_json())
+        write_draws(folder / "draws.nc", self.draws, self.info, self.guarantee)
+        write_json(folder / "plan.json", self.plan.to_json(secret=self.guarantee is not None))
         write_json(folder / "privacy.json", privacy_json(self.plan, self.guarantee))
         return folder
 
@@ -86,7 +90,7 @@ def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] |
             "rate": plan.sampling.rate(plan.num_records),
         },
         "num_records": plan.num_records,
-        "free_fraction": plan.free_fraction,
+        "free_fraction": None if plan.privacy is None else plan.free_fraction,
         "cross_check": {"advanced": None, "rdp": None, "pld": None} if guarantee is None else guarantee.cross_check(),
         "data": data,
     }
@@ -123,15 +127,15 @@ def write_atomically(path: Path, write: Any) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_draws(path: Path, draws: Any, info: Any) -> None:
-    """netCDF in ArviZ's schema."""
-
-    def write(temporary: Path) -> None:
-        to_dataset(draws).to_netcdf(temporary, group="posterior", engine="h5netcdf", mode="w")
-        stats = info._asdict() if hasattr(info, "_asdict") else info
-        to_dataset(stats).to_netcdf(temporary, group="sample_stats", engine="h5netcdf", mode="a")
-
-    write_atomically(path, write)
+def write_draws(path: Path, draws: Any, info: Any, guarantee: Guarantee | None) -> None:
+    """netCDF in ArviZ's schema; ε, δ and adjacency are attributes of the file's groups."""
+    stats = info._asdict() if hasattr(info, "_asdict") else info
+    tree = xarray.DataTree.from_dict({"posterior": to_dataset(draws), "sample_stats": to_dataset(stats)})
+    for group in tree.children.values():
+        group.attrs["guarantee"] = "none" if guarantee is None else str(guarantee)
+    # Encoded in memory first: HDF5 does not survive a disk that fills up under it.
+    content = bytes(tree.to_netcdf(None, engine="h5netcdf"))
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
 
 def to_dataset(tree: Any) -> xarray.Dataset:

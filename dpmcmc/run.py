@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dpmcmc import config as config_room
+from dpmcmc import config_file
 from dpmcmc import data as data_room
 from dpmcmc.cache import cache_folder
 from dpmcmc.command import CommandError, command
@@ -29,8 +30,9 @@ from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import convergence, predictive, reference
 from dpmcmc.engine import DivergedError, sample
 from dpmcmc.planning import Plan
+from dpmcmc.privacy import round_up
 from dpmcmc.result import Result, privacy_json, write_draws, write_json
-from dpmcmc.targets import bind
+from dpmcmc.targets import TargetError, bind, check
 
 
 def parser() -> argparse.ArgumentParser:
@@ -48,28 +50,52 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Entry point; see :func:`parser`."""
     arguments = parser().parse_args(argv)
-    console = Console(quiet=arguments.quiet, highlight=False, soft_wrap=True)
-    # Compiled programs hold shapes and public constants, no record: safe to keep between runs.
-    jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-    config = config_room.load(arguments.config, arguments.set)
-    folder = _free_folder(arguments.out, config.name)
+    console = Console(quiet=arguments.quiet, highlight=False, soft_wrap=True, markup=False)
+    _keep_compiled_programs()
+    config = config_file.load(arguments.config, arguments.set)
+    folder = _free_folder("--out", arguments.out or _default_folder(config.name))
+    confidential = folder / "confidential"
+    if arguments.confidential:
+        confidential = _free_folder("--confidential", arguments.confidential)
+        if confidential.resolve().is_relative_to(folder.resolve()):
+            raise CommandError(
+                f"--confidential: {confidential} lies in the run folder, which is to be published; give one outside it."
+            )
     started = time.perf_counter()
     plan = config_room.make_plan(config)
     calibrate_seconds = time.perf_counter() - started
     data = data_room.load(config.data)
-    run = Run(config, plan, data, folder, Path(arguments.confidential or folder / "confidential"))
+    try:
+        check(plan.target, data.train)
+    except TargetError as error:
+        raise CommandError(f"target: {error}.") from None
+    except ValueError as error:
+        raise data_room.DataError(f"data.{error}.") from None
+    run = Run(config, plan, data, folder, confidential)
     run.print_plan(console)
     run.open()
-    seed = config.privacy.insecure_noise_seed if config.privacy else None
     try:
-        result = run.sample(console, seed)
+        result = run.sample(console)
     except DivergedError as error:
-        write_json(folder / "privacy.json", privacy_json(plan, plan.guarantee if seed is None else None))
+        write_json(folder / "metrics.json", {**run.released_facts(), "diverged_at": error.step})
         raise CommandError(f"sampler.step_size: {error}", code=1) from None
     run.save(result, calibrate_seconds, console)
     if arguments.quiet:
         print(folder)
+
+
+def _keep_compiled_programs() -> None:
+    """Keep compiled programs between runs, readable by their owner alone.
+
+    They hold shapes and public constants; records are arguments of everything compiled here.
+    """
+    folder = cache_folder() / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return  # a cache that cannot be made costs time, never a run
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 @dataclass
@@ -83,41 +109,56 @@ class Run:
     confidential: Path
 
     @property
+    def secret(self) -> bool:
+        """Whether the noise is."""
+        return config_room.is_secret(self.config)
+
+    @property
     def note(self) -> str | None:
         """What must stand on every figure, or None."""
         if self.data.origin == "stand-in":
             return f"generated stand-in for {self.data.spec.name}: not the real data"
-        if self.config.privacy is not None and self.config.privacy.insecure_noise_seed is not None:
-            return "insecure noise seed: no privacy guarantee"
-        return None
+        return None if self.secret else "insecure noise seed: no privacy guarantee"
 
     def print_plan(self, console: Console) -> None:
         """Say what will be done."""
         x = self.data.train["x"]
-        test = "none" if self.data.test is None else f"{len(self.data.test['y']):,} test"
-        console.print(f"[bold]{self.config.name}[/bold]")
+        test = "no" if self.data.test is None else f"{len(self.data.test['y']):,}"
+        console.print(self.config.name, style="bold")
         console.print(
-            f"data         {self.data.spec.name}: {len(x):,} training and {test} records, {x.shape[1]} features, "
+            f"data         {self.data.spec.name}: {len(x):,} training and {test} test records, {x.shape[1]} features, "
             f"from {self.data.origin}"
         )
-        if self.data.origin == "stand-in":
-            console.print(f"[bold red]             {self.note}[/bold red]")
-        for name, text in self.plan.lines():
-            console.print(f"{name:<12} {text}", markup=False)
+        if self.note:
+            console.print(f"             {self.note}", style="bold red")
+        for name, text in self.plan.lines(self.secret):
+            console.print(f"{name:<12} {text}")
 
     def open(self) -> None:
-        """Create the run folder with its config and plan, before anything is released."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / "config.yaml").write_text(config_room.dump(self.config), encoding="utf-8")
-            write_json(self.folder / "plan.json", self.plan.to_json())
-            (self.folder / "figures").mkdir(exist_ok=True)
-            self.confidential.mkdir(parents=True, exist_ok=True)
-            os.chmod(self.confidential, 0o700)
-        except OSError as error:
-            raise CommandError(f"--out: {self.folder} cannot be written ({error.strerror}).") from None
+        """Create the folders, and state plan and guarantee before anything is released.
 
-    def sample(self, console: Console, seed: int | None) -> Result:
+        A run that is stopped has released iterates; its cost stands in privacy.json from the start.
+        """
+        try:
+            self.confidential.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (self.folder / "figures").mkdir(parents=True, exist_ok=True)
+            (self.folder / "config.yaml").write_text(config_room.dump(self.config, self.folder), encoding="utf-8")
+            write_json(self.folder / "plan.json", self.plan.to_json(self.secret))
+            facts = {
+                "name": self.data.spec.name,
+                "origin": self.data.origin,
+                "public": self.data.spec.public,
+                "encoding": self.data.spec.encoding,
+                "sha256": self.data.sha256 or None,
+            }
+            guarantee = self.plan.guarantee if self.secret else None
+            write_json(self.folder / "privacy.json", privacy_json(self.plan, guarantee, facts))
+        except OSError as error:
+            raise CommandError(
+                f"--out: {error.filename or self.folder} cannot be written ({error.strerror})."
+            ) from None
+
+    def sample(self, console: Console) -> Result:
         """Run the plan with a progress bar kept outside the compiled code."""
         columns = (
             TextColumn("sampling    "),
@@ -132,121 +173,136 @@ class Run:
             return sample(
                 self.plan,
                 self.data.train,
-                key=seed,
+                key=self.config.privacy.insecure_noise_seed if self.config.privacy else None,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
 
     def save(self, result: Result, calibrate_seconds: float, console: Console) -> None:
-        """Write draws, guarantee, metrics and figures, and print them."""
+        """Write draws, metrics and figures, then what is confidential, and print what is released."""
         from dpmcmc import plots
 
-        folder = self.folder
-        write_draws(folder / "draws.nc", result.draws, result.info)
-        facts = {
-            "name": self.data.spec.name,
-            "origin": self.data.origin,
-            "public": self.data.spec.public,
-            "encoding": self.data.spec.encoding,
-            "sha256": self.data.sha256 or None,
-        }
-        write_json(folder / "privacy.json", privacy_json(self.plan, result.guarantee, facts))
-        released, confidential, curves = self._metrics(result)
+        write_draws(self.folder / "draws.nc", result.draws, result.info, result.guarantee)
+        released = self.released_facts() | convergence.summary(result.draws)
         released["wall_seconds"] = {**result.wall_seconds, "calibrate": calibrate_seconds}
         released["steps_per_second"] = result.steps_per_second
-        write_json(folder / "metrics.json", _finite(released))
-        write_json(self.confidential / "diagnostics.json", _finite(confidential))
-        os.chmod(self.confidential / "diagnostics.json", 0o600)
-        title = f"{self.config.name}: " + (
-            f"ε = {result.guarantee.epsilon:.3g}, δ = {result.guarantee.delta:.3g}"
-            if result.guarantee
-            else "no guarantee"
-        )
-        figures = folder / "figures"
+        title, figures = self.config.name, self.folder / "figures"
+        if result.guarantee:
+            title += f": ε = {round_up(result.guarantee.epsilon, 3)}, δ = {result.guarantee.delta:.3g}"
+        else:
+            title += ": no guarantee"
         plots.traces(figures / "traces.png", result.draws, self.plan.burn_in, self.plan.thin, title, self.note)
-        if curves and self.data.test is not None:
-            where = figures if self.data.test_is_public else self.confidential
-            plots.calibration(where / "calibration.png", curves, self.data.test["y"], title, self.note)
         if result.guarantee is not None and np.isfinite(result.guarantee.epsilon):
             plots.epsilon_delta(figures / "epsilon_delta.png", result.guarantee, title, self.note)
-        self._print_result(result, released, confidential, console)
-
-    def _metrics(self, result: Result) -> tuple[dict[str, Any], dict[str, Any], dict[str, np.ndarray]]:
-        """(released, confidential, predicted probabilities by model)."""
         target = bind(self.plan.target, jax.tree.map(lambda leaf: leaf[0], self.data.train))
+        flat = result.flat_draws()
+        binary = getattr(target, "num_classes", None) == 2
+        curves: dict[str, np.ndarray] = {}
+        if binary and self.data.test is not None and self.data.test_is_public:
+            private = predictive.binary(target, flat, self.data.test)
+            released |= private.to_json()
+            curves["private draws"] = private.probability
+        write_json(self.folder / "metrics.json", _finite(released))
+        confidential, fitted = self._confidential(target, flat) if binary else ({}, None)
+        # A non-private fit may leave only where the records themselves may.
+        if fitted is not None and self.data.spec.public:
+            released["non_private"] = fitted.pop("summary")
+            if "probability" in fitted:
+                curves["non-private (Laplace)"] = fitted["probability"]
+            write_json(self.folder / "metrics.json", _finite(released))
+        elif fitted is not None:
+            confidential["non_private"] = fitted["summary"]
+        confidential["about"] = "Computed from training records without privacy. Never publish or archive this folder."
+        write_json(self.confidential / "diagnostics.json", _finite(confidential))
+        os.chmod(self.confidential / "diagnostics.json", 0o600)
+        if curves and self.data.test is not None:
+            plots.calibration(figures / "calibration.png", curves, self.data.test["y"], title, self.note)
+        self._print_result(result, released, console)
+
+    def released_facts(self) -> dict[str, Any]:
+        """metrics.json before anything is measured: every key it always has."""
         temperatures = self.plan.temperatures
-        released: dict[str, Any] = {
+        return {
             "accuracy": None,
             "log_predictive_density": None,
             "non_private": None,
-            **convergence.summary(result.draws),
+            "ess": None,
+            "rhat": None,
             "temperature": {"min": float(temperatures.min()), "max": float(temperatures.max())},
             "draws": self.plan.num_draws * self.plan.chains,
             "data": {"name": self.data.spec.name, "origin": self.data.origin},
         }
-        confidential: dict[str, Any] = {
-            "about": "Computed from training records without privacy. Never publish or archive this folder."
-        }
-        curves: dict[str, np.ndarray] = {}
-        flat = result.flat_draws()
-        if getattr(target, "num_classes", None) != 2:
-            return released, confidential, curves
-        train = predictive.binary(target, flat, self.data.train)
-        confidential["train"] = train.to_json()
-        fit = reference.laplace(target, self.data.train)
-        fitted: dict[str, Any] = {"method": "Laplace at the MAP", "distance": reference.distance(fit, flat)}
-        if self.data.test is not None:
-            private = predictive.binary(target, flat, self.data.test)
-            curves["private draws"] = private.probability
-            plain = predictive.binary(target, fit.draws(200), self.data.test)
-            curves["non-private (Laplace)"] = plain.probability
-            fitted |= plain.to_json()
-            (released if self.data.test_is_public else confidential).update(private.to_json())
-        # A non-private fit may leave only where the records themselves may.
-        (released if self.data.spec.public else confidential)["non_private"] = fitted
-        return released, confidential, curves
 
-    def _print_result(self, result: Result, released: dict, confidential: dict, console: Console) -> None:
-        both = {**confidential, **{k: v for k, v in released.items() if v is not None}}
-        accuracy, plain = both.get("accuracy"), both.get("non_private")
+    def _confidential(self, target: Any, flat: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """(training-set diagnostics, non-private fit or None).
+
+        Whether the fit succeeds depends on the records, so its failure is written here and changes nothing else.
+        """
+        out: dict[str, Any] = {"train": predictive.binary(target, flat, self.data.train).to_json()}
+        held_out = self.data.test if not self.data.test_is_public else None
+        if held_out is not None:
+            out |= predictive.binary(target, flat, held_out).to_json()
+        try:
+            fit = reference.laplace(target, self.data.train)
+            fitted: dict[str, Any] = {
+                "summary": {"method": "Laplace at the MAP", "distance": reference.distance(fit, flat)}
+            }
+            if self.data.test is not None:
+                plain = predictive.binary(target, fit.draws(200), self.data.test)
+                fitted["summary"] |= plain.to_json()
+                fitted["probability"] = plain.probability
+            return out, fitted
+        except ValueError as error:  # numpy's LinAlgError is one
+            out["non_private"] = {"failed": str(error)}
+            return out, None
+
+    def _print_result(self, result: Result, released: dict, console: Console) -> None:
+        """Released numbers only: a console is often a log that others read."""
+        accuracy, plain = released["accuracy"], released["non_private"]
         if accuracy:
             against = f"; non-private fit {plain['accuracy']['posterior_predictive']:.4f}" if plain else ""
             console.print(
                 f"accuracy     {accuracy['posterior_predictive']:.4f} posterior predictive, {accuracy['mean']:.4f} ± "
                 f"{accuracy['std']:.4f} single draw{against}"
             )
+        else:
+            console.print(f"accuracy     confidential: in {self.confidential / 'diagnostics.json'}")
         if plain:
             d = plain["distance"]
+            width = "" if d["std_ratio"] is None else f"; draws {d['std_ratio']:.2f} times as wide"
             console.print(
-                f"posterior    marginal W₁ to the non-private posterior {d['wasserstein_mean']:.2f} (mean) of its std; "
-                f"draws {d['std_ratio']:.2f} times as wide"
+                f"posterior    marginal W₁ to the non-private posterior {d['wasserstein_mean']:.2f} of its std "
+                f"(mean over coordinates){width}"
             )
         if released["ess"] is not None:
             console.print(f"mixing       ESS {released['ess']:.0f}, split R-hat {released['rhat']:.3f}")
         wall = released["wall_seconds"]
         console.print(
-            f"time         calibrate {wall['calibrate']:.1f} s, compile {wall['compile']:.1f} s, "
+            f"wall clock   calibrate {wall['calibrate']:.1f} s, compile {wall['compile']:.1f} s, "
             f"run {wall['run']:.1f} s ({released['steps_per_second']:,.0f} steps/s)"
         )
         spent = str(result.guarantee) if result.guarantee else "no guarantee (see privacy.json)"
-        console.print(f"[bold]spent        {spent}[/bold]")
+        console.print(f"spent        {spent}", style="bold")
         console.print(f"saved        {self.folder}")
-        console.print(f"[red]never publish or archive {self.confidential}[/red]")
+        console.print(f"never publish or archive {self.confidential}", style="red")
 
 
-def _free_folder(out: str | None, name: str) -> Path:
-    """The run folder; refuses one that holds something, or that cannot be made."""
-    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    folder = Path(out) if out else Path("runs") / f"{name}-{stamp}"
+def _default_folder(name: str) -> Path:
+    return Path("runs") / f"{name}-{datetime.datetime.now().strftime('%Y%m%d-%H%M%S')}"
+
+
+def _free_folder(option: str, wanted: str | Path) -> Path:
+    """A folder to write in; refuses one that holds something, or that cannot be made."""
+    folder = Path(wanted)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise CommandError(f"--out: {folder} already holds something; give a folder that is new or empty.")
+            raise CommandError(f"{option}: {folder} already holds something; give a folder that is new or empty.")
+        parent = folder.absolute()
+        while not parent.exists():
+            parent = parent.parent
     except OSError as error:
-        raise CommandError(f"--out: {folder} cannot be read ({error.strerror}).") from None
-    parent = folder
-    while not parent.exists():
-        parent = parent.parent
+        raise CommandError(f"{option}: {folder} cannot be read ({error.strerror}).") from None
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise CommandError(f"--out: {folder} cannot be created, because {parent} is not a folder you can write to.")
+        raise CommandError(f"{option}: {folder} cannot be created, because {parent} is not a folder you can write to.")
     return folder
 
 

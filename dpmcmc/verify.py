@@ -39,11 +39,13 @@ def main(argv: list[str] | None = None) -> None:
         raise CommandError(f"{path}: holds no events, so it states no guarantee to verify.")
     try:
         recomputed = Guarantee.from_json(body)
-    except (KeyError, TypeError) as error:
+        stated = math.inf if body["epsilon"] is None else float(body["epsilon"])
+        queries = sum(e.count for e in recomputed.events if e.mechanism != "batch_overflow")
+        promised = int(body.get("steps", queries)) * int(body.get("chains", 1))
+    except (KeyError, TypeError, ValueError) as error:
         raise CommandError(
-            f"{path}: is not a privacy.json of this library ({error!s} is missing or malformed)."
+            f"{path}: is not a privacy.json of this library; {type(error).__name__} at {error}."
         ) from None
-    stated = math.inf if body["epsilon"] is None else float(body["epsilon"])
     print(f"stated       epsilon {stated:.6g} at delta {recomputed.delta:g}")
     print(f"recomputed   {recomputed}")
     for name, value in recomputed.cross_check().items():
@@ -52,6 +54,10 @@ def main(argv: list[str] | None = None) -> None:
         raise CommandError(
             f"{path}: states epsilon {stated:.6g}, and its events cost {recomputed.epsilon:.6g}; do not rely on it.",
             code=1,
+        )
+    if queries < promised:
+        raise CommandError(
+            f"{path}: charges {queries} queries where steps x chains is {promised}; do not rely on it.", code=1
         )
     print("verified: the stated epsilon covers the events")
 

@@ -17,6 +17,7 @@ import numpy as np
 
 import dpmcmc
 from dpmcmc import config as config_room
+from dpmcmc import config_file
 from dpmcmc.diagnostics import predictive, reference
 from dpmcmc.targets import bind
 
@@ -80,7 +81,7 @@ def choose(arguments: argparse.Namespace) -> None:
 def report(arguments: argparse.Namespace) -> None:
     """Mean and spread of fresh runs of shipped configs, and their distance to the non-private posterior."""
     for path in arguments.configs:
-        config = config_room.load(path)
+        config = config_file.load(path)
         plan = config_room.make_plan(config)
         data = dpmcmc.data.load(config.data)
         target = bind(plan.target, jax.tree.map(lambda leaf: leaf[0], data.train))

@@ -115,6 +115,14 @@ def test_verify_refuses_a_stated_epsilon_that_its_events_exceed(breast, tmp_path
     path.write_text(json.dumps(body))
     assert call("verify", path) == 1
     assert "do not rely on it" in capsys.readouterr().err
+    body["epsilon"] /= 0.9
+    body["events"][0]["count"] -= 1
+    path.write_text(json.dumps(body))
+    assert call("verify", path) == 1
+    assert "queries" in capsys.readouterr().err
+    del body["epsilon"]
+    path.write_text(json.dumps(body))
+    assert "privacy.json of this library" in refused(capsys, "verify", path)
     path.write_text("{")
     assert "not JSON" in refused(capsys, "verify", path)
     path.write_text(json.dumps({"events": []}))
@@ -217,6 +225,14 @@ def test_plan_is_clean_under_strict_warnings(capfd):
         ("privacy", ["--set", "section.key=value"]),
         ("privacy.epsilon=[1", ["--set"]),
         ("name=a/b", ["name"]),
+        ("run={passes: .inf}", ["run.passes"]),
+        ("run={passes: 1.0e+12}", ["run.passes"]),
+        ("run={steps: 1000000000000}", ["run.steps"]),
+        ("sampler.step_size=.inf", ["sampler.step_size"]),
+        ("sampler=os:getcwd", ["sampler.name", "protocol"]),
+        ("sampler={name: sgld, step_size: auto};privacy=null", ["sampler.step_size", "auto"]),
+        ("privacy.clip=1e-30", ["privacy.clip"]),
+        ("privacy=", ["--set", "null"]),
     ],
 )
 def test_bad_values_are_one_sentence_with_the_yaml_path(override, words, breast, tmp_path, capsys):
@@ -236,6 +252,7 @@ def test_bad_values_are_one_sentence_with_the_yaml_path(override, words, breast,
         ("name: [", ["line"]),
         ("name: a\nname: b\n", ["twice", "line 2"]),
         ("name: a\n", ["required"]),
+        ("[1, 2]: a\n", ["not text"]),
     ],
 )
 def test_files_that_are_no_config(text, words, tmp_path, capsys):
@@ -319,7 +336,7 @@ def test_custom_target_and_sampler_from_a_users_module(breast, tmp_path, capsys,
         "def make_target(scale):\n    return dpmcmc.targets.LogisticRegression(prior_scale=scale)\n"
         "MySampler = dpmcmc.SGLD\n"
     )
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)  # a user's module is found from the current folder
     overrides = ["--set", "target={name: 'my_module:make_target', scale: 2.0}"]
     overrides += ["--set", "sampler={name: 'my_module:MySampler', step_size: 1.0}"]
     assert call("run", breast, "--out", tmp_path / "run", *overrides) == 0

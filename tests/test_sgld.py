@@ -26,8 +26,8 @@ def test_sgld_stationary_variance_matches_its_discretised_law(eta_w, temperature
     curvature = np.array([1.0, 0.5, 0.25, 0.1]) * 40.0
     eta = eta_w / curvature.max()
     sampler = dpmcmc.SGLD(step_size=N * eta, temperature=temperature).bind(N)
-    # 1024 chains x 60 samples, correlated: at least 1024·(1 + ηw_min·300) effective, 4 errors below 4 %.
-    check_stationary_variance(sampler, curvature, exact_law(eta, temperature), tolerance=0.04, steps=1200, chains=1024)
+    # 2048 chains over 600 steps: at least 2048·(1 + 600·ηw_min) = 8200 independent draws, 4 errors of Var 6.2 %.
+    check_stationary_variance(sampler, curvature, exact_law(eta, temperature), tolerance=0.062, steps=1200, chains=2048)
 
 
 def test_temperature_half_law_of_the_printed_algorithm_is_rejected():

@@ -27,6 +27,7 @@ def summary(draws: Any) -> dict[str, float | None]:
         if moving.any():
             ess.append(float(np.min(effective_sample_size(array[..., moving]))))
             rhat.append(float(np.max(split_gelman_rubin(array[..., moving]))))
-    if not ess or not np.all(np.isfinite(ess + rhat)):
+    # An estimate below zero says that the chains are too short for one.
+    if not ess or min(ess) <= 0 or not np.all(np.isfinite(ess + rhat)):
         return {"ess": None, "rhat": None}
     return {"ess": min(ess), "rhat": max(rhat)}

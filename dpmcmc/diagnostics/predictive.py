@@ -46,8 +46,14 @@ def binary(target: Any, flat_draws: Any, rows: dict[str, np.ndarray]) -> BinaryP
         flat_draws: pytree, leaves (draws, ...).
         rows: ``{"x": (rows, d), "y": (rows,)}``.
     """
-    x, y = jnp.asarray(rows["x"]), np.asarray(rows["y"])
-    each = np.asarray(jax.lax.map(lambda p: target.predict(p, x), jax.tree.map(jnp.asarray, flat_draws), batch_size=16))
+    y = np.asarray(rows["y"])
+
+    # Rows are an argument: a closure would write them into the compilation cache.
+    @jax.jit
+    def predict(draws: Any, x: jax.Array) -> jax.Array:
+        return jax.lax.map(lambda p: target.predict(p, x), draws, batch_size=16)
+
+    each = np.asarray(predict(jax.tree.map(jnp.asarray, flat_draws), jnp.asarray(rows["x"])))
     probability = each.mean(axis=0)
     truth = np.where(y == 1, probability, 1 - probability)
     return BinaryPrediction(

@@ -62,7 +62,8 @@ def laplace(target: Any, records: Any, steps: int = 400) -> Laplace:
     # The mean loss keeps float32 gradients well scaled.
     count = len(jax.tree.leaves(records)[0])
 
-    def loss(flat: jax.Array) -> jax.Array:
+    # Records are arguments of everything compiled: a closure would write them into the compilation cache.
+    def loss(flat: jax.Array, records: Any) -> jax.Array:
         params = unravel(flat)
         each = jax.vmap(lambda record: target.log_likelihood(params, record))(records)
         return -(jnp.sum(each) + target.log_prior(params)) / count
@@ -70,22 +71,28 @@ def laplace(target: Any, records: Any, steps: int = 400) -> Laplace:
     solver = optax.lbfgs()
     value_and_grad = optax.value_and_grad_from_state(loss)
 
-    def body(carry: tuple) -> tuple:
-        flat, state, i = carry
-        value, gradient = value_and_grad(flat, state=state)
-        updates, state = solver.update(gradient, state, flat, value=value, grad=gradient, value_fn=loss)
-        return optax.apply_updates(flat, updates), state, i + 1
-
     def unfinished(carry: tuple) -> jax.Array:
         _, state, i = carry
         gradient = optax.tree.get(state, "grad")
         return (i == 0) | ((i < steps) & (jnp.linalg.norm(gradient) > 1e-7))
 
-    flat, _, _ = jax.jit(lambda s: jax.lax.while_loop(unfinished, body, (s, solver.init(s), 0)))(start)
-    precision = np.asarray(jax.jit(jax.hessian(loss))(flat), np.float64) * count
-    covariance = np.linalg.inv((precision + precision.T) / 2)
-    if np.any(np.linalg.eigvalsh(covariance) <= 0):
+    @jax.jit
+    def solve(start: jax.Array, records: Any) -> jax.Array:
+        def body(carry: tuple) -> tuple:
+            flat, state, i = carry
+            value, gradient = value_and_grad(flat, records, state=state)
+            updates, state = solver.update(
+                gradient, state, flat, value=value, grad=gradient, value_fn=loss, records=records
+            )
+            return optax.apply_updates(flat, updates), state, i + 1
+
+        return jax.lax.while_loop(unfinished, body, (start, solver.init(start), 0))[0]
+
+    flat = solve(start, records)
+    precision = np.asarray(jax.jit(jax.hessian(loss))(flat, records), np.float64) * count
+    if not np.all(np.isfinite(precision)) or np.any(np.linalg.eigvalsh((precision + precision.T) / 2) <= 0):
         raise ValueError("the Hessian at the MAP is not positive definite; the target has no Laplace fit")
+    covariance = np.linalg.inv((precision + precision.T) / 2)
     return Laplace(np.asarray(flat, np.float64), covariance, unravel)
 
 

@@ -9,7 +9,7 @@
 from dpmcmc.privacy.account import account
 from dpmcmc.privacy.accounting import Event, UnsupportedCombination
 from dpmcmc.privacy.calibration import CalibrationError, calibrate
-from dpmcmc.privacy.guarantee import Guarantee
+from dpmcmc.privacy.guarantee import Guarantee, round_up
 from dpmcmc.privacy.query import GradientQuery, PrivateGradient
 from dpmcmc.privacy.randomness import SecretKey
 from dpmcmc.privacy.subsampling import FixedSize, Full, Poisson
@@ -27,4 +27,5 @@ __all__ = [
     "UnsupportedCombination",
     "account",
     "calibrate",
+    "round_up",
 ]

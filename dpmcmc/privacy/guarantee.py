@@ -19,6 +19,14 @@ from dpmcmc.privacy.accounting import (
 )
 
 
+def round_up(value: float, digits: int = 4) -> str:
+    """``value`` to so many significant digits, never below it: a printed ε must cover the computed one."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
+    return f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.{digits}g}"
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """(ε, δ)-differential privacy of everything a run releases.
@@ -173,9 +181,8 @@ class Guarantee:
         )
 
     def __str__(self) -> str:
-        text = (
-            f"({self.epsilon:.4g}, {self.delta:.3g})-DP, {self.adjacency}, {self.release} release, by {self.accountant}"
-        )
+        text = f"({round_up(self.epsilon)}, {self.delta:.6g})-DP, {self.adjacency}, {self.release} release, "
+        text += f"by {self.accountant}"
         if self.assumptions:
             text += "; assuming: " + " ".join(self.assumptions)
         return text

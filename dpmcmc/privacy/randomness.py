@@ -37,7 +37,7 @@ def _entropy() -> jax.Array:
 
 
 class SecretKey:
-    """Keys drawn from OS entropy. A run needs one of these to carry a Guarantee.
+    """Keys drawn from OS entropy, for ONE run. A run needs one of these to carry a Guarantee.
 
     >>> dpmcmc.sample(plan, data, key=dpmcmc.SecretKey())   # what ``key=None`` does
     """
@@ -45,11 +45,20 @@ class SecretKey:
     __slots__ = ("_streams",)
 
     def __init__(self) -> None:
-        self._streams = Streams(*(jax.random.wrap_key_data(_entropy(), impl="threefry2x32") for _ in PURPOSES))
+        self._streams: Streams | None = Streams(
+            *(jax.random.wrap_key_data(_entropy(), impl="threefry2x32") for _ in PURPOSES)
+        )
 
     def streams(self) -> Streams:
-        """The per-purpose keys. Never print, log or save them."""
-        return self._streams
+        """The per-purpose keys. Never print, log or save them.
+
+        Raises:
+            ValueError: taken before. The same noise on two data sets cancels in the difference of their outputs.
+        """
+        if self._streams is None:
+            raise ValueError("a SecretKey is for one run, and this one has been used; make another")
+        streams, self._streams = self._streams, None
+        return streams
 
     def __repr__(self) -> str:
         return "SecretKey(<hidden>)"

@@ -8,23 +8,38 @@ functions of privatised gradients and of public constants alone.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.privacy.query import PrivateGradient
+from dpmcmc.samplers.schedules import StepSize, evaluate
 
 GRADIENT = "gradient"
+#: What a sampler must have.
+PROTOCOL = ("queries", "temperature", "bind", "noise_std", "init", "step", "temperature_at", "time_at")
 
 
 @runtime_checkable
 class Sampler(Protocol):
-    """A frozen dataclass of hyper-parameters with these methods."""
+    """A frozen dataclass of hyper-parameters with these methods.
+
+    Two more are optional. ``unresolved`` (property) and ``with_noise(noise_std) -> Sampler`` let the plan solve a
+    setting for the noise that privacy needs; ``check(noise_std, t)`` may raise ValueError on a plan whose noise
+    the dynamics cannot take.
+    """
 
     @property
     def queries(self) -> tuple[str, ...]:
         """What is asked of the data each step; ``("gradient",)`` here."""
+
+    @property
+    def temperature(self) -> float:
+        """T the dynamics is meant to keep."""
 
     def bind(self, num_records: int) -> Sampler:
         """The sampler for N records: step sizes are given for the MEAN loss, and η = step_size / N."""
@@ -43,3 +58,63 @@ class Sampler(Protocol):
 
     def temperature_at(self, noise_std: np.ndarray, t: np.ndarray) -> np.ndarray:
         """Temperature the dynamics keeps when the gradient carries noise of std ``noise_std``."""
+
+    def time_at(self, noise_std: np.ndarray, t: np.ndarray) -> np.ndarray:
+        """Langevin time of a step: η for SGLD, η over the friction for momentum samplers."""
+
+
+@dataclass(frozen=True)
+class SteppedSampler:
+    """What every sampler here has: a step size, a temperature, and the number of records.
+
+    Args:
+        step_size: learning rate on the MEAN loss: a number, a schedule ``t -> value``, or ``"auto"`` (the largest
+            constant step at which the plan's noise keeps ``temperature``).
+        temperature: T >= 0; 1 is the posterior.
+        num_records: N, set by :meth:`bind`.
+
+    Raises:
+        ValueError: step_size <= 0 or temperature < 0.
+    """
+
+    step_size: StepSize | str = 1.0
+    temperature: float = 1.0
+    num_records: int | None = dataclasses.field(default=None, kw_only=True)
+
+    queries = (GRADIENT,)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.step_size, str):
+            if self.step_size != "auto":
+                raise ValueError(f'step_size must be a number, a schedule or "auto", got {self.step_size!r}')
+        elif not callable(self.step_size) and not (self.step_size > 0 and np.isfinite(self.step_size)):
+            raise ValueError(f"step_size must be a finite number > 0, got {self.step_size}")
+        if not (self.temperature >= 0 and np.isfinite(self.temperature)):
+            raise ValueError(f"temperature must be a finite number >= 0, got {self.temperature}")
+        if self.step_size == "auto" and self.temperature == 0:
+            raise ValueError("step_size auto needs temperature > 0: it solves noise(step_size) = required noise")
+
+    def bind(self, num_records: int) -> Self:
+        """The sampler for N records."""
+        return dataclasses.replace(self, num_records=num_records)
+
+    @property
+    def unresolved(self) -> bool:
+        """Whether a setting waits for the noise that privacy needs."""
+        return self.step_size == "auto"
+
+    def eta(self, t: Any) -> Any:
+        """Step on the full potential, step_size_t / N."""
+        if self.num_records is None or isinstance(self.step_size, str):
+            raise ValueError("the sampler is not bound yet: plan it, or call bind(num_records)")
+        return evaluate(self.step_size, t) / self.num_records
+
+    def with_eta(self, eta: float) -> Self:
+        """The sampler with a constant step ``eta`` on the full potential."""
+        assert self.num_records is not None
+        return dataclasses.replace(self, step_size=self.num_records * eta)
+
+
+def tree_norm(tree: Any) -> jax.Array:
+    """l2 norm of a whole pytree, ()."""
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))

@@ -2,7 +2,8 @@
 
 The protocol is small on purpose. ``init``, ``log_prior``, ``log_likelihood`` and ``predict`` are enough; the
 query takes per-record gradients by ``vmap`` and clips them. A generalised linear model may add
-``clipped_gradient_sum``, which has closed-form norms.
+``clipped_gradient_sum``, which has closed-form norms, and any target ``check_records(records)``, which refuses
+records it is not for before anything is computed from them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 
 @runtime_checkable
@@ -31,6 +34,46 @@ class Target(Protocol):
 
     def predict(self, params: Any, x: jax.Array) -> jax.Array:
         """Prediction for rows x (n, d): class probabilities or means."""
+
+
+class TargetError(ValueError):
+    """A target that cannot be evaluated on the records it is given."""
+
+
+def check(target: Any, records: Any) -> None:
+    """Refuse a target that does not fit the records, before anything is computed from them.
+
+    Only shapes are evaluated; values are looked at by the target's own ``check_records`` where it has one.
+
+    Raises:
+        TargetError: naming the method that fails.
+        ValueError: from ``check_records``.
+    """
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf)[1:], jnp.result_type(leaf)), records)
+    doing = "bind"
+    try:
+        bound = bind(target, shapes)
+        doing = "init"
+        params = jax.eval_shape(bound.init, jax.random.key(0))
+        doing = "log_prior"
+        scalars = [jax.eval_shape(bound.log_prior, params)]
+        doing = "log_likelihood"
+        scalars.append(jax.eval_shape(bound.log_likelihood, params, shapes))
+    except Exception as error:  # a user's code may raise anything
+        reason = " ".join(str(error).split())[:200]
+        raise TargetError(
+            f"{type(target).__name__}.{doing} fails on records of shapes {_shapes(shapes)} "
+            f"({type(error).__name__}: {reason})"
+        ) from error
+    if any(s.shape != () for s in scalars):
+        raise TargetError(f"{type(target).__name__}: log_prior and log_likelihood must return one number each")
+    own = getattr(target, "check_records", None)
+    if own is not None:
+        own(records)
+
+
+def _shapes(tree: Any) -> str:
+    return str(jax.tree.map(lambda s: tuple(s.shape), tree))
 
 
 def bind(target: Any, record_shapes: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpmcmc.privacy import fixed_point
 from dpmcmc.privacy.fixed_point import FixedPoint
@@ -50,6 +51,15 @@ class LogisticRegression:
         if self.num_features not in (None, d):
             raise ValueError(f"target has num_features {self.num_features} but records have {d} features")
         return dataclasses.replace(self, num_features=d)
+
+    def check_records(self, records: Any) -> None:
+        """Raise ValueError unless every label is 0 or 1: |σ − y| <= 1 rests on it."""
+        y = np.asarray(records["y"])
+        if not np.isin(y, (0, 1)).all():
+            row = int((~np.isin(y, (0, 1))).argmax())
+            raise ValueError(
+                f"y: logistic_regression takes labels 0 and 1, and row {row} has {y[row]}; recode the labels"
+            )
 
     @property
     def gradient_bound(self) -> float | None:

@@ -1,7 +1,8 @@
-"""Calibrations remembered on disk, keyed by all their inputs and by the versions that computed them."""
+"""Calibrations remembered on disk, keyed by all their inputs and by the versions and source that computed them."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -38,7 +39,16 @@ def remember(inputs: dict[str, Any], noise_multiplier: float) -> None:
 
 def _full(inputs: dict[str, Any]) -> dict[str, Any]:
     versions = {name: _version(name) for name in _PACKAGES}
-    return json.loads(json.dumps({**inputs, "versions": versions}))
+    return json.loads(json.dumps({**inputs, "versions": versions, "source": _source()}))
+
+
+@functools.cache
+def _source() -> str:
+    """Digest of the code that computes a calibration, so that an edited checkout forgets what it knew."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _version(name: str) -> str:

@@ -1,0 +1,207 @@
+"""Reads a YAML file into a :class:`~dpmcmc.config.Config`: overrides, and one sentence for whatever is wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import yaml
+from pydantic import BaseModel
+
+from dpmcmc.config import (
+    Config,
+    ConfigError,
+    CustomConfig,
+    DataConfig,
+    FixedSizeConfig,
+    FullConfig,
+    LogisticRegressionConfig,
+    PoissonConfig,
+    PolynomialConfig,
+    SGLDConfig,
+)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which 1e-6 is a number and a repeated key an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        """Refuse a key that is given twice: YAML would silently keep the last."""
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise ConfigError(f"key {key!r} is not text{_line(key_node.start_mark)}; keys are names.")
+            if key in seen:
+                raise ConfigError(f"key {key!r} is given twice{_line(key_node.start_mark)}; keep one of them.")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)$"),
+    list("-+.0123456789"),
+)
+
+
+def _line(mark: Any) -> str:
+    return f" in line {mark.line + 1}" if mark is not None else ""
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Parse YAML; a syntax error becomes one sentence.
+
+    Raises:
+        ConfigError: not YAML.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    except yaml.YAMLError as error:
+        problem = getattr(error, "problem", None) or "not valid YAML"
+        line = _line(getattr(error, "problem_mark", None))
+        raise ConfigError(f"{where}: {problem}{line}; mend the YAML there.") from None
+
+
+def load(path: str | Path, overrides: list[str] | None = None) -> Config:
+    """Read and validate a configuration.
+
+    Args:
+        path: YAML file.
+        overrides: ``a.b=value`` strings, values in YAML, applied in order.
+
+    Raises:
+        ConfigError: one sentence naming the file and the YAML path.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such config file; give the path of a YAML file.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); give the path of a YAML text file.") from None
+    values = parse_yaml(text, str(path))
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"{path}: a config is a mapping with the keys {', '.join(Config.model_fields)}; this file holds "
+            f"{'nothing' if values is None else type(values).__name__}."
+        )
+    for override in overrides or []:
+        _apply(values, override)
+    try:
+        config = Config.model_validate(values)
+    except pydantic.ValidationError as error:
+        raise ConfigError(f"{path}: {_sentence(error, values)}") from None
+    return config.model_copy(update={"data": _with_base(config.data, path.parent)})
+
+
+def _with_base(data: DataConfig, folder: Path) -> DataConfig:
+    if data.path is None:
+        return data
+    # joining keeps an absolute path as it is
+    return data.model_copy(update={"path": str(folder.resolve() / Path(data.path).expanduser())})
+
+
+def _apply(values: dict, override: str) -> None:
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise ConfigError(f"--set {override}: write --set section.key=value, for example --set privacy.epsilon=0.5.")
+    if not text.strip():
+        raise ConfigError(f"--set {override}: give a value; null is written {key.strip()}=null.")
+    value = parse_yaml(text, f"--set {key.strip()}")
+    place = values
+    for part in parts[:-1]:
+        following = place.get(part)
+        if following is None:
+            following = place[part] = {}
+        if not isinstance(following, dict):
+            raise ConfigError(f"--set {override}: {part} is a value, not a section, in the config.")
+        place = following
+    place[parts[-1]] = value
+
+
+def _sentence(error: pydantic.ValidationError, values: dict) -> str:
+    """The most telling of pydantic's errors as one sentence with its YAML path."""
+    errors = error.errors(include_url=False)
+    # A union reports every alternative; prefer those of the alternative the file chose.
+    chosen = [e for e in errors if not _foreign(e["loc"], values)] or errors
+    first = chosen[0]
+    path = ".".join(str(p) for p in _yaml_path(first["loc"], values)) or "the file"
+    kind, message, given = first["type"], first["msg"], first.get("input")
+    if kind == "extra_forbidden":
+        known = _known_keys(first["loc"], values)
+        hint = f"; known keys: {', '.join(known)}" if known else ""
+        text = f"{path}: unknown key{hint}."
+    elif kind == "missing":
+        text = f"{path}: this key is required."
+    elif kind in ("union_tag_not_found", "union_tag_invalid"):
+        text = f"{path}: {message[0].lower()}{message[1:]}."
+    else:
+        message = re.sub(r"^(Value error|Assertion failed), ", "", message)
+        text = f"{path}: {message[0].lower()}{message[1:]}, got {given!r}."
+    more = len({tuple(_yaml_path(e["loc"], values)) for e in chosen}) - 1
+    return text if more < 1 else f"{text} ({more} more problem{'s' * (more > 1)} after this one.)"
+
+
+_ALTERNATIVES = {
+    "LogisticRegressionConfig": LogisticRegressionConfig,
+    "SGLDConfig": SGLDConfig,
+    "CustomConfig": CustomConfig,
+    "PolynomialConfig": PolynomialConfig,
+    "poisson": PoissonConfig,
+    "fixed_size": FixedSizeConfig,
+    "full": FullConfig,
+}
+
+
+def _foreign(loc: tuple, values: dict) -> bool:
+    """Whether an error belongs to a union alternative that the file did not mean."""
+    name = values.get(loc[0], {}).get("name") if loc and isinstance(values.get(loc[0]), dict) else None
+    custom = isinstance(name, str) and ":" in name
+    if "CustomConfig" in loc:
+        return not custom
+    if custom and len(loc) > 1 and loc[1] in ("LogisticRegressionConfig", "SGLDConfig"):
+        return True
+    if len(loc) > 2 and loc[:1] == ("sampler",) and "step_size" in loc:
+        step = values["sampler"].get("step_size")
+        wanted = "PolynomialConfig" if isinstance(step, dict) else "constrained-float"
+        if isinstance(step, str):
+            wanted = "literal['auto']"
+        return wanted not in (str(part) for part in loc)
+    return False
+
+
+def _yaml_path(loc: tuple, values: dict) -> list:
+    """pydantic's location without the names of union alternatives."""
+    out: list = []
+    place: Any = values
+    for part in loc:
+        named = part in _ALTERNATIVES or str(part) in ("constrained-float", "literal['auto']", "float")
+        if named and not (isinstance(place, dict) and part in place):
+            continue
+        out.append(part)
+        place = place.get(part) if isinstance(place, dict) else None
+    return out
+
+
+def _known_keys(loc: tuple, values: dict) -> list[str]:
+    """Keys allowed beside the unknown one."""
+    model: Any = Config
+    for part in loc[:-1]:
+        if part in _ALTERNATIVES:
+            model = _ALTERNATIVES[part]
+            continue
+        field = model.model_fields.get(part)
+        annotation = getattr(field, "annotation", None)
+        for candidate in getattr(annotation, "__args__", (annotation,)):
+            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+                model = candidate
+                break
+    return list(model.model_fields)
