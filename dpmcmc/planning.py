@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from dpmcmc.privacy import CalibrationError, Full, Guarantee, Poisson, UnsupportedCombination, calibrate
+from dpmcmc import plan_text
+from dpmcmc.privacy import CalibrationError, Full, Guarantee, UnsupportedCombination, calibrate
 from dpmcmc.privacy.accounting import ACCOUNTANTS, ADJACENCIES, RELEASES
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.calibration import CALIBRATORS, closed_form
@@ -199,93 +200,7 @@ class Plan:
 
     def lines(self, secret: bool = True) -> list[tuple[str, str]]:
         """(label, sentence) pairs that describe the plan to a person; ``secret`` as in :meth:`to_json`."""
-        rate = self.sampling.rate(self.num_records)
-        batch = f"all {self.num_records:,} records"
-        if rate < 1:
-            about = "about " if isinstance(self.sampling, Poisson) else ""
-            batch = (
-                f"{self.sampling.scheme}, {about}{self.batch_size:g} of {self.num_records:,} records (rate {rate:.4g})"
-            )
-        out = [
-            ("target", repr(self.target)),
-            ("sampler", repr(self.sampler)),
-            ("sampling", batch),
-            (
-                "steps",
-                f"{self.steps:,} ({self.steps * rate:.1f} passes) x {self.chains} chain{'s' * (self.chains > 1)}, "
-                f"{self.num_draws:,} draw{'s' * (self.num_draws != 1)} each after {self.burn_in:,} steps, "
-                f"one in {self.thin}",
-            ),
-        ]
-        low, high = float(self.temperatures.min()), float(self.temperatures.max())
-        heat = f"{low:.3g}" if high <= low * 1.001 else f"{low:.3g} to {high:.3g}"
-        if self.privacy is None or self.guarantee is None or self.noise_multipliers is None:
-            out += [("privacy", "none: plain SG-MCMC, no guarantee"), ("temperature", heat)]
-            return out
-        z = self.noise_multipliers
-        spread = f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
-        out += [
-            (
-                "guarantee",
-                str(self.guarantee)
-                if secret
-                else f"NONE: insecure_noise_seed makes the noise known (secret noise would give {self.guarantee})",
-            ),
-            ("noise", f"multiplier {spread} (noise std on the clipped sum / clip {self.privacy.clip:g})"),
-            ("thesis", self._thesis_line()),
-            ("free", self._free_line()),
-            ("temperature", self._temperature_line(heat, high)),
-            ("time", self._time_line()),
-        ]
-        return out
-
-    def _thesis_line(self) -> str:
-        needed, failed = self.thesis_multiplier
-        if needed is None:
-            return "Wang's formula takes a target epsilon, and this plan has none"
-        assert self.noise_multipliers is not None
-        assert self.privacy is not None
-        ratio = needed / float(self.noise_multipliers.min())
-        line = f"Wang's formula (constant corrected) would need a multiplier of {needed:.4g}, {ratio:.3g} times as much"
-        if isinstance(self.sampling, Poisson) and self.sampling.rate(self.num_records) < 1:
-            line += ", with batches of fixed size (it is not proved for Poisson ones)"
-        if self.privacy.adjacency != "replace_one":
-            line += ", under replace_one (it has no other adjacency)"
-        return line if failed is None else f"{line}, and does not apply: {failed}"
-
-    def _free_line(self) -> str:
-        if self.free_fraction == 1:
-            return "privacy is free: the sampler's own noise is enough at every step"
-        if self.free_fraction == 0:
-            return "privacy is not free: every step adds noise beyond the sampler's own"
-        return f"privacy is free on {100 * self.free_fraction:.0f} % of the steps"
-
-    def _temperature_line(self, heat: str, high: float) -> str:
-        wanted = self.sampler.temperature
-        line = (
-            f"{heat}, as asked"
-            if high <= wanted * 1.001
-            else f"{heat} where {wanted:g} was asked: privacy is paid with heat, so a chain that has mixed is wider "
-            "than the posterior"
-        )
-        if self.sampling.rate(self.num_records) < 1:
-            line += "; the noise of minibatches comes on top"
-        return line
-
-    def _time_line(self) -> str:
-        bought, used = self.private_time, self.time
-        assert bought is not None
-        whose = " each chain" if self.chains > 1 else ""
-        line = f"the budget buys{whose} {bought:.3g} at temperature 1 (full batches); this run takes {used:.3g}"
-        precision = getattr(self.target, "prior_precision", None)
-        if precision:
-            line += (
-                f"; in relaxation times of directions left to the prior: {bought * precision:.3g} bought, "
-                f"{used * precision:.3g} taken"
-            )
-            if used * precision < 3:
-                line += ". Fewer than 3: such directions have not mixed, and the draws are not a posterior there"
-        return line
+        return plan_text.lines(self, secret)
 
 
 def plan(

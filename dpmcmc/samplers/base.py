@@ -26,7 +26,7 @@ PROTOCOL = ("queries", "temperature", "bind", "noise_std", "init", "step", "temp
 
 @runtime_checkable
 class Sampler(Protocol):
-    """A frozen dataclass of hyper-parameters with these methods.
+    """A frozen, hashable dataclass of hyper-parameters (a static pytree) with these methods.
 
     Two more are optional. ``unresolved`` (property) and ``with_noise(noise_std) -> Sampler`` let the plan solve a
     setting for the noise that privacy needs; ``check(noise_std, t)`` may raise ValueError on a plan whose noise

@@ -33,6 +33,7 @@ class SGLDInfo(NamedTuple):
     temperature: jax.Array
 
 
+@jax.tree_util.register_static
 @dataclass(frozen=True)
 class SGLD(SteppedSampler):
     """SGLD; see :class:`SteppedSampler` for its arguments. T = 0 without privacy is SGD."""
