@@ -13,10 +13,12 @@ from dpmcmc.engine import DivergedError, sample
 from dpmcmc.planning import Plan, Privacy, plan
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, SecretKey
 from dpmcmc.result import Result
-from dpmcmc.samplers import SGLD
+from dpmcmc.samplers import SGHMC, SGLD, SGNHT
 
 __all__ = [
+    "SGHMC",
     "SGLD",
+    "SGNHT",
     "DivergedError",
     "FixedSize",
     "Full",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from dpmcmc import data as data_room
 from dpmcmc.data import DataSpec
@@ -86,15 +86,37 @@ class PolynomialConfig(_Model):
     gamma: float = Field(0.55, ge=0, description="Decay.")
 
 
-class SGLDConfig(_Model):
-    """Stochastic-gradient Langevin dynamics."""
-
-    name: Literal["sgld"]
+class _SteppedConfig(_Model):
     step_size: Annotated[float, Field(gt=0)] | Literal["auto"] | PolynomialConfig = Field(
         description="Learning rate on the MEAN loss (the step on the full potential is step_size / N); auto: the "
         "largest constant step at which the private run keeps its temperature."
     )
     temperature: float = Field(1.0, ge=0, description="Posterior temperature; 1 is the posterior.")
+
+
+class SGLDConfig(_SteppedConfig):
+    """Stochastic-gradient Langevin dynamics."""
+
+    name: Literal["sgld"]
+
+
+class SGHMCConfig(_SteppedConfig):
+    """Stochastic-gradient Hamiltonian Monte Carlo."""
+
+    name: Literal["sghmc"]
+    friction: Annotated[float, Field(gt=0, le=1)] | Literal["matched"] = Field(
+        0.1, description="Fraction of momentum lost per step; matched: to the noise privacy needs, at temperature T."
+    )
+    minibatch_variance: float = Field(
+        0.0, ge=0, description="PUBLIC estimate of the variance minibatching adds to a gradient coordinate."
+    )
+
+
+class SGNHTConfig(_SteppedConfig):
+    """Stochastic-gradient Nosé–Hoover thermostat."""
+
+    name: Literal["sgnht"]
+    friction: float = Field(0.1, gt=0, le=1, description="Friction whose noise the dynamics injects of its own.")
 
 
 class PoissonConfig(_Model):
@@ -150,13 +172,32 @@ class RunConfig(_Model):
         return self
 
 
+def _registered_or_custom(value: Any) -> str | None:
+    """Which model a target or sampler section is read with: its name, or ``custom`` for module:attribute."""
+    name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
+    if not isinstance(name, str):
+        return None
+    return "custom" if ":" in name else name
+
+
+_Custom = Annotated[CustomConfig, Tag("custom")]
+
+
 class Config(_Model):
     """A whole configuration file."""
 
     name: str = Field(pattern=r"^[\w.-]+$", description="Names the run folder.")
     data: DataConfig
-    target: LogisticRegressionConfig | CustomConfig
-    sampler: SGLDConfig | CustomConfig
+    target: Annotated[
+        Annotated[LogisticRegressionConfig, Tag("logistic_regression")] | _Custom, Discriminator(_registered_or_custom)
+    ]
+    sampler: Annotated[
+        Annotated[SGLDConfig, Tag("sgld")]
+        | Annotated[SGHMCConfig, Tag("sghmc")]
+        | Annotated[SGNHTConfig, Tag("sgnht")]
+        | _Custom,
+        Discriminator(_registered_or_custom),
+    ]
     sampling: Annotated[PoissonConfig | FixedSizeConfig | FullConfig, Field(discriminator="scheme")]
     privacy: PrivacyConfig | None = Field(description="null: plain SG-MCMC, no guarantee.")
     run: RunConfig
@@ -304,10 +345,10 @@ def _sampler(config: Config, spec: DataSpec) -> Any:
         if missing:
             raise ConfigError(f"sampler.name: {chosen.name} lacks {', '.join(missing)} of the Sampler protocol.")
         return sampler
-    step_size: Any = chosen.step_size
-    if isinstance(step_size, PolynomialConfig):
-        step_size = SCHEDULES[step_size.schedule](a=step_size.a, b=step_size.b, gamma=step_size.gamma)
-    return SAMPLERS[chosen.name](step_size=step_size, temperature=chosen.temperature)
+    values = {key: getattr(chosen, key) for key in type(chosen).model_fields if key != "name"}
+    if isinstance(chosen.step_size, PolynomialConfig):
+        values["step_size"] = SCHEDULES[chosen.step_size.schedule](**chosen.step_size.model_dump(exclude={"schedule"}))
+    return SAMPLERS[chosen.name](**values)
 
 
 def _custom(section: str, chosen: CustomConfig) -> Any:

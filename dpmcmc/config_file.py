@@ -20,8 +20,12 @@ from dpmcmc.config import (
     LogisticRegressionConfig,
     PoissonConfig,
     PolynomialConfig,
+    SGHMCConfig,
     SGLDConfig,
+    SGNHTConfig,
 )
+from dpmcmc.samplers import SAMPLERS
+from dpmcmc.targets import TARGETS
 
 
 class _Loader(yaml.SafeLoader):
@@ -127,33 +131,13 @@ def _apply(values: dict, override: str) -> None:
     place[parts[-1]] = value
 
 
-def _sentence(error: pydantic.ValidationError, values: dict) -> str:
-    """The most telling of pydantic's errors as one sentence with its YAML path."""
-    errors = error.errors(include_url=False)
-    # A union reports every alternative; prefer those of the alternative the file chose.
-    chosen = [e for e in errors if not _foreign(e["loc"], values)] or errors
-    first = chosen[0]
-    path = ".".join(str(p) for p in _yaml_path(first["loc"], values)) or "the file"
-    kind, message, given = first["type"], first["msg"], first.get("input")
-    if kind == "extra_forbidden":
-        known = _known_keys(first["loc"], values)
-        hint = f"; known keys: {', '.join(known)}" if known else ""
-        text = f"{path}: unknown key{hint}."
-    elif kind == "missing":
-        text = f"{path}: this key is required."
-    elif kind in ("union_tag_not_found", "union_tag_invalid"):
-        text = f"{path}: {message[0].lower()}{message[1:]}."
-    else:
-        message = re.sub(r"^(Value error|Assertion failed), ", "", message)
-        text = f"{path}: {message[0].lower()}{message[1:]}, got {given!r}."
-    more = len({tuple(_yaml_path(e["loc"], values)) for e in chosen}) - 1
-    return text if more < 1 else f"{text} ({more} more problem{'s' * (more > 1)} after this one.)"
-
-
-_ALTERNATIVES = {
-    "LogisticRegressionConfig": LogisticRegressionConfig,
-    "SGLDConfig": SGLDConfig,
-    "CustomConfig": CustomConfig,
+#: Models by the name a union knows them under; such names stand in pydantic's locations but not in the YAML.
+_MODELS: dict[str, type[BaseModel]] = {
+    "logistic_regression": LogisticRegressionConfig,
+    "sgld": SGLDConfig,
+    "sghmc": SGHMCConfig,
+    "sgnht": SGNHTConfig,
+    "custom": CustomConfig,
     "PolynomialConfig": PolynomialConfig,
     "poisson": PoissonConfig,
     "fixed_size": FixedSizeConfig,
@@ -161,42 +145,67 @@ _ALTERNATIVES = {
 }
 
 
-def _foreign(loc: tuple, values: dict) -> bool:
-    """Whether an error belongs to a union alternative that the file did not mean."""
-    name = values.get(loc[0], {}).get("name") if loc and isinstance(values.get(loc[0]), dict) else None
-    custom = isinstance(name, str) and ":" in name
-    if "CustomConfig" in loc:
-        return not custom
-    if custom and len(loc) > 1 and loc[1] in ("LogisticRegressionConfig", "SGLDConfig"):
-        return True
-    if len(loc) > 2 and loc[:1] == ("sampler",) and "step_size" in loc:
-        step = values["sampler"].get("step_size")
-        wanted = "PolynomialConfig" if isinstance(step, dict) else "constrained-float"
-        if isinstance(step, str):
-            wanted = "literal['auto']"
-        return wanted not in (str(part) for part in loc)
-    return False
+def _sentence(error: pydantic.ValidationError, values: dict) -> str:
+    """The most telling of pydantic's errors as one sentence with its YAML path."""
+    errors = [_plain(e, values) for e in error.errors(include_url=False)]
+    # Alternatives of one value (a number, auto, a schedule) report one error each; a mapping means the schedule.
+    best = max(errors, key=lambda e: len(e[0]))
+    first = best if errors[0][0] == best[0][: len(errors[0][0])] else errors[0]
+    path, text = ".".join(first[0]) or "the file", first[1]
+    same = [e[1] for e in errors if e[0] == first[0] and e[1] != text]
+    if same and "unknown key" not in text:
+        text = " or ".join(dict.fromkeys([text, *same]))
+    given = "" if first[2] is _NOTHING else f", got {first[2]!r}"
+    more = len({tuple(e[0]) for e in errors if e[0][: len(first[0])] != first[0] and first[0][: len(e[0])] != e[0]})
+    return f"{path}: {text}{given}." + (f" ({more} more problem{'s' * (more > 1)} after this one.)" if more else "")
 
 
-def _yaml_path(loc: tuple, values: dict) -> list:
+_NOTHING = object()
+
+
+def _plain(error: Any, values: dict) -> tuple[list[str], str, Any]:
+    """(YAML path, what is wrong, the offending value) of one pydantic error."""
+    path = _yaml_path(error["loc"], values)
+    kind, message = error["type"], re.sub(r"^(Value error|Assertion failed), ", "", error["msg"])
+    message = message[0].lower() + message[1:]
+    if kind == "extra_forbidden":
+        known = _known_keys(error["loc"])
+        return path, "unknown key" + (f"; known keys: {', '.join(known)}" if known else ""), _NOTHING
+    if kind == "missing":
+        return path, "this key is required", _NOTHING
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        field = "scheme" if path == ["sampling"] else "name"
+        section = values.get(path[0]) if path else None
+        given = section.get(field, _NOTHING) if isinstance(section, dict) else section
+        registered = {"target": ", ".join(TARGETS), "sampler": ", ".join(SAMPLERS)}
+        names = (
+            f"{registered[path[0]]} or your own module:attribute"
+            if path[0] in registered
+            else "poisson, fixed_size, full"
+        )
+        return [*path, field], f"must be one of {names}", given
+    return path, message, error.get("input")
+
+
+def _yaml_path(loc: tuple, values: dict) -> list[str]:
     """pydantic's location without the names of union alternatives."""
-    out: list = []
+    out: list[str] = []
     place: Any = values
     for part in loc:
-        named = part in _ALTERNATIVES or str(part) in ("constrained-float", "literal['auto']", "float")
+        named = part in _MODELS or str(part) in ("constrained-float", "float") or str(part).startswith("literal[")
         if named and not (isinstance(place, dict) and part in place):
             continue
-        out.append(part)
+        out.append(str(part))
         place = place.get(part) if isinstance(place, dict) else None
     return out
 
 
-def _known_keys(loc: tuple, values: dict) -> list[str]:
+def _known_keys(loc: tuple) -> list[str]:
     """Keys allowed beside the unknown one."""
     model: Any = Config
     for part in loc[:-1]:
-        if part in _ALTERNATIVES:
-            model = _ALTERNATIVES[part]
+        if part in _MODELS:
+            model = _MODELS[part]
             continue
         field = model.model_fields.get(part)
         annotation = getattr(field, "annotation", None)

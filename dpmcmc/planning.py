@@ -262,11 +262,13 @@ def plan(
     }
     if privacy is None:
         if getattr(bound, "unresolved", False):
-            raise ValueError("step_size auto is solved from the privacy target; give a number when privacy is None")
+            raise ValueError("step_size auto and friction matched are solved from a privacy target; give numbers here")
+        noise_std = _round_up(_own_noise(bound, steps))
+        _check_dynamics(bound, noise_std)
         return Plan(
             **common,
             sampler=bound,
-            noise_std=_round_up(_own_noise(bound, steps)),
+            noise_std=noise_std,
             noise_multipliers=None,
             required_multiplier=0.0,
             guarantee=None,
@@ -278,7 +280,9 @@ def plan(
     unit = b / (num_records * privacy.clip)
     if getattr(bound, "unresolved", False):
         if privacy.calibrator == "free":
-            raise ValueError("step_size auto needs a target: use calibrator numeric with an epsilon")
+            raise ValueError(
+                "step_size auto and friction matched need a target: use calibrator numeric with an epsilon"
+            )
         alone = _calibrated(privacy, steps, sampling, num_records, chains, np.zeros(steps))
         bound = bound.with_noise(alone / unit * (1 + 1e-9))  # type: ignore[attr-defined]
     own = _own_noise(bound, steps)
@@ -296,8 +300,7 @@ def plan(
             f"epsilon {guarantee.epsilon:.6g} where {privacy.epsilon:g} was asked. The thesis's formula is proved by "
             "accountant advanced; use that one, or calibrator numeric"
         )
-    if hasattr(bound, "check"):
-        bound.check(noise_std.astype(np.float64), np.arange(steps, dtype=np.float64))
+    _check_dynamics(bound, noise_std)
     return Plan(
         **common,
         sampler=bound,
@@ -319,6 +322,12 @@ def _own_noise(sampler: Sampler, steps: int) -> np.ndarray:
     if not np.all(np.isfinite(own)):
         raise ValueError("step_size: the schedule must be positive and finite at every step of the run")
     return own
+
+
+def _check_dynamics(sampler: Sampler, noise_std: np.ndarray) -> None:
+    check = getattr(sampler, "check", None)
+    if check is not None:
+        check(noise_std.astype(np.float64), np.arange(len(noise_std), dtype=np.float64))
 
 
 def _charged(

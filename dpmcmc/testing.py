@@ -119,7 +119,8 @@ def check_sampler(sampler: Any, num_records: int = 1000, seed: int = 0) -> None:
     if bound.temperature > 0:
         # η over the friction: the time in which a direction of curvature w relaxes is 1/w for every sampler.
         eta = float(np.asarray(bound.time_at(np.full(1, host), np.arange(1.0))).ravel()[0])
-        curvature = np.geomspace(0.02, 0.04, 3) / eta
+        # 32 coordinates, so that a thermostat shared by them is within its validity region.
+        curvature = np.geomspace(0.02, 0.04, 32) / eta
         check_stationary_variance(
             bound,
             curvature,

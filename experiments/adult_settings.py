@@ -42,22 +42,32 @@ def judge(target: Any, plan: dpmcmc.Plan, data: dict, held_out: dict, runs: int)
     return np.array(out)
 
 
+def sampler(step_size: float | str, friction: float) -> Any:
+    """SGLD for friction 0, else SGHMC."""
+    return dpmcmc.SGLD(step_size) if friction == 0 else dpmcmc.SGHMC(step_size, friction=friction)
+
+
 def choose(arguments: argparse.Namespace) -> None:
     """Print the grid, best last."""
     data, held_out = split()
     n = len(data["y"])
     rows = []
     grid = itertools.product(
-        arguments.steps, arguments.clip, arguments.step_size, arguments.prior_scale, arguments.batch
+        arguments.steps,
+        arguments.clip,
+        arguments.step_size,
+        arguments.prior_scale,
+        arguments.batch,
+        arguments.friction,
     )
-    for steps, clip, step_size, prior_scale, batch in grid:
+    for steps, clip, step_size, prior_scale, batch, friction in grid:
         target = bind(dpmcmc.targets.LogisticRegression(prior_scale), jax.tree.map(lambda leaf: leaf[0], data))
         sampling = dpmcmc.Full() if batch == 0 else dpmcmc.Poisson(batch)
         burn_in = int(steps * arguments.burn_in)
         plan = dpmcmc.plan(
             target,
             num_records=n,
-            sampler=dpmcmc.SGLD("auto" if step_size == 0 else step_size),
+            sampler=sampler("auto" if step_size == 0 else step_size, friction),
             sampling=sampling,
             steps=steps,
             burn_in=burn_in,
@@ -69,6 +79,7 @@ def choose(arguments: argparse.Namespace) -> None:
             float(accuracy.mean()),
             float(accuracy.std()),
             f"steps {steps} clip {clip} step_size {plan.sampler.step_size:.3g} prior {prior_scale} batch {batch} "
+            f"friction {friction:g} "
             f"T {plan.temperatures.max():.3g} time {plan.time:.3g}",
         )
         rows.append(row)
@@ -118,6 +129,7 @@ def main() -> None:
     grid.add_argument("--step-size", type=float, nargs="+", default=[16.0, 32.0, 64.0], help="0 means auto")
     grid.add_argument("--prior-scale", type=float, nargs="+", default=[1.0])
     grid.add_argument("--batch", type=float, nargs="+", default=[0], help="expected batch size; 0 means all")
+    grid.add_argument("--friction", type=float, nargs="+", default=[0.0], help="of SGHMC; 0 means SGLD")
     grid.add_argument("--burn-in", type=float, default=0.5)
     grid.add_argument("--runs", type=int, default=3)
     figures = commands.add_parser("report")

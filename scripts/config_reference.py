@@ -20,7 +20,13 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "config.md"
 SECTIONS = {
     "data": [config.DataConfig],
     "target": [config.LogisticRegressionConfig, config.CustomConfig],
-    "sampler": [config.SGLDConfig, config.PolynomialConfig, config.CustomConfig],
+    "sampler": [
+        config.SGLDConfig,
+        config.SGHMCConfig,
+        config.SGNHTConfig,
+        config.PolynomialConfig,
+        config.CustomConfig,
+    ],
     "sampling": [config.PoissonConfig, config.FixedSizeConfig, config.FullConfig],
     "privacy": [config.PrivacyConfig],
     "run": [config.RunConfig],

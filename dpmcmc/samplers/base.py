@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.privacy import randomness
 from dpmcmc.privacy.query import PrivateGradient
 from dpmcmc.samplers.schedules import StepSize, evaluate
 
@@ -118,3 +119,17 @@ class SteppedSampler:
 def tree_norm(tree: Any) -> jax.Array:
     """l2 norm of a whole pytree, ()."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
+
+
+def check_friction(friction: Any) -> None:
+    """Raise ValueError unless friction is a number in (0, 1]."""
+    if isinstance(friction, (str, bool)) or not 0 < friction <= 1:
+        raise ValueError(f"friction must be a number in (0, 1], got {friction!r}")
+
+
+def thermal_velocity(key: jax.Array, like: Any, variance: Any) -> Any:
+    """Independent normals of this variance, shaped like a pytree."""
+    leaves, structure = jax.tree.flatten(like)
+    flat = randomness.normal(key, (sum(leaf.size for leaf in leaves),)) * jnp.sqrt(variance).astype(jnp.float32)
+    parts = jnp.split(flat, np.cumsum([leaf.size for leaf in leaves])[:-1].tolist())
+    return jax.tree.unflatten(structure, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)])

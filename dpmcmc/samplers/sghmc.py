@@ -1,0 +1,134 @@
+r"""Stochastic-gradient Hamiltonian Monte Carlo (Chen, Fox and Guestrin 2014; DP-SGHMC: Wang, thesis (3.4)).
+
+    v' = (1 − a) v − η_t (∇U(θ) + s_t Z),   θ' = θ + v',     s_t = √(2(a − b̂)T/η_t),     b̂ = η_t V̂/(2T)
+
+a in (0, 1] is the fraction of momentum lost per step; V̂ is a PUBLIC estimate of the variance that minibatching
+adds to a coordinate of the gradient (never of noise that privacy counts, and never a reason for a smaller ε). The
+position moves with the NEW momentum: with the old one, as the thesis prints it and common implementations do, the
+variance is inflated by a/(a − ηw) and the chain diverges once ηw >= a.
+
+Exact on a quadratic of curvature w (V̂ = 0), from the moment equations of the recursion:
+
+    Var[θ] = (T/w) / (1 − ηw/(4 − 2a)),      (1 − a/2) E[v²]/η = w Var[θ].
+
+With noise s_t the temperature is η_t(s_t² + V̂)/(2a). Where privacy asks for more than the dynamics' own noise the chain
+runs hot, unless ``friction="matched"``: then a = η(s² + V̂)/(2T), so that the noise privacy needs keeps T.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmcmc.privacy.query import PrivateGradient
+from dpmcmc.samplers.base import SteppedSampler, check_friction, thermal_velocity, tree_norm
+
+
+class SGHMCState(NamedTuple):
+    """Position and momentum, in units of a step."""
+
+    position: Any
+    velocity: Any
+
+
+class SGHMCInfo(NamedTuple):
+    """Per step: ``gradient_norm`` of the noisy gradient and the ``temperature`` its noise keeps."""
+
+    gradient_norm: jax.Array
+    temperature: jax.Array
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class SGHMC(SteppedSampler):
+    """SGHMC; see :class:`SteppedSampler` for step_size, temperature and num_records.
+
+    Args:
+        friction: a in (0, 1], or ``"matched"`` to the noise that privacy needs.
+        minibatch_variance: V̂ >= 0, public, in squared gradient units of the full potential.
+
+    Raises:
+        ValueError: outside these, or matched friction with step_size auto.
+    """
+
+    friction: float | str = 0.1
+    minibatch_variance: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.friction == "matched":
+            if not isinstance(self.step_size, (int, float)) or self.temperature == 0:
+                raise ValueError("friction matched needs a number for step_size and temperature > 0")
+        else:
+            check_friction(self.friction)
+        if not (self.minibatch_variance >= 0 and np.isfinite(self.minibatch_variance)):
+            raise ValueError(f"minibatch_variance must be a finite number >= 0, got {self.minibatch_variance}")
+
+    @property
+    def unresolved(self) -> bool:
+        """Whether a setting waits for the noise that privacy needs."""
+        return super().unresolved or self.friction == "matched"
+
+    @property
+    def loss(self) -> float:
+        """a, once it is a number."""
+        if isinstance(self.friction, str):
+            raise ValueError("friction matched is solved from the privacy target: plan it with one")
+        return self.friction
+
+    def with_noise(self, noise_std: float) -> SGHMC:
+        """Solve ``step_size: auto`` (η = 2aT/(s² + V̂)) or ``friction: matched`` (a = η(s² + V̂)/(2T))."""
+        variance = noise_std**2 + self.minibatch_variance
+        if self.step_size == "auto":
+            return self.with_eta(2 * self.loss * self.temperature / variance)
+        friction = self.eta(0) * variance / (2 * self.temperature)
+        if friction > 1:
+            assert self.num_records is not None
+            largest = self.num_records * 2 * self.temperature / variance
+            raise ValueError(
+                f"friction matched to the noise privacy needs would be {friction:.3g}, beyond 1: "
+                f"take step_size at most {largest:.3g}"
+            )
+        return dataclasses.replace(self, friction=friction)
+
+    def noise_std(self, t: Any) -> Any:
+        """s_t = √(2(a − b̂)T/η_t), in gradient units; :meth:`check` refuses b̂ > a."""
+        own = 2 * self.loss * self.temperature / self.eta(t) - self.minibatch_variance
+        return (own * (own > 0)) ** 0.5
+
+    def check(self, noise_std: Any, t: Any) -> None:
+        """Raise ValueError where the public estimate of minibatch noise exceeds the friction."""
+        if self.temperature > 0:
+            estimate = np.max(self.eta(t) * self.minibatch_variance / (2 * self.temperature))
+            if estimate > self.loss:
+                raise ValueError(
+                    f"minibatch_variance amounts to b̂ = {estimate:.3g}, more than friction {self.loss:g}: raise the "
+                    "friction or lower step_size"
+                )
+
+    def temperature_at(self, noise_std: Any, t: Any) -> Any:
+        """η_t(s² + V̂)/(2a)."""
+        return self.eta(t) * (noise_std**2 + self.minibatch_variance) / (2 * self.loss)
+
+    def time_at(self, noise_std: Any, t: Any) -> Any:
+        """η_t/a."""
+        return self.eta(t) / self.loss
+
+    def init(self, key: jax.Array, position: Any) -> SGHMCState:
+        """State at ``position`` with a velocity of variance ηT."""
+        return SGHMCState(position, thermal_velocity(key, position, self.eta(0) * self.temperature))
+
+    def step(
+        self, key: jax.Array, state: SGHMCState, gradient: PrivateGradient, t: jax.Array
+    ) -> tuple[SGHMCState, SGHMCInfo]:
+        """v' = (1 − a)v − η_t g̃, θ' = θ + v'."""
+        eta, keep = self.eta(t), 1 - self.loss
+        velocity = jax.tree.map(lambda v, g: keep * v - eta * g, state.velocity, gradient.value)
+        position = jax.tree.map(jnp.add, state.position, velocity)
+        info = SGHMCInfo(tree_norm(gradient.value), self.temperature_at(gradient.noise_std, t))
+        return SGHMCState(position, velocity), info

@@ -1,0 +1,187 @@
+"""SGHMC and SGNHT keep their laws over friction x step x temperature x dimension x leaves, on correct variance."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import dpmcmc
+from dpmcmc.privacy.query import PrivateGradient
+from dpmcmc.testing import check_sampler, check_stationary_variance, gaussian_chain
+
+N = 1000
+
+
+def sghmc_law(eta, a, temperature):
+    return lambda w: (temperature / w) / (1 - eta * w / (4 - 2 * a))
+
+
+def curvatures(d, condition=100.0):
+    return 40.0 * np.geomspace(1 / condition, 1.0, d) if d > 1 else np.array([40.0])
+
+
+@pytest.mark.parametrize("temperature", [0.25, 1.0])
+@pytest.mark.parametrize("d", [1, 16])
+@pytest.mark.parametrize("a", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize("eta_w", [0.02, 0.2])
+def test_sghmc_variance_matches_its_exact_law(eta_w, a, d, temperature):
+    w = curvatures(d, condition=4.0)
+    eta = eta_w / w.max()
+    sampler = dpmcmc.SGHMC(step_size=N * eta, temperature=temperature, friction=a).bind(N)
+    # Relaxation takes about a/(ηw) + 1/a steps, at most 200 here, and chains start in the law: at least 2048·(1 + 3)
+    # independent draws, 4 standard errors of a variance 6.3 %.
+    check_stationary_variance(sampler, w, sghmc_law(eta, a, temperature), tolerance=0.063, steps=1200, chains=2048)
+
+
+def test_sghmc_kinetic_energy_matches_its_law():
+    a, eta, w, chains = 0.3, 0.005, 40.0, 20_000
+    sampler = dpmcmc.SGHMC(step_size=N * eta, friction=a).bind(N)
+    key = jax.random.key(0)
+    state = jax.vmap(sampler.init)(jax.random.split(key, chains), jnp.zeros((chains, 1)))
+    s = jnp.float32(sampler.noise_std(0))
+
+    def step(state, t):
+        noise = dpmcmc.privacy.randomness.normal(jax.random.fold_in(key, t), (chains, 1))
+        gradient = PrivateGradient(state.position * w + s * noise, s)
+        return sampler.step(key, state, gradient, t)[0], None
+
+    state = jax.lax.scan(step, state, jnp.arange(400))[0]
+    kinetic = (1 - a / 2) * float(jnp.mean(state.velocity**2)) / eta
+    wanted = w * sghmc_law(eta, a, 1.0)(w)
+    assert kinetic == pytest.approx(wanted, rel=4 * np.sqrt(2 / chains))
+
+
+def test_old_momentum_order_is_rejected():
+    """Explicit Euler, as printed: variance inflated by a/(a − ηw) and the check must see it."""
+
+    class Euler(dpmcmc.SGHMC):
+        def step(self, key, state, gradient, t):
+            after, info = super().step(key, state, gradient, t)
+            return after._replace(position=jax.tree.map(jnp.add, state.position, state.velocity)), info
+
+    eta, w = 0.005, np.array([10.0, 40.0])
+    sampler = Euler(step_size=N * eta, friction=0.5).bind(N)
+    with pytest.raises(AssertionError, match="off by"):
+        check_stationary_variance(sampler, w, sghmc_law(eta, 0.5, 1.0), tolerance=0.063, steps=1200, chains=1024)
+
+
+@pytest.mark.parametrize("temperature", [0.25, 1.0])
+@pytest.mark.parametrize(("d", "eta_w"), [(16, 0.05), (256, 0.05), (256, 0.2)])
+@pytest.mark.parametrize("a", [0.05, 0.3, 1.0])
+def test_sgnht_keeps_temperature_over_its_validity_region(a, d, eta_w, temperature):
+    w = curvatures(d, condition=4.0)
+    eta = eta_w / w.max()
+    sampler = dpmcmc.SGNHT(step_size=N * eta, temperature=temperature, friction=a).bind(N)
+    samples = gaussian_chain(sampler, w, steps=1600, chains=max(64, 8192 // d), start_std=np.sqrt(temperature / w))
+    # The position's own O(ηw) bias is below ηw/(4 − 2a) of SGHMC; 5 % beyond it.
+    ratio = (samples**2 * w).mean() / temperature
+    assert abs(ratio - 1) < 0.05 + eta_w / (4 - 2 * a) / 2
+
+
+def test_sgnht_absorbs_noise_beyond_its_own_where_sghmc_runs_hot():
+    w, eta = curvatures(64, condition=4.0), 0.001
+    own = dpmcmc.SGNHT(step_size=N * eta, friction=0.1).bind(N)
+    hot = 2.0 * float(own.noise_std(0))
+    cool = gaussian_chain(own, w, steps=1600, chains=128, noise_std=hot, start_std=w**-0.5)
+    assert (cool**2 * w).mean() == pytest.approx(1.0, abs=0.05)
+    other = dpmcmc.SGHMC(step_size=N * eta, friction=0.1).bind(N)
+    warm = gaussian_chain(other, w, steps=1600, chains=128, noise_std=hot, start_std=w**-0.5)
+    assert (
+        (warm**2 * w).mean()
+        == pytest.approx(float(other.temperature_at(hot, 0)), rel=0.06)
+        == pytest.approx(4.0, rel=0.06)
+    )
+
+
+def test_printed_thermostat_is_rejected():
+    """α + v·v/d − η, as printed: the variance comes out low, and the check must see it."""
+
+    class Printed(dpmcmc.SGNHT):
+        def step(self, key, state, gradient, t):
+            after, info = super().step(key, state, gradient, t)
+            kinetic = info.kinetic_temperature * self.eta(t)
+            printed = after.thermostat + kinetic / (1 - info.thermostat / 2) - kinetic
+            return after._replace(thermostat=printed), info
+
+    w = np.full(64, 10.0)
+    sampler = Printed(step_size=N * 0.001, friction=0.3).bind(N)
+    samples = gaussian_chain(sampler, w, steps=2000, chains=128, start_std=w**-0.5)
+    assert (samples**2 * w).mean() < 0.9
+
+
+def test_one_thermostat_for_the_whole_pytree():
+    sampler = dpmcmc.SGNHT(step_size=1.0).bind(N)
+    tree = {"a": jnp.ones(3), "b": {"c": jnp.ones((2, 2))}}
+    flat = jnp.ones(7)
+    states = sampler.init(jax.random.key(0), tree), sampler.init(jax.random.key(0), flat)
+    s = jnp.float32(sampler.noise_std(0))
+    for t in range(3):
+        states = (
+            sampler.step(
+                jax.random.key(1), states[0], PrivateGradient(jax.tree.map(jnp.sin, states[0].position), s), t
+            )[0],
+            sampler.step(jax.random.key(1), states[1], PrivateGradient(jnp.sin(states[1].position), s), t)[0],
+        )
+    assert states[0].thermostat.shape == ()
+    leaves = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(states[0].position)])
+    np.testing.assert_allclose(leaves, states[1].position, rtol=1e-6)
+
+
+def test_sghmc_at_zero_temperature_equals_optax_momentum():
+    a, rate = 0.25, 2.0
+    sampler = dpmcmc.SGHMC(step_size=rate, temperature=0.0, friction=a).bind(N)
+    optimiser = optax.sgd(rate / N, momentum=1 - a)
+    params = jnp.arange(1.0, 4.0)
+    state, opt_state = sampler.init(jax.random.key(0), params), optimiser.init(params)
+    for t in range(6):
+        state, _ = sampler.step(jax.random.key(t), state, PrivateGradient(jnp.sin(state.position), jnp.float32(0)), t)
+        updates, opt_state = optimiser.update(jnp.sin(params), opt_state)
+        params = optax.apply_updates(params, updates)
+    np.testing.assert_allclose(state.position, params, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sampler", [dpmcmc.SGHMC(1.0, friction=0.5), dpmcmc.SGNHT(1.0, friction=0.5)])
+def test_public_check_passes(sampler):
+    check_sampler(sampler)
+
+
+def private(sampler, **changes):
+    settings = {"num_records": 5000, "steps": 100, "privacy": dpmcmc.Privacy(epsilon=1.0, delta=1e-5)}
+    return dpmcmc.plan(dpmcmc.targets.LogisticRegression(), sampler=sampler, **(settings | changes))
+
+
+def test_matched_friction_keeps_temperature_one_on_the_whole_budget():
+    plan = private(dpmcmc.SGHMC(step_size=0.5, friction="matched"))
+    np.testing.assert_allclose(plan.temperatures, 1.0, rtol=1e-5)
+    assert plan.free_fraction == 1.0
+    assert 0.99 < plan.guarantee.epsilon <= 1.0
+    assert 0 < plan.sampler.friction <= 1
+    assert plan.time == pytest.approx(plan.private_time, rel=0.01)
+
+
+def test_thermostat_time_obeys_the_law_of_private_time():
+    plan = private(dpmcmc.SGNHT(step_size=0.5, friction=0.01))
+    np.testing.assert_allclose(plan.temperatures, 1.0)
+    assert plan.free_fraction == 0.0
+    assert plan.time == pytest.approx(plan.private_time, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (dpmcmc.SGHMC(step_size=50.0, friction="matched"), "beyond 1"),
+        (dpmcmc.SGNHT(step_size=50.0), "beyond 1"),
+        (dpmcmc.SGHMC(step_size=1.0, friction=0.1, minibatch_variance=1e6), "more than friction"),
+    ],
+)
+def test_dynamics_that_cannot_take_the_noise_are_refused_at_plan_time(sampler, message):
+    with pytest.raises(ValueError, match=message):
+        private(sampler)
+
+
+@pytest.mark.parametrize("bad", [0.0, -0.1, 1.5, float("nan"), "strong"])
+def test_impossible_friction_is_refused(bad):
+    for kind in (dpmcmc.SGHMC, dpmcmc.SGNHT):
+        with pytest.raises(ValueError, match="friction"):
+            kind(1.0, friction=bad)
