@@ -10,8 +10,8 @@ Every sampler is post-processing of one noisy gradient query::
 
 from dpmcmc import data, privacy, samplers, targets
 from dpmcmc.engine import DivergedError, sample
-from dpmcmc.planning import Plan, Privacy, plan
-from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, SecretKey
+from dpmcmc.planning import Plan, plan
+from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, Privacy, SecretKey
 from dpmcmc.result import Result
 from dpmcmc.samplers import SGHMC, SGLD, SGNHT
 

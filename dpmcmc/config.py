@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 
 from dpmcmc import data as data_room
 from dpmcmc.data import DataSpec
-from dpmcmc.planning import Plan, Privacy, plan
-from dpmcmc.privacy import CalibrationError, FixedSize, Full, Poisson, UnsupportedCombination
+from dpmcmc.planning import Plan, plan
+from dpmcmc.privacy import CalibrationError, FixedSize, Full, Poisson, Privacy, UnsupportedCombination
 from dpmcmc.privacy.subsampling import Sampling
 from dpmcmc.samplers import SAMPLERS, SCHEDULES
 from dpmcmc.samplers.base import PROTOCOL as SAMPLER_PROTOCOL

@@ -15,64 +15,14 @@ import numpy as np
 
 from dpmcmc import plan_text
 from dpmcmc.privacy import CalibrationError, Full, Guarantee, UnsupportedCombination, calibrate
-from dpmcmc.privacy.accounting import ACCOUNTANTS, ADJACENCIES, RELEASES
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.calibration import CALIBRATORS, closed_form
+from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.charging import charge
 from dpmcmc.privacy.fixed_point import fraction_bits
+from dpmcmc.privacy.promise import Privacy
 from dpmcmc.privacy.subsampling import Sampling, expected_batch
 from dpmcmc.samplers.base import GRADIENT, Sampler
 from dpmcmc.targets.base import Target
-
-
-@dataclass(frozen=True)
-class Privacy:
-    """What is promised, and how it is computed.
-
-    Args:
-        epsilon: target ε > 0; None with calibrator ``free``, which reports it instead.
-        delta: target δ in (0, 1); a plan refuses δ >= 1/N.
-        adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
-        release: ``trace``: every iterate may be published.
-        accountant: ``pld`` | ``rdp`` | ``advanced``.
-        calibrator: ``numeric`` | ``closed_form`` | ``free``.
-        clip: C, the l2 norm each record's gradient is clipped to.
-
-    Raises:
-        ValueError: a value outside these.
-    """
-
-    epsilon: float | None = None
-    delta: float = 1e-6
-    adjacency: str = "replace_one"
-    release: str = "trace"
-    accountant: str = "pld"
-    calibrator: str = "numeric"
-    clip: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.calibrator != "free" and self.epsilon is None:
-            raise ValueError(f"calibrator {self.calibrator} needs epsilon; only free reports it instead of taking it")
-        if self.calibrator == "free" and self.epsilon is not None:
-            raise ValueError("calibrator free adds no noise for privacy and reports epsilon: leave epsilon out")
-        if self.epsilon is not None and not (self.epsilon > 0 and math.isfinite(self.epsilon)):
-            raise ValueError(f"epsilon must be a finite number > 0, got {self.epsilon}")
-        if not 0 < self.delta < 1:
-            raise ValueError(f"delta must lie strictly between 0 and 1, got {self.delta}")
-        if not (self.clip > 0 and math.isfinite(self.clip)):
-            raise ValueError(f"clip must be a finite number > 0, got {self.clip}")
-        for name, value, known in (
-            ("adjacency", self.adjacency, ADJACENCIES),
-            ("accountant", self.accountant, tuple(ACCOUNTANTS)),
-            ("calibrator", self.calibrator, CALIBRATORS),
-        ):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
-        if self.release not in RELEASES:
-            raise UnsupportedCombination(
-                f"release {self.release!r} is not available; supported: {', '.join(RELEASES)} "
-                "(every iterate may be published)"
-            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,7 @@ import pytest
 from scipy import stats
 
 from dpmcmc.privacy import randomness
-from dpmcmc.privacy.query import _tree_normal
-from dpmcmc.privacy.randomness import PURPOSES, SecretKey, normal, streams_of
+from dpmcmc.privacy.randomness import PURPOSES, SecretKey, normal, streams_of, tree_normal
 
 DRAWS = 1_000_000
 
@@ -86,7 +85,7 @@ def test_extreme_words_give_finite_far_noise(monkeypatch):
 
 def test_leaves_of_one_pytree_get_different_noise():
     like = {"a": jnp.zeros((4, 3)), "b": jnp.zeros(12), "c": jnp.zeros(())}
-    trees = _tree_normal(jax.random.key(1), like, copies=2)
+    trees = tree_normal(jax.random.key(1), like, copies=2)
     flat = np.concatenate([np.ravel(leaf) for tree in trees for leaf in jax.tree.leaves(tree)])
     assert jax.tree.structure(trees[0]) == jax.tree.structure(like)
     assert len(np.unique(flat)) == 2 * 25

@@ -3,13 +3,14 @@
 ``query``       the only place where records are read
 ``subsampling`` which records a step reads;  ``fixed_point`` exact sums;  ``randomness`` keys and noise
 ``charging``    nominal noise to charged events;  ``accounting`` events to ε;  ``calibration`` ε to noise
-``guarantee``   the result: ε, δ, and the events they are computed from
+``promise``     what is asked for;  ``guarantee`` the result: ε, δ, and the events they are computed from
 """
 
 from dpmcmc.privacy.account import account
 from dpmcmc.privacy.accounting import Event, UnsupportedCombination
 from dpmcmc.privacy.calibration import CalibrationError, calibrate
 from dpmcmc.privacy.guarantee import Guarantee, round_up
+from dpmcmc.privacy.promise import Privacy
 from dpmcmc.privacy.query import GradientQuery, PrivateGradient
 from dpmcmc.privacy.randomness import SecretKey
 from dpmcmc.privacy.subsampling import FixedSize, Full, Poisson
@@ -22,6 +23,7 @@ __all__ = [
     "GradientQuery",
     "Guarantee",
     "Poisson",
+    "Privacy",
     "PrivateGradient",
     "SecretKey",
     "UnsupportedCombination",

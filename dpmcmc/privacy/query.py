@@ -89,7 +89,7 @@ class GradientQuery:
         """
         scale = np.float32(self.num_records / self.batch_size)
         if self.clip is None:
-            noise = _tree_normal(noise_key, params)[0]
+            noise = randomness.tree_normal(noise_key, params)[0]
             total = self.plain_sum(params, records, batch_key)
             likelihood = jax.tree.map(lambda s, n: scale * s + noise_std * n, total, noise)
         else:
@@ -98,7 +98,7 @@ class GradientQuery:
             total = self.clipped_sum(params, records, batch_key)
             # The fine part reaches the bits that the coarse part, a float32, does not (``fixed_point.py``).
             sizes = (1.0, fixed_point.FINE_NOISE)
-            for size, noise in zip(sizes, _tree_normal(noise_key, params, copies=2), strict=True):
+            for size, noise in zip(sizes, randomness.tree_normal(noise_key, params, copies=2), strict=True):
                 total = fixed_point.add_noise(total, jax.tree.map(lambda n, s=size: n * (s * in_grid), noise))
             likelihood = jax.tree.map(lambda s: scale * s, total.to_float(self.clip, self.bits))
         prior = jax.grad(lambda p: -self.target.log_prior(p))(params)
@@ -184,14 +184,3 @@ class GradientQuery:
             return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shape)
 
         return jax.lax.scan(add, zeros(), jnp.arange(blocks, dtype=jnp.int32))[0]
-
-
-def _tree_normal(key: jax.Array, like: Any, copies: int = 1) -> list[Any]:
-    """Standard normals shaped like a pytree, from one draw so that no two leaves or copies share a key."""
-    leaves, structure = jax.tree.flatten(like)
-    sizes = [leaf.size for leaf in leaves] * copies
-    flat = randomness.normal(key, (sum(sizes),))
-    parts = jnp.split(flat, np.cumsum(sizes)[:-1].tolist())
-    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves * copies, strict=True)]
-    each = len(leaves)
-    return [jax.tree.unflatten(structure, shaped[i * each : (i + 1) * each]) for i in range(copies)]

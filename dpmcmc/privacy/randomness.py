@@ -110,3 +110,13 @@ def normal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     angle = turn.astype(jnp.float32) * jnp.float32(2 * np.pi * 2.0**-32)
     both = jnp.stack([radius * jnp.cos(angle), radius * jnp.sin(angle)], axis=-1)
     return both.reshape(-1)[:size].reshape(shape)
+
+
+def tree_normal(key: jax.Array, like: Any, copies: int = 1) -> list[Any]:
+    """Standard normals shaped like a pytree, from one draw so that no two leaves or copies share a key."""
+    leaves, structure = jax.tree.flatten(like)
+    sizes = [leaf.size for leaf in leaves] * copies
+    parts = jnp.split(normal(key, (sum(sizes),)), np.cumsum(sizes)[:-1].tolist())
+    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves * copies, strict=True)]
+    each = len(leaves)
+    return [jax.tree.unflatten(structure, shaped[i * each : (i + 1) * each]) for i in range(copies)]

@@ -129,7 +129,5 @@ def check_friction(friction: Any) -> None:
 
 def thermal_velocity(key: jax.Array, like: Any, variance: Any) -> Any:
     """Independent normals of this variance, shaped like a pytree."""
-    leaves, structure = jax.tree.flatten(like)
-    flat = randomness.normal(key, (sum(leaf.size for leaf in leaves),)) * jnp.sqrt(variance).astype(jnp.float32)
-    parts = jnp.split(flat, np.cumsum([leaf.size for leaf in leaves])[:-1].tolist())
-    return jax.tree.unflatten(structure, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)])
+    std = jnp.sqrt(variance).astype(jnp.float32)
+    return jax.tree.map(lambda z: std * z, randomness.tree_normal(key, like)[0])

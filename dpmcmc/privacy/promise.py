@@ -1,0 +1,59 @@
+"""What a run is asked to promise: the ``privacy:`` section of a configuration."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dpmcmc.privacy.accounting import ACCOUNTANTS, ADJACENCIES, RELEASES, UnsupportedCombination
+from dpmcmc.privacy.calibration import CALIBRATORS
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What is promised, and how it is computed.
+
+    Args:
+        epsilon: target ε > 0; None with calibrator ``free``, which reports it instead.
+        delta: target δ in (0, 1); a plan refuses δ >= 1/N.
+        adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
+        release: ``trace``: every iterate may be published.
+        accountant: ``pld`` | ``rdp`` | ``advanced``.
+        calibrator: ``numeric`` | ``closed_form`` | ``free``.
+        clip: C, the l2 norm each record's gradient is clipped to.
+
+    Raises:
+        ValueError: a value outside these.
+    """
+
+    epsilon: float | None = None
+    delta: float = 1e-6
+    adjacency: str = "replace_one"
+    release: str = "trace"
+    accountant: str = "pld"
+    calibrator: str = "numeric"
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.calibrator != "free" and self.epsilon is None:
+            raise ValueError(f"calibrator {self.calibrator} needs epsilon; only free reports it instead of taking it")
+        if self.calibrator == "free" and self.epsilon is not None:
+            raise ValueError("calibrator free adds no noise for privacy and reports epsilon: leave epsilon out")
+        if self.epsilon is not None and not (self.epsilon > 0 and math.isfinite(self.epsilon)):
+            raise ValueError(f"epsilon must be a finite number > 0, got {self.epsilon}")
+        if not 0 < self.delta < 1:
+            raise ValueError(f"delta must lie strictly between 0 and 1, got {self.delta}")
+        if not (self.clip > 0 and math.isfinite(self.clip)):
+            raise ValueError(f"clip must be a finite number > 0, got {self.clip}")
+        for name, value, known in (
+            ("adjacency", self.adjacency, ADJACENCIES),
+            ("accountant", self.accountant, tuple(ACCOUNTANTS)),
+            ("calibrator", self.calibrator, CALIBRATORS),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+        if self.release not in RELEASES:
+            raise UnsupportedCombination(
+                f"release {self.release!r} is not available; supported: {', '.join(RELEASES)} "
+                "(every iterate may be published)"
+            )
