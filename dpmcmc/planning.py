@@ -17,7 +17,7 @@ from dpmcmc import plan_text
 from dpmcmc.privacy import CalibrationError, Full, Guarantee, UnsupportedCombination, calibrate
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.calibration import closed_form
-from dpmcmc.privacy.charging import charge
+from dpmcmc.privacy.charging import charged_guarantee
 from dpmcmc.privacy.fixed_point import fraction_bits
 from dpmcmc.privacy.promise import Privacy
 from dpmcmc.privacy.subsampling import Sampling, expected_batch
@@ -291,7 +291,7 @@ def _charged(
     if not np.all(np.isfinite(noise_std)):
         raise ValueError("the noise this plan needs overflows float32; use a larger clip or batch")
     noise_multipliers = noise_std.astype(np.float64) * unit
-    charged = charge(
+    guarantee, slots = charged_guarantee(
         noise_multipliers,
         sampling,
         num_records,
@@ -302,14 +302,7 @@ def _charged(
         release=privacy.release,
         epsilon=privacy.epsilon,
     )
-    guarantee = Guarantee.from_events(
-        charged.events,
-        delta=privacy.delta,
-        adjacency=privacy.adjacency,
-        accountant=privacy.accountant,
-        release=privacy.release,
-    )
-    return noise_multipliers, guarantee, charged.slots
+    return noise_multipliers, guarantee, slots
 
 
 def _calibrated(

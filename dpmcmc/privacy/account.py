@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpmcmc.privacy.charging import charge
+from dpmcmc.privacy.charging import charged_guarantee
 from dpmcmc.privacy.guarantee import Guarantee
 from dpmcmc.privacy.subsampling import Sampling
 
@@ -50,7 +50,7 @@ def account(
     z = per_step(noise_multiplier, steps, "noise_multiplier")
     check_run(steps, chains, delta)
     sampling.validate(num_records)
-    charged = charge(
+    return charged_guarantee(
         z,
         sampling,
         num_records,
@@ -59,10 +59,7 @@ def account(
         adjacency=adjacency,
         accountant=accountant,
         release=release,
-    )
-    return Guarantee.from_events(
-        charged.events, delta=delta, adjacency=adjacency, accountant=accountant, release=release
-    )
+    )[0]
 
 
 def per_step(values: float | Sequence[float] | np.ndarray, steps: int, name: str) -> np.ndarray:

@@ -11,12 +11,13 @@ plan, so that they cannot disagree:
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpmcmc.privacy.accounting import Event, accountant_for, query_events
 from dpmcmc.privacy.fixed_point import KAPPA
+from dpmcmc.privacy.guarantee import Guarantee
 from dpmcmc.privacy.subsampling import Poisson, Sampling
 
 #: Largest part of the user's δ that batch overflow may take. Where δ nearly covers the run, ε moves by more than a
@@ -87,3 +88,21 @@ def charge(
     if beta > 0:
         events = (*events, Event("batch_overflow", 0.0, beta, steps))
     return Charge(events, slots)
+
+
+def charged_guarantee(
+    noise_multipliers: np.ndarray,
+    sampling: Sampling,
+    num_records: int,
+    chains: int,
+    *,
+    delta: float,
+    adjacency: str,
+    accountant: str,
+    release: str,
+    epsilon: float | None = None,
+) -> tuple[Guarantee, int]:
+    """(guarantee, batch slots) of a run: :func:`charge`, whose arguments these are, and its accounting."""
+    promise: dict[str, Any] = {"delta": delta, "adjacency": adjacency, "accountant": accountant, "release": release}
+    charged = charge(noise_multipliers, sampling, num_records, chains, epsilon=epsilon, **promise)
+    return Guarantee.from_events(charged.events, **promise), charged.slots

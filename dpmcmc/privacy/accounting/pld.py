@@ -117,14 +117,14 @@ def _composed(parts: tuple[Event, ...], adjacency: str, epsilon: float, delta: f
     """The composed distribution on a grid fit for ε near ``epsilon`` at ``delta``; None where none fits."""
     # Mass that may be sent to infinite loss: 1e-5 of δ over all steps. Rounded so that grids can be shared.
     log_tail = max(-50.0, 5.0 * math.floor(math.log(1e-5 * delta / sum(e.count for e in parts)) / 5))
-    noisy = [e for e in parts if e.mechanism != "gaussian" and e.noise_multiplier >= _SMALLEST_Z]
+    noisy = _noisy(parts)
     return _composed_on(parts, adjacency, _interval(noisy, adjacency, epsilon, log_tail), log_tail)
 
 
 @functools.lru_cache(maxsize=8)
 def _composed_on(parts: tuple[Event, ...], adjacency: str, interval: float, log_tail: float) -> _Composed | None:
     sampled = [e for e in parts if e.mechanism != "gaussian"]
-    noisy = [e for e in sampled if e.noise_multiplier >= _SMALLEST_Z]
+    noisy = _noisy(parts)
     fixed = [
         (loss_distribution.revealed(-math.expm1(e.count * math.log1p(-e.rate))), 1)
         for e in sampled
@@ -146,6 +146,11 @@ def _composed_on(parts: tuple[Event, ...], adjacency: str, interval: float, log_
             return _Composed(tuple(loss_distribution.compose(pieces, interval) for pieces in by_order))
         interval *= 2
     return None
+
+
+def _noisy(parts: tuple[Event, ...]) -> list[Event]:
+    """Sampled steps with noise enough for a grid of their own."""
+    return [e for e in parts if e.mechanism != "gaussian" and e.noise_multiplier >= _SMALLEST_Z]
 
 
 def _interval(noisy: list[Event], adjacency: str, epsilon: float, log_tail: float) -> float:
