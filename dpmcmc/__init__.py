@@ -13,9 +13,10 @@ from dpmcmc.engine import DivergedError, sample
 from dpmcmc.planning import Plan, plan
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, Privacy, SecretKey
 from dpmcmc.result import Result
-from dpmcmc.samplers import SGHMC, SGLD, SGNHT
+from dpmcmc.samplers import SGFS, SGHMC, SGLD, SGNHT
 
 __all__ = [
+    "SGFS",
     "SGHMC",
     "SGLD",
     "SGNHT",

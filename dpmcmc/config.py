@@ -6,6 +6,7 @@ generated from these models.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import math
 import os
@@ -15,15 +16,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
 
 from dpmcmc import data as data_room
+from dpmcmc import schema
 from dpmcmc.data import DataSpec
 from dpmcmc.planning import Plan, plan
 from dpmcmc.privacy import CalibrationError, FixedSize, Full, Poisson, Privacy, UnsupportedCombination
 from dpmcmc.privacy.subsampling import Sampling
-from dpmcmc.samplers import SAMPLERS, SCHEDULES
+from dpmcmc.samplers import SAMPLERS
 from dpmcmc.samplers.base import PROTOCOL as SAMPLER_PROTOCOL
+from dpmcmc.schema import Section
 from dpmcmc.targets import TARGETS
 
 
@@ -35,11 +38,7 @@ class ConfigError(ValueError):
 MOST_STEPS = 20_000_000
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class DataConfig(_Model):
+class DataConfig(Section):
     """Which records. A registered ``name``, or the ``path`` of your own .npz file."""
 
     name: str | None = Field(None, description="adult | abalone | two_normals | breast_cancer.")
@@ -63,13 +62,6 @@ class DataConfig(_Model):
     )
 
 
-class LogisticRegressionConfig(_Model):
-    """Bayesian logistic regression with a Gaussian prior."""
-
-    name: Literal["logistic_regression"]
-    prior_scale: float = Field(1.0, gt=0, description="Prior standard deviation of each coefficient.")
-
-
 class CustomConfig(BaseModel):
     """Your own target or sampler: ``module:attribute``, called with the remaining keys."""
 
@@ -77,69 +69,32 @@ class CustomConfig(BaseModel):
     name: str = Field(pattern=r"^[\w.]+:[\w.]+$", description="``module:attribute``.")
 
 
-class PolynomialConfig(_Model):
-    """step_size_t = a (b + t)^-gamma."""
-
-    schedule: Literal["polynomial"]
-    a: float = Field(gt=0, description="Scale.")
-    b: float = Field(1.0, gt=0, description="Offset, in steps.")
-    gamma: float = Field(0.55, ge=0, description="Decay.")
+#: Sections of the registered targets and samplers, derived from their constructors.
+TARGET_SECTIONS = {name: schema.model(name, constructor) for name, constructor in TARGETS.items()}
+SAMPLER_SECTIONS = {name: schema.model(name, constructor) for name, constructor in SAMPLERS.items()}
 
 
-class _SteppedConfig(_Model):
-    step_size: Annotated[float, Field(gt=0)] | Literal["auto"] | PolynomialConfig = Field(
-        description="Learning rate on the MEAN loss (the step on the full potential is step_size / N); auto: the "
-        "largest constant step at which the private run keeps its temperature."
-    )
-    temperature: float = Field(1.0, ge=0, description="Posterior temperature; 1 is the posterior.")
-
-
-class SGLDConfig(_SteppedConfig):
-    """Stochastic-gradient Langevin dynamics."""
-
-    name: Literal["sgld"]
-
-
-class SGHMCConfig(_SteppedConfig):
-    """Stochastic-gradient Hamiltonian Monte Carlo."""
-
-    name: Literal["sghmc"]
-    friction: Annotated[float, Field(gt=0, le=1)] | Literal["matched"] = Field(
-        0.1, description="Fraction of momentum lost per step; matched: to the noise privacy needs, at temperature T."
-    )
-    minibatch_variance: float = Field(
-        0.0, ge=0, description="PUBLIC estimate of the variance minibatching adds to a gradient coordinate."
-    )
-
-
-class SGNHTConfig(_SteppedConfig):
-    """Stochastic-gradient Nosé–Hoover thermostat."""
-
-    name: Literal["sgnht"]
-    friction: float = Field(0.1, gt=0, le=1, description="Friction whose noise the dynamics injects of its own.")
-
-
-class PoissonConfig(_Model):
+class PoissonConfig(Section):
     """Each record takes part independently."""
 
     scheme: Literal["poisson"]
     batch_size: float = Field(gt=0, description="Expected batch size, a public constant.")
 
 
-class FixedSizeConfig(_Model):
+class FixedSizeConfig(Section):
     """A uniform subset of exactly batch_size records."""
 
     scheme: Literal["fixed_size"]
     batch_size: int = Field(gt=0, description="Batch size.")
 
 
-class FullConfig(_Model):
+class FullConfig(Section):
     """All records in every step."""
 
     scheme: Literal["full"]
 
 
-class PrivacyConfig(_Model):
+class PrivacyConfig(Section):
     """What is promised. Write ``privacy: null`` for plain SG-MCMC without a guarantee."""
 
     epsilon: float | None = Field(None, gt=0, description="Target ε; left out with calibrator free, which reports it.")
@@ -156,7 +111,7 @@ class PrivacyConfig(_Model):
     )
 
 
-class RunConfig(_Model):
+class RunConfig(Section):
     """How long. Give ``passes`` or ``steps``."""
 
     passes: float | None = Field(None, gt=0, description="Passes over the data: steps = ceil(passes·N/b).")
@@ -164,6 +119,12 @@ class RunConfig(_Model):
     chains: int = Field(1, gt=0, le=100_000, description="Independent chains; each is charged.")
     burn_in: float = Field(0.5, ge=0, lt=1, description="Share of the steps before the first kept draw.")
     thin: int = Field(1, gt=0, description="One draw is kept every thin steps.")
+    curvature: float | None = Field(
+        None,
+        gt=0,
+        description="PUBLIC bound on the curvature of the MEAN loss, prior included; a step beyond its limit is "
+        "refused.",
+    )
 
     @model_validator(mode="after")
     def _one_length(self) -> RunConfig:
@@ -180,24 +141,18 @@ def _registered_or_custom(value: Any) -> str | None:
     return "custom" if ":" in name else name
 
 
-_Custom = Annotated[CustomConfig, Tag("custom")]
+_choice = Discriminator(_registered_or_custom)
+_TargetSection: Any = Annotated[schema.tagged({**TARGET_SECTIONS, "custom": CustomConfig}), _choice]
+_SamplerSection: Any = Annotated[schema.tagged({**SAMPLER_SECTIONS, "custom": CustomConfig}), _choice]
 
 
-class Config(_Model):
+class Config(Section):
     """A whole configuration file."""
 
     name: str = Field(pattern=r"^[\w.-]+$", description="Names the run folder.")
     data: DataConfig
-    target: Annotated[
-        Annotated[LogisticRegressionConfig, Tag("logistic_regression")] | _Custom, Discriminator(_registered_or_custom)
-    ]
-    sampler: Annotated[
-        Annotated[SGLDConfig, Tag("sgld")]
-        | Annotated[SGHMCConfig, Tag("sghmc")]
-        | Annotated[SGNHTConfig, Tag("sgnht")]
-        | _Custom,
-        Discriminator(_registered_or_custom),
-    ]
+    target: _TargetSection
+    sampler: _SamplerSection
     sampling: Annotated[PoissonConfig | FixedSizeConfig | FullConfig, Field(discriminator="scheme")]
     privacy: PrivacyConfig | None = Field(description="null: plain SG-MCMC, no guarantee.")
     run: RunConfig
@@ -273,6 +228,7 @@ def make_plan(config: Config) -> Plan:
             burn_in=burn_in,
             thin=config.run.thin,
             privacy=_built("privacy", _privacy, config, spec),
+            curvature=config.run.curvature,
         )
     except (UnsupportedCombination, CalibrationError):
         raise
@@ -286,13 +242,16 @@ def is_secret(config: Config) -> bool:
 
 
 def _built(section: str, make: Callable[[Config, DataSpec], Any], config: Config, spec: DataSpec) -> Any:
-    """A part of the plan; what its constructor refuses is said with the YAML section."""
+    """A part of the plan; what its constructor refuses is said with the YAML path."""
     try:
         return make(config, spec)
     except ConfigError:
         raise
     except ValueError as error:
-        raise ConfigError(f"{section}: {error}.") from None
+        # Constructors name the argument first.
+        named = str(error).split()[0].strip(":,")
+        path = f"{section}.{named}" if hasattr(getattr(config, section), named.split(".")[0]) else section
+        raise ConfigError(f"{path}: {str(error).removeprefix(f'{named}: ')}.") from None
 
 
 def _section(message: str) -> str:
@@ -306,6 +265,8 @@ def _section(message: str) -> str:
         "delta": "privacy.delta",
         "batch_size": "sampling.batch_size",
         "steps": "run.steps",
+        "public_fisher": "sampler.public_fisher",
+        "metric": "sampler.metric",
     }
     found = [(message.index(word), path) for word, path in words.items() if word in message]
     return min(found)[1] if found else "config"
@@ -333,22 +294,25 @@ def _target(config: Config, spec: DataSpec) -> Any:
     chosen = config.target
     if isinstance(chosen, CustomConfig):
         return _custom("target", chosen)
-    bound = spec.row_bound if math.isfinite(spec.row_bound) else None
-    return TARGETS[chosen.name](prior_scale=chosen.prior_scale, num_features=spec.num_features, row_bound=bound)
+    public = {
+        "num_features": spec.num_features,
+        "num_classes": spec.num_classes,
+        "row_bound": spec.row_bound if math.isfinite(spec.row_bound) else None,
+    }
+    constructor: Any = TARGETS[chosen.name]
+    taken = {f.name for f in dataclasses.fields(constructor) if f.kw_only}
+    return constructor(**schema.arguments(chosen), **{key: public[key] for key in taken & public.keys()})
 
 
 def _sampler(config: Config, spec: DataSpec) -> Any:
     chosen = config.sampler
-    if isinstance(chosen, CustomConfig):
-        sampler = _custom("sampler", chosen)
-        missing = [name for name in SAMPLER_PROTOCOL if not hasattr(sampler, name)]
-        if missing:
-            raise ConfigError(f"sampler.name: {chosen.name} lacks {', '.join(missing)} of the Sampler protocol.")
-        return sampler
-    values = {key: getattr(chosen, key) for key in type(chosen).model_fields if key != "name"}
-    if isinstance(chosen.step_size, PolynomialConfig):
-        values["step_size"] = SCHEDULES[chosen.step_size.schedule](**chosen.step_size.model_dump(exclude={"schedule"}))
-    return SAMPLERS[chosen.name](**values)
+    if not isinstance(chosen, CustomConfig):
+        return SAMPLERS[chosen.name](**schema.arguments(chosen))
+    sampler = _custom("sampler", chosen)
+    missing = [name for name in SAMPLER_PROTOCOL if not hasattr(sampler, name)]
+    if missing:
+        raise ConfigError(f"sampler.name: {chosen.name} lacks {', '.join(missing)} of the Sampler protocol.")
+    return sampler
 
 
 def _custom(section: str, chosen: CustomConfig) -> Any:
@@ -364,11 +328,18 @@ def _custom(section: str, chosen: CustomConfig) -> Any:
             f"{section}.name: {chosen.name} cannot be imported ({error}); it is looked for from the current folder."
         ) from None
     try:
-        return factory(**(chosen.model_extra or {}))  # type: ignore[operator]
+        return factory(**{key: _value(value) for key, value in (chosen.model_extra or {}).items()})  # type: ignore[operator]
     except Exception as error:  # a user's code may raise anything
         raise ConfigError(
             f"{section}: {chosen.name} refused the keys {sorted(chosen.model_extra or {})} ({error})."
         ) from None
+
+
+def _value(value: Any) -> Any:
+    """A mapping with the key ``schedule`` is a schedule, in a section of one's own as anywhere."""
+    if isinstance(value, dict) and value.get("schedule") in schema.SCHEDULE_SECTIONS:
+        return schema.schedule(schema.SCHEDULE_SECTIONS[value["schedule"]].model_validate(value))
+    return value
 
 
 def dump(config: Config, folder: Path) -> str:

@@ -11,20 +11,18 @@ import yaml
 from pydantic import BaseModel
 
 from dpmcmc.config import (
+    SAMPLER_SECTIONS,
+    TARGET_SECTIONS,
     Config,
     ConfigError,
     CustomConfig,
     DataConfig,
     FixedSizeConfig,
     FullConfig,
-    LogisticRegressionConfig,
     PoissonConfig,
-    PolynomialConfig,
-    SGHMCConfig,
-    SGLDConfig,
-    SGNHTConfig,
 )
-from dpmcmc.samplers import SAMPLERS
+from dpmcmc.samplers import SAMPLERS, SCHEDULES
+from dpmcmc.schema import SCHEDULE_SECTIONS
 from dpmcmc.targets import TARGETS
 
 
@@ -133,12 +131,10 @@ def _apply(values: dict, override: str) -> None:
 
 #: Models by the name a union knows them under; such names stand in pydantic's locations but not in the YAML.
 _MODELS: dict[str, type[BaseModel]] = {
-    "logistic_regression": LogisticRegressionConfig,
-    "sgld": SGLDConfig,
-    "sghmc": SGHMCConfig,
-    "sgnht": SGNHTConfig,
+    **TARGET_SECTIONS,
+    **SAMPLER_SECTIONS,
+    **SCHEDULE_SECTIONS,
     "custom": CustomConfig,
-    "PolynomialConfig": PolynomialConfig,
     "poisson": PoissonConfig,
     "fixed_size": FixedSizeConfig,
     "full": FullConfig,
@@ -152,9 +148,11 @@ def _sentence(error: pydantic.ValidationError, values: dict) -> str:
     best = max(errors, key=lambda e: len(e[0]))
     first = best if errors[0][0] == best[0][: len(errors[0][0])] else errors[0]
     path, text = ".".join(first[0]) or "the file", first[1]
+    text = text.replace("dictionary or object to extract fields from", "mapping with a schedule")
     same = [e[1] for e in errors if e[0] == first[0] and e[1] != text]
     if same and "unknown key" not in text:
         text = " or ".join(dict.fromkeys([text, *same]))
+    text = text.replace("dictionary or object to extract fields from", "mapping with a schedule")
     given = "" if first[2] is _NOTHING else f", got {first[2]!r}"
     more = len({tuple(e[0]) for e in errors if e[0][: len(first[0])] != first[0] and first[0][: len(e[0])] != e[0]})
     return f"{path}: {text}{given}." + (f" ({more} more problem{'s' * (more > 1)} after this one.)" if more else "")
@@ -174,6 +172,12 @@ def _plain(error: Any, values: dict) -> tuple[list[str], str, Any]:
     if kind == "missing":
         return path, "this key is required", _NOTHING
     if kind in ("union_tag_invalid", "union_tag_not_found"):
+        if path[-1:] == ["step_size"]:
+            return (
+                path,
+                f"a mapping whose schedule is {', '.join(SCHEDULES)}",
+                error["input"],
+            )
         field = "scheme" if path == ["sampling"] else "name"
         section = values.get(path[0]) if path else None
         given = section.get(field, _NOTHING) if isinstance(section, dict) else section
@@ -192,7 +196,12 @@ def _yaml_path(loc: tuple, values: dict) -> list[str]:
     out: list[str] = []
     place: Any = values
     for part in loc:
-        named = part in _MODELS or str(part) in ("constrained-float", "float") or str(part).startswith("literal[")
+        # pydantic numbers the alternatives of a value by their types.
+        named = (
+            part in _MODELS
+            or str(part).startswith(("constrained-", "literal[", "tagged-union[", "list["))
+            or (part in ("float", "int", "str", "bool"))
+        )
         if named and not (isinstance(place, dict) and part in place):
             continue
         out.append(str(part))

@@ -24,6 +24,7 @@ from dpmcmc.planning import Plan
 from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.query import GradientQuery
 from dpmcmc.privacy.randomness import SecretKey, Streams, streams_of
+from dpmcmc.privacy.second_moment import asked
 from dpmcmc.result import Result
 
 #: Most steps in one device call; fewer where the draws of a chunk would not fit ``_CHUNK_BYTES``.
@@ -85,7 +86,7 @@ def sample(
         plan.num_records,
         None if plan.privacy is None else plan.privacy.clip,
         plan.slots,
-        plan.bits,
+        (plan.bits, plan.second_bits),
         plan.batch_size,
         plan.chains,
         width,
@@ -171,12 +172,22 @@ def _compile_cached(
     num_records: int,
     clip: float | None,
     slots: int,
-    bits: int,
+    bits: tuple[int, int],
     batch_size: float,
     chains: int,
     width: int,
 ) -> Any:
-    query = GradientQuery(target, num_records, batch_size, clip, sampling.selector(num_records, slots), bits)
+    query = GradientQuery(
+        target,
+        num_records,
+        batch_size,
+        clip,
+        sampling.selector(num_records, slots),
+        bits[0],
+        second=asked(sampler.queries),
+        second_bits=bits[1],
+        metric=getattr(sampler, "metric", None),
+    )
     chain_ids = jnp.arange(chains)
 
     def step(state: Any, chain: jax.Array, t: jax.Array, noise_std: jax.Array, streams: Streams, records: Any):  # type: ignore[no-untyped-def]

@@ -11,17 +11,19 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from dpmcmc import plan_text
-from dpmcmc.privacy import CalibrationError, Full, Guarantee, UnsupportedCombination, calibrate
+from dpmcmc.privacy import CalibrationError, Full, Guarantee, calibrate
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.charging import charged_guarantee
 from dpmcmc.privacy.fixed_point import fraction_bits
 from dpmcmc.privacy.promise import Privacy
+from dpmcmc.privacy.second_moment import asked, multiples
 from dpmcmc.privacy.subsampling import Sampling, expected_batch
-from dpmcmc.samplers.base import GRADIENT, Sampler
+from dpmcmc.samplers.base import Sampler
 from dpmcmc.targets.base import Target
 
 
@@ -41,6 +43,8 @@ class Plan:
         free_fraction: share of steps whose noise is the sampler's own.
         slots: rows a batch has room for.
         bits: grid exponent of the exact sum.
+        second_bits: that of the second moment's, where the sampler asks for one.
+        curvature: public bound on the curvature of the mean loss, or None.
     """
 
     target: Target
@@ -59,6 +63,8 @@ class Plan:
     free_fraction: float
     slots: int
     bits: int
+    second_bits: int = 0
+    curvature: float | None = None
 
     @property
     def num_draws(self) -> int:
@@ -140,10 +146,19 @@ class Plan:
             "thesis_multiplier": self.thesis_multiplier[0],
             "free_fraction": None if self.privacy is None else self.free_fraction,
             "temperature": {"min": float(temperatures.min()), "max": float(temperatures.max())},
+            "temperature_per_step": self._per_step(temperatures),
             "time": self.time,
             "private_time": self.private_time,
             "guarantee": self.guarantee.to_json() if self.guarantee is not None and secret else None,
         }
+
+    @staticmethod
+    def _per_step(values: np.ndarray, most: int = 200) -> list[list[float]]:
+        """[step, value] wherever the value changes; evenly spaced steps where it changes more often than ``most``."""
+        changes = np.flatnonzero(np.diff(values, prepend=np.nan) != 0)
+        if len(changes) > most:
+            changes = np.unique(np.linspace(0, len(values) - 1, most).astype(int))
+        return [[int(t), float(values[t])] for t in changes]
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<12} {text}" for name, text in self.lines())
@@ -164,6 +179,7 @@ def plan(
     burn_in: int = 0,
     thin: int = 1,
     privacy: Privacy | None = None,
+    curvature: float | None = None,
 ) -> Plan:
     """Decide noise and guarantee for a run, without data.
 
@@ -177,6 +193,8 @@ def plan(
         burn_in: steps before the first kept stretch.
         thin: a draw is kept after every ``thin`` steps.
         privacy: a :class:`Privacy`, or None for plain SG-MCMC.
+        curvature: public bound on the largest curvature of the MEAN loss, prior included, if one is known; a step
+            beyond its stability limit is refused.
 
     Returns:
         Plan.
@@ -194,12 +212,14 @@ def plan(
             f"delta {privacy.delta:g} is not below 1/num_records = {1 / num_records:.3g}: publishing one random record "
             "outright would meet it; use a smaller delta"
         )
-    bound = sampler.bind(num_records)
-    if tuple(bound.queries) != (GRADIENT,):
-        raise UnsupportedCombination(
-            f"sampler {type(sampler).__name__} asks for {bound.queries}, and the plan knows ('gradient',)"
-        )
+    if curvature is not None and not (curvature > 0 and math.isfinite(curvature)):
+        raise ValueError(f"curvature must be a finite number > 0, got {curvature}")
     b = expected_batch(sampling, num_records)
+    bound = sampler.bind(num_records)
+    if hasattr(bound, "with_rate"):
+        bound = bound.with_rate(b / num_records)
+    second = asked(bound.queries)
+    _check_fit(target, bound)
     common: dict[str, Any] = {
         "target": target,
         "sampling": sampling,
@@ -209,12 +229,13 @@ def plan(
         "burn_in": burn_in,
         "thin": thin,
         "privacy": privacy,
+        "curvature": curvature,
     }
     if privacy is None:
         if getattr(bound, "unresolved", False):
             raise ValueError("step_size auto and friction matched are solved from a privacy target; give numbers here")
         noise_std = _round_up(_own_noise(bound, steps))
-        _check_dynamics(bound, noise_std)
+        _check_dynamics(bound, noise_std, curvature)
         return Plan(
             **common,
             sampler=bound,
@@ -233,14 +254,16 @@ def plan(
             raise ValueError(
                 "step_size auto and friction matched need a target: use calibrator numeric with an epsilon"
             )
-        alone = _calibrated(privacy, steps, sampling, num_records, chains, np.zeros(steps))
+        alone = _calibrated(privacy, steps, sampling, num_records, chains, np.zeros(steps), multiples(second))
         bound = bound.with_noise(alone / unit * (1 + 1e-9))  # type: ignore[attr-defined]
     own = _own_noise(bound, steps)
-    required = _calibrated(privacy, steps, sampling, num_records, chains, own * unit)
+    required = _calibrated(privacy, steps, sampling, num_records, chains, own * unit, multiples(second))
     # Rounding noise up to float32 can regroup a long schedule and cost a little more ε than was calibrated.
     for _ in range(6):
         noise_std = _round_up(np.maximum(own, required / unit))
-        noise_multipliers, guarantee, slots = _charged(privacy, noise_std, unit, sampling, num_records, chains)
+        noise_multipliers, guarantee, slots = _charged(
+            privacy, noise_std, unit, sampling, num_records, chains, multiples(second)
+        )
         if privacy.epsilon is None or guarantee.epsilon <= privacy.epsilon:
             break
         required = 1.002 * max(required, float(own.min()) * unit)
@@ -250,7 +273,8 @@ def plan(
             f"epsilon {guarantee.epsilon:.6g} where {privacy.epsilon:g} was asked. The thesis's formula is proved by "
             "accountant advanced; use that one, or calibrator numeric"
         )
-    _check_dynamics(bound, noise_std)
+    _check_dynamics(bound, noise_std, curvature)
+    loudest = float(noise_multipliers.max())
     return Plan(
         **common,
         sampler=bound,
@@ -260,7 +284,8 @@ def plan(
         guarantee=guarantee,
         free_fraction=float(np.mean(noise_std == _round_up(own))),
         slots=slots,
-        bits=fraction_bits(float(noise_multipliers.max())),
+        bits=fraction_bits(loudest),
+        second_bits=fraction_bits(loudest * second.ratio) if second is not None else 0,
     )
 
 
@@ -274,14 +299,42 @@ def _own_noise(sampler: Sampler, steps: int) -> np.ndarray:
     return own
 
 
-def _check_dynamics(sampler: Sampler, noise_std: np.ndarray) -> None:
+def _check_fit(target: Target, sampler: Sampler) -> None:
+    """Refuse a sampler whose public matrices do not fit the target, where its shapes are known already."""
+    try:
+        params = jax.eval_shape(target.init, jax.random.key(0))
+    except Exception:  # shapes that only the data tell; ``sample`` checks again
+        return
+    jax.eval_shape(sampler.init, jax.random.key(0), params)
+
+
+def _check_dynamics(sampler: Sampler, noise_std: np.ndarray, curvature: float | None) -> None:
+    """Refuse noise the dynamics cannot take, and a step beyond the stability limit of a known curvature."""
+    s, t = noise_std.astype(np.float64), np.arange(len(noise_std), dtype=np.float64)
     check = getattr(sampler, "check", None)
     if check is not None:
-        check(noise_std.astype(np.float64), np.arange(len(noise_std), dtype=np.float64))
+        check(s, t)
+    limit = getattr(sampler, "stability_limit", None)
+    if curvature is None or limit is None:
+        return
+    largest = np.broadcast_to(np.asarray(limit(s, t)), t.shape) / curvature
+    step_size = np.broadcast_to(np.asarray(sampler.eta(t)), t.shape) * sampler.num_records  # type: ignore[attr-defined]
+    if np.any(step_size >= largest):
+        worst = int(np.argmax(step_size / largest))
+        raise ValueError(
+            f"step_size {step_size[worst]:.4g} (step {worst}) is at or beyond the stability limit {largest[worst]:.4g} "
+            f"of a mean loss with curvature {curvature:g}: lower it below that"
+        )
 
 
 def _charged(
-    privacy: Privacy, noise_std: np.ndarray, unit: float, sampling: Sampling, num_records: int, chains: int
+    privacy: Privacy,
+    noise_std: np.ndarray,
+    unit: float,
+    sampling: Sampling,
+    num_records: int,
+    chains: int,
+    multiples: tuple[float, ...],
 ) -> tuple[np.ndarray, Guarantee, int]:
     """(nominal noise multipliers, guarantee, batch slots) of a noise array."""
     if not np.all(noise_std > 0):
@@ -301,12 +354,19 @@ def _charged(
         accountant=privacy.accountant,
         release=privacy.release,
         epsilon=privacy.epsilon,
+        multiples=multiples,
     )
     return noise_multipliers, guarantee, slots
 
 
 def _calibrated(
-    privacy: Privacy, steps: int, sampling: Sampling, num_records: int, chains: int, floor: np.ndarray
+    privacy: Privacy,
+    steps: int,
+    sampling: Sampling,
+    num_records: int,
+    chains: int,
+    floor: np.ndarray,
+    multiples: tuple[float, ...],
 ) -> float:
     if privacy.calibrator == "free":
         return 0.0
@@ -323,6 +383,7 @@ def _calibrated(
         release=privacy.release,
         calibrator=privacy.calibrator,
         floor=floor,
+        multiples=multiples,
     )
 
 

@@ -41,21 +41,74 @@ def traces(path: Path, draws: Any, first_step: int, thin: int, title: str, note:
         _finish(figure, path, note)
 
 
-def calibration(path: Path, curves: dict[str, np.ndarray], y: np.ndarray, title: str, note: str | None) -> None:
-    """Predicted against observed share of y = 1 on test rows, one curve per model."""
+def calibration(
+    path: Path, curves: dict[str, tuple[np.ndarray, np.ndarray]], event: str, title: str, note: str | None
+) -> None:
+    """Predicted probability against observed share of an event on test rows.
+
+    Args:
+        path: PNG file.
+        curves: for each model (predicted probability, whether the event happened), each (rows,).
+        event: in words, for the axes.
+        title: of the figure.
+        note: what must stand on it, or None.
+    """
     with rc_context(_STYLE):
         figure = Figure(figsize=(5.0, 5.4))
         axis, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1]})
         axis.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--", label="perfectly calibrated")
-        for name, probability in curves.items():
-            rows = calibration_curve(probability, y)
+        for name, (probability, outcome) in curves.items():
+            rows = calibration_curve(probability, outcome)
             axis.plot(rows[:, 0], rows[:, 1], marker="o", ms=4, label=name)
             below.hist(probability, bins=30, range=(0, 1), histtype="step", label=name)
-        axis.set_ylabel("observed share of y = 1")
+        axis.set_ylabel(f"observed share of {event}")
         axis.set_title(title)
         axis.legend(frameon=False)
-        below.set_xlabel("predicted P(y = 1)")
+        below.set_xlabel(f"predicted probability of {event}")
         below.set_ylabel("test rows")
+        _finish(figure, path, note)
+
+
+def predictions(path: Path, means: dict[str, np.ndarray], y: np.ndarray, title: str, note: str | None) -> None:
+    """Observed label against posterior predictive mean on test rows, (rows,) each, one colour per model."""
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(5.0, 4.4))
+        axis = figure.subplots()
+        ends = [float(np.min(y)), float(np.max(y))]
+        axis.plot(ends, ends, color="0.6", lw=1, ls="--", label="predicted = observed")
+        for name, mean in means.items():
+            axis.plot(mean, y, "o", ms=3.5, mew=0, alpha=0.5, label=name)
+        axis.set_xlabel("posterior predictive mean")
+        axis.set_ylabel("observed y")
+        axis.set_title(title)
+        axis.legend(frameon=False)
+        _finish(figure, path, note)
+
+
+def temperature(
+    path: Path, temperatures: np.ndarray, noise_multipliers: np.ndarray | None, title: str, note: str | None
+) -> None:
+    """Temperature kept at each step, (steps,), and the noise multiplier beside it, (steps,) or None."""
+    shown = np.unique(np.linspace(0, len(temperatures) - 1, 2000).astype(int))
+    with rc_context(_STYLE):
+        figure = Figure()
+        axis = figure.subplots()
+        lines = axis.plot(shown + 1, temperatures[shown], color="C3", label="temperature")
+        axis.axhline(1.0, color="0.6", lw=1, ls="--", label="the posterior's: 1")
+        axis.set_xlabel("step")
+        axis.set_ylabel("temperature kept")
+        _from_zero(axis, temperatures, room=1.25)
+        if noise_multipliers is not None:
+            right = axis.twinx()
+            right.spines["right"].set_visible(True)
+            right.grid(visible=False)
+            lines += right.plot(shown + 1, noise_multipliers[shown], color="C0", ls="-.", label="noise multiplier")
+            right.set_ylabel("noise multiplier")
+            # More room than on the left, so that two constants are two lines.
+            _from_zero(right, noise_multipliers, room=1.7)
+        handles = [*lines, axis.lines[1]]
+        axis.legend(handles=handles, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=len(handles))
+        axis.set_title(title)
         _finish(figure, path, note)
 
 
@@ -81,6 +134,15 @@ def epsilon_delta(path: Path, guarantee: Guarantee, title: str, note: str | None
         axis.set_title(title)
         axis.legend(frameon=False)
         _finish(figure, path, note)
+
+
+def _from_zero(axis: Any, values: np.ndarray, room: float) -> None:
+    """An axis from zero to ``room`` times the largest value, or in powers of ten where values span two of them."""
+    least, most = float(values.min()), float(values.max())
+    if least > 0 and most > 100 * least:
+        axis.set_yscale("log")
+    else:
+        axis.set_ylim(0, room * max(most, 1e-9))
 
 
 def _finish(figure: Figure, path: Path, note: str | None) -> None:

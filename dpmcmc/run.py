@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import os
 import sys
 import time
@@ -65,13 +66,14 @@ def main(argv: list[str] | None = None) -> None:
     plan = config_room.make_plan(config)
     calibrate_seconds = time.perf_counter() - started
     data = data_room.load(config.data)
+    run = Run(config, plan, data, folder, confidential)
     try:
         check(plan.target, data.train)
+        predictive.check(run.target, data.train)
     except TargetError as error:
         raise CommandError(f"target: {error}.") from None
     except ValueError as error:
         raise data_room.DataError(f"data.{error}.") from None
-    run = Run(config, plan, data, folder, confidential)
     run.print_plan(console)
     run.open()
     try:
@@ -112,6 +114,11 @@ class Run:
     def secret(self) -> bool:
         """Whether the noise is."""
         return config_room.is_secret(self.config)
+
+    @functools.cached_property
+    def target(self) -> Any:
+        """The plan's target, bound to the shapes of the records."""
+        return bind(self.plan.target, jax.tree.map(lambda leaf: leaf[0], self.data.train))
 
     @property
     def note(self) -> str | None:
@@ -179,50 +186,70 @@ class Run:
 
     def save(self, result: Result, calibrate_seconds: float, console: Console) -> None:
         """Write draws, metrics and figures, then what is confidential, and print what is released."""
-        from dpmcmc import plots
-
         write_draws(self.folder / "draws.nc", result.draws, result.info, result.guarantee)
         released = self.released_facts() | convergence.summary(result.draws)
         released["wall_seconds"] = {**result.wall_seconds, "calibrate": calibrate_seconds}
         released["steps_per_second"] = result.steps_per_second
-        title, figures = self.config.name, self.folder / "figures"
-        if result.guarantee:
-            title += f": ε = {round_up(result.guarantee.epsilon, 3)}, δ = {result.guarantee.delta:.3g}"
-        else:
-            title += ": no guarantee"
-        plots.traces(figures / "traces.png", result.draws, self.plan.burn_in, self.plan.thin, title, self.note)
-        if result.guarantee is not None and np.isfinite(result.guarantee.epsilon):
-            plots.epsilon_delta(figures / "epsilon_delta.png", result.guarantee, title, self.note)
-        target = bind(self.plan.target, jax.tree.map(lambda leaf: leaf[0], self.data.train))
+        self._draw_chains(result)
         flat = result.flat_draws()
-        binary = getattr(target, "num_classes", None) == 2
-        curves: dict[str, np.ndarray] = {}
-        if binary and self.data.test is not None and self.data.test_is_public:
-            private = predictive.binary(target, flat, self.data.test)
-            released |= private.to_json()
-            curves["private draws"] = private.probability
+        test = self.data.test if self.data.test_is_public else None
+        shown: dict[str, predictive.Prediction] = {}
+        if test is not None:
+            name = "draws" if result.guarantee is None else "private draws"
+            shown[name] = predictive.predict(self.target, flat, test)
+            released |= shown[name].to_json()
         write_json(self.folder / "metrics.json", _finite(released))
-        confidential, fitted = self._confidential(target, flat) if binary else ({}, None)
+        confidential, fitted = self._confidential(flat)
         # A non-private fit may leave only where the records themselves may.
         if fitted is not None and self.data.spec.public:
-            released["non_private"] = fitted.pop("summary")
-            if "probability" in fitted:
-                curves["non-private (Laplace)"] = fitted["probability"]
+            released["non_private"] = fitted.summary
+            if fitted.prediction is not None:
+                shown[f"non-private ({fitted.name})"] = fitted.prediction
             write_json(self.folder / "metrics.json", _finite(released))
         elif fitted is not None:
-            confidential["non_private"] = fitted["summary"]
+            confidential["non_private"] = fitted.summary
         confidential["about"] = "Computed from training records without privacy. Never publish or archive this folder."
         write_json(self.confidential / "diagnostics.json", _finite(confidential))
         os.chmod(self.confidential / "diagnostics.json", 0o600)
-        if curves and self.data.test is not None:
-            plots.calibration(figures / "calibration.png", curves, self.data.test["y"], title, self.note)
+        if test is not None:
+            self._draw_predictions(result, shown, test["y"])
         self._print_result(result, released, console)
+
+    def _title(self, result: Result) -> str:
+        if result.guarantee is None:
+            return f"{self.config.name}: no guarantee"
+        guarantee = result.guarantee
+        return f"{self.config.name}: ε = {round_up(guarantee.epsilon, 3)}, δ = {guarantee.delta:.3g}"
+
+    def _draw_chains(self, result: Result) -> None:
+        from dpmcmc import plots
+
+        figures, title, plan = self.folder / "figures", self._title(result), self.plan
+        plots.traces(figures / "traces.png", result.draws, plan.burn_in, plan.thin, title, self.note)
+        plots.temperature(figures / "temperature.png", plan.temperatures, plan.noise_multipliers, title, self.note)
+        if result.guarantee is not None and np.isfinite(result.guarantee.epsilon):
+            plots.epsilon_delta(figures / "epsilon_delta.png", result.guarantee, title, self.note)
+
+    def _draw_predictions(self, result: Result, shown: dict[str, predictive.Prediction], y: np.ndarray) -> None:
+        """Reliability of classifiers, predicted against observed of other targets, on public test labels y."""
+        from dpmcmc import plots
+
+        figures, title = self.folder / "figures", self._title(result)
+        curves = {k: predictive.reliability(p.probability, y) for k, p in shown.items() if p.probability is not None}
+        means = {k: p.mean for k, p in shown.items() if p.mean is not None}
+        if curves:
+            two = getattr(self.target, "num_classes", None) == 2
+            event = "y = 1" if two else "the likeliest class being right"
+            plots.calibration(figures / "calibration.png", curves, event, title, self.note)
+        if means:
+            plots.predictions(figures / "predictions.png", means, y, title, self.note)
 
     def released_facts(self) -> dict[str, Any]:
         """metrics.json before anything is measured: every key it always has."""
         temperatures = self.plan.temperatures
         return {
             "accuracy": None,
+            "rmse": None,
             "log_predictive_density": None,
             "non_private": None,
             "ess": None,
@@ -232,41 +259,36 @@ class Run:
             "data": {"name": self.data.spec.name, "origin": self.data.origin},
         }
 
-    def _confidential(self, target: Any, flat: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    def _confidential(self, flat: Any) -> tuple[dict[str, Any], _Fitted | None]:
         """(training-set diagnostics, non-private fit or None).
 
         Whether the fit succeeds depends on the records, so its failure is written here and changes nothing else.
         """
-        out: dict[str, Any] = {"train": predictive.binary(target, flat, self.data.train).to_json()}
+        out: dict[str, Any] = {"train": predictive.predict(self.target, flat, self.data.train).to_json()}
         held_out = self.data.test if not self.data.test_is_public else None
         if held_out is not None:
-            out |= predictive.binary(target, flat, held_out).to_json()
+            out |= predictive.predict(self.target, flat, held_out).to_json()
         try:
-            fit = reference.laplace(target, self.data.train)
-            fitted: dict[str, Any] = {
-                "summary": {"method": "Laplace at the MAP", "distance": reference.distance(fit, flat)}
-            }
+            fit = reference.fit(self.target, self.data.train)
+            summary: dict[str, Any] = {"method": fit.method, "distance": None}
+            if isinstance(fit, reference.Laplace):
+                summary["distance"] = reference.distance(fit, flat)
+            else:
+                summary["reason"] = fit.reason
+            prediction = None
             if self.data.test is not None:
-                plain = predictive.binary(target, fit.draws(200), self.data.test)
-                fitted["summary"] |= plain.to_json()
-                fitted["probability"] = plain.probability
-            return out, fitted
+                prediction = predictive.predict(self.target, fit.draws(200), self.data.test)
+                summary |= prediction.to_json()
+            return out, _Fitted(fit.method.split()[0], summary, prediction)
         except ValueError as error:  # numpy's LinAlgError is one
             out["non_private"] = {"failed": str(error)}
             return out, None
 
     def _print_result(self, result: Result, released: dict, console: Console) -> None:
         """Released numbers only: a console is often a log that others read."""
-        accuracy, plain = released["accuracy"], released["non_private"]
-        if accuracy:
-            against = f"; non-private fit {plain['accuracy']['posterior_predictive']:.4f}" if plain else ""
-            console.print(
-                f"accuracy     {accuracy['posterior_predictive']:.4f} posterior predictive, {accuracy['mean']:.4f} ± "
-                f"{accuracy['std']:.4f} single draw{against}"
-            )
-        else:
-            console.print(f"accuracy     confidential: in {self.confidential / 'diagnostics.json'}")
-        if plain:
+        plain = released["non_private"] or {}
+        self._print_score(released, plain, console)
+        if plain.get("distance"):
             d = plain["distance"]
             width = "" if d["std_ratio"] is None else f"; draws {d['std_ratio']:.2f} times as wide"
             console.print(
@@ -284,6 +306,36 @@ class Run:
         console.print(f"spent        {spent}", style="bold")
         console.print(f"saved        {self.folder}")
         console.print(f"never publish or archive {self.confidential}", style="red")
+
+    def _print_score(self, released: dict, plain: dict, console: Console) -> None:
+        """Accuracy or rmse where the target predicts, log predictive density where it does not."""
+        measure = predictive.measure(self.target)
+        density = released["log_predictive_density"]
+        if self.data.test is None or not self.data.test_is_public:
+            console.print(f"{measure or 'density':<12} confidential: in {self.confidential / 'diagnostics.json'}")
+        elif measure is None:
+            against = f"; non-private fit {_number(plain['log_predictive_density'])}" if plain else ""
+            console.print(f"density      {_number(density)} log predictive density of a test row{against}")
+        else:
+            score = released[measure]
+            against = f"; non-private fit {_number(plain[measure]['posterior_predictive'])}" if plain else ""
+            console.print(
+                f"{measure:<12} {_number(score['posterior_predictive'])} posterior predictive, "
+                f"{_number(score['mean'])} ± {_number(score['std'])} single draw{against}"
+            )
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A non-private fit: its short name, what metrics.json says of it, and its prediction of test rows."""
+
+    name: str
+    summary: dict[str, Any]
+    prediction: predictive.Prediction | None
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None or not np.isfinite(value) else f"{value:.4f}"
 
 
 def _default_folder(name: str) -> Path:

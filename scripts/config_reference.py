@@ -14,19 +14,14 @@ from pathlib import Path
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from dpmcmc import config
+from dpmcmc import config, schema
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "config.md"
 SECTIONS = {
     "data": [config.DataConfig],
-    "target": [config.LogisticRegressionConfig, config.CustomConfig],
-    "sampler": [
-        config.SGLDConfig,
-        config.SGHMCConfig,
-        config.SGNHTConfig,
-        config.PolynomialConfig,
-        config.CustomConfig,
-    ],
+    "target": [*config.TARGET_SECTIONS.values(), config.CustomConfig],
+    "sampler": [*config.SAMPLER_SECTIONS.values()],
+    "step_size schedules": [*schema.SCHEDULE_SECTIONS.values()],
     "sampling": [config.PoissonConfig, config.FixedSizeConfig, config.FullConfig],
     "privacy": [config.PrivacyConfig],
     "run": [config.RunConfig],
@@ -41,7 +36,9 @@ def type_name(annotation: object) -> str:
     if origin is typing.Annotated:
         return type_name(typing.get_args(annotation)[0])
     if origin in (typing.Union, types.UnionType):
-        return " \\| ".join(type_name(a) for a in typing.get_args(annotation))
+        return " \\| ".join(dict.fromkeys(type_name(a) for a in typing.get_args(annotation)))
+    if origin is list:
+        return "list"
     if annotation is type(None):
         return "null"
     names = {"float": "number", "int": "whole number", "str": "text", "bool": "true or false"}
@@ -83,8 +80,6 @@ def page() -> str:
     for section, models in SECTIONS.items():
         lines += [f"## {section}", ""]
         for model in models:
-            if model is config.CustomConfig and section != "target":
-                continue
             lines += [(model.__doc__ or "").strip(), "", *table(model), ""]
     return "\n".join(lines)
 

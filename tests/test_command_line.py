@@ -75,7 +75,8 @@ def test_run_writes_a_folder_that_can_be_published(breast, tmp_path, capsys):
         "figures",
         "confidential",
     }
-    assert {p.name for p in (out / "figures").iterdir()} == {"traces.png", "calibration.png", "epsilon_delta.png"}
+    figures = {"traces.png", "calibration.png", "epsilon_delta.png", "temperature.png"}
+    assert {p.name for p in (out / "figures").iterdir()} == figures
     assert stat.S_IMODE(os.stat(out / "confidential").st_mode) == 0o700
     privacy = json.loads((out / "privacy.json").read_text())
     for key in (
@@ -97,7 +98,16 @@ def test_run_writes_a_folder_that_can_be_published(breast, tmp_path, capsys):
     ):
         assert key in privacy
     metrics = json.loads((out / "metrics.json").read_text())
-    for key in ("accuracy", "log_predictive_density", "non_private", "ess", "rhat", "temperature", "steps_per_second"):
+    for key in (
+        "accuracy",
+        "rmse",
+        "log_predictive_density",
+        "non_private",
+        "ess",
+        "rhat",
+        "temperature",
+        "steps_per_second",
+    ):
         assert key in metrics
     assert set(metrics["wall_seconds"]) == {"compile", "run", "calibrate"}
     # the saved config runs again and says the same

@@ -100,8 +100,9 @@ else:
     plan = dpmcmc.plan(target, num_records={N}, sampler=dpmcmc.SGLD(1.0), sampling=dpmcmc.Poisson(50), steps=20,
                        privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-4))
     flat = dpmcmc.sample(plan, data).flat_draws()
-    reference.distance(reference.laplace(target, data), flat)
-    predictive.binary(target, flat, data)
+    reference.distance(reference.fit(target, data), flat)
+    predictive.predict(target, flat, data)
+    predictive.log_predictive_density(target, flat, data)
 """
     for mode, leaks in (("run", False), ("closure", True)):
         cache = tmp_path / mode

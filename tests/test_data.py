@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from dpmcmc import data
-from dpmcmc.data import abalone, adult, encoding, split, store
+from dpmcmc.data import abalone, adult, bundled, encoding, split, store, synthetic
 from dpmcmc.data.registry import REGISTRY
 
 FILES = os.environ.get("DPMCMC_DATA")
@@ -53,11 +53,12 @@ def assert_matches_spec(dataset):
     spec = dataset.spec
     for part in (dataset.train, dataset.test):
         assert part["x"].dtype == np.float32
-        assert part["y"].dtype == np.int32
         assert part["x"].shape == (part["y"].shape[0], spec.num_features)
         assert np.isfinite(part["x"]).all()
         assert norms(part["x"]).max() <= spec.row_bound
-        assert set(np.unique(part["y"])) == set(range(spec.num_classes))
+        if spec.num_classes is not None:
+            assert part["y"].dtype == np.int32
+            assert set(np.unique(part["y"])) == set(range(spec.num_classes))
     assert dataset.train["x"].shape[0] == spec.num_records
     assert len(dataset.columns) == spec.num_features
     assert dataset.test_is_public
@@ -108,6 +109,7 @@ def test_a_configuration_object_and_keywords_mean_the_same():
         ("adult", {"path": "mine.npz"}, "either name"),
         ("adult", {"colour": "red"}, "colour"),
         ("two_normals", {"encoding": "linear"}, "only one encoding"),
+        ("diabetes", {"encoding": "linear"}, "only one encoding"),
         ("mine.npz", {"encoding": "linear"}, "data.encoding"),
         ("mine.npz", {"row_bound": -1.0}, "data.row_bound"),
         ("mine.npz", {"row_bound": float("nan")}, "data.row_bound"),
@@ -320,6 +322,74 @@ def test_breast_cancer_comes_with_scikit_learn_and_within_its_bound(encoding_nam
     assert dataset.train["y"].sum() + dataset.test["y"].sum() == 357
 
 
+@pytest.mark.parametrize("encoding_name", ["public", "linear"])
+def test_digits_are_ten_classes_of_images_with_an_intercept(encoding_name, empty_store):
+    dataset = data.load("digits", encoding=encoding_name)
+    assert_matches_spec(dataset)
+    assert (dataset.train["x"].shape, dataset.test["x"].shape) == ((1347, 65), (450, 65))
+    assert dataset.origin == "scikit-learn"
+    ratio = dataset.train["x"][:, :64] / dataset.train["x"][:, 64:]  # the intercept is 1 before normalisation
+    pixels = 16 * ratio if encoding_name == "linear" else 8 * (ratio + 1)
+    np.testing.assert_allclose(pixels, np.round(pixels), atol=1e-4)
+    assert (pixels.min().round(), pixels.max().round()) == (0, 16)
+
+
+@pytest.mark.parametrize("encoding_name", ["public", "linear"])
+def test_digits_can_be_learnt(encoding_name, empty_store):
+    from sklearn.linear_model import LogisticRegression
+
+    dataset = data.load("digits", encoding=encoding_name)
+    model = LogisticRegression(C=50.0, fit_intercept=False, max_iter=1000).fit(*dataset.train.values())
+    assert model.score(*dataset.test.values()) > 0.95
+
+
+def test_diabetes_has_real_labels_and_rows_scaled_by_constants(empty_store):
+    from sklearn.datasets import load_diabetes
+
+    dataset = data.load("diabetes")
+    assert_matches_spec(dataset)
+    assert (dataset.train["x"].shape, dataset.test["x"].shape) == ((332, 11), (110, 11))
+    assert (dataset.train["y"].dtype, dataset.spec.num_classes, dataset.spec.encoding) == (np.float32, None, None)
+    raw, score = load_diabetes(scaled=False, return_X_y=True)
+    labels = np.concatenate([dataset.train["y"], dataset.test["y"]])
+    assert bundled.DIABETES_LABELS[0] <= labels.min() < labels.max() <= bundled.DIABETES_LABELS[1]
+    np.testing.assert_allclose(np.sort(labels), np.sort((score - 150) / 100), atol=1e-6)
+    # A row within the ball is its measurements halved: the age column ends at 20 and 80 years.
+    inner = np.isclose(dataset.test["x"][:, -1], 0.5)
+    ages = raw[split.fixed_split(442, 110)[1], 0][inner]
+    np.testing.assert_allclose(dataset.test["x"][inner, 0], np.clip((ages - 50) / 30, -1, 1) / 2, atol=1e-6)
+    assert inner.mean() > 0.8
+
+
+def test_diabetes_can_be_learnt(empty_store):
+    from sklearn.linear_model import Ridge
+
+    dataset = data.load("diabetes")
+    model = Ridge(alpha=0.1, fit_intercept=False).fit(*dataset.train.values())
+    assert model.score(*dataset.test.values()) > 0.45
+
+
+def test_poisson_counts_follow_their_own_model(empty_store):
+    dataset = data.load("poisson_counts")
+    assert_matches_spec(dataset)
+    x, y = dataset.train["x"].astype(float), dataset.train["y"]
+    assert (x.shape, dataset.test["x"].shape, y.dtype, dataset.spec.num_classes) == (
+        (2000, 5),
+        (500, 5),
+        np.int32,
+        None,
+    )
+    assert dataset.origin == "generated"
+    assert y.min() >= 0
+    np.testing.assert_allclose(x[:, -1], 0.5**0.5, rtol=2e-6)
+    mean = np.exp(x @ synthetic.POISSON_COEFFICIENTS)
+    assert 0.59 < mean.min() < mean.max() < 12.3
+    # The score Σ (y − mean) x has covariance Σ mean x xᵀ: its squared length there is chi-square with 5 degrees of
+    # freedom, beyond 25.7 once in ten thousand.
+    score, information = (y - mean) @ x, (x * mean[:, None]).T @ x
+    assert score @ np.linalg.solve(information, score) < 25.7
+
+
 def test_two_normals_overlap_and_stay_in_the_unit_ball(empty_store):
     dataset = data.load("two_normals")
     assert_matches_spec(dataset)
@@ -330,7 +400,7 @@ def test_two_normals_overlap_and_stay_in_the_unit_ball(empty_store):
     assert best.mean() == pytest.approx(0.871, abs=0.042)
 
 
-@pytest.mark.parametrize("name", ["two_normals", "breast_cancer", "abalone"])
+@pytest.mark.parametrize("name", ["two_normals", "poisson_counts", "breast_cancer", "digits", "diabetes", "abalone"])
 def test_loading_twice_gives_the_same_records(name, empty_store):
     first, second = (data.load(name, standin="allow") for _ in range(2))
     for part in ("train", "test"):

@@ -103,4 +103,4 @@ def test_public_check_passes_sgld_and_catches_a_wrong_noise():
 )
 def test_impossible_hyperparameters_are_refused(bad):
     with pytest.raises(ValueError):
-        dpmcmc.SGLD(**bad)
+        dpmcmc.SGLD(**{"step_size": 1.0, **bad})

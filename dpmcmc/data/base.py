@@ -26,9 +26,10 @@ class DataSpec:
     """What is public about a data set, known without reading a record.
 
     ``num_records`` is the number of training records N (None: not declared). ``num_features`` counts the
-    intercept column. ``num_classes`` is None for regression or when it is not known. ``public`` says that
-    the records themselves, train and test, may be published. ``row_bound`` is a public bound on the l2 norm
-    of a record's feature row (``inf``: none was declared). ``encoding`` is None where a set offers no choice.
+    intercept column. ``num_classes`` is None for regression, for counts, or when it is not known. ``public``
+    says that the records themselves, train and test, may be published. ``row_bound`` is a public bound on the
+    l2 norm of a record's feature row (``inf``: none was declared). ``encoding`` is None where a set offers no
+    choice.
     """
 
     name: str
@@ -46,9 +47,9 @@ class DataSet:
     """Records in memory, checked, and within ``spec.row_bound``.
 
     ``train`` and ``test`` are ``{"x": float32 (N, d), "y": (N,)}``; ``y`` is int32 for class numbers
-    (0 and 1 for two classes) and float32 for reals. ``test_is_public`` says whether metrics on the test rows
-    may be released; rows held out of a private file are as private as the training rows. ``origin`` is one
-    of ``DPMCMC_DATA``, ``cache``, ``download``, ``stand-in``, ``generated``, ``scikit-learn``, ``user file``.
+    (0 and 1 for two classes) and counts, and float32 for reals. ``test_is_public`` says whether metrics on the
+    test rows may be released; rows held out of a private file are as private as the training rows. ``origin``
+    is one of ``DPMCMC_DATA``, ``cache``, ``download``, ``stand-in``, ``generated``, ``scikit-learn``, ``user file``.
     ``sha256`` maps the name of each known public file to its digest and is empty for a user's own file,
     whose digest would be a function of private records.
     """

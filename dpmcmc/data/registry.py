@@ -12,6 +12,9 @@ REGISTRY: dict[str, KnownSet] = {
     "abalone": KnownSet(abalone.SPEC, abalone.load, ENCODINGS),
     "two_normals": KnownSet(synthetic.TWO_NORMALS, synthetic.load_two_normals),
     "breast_cancer": KnownSet(bundled.BREAST_CANCER, bundled.load_breast_cancer, ENCODINGS),
+    "digits": KnownSet(bundled.DIGITS, bundled.load_digits, ENCODINGS),
+    "diabetes": KnownSet(bundled.DIABETES, bundled.load_diabetes),
+    "poisson_counts": KnownSet(synthetic.POISSON_COUNTS, synthetic.load_poisson_counts),
 }
 
 NAMES: tuple[str, ...] = tuple(REGISTRY)

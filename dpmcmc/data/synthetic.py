@@ -1,4 +1,4 @@
-"""Generated data: the two-normals example, and the raw material of the stand-ins.
+"""Generated data: the two-normals and Poisson examples, and the raw material of the stand-ins.
 
 Everything here is a function of public seeds. ``RandomState`` is used because its stream is frozen (NumPy
 NEP 19): a generated set stays the same set across NumPy releases.
@@ -29,6 +29,22 @@ _SEED = 20150706
 _MEAN = 0.8
 _SCALE = 3.0  # public: rows are (x1, x2, 1) / 3, and the few beyond norm 1 are drawn back onto the ball
 
+POISSON_COUNTS = DataSpec(
+    name="poisson_counts",
+    num_records=2000,
+    num_features=5,
+    num_classes=None,
+    public=True,
+    row_bound=1.0,
+    encoding=None,
+    description="Counts from a log-linear Poisson model on points of the unit ball in four dimensions; an intercept.",
+)
+
+#: Coefficients of the model that made ``poisson_counts``, on its rows (x1, x2, x3, x4, 1) / sqrt(2).
+POISSON_COEFFICIENTS = np.array([1.7, -1.1, 0.7, 0.0, 1.4])
+_NUM_COUNTS_TEST = 500
+_COUNTS_SEED = 18371837
+
 
 def load_two_normals(spec: DataSpec, request: DataRequest) -> DataSet:
     """1000 training and 1000 test rows; the best possible accuracy is Phi(0.8 * sqrt(2)) = 0.871."""
@@ -39,6 +55,21 @@ def load_two_normals(spec: DataSpec, request: DataRequest) -> DataSet:
         points = random.normal(size=(size, 2)) + _MEAN * (2.0 * y[:, None] - 1.0)
         parts.append({"x": clipped_rows(with_intercept(points) / _SCALE, spec.row_bound), "y": y})
     return DataSet(spec, parts[0], parts[1], True, "generated", {}, ("x1", "x2", "intercept"))
+
+
+def load_poisson_counts(spec: DataSpec, request: DataRequest) -> DataSet:
+    """2000 training and 500 test rows; a count has mean exp(row . POISSON_COEFFICIENTS), from 0.59 to 12.3."""
+    random = np.random.RandomState(_COUNTS_SEED)
+    num_points = POISSON_COEFFICIENTS.size - 1
+    parts = []
+    for size in (POISSON_COUNTS.num_records or 0, _NUM_COUNTS_TEST):
+        directions = random.normal(size=(size, num_points))
+        radii = random.uniform(size=(size, 1)) ** (1.0 / num_points)
+        points = directions * (radii / np.linalg.norm(directions, axis=1, keepdims=True))
+        rows = clipped_rows(with_intercept(points) / np.sqrt(2.0), spec.row_bound)
+        counts = random.poisson(np.exp(rows.astype(float) @ POISSON_COEFFICIENTS))
+        parts.append({"x": rows, "y": counts.astype(np.int32)})
+    return DataSet(spec, parts[0], parts[1], True, "generated", {}, ("x1", "x2", "x3", "x4", "intercept"))
 
 
 def random_levels(random: np.random.RandomState, num_rows: int, sizes: Sequence[int]) -> np.ndarray:

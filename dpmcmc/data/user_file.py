@@ -42,7 +42,7 @@ def describe(request: DataRequest) -> DataSpec:
 def load(request: DataRequest) -> DataSet:
     """Reads arrays ``request.x`` (n, d) and ``request.y`` (n,) and holds out ``test_fraction`` of the rows.
 
-    ``x`` is real or integer and becomes float32. ``y`` becomes int32 class numbers if it is stored as
+    ``x`` is real or integer and becomes float32. ``y`` becomes int32 class numbers or counts if it is stored as
     integers or booleans, float32 if stored as floats. The training set has n - floor(n * test_fraction) rows,
     which must equal ``num_records`` where that is declared. The test set is None when nothing is held out.
 

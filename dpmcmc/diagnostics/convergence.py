@@ -8,6 +8,9 @@ import jax
 import numpy as np
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
+#: Numbers looked at together: both diagnostics hold several float64 copies of what they are given.
+_NUMBERS_AT_ONCE = 2**24
+
 
 def summary(draws: Any) -> dict[str, float | None]:
     """Smallest ESS and largest split R-hat over all coordinates.
@@ -20,13 +23,16 @@ def summary(draws: Any) -> dict[str, float | None]:
     """
     ess, rhat = [], []
     for leaf in jax.tree.leaves(draws):
-        array = np.asarray(leaf, np.float64).reshape(*leaf.shape[:2], -1)
-        if array.shape[1] < 4:
+        flat = np.asarray(leaf).reshape(*leaf.shape[:2], -1)
+        if flat.shape[1] < 4:
             return {"ess": None, "rhat": None}
-        moving = array.std(axis=(0, 1)) > 0
-        if moving.any():
-            ess.append(float(np.min(effective_sample_size(array[..., moving]))))
-            rhat.append(float(np.max(split_gelman_rubin(array[..., moving]))))
+        width = max(1, _NUMBERS_AT_ONCE // (flat.shape[0] * flat.shape[1]))
+        for start in range(0, flat.shape[2], width):
+            array = flat[..., start : start + width].astype(np.float64)
+            moving = array.std(axis=(0, 1)) > 0
+            if moving.any():
+                ess.append(float(np.min(effective_sample_size(array[..., moving]))))
+                rhat.append(float(np.max(split_gelman_rubin(array[..., moving]))))
     # An estimate below zero says that the chains are too short for one.
     if not ess or min(ess) <= 0 or not np.all(np.isfinite(ess + rhat)):
         return {"ess": None, "rhat": None}

@@ -1,75 +1,248 @@
-"""How well draws predict test rows."""
+"""How well draws predict rows: accuracy or root mean squared error, and log predictive density.
+
+One entry, :func:`predict`, for every kind of target. The predictive distribution is an average over draws, so it
+is accumulated over blocks of draws and memory stays bounded however many there are.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import logsumexp
+
+from dpmcmc.targets.base import TargetError
+
+#: Probabilities below this count as this in a log predictive density: float32 may round a probability to zero.
+_LEAST_PROBABILITY = 1e-12
+#: Draws times rows evaluated at once on the device, and numbers fetched from it at once.
+_ROWS_AT_ONCE = 2**16
+_NUMBERS_AT_ONCE = 2**22
 
 
 @dataclass(frozen=True)
-class BinaryPrediction:
-    """Predictions of a two-class model on test rows.
+class Prediction:
+    """Predictions of rows by the average over draws, and how good they are.
 
     Attributes:
-        probability: posterior predictive P(y = 1), (rows,).
-        posterior_predictive: its accuracy.
-        single_draw: accuracy of each draw alone, (draws,).
-        log_predictive_density: mean log posterior predictive probability of the true label.
+        measure: what the scores are: ``"accuracy"``, ``"rmse"``, or None where a target only has a likelihood.
+        posterior_predictive: score of the average over draws.
+        single_draw: score of each draw alone, (draws,).
+        log_predictive_density: mean over rows of the log of the mean over draws of p(y | x, draw).
+        probability: posterior predictive P(y = 1), (rows,), or class probabilities, (rows, K); classifiers only.
+        mean: posterior predictive mean, (rows,); regression only.
     """
 
-    probability: np.ndarray
-    posterior_predictive: float
-    single_draw: np.ndarray
+    measure: str | None
+    posterior_predictive: float | None
+    single_draw: np.ndarray | None
     log_predictive_density: float
+    probability: np.ndarray | None = None
+    mean: np.ndarray | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers."""
-        return {
-            "accuracy": {
+        """Plain numbers; always the keys ``accuracy``, ``rmse`` and ``log_predictive_density``."""
+        body: dict[str, Any] = dict.fromkeys(("accuracy", "rmse"))
+        if self.measure is not None and self.single_draw is not None:
+            body[self.measure] = {
                 "posterior_predictive": self.posterior_predictive,
                 "mean": float(self.single_draw.mean()),
                 "std": float(self.single_draw.std()),
-            },
-            "log_predictive_density": self.log_predictive_density,
-        }
+            }
+        return body | {"log_predictive_density": self.log_predictive_density}
 
 
-def binary(target: Any, flat_draws: Any, rows: dict[str, np.ndarray]) -> BinaryPrediction:
-    """Predict two-class rows with every draw.
+def measure(target: Any) -> str | None:
+    """``"accuracy"`` for classifiers, ``"rmse"`` for other targets that predict, None for those that do not."""
+    if getattr(target, "predict", None) is None:
+        return None
+    return "rmse" if getattr(target, "num_classes", None) is None else "accuracy"
+
+
+def predict(target: Any, flat_draws: Any, rows: dict[str, np.ndarray]) -> Prediction:
+    """Predict rows with every draw, in the way that fits the target.
 
     Args:
-        target: with ``predict(params, x) -> P(y = 1)``.
-        flat_draws: pytree, leaves (draws, ...).
+        target: with ``log_likelihood(params, record)`` and, for more than a density, ``predict(params, x)``: class
+            probabilities (rows, num_classes), or P(y = 1) (rows,), or without ``num_classes`` the mean (rows,).
+        flat_draws: pytree of parameters, leaves (draws, ...).
         rows: ``{"x": (rows, d), "y": (rows,)}``.
+
+    Raises:
+        TargetError: ``predict`` returns something of another shape.
     """
-    y = np.asarray(rows["y"])
+    if measure(target) is None:
+        return Prediction(None, None, None, log_predictive_density(target, flat_draws, rows))
+    if measure(target) == "rmse":
+        return regression(target, flat_draws, rows)
+    return binary(target, flat_draws, rows) if target.num_classes == 2 else multiclass(target, flat_draws, rows)
 
-    # Rows are an argument: a closure would write them into the compilation cache.
-    @jax.jit
-    def predict(draws: Any, x: jax.Array) -> jax.Array:
-        return jax.lax.map(lambda p: target.predict(p, x), draws, batch_size=16)
 
-    each = np.asarray(predict(jax.tree.map(jnp.asarray, flat_draws), jnp.asarray(rows["x"])))
-    probability = each.mean(axis=0)
-    truth = np.where(y == 1, probability, 1 - probability)
-    return BinaryPrediction(
+def check(target: Any, rows: dict[str, np.ndarray]) -> None:
+    """Refuse a target whose ``predict`` does not fit the rows; only shapes are evaluated.
+
+    Raises:
+        TargetError: naming the reason, or the shape that was found and the one that is wanted.
+    """
+    if measure(target) is None:
+        return
+    x = jax.ShapeDtypeStruct(np.shape(rows["x"]), jnp.result_type(rows["x"]))
+    try:
+        found = jax.eval_shape(target.predict, jax.eval_shape(target.init, jax.random.key(0)), x).shape
+    except Exception as error:  # a user's code may raise anything
+        reason = " ".join(str(error).split())[:200]
+        raise TargetError(
+            f"{type(target).__name__}.predict fails on rows of shape {x.shape} ({type(error).__name__}: {reason})"
+        ) from error
+    _check_shape(target, found, len(rows["x"]))
+
+
+def binary(target: Any, flat_draws: Any, rows: dict[str, np.ndarray]) -> Prediction:
+    """Two classes, from P(y = 1) as (rows,) or as the second of two columns; otherwise as :func:`predict`."""
+    y = np.asarray(rows["y"]) == 1
+    total, single = np.zeros(len(y)), []
+    for block in _blocks(_predict(target, len(y)), flat_draws, rows["x"]):
+        probability = block if block.ndim == 2 else block[..., 1]
+        total += probability.sum(axis=0, dtype=np.float64)
+        single.append(np.mean((probability > 0.5) == y, axis=1))
+    each = np.concatenate(single)
+    probability = total / len(each)
+    return Prediction(
+        measure="accuracy",
+        posterior_predictive=float(np.mean((probability > 0.5) == y)),
+        single_draw=each,
+        log_predictive_density=_mean_log(np.where(y, probability, 1 - probability)),
         probability=probability,
-        posterior_predictive=float(np.mean((probability > 0.5) == (y == 1))),
-        single_draw=np.mean((each > 0.5) == (y == 1)[None, :], axis=1),
-        log_predictive_density=float(np.mean(np.log(np.maximum(truth, 1e-12)))),
     )
 
 
-def calibration_curve(probability: np.ndarray, y: np.ndarray, bins: int = 10) -> np.ndarray:
+def multiclass(target: Any, flat_draws: Any, rows: dict[str, np.ndarray]) -> Prediction:
+    """More than two classes, from class probabilities (rows, K); otherwise as :func:`predict`."""
+    y = np.asarray(rows["y"]).astype(int)
+    classes = int(target.num_classes)
+    total, single = np.zeros((len(y), classes)), []
+    for block in _blocks(_predict(target, len(y)), flat_draws, rows["x"]):
+        total += block.sum(axis=0, dtype=np.float64)
+        single.append(np.mean(block.argmax(axis=2) == y, axis=1))
+    each = np.concatenate(single)
+    probability = total / len(each)
+    known = np.clip(y, 0, classes - 1)
+    # A class the model does not know has probability zero.
+    truth = np.where(known == y, probability[np.arange(len(y)), known], 0.0)
+    return Prediction(
+        measure="accuracy",
+        posterior_predictive=float(np.mean(probability.argmax(axis=1) == y)),
+        single_draw=each,
+        log_predictive_density=_mean_log(truth),
+        probability=probability,
+    )
+
+
+def regression(target: Any, flat_draws: Any, rows: dict[str, np.ndarray]) -> Prediction:
+    """Real labels or counts, from the mean (rows,); otherwise as :func:`predict`."""
+    y = np.asarray(rows["y"], np.float64)
+    total, single = np.zeros(len(y)), []
+    for block in _blocks(_predict(target, len(y)), flat_draws, rows["x"]):
+        total += block.sum(axis=0, dtype=np.float64)
+        single.append(np.sqrt(np.mean(np.square(block - y), axis=1)))
+    each = np.concatenate(single)
+    mean = total / len(each)
+    return Prediction(
+        measure="rmse",
+        posterior_predictive=float(np.sqrt(np.mean(np.square(mean - y)))),
+        single_draw=each,
+        log_predictive_density=log_predictive_density(target, flat_draws, rows),
+        mean=mean,
+    )
+
+
+def log_predictive_density(target: Any, flat_draws: Any, records: Any) -> float:
+    """Mean over records of log (1/draws) Σ exp(log-likelihood), for any target.
+
+    A likelihood that leaves out a constant shifts it by that constant.
+
+    Args:
+        target: with ``log_likelihood(params, record)``.
+        flat_draws: pytree of parameters, leaves (draws, ...).
+        records: pytree, leaves (rows, ...).
+    """
+
+    def each(params: Any, records: Any) -> jax.Array:
+        return jax.vmap(lambda record: target.log_likelihood(params, record))(records)
+
+    log_sum, count = np.asarray(-np.inf), 0
+    for block in _blocks(each, flat_draws, records):
+        log_sum = np.logaddexp(log_sum, logsumexp(block.astype(np.float64), axis=0))
+        count += len(block)
+    return float(np.mean(log_sum - np.log(count)))
+
+
+def calibration_curve(probability: np.ndarray, outcome: np.ndarray, bins: int = 10) -> np.ndarray:
     """Rows (mean predicted probability, observed share, count), one per non-empty bin of equal width."""
     index = np.minimum((probability * bins).astype(int), bins - 1)
     rows = [
-        (probability[index == b].mean(), y[index == b].mean(), int((index == b).sum()))
+        (probability[index == b].mean(), outcome[index == b].mean(), int((index == b).sum()))
         for b in range(bins)
         if (index == b).any()
     ]
     return np.array(rows)
+
+
+def reliability(probability: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(predicted probability, outcome) of what a reliability diagram shows, each (rows,).
+
+    Two classes: P(y = 1) and whether y is 1. More: the largest class probability and whether that class is right.
+    """
+    if probability.ndim == 1:
+        return probability, y == 1
+    return probability.max(axis=1), probability.argmax(axis=1) == y
+
+
+def _predict(target: Any, num_rows: int) -> Callable[[Any, jax.Array], jax.Array]:
+    def checked(params: Any, x: jax.Array) -> jax.Array:
+        out = target.predict(params, x)
+        _check_shape(target, out.shape, num_rows)
+        return out
+
+    return checked
+
+
+def _check_shape(target: Any, found: tuple[int, ...], num_rows: int) -> None:
+    classes = getattr(target, "num_classes", None)
+    allowed: list[tuple[int, ...]] = [(num_rows,)] if classes in (None, 2) else []
+    if classes is not None:
+        allowed.append((num_rows, classes))
+    if found not in allowed:
+        raise TargetError(
+            f"{type(target).__name__}.predict gives shape {found} for {num_rows} rows; with num_classes {classes} it "
+            f"must give {' or '.join(map(str, allowed))}"
+        )
+
+
+def _blocks(evaluate: Callable[[Any, Any], jax.Array], flat_draws: Any, records: Any) -> Iterator[np.ndarray]:
+    """``evaluate(params, records)`` at every draw, in blocks (draws of the block, ...) of bounded size."""
+    # Records are an argument: a closure would write them into the compilation cache.
+    records = jax.tree.map(jnp.asarray, records)
+    num_rows = len(jax.tree.leaves(records)[0])
+    at_once = max(1, min(16, _ROWS_AT_ONCE // num_rows))
+
+    @jax.jit
+    def over_draws(draws: Any, records: Any) -> jax.Array:
+        return jax.lax.map(lambda params: evaluate(params, records), draws, batch_size=at_once)
+
+    count = len(jax.tree.leaves(flat_draws)[0])
+    one = jax.eval_shape(evaluate, jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), flat_draws), records)
+    size = max(1, min(count, _NUMBERS_AT_ONCE // max(one.size, 1)))
+    for start in range(0, count, size):
+        # The last block is filled up with repeated draws, so that one shape is compiled.
+        index = np.arange(start, start + size) % count
+        draws = jax.tree.map(lambda leaf, index=index: jnp.asarray(leaf[index]), flat_draws)
+        yield np.asarray(over_draws(draws, records))[: count - start]
+
+
+def _mean_log(probability: np.ndarray) -> float:
+    return float(np.mean(np.log(np.maximum(probability, _LEAST_PROBABILITY))))

@@ -1,12 +1,16 @@
 """The non-private posterior, by Laplace's approximation at the MAP, and how far draws are from it.
 
+Where a dense covariance is out of reach (a network), the MAP alone still says how well the model can predict.
+
 Reads every training record without privacy: a confidential diagnostic, released only where the records are
 public. It never feeds back into a private run.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +39,8 @@ class Laplace:
     covariance: np.ndarray
     unravel: Any
 
+    method = "Laplace at the MAP"
+
     @property
     def std(self) -> np.ndarray:
         """Marginal standard deviations, (p,)."""
@@ -47,27 +53,54 @@ class Laplace:
         return jax.vmap(self.unravel)(jnp.asarray(flat, jnp.float32))
 
 
-def laplace(target: Any, records: Any, steps: int = 400) -> Laplace:
-    """MAP by optax L-BFGS from the target's starting point, and the inverse Hessian there.
+@dataclass(frozen=True)
+class MaximumAPosteriori:
+    """The most probable parameters, and no more.
+
+    Attributes:
+        mean: MAP, (p,) float64.
+        unravel: (p,) -> parameter pytree.
+        reason: why there is no covariance; empty where none was tried.
+    """
+
+    mean: np.ndarray
+    unravel: Any
+    reason: str = ""
+
+    method = "MAP"
+
+    def draws(self, count: int = 1, seed: int = 0) -> Any:
+        """The MAP as one draw, leaves (1, ...), whatever the arguments: more of them would predict the same."""
+        return jax.vmap(self.unravel)(jnp.asarray(self.mean[None, :], jnp.float32))
+
+
+def fit(target: Any, records: Any, steps: int = 400) -> Laplace | MaximumAPosteriori:
+    """Laplace's approximation, or where there is none the MAP alone, with the reason.
+
+    Args:
+        target: bound to its shapes.
+        records: pytree, leaves (N, ...).
+        steps: at most so many of L-BFGS.
 
     Raises:
-        ValueError: too many parameters for a dense Hessian, or a Hessian that is not positive definite.
+        ValueError: the search for the MAP left the finite numbers.
+    """
+    point = maximum_a_posteriori(target, records, steps)
+    try:
+        return laplace(target, records, steps, at=point)
+    except ValueError as error:  # numpy's LinAlgError is one
+        return dataclasses.replace(point, reason=str(error))
+
+
+def maximum_a_posteriori(target: Any, records: Any, steps: int = 400) -> MaximumAPosteriori:
+    """The MAP by optax L-BFGS on full batches, from the target's starting point under a fixed key.
+
+    Raises:
+        ValueError: the search left the finite numbers.
     """
     records = jax.tree.map(jnp.asarray, records)
     start, unravel = ravel_pytree(target.init(jax.random.key(0)))
-    if start.size > _MOST_PARAMETERS:
-        raise ValueError(
-            f"Laplace's approximation is dense, and {start.size} parameters are more than {_MOST_PARAMETERS}"
-        )
-    # The mean loss keeps float32 gradients well scaled.
-    count = len(jax.tree.leaves(records)[0])
-
-    # Records are arguments of everything compiled: a closure would write them into the compilation cache.
-    def loss(flat: jax.Array, records: Any) -> jax.Array:
-        params = unravel(flat)
-        each = jax.vmap(lambda record: target.log_likelihood(params, record))(records)
-        return -(jnp.sum(each) + target.log_prior(params)) / count
-
+    loss = _mean_loss(target, unravel)
     solver = optax.lbfgs()
     value_and_grad = optax.value_and_grad_from_state(loss)
 
@@ -88,12 +121,62 @@ def laplace(target: Any, records: Any, steps: int = 400) -> Laplace:
 
         return jax.lax.while_loop(unfinished, body, (start, solver.init(start), 0))[0]
 
-    flat = solve(start, records)
-    precision = np.asarray(jax.jit(jax.hessian(loss))(flat, records), np.float64) * count
-    if not np.all(np.isfinite(precision)) or np.any(np.linalg.eigvalsh((precision + precision.T) / 2) <= 0):
+    mean = np.asarray(solve(start, records), np.float64)
+    if not np.all(np.isfinite(mean)):
+        raise ValueError("the search for the MAP left the finite numbers")
+    return MaximumAPosteriori(mean, unravel)
+
+
+def laplace(target: Any, records: Any, steps: int = 400, at: MaximumAPosteriori | None = None) -> Laplace:
+    """The MAP and the inverse Hessian there.
+
+    Args:
+        target: bound to its shapes.
+        records: pytree, leaves (N, ...).
+        steps: at most so many of L-BFGS.
+        at: the MAP, where it is known.
+
+    Raises:
+        ValueError: too many parameters for a dense Hessian, or a Hessian that is not positive definite.
+    """
+    records = jax.tree.map(jnp.asarray, records)
+    count, size = _count(records), ravel_pytree(target.init(jax.random.key(0)))[0].size
+    if size > _MOST_PARAMETERS:
+        raise ValueError(f"Laplace's approximation is dense, and {size} parameters are more than {_MOST_PARAMETERS}")
+    point = maximum_a_posteriori(target, records, steps) if at is None else at
+    gradient = jax.grad(_mean_loss(target, point.unravel))
+
+    @jax.jit
+    def hessian(flat: jax.Array, records: Any) -> jax.Array:
+        def column(direction: jax.Array) -> jax.Array:
+            return jax.jvp(lambda f: gradient(f, records), (flat,), (direction,))[1]
+
+        # A few columns at a time: jax.hessian would hold what every column needs of every record.
+        return jax.lax.map(column, jnp.eye(size), batch_size=16)
+
+    precision = np.asarray(hessian(jnp.asarray(point.mean, jnp.float32), records), np.float64) * count
+    precision = (precision + precision.T) / 2
+    if not np.all(np.isfinite(precision)) or np.any(np.linalg.eigvalsh(precision) <= 0):
         raise ValueError("the Hessian at the MAP is not positive definite; the target has no Laplace fit")
-    covariance = np.linalg.inv((precision + precision.T) / 2)
-    return Laplace(np.asarray(flat, np.float64), covariance, unravel)
+    return Laplace(point.mean, np.linalg.inv(precision), point.unravel)
+
+
+def _mean_loss(target: Any, unravel: Any) -> Callable[[jax.Array, Any], jax.Array]:
+    """The potential over N, which keeps float32 gradients well scaled, as a function of (flat, records).
+
+    Records are an argument of everything compiled: a closure would write them into the compilation cache.
+    """
+
+    def loss(flat: jax.Array, records: Any) -> jax.Array:
+        params = unravel(flat)
+        each = jax.vmap(lambda record: target.log_likelihood(params, record))(records)
+        return -(jnp.sum(each) + target.log_prior(params)) / _count(records)
+
+    return loss
+
+
+def _count(records: Any) -> int:
+    return len(jax.tree.leaves(records)[0])
 
 
 def distance(reference: Laplace, flat_draws: Any) -> dict[str, float]:

@@ -5,6 +5,7 @@ plan, so that they cannot disagree:
 
 * noise multiplier z → z / (1 + KAPPA): float32 clipping may exceed C by that much (``fixed_point.py``);
 * rate → the generator's proved bound (``subsampling.py``);
+* a step with a second query → its combined z, or an event of its own (``second_moment.py``);
 * batch overflow → an event of probability β a step, kept within ``OVERFLOW_SHARE`` of δ.
 """
 
@@ -32,11 +33,18 @@ class Charge(NamedTuple):
     slots: int
 
 
-def base_events(noise_multipliers: np.ndarray, sampling: Sampling, num_records: int, chains: int) -> tuple[Event, ...]:
-    """Query events of a run, before overflow."""
+def base_events(
+    noise_multipliers: np.ndarray,
+    sampling: Sampling,
+    num_records: int,
+    chains: int,
+    multiples: tuple[float, ...] = (1.0,),
+) -> tuple[Event, ...]:
+    """Query events of a run, before overflow; one per minibatch of a step, ``multiples`` as in :func:`charge`."""
+    charged = np.asarray(noise_multipliers, np.float64) / (1 + KAPPA)
     return query_events(
         sampling.mechanism(num_records),
-        np.asarray(noise_multipliers, np.float64) / (1 + KAPPA),
+        np.concatenate([charged * multiple for multiple in multiples]),
         sampling.charged_rate(num_records),
         repeats=chains,
         num_records=num_records,
@@ -60,6 +68,7 @@ def charge(
     accountant: str,
     release: str,
     epsilon: float | None = None,
+    multiples: tuple[float, ...] = (1.0,),
 ) -> Charge:
     """Events of a run, overflow included, and the batch slots it needs.
 
@@ -73,10 +82,11 @@ def charge(
         accountant: see ``accounting``.
         release: see ``accounting``.
         epsilon: an upper bound on the run's ε if known; otherwise it is computed.
+        multiples: noise multiplier of each minibatch of a step, as multiples of z (``second_moment.multiples``).
     """
-    events = base_events(noise_multipliers, sampling, num_records, chains)
+    events = base_events(noise_multipliers, sampling, num_records, chains, multiples)
     module = accountant_for(accountant, events, adjacency, release)
-    steps = len(noise_multipliers) * chains
+    steps = len(noise_multipliers) * chains * len(multiples)
     share = delta - base_delta(delta, sampling, num_records)
     if share == 0 or not steps:
         return Charge(events, sampling.capacity(num_records, 0.0)[0])
@@ -101,8 +111,9 @@ def charged_guarantee(
     accountant: str,
     release: str,
     epsilon: float | None = None,
+    multiples: tuple[float, ...] = (1.0,),
 ) -> tuple[Guarantee, int]:
     """(guarantee, batch slots) of a run: :func:`charge`, whose arguments these are, and its accounting."""
     promise: dict[str, Any] = {"delta": delta, "adjacency": adjacency, "accountant": accountant, "release": release}
-    charged = charge(noise_multipliers, sampling, num_records, chains, epsilon=epsilon, **promise)
+    charged = charge(noise_multipliers, sampling, num_records, chains, epsilon=epsilon, multiples=multiples, **promise)
     return Guarantee.from_events(charged.events, **promise), charged.slots

@@ -141,6 +141,24 @@ def clipped_sum(rows: Any, mask: jax.Array, clip: float, bits: int) -> FixedPoin
     return _sum_rows(jax.tree.map(integers, rows))
 
 
+def second_moment_sum(rows: Any, mask: jax.Array, clip: float, bits: int, dense: bool) -> FixedPoint:
+    """Σ c cᵀ (on and above the diagonal, row by row) or Σ c ∘ c over unmasked rows, c the row clipped to ``clip``.
+
+    Args:
+        rows: pytree, leaves (n, ...).
+        mask: (n,) bool.
+        clip: C; ``result.to_float(clip**2, bits)`` has shape (p(p+1)/2,) or (p,).
+        bits: grid exponent p.
+        dense: the whole matrix, or its diagonal.
+    """
+    factor = unit_factor(jnp.sqrt(squared_norms(rows)), mask, clip)
+    flat = jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(rows)], axis=1)
+    unit = jnp.where((factor > 0)[:, None], flat * factor[:, None], 0.0)
+    row, column = np.triu_indices(flat.shape[1]) if dense else (slice(None), slice(None))
+    # Truncation and the rounding of one product only shorten, up to what KAPPA has room for.
+    return _sum_rows((unit[:, row] * unit[:, column] * np.float32(2.0**bits)).astype(jnp.int32))
+
+
 def linear_sum(residual: jax.Array, x: jax.Array, mask: jax.Array, clip: float, bits: int) -> FixedPoint:
     """Σ clip(residual_i · x_i): the generalised-linear case, with norms in closed form.
 

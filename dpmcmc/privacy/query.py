@@ -4,7 +4,8 @@ r"""The one place where records are read: a clipped, noisy minibatch gradient.
 
 b is the EXPECTED batch size, a public constant, so the normaliser does not depend on the data; s_t is the
 noise std in gradient units, decided by the plan; the noise multiplier is s_t b / (N C). Everything a
-sampler does with ``value`` is post-processing.
+sampler does with ``value`` is post-processing. A sampler may ask for a second moment beside it
+(``second_moment.py``, with what that costs), and for clipping and noise in a public metric (``metric.py``).
 
 Sensitivity of the clipped sum, per adjacency: C (add_remove, zero_out), 2C (replace_one), exactly on the
 fixed-point grid and within 1 + ``KAPPA`` in float32 (``fixed_point.py``), which the plan charges. A record
@@ -21,8 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.privacy import fixed_point, randomness
+from dpmcmc.privacy import fixed_point, randomness, second_moment
 from dpmcmc.privacy.fixed_point import FixedPoint
+from dpmcmc.privacy.metric import PublicMatrix, flat
+from dpmcmc.privacy.second_moment import PrivateSecondMoment, SecondMoment
 from dpmcmc.privacy.subsampling import Selection
 
 #: Rows of a generalised linear model handled at once; larger batches are scanned.
@@ -34,8 +37,8 @@ class PrivateGradient(NamedTuple):
 
     Attributes:
         value: noisy gradient of the potential, a pytree like the parameters.
-        noise_std: s_t, std of the Gaussian noise in ``value``; () float32.
-        releases: other private releases of the step (none for a plain gradient query).
+        noise_std: s_t, std of the Gaussian noise in ``value`` (in units of the metric, where there is one); () float32.
+        releases: other private releases of the step: a ``PrivateSecondMoment`` where one was asked for.
     """
 
     value: Any
@@ -65,6 +68,9 @@ class GradientQuery:
         select: key -> (indices, mask), or None for all records.
         bits: grid exponent of the fixed-point sum.
         microbatch: rows per ``vmap`` of per-record gradients.
+        second: a second moment to release beside the gradient, or None.
+        second_bits: its grid exponent.
+        metric: public F in whose norm gradients are clipped and noised, or None for the identity.
     """
 
     target: Model
@@ -74,6 +80,9 @@ class GradientQuery:
     select: Callable[[jax.Array], Selection] | None
     bits: int = 21
     microbatch: int = 64
+    second: SecondMoment | None = None
+    second_bits: int = 21
+    metric: PublicMatrix | None = None
 
     def __call__(
         self, params: Any, records: Any, batch_key: jax.Array, noise_key: jax.Array, noise_std: jax.Array
@@ -88,32 +97,69 @@ class GradientQuery:
             noise_std: s_t, ().
         """
         scale = np.float32(self.num_records / self.batch_size)
+        second_batch_key = second_noise_key = None
+        if self.second is not None:
+            noise_key, second_noise_key = jax.random.split(noise_key)
+            if self.second.own_batch:
+                batch_key, second_batch_key = jax.random.split(batch_key)
+        moment: Any
+        total: Any
         if self.clip is None:
-            noise = randomness.tree_normal(noise_key, params)[0]
-            total = self.plain_sum(params, records, batch_key)
+            total, moment = self.plain_sum(params, records, batch_key, second_batch_key)
+            noise = randomness.tree_normal(noise_key, total)[0]
             likelihood = jax.tree.map(lambda s, n: scale * s + noise_std * n, total, noise)
         else:
+            total, moment = self.clipped_sums(params, records, batch_key, second_batch_key)
             unit = np.float32(self.clip * 2.0**-self.bits)
-            in_grid = noise_std / (scale * unit)
-            total = self.clipped_sum(params, records, batch_key)
-            # The fine part reaches the bits that the coarse part, a float32, does not (``fixed_point.py``).
-            sizes = (1.0, fixed_point.FINE_NOISE)
-            for size, noise in zip(sizes, randomness.tree_normal(noise_key, params, copies=2), strict=True):
-                total = fixed_point.add_noise(total, jax.tree.map(lambda n, s=size: n * (s * in_grid), noise))
+            total = _with_noise(total, noise_key, noise_std / (scale * unit), 1.0)
             likelihood = jax.tree.map(lambda s: scale * s, total.to_float(self.clip, self.bits))
+        if self.metric is not None:
+            likelihood = flat(params)[1](self.metric.times(likelihood))
         prior = jax.grad(lambda p: -self.target.log_prior(p))(params)
-        return PrivateGradient(jax.tree.map(jnp.add, prior, likelihood), noise_std)
+        releases: tuple = ()
+        if self.second is not None:
+            releases = (self._released(moment, params, second_noise_key, noise_std, scale),)
+        return PrivateGradient(jax.tree.map(jnp.add, prior, likelihood), noise_std, releases)
+
+    def _released(
+        self, moment: Any, params: Any, key: Any, noise_std: jax.Array, scale: np.float32
+    ) -> PrivateSecondMoment:
+        """V with its noise, whose std on the sum is z_V C² = ratio·z_g·C², so ratio·C·s_t in gradient units."""
+        assert self.second is not None
+        size = flat(params)[0].size
+        dense = second_moment.is_dense(self.second.structure, size)
+        noise = jnp.zeros((), jnp.float32)
+        if self.clip is not None:
+            ratio = np.float32(self.second.ratio)
+            in_grid = ratio * noise_std / (scale * np.float32(self.clip * 2.0**-self.second_bits))
+            moment = _with_noise(moment, key, in_grid, second_moment.noise_scale(size, dense))
+            moment = moment.to_float(self.clip**2, self.second_bits)
+            noise = ratio * np.float32(self.clip) * noise_std
+        value = scale * moment
+        return PrivateSecondMoment(second_moment.symmetric(value, size) if dense else value, noise)
 
     def clipped_sum(self, params: Any, records: Any, batch_key: jax.Array) -> FixedPoint:
         """Exact Σ clip(−∇ log-likelihood) over the batch, before noise. Private: it must not leave."""
+        return self.clipped_sums(params, records, batch_key)[0]
+
+    def clipped_sums(
+        self, params: Any, records: Any, batch_key: jax.Array, second_batch_key: jax.Array | None = None
+    ) -> tuple[FixedPoint, FixedPoint | None]:
+        """(exact clipped gradient sum, exact second-moment sum or None), before noise. Private: must not leave."""
         assert self.clip is not None
         for leaf in jax.tree.leaves(records):
             # A gather beyond the end would repeat the last record, and its sensitivity with it.
             if leaf.shape[0] != self.num_records:
                 raise ValueError(f"records have {leaf.shape[0]} rows, the query was planned for {self.num_records}")
         fast = getattr(self.target, "clipped_gradient_sum", None)
-        if fast is None:
-            return self._scan(params, records, batch_key, self._microbatch_sum, self.microbatch)
+        if self.second is not None and second_batch_key is None:
+            return self._scan(params, records, batch_key, self._both_sums, self.microbatch)
+        moment = None
+        if self.second is not None:
+            assert second_batch_key is not None
+            moment = self._scan(params, records, second_batch_key, self._moment_sum, self.microbatch)
+        if fast is None or self.metric is not None:
+            return self._scan(params, records, batch_key, self._microbatch_sum, self.microbatch), moment
 
         def rows(params: Any, batch: Any, mask: jax.Array) -> FixedPoint:
             total = fast(params, batch, mask, self.clip, bits=self.bits)
@@ -125,10 +171,12 @@ class GradientQuery:
                 )
             return total
 
-        return self._scan(params, records, batch_key, rows, _LINEAR_ROWS)
+        return self._scan(params, records, batch_key, rows, _LINEAR_ROWS), moment
 
-    def plain_sum(self, params: Any, records: Any, batch_key: jax.Array) -> Any:
-        """Σ −∇ log-likelihood over the batch, unclipped, float32: the non-private query."""
+    def plain_sum(
+        self, params: Any, records: Any, batch_key: jax.Array, second_batch_key: jax.Array | None = None
+    ) -> tuple[Any, jax.Array | None]:
+        """(Σ −∇ log-likelihood over the batch, Σ of outer products or None), unclipped, float32: the plain query."""
 
         def rows(params: Any, batch: Any, mask: jax.Array) -> Any:
             def loss(p: Any) -> jax.Array:
@@ -137,15 +185,54 @@ class GradientQuery:
 
             return jax.grad(loss)(params)
 
-        return self._scan(params, records, batch_key, rows, _LINEAR_ROWS)
+        def outer(params: Any, batch: Any, mask: jax.Array) -> jax.Array:
+            assert self.second is not None
+            each = jnp.where(mask[:, None], self._flat_scores(params, batch), 0.0)
+            if second_moment.is_dense(self.second.structure, each.shape[1]):
+                row, column = second_moment.pairs(each.shape[1])
+                return (each.T @ each)[row, column]
+            return jnp.sum(jnp.square(each), axis=0)
 
-    def _microbatch_sum(self, params: Any, batch: Any, mask: jax.Array) -> FixedPoint:
-        assert self.clip is not None
+        total = self._scan(params, records, batch_key, rows, _LINEAR_ROWS)
+        if self.metric is not None:
+            total = self.metric.whiten(flat(total)[0])
+        if self.second is None:
+            return total, None
+        key = batch_key if second_batch_key is None else second_batch_key
+        return total, self._scan(params, records, key, outer, self.microbatch)
+
+    def _scores(self, params: Any, batch: Any) -> Any:
+        """−∇ log-likelihood of each row, leaves (n, ...); one flat leaf (n, p) in whitened units under a metric."""
 
         def negative_score(record: Any) -> Any:
             return jax.grad(lambda p: -self.target.log_likelihood(p, record))(params)
 
-        return fixed_point.clipped_sum(jax.vmap(negative_score)(batch), mask, self.clip, self.bits)
+        each = jax.vmap(negative_score)(batch)
+        if self.metric is None:
+            return each
+        metric = self.metric
+        return jax.vmap(lambda tree: metric.whiten(flat(tree)[0]))(each)
+
+    def _flat_scores(self, params: Any, batch: Any) -> jax.Array:
+        return jax.vmap(lambda tree: flat(tree)[0])(self._scores(params, batch))
+
+    def _microbatch_sum(self, params: Any, batch: Any, mask: jax.Array) -> FixedPoint:
+        assert self.clip is not None
+        return fixed_point.clipped_sum(self._scores(params, batch), mask, self.clip, self.bits)
+
+    def _moment_sum(self, params: Any, batch: Any, mask: jax.Array) -> FixedPoint:
+        return self._moment(params, self._scores(params, batch), mask)
+
+    def _both_sums(self, params: Any, batch: Any, mask: jax.Array) -> tuple[FixedPoint, FixedPoint]:
+        assert self.clip is not None
+        rows = self._scores(params, batch)
+        return fixed_point.clipped_sum(rows, mask, self.clip, self.bits), self._moment(params, rows, mask)
+
+    def _moment(self, params: Any, rows: Any, mask: jax.Array) -> FixedPoint:
+        assert self.clip is not None
+        assert self.second is not None
+        dense = second_moment.is_dense(self.second.structure, flat(params)[0].size)
+        return fixed_point.second_moment_sum(rows, mask, self.clip, self.second_bits, dense)
 
     def _scan(self, params: Any, records: Any, key: jax.Array, rows: Callable[..., Any], width: int) -> Any:
         """Sum ``rows(params, batch, mask)`` over blocks of at most ``width`` selected records."""
@@ -170,9 +257,8 @@ class GradientQuery:
             keep = inside if mask is None else inside & mask[at]
             part = rows(params, jax.tree.map(lambda leaf: leaf[where], records), keep)
             # FixedPoint adds with carry; a plain pytree adds leaf by leaf.
-            if isinstance(total, FixedPoint):
-                return total + part, None
-            return jax.tree.map(jnp.add, total, part), None
+            exact = lambda node: isinstance(node, FixedPoint)  # noqa: E731
+            return jax.tree.map(lambda a, b: a + b, total, part, is_leaf=exact), None
 
         def zeros() -> Any:
             shape = jax.eval_shape(
@@ -184,3 +270,14 @@ class GradientQuery:
             return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shape)
 
         return jax.lax.scan(add, zeros(), jnp.arange(blocks, dtype=jnp.int32))[0]
+
+
+def _with_noise(total: FixedPoint, key: jax.Array, in_grid: jax.Array, scale: Any) -> FixedPoint:
+    """Add Gaussian noise of std ``in_grid · scale`` grid units to an exact sum.
+
+    The fine part reaches the bits that the coarse part, a float32, does not (``fixed_point.py``).
+    """
+    sizes = (1.0, fixed_point.FINE_NOISE)
+    for size, noise in zip(sizes, randomness.tree_normal(key, total.high, copies=2), strict=True):
+        total = fixed_point.add_noise(total, jax.tree.map(lambda n, s=size: n * (s * in_grid) * scale, noise))
+    return total

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,9 @@ import numpy as np
 
 from dpmcmc.privacy import randomness
 from dpmcmc.privacy.query import PrivateGradient
-from dpmcmc.samplers.schedules import StepSize, evaluate
+from dpmcmc.privacy.second_moment import GRADIENT
+from dpmcmc.samplers.schedules import Schedule, evaluate
 
-GRADIENT = "gradient"
 #: What a sampler must have.
 PROTOCOL = ("queries", "temperature", "bind", "noise_std", "init", "step", "temperature_at", "time_at")
 
@@ -29,14 +29,15 @@ PROTOCOL = ("queries", "temperature", "bind", "noise_std", "init", "step", "temp
 class Sampler(Protocol):
     """A frozen, hashable dataclass of hyper-parameters (a static pytree) with these methods.
 
-    Two more are optional. ``unresolved`` (property) and ``with_noise(noise_std) -> Sampler`` let the plan solve a
-    setting for the noise that privacy needs; ``check(noise_std, t)`` may raise ValueError on a plan whose noise
-    the dynamics cannot take.
+    More are optional. ``unresolved`` (property) and ``with_noise(noise_std) -> Sampler`` let the plan solve a setting
+    for the noise that privacy needs; ``with_rate(rate) -> Sampler`` tells b/N; ``metric`` (a ``PublicMatrix`` F) has
+    gradients clipped as ‖F⁻¹g‖ and noised as s·F·Z; ``check(noise_std, t)`` may raise ValueError on a plan whose noise
+    the dynamics cannot take; ``stability_limit(noise_std, t)`` is the largest stable η·curvature.
     """
 
     @property
     def queries(self) -> tuple[str, ...]:
-        """What is asked of the data each step; ``("gradient",)`` here."""
+        """What is asked of the data each step: ``("gradient",)``, or with a ``SecondMoment`` beside it."""
 
     @property
     def temperature(self) -> float:
@@ -69,8 +70,8 @@ class SteppedSampler:
     """What every sampler here has: a step size, a temperature, and the number of records.
 
     Args:
-        step_size: learning rate on the MEAN loss: a number, a schedule ``t -> value``, or ``"auto"`` (the largest
-            constant step at which the plan's noise keeps ``temperature``).
+        step_size: learning rate on the MEAN loss (the step on the full potential is step_size / N): a number, a
+            schedule, or auto, the largest constant step at which the private run keeps its temperature.
         temperature: T >= 0; 1 is the posterior.
         num_records: N, set by :meth:`bind`.
 
@@ -78,11 +79,14 @@ class SteppedSampler:
         ValueError: step_size <= 0 or temperature < 0.
     """
 
-    step_size: StepSize | str = 1.0
+    step_size: float | Literal["auto"] | Schedule
     temperature: float = 1.0
     num_records: int | None = dataclasses.field(default=None, kw_only=True)
 
-    queries = (GRADIENT,)
+    @property
+    def queries(self) -> tuple[Any, ...]:
+        """One gradient."""
+        return (GRADIENT,)
 
     def __post_init__(self) -> None:
         if isinstance(self.step_size, str):

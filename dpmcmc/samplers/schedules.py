@@ -1,21 +1,27 @@
-"""Step sizes as functions of the step. Plain callables, so any optax schedule serves as well."""
+r"""Step sizes as functions of the step, t = 0, 1, … Plain callables, so any optax schedule serves as well.
+
+Values are ``step_size``, the learning rate on the MEAN loss; the literature's η is the step on the full potential, and
+step_size = N·η.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 
 @dataclass(frozen=True)
 class Polynomial:
-    r"""a (b + t)^{−γ}, t = 0, 1, … (Welling and Teh 2011; γ in (0.5, 1] there).
+    r"""step_size_t = a (b + t)^−gamma (Welling and Teh 2011; gamma in (0.5, 1] there).
 
     Args:
         a: scale, > 0.
-        b: offset, > 0.
+        b: offset in steps, > 0.
         gamma: decay, >= 0.
     """
 
@@ -24,16 +30,111 @@ class Polynomial:
     gamma: float = 0.55
 
     def __post_init__(self) -> None:
-        if not (self.a > 0 and self.b > 0 and self.gamma >= 0):
-            raise ValueError(f"a polynomial schedule needs a > 0, b > 0, gamma >= 0, got {self}")
+        _check_positive(self, "a", "b")
+        if not self.gamma >= 0:
+            raise ValueError(f"gamma must be >= 0, got {self.gamma}")
 
     def __call__(self, t: Any) -> Any:
         """Step size at step t."""
         return self.a * (self.b + t) ** (-self.gamma)
 
 
-SCHEDULES = {"polynomial": Polynomial}
-StepSize = float | Callable[[Any], Any]
+@dataclass(frozen=True)
+class Floor:
+    r"""step_size_t = max(a/(t + 1), floor) (Wang, thesis section 3.5: η_t = max(1/(t + 1), η₀), so a = N there).
+
+    Args:
+        a: scale, > 0.
+        floor: smallest step size, > 0.
+    """
+
+    a: float
+    floor: float
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "a", "floor")
+
+    def __call__(self, t: Any) -> Any:
+        """Step size at step t."""
+        return _namespace(t).maximum(self.a / (t + 1), self.floor)
+
+
+@dataclass(frozen=True)
+class Cyclical:
+    r"""step_size_t = (a/2)(1 + cos(π (t mod period)/period)), never below floor (Zhang et al. 2020).
+
+    Args:
+        a: step size at the start of a cycle, > 0.
+        period: steps in a cycle, >= 1.
+        floor: smallest step size, >= 0.
+    """
+
+    a: float
+    period: int
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "a", "period")
+        if not self.floor >= 0:
+            raise ValueError(f"floor must be >= 0, got {self.floor}")
+
+    def __call__(self, t: Any) -> Any:
+        """Step size at step t."""
+        xp = _namespace(t)
+        return xp.maximum(0.5 * self.a * (1 + xp.cos(math.pi * (t % self.period) / self.period)), self.floor)
+
+
+@dataclass(frozen=True)
+class AlphaPhase:
+    r"""The thesis's α-phase: η_t = α ε²/(128 L² log(2.5k/δ) log(2/δ) t), t from 1 (Wang, section 3.4).
+
+    From step αk on, the noise of plain SGLD at temperature 1, variance 2η, is what its formula asks for, so that
+    privacy is free there: draws are kept from then on. The corrected constant of the formula is 256 in place of 128,
+    and SGLD's noise is 2η in place of η, so 128 stays. How much is free under a modern accountant, the plan says.
+
+    Args:
+        alpha: share of the run before privacy is free, in (0, 1].
+        epsilon: ε, > 0.
+        delta: δ in (0, 1).
+        steps: k, all steps of the run.
+        num_records: N.
+        lipschitz: L, bound on a record's gradient norm: the clip norm.
+    """
+
+    alpha: float
+    epsilon: float
+    delta: float
+    steps: int
+    num_records: int
+    lipschitz: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "alpha", "epsilon", "delta", "steps", "num_records", "lipschitz")
+        if not (self.alpha <= 1 and self.delta < 1):
+            raise ValueError(f"alpha must be at most 1 and delta below 1, got {self.alpha} and {self.delta}")
+
+    def __call__(self, t: Any) -> Any:
+        """Step size at step t."""
+        logs = math.log(2.5 * self.steps / self.delta) * math.log(2 / self.delta)
+        eta = self.alpha * self.epsilon**2 / (128 * self.lipschitz**2 * logs)
+        return self.num_records * eta / (t + 1)
+
+
+#: Names a YAML may use.
+SCHEDULES = {"polynomial": Polynomial, "floor": Floor, "cyclical": Cyclical, "alpha_phase": AlphaPhase}
+Schedule = Callable[[Any], Any]
+StepSize = float | Schedule
+
+
+def _check_positive(schedule: Any, *names: str) -> None:
+    for name in names:
+        if not 0 < getattr(schedule, name) < math.inf:
+            raise ValueError(f"{name} must be a finite number > 0, got {getattr(schedule, name)}")
+
+
+def _namespace(t: Any) -> Any:
+    """NumPy for the host's float64 schedule, JAX for a traced step."""
+    return np if isinstance(t, (int, float, np.ndarray, np.generic)) else jnp
 
 
 def evaluate(step_size: StepSize, t: Any) -> Any:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,17 +46,19 @@ class SGHMCInfo(NamedTuple):
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class SGHMC(SteppedSampler):
-    """SGHMC; see :class:`SteppedSampler` for step_size, temperature and num_records.
+    """Stochastic-gradient Hamiltonian Monte Carlo; see :class:`SteppedSampler` for step_size, temperature and num_records.
 
     Args:
-        friction: a in (0, 1], or ``"matched"`` to the noise that privacy needs.
-        minibatch_variance: V̂ >= 0, public, in squared gradient units of the full potential.
+        friction: a in (0, 1], the fraction of momentum lost per step; matched: to the noise privacy needs, which then
+            keeps the temperature.
+        minibatch_variance: V̂ >= 0, PUBLIC estimate of the variance minibatching adds to a coordinate of the gradient
+            of the full potential.
 
     Raises:
         ValueError: outside these, or matched friction with step_size auto.
     """
 
-    friction: float | str = 0.1
+    friction: float | Literal["matched"] = 0.1
     minibatch_variance: float = 0.0
 
     def __post_init__(self) -> None:
@@ -110,6 +112,10 @@ class SGHMC(SteppedSampler):
                     f"minibatch_variance amounts to b̂ = {estimate:.3g}, more than friction {self.loss:g}: raise the "
                     "friction or lower step_size"
                 )
+
+    def stability_limit(self, noise_std: Any, t: Any) -> Any:
+        """Largest stable η·curvature: 4 − 2a, from λ² − (2 − a − ηw)λ + (1 − a) = 0."""
+        return 4 - 2 * self.loss + 0.0 * self.eta(t)
 
     def temperature_at(self, noise_std: Any, t: Any) -> Any:
         """η_t(s² + V̂)/(2a)."""

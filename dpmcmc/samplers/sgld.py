@@ -36,11 +36,18 @@ class SGLDInfo(NamedTuple):
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class SGLD(SteppedSampler):
-    """SGLD; see :class:`SteppedSampler` for its arguments. T = 0 without privacy is SGD."""
+    """Stochastic-gradient Langevin dynamics; see :class:`SteppedSampler` for its arguments.
+
+    T = 0 without privacy is SGD.
+    """
 
     def noise_std(self, t: Any) -> Any:
         """s_t = √(2T/η_t), in gradient units."""
         return (2 * self.temperature / self.eta(t)) ** 0.5
+
+    def stability_limit(self, noise_std: Any, t: Any) -> Any:
+        """Largest stable η·curvature: 2."""
+        return 2.0 + 0.0 * self.eta(t)
 
     def with_noise(self, noise_std: float) -> SGLD:
         """``step_size: auto`` resolved: the largest constant step whose own noise is at least ``noise_std``."""

@@ -44,7 +44,7 @@ class SGNHTInfo(NamedTuple):
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class SGNHT(SteppedSampler):
-    """SGNHT; see :class:`SteppedSampler` for step_size, temperature (> 0 here) and num_records.
+    """Stochastic-gradient Nosé–Hoover thermostat; see :class:`SteppedSampler` for the rest; temperature > 0 here.
 
     Args:
         friction: a in (0, 1], the friction whose noise the dynamics injects of its own.
@@ -83,6 +83,10 @@ class SGNHT(SteppedSampler):
                 f"friction: the thermostat would settle at {worst:.3g}, beyond 1, under the noise privacy needs: take "
                 f"step_size at most {largest:.3g}"
             )
+
+    def stability_limit(self, noise_std: Any, t: Any) -> Any:
+        """Largest stable η·curvature where the thermostat has settled: 4 − 2a*."""
+        return 4 - 2 * self.settled_friction(noise_std, t)
 
     def temperature_at(self, noise_std: Any, t: Any) -> Any:
         """T, whatever the noise."""

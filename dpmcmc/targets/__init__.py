@@ -1,9 +1,32 @@
 """What is sampled: models with a prior and a per-record log-likelihood."""
 
+from typing import Any
+
 from dpmcmc.targets.base import Target, TargetError, bind, check
+from dpmcmc.targets.custom import Custom
+from dpmcmc.targets.flax_module import from_flax
+from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.numpyro_model import from_numpyro
+from dpmcmc.targets.softmax import SoftmaxRegression
 
 #: Names a YAML may use.
-TARGETS = {"logistic_regression": LogisticRegression}
+TARGETS: dict[str, Any] = {
+    "linear_regression": LinearRegression,
+    "logistic_regression": LogisticRegression,
+    "softmax_regression": SoftmaxRegression,
+}
 
-__all__ = ["TARGETS", "LogisticRegression", "Target", "TargetError", "bind", "check"]
+__all__ = [
+    "TARGETS",
+    "Custom",
+    "LinearRegression",
+    "LogisticRegression",
+    "SoftmaxRegression",
+    "Target",
+    "TargetError",
+    "bind",
+    "check",
+    "from_flax",
+    "from_numpyro",
+]

@@ -59,6 +59,8 @@ def check(target: Any, records: Any) -> None:
         scalars = [jax.eval_shape(bound.log_prior, params)]
         doing = "log_likelihood"
         scalars.append(jax.eval_shape(bound.log_likelihood, params, shapes))
+    except TargetError:  # already a sentence
+        raise
     except Exception as error:  # a user's code may raise anything
         reason = " ".join(str(error).split())[:200]
         raise TargetError(
@@ -67,9 +69,29 @@ def check(target: Any, records: Any) -> None:
         ) from error
     if any(s.shape != () for s in scalars):
         raise TargetError(f"{type(target).__name__}: log_prior and log_likelihood must return one number each")
-    own = getattr(target, "check_records", None)
+    wrong = [str(leaf.dtype) for leaf in jax.tree.leaves(params) if leaf.dtype != jnp.float32]
+    if wrong or not jax.tree.leaves(params):
+        raise TargetError(
+            f"{type(target).__name__}.init must return a pytree of float32 arrays, and it returns "
+            f"{wrong[0] + ' ones' if wrong else 'no array'}"
+        )
+    own = getattr(bound, "check_records", None)
     if own is not None:
         own(records)
+
+
+def features_of(record_shapes: Any, declared: int | None = None) -> int:
+    """Number of features d of records ``{"x": (d,), ...}``.
+
+    Raises:
+        TargetError: x is not a row, or not of the declared length.
+    """
+    shape = tuple(record_shapes["x"].shape)
+    if len(shape) != 1:
+        raise TargetError(f"x must be a row of features, and its shape in one record is {shape}")
+    if declared not in (None, shape[0]):
+        raise TargetError(f"target has num_features {declared} but records have {shape[0]} features")
+    return shape[0]
 
 
 def _shapes(tree: Any) -> str:

@@ -14,10 +14,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpmcmc.privacy import fixed_point
 from dpmcmc.privacy.fixed_point import FixedPoint
+from dpmcmc.targets.base import features_of
+from dpmcmc.targets.labels import check_labels
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class LogisticRegression:
     """
 
     prior_scale: float = 1.0
-    num_features: int | None = None
-    row_bound: float | None = None
+    num_features: int | None = dataclasses.field(default=None, kw_only=True)
+    row_bound: float | None = dataclasses.field(default=None, kw_only=True)
 
     num_classes = 2
 
@@ -47,19 +48,11 @@ class LogisticRegression:
 
     def bind(self, record_shapes: Any) -> LogisticRegression:
         """Fix ``num_features`` from one record's shapes."""
-        (d,) = record_shapes["x"].shape
-        if self.num_features not in (None, d):
-            raise ValueError(f"target has num_features {self.num_features} but records have {d} features")
-        return dataclasses.replace(self, num_features=d)
+        return dataclasses.replace(self, num_features=features_of(record_shapes, self.num_features))
 
     def check_records(self, records: Any) -> None:
         """Raise ValueError unless every label is 0 or 1: |σ − y| <= 1 rests on it."""
-        y = np.asarray(records["y"])
-        if not np.isin(y, (0, 1)).all():
-            row = int((~np.isin(y, (0, 1))).argmax())
-            raise ValueError(
-                f"y: logistic_regression takes labels 0 and 1, and row {row} has {y[row]}; recode the labels"
-            )
+        check_labels(records["y"], 2, "logistic_regression")
 
     @property
     def gradient_bound(self) -> float | None:

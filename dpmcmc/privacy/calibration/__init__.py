@@ -34,6 +34,7 @@ def calibrate(
     release: str = "trace",
     calibrator: str = "numeric",
     floor: float | Sequence[float] | np.ndarray = 0.0,
+    multiples: tuple[float, ...] = (1.0,),
 ) -> float:
     """Noise multiplier z such that a run whose steps have max(z, floor_t) meets (ε, δ).
 
@@ -50,6 +51,8 @@ def calibrate(
         calibrator: ``numeric``, ``closed_form`` (fixed_size and full under replace_one) or ``free`` (returns 0).
         floor: noise multiplier the sampler's own noise amounts to, a number or one per step. Privacy it
             already pays for is not paid twice.
+        multiples: noise multiplier of each minibatch of a step, as multiples of z; more than one, or not 1, where a
+            step releases more than its gradient (``second_moment.multiples``).
 
     Returns:
         z >= 0, on the private side of the target; 0 where the floor alone meets it.
@@ -71,9 +74,15 @@ def calibrate(
             raise CalibrationError(
                 "calibrator closed_form is derived for adjacency replace_one and release trace; use calibrator numeric."
             )
-        return closed_form.noise_multiplier(
-            epsilon=epsilon, delta=delta, steps=steps * chains, sampling=sampling, num_records=num_records
+        # Every minibatch of a step is one of the formula's steps, with at least its noise.
+        alone = closed_form.noise_multiplier(
+            epsilon=epsilon,
+            delta=delta,
+            steps=steps * chains * len(multiples),
+            sampling=sampling,
+            num_records=num_records,
         )
+        return alone / min(multiples)
     if calibrator != "numeric":
         raise ValueError(f"unknown calibrator {calibrator!r}; known: {', '.join(CALIBRATORS)}")
     return numeric.noise_multiplier(
@@ -86,4 +95,5 @@ def calibrate(
         adjacency=adjacency,
         accountant=accountant,
         release=release,
+        multiples=multiples,
     )

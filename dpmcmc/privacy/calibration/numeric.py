@@ -37,6 +37,7 @@ def noise_multiplier(
     adjacency: str,
     accountant: str,
     release: str,
+    multiples: tuple[float, ...] = (1.0,),
 ) -> float:
     """Smallest z with ε(max(z, floors)) <= epsilon; 0 where the floors alone suffice.
 
@@ -48,7 +49,7 @@ def noise_multiplier(
 
     def spent(z: float, name: str) -> float:
         schedule = np.repeat(np.maximum(z, values), counts)
-        events = base_events(schedule, sampling, num_records, chains)
+        events = base_events(schedule, sampling, num_records, chains, multiples)
         module = accountant_for(name, events, adjacency, release)
         return float(module.epsilon(events, adjacency, left))
 
@@ -64,6 +65,7 @@ def noise_multiplier(
         "adjacency": adjacency,
         "accountant": accountant,
         "release": release,
+        "multiples": list(multiples),
         "tolerance": TOLERANCE,
     }
     remembered = store.recall(inputs)

@@ -1,0 +1,115 @@
+r"""A public d×d matrix: the metric F in which gradients are clipped and noised, or a public Fisher matrix.
+
+With a metric the query clips ‖F⁻¹g‖ <= C and adds s·F·Z, so that in whitened units F⁻¹g nothing changes: the noise
+multiplier is a scalar, and the guarantee that of any query. What matters for privacy is the norm of the whitened
+vector as computed; F is applied again only after the noise. F must not be read from private data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+#: A matrix with a larger condition number counts as singular in float32.
+_WORST_CONDITION = 1e6
+
+
+class PublicMatrix:
+    """A number, a diagonal (d,) or a matrix (d, d), over raveled parameters; hashable, so that plans can be cached.
+
+    Args:
+        value: number, array, nested list, another PublicMatrix, or the path of a ``.npy`` file.
+
+    Raises:
+        ValueError: not finite, not square, or a file that cannot be read.
+    """
+
+    def __init__(self, value: Any) -> None:
+        if isinstance(value, PublicMatrix):
+            value = np.array(value.array)
+        if isinstance(value, (str, Path)):
+            try:
+                value = np.load(Path(value).expanduser(), allow_pickle=False)
+            except (OSError, ValueError, EOFError) as error:
+                raise ValueError(f"{value} cannot be read as a .npy array ({error})") from None
+        try:
+            array = np.asarray(value, np.float64)
+        except (TypeError, ValueError):
+            raise ValueError("a public matrix is a number, d numbers, d rows of d numbers, or a .npy file") from None
+        if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != array.shape[1]):
+            raise ValueError(f"a public matrix has shape (), (d,) or (d, d), got {array.shape}")
+        if not np.all(np.isfinite(array)):
+            raise ValueError("a public matrix must hold finite numbers")
+        self.array: np.ndarray = array
+        self.array.setflags(write=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PublicMatrix) and np.array_equal(self.array, other.array)
+
+    def __hash__(self) -> int:
+        return hash((self.array.shape, self.array.tobytes()))
+
+    def __repr__(self) -> str:
+        return f"PublicMatrix({self.array if self.array.ndim == 0 else f'shape {self.array.shape}'})"
+
+    def check_invertible(self, name: str) -> None:
+        """Raise ValueError where whitening by this matrix would divide by nothing."""
+        values = np.linalg.svd(self.array, compute_uv=False) if self.array.ndim == 2 else np.abs(np.ravel(self.array))
+        if not values.min() > values.max() / _WORST_CONDITION:
+            raise ValueError(
+                f"{name} is singular (its singular values go from {values.min():.3g} to {values.max():.3g}): clipping "
+                "in its norm needs an invertible matrix"
+            )
+
+    def check_positive(self, name: str, definite: bool) -> None:
+        """Raise ValueError unless symmetric and positive semidefinite (or definite)."""
+        if self.array.ndim == 2 and not np.allclose(self.array, self.array.T):
+            raise ValueError(f"{name} must be symmetric")
+        values = np.linalg.eigvalsh(self.array) if self.array.ndim == 2 else np.ravel(self.array)
+        slack = 1e-9 * max(float(np.abs(values).max()), 1e-300)
+        if values.min() < -slack:
+            raise ValueError(f"{name} must be positive semidefinite, and its smallest eigenvalue is {values.min():.3g}")
+        if definite and values.min() <= slack:
+            raise ValueError(
+                f"{name} is singular (smallest eigenvalue {values.min():.3g}), so some direction has no curvature: "
+                "give prior_precision > 0, or a matrix that is positive definite"
+            )
+
+    def check_size(self, parameters: int, name: str) -> None:
+        """Raise ValueError unless it fits this many raveled parameters."""
+        if self.array.ndim and self.array.shape[0] != parameters:
+            raise ValueError(f"{name} is for {self.array.shape[0]} parameters, and the target has {parameters}")
+
+    def times(self, vector: jax.Array) -> jax.Array:
+        """F v for a flat vector (d,)."""
+        matrix = jnp.asarray(self.array, jnp.float32)
+        return matrix @ vector if matrix.ndim == 2 else matrix * vector
+
+    def whiten(self, vector: jax.Array, transpose: bool = False) -> jax.Array:
+        """F⁻¹v (or F⁻ᵀv) for a flat vector (d,)."""
+        if self.array.ndim < 2:
+            return vector / jnp.asarray(self.array, jnp.float32)
+        inverse = np.linalg.inv(self.array.T if transpose else self.array)
+        return jnp.asarray(inverse, jnp.float32) @ vector
+
+    def matrix(self, parameters: int, dense: bool) -> jax.Array:
+        """As (d, d), or its diagonal (d,)."""
+        array = jnp.asarray(self.array, jnp.float32)
+        if not dense:
+            return jnp.broadcast_to(jnp.diagonal(array) if array.ndim == 2 else array, (parameters,))
+        return array if array.ndim == 2 else array * jnp.eye(parameters, dtype=jnp.float32)
+
+
+#: What a PublicMatrix is made from.
+MatrixLike = float | Sequence[Any] | str | np.ndarray | PublicMatrix
+
+
+def flat(tree: Any) -> tuple[jax.Array, Any]:
+    """(raveled vector, function back to the pytree)."""
+    return ravel_pytree(tree)

@@ -1,0 +1,234 @@
+r"""Stochastic-gradient Fisher scoring (Ahn, Korattikara, Welling 2012; DP-SGFS: Wang, thesis Algorithm 5, mended).
+
+    θ' = θ − 2 A_t⁻¹ g̃,   A_t = (s_t² F Fᵀ + V̂_t)/T + Ĥ_t,     g̃ = ∇U(θ) + s_t F Z,     s_t >= √(2T/η_t)
+
+Ĥ is an estimate of the curvature of U, D + λI with D = N × the Fisher information of a record; V̂ = ((1 − q)/q) D is
+what minibatches of rate q add to the gradient's covariance; F is the public metric in which gradients are clipped and
+noised.
+
+**Law.** With P = 2A⁻¹ the covariance T H⁻¹ is kept exactly, at any step, when A = (s²FFᵀ + V)/T + H:
+(I − PH)T H⁻¹(I − HP) + P(s²FFᵀ + V)P = T H⁻¹ − 2TP + P(T H + s²FFᵀ + V)P = T H⁻¹. For a curvature w estimated as ŵ
+(F = 1, full batch)
+
+    Var = (T/w) / (1 + T(ŵ − w)/s²),      stable iff  w < s²/T + ŵ,
+
+so a wrong estimate costs O(ηw), and ŵ = 0 is SGLD. The noise is known, whatever it is, so the chain keeps temperature T
+under any noise privacy asks for, and pays in speed: a small step is η = 2T/s². Choose T > 1 to pay with heat instead.
+(The printed algorithm has noise FFᵀ/η beside the damping 4FFᵀ/η: temperature 1/4.)
+
+**Where the Fisher information comes from**, and what that costs:
+
+* ``public``     a matrix of one record's Fisher information that was not read from the data: nothing;
+* ``gradients``  the running mean of g̃g̃ᵀ − s²FFᵀ over T + (1 − q)/q, which at stationarity is H: nothing, since
+                 every g̃ is private already; under much noise it says little. Starts as SGLD (needs ηw < 2 there);
+* ``query``      the running mean of a private second moment on the same minibatch (or one of its own).
+
+**Guarantee.** θ is post-processing of the releases. ``public`` and ``gradients`` release g̃ alone: subsampled Gaussians
+at z = s b/(N C) on the sum of F⁻¹g clipped to C. ``query`` releases Σ clip(g)clip(g)ᵀ beside it, with noise z_V C²: ONE
+subsampled Gaussian with z⁻² = z_g⁻² + z_V⁻² a step, or two events where the minibatches are two (proof in
+``privacy/second_moment.py``). The projection of Ĥ onto D >= 0 is post-processing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmcmc.privacy.metric import MatrixLike, PublicMatrix, flat
+from dpmcmc.privacy.query import PrivateGradient
+from dpmcmc.privacy.second_moment import GRADIENT, SecondMoment, is_dense
+from dpmcmc.samplers.base import SteppedSampler, tree_norm
+
+
+class SGFSState(NamedTuple):
+    """Position, and the running mean of what estimates D (whitened), (d, d) or (d,); () where it is public."""
+
+    position: Any
+    fisher: jax.Array
+
+
+class SGFSInfo(NamedTuple):
+    """Per step: ``gradient_norm`` of the noisy gradient; mean over directions of the ``curvature`` Ĥ, whitened."""
+
+    gradient_norm: jax.Array
+    curvature: jax.Array
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class SGFS(SteppedSampler):
+    """Stochastic-gradient Fisher scoring; see :class:`SteppedSampler` for step_size, temperature and num_records.
+
+    Args:
+        fisher: where the Fisher information comes from: gradients (already private), query (a private second moment)
+            or public.
+        public_fisher: one record's Fisher information, public: a number, d numbers, a matrix, or a .npy file of them.
+        prior_precision: public curvature λ that every direction has beside the records', for instance 1/prior_scale².
+        noise_ratio: noise multiplier of the second moment over the gradient's; larger costs less privacy.
+        own_batch: whether the second moment has a minibatch of its own, and is charged as an event of its own.
+        forget: the running mean gives a new estimate the weight max(1/(t + 1), forget).
+        structure: dense, diagonal, or auto (dense up to 256 parameters).
+        metric: public F: a number, d numbers, a matrix, or a .npy file; gradients are clipped as ‖F⁻¹g‖.
+
+    Raises:
+        ValueError: a singular metric; a public Fisher matrix that is not positive semidefinite, or is singular with
+            prior_precision 0; a setting without its counterpart.
+    """
+
+    fisher: Literal["gradients", "query", "public"] = "gradients"
+    public_fisher: MatrixLike | None = None
+    prior_precision: float = 0.0
+    noise_ratio: float = 3.0
+    own_batch: bool = False
+    forget: float = 0.0
+    structure: Literal["auto", "dense", "diagonal"] = "auto"
+    metric: MatrixLike | None = None
+    rate: float = dataclasses.field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fisher not in ("gradients", "query", "public"):
+            raise ValueError(f"fisher must be gradients, query or public, got {self.fisher!r}")
+        if (self.fisher == "public") != (self.public_fisher is not None):
+            raise ValueError("public_fisher is needed with fisher public, and with nothing else")
+        if self.fisher == "gradients" and self.temperature == 0:
+            raise ValueError(
+                "temperature 0 moves nothing once the chain has arrived, so gradients do not show the Fisher "
+                "information: use fisher query or public"
+            )
+        if not (self.prior_precision >= 0 and np.isfinite(self.prior_precision)):
+            raise ValueError(f"prior_precision must be a finite number >= 0, got {self.prior_precision}")
+        if not 0 <= self.forget <= 1:
+            raise ValueError(f"forget must lie in [0, 1], got {self.forget}")
+        SecondMoment(self.noise_ratio, self.structure)
+        if self.public_fisher is not None:
+            public = PublicMatrix(self.public_fisher)
+            public.check_positive("public_fisher", definite=self.prior_precision == 0)
+            object.__setattr__(self, "public_fisher", public)
+        if self.metric is not None:
+            metric = PublicMatrix(self.metric)
+            metric.check_invertible("metric")
+            object.__setattr__(self, "metric", metric)
+
+    @property
+    def _f(self) -> PublicMatrix | None:
+        return self.metric  # type: ignore[return-value]  # made one by __post_init__
+
+    @property
+    def queries(self) -> tuple[Any, ...]:
+        """One gradient, and with fisher query a second moment."""
+        if self.fisher != "query":
+            return (GRADIENT,)
+        return (GRADIENT, SecondMoment(self.noise_ratio, self.structure, self.own_batch))
+
+    def with_rate(self, rate: float) -> SGFS:
+        """The sampler for minibatches of rate b/N."""
+        return dataclasses.replace(self, rate=rate)
+
+    def noise_std(self, t: Any) -> Any:
+        """s_t = √(2T/η_t), in gradient units."""
+        return (2 * self.temperature / self.eta(t)) ** 0.5
+
+    def with_noise(self, noise_std: float) -> SGFS:
+        """``step_size: auto`` resolved: η = 2T/s²."""
+        return self.with_eta(2 * self.temperature / noise_std**2)
+
+    def stability_limit(self, noise_std: Any, t: Any) -> Any:
+        """Largest η·curvature that is stable while the estimate is 0: η s²/T."""
+        return self.eta(t) * noise_std**2 / self.temperature if self.temperature > 0 else 2.0 + 0.0 * self.eta(t)
+
+    def temperature_at(self, noise_std: Any, t: Any) -> Any:
+        """T, whatever the noise (η s²/2 at T = 0)."""
+        eta = self.eta(t)
+        return self.temperature + 0.0 * eta if self.temperature > 0 else eta * noise_std**2 / 2
+
+    def time_at(self, noise_std: Any, t: Any) -> Any:
+        """2T/s², the step where the estimate is small."""
+        return 2 * self.temperature / noise_std**2 if self.temperature > 0 else self.eta(t)
+
+    def init(self, key: jax.Array, position: Any) -> SGFSState:
+        """State at ``position``, with an estimate of zero."""
+        d = flat(position)[0].size
+        for matrix, name in ((self.public_fisher, "public_fisher"), (self._f, "metric")):
+            if isinstance(matrix, PublicMatrix):
+                matrix.check_size(d, name)
+        shape = () if self.fisher == "public" else (d, d) if is_dense(self.structure, d) else (d,)
+        return SGFSState(position, jnp.zeros(shape, jnp.float32))
+
+    def step(
+        self, key: jax.Array, state: SGFSState, gradient: PrivateGradient, t: jax.Array
+    ) -> tuple[SGFSState, SGFSInfo]:
+        """θ' = θ − 2A⁻¹g̃, in whitened coordinates F⁻¹g̃ throughout."""
+        position, unflatten = flat(state.position)
+        raw = flat(gradient.value)[0]
+        white = raw if self._f is None else self._f.whiten(raw)
+        dense = is_dense(self.structure, position.size)
+        s2 = jnp.square(gradient.noise_std)
+        # Own gradients inform the NEXT step, so that A does not depend on the noise it divides.
+        fisher = self._averaged(state.fisher, white, s2, gradient, t, dense)
+        known = state.fisher if self.fisher == "gradients" else fisher
+        data, prior = self._data_curvature(known, position.size, dense), self._prior(position.size, dense)
+        damping = 2 / self.eta(t) if self.temperature == 0 else s2 / self.temperature
+        minibatch = (1 - self.rate) / self.rate / self.temperature if self.temperature > 0 else 0.0
+        a = (1 + minibatch) * data + prior
+        if dense:
+            a = a + damping * jnp.eye(position.size, dtype=a.dtype)
+            move = jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(a), white)
+        else:
+            move = white / (a + damping)
+        if self._f is not None:
+            move = self._f.whiten(move, transpose=True)
+        total = data + prior
+        mean = (jnp.trace(total) if dense else jnp.sum(total)) / position.size
+        following = SGFSState(unflatten(position - 2 * move), fisher)
+        return following, SGFSInfo(tree_norm(gradient.value), mean)
+
+    def _averaged(
+        self, old: jax.Array, white: jax.Array, s2: jax.Array, gradient: PrivateGradient, t: jax.Array, dense: bool
+    ) -> jax.Array:
+        """The running mean with this step's estimate in it; not projected, so that its noise averages out."""
+        if self.fisher == "public":
+            return old
+        if self.fisher == "query":
+            new = gradient.releases[0].value
+        else:
+            outer = jnp.outer(white, white) if dense else jnp.square(white)
+            noise = s2 * jnp.eye(white.size, dtype=white.dtype) if dense else s2
+            new = (outer - noise) / (self.temperature + (1 - self.rate) / self.rate)
+        weight = jnp.maximum(1.0 / (t + 1), self.forget)
+        return (1 - weight) * old + weight * new
+
+    def _data_curvature(self, estimate: jax.Array, d: int, dense: bool) -> jax.Array:
+        """D, whitened and projected onto the positive semidefinite matrices."""
+        if self.fisher == "public":
+            assert self.num_records is not None
+            assert isinstance(self.public_fisher, PublicMatrix)
+            return self.num_records * self._whitened(self.public_fisher.matrix(d, dense), dense)
+        if self.fisher == "gradients":
+            # They show the whole curvature, prior included.
+            estimate = estimate - self._prior(d, dense)
+        if not dense:
+            return jnp.maximum(estimate, 0.0)
+        values, vectors = jnp.linalg.eigh((estimate + estimate.T) / 2)
+        return (vectors * jnp.maximum(values, 0.0)) @ vectors.T
+
+    def _prior(self, d: int, dense: bool) -> jax.Array:
+        """λF⁻¹F⁻ᵀ, or its diagonal."""
+        one = jnp.ones(d, jnp.float32)
+        return self.prior_precision * self._whitened(jnp.diag(one) if dense else one, dense)
+
+    def _whitened(self, matrix: jax.Array, dense: bool) -> jax.Array:
+        """F⁻¹MF⁻ᵀ of a public M; diagonal from diagonal where the structure is."""
+        if self._f is None:
+            return matrix
+        if not dense and self._f.array.ndim < 2:
+            return self._f.whiten(self._f.whiten(matrix))
+        rows = jax.vmap(self._f.whiten, in_axes=1, out_axes=1)
+        if dense:
+            return rows(rows(matrix).T).T
+        return jnp.diagonal(rows(rows(jnp.diag(matrix)).T).T)

@@ -1,0 +1,95 @@
+"""A target from plain functions.
+
+    target = Custom(init=lambda key: jnp.zeros(3), log_prior=..., log_likelihood=..., predict=...)
+
+Per-record gradients come from ``jax.grad`` of ``log_likelihood``, which sees one record at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+_SIGNATURES = {
+    "init": "(key) -> params",
+    "log_prior": "(params) -> number",
+    "log_likelihood": "(params, record) -> number",
+}
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Custom:
+    """Functions as a Target; two of them are equal where their functions are the same objects.
+
+    Args:
+        init: key -> params, a pytree of float32 that does not depend on records.
+        log_prior: params -> log prior density up to a constant, ().
+        log_likelihood: (params, ONE record) -> log-likelihood, ().
+        predict: (params, x (n, ...)) -> probabilities or means, leading axis n; None where there is none.
+        num_classes: K of a classifier, so that ``predict`` is read as probabilities: P(y = 1), (n,), or (n, K).
+        gradient_bound: PUBLIC bound on one record's gradient norm, which you vouch for; None where none is known.
+        check_records: records -> None, raising ValueError on records the target is not for.
+
+    Raises:
+        ValueError: an argument that is not a function, or a bound or number of classes that cannot be.
+    """
+
+    init: Callable[[jax.Array], Any]
+    log_prior: Callable[[Any], jax.Array]
+    log_likelihood: Callable[[Any, Any], jax.Array]
+    predictor: Callable[[Any, jax.Array], jax.Array] | None
+    num_classes: int | None
+    gradient_bound: float | None
+    check_records: Callable[[Any], None] | None
+
+    def __init__(
+        self,
+        init: Callable[[jax.Array], Any],
+        log_prior: Callable[[Any], jax.Array],
+        log_likelihood: Callable[[Any, Any], jax.Array],
+        predict: Callable[[Any, jax.Array], jax.Array] | None = None,
+        *,
+        num_classes: int | None = None,
+        gradient_bound: float | None = None,
+        check_records: Callable[[Any], None] | None = None,
+    ) -> None:
+        fields = {
+            "init": init,
+            "log_prior": log_prior,
+            "log_likelihood": log_likelihood,
+            "predictor": predict,
+            "num_classes": num_classes,
+            "gradient_bound": gradient_bound,
+            "check_records": check_records,
+        }
+        for name, signature in _SIGNATURES.items():
+            if not callable(fields[name]):
+                raise ValueError(f"{name} must be a function {signature}, got {fields[name]!r}")
+        for name, function in (("predict", predict), ("check_records", check_records)):
+            if function is not None and not callable(function):
+                raise ValueError(f"{name} must be a function or None, got {function!r}")
+        if num_classes is not None and num_classes < 2:
+            raise ValueError(f"num_classes must be >= 2, got {num_classes}")
+        if gradient_bound is not None and not gradient_bound > 0:
+            raise ValueError(f"gradient_bound must be > 0, got {gradient_bound}")
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def predict(self) -> Callable[[Any, jax.Array], jax.Array]:
+        """The function that was given; ``getattr(target, "predict", None)`` is None where none was."""
+        if self.predictor is None:
+            raise AttributeError("this Custom target has no predict: give Custom(..., predict=f) with f(params, x)")
+        return self.predictor
+
+    def __repr__(self) -> str:
+        # No addresses, so that the same plan prints the same text twice.
+        functions = (self.init, self.log_prior, self.log_likelihood, self.predictor, self.check_records)
+        return f"Custom({', '.join(_name(f) for f in functions if f is not None)})"
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)

@@ -1,0 +1,217 @@
+r"""A Flax network as a target: a Bayesian neural network.
+
+    θ_j ~ N(0, prior_scale²) for every parameter,   f = network(x; θ)
+
+    categorical:  P(y = k) = softmax(f)_k         f (K,)
+    bernoulli:    P(y = 1) = σ(f)                 f () or (1,)
+    gaussian:     y = f + N(0, noise_scale²)      f () or (1,)
+
+Per-record gradients are those of a batch of one, by ``vmap``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmcmc.targets.base import TargetError
+from dpmcmc.targets.labels import check_labels
+
+if TYPE_CHECKING:
+    from dpmcmc.targets.flax_networks import Network
+
+_LIKELIHOODS = ("categorical", "bernoulli", "gaussian")
+
+
+def from_flax(
+    module: Any,
+    *,
+    likelihood: Literal["categorical", "bernoulli", "gaussian"] = "categorical",
+    prior_scale: float = 1.0,
+    noise_scale: float = 1.0,
+    num_classes: int | None = None,
+) -> FlaxTarget:
+    """A Flax network as a Target. Records are ``{"x": ONE input without a batch axis, "y": ()}``.
+
+    Args:
+        module: a Linen module; an NNX module, all of whose chains start at the parameters it has now; or a function
+            ``rngs -> NNX module`` (a class, a ``functools.partial``), whose chains start each at its own.
+        likelihood: what the outputs mean; ``categorical`` takes K logits, the others one number.
+        prior_scale: prior standard deviation of every parameter.
+        noise_scale: standard deviation of y given x under ``gaussian``, a public constant.
+        num_classes: K, checked against the network's outputs; None takes it from them.
+
+    Returns:
+        FlaxTarget: parameters are the module's own nested dict.
+
+    Raises:
+        ValueError: an argument that cannot be.
+        TargetError: an NNX module that holds more than parameters. Other networks are looked at by ``bind``.
+    """
+    if likelihood not in _LIKELIHOODS:
+        raise ValueError(f"likelihood must be one of {', '.join(_LIKELIHOODS)}, got {likelihood!r}")
+    for name, value in (("prior_scale", prior_scale), ("noise_scale", noise_scale)):
+        if not value > 0:
+            raise ValueError(f"{name} must be > 0, got {value}")
+    if likelihood == "bernoulli":
+        if num_classes not in (None, 2):
+            raise ValueError(f"num_classes must be 2 under likelihood bernoulli, got {num_classes}")
+        num_classes = 2
+    elif num_classes is not None and (likelihood == "gaussian" or num_classes < 2):
+        raise ValueError(
+            f"num_classes must be None under likelihood gaussian, got {num_classes}"
+            if likelihood == "gaussian"
+            else f"num_classes must be >= 2, got {num_classes}"
+        )
+    # Flax takes half a second to import, and most runs do not need it.
+    from dpmcmc.targets.flax_networks import network
+
+    return FlaxTarget(network(module), likelihood, prior_scale, noise_scale, num_classes=num_classes)
+
+
+@dataclass(frozen=True)
+class FlaxTarget:
+    """What :func:`from_flax` returns; ``row`` is None until the records' shapes are known.
+
+    Args:
+        network: parameters and outputs of the module.
+        likelihood, prior_scale, noise_scale, num_classes: as given.
+        row: (shape, dtype) of one input.
+    """
+
+    network: Network
+    likelihood: str
+    prior_scale: float
+    noise_scale: float
+    num_classes: int | None = dataclasses.field(default=None, kw_only=True)
+    row: tuple[tuple[int, ...], str] | None = dataclasses.field(default=None, kw_only=True)
+
+    gradient_bound = None
+
+    def bind(self, record_shapes: Any) -> FlaxTarget:
+        """Fix the input's shape, and K from the outputs.
+
+        Raises:
+            TargetError: records that do not fit, a network that mixes rows, holds state or draws random numbers, or
+                outputs that the likelihood cannot use.
+        """
+        if not isinstance(record_shapes, dict) or not {"x", "y"} <= set(record_shapes):
+            raise TargetError('records must be a dict {"x": inputs, "y": labels or numbers}')
+        if tuple(record_shapes["y"].shape) != ():
+            raise TargetError(f"y must be one number a record, and its shape is {tuple(record_shapes['y'].shape)}")
+        x = record_shapes["x"]
+        dtype = "float32" if jnp.issubdtype(x.dtype, jnp.floating) else str(jax.dtypes.canonicalize_dtype(x.dtype))
+        row = (tuple(x.shape), dtype)
+        outputs = _outputs(self.network, row)
+        if self.likelihood != "categorical":
+            if outputs not in ((), (1,)):
+                raise TargetError(
+                    f"likelihood {self.likelihood} takes one output a row, and {self.network!r} gives shape {outputs}"
+                )
+            return dataclasses.replace(self, row=row)
+        if len(outputs) != 1 or outputs[0] < 2:
+            raise TargetError(
+                f"likelihood categorical takes one logit a class, and {self.network!r} gives shape {outputs} a row"
+            )
+        if self.num_classes not in (None, outputs[0]):
+            raise TargetError(f"num_classes is {self.num_classes}, and {self.network!r} gives {outputs[0]} logits")
+        return dataclasses.replace(self, row=row, num_classes=outputs[0])
+
+    def check_records(self, records: Any) -> None:
+        """Raise ValueError unless every label of a classifier is one of 0..K−1."""
+        if self.num_classes is not None:
+            check_labels(records["y"], self.num_classes, f"likelihood {self.likelihood}")
+
+    @property
+    def prior_precision(self) -> float:
+        """Curvature the prior gives every direction."""
+        return self.prior_scale**-2
+
+    def init(self, key: jax.Array) -> Any:
+        """The module's own initialiser: a nested dict of float32. Reads shapes, never records."""
+        if self.row is None:
+            raise TargetError("the shape of x is not known before init: let dpmcmc.sample bind the target")
+        shape, dtype = self.row
+        return self.network.init(key, jax.ShapeDtypeStruct(shape, dtype))
+
+    def log_prior(self, params: Any) -> jax.Array:
+        """−‖θ‖²/(2·prior_scale²)."""
+        squares = sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)), jnp.float32(0))
+        return -0.5 * squares / self.prior_scale**2
+
+    def log_likelihood(self, params: Any, record: Any) -> jax.Array:
+        """log p(y | network(x; θ)) of one record, normalised."""
+        outputs = self._outputs(params, record["x"][None])[0]
+        if self.likelihood == "categorical":
+            chosen = jax.nn.one_hot(record["y"].astype(jnp.int32), outputs.shape[0])
+            return chosen @ jax.nn.log_softmax(outputs)
+        if self.likelihood == "bernoulli":
+            return record["y"] * outputs - jax.nn.softplus(outputs)
+        return jax.scipy.stats.norm.logpdf(record["y"], outputs, self.noise_scale)
+
+    def predict(self, params: Any, x: jax.Array) -> jax.Array:
+        """P(y = k | x, θ) (n, K); P(y = 1 | x, θ) (n,) under bernoulli; E[y | x, θ] (n,) under gaussian."""
+        outputs = self._outputs(params, x)
+        if self.likelihood == "categorical":
+            return jax.nn.softmax(outputs)
+        return jax.nn.sigmoid(outputs) if self.likelihood == "bernoulli" else outputs
+
+    def _outputs(self, params: Any, x: jax.Array) -> jax.Array:
+        """(n, K) logits, or (n,)."""
+        outputs = self.network.apply(params, x)
+        return outputs if self.likelihood == "categorical" else outputs.reshape(x.shape[0])
+
+
+@functools.lru_cache(maxsize=64)
+def _outputs(network: Network, row: tuple[tuple[int, ...], str]) -> tuple[int, ...]:
+    """Shape of the outputs for one row of a network that treats rows one by one.
+
+    Raises:
+        TargetError: one sentence on why it is no such network.
+    """
+    shape, dtype = row
+    count = 3
+    try:
+        params = jax.eval_shape(lambda: network.init(jax.random.key(0), jax.ShapeDtypeStruct(shape, dtype)))
+        found = jax.eval_shape(network.apply, params, jax.ShapeDtypeStruct((count, *shape), dtype))
+    except TargetError:
+        raise
+    except Exception as error:  # a user's module may raise anything
+        reason = " ".join(str(error).split(" (http")[0].split())[:200]
+        raise TargetError(
+            f"{network!r} fails on {count} rows of shape {shape}, given x alone ({type(error).__name__}: {reason})"
+        ) from error
+    wrong = [leaf.dtype for leaf in jax.tree.leaves(params) if leaf.dtype != jnp.float32]
+    if wrong:
+        raise TargetError(f"{network!r} has {wrong[0]} parameters: dpmcmc samples float32 ones")
+    if not hasattr(found, "shape") or found.shape[:1] != (count,):
+        raise TargetError(f"{network!r} must return one array with a leading axis for rows")
+    if _mixes_rows(network, row, count):
+        raise TargetError(
+            f"{network!r} mixes rows: the outputs of {count} synthetic rows differ from those of each alone, so a "
+            "record's likelihood would depend on the others"
+        )
+    return tuple(found.shape[1:])
+
+
+def _mixes_rows(network: Network, row: tuple[tuple[int, ...], str], count: int) -> bool:
+    """Whether outputs on synthetic rows depend on the company."""
+    shape, dtype = row
+    rng = np.random.default_rng(0)
+    size = (count, *shape)
+    draw = rng.normal(size=size) if np.issubdtype(dtype, np.floating) else rng.integers(0, 2, size=size)
+
+    @jax.jit
+    def both(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        params = network.init(jax.random.key(0), jax.ShapeDtypeStruct(shape, dtype))
+        alone = jnp.concatenate([network.apply(params, x[i : i + 1]) for i in range(count)])
+        return network.apply(params, x), alone
+
+    together, alone = both(jnp.asarray(draw, dtype))
+    return not np.allclose(together, alone, rtol=1e-2, atol=1e-4, equal_nan=True)

@@ -1,0 +1,26 @@
+"""Class labels: whole numbers 0..K−1, refused otherwise before anything is computed from them.
+
+A label that is no class would not fail in compiled code: indexing clamps, and clipping hides the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def check_labels(y: Any, num_classes: int, who: str) -> None:
+    """Raise ValueError, with the row, unless every label is one of 0..K−1.
+
+    Args:
+        y: (N,).
+        num_classes: K.
+        who: the target, for the message.
+    """
+    y = np.asarray(y)
+    good = np.isin(y, np.arange(num_classes))
+    if not good.all():
+        row = int(np.argmin(good.reshape(len(y), -1).all(axis=1)))
+        classes = "0 and 1" if num_classes == 2 else f"0 to {num_classes - 1}"
+        raise ValueError(f"y: {who} takes labels {classes}, and row {row} has {y[row]}; recode the labels")

@@ -1,0 +1,197 @@
+r"""A NumPyro model as a target.
+
+    def model(x, y):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
+
+    target = from_numpyro(model)
+
+Latent sites are sampled on the real line, z = T⁻¹(value) with NumPyro's ``biject_to``; the prior carries log|det T'|,
+so draws of ``constrain(z)`` follow the model's posterior. A record's log-likelihood is that of a batch of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmcmc.targets.base import TargetError
+
+if TYPE_CHECKING:
+    from dpmcmc.targets.numpyro_sites import Leaves, Sites
+
+#: Records checked at once.
+_ROWS = 1024
+
+
+def from_numpyro(model: Callable, *, init_radius: float = 0.0, gradient_bound: float | None = None) -> NumPyroTarget:
+    """A NumPyro model as a Target.
+
+    Records are a dict whose leaves are the model's keyword arguments, with a leading axis for the batch. Observed
+    sites stand in ONE plate whose size follows the batch; everything else is shared by all records, and latent sites
+    may have plates of their own. Models that are no such product over records are refused by ``bind``, with the
+    reason.
+
+    Args:
+        model: NumPyro function, for example ``model(x, y)`` or ``model(x, y=None)``; called with every leaf.
+        init_radius: chains start uniformly in (−r, r) on the real line. 0, the default, is NumPyro's
+            ``init_to_feasible``, and 2 its ``init_to_uniform``; neither reads a record.
+        gradient_bound: PUBLIC bound on one record's gradient norm, which you vouch for; None where none is known.
+
+    Returns:
+        NumPyroTarget: parameters are ``{site: float32 array}`` on the real line, ``constrain`` takes them back.
+
+    Raises:
+        ValueError: model is no hashable function, or a number that cannot be.
+    """
+    if not callable(model):
+        raise ValueError(f"model must be a NumPyro function such as model(x, y), got {model!r}")
+    try:
+        hash(model)
+    except TypeError:
+        raise ValueError(f"model must be hashable, and {type(model).__name__} is not: pass a function") from None
+    if not 0 <= init_radius < np.inf:
+        raise ValueError(f"init_radius must be >= 0 and finite, got {init_radius}")
+    if gradient_bound is not None and not gradient_bound > 0:
+        raise ValueError(f"gradient_bound must be > 0, got {gradient_bound}")
+    return NumPyroTarget(model, init_radius, gradient_bound)
+
+
+@dataclass(frozen=True, repr=False)
+class NumPyroTarget:
+    """What :func:`from_numpyro` returns; ``leaves`` is None until the records' shapes are known.
+
+    Args:
+        model, init_radius, gradient_bound: as given.
+        leaves: (name, shape, dtype) of each leaf of one record.
+    """
+
+    model: Callable
+    init_radius: float = 0.0
+    gradient_bound: float | None = None
+    leaves: Leaves | None = field(default=None, kw_only=True)
+
+    def bind(self, record_shapes: Any) -> NumPyroTarget:
+        """Read the model's sites from one record's shapes.
+
+        Raises:
+            TargetError: records are no dict of arrays, or the model is no sum over records.
+        """
+        if not isinstance(record_shapes, dict) or not all(hasattr(v, "shape") for v in record_shapes.values()):
+            raise TargetError("records must be a dict of arrays, whose names are the model's keyword arguments")
+        leaves = tuple((name, tuple(v.shape), _dtype(v.dtype)) for name, v in sorted(record_shapes.items()))
+        _sites().read(self.model, leaves)
+        return replace(self, leaves=leaves)
+
+    @property
+    def sites(self) -> Sites:
+        """Names and shapes of the model's sites."""
+        return _sites().read(self.model, self._leaves)
+
+    @property
+    def num_classes(self) -> int | None:
+        """2 where the observed site is Bernoulli, K where it is Categorical; None otherwise, and before ``bind``."""
+        return None if self.leaves is None else self.sites.num_classes
+
+    def init(self, key: jax.Array) -> dict[str, jax.Array]:
+        """Uniform in (−init_radius, init_radius) on the real line; holds no record."""
+        keys = jax.random.split(key, len(self.sites.latent))
+        return {
+            name: jax.random.uniform(k, shape, jnp.float32, -self.init_radius, self.init_radius)
+            if self.init_radius
+            else jnp.zeros(shape, jnp.float32)
+            for k, (name, shape) in zip(keys, self.sites.latent, strict=True)
+        }
+
+    def log_prior(self, params: dict[str, jax.Array]) -> jax.Array:
+        """log p(T(z)) + log|det T'(z)|, ()."""
+        terms = _sites().log_prior(self.model, self.sites, params, self._blank(1))
+        return sum(terms.values(), jnp.float32(0))
+
+    def log_likelihood(self, params: dict[str, jax.Array], record: Any) -> jax.Array:
+        """log p(observed sites of one record | T(z)), ()."""
+        batch = {name: value[None] for name, value in record.items()}
+        return _sites().log_likelihood(self.model, self.sites, params, batch)
+
+    def constrain(self, params: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """Values of the latent sites, and of deterministic sites that depend on nothing else, for ONE draw.
+
+        ``jax.vmap(jax.vmap(target.constrain))(result.draws)`` does all chains and draws.
+        """
+        return _sites().constrained(self.model, self.sites, params, self._blank(1))
+
+    @property
+    def predict(self) -> Callable[[dict[str, jax.Array], jax.Array], jax.Array]:
+        """(params, x (n, ...)) -> mean of the observed site, (n, ...); P(y = 1) (n,) or (n, K) where it is a class.
+
+        Raises:
+            AttributeError: saying why the model has no prediction from x alone.
+        """
+        reason = self.sites.no_prediction if self.leaves is not None else "it is not bound to records yet"
+        if reason:
+            raise AttributeError(f"{self!r} has no predict: {reason}")
+        return self._predict
+
+    def _predict(self, params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+        # The mean does not depend on what stands in for y: ``read`` has tried.
+        return _sites().predicted(self.model, self.sites, params, {**self._blank(x.shape[0]), "x": x})
+
+    def check_records(self, records: Any) -> None:
+        """Raise ValueError on a record whose observed values cannot occur, whatever the parameters.
+
+        Supports may depend on parameters, so three points are tried, and a record is refused that fits at none.
+        """
+        points = {
+            name: jnp.stack([jnp.full(shape, z, jnp.float32) for z in (0, -2, 2)]) for name, shape in self.sites.latent
+        }
+
+        # Records are an argument: a closure would write them into the compilation cache.
+        @jax.jit
+        def possible(records: Any) -> Any:
+            def one(record: Any) -> Any:
+                batch = {name: value[None] for name, value in record.items()}
+                inside = jax.vmap(lambda p: _sites().in_support(self.model, self.sites, p, batch))(points)
+                return jax.tree.map(jnp.any, inside)
+
+            return jax.lax.map(one, records, batch_size=_ROWS)
+
+        device = {name: jnp.asarray(np.asarray(records[name]), dtype) for name, _, dtype in self._leaves}
+        for name, good in possible(device).items():
+            if not np.all(good):
+                row = int(np.argmin(good))
+                raise ValueError(
+                    f"{name}: row {row} is outside the support of its distribution in the model; recode or remove it"
+                )
+
+    @property
+    def _leaves(self) -> Leaves:
+        if self.leaves is None:
+            raise TargetError(
+                "the model is not bound to records yet: use dpmcmc.targets.bind(target, one_record), or let "
+                "dpmcmc.sample do it"
+            )
+        return self.leaves
+
+    def _blank(self, count: int) -> dict[str, jax.Array]:
+        return _sites().zeros(self._leaves, count)
+
+    def __repr__(self) -> str:
+        return f"from_numpyro({getattr(self.model, '__name__', type(self.model).__name__)})"
+
+
+def _dtype(dtype: Any) -> str:
+    """The dtype records have on the device."""
+    return "float32" if jnp.issubdtype(dtype, jnp.floating) else str(jax.dtypes.canonicalize_dtype(dtype))
+
+
+def _sites() -> Any:
+    # NumPyro takes half a second to import, and most runs do not need it.
+    from dpmcmc.targets import numpyro_sites
+
+    return numpyro_sites

@@ -1,0 +1,96 @@
+r"""Bayesian softmax (multinomial logistic) regression.
+
+    θ_jk ~ N(0, prior_scale²),   P(y = k | x, θ) = p_k = exp(x·θ_k) / Σ_l exp(x·θ_l),   y in 0..K−1
+
+One record's gradient is x ⊗ (p − e_y), so its norm is ‖x‖·‖p − e_y‖ and ‖p − e_y‖² <= 2(1 − p_y)²: with rows of norm
+at most R the gradient bound is L = √2·R. All K columns are free; the prior decides between the θ that differ by a
+constant across classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpmcmc.targets.base import TargetError, features_of
+from dpmcmc.targets.labels import check_labels
+
+
+@dataclass(frozen=True)
+class SoftmaxRegression:
+    """Softmax regression with a Gaussian prior on every coefficient.
+
+    Records are ``{"x": (d,), "y": ()}`` with y in 0..K−1. Give the intercept as a constant column.
+
+    Args:
+        prior_scale: prior standard deviation of each coefficient.
+        num_classes: K, a public constant: never counted in the records.
+        num_features: d; None until the data's shape is known.
+        row_bound: public bound on ‖x‖, for ``gradient_bound``.
+
+    Raises:
+        ValueError: prior_scale not positive, or fewer than two classes.
+    """
+
+    prior_scale: float = 1.0
+    num_classes: int | None = dataclasses.field(default=None, kw_only=True)
+    num_features: int | None = dataclasses.field(default=None, kw_only=True)
+    row_bound: float | None = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not self.prior_scale > 0:
+            raise ValueError(f"prior_scale must be > 0, got {self.prior_scale}")
+        if self.num_classes is not None and self.num_classes < 2:
+            raise ValueError(f"num_classes must be >= 2, got {self.num_classes}")
+
+    def bind(self, record_shapes: Any) -> SoftmaxRegression:
+        """Fix ``num_features`` from one record's shapes; ``num_classes`` is no shape, and must be known."""
+        self._classes()
+        return dataclasses.replace(self, num_features=features_of(record_shapes, self.num_features))
+
+    def check_records(self, records: Any) -> None:
+        """Raise ValueError unless every label is in 0..K−1."""
+        check_labels(records["y"], self._classes(), "softmax_regression")
+
+    @property
+    def gradient_bound(self) -> float | None:
+        """L = √2·row_bound, since ‖p − e_y‖ <= √2."""
+        return None if self.row_bound is None else math.sqrt(2) * self.row_bound
+
+    @property
+    def prior_precision(self) -> float:
+        """Curvature the prior gives every direction."""
+        return self.prior_scale**-2
+
+    def init(self, key: jax.Array) -> jax.Array:
+        """The prior mean, (d, K). The first steps forget it; it holds no record."""
+        if self.num_features is None:
+            raise ValueError("SoftmaxRegression needs num_features before init: give it, or let dpmcmc.sample bind it")
+        return jnp.zeros((self.num_features, self._classes()), jnp.float32)
+
+    def log_prior(self, params: jax.Array) -> jax.Array:
+        """−‖θ‖²/(2·prior_scale²)."""
+        return -0.5 * jnp.sum(jnp.square(params)) / self.prior_scale**2
+
+    def log_likelihood(self, params: jax.Array, record: Any) -> jax.Array:
+        """log p_y."""
+        logits = record["x"] @ params
+        chosen = jax.nn.one_hot(record["y"].astype(jnp.int32), params.shape[1])
+        return chosen @ jax.nn.log_softmax(logits)
+
+    def predict(self, params: jax.Array, x: jax.Array) -> jax.Array:
+        """P(y = k | x, θ), (n, K)."""
+        return jax.nn.softmax(x @ params)
+
+    def _classes(self) -> int:
+        if self.num_classes is None:
+            raise TargetError(
+                "num_classes is not known: declare the public number of classes, for example "
+                "SoftmaxRegression(num_classes=10)"
+            )
+        return self.num_classes

@@ -1,0 +1,397 @@
+"""Predictions and non-private fits of any target: closed forms, hand-made draws, bounded memory, the MAP alone."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import jax.numpy as jnp
+import matplotlib.image
+import numpy as np
+import pytest
+import yaml
+from scipy import stats
+
+from dpmcmc import plots
+from dpmcmc.diagnostics import convergence, predictive, reference
+from dpmcmc.targets import TargetError
+from tests.test_command_line import call, refused
+
+RNG = np.random.default_rng(7)
+ROWS, D = 60, 3
+X = RNG.normal(size=(ROWS, D)).astype(np.float32)
+
+
+class Line:
+    """y = x·w + b + N(0, 0.5²), parameters in a nested dict."""
+
+    def init(self, key):
+        return {"layer": {"w": jnp.zeros(D), "b": jnp.zeros(())}}
+
+    def log_prior(self, params):
+        return -0.5 * sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params))
+
+    def log_likelihood(self, params, record):
+        return jax.scipy.stats.norm.logpdf(record["y"], self.predict(params, record["x"]), 0.5)
+
+    def predict(self, params, x):
+        return x @ params["layer"]["w"] + params["layer"]["b"]
+
+
+class Counts:
+    """Poisson counts with a likelihood and no predict."""
+
+    predict = None
+
+    def log_likelihood(self, params, record):
+        return jax.scipy.stats.poisson.logpmf(record["y"], jnp.exp(record["x"] @ params))
+
+
+class Classes:
+    """Class probabilities are the parameters themselves, rows times classes."""
+
+    def __init__(self, num_classes):
+        self.num_classes = num_classes
+
+    def predict(self, params, x):
+        return params[: len(x)]
+
+
+class Network:
+    """One hidden tanh layer, two classes, flax-like parameters."""
+
+    num_classes = 2
+    hidden = 8
+
+    def init(self, key):
+        inner, outer = jax.random.split(key)
+        return {
+            "hidden": {"kernel": jax.random.normal(inner, (D, self.hidden)), "bias": jnp.zeros(self.hidden)},
+            "out": {"kernel": jax.random.normal(outer, (self.hidden, 1))},
+        }
+
+    def log_prior(self, params):
+        return -0.5 * sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params))
+
+    def logit(self, params, x):
+        hidden = jnp.tanh(x @ params["hidden"]["kernel"] + params["hidden"]["bias"])
+        return (hidden @ params["out"]["kernel"])[..., 0]
+
+    def log_likelihood(self, params, record):
+        logit = self.logit(params, record["x"])
+        return record["y"] * logit - jax.nn.softplus(logit)
+
+    def predict(self, params, x):
+        return jax.nn.sigmoid(self.logit(params, x))
+
+
+def line_draws(count):
+    return {
+        "layer": {
+            "w": RNG.normal(size=(count, D)).astype(np.float32),
+            "b": RNG.normal(size=count).astype(np.float32),
+        }
+    }
+
+
+def line_means(draws):
+    return draws["layer"]["w"].astype(float) @ X.T + draws["layer"]["b"].astype(float)[:, None]
+
+
+def test_regression_scores_and_density_match_their_closed_forms():
+    draws, y = line_draws(37), RNG.normal(size=ROWS).astype(np.float32)
+    found = predictive.predict(Line(), draws, {"x": X, "y": y})
+    means = line_means(draws)
+    density = stats.norm.pdf(y[None, :], means, 0.5).mean(axis=0)
+    assert found.measure == "rmse"
+    np.testing.assert_allclose(found.mean, means.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(found.single_draw, np.sqrt(np.mean((means - y) ** 2, axis=1)), rtol=1e-4)
+    assert found.posterior_predictive == pytest.approx(np.sqrt(np.mean((means.mean(axis=0) - y) ** 2)), rel=1e-4)
+    assert found.log_predictive_density == pytest.approx(np.log(density).mean(), rel=1e-4)
+    body = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert body["accuracy"] is None
+    assert set(body["rmse"]) == {"posterior_predictive", "mean", "std"}
+
+
+def test_a_density_far_in_the_tail_is_finite():
+    """exp of each log-likelihood underflows; their log-mean-exp must not."""
+    draws = line_draws(5)
+    y = np.full(ROWS, 400, np.float32)
+    found = predictive.log_predictive_density(Line(), draws, {"x": X, "y": y})
+    each = stats.norm.logpdf(y[None, :], line_means(draws), 0.5)
+    assert found == pytest.approx(np.mean(np.logaddexp.reduce(each, axis=0) - np.log(5)), rel=1e-4)
+    assert found < -1e5
+
+
+def test_counts_without_predict_have_a_log_predictive_density_and_no_more():
+    draws = RNG.normal(size=(21, D)).astype(np.float32) / 2
+    y = RNG.integers(0, 6, ROWS).astype(np.int32)
+    found = predictive.predict(Counts(), draws, {"x": X, "y": y})
+    mass = stats.poisson.pmf(y[None, :], np.exp(draws.astype(float) @ X.T)).mean(axis=0)
+    assert found.log_predictive_density == pytest.approx(np.log(mass).mean(), rel=1e-4)
+    assert found.to_json() == {
+        "accuracy": None,
+        "rmse": None,
+        "log_predictive_density": found.log_predictive_density,
+    }
+    predictive.check(Counts(), {"x": X, "y": y})
+
+
+def test_an_impossible_row_gives_minus_infinity_without_a_warning():
+    class Never(Counts):
+        def log_likelihood(self, params, record):
+            return jnp.where(record["y"] > 0, -jnp.inf, 0.0)
+
+    records = {"x": X[:2], "y": np.array([0, 1])}
+    assert predictive.predict(Never(), np.zeros((3, D), np.float32), records).log_predictive_density == -np.inf
+
+
+def test_three_classes_by_hand():
+    """Two draws that disagree: averages (.4, .45, .15), (.4, .5, .1), (.15, .15, .7)."""
+    first = [[0.6, 0.3, 0.1], [0.5, 0.4, 0.1], [0.2, 0.2, 0.6]]
+    second = [[0.2, 0.6, 0.2], [0.3, 0.6, 0.1], [0.1, 0.1, 0.8]]
+    draws = np.array([first, second], np.float32)
+    y = np.array([0, 0, 2], np.int32)
+    found = predictive.predict(Classes(3), draws, {"x": X[:3], "y": y})
+    np.testing.assert_allclose(found.single_draw, [1, 1 / 3], rtol=1e-6)
+    assert found.posterior_predictive == pytest.approx(1 / 3)
+    assert found.log_predictive_density == pytest.approx(np.log([0.4, 0.4, 0.7]).mean(), rel=1e-5)
+    assert found.to_json()["accuracy"]["mean"] == pytest.approx(2 / 3)
+    assert found.to_json()["rmse"] is None
+    probability, right = predictive.reliability(found.probability, y)
+    np.testing.assert_allclose(probability, [0.45, 0.5, 0.7], rtol=1e-6)
+    assert right.tolist() == [False, False, True]
+
+
+def test_a_label_outside_the_classes_counts_as_wrong_and_impossible():
+    draws = np.full((2, 3, 3), 1 / 3, np.float32)
+    found = predictive.predict(Classes(3), draws, {"x": X[:3], "y": np.array([0, 1, 5])})
+    assert found.posterior_predictive == pytest.approx(1 / 3)
+    assert found.log_predictive_density == pytest.approx((2 * np.log(1 / 3) + np.log(1e-12)) / 3)
+
+
+def test_two_classes_may_come_as_one_column_or_as_two():
+    p = RNG.uniform(size=(9, ROWS)).astype(np.float32)
+    y = RNG.integers(0, 2, ROWS)
+    one = predictive.predict(Classes(2), p, {"x": X, "y": y})
+    two = predictive.predict(Classes(2), np.stack([1 - p, p], axis=2), {"x": X, "y": y})
+    truth = np.where(y == 1, p.mean(axis=0), 1 - p.mean(axis=0))
+    assert one.log_predictive_density == pytest.approx(np.log(truth).mean(), rel=1e-5)
+    assert one.to_json() == two.to_json()
+    np.testing.assert_allclose(one.probability, p.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(one.single_draw, np.mean((p > 0.5) == (y == 1), axis=1), rtol=1e-6)
+
+
+def test_predictions_do_not_depend_on_how_draws_are_cut_into_blocks(monkeypatch):
+    """Blocks of 7 of 23 draws, the last one filled up: nothing is counted twice."""
+    draws, rows = line_draws(23), {"x": X, "y": X[:, 0]}
+    whole = predictive.predict(Line(), draws, rows)
+    sizes = []
+    real = jax.lax.map
+
+    def watched(function, leaves, batch_size=None):
+        sizes.append((len(jax.tree.leaves(leaves)[0]), batch_size))
+        return real(function, leaves, batch_size=batch_size)
+
+    monkeypatch.setattr(predictive, "_NUMBERS_AT_ONCE", 7 * ROWS)
+    monkeypatch.setattr(predictive, "_ROWS_AT_ONCE", 2 * ROWS)
+    monkeypatch.setattr(jax.lax, "map", watched)
+    cut = predictive.predict(Line(), draws, rows)
+    assert sizes == [(7, 2), (7, 2)]  # one compiled shape for the means, one for the densities
+    np.testing.assert_allclose(cut.single_draw, whole.single_draw, rtol=1e-6)
+    np.testing.assert_allclose(cut.mean, whole.mean, rtol=1e-5, atol=1e-6)
+    assert cut.log_predictive_density == pytest.approx(whole.log_predictive_density, rel=1e-6)
+
+
+@pytest.mark.parametrize(("classes", "shape"), [(3, (ROWS,)), (3, (ROWS, 2)), (None, (ROWS, 1)), (2, (ROWS, 3))])
+def test_a_prediction_of_the_wrong_shape_is_refused_in_words(classes, shape):
+    class Wrong(Line):
+        num_classes = classes
+
+        def predict(self, params, x):
+            return jnp.zeros(shape)
+
+    with pytest.raises(TargetError, match=r"Wrong.predict gives shape .* it must give"):
+        predictive.check(Wrong(), {"x": X, "y": X[:, 0]})
+    with pytest.raises(TargetError, match=r"Wrong.predict gives shape"):
+        predictive.predict(Wrong(), line_draws(2), {"x": X, "y": X[:, 0]})
+
+
+def test_a_predict_that_fails_is_named_before_anything_is_spent():
+    class Broken(Line):
+        def predict(self, params, x):
+            return x @ jnp.zeros(D + 1)
+
+    with pytest.raises(TargetError, match=r"Broken.predict fails on rows of shape \(60, 3\)"):
+        predictive.check(Broken(), {"x": X, "y": X[:, 0]})
+    predictive.check(Line(), {"x": X, "y": X[:, 0]})
+
+
+def test_laplace_of_a_linear_model_is_its_posterior():
+    """Gaussian likelihood and prior: MAP and inverse Hessian are exact."""
+    y = (X @ np.array([1.0, -1.0, 0.5], np.float32) + 0.3).astype(np.float32)
+    fit = reference.fit(Line(), {"x": X, "y": y})
+    assert isinstance(fit, reference.Laplace)
+    design = np.concatenate([np.ones((ROWS, 1)), X.astype(float)], axis=1)  # ravelled in order of names: b, w
+    covariance = np.linalg.inv(np.eye(4) + design.T @ design / 0.25)
+    np.testing.assert_allclose(fit.covariance, covariance, rtol=1e-3, atol=1e-7)
+    np.testing.assert_allclose(fit.mean, covariance @ (design.T @ y) / 0.25, atol=1e-4)
+    draws = fit.draws(50)
+    assert draws["layer"]["w"].shape == (50, D)
+    assert predictive.predict(Line(), draws, {"x": X, "y": y}).posterior_predictive < 0.1
+    assert reference.distance(fit, draws)["wasserstein_mean"] < 0.5
+
+
+class Unregularised(Network):
+    """Without a prior, data that are fitted perfectly leave directions without curvature."""
+
+    def log_prior(self, params):
+        return jnp.zeros(())
+
+
+@pytest.mark.parametrize(
+    ("target", "most", "words"),
+    [(Network(), 10, "40 parameters are more than 10"), (Unregularised(), 2000, "not positive definite")],
+    ids=["many parameters", "no curvature"],
+)
+def test_where_there_is_no_covariance_the_map_alone_is_used_and_says_why(target, most, words, monkeypatch):
+    monkeypatch.setattr(reference, "_MOST_PARAMETERS", most)
+    records = {"x": X, "y": (X[:, 0] * X[:, 1] > 0).astype(np.int32)}
+    fit = reference.fit(target, records)
+    assert isinstance(fit, reference.MaximumAPosteriori)
+    assert fit.method == "MAP"
+    assert words in fit.reason
+    point = fit.draws(200)
+    assert point["hidden"]["kernel"].shape == (1, D, 8)
+    assert predictive.predict(target, point, records).posterior_predictive > 0.85
+    with pytest.raises(ValueError, match=words):
+        reference.laplace(target, records)
+
+
+def test_the_map_of_a_network_starts_from_one_fixed_key():
+    records = {"x": X, "y": (X[:, 0] > 0).astype(np.int32)}
+    first, again = (reference.maximum_a_posteriori(Network(), records, steps=20) for _ in range(2))
+    np.testing.assert_array_equal(first.mean, again.mean)
+    start = Network().init(jax.random.key(0))
+    assert np.abs(first.unravel(first.mean)["out"]["kernel"] - start["out"]["kernel"]).max() > 0.01
+
+
+def test_a_search_that_leaves_the_finite_numbers_is_an_error():
+    class Infinite(Line):
+        def log_likelihood(self, params, record):
+            return jnp.float32(jnp.nan) * params["layer"]["b"]
+
+    with pytest.raises(ValueError, match="finite numbers"):
+        reference.fit(Infinite(), {"x": X, "y": X[:, 0]})
+
+
+def test_convergence_of_nested_draws_does_not_depend_on_how_they_are_cut(monkeypatch):
+    draws = {"a": {"w": RNG.normal(size=(2, 50, 3, 4))}, "b": RNG.normal(size=(2, 50))}
+    whole = convergence.summary(draws)
+    monkeypatch.setattr(convergence, "_NUMBERS_AT_ONCE", 500)
+    assert convergence.summary(draws) == whole
+    assert whole["ess"] > 20
+
+
+def test_every_figure_can_be_drawn(tmp_path):
+    steps = np.arange(1, 5001)
+    p = RNG.uniform(size=ROWS)
+    y = (RNG.uniform(size=ROWS) < p).astype(int)
+    draws = {"layer": {"w": RNG.normal(size=(2, 30, D)), "b": RNG.normal(size=(2, 30))}}
+    plots.traces(tmp_path / "traces.png", draws, 10, 2, "title", None)
+    plots.calibration(tmp_path / "calibration.png", {"draws": (p, y)}, "y = 1", "title", "note")
+    plots.predictions(tmp_path / "predictions.png", {"draws": p, "non-private": p + 0.1}, y, "title", None)
+    plots.temperature(tmp_path / "plain.png", np.ones(40), None, "title", None)
+    plots.temperature(tmp_path / "private.png", 1.0 + 1e4 / steps, np.full(5000, 3.0), "title", "note")
+    for path in tmp_path.iterdir():
+        assert matplotlib.image.imread(path).std() > 0.01
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+TARGETS = """
+import jax
+import jax.numpy as jnp
+
+class Line:
+    gradient_bound = None
+    def init(self, key):
+        return {"w": jnp.zeros(SIZE)}
+    def log_prior(self, params):
+        return -0.5 * jnp.sum(params["w"] ** 2)
+    def log_likelihood(self, params, record):
+        return jax.scipy.stats.norm.logpdf(record["y"], record["x"] @ params["w"], 0.5)
+    def predict(self, params, x):
+        return x @ params["w"]
+
+class Counts(Line):
+    predict = None
+    def log_likelihood(self, params, record):
+        return jax.scipy.stats.poisson.logpmf(record["y"], jnp.exp(record["x"] @ params["w"]))
+
+class Wrong(Line):
+    def predict(self, params, x):
+        return params["w"]
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Writes a config with a target of its own, and gives its path."""
+
+    def write(name, size, data):
+        module = f"targets_{tmp_path.name.replace('-', '_')}"
+        (tmp_path / f"{module}.py").write_text(TARGETS.replace("SIZE", str(size)))
+        monkeypatch.chdir(tmp_path)
+        body = {
+            "name": "small",
+            "data": data,
+            "target": f"{module}:{name}",
+            "sampler": {"name": "sgld", "step_size": 1.0},
+            "sampling": {"scheme": "full"},
+            "privacy": {"epsilon": 5.0, "delta": 1e-4, "clip": 1.0},
+            "run": {"steps": 20, "burn_in": 0.5, "thin": 1},
+        }
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(body))
+        return tmp_path / "config.yaml"
+
+    return write
+
+
+def test_a_regression_run_reports_rmse_and_draws_predictions(run, tmp_path, capsys):
+    assert call("run", run("Line", 11, {"name": "diabetes"}), "--out", tmp_path / "out") == 0
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["accuracy"] is None
+    assert 0 < metrics["rmse"]["posterior_predictive"] < 2
+    assert metrics["non_private"]["method"] == "Laplace at the MAP"
+    assert metrics["non_private"]["rmse"]["posterior_predictive"] < 0.6
+    assert "rmse" in capsys.readouterr().out
+    figures = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
+    assert figures == {"traces.png", "temperature.png", "epsilon_delta.png", "predictions.png"}
+
+
+def test_a_run_of_a_target_without_predict_reports_its_density(run, tmp_path, capsys):
+    assert call("run", run("Counts", 5, {"name": "poisson_counts"}), "--out", tmp_path / "out") == 0
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert (metrics["accuracy"], metrics["rmse"]) == (None, None)
+    assert -4 < metrics["log_predictive_density"] < -1
+    assert "density " in capsys.readouterr().out
+
+
+def test_predictions_of_a_private_file_stay_confidential(run, tmp_path, capsys):
+    x = (X / 10).astype(np.float32)
+    np.savez(tmp_path / "mine.npz", x=x, y=x[:, 0])
+    data = {"path": "mine.npz", "num_records": 48, "test_fraction": 0.2, "row_bound": 1.0}
+    assert call("run", run("Line", D, data), "--out", tmp_path / "out") == 0
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert {metrics[key] for key in ("accuracy", "rmse", "log_predictive_density", "non_private")} == {None}
+    assert not (tmp_path / "out" / "figures" / "predictions.png").exists()
+    assert "rmse         confidential" in capsys.readouterr().out
+    hidden = json.loads((tmp_path / "out" / "confidential" / "diagnostics.json").read_text())
+    assert hidden["rmse"]["posterior_predictive"] > 0
+    assert hidden["non_private"]["rmse"]
+
+
+def test_a_predict_that_does_not_fit_is_refused_before_anything_is_spent(run, tmp_path, capsys):
+    error = refused(capsys, "run", run("Wrong", 11, {"name": "diabetes"}), "--out", tmp_path / "out")
+    assert "Wrong.predict gives shape (11,)" in error
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,431 @@
+"""Built-in targets against brute force, the checks that guard targets, and plain functions as a target."""
+
+import dataclasses
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import dpmcmc
+from dpmcmc.privacy import fixed_point
+from dpmcmc.privacy.query import GradientQuery
+from dpmcmc.targets import (
+    TARGETS,
+    Custom,
+    LinearRegression,
+    LogisticRegression,
+    SoftmaxRegression,
+    TargetError,
+    bind,
+    check,
+)
+from dpmcmc.targets.checks import check_target
+
+N, D, K = 200, 4, 3
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, D)).astype(np.float32)
+X /= np.maximum(1, np.linalg.norm(X, axis=1, keepdims=True))
+Y = {
+    "logistic_regression": RNG.integers(2, size=N),
+    "linear_regression": (X @ np.arange(D) + RNG.normal(size=N)).astype(np.float32),
+    "softmax_regression": RNG.integers(K, size=N),
+}
+BUILT_IN = {
+    "logistic_regression": LogisticRegression(0.7, row_bound=1.0),
+    "linear_regression": LinearRegression(2.0, 0.5),
+    "softmax_regression": SoftmaxRegression(0.7, num_classes=K, row_bound=1.0),
+}
+NAMES = sorted(BUILT_IN)
+
+
+def records(name):
+    return {"x": X, "y": Y[name]}
+
+
+def bound(name):
+    return bind(BUILT_IN[name], {"x": X[0], "y": Y[name][0]})
+
+
+def random_params(target, seed=0, scale=1.0):
+    start = target.init(jax.random.key(0))
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: jnp.asarray(scale * rng.normal(size=leaf.shape), jnp.float32), start)
+
+
+def log_likelihood64(name, theta, x, y):
+    """Σ log p(y | x, θ) in float64, from SciPy's densities."""
+    if name == "linear_regression":
+        return stats.norm.logpdf(y, x @ theta, 0.5).sum()
+    logits = np.stack([np.zeros(len(x)), x @ theta], axis=1) if name == "logistic_regression" else x @ theta
+    logits = logits - logits.max(axis=1, keepdims=True)
+    return (logits[np.arange(len(x)), y] - np.log(np.exp(logits).sum(axis=1))).sum()
+
+
+# --- built-in targets ---------------------------------------------------------------------------------
+
+
+def test_every_built_in_is_tested_here():
+    assert set(NAMES) == set(TARGETS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_log_likelihoods_are_normalised_densities(name):
+    target, data = bound(name), records(name)
+    params = random_params(target)
+    each = jax.vmap(lambda r: target.log_likelihood(params, r))(jax.tree.map(jnp.asarray, data))
+    wanted = log_likelihood64(name, np.asarray(params, np.float64), X.astype(np.float64), data["y"])
+    np.testing.assert_allclose(each.sum(), wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_per_record_gradients_add_up_to_that_of_the_batch(name):
+    target, data = bound(name), jax.tree.map(jnp.asarray, records(name))
+    params = random_params(target)
+    each = jax.vmap(lambda r: jax.grad(target.log_likelihood)(params, r))(data)
+    theta, x = np.asarray(params, np.float64), X.astype(np.float64)
+    differences = np.zeros(theta.shape)
+    for at in np.ndindex(theta.shape):
+        step = np.zeros(theta.shape)
+        step[at] = 1e-5
+        up, down = (log_likelihood64(name, theta + s * step, x, Y[name]) for s in (1, -1))
+        differences[at] = (up - down) / 2e-5
+    np.testing.assert_allclose(each.sum(axis=0), differences, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["logistic_regression", "linear_regression"])
+@pytest.mark.parametrize("clip", [0.05, 0.5, 50.0])
+def test_fast_paths_equal_the_generic_one(name, clip):
+    target, data = bound(name), jax.tree.map(jnp.asarray, records(name))
+    params = random_params(target)
+    query = GradientQuery(target, N, float(N), clip, None)
+    generic = Custom(target.init, target.log_prior, target.log_likelihood)
+    fast, slow = (
+        np.asarray(
+            dataclasses.replace(query, target=t).clipped_sum(params, data, jax.random.key(0)).to_float64(clip, 21)
+        )
+        for t in (target, generic)
+    )
+    assert np.abs(fast - slow).max() <= N * clip * (2.0**-21 + fixed_point.KAPPA)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_built_ins_pass_the_public_check(name):
+    check_target(BUILT_IN[name], records(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_built_ins_run_privately(name):
+    plan = dpmcmc.plan(
+        BUILT_IN[name],
+        num_records=N,
+        sampler=dpmcmc.SGLD(step_size=0.1),
+        sampling=dpmcmc.Poisson(20),
+        steps=5,
+        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-4),
+    )
+    result = dpmcmc.sample(plan, records(name))
+    assert result.guarantee == plan.guarantee
+    assert result.draws.shape[:2] == (1, 5)
+
+
+def test_the_linear_posterior_matches_integration_on_a_grid():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(12, 2))
+    y = x @ [1.0, -0.5] + 0.8 * rng.normal(size=12)
+    target = LinearRegression(1.5, 0.8)
+    mean, covariance = target.posterior({"x": x, "y": y})
+    assert mean.dtype == covariance.dtype == np.float64
+    axes = [np.linspace(m - 7 * s, m + 7 * s, 301) for m, s in zip(mean, np.sqrt(np.diag(covariance)), strict=True)]
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+    log_joint = stats.norm.logpdf(grid, 0, 1.5).sum(1) + stats.norm.logpdf(y, grid @ x.T, 0.8).sum(1)
+    weight = np.exp(log_joint - log_joint.max())
+    weight /= weight.sum()
+    brute_mean = weight @ grid
+    centred = grid - brute_mean
+    np.testing.assert_allclose(mean, brute_mean, atol=1e-9)
+    np.testing.assert_allclose(covariance, (centred * weight[:, None]).T @ centred, rtol=1e-6)
+
+
+def test_sgld_at_temperature_one_finds_the_linear_posterior():
+    target = LinearRegression(2.0, 1.0)
+    mean, covariance = target.posterior(records("linear_regression"))
+    plan = dpmcmc.plan(
+        target, num_records=N, sampler=dpmcmc.SGLD(step_size=0.2), steps=4000, burn_in=1000, thin=10, chains=8
+    )
+    flat = dpmcmc.sample(plan, records("linear_regression"), key=0).flat_draws()
+    std = np.sqrt(np.diag(covariance))
+    # 2400 draws; the slowest direction (curvature about 30 of 200 records, η = 1e-3) relaxes in 33 steps, 6.6 of which
+    # fit twice into thin: about 360 independent draws, whose mean has a standard error of 0.053 std.
+    assert np.abs((flat.mean(axis=0) - mean) / std).max() < 0.22
+    assert np.abs(flat.std(axis=0) / std - 1).max() < 0.16
+
+
+def test_softmax_gradients_reach_their_bound_but_do_not_pass_it():
+    target = bind(SoftmaxRegression(num_classes=2, row_bound=2.0), {"x": X[0], "y": Y["softmax_regression"][0]})
+    assert target.gradient_bound == pytest.approx(2 * np.sqrt(2))
+    record = {"x": jnp.array([2.0, 0, 0, 0]), "y": jnp.int32(1)}
+    wrong = jnp.zeros((D, 2)).at[0].set(jnp.array([50.0, -50.0]))
+    norm = np.linalg.norm(jax.grad(target.log_likelihood)(wrong, record))
+    assert norm == pytest.approx(target.gradient_bound)
+    assert SoftmaxRegression(num_classes=2).gradient_bound is None
+    assert LinearRegression().gradient_bound is None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LogisticRegression(0.0), "prior_scale must be > 0, got 0"),
+        (lambda: LinearRegression(-1.0), "prior_scale must be > 0"),
+        (lambda: LinearRegression(1.0, 0.0), "noise_scale must be > 0"),
+        (lambda: SoftmaxRegression(np.nan), "prior_scale must be > 0"),
+        (lambda: SoftmaxRegression(num_classes=1), "num_classes must be >= 2"),
+    ],
+)
+def test_wrong_hyper_parameters_are_named(make, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        make()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hyper_parameters_are_documented_and_facts_are_keyword_only(name):
+    for field in dataclasses.fields(TARGETS[name]):
+        assert f"{field.name}: " in TARGETS[name].__doc__.split("Args:")[1]
+        assert field.kw_only == (field.name in ("num_features", "row_bound", "num_classes"))
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "message"),
+    [
+        ("logistic_regression", 2, "y: logistic_regression takes labels 0 and 1, and row 7 has 2"),
+        ("logistic_regression", 0.5, "row 7 has 0.5"),
+        ("softmax_regression", K, f"y: softmax_regression takes labels 0 to {K - 1}, and row 7 has {K}"),
+        ("softmax_regression", -1, "row 7 has -1"),
+    ],
+)
+def test_labels_that_are_no_class_are_refused_with_their_row(name, label, message):
+    data = {"x": X, "y": Y[name].astype(float) if label == 0.5 else Y[name].copy()}
+    data["y"][7] = label
+    with pytest.raises(ValueError, match=message):
+        check(BUILT_IN[name], data)
+
+
+@pytest.mark.parametrize(
+    ("target", "data", "message"),
+    [
+        (SoftmaxRegression(), records("softmax_regression"), "^num_classes is not known: declare the public number"),
+        (LogisticRegression(), {"x": np.zeros((N, 5, 5)), "y": Y["logistic_regression"]}, "^x must be a row of feat"),
+        (LinearRegression(num_features=3), records("linear_regression"), "num_features 3 but records have 4"),
+        (
+            Custom(lambda key: jnp.zeros(D, jnp.int32), lambda p: 0.0, lambda p, r: 0.0),
+            records("linear_regression"),
+            "float32 arrays, and it returns int32 ones",
+        ),
+        (Custom(lambda key: {}, lambda p: 0.0, lambda p, r: 0.0), records("linear_regression"), "returns no array"),
+    ],
+)
+def test_targets_that_do_not_fit_the_records_are_refused(target, data, message):
+    with pytest.raises(TargetError, match=message):
+        check(target, data)
+
+
+def test_importing_dpmcmc_imports_no_model_library():
+    code = "import sys, dpmcmc; assert not {'flax', 'numpyro'} & set(sys.modules), 'slow import'"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- functions as a target ----------------------------------------------------------------------------
+
+
+def start(key):
+    return {"w": jnp.zeros(D), "log_scale": jnp.zeros(())}
+
+
+def log_prior(params):
+    return -0.5 * jnp.sum(params["w"] ** 2) - 0.5 * params["log_scale"] ** 2
+
+
+def log_likelihood(params, record):
+    """Student-t regression: its gradient is bounded and not linear in x."""
+    scale = jnp.exp(params["log_scale"])
+    return jax.scipy.stats.t.logpdf(record["y"], 3.0, record["x"] @ params["w"], scale)
+
+
+def predict(params, x):
+    return x @ params["w"]
+
+
+def test_functions_make_a_target_that_runs_privately():
+    target = Custom(start, log_prior, log_likelihood, predict)
+    check_target(target, records("linear_regression"))
+    plan = dpmcmc.plan(
+        target,
+        num_records=N,
+        sampler=dpmcmc.SGLD(step_size=0.1),
+        sampling=dpmcmc.Poisson(20),
+        steps=5,
+        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-4),
+    )
+    result = dpmcmc.sample(plan, records("linear_regression"))
+    assert isinstance(result.guarantee, dpmcmc.Guarantee)
+    assert result.draws["w"].shape == (1, 5, D)
+
+
+def test_the_same_functions_are_the_same_target():
+    one, two = (Custom(start, log_prior, log_likelihood, predict, gradient_bound=3.0) for _ in range(2))
+    assert one == two
+    assert hash(one) == hash(two)
+    assert one != Custom(start, log_prior, log_likelihood)
+    assert repr(one) == "Custom(start, log_prior, log_likelihood, predict)"
+
+
+def test_a_missing_predict_is_absent_and_says_so():
+    target = Custom(start, log_prior, log_likelihood)
+    assert getattr(target, "predict", None) is None
+    with pytest.raises(AttributeError, match="has no predict: give Custom"):
+        target.predict(None, None)
+    np.testing.assert_array_equal(
+        Custom(start, log_prior, log_likelihood, predict).predict({"w": np.ones(D)}, X), X.sum(1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"init": None}, r"init must be a function \(key\) -> params"),
+        ({"log_likelihood": 3}, r"log_likelihood must be a function \(params, record\)"),
+        ({"predict": 3}, "predict must be a function or None"),
+        ({"num_classes": 1}, "num_classes must be >= 2"),
+        ({"gradient_bound": -1.0}, "gradient_bound must be > 0"),
+    ],
+)
+def test_arguments_that_make_no_target_are_refused(changes, message):
+    arguments = {"init": start, "log_prior": log_prior, "log_likelihood": log_likelihood} | changes
+    with pytest.raises(ValueError, match=f"^{message}"):
+        Custom(**arguments)
+
+
+def test_own_checks_of_records_are_asked():
+    def positive(records):
+        if (records["y"] < 0).any():
+            raise ValueError("y: must be positive")
+
+    with pytest.raises(ValueError, match=r"^y: must be positive"):
+        check(Custom(start, log_prior, log_likelihood, check_records=positive), records("linear_regression"))
+
+
+# --- planted faults that check_target must find -------------------------------------------------------
+
+
+class Forgets(LogisticRegression):
+    """Rows are summed unclipped."""
+
+    def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
+        return super().clipped_gradient_sum(params, batch, mask, clip * 64, bits + 6)
+
+
+class ForgetsTheMask(LogisticRegression):
+    def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
+        return super().clipped_gradient_sum(params, batch, jnp.ones_like(mask), clip, bits)
+
+
+class FloatSum(LogisticRegression):
+    def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
+        return super().clipped_gradient_sum(params, batch, mask, clip, bits).to_float(clip, bits)
+
+
+class CentresTheBatch(LinearRegression):
+    """A record moves every other one."""
+
+    def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
+        centred = {**batch, "x": batch["x"] - batch["x"].mean(axis=0)}
+        return super().clipped_gradient_sum(params, centred, mask, clip, bits)
+
+
+class OtherSign(LinearRegression):
+    """The gradient of the log-likelihood, not of the potential."""
+
+    def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
+        negative = {"x": -batch["x"], "y": -batch["y"]}
+        residual = batch["x"] @ params - batch["y"]
+        return fixed_point.linear_sum(residual / self.noise_scale**2, negative["x"], mask, clip, bits)
+
+
+class NaNSpreads(LinearRegression):
+    """A bad row is replaced by the largest one there is."""
+
+    def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
+        x = jnp.nan_to_num(batch["x"], posinf=1e3, nan=1e3)
+        return super().clipped_gradient_sum(params, {**batch, "x": x}, mask, clip, bits)
+
+
+class SmallBound(LogisticRegression):
+    @property
+    def gradient_bound(self):
+        return 0.3
+
+
+class NoProbability(LogisticRegression):
+    def predict(self, params, x):
+        return x @ params
+
+
+class OneForAll(LogisticRegression):
+    def predict(self, params, x):
+        return jax.nn.sigmoid(x @ params).mean()
+
+
+class Impure(LogisticRegression):
+    def init(self, key):
+        return super().init(key) + np.random.normal()  # noqa: NPY002
+
+
+class VectorPrior(LogisticRegression):
+    def log_prior(self, params):
+        return -0.5 * params**2
+
+
+class Infinite(LogisticRegression):
+    def log_likelihood(self, params, record):
+        return super().log_likelihood(params, record) + jnp.log(jnp.sum(params**2))
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (Forgets(), "record moves the clipped sum by"),
+        (ForgetsTheMask(), "clipped_gradient_sum is off by"),
+        (FloatSum(), "must return an exact FixedPoint sum"),
+        (CentresTheBatch(), "clipped_gradient_sum is off by"),
+        (OtherSign(), "from the sum of clipped jax.grad"),
+        (NaNSpreads(), "not finite must contribute zero"),
+        (SmallBound(), "gradient_bound is 0.3, and record"),
+        (NoProbability(), "returns no probabilities"),
+        (OneForAll(), r"predict returns shape \(\) for 200 rows"),
+        (Impure(), "init is not a function of its key"),
+        (VectorPrior(), "must return one number each"),
+        (Infinite(), "log_likelihood at init is not finite"),
+        (object(), "lacks init, log_prior, log_likelihood of the Target protocol"),
+    ],
+)
+def test_planted_faults_are_found(target, message):
+    name = "linear_regression" if isinstance(target, LinearRegression) else "logistic_regression"
+    with pytest.raises(AssertionError, match=message):
+        check_target(target, records(name))
+
+
+class Averages(LinearRegression):
+    """Agrees with the sum on all records, and moves every record when one is replaced by a huge one."""
+
+    def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
+        size = jnp.max(jnp.abs(batch["y"]))
+        y = jnp.where(size > 100, -batch["y"], batch["y"])
+        return super().clipped_gradient_sum(params, {**batch, "y": y}, mask, clip, bits)
+
+
+def test_a_sum_that_reacts_to_one_outlier_is_found():
+    with pytest.raises(AssertionError, match=r"(adding|replacing) a record moves the clipped sum by"):
+        check_target(Averages(), records("linear_regression"))
