@@ -185,15 +185,19 @@ def describe_data(config: Config) -> DataSpec:
     return spec
 
 
-def make_plan(config: Config) -> Plan:
+def make_plan(config: Config, num_records: int | None = None) -> Plan:
     """The Plan a config stands for; reads no record.
+
+    Args:
+        config: validated.
+        num_records: N where it is not the data set's own, for instance for a run on a part of it.
 
     Raises:
         ConfigError: a value that makes no plan, named by its YAML path.
         UnsupportedCombination, CalibrationError: see :func:`dpmcmc.plan`.
     """
     spec = describe_data(config)
-    n = spec.num_records
+    n = spec.num_records if num_records is None else num_records
     assert n is not None
     sampling = _sampling(config, n)
     if config.run.steps is not None:

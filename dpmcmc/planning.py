@@ -219,7 +219,6 @@ def plan(
     if hasattr(bound, "with_rate"):
         bound = bound.with_rate(b / num_records)
     second = asked(bound.queries)
-    _check_fit(target, bound)
     common: dict[str, Any] = {
         "target": target,
         "sampling": sampling,
@@ -235,6 +234,7 @@ def plan(
         if getattr(bound, "unresolved", False):
             raise ValueError("step_size auto and friction matched are solved from a privacy target; give numbers here")
         noise_std = _round_up(_own_noise(bound, steps))
+        _check_fit(target, bound)
         _check_dynamics(bound, noise_std, curvature)
         return Plan(
             **common,
@@ -256,6 +256,7 @@ def plan(
             )
         alone = _calibrated(privacy, steps, sampling, num_records, chains, np.zeros(steps), multiples(second))
         bound = bound.with_noise(alone / unit * (1 + 1e-9))  # type: ignore[attr-defined]
+    _check_fit(target, bound)
     own = _own_noise(bound, steps)
     required = _calibrated(privacy, steps, sampling, num_records, chains, own * unit, multiples(second))
     # Rounding noise up to float32 can regroup a long schedule and cost a little more ε than was calibrated.

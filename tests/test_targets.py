@@ -158,10 +158,10 @@ def test_sgld_at_temperature_one_finds_the_linear_posterior():
     )
     flat = dpmcmc.sample(plan, records("linear_regression"), key=0).flat_draws()
     std = np.sqrt(np.diag(covariance))
-    # 2400 draws; the slowest direction (curvature about 30 of 200 records, η = 1e-3) relaxes in 33 steps, 6.6 of which
-    # fit twice into thin: about 360 independent draws, whose mean has a standard error of 0.053 std.
-    assert np.abs((flat.mean(axis=0) - mean) / std).max() < 0.22
-    assert np.abs(flat.std(axis=0) / std - 1).max() < 0.16
+    # The slowest direction has curvature 40, so with η = 0.2/200 it forgets in 25 steps: 8·3000/50 = 480 independent
+    # draws. Their mean has a standard error of 0.046 std, their std one of 3.2 %, and the step biases it by 1 %.
+    assert np.abs((flat.mean(axis=0) - mean) / std).max() < 0.2
+    assert np.abs(flat.std(axis=0) / std - 1).max() < 0.15
 
 
 def test_softmax_gradients_reach_their_bound_but_do_not_pass_it():
@@ -287,9 +287,7 @@ def test_a_missing_predict_is_absent_and_says_so():
     assert getattr(target, "predict", None) is None
     with pytest.raises(AttributeError, match="has no predict: give Custom"):
         target.predict(None, None)
-    np.testing.assert_array_equal(
-        Custom(start, log_prior, log_likelihood, predict).predict({"w": np.ones(D)}, X), X.sum(1)
-    )
+    assert Custom(start, log_prior, log_likelihood, predict).predict is predict
 
 
 @pytest.mark.parametrize(

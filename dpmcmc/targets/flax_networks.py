@@ -110,9 +110,13 @@ class NNX:
     """
 
     def __init__(self, source: Any, build: Callable[[jax.Array], Any], fixed: bool = False) -> None:
-        module = source if fixed else nnx.eval_shape(lambda: build(jax.random.key(0)))
-        if not isinstance(module, nnx.Module):
-            raise ValueError(f"module must make an nnx.Module, and it makes a {type(module).__name__}")
+        def make() -> Any:
+            module = build(jax.random.key(0))
+            if not isinstance(module, nnx.Module):
+                raise ValueError(f"module must make an nnx.Module, and it makes {type(module).__name__}")
+            return module
+
+        module = source if fixed else nnx.eval_shape(make)
         self.source, self.build, self.name = source, build, type(module).__name__
         self.graph, _ = nnx.split(module)
         params, rest = nnx.split_state(nnx.state(module), nnx.Param, ...)

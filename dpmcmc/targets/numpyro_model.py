@@ -24,7 +24,7 @@ import numpy as np
 from dpmcmc.targets.base import TargetError
 
 if TYPE_CHECKING:
-    from dpmcmc.targets.numpyro_sites import Leaves, Sites
+    from dpmcmc.targets.numpyro_density import Leaves, Sites
 
 #: Records checked at once.
 _ROWS = 1024
@@ -86,13 +86,13 @@ class NumPyroTarget:
         if not isinstance(record_shapes, dict) or not all(hasattr(v, "shape") for v in record_shapes.values()):
             raise TargetError("records must be a dict of arrays, whose names are the model's keyword arguments")
         leaves = tuple((name, tuple(v.shape), _dtype(v.dtype)) for name, v in sorted(record_shapes.items()))
-        _sites().read(self.model, leaves)
+        _read(self.model, leaves)
         return replace(self, leaves=leaves)
 
     @property
     def sites(self) -> Sites:
         """Names and shapes of the model's sites."""
-        return _sites().read(self.model, self._leaves)
+        return _read(self.model, self._leaves)
 
     @property
     def num_classes(self) -> int | None:
@@ -111,20 +111,20 @@ class NumPyroTarget:
 
     def log_prior(self, params: dict[str, jax.Array]) -> jax.Array:
         """log p(T(z)) + log|det T'(z)|, ()."""
-        terms = _sites().log_prior(self.model, self.sites, params, self._blank(1))
+        terms = _density().log_prior(self.model, self.sites, params, self._blank(1))
         return sum(terms.values(), jnp.float32(0))
 
     def log_likelihood(self, params: dict[str, jax.Array], record: Any) -> jax.Array:
         """log p(observed sites of one record | T(z)), ()."""
         batch = {name: value[None] for name, value in record.items()}
-        return _sites().log_likelihood(self.model, self.sites, params, batch)
+        return _density().log_likelihood(self.model, self.sites, params, batch)
 
     def constrain(self, params: dict[str, jax.Array]) -> dict[str, jax.Array]:
         """Values of the latent sites, and of deterministic sites that depend on nothing else, for ONE draw.
 
         ``jax.vmap(jax.vmap(target.constrain))(result.draws)`` does all chains and draws.
         """
-        return _sites().constrained(self.model, self.sites, params, self._blank(1))
+        return _density().constrained(self.model, self.sites, params, self._blank(1))
 
     @property
     def predict(self) -> Callable[[dict[str, jax.Array], jax.Array], jax.Array]:
@@ -140,7 +140,7 @@ class NumPyroTarget:
 
     def _predict(self, params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
         # The mean does not depend on what stands in for y: ``read`` has tried.
-        return _sites().predicted(self.model, self.sites, params, {**self._blank(x.shape[0]), "x": x})
+        return _density().predicted(self.model, self.sites, params, {**self._blank(x.shape[0]), "x": x})
 
     def check_records(self, records: Any) -> None:
         """Raise ValueError on a record whose observed values cannot occur, whatever the parameters.
@@ -156,7 +156,7 @@ class NumPyroTarget:
         def possible(records: Any) -> Any:
             def one(record: Any) -> Any:
                 batch = {name: value[None] for name, value in record.items()}
-                inside = jax.vmap(lambda p: _sites().in_support(self.model, self.sites, p, batch))(points)
+                inside = jax.vmap(lambda p: _density().in_support(self.model, self.sites, p, batch))(points)
                 return jax.tree.map(jnp.any, inside)
 
             return jax.lax.map(one, records, batch_size=_ROWS)
@@ -179,7 +179,7 @@ class NumPyroTarget:
         return self.leaves
 
     def _blank(self, count: int) -> dict[str, jax.Array]:
-        return _sites().zeros(self._leaves, count)
+        return _density().zeros(self._leaves, count)
 
     def __repr__(self) -> str:
         return f"from_numpyro({getattr(self.model, '__name__', type(self.model).__name__)})"
@@ -190,8 +190,16 @@ def _dtype(dtype: Any) -> str:
     return "float32" if jnp.issubdtype(dtype, jnp.floating) else str(jax.dtypes.canonicalize_dtype(dtype))
 
 
-def _sites() -> Any:
-    # NumPyro takes half a second to import, and most runs do not need it.
+# NumPyro takes half a second to import, and most runs do not need it.
+
+
+def _read(model: Callable, leaves: Leaves) -> Sites:
     from dpmcmc.targets import numpyro_sites
 
-    return numpyro_sites
+    return numpyro_sites.read(model, leaves)
+
+
+def _density() -> Any:
+    from dpmcmc.targets import numpyro_density
+
+    return numpyro_density

@@ -1,12 +1,9 @@
-"""What a NumPyro model is made of, read from shapes, and the models that are no sum over records.
+"""Which sites a NumPyro model has, read from shapes, and the models that are no sum over records.
 
 A model qualifies where its joint density is  p(shared sites) · Π_i p(observed sites of record i | shared sites), the
 product being ONE ``numpyro.plate`` whose size follows the batch. Structure is read by tracing the model on abstract
-batches of two and of three records; that the product really is one is tried on synthetic records. No real record is
-looked at here.
-
-Densities are those of ``numpyro.infer.util.potential_energy``: latent sites live on the real line, pushed through
-``biject_to(support)``, with log|det J| added to the prior.
+batches of two and of three records; that the product really is one is tried on synthetic records
+(``numpyro_trial.py``).
 """
 
 from __future__ import annotations
@@ -19,39 +16,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.primitives import Messenger
 
 from dpmcmc.targets.base import TargetError
-
-#: (name, shape, dtype) of each leaf of one record, sorted by name.
-Leaves = tuple[tuple[str, tuple[int, ...], str], ...]
-
-_WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)
-_BERNOULLI = (dist.BernoulliLogits, dist.BernoulliProbs)
-_CATEGORICAL = (dist.CategoricalLogits, dist.CategoricalProbs)
-
-
-@dataclass(frozen=True)
-class Sites:
-    """A model that qualifies.
-
-    Attributes:
-        latent: (name, shape on the real line) of each latent site.
-        observed: names of the sites observed once per record.
-        shared: names of deterministic sites that are functions of the latent ones alone.
-        num_classes: K where the one observed site is a class, else None.
-        no_prediction: why x alone has no predicted mean; empty where it has one.
-    """
-
-    latent: tuple[tuple[str, tuple[int, ...]], ...]
-    observed: tuple[str, ...]
-    shared: tuple[str, ...]
-    num_classes: int | None
-    no_prediction: str
+from dpmcmc.targets.numpyro_density import Leaves, Sites, zeros
+from dpmcmc.targets.numpyro_trial import independent_sites, prediction
 
 
 @functools.lru_cache(maxsize=64)
@@ -88,70 +59,9 @@ def read(model: Callable, leaves: Leaves) -> Sites:
         if three.deterministic.get(name) == found and plate not in found[1]
     )
     sites = Sites(tuple(latent), tuple(two.observed), shared, None, "")
-    shared = _try_on_synthetic_records(model, sites, leaves)
-    num_classes, no_prediction = _prediction(model, sites, leaves)
+    shared = independent_sites(model, sites, leaves)
+    num_classes, no_prediction = prediction(model, sites, leaves)
     return Sites(sites.latent, sites.observed, shared, num_classes, no_prediction)
-
-
-def log_prior(model: Callable, sites: Sites, params: Any, batch: Any) -> dict[str, jax.Array]:
-    """Log density on the real line of each latent site, {name: ()}; ``batch`` only lends its shapes."""
-    trace = _replay(model, params, batch)
-    out = {}
-    for name, _ in sites.latent:
-        site = trace[name]
-        jacobian = biject_to(site["fn"].support).log_abs_det_jacobian(params[name], site["value"])
-        out[name] = jnp.sum(site["fn"].log_prob(site["value"])) + jnp.sum(jacobian)
-    return out
-
-
-def log_likelihood(model: Callable, sites: Sites, params: Any, batch: Any) -> jax.Array:
-    """Log-likelihood of a batch, ()."""
-    trace = _replay(model, params, batch)
-    return sum((jnp.sum(trace[name]["fn"].log_prob(trace[name]["value"])) for name in sites.observed), jnp.float32(0))
-
-
-def constrained(model: Callable, sites: Sites, params: Any, batch: Any) -> dict[str, jax.Array]:
-    """Latent sites on their supports, and shared deterministic ones; ``batch`` only lends its shapes."""
-    trace = _replay(model, params, batch)
-    return {name: trace[name]["value"] for name in (*(name for name, _ in sites.latent), *sites.shared)}
-
-
-def predicted(model: Callable, sites: Sites, params: Any, batch: Any) -> jax.Array:
-    """Mean of the observed site, (n, ...); probabilities (n,) or (n, K) where it is a class."""
-    fn = _replay(model, params, batch)[sites.observed[0]]["fn"]
-    base = _unwrapped(fn)
-    if isinstance(base, _CATEGORICAL):
-        return jnp.broadcast_to(base.probs, (*fn.batch_shape, base.probs.shape[-1]))
-    return fn.mean
-
-
-def in_support(model: Callable, sites: Sites, params: Any, batch: Any) -> dict[str, jax.Array]:
-    """Whether the observed values of a batch can occur at all, {site: ()}; True for masked sites."""
-    trace = _replay(model, params, batch)
-    masked = {name: _is_masked(trace[name]["fn"]) for name in sites.observed}
-    return {
-        name: jnp.bool_(True) if masked[name] else jnp.all(trace[name]["fn"].support(trace[name]["value"]))
-        for name in sites.observed
-    }
-
-
-def zeros(leaves: Leaves, count: int) -> dict[str, jax.Array]:
-    """A batch of zeros."""
-    return {name: jnp.zeros((count, *shape), dtype) for name, shape, dtype in leaves}
-
-
-def _replay(model: Callable, params: Any, batch: Any) -> dict[str, Any]:
-    """Trace of the model at parameters on the real line. Unseeded: nothing is left to be drawn."""
-
-    def value(site: Any) -> Any:
-        if site["type"] == "sample" and site["name"] in params:
-            return biject_to(site["fn"].support)(params[site["name"]])
-        return None
-
-    return handlers.trace(handlers.substitute(model, substitute_fn=value)).get_trace(**batch)
-
-
-# --- structure -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -303,130 +213,6 @@ def _check_arguments(model: Callable, leaves: Leaves) -> None:
             f"model {_name(model)}{inspect.signature(model)} cannot be called with the leaves of a record, "
             f"{', '.join(names)} ({error})"
         ) from None
-
-
-# --- synthetic records ---------------------------------------------------------------------------------
-
-
-def _synthetic(leaves: Leaves, count: int, draw: int) -> dict[str, jax.Array]:
-    """Made-up records: integers in {0, 1}; floats in (0, 1), where most supports are, then normal ones."""
-    rng = np.random.default_rng(draw)
-    out = {}
-    for name, shape, dtype in leaves:
-        size = (count, *shape)
-        if not np.issubdtype(dtype, np.floating):
-            out[name] = jnp.asarray(rng.integers(0, 2, size=size), dtype)
-        elif draw == 0:
-            out[name] = jnp.asarray(rng.uniform(0.1, 0.9, size=size), dtype)
-        else:
-            out[name] = jnp.asarray(rng.normal(size=size), dtype)
-    return out
-
-
-def _synthetic_params(sites: Sites, draw: int) -> dict[str, jax.Array]:
-    rng = np.random.default_rng(100 + draw)
-    return {name: jnp.asarray(0.5 * rng.normal(size=shape), jnp.float32) for name, shape in sites.latent}
-
-
-def _one(batch: Any, i: int) -> Any:
-    return {name: value[i : i + 1] for name, value in batch.items()}
-
-
-def _try_on_synthetic_records(model: Callable, sites: Sites, leaves: Leaves) -> tuple[str, ...]:
-    """Refuse a model that mixes records or whose prior sees them; names of deterministic sites that do not.
-
-    Evaluations at random points, so equality there is equality wherever the model is one formula.
-    """
-    count = 3
-
-    @jax.jit
-    def evaluate(params: Any, batch: Any) -> Any:
-        batches = [batch, *(_one(batch, i) for i in range(count))]
-        return (
-            [log_likelihood(model, sites, params, b) for b in batches],
-            [log_prior(model, sites, params, b) for b in batches],
-            [constrained(model, sites, params, b) for b in batches],
-        )
-
-    shared = set(sites.shared)
-    for draw in range(3):
-        values, priors, constrained_sites = jax.device_get(
-            evaluate(_synthetic_params(sites, draw), _synthetic(leaves, count, draw))
-        )
-        for name, _ in sites.latent:
-            for prior, site in zip(priors[1:], constrained_sites[1:], strict=True):
-                same = _close(prior[name], priors[0][name]) and _close(site[name], constrained_sites[0][name])
-                if not same:
-                    raise TargetError(
-                        f"the prior of site {name!r} depends on the records: give it public constants instead"
-                    )
-        shared -= {
-            name
-            for name in shared
-            for site in constrained_sites[1:]
-            if not _close(site[name], constrained_sites[0][name])
-        }
-        together, alone = float(values[0]), np.array(values[1:], np.float64)
-        if not np.isfinite(together) and not np.isfinite(alone).all():
-            continue  # outside the support either way: this draw says nothing
-        if not abs(together - alone.sum()) <= 1e-3 * (1 + np.abs(alone).sum()):
-            raise TargetError(
-                f"the model mixes records: {count} synthetic ones have log-likelihood {together:.6g} together and "
-                f"{alone.sum():.6g} one by one; a record's term must not depend on the others (batch means and "
-                "standard deviations belong outside the model, as public constants)"
-            )
-    return tuple(name for name in sites.shared if name in shared)
-
-
-def _close(a: Any, b: Any) -> bool:
-    return np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
-
-
-def _prediction(model: Callable, sites: Sites, leaves: Leaves) -> tuple[int | None, str]:
-    """(number of classes or None, why there is no prediction from x alone or '')."""
-    if len(sites.observed) > 1:
-        return None, f"the model observes several sites ({', '.join(sites.observed)})"
-    (name,) = sites.observed
-    x = _synthetic(leaves, 3, 1).get("x")
-    if x is None or len(leaves) < 2:
-        return None, "records have no leaf x beside what is observed"
-    seen: dict[str, Any] = {}
-
-    @jax.jit
-    def mean(params: Any, batch: Any) -> jax.Array:
-        seen["fn"] = _replay(model, params, batch)[name]["fn"]
-        return predicted(model, sites, params, batch)
-
-    blank = zeros(leaves, 3)
-    params = _synthetic_params(sites, 1)
-    try:
-        first, other = (mean(params, {**rest, "x": x}) for rest in (blank, jax.tree.map(jnp.ones_like, blank)))
-    except NotImplementedError:
-        return None, f"{type(_unwrapped(seen['fn'])).__name__} has no mean in NumPyro"
-    if first.shape[:1] != (3,) or not np.isfinite(first).all():
-        return None, f"the mean of site {name!r} is not one finite value per record"
-    if not _close(first, other):
-        return None, f"the mean of site {name!r} depends on more of a record than x"
-    fn, base = seen["fn"], _unwrapped(seen["fn"])
-    if fn.event_shape or len(fn.batch_shape) != 1:
-        return None, ""
-    if isinstance(base, _BERNOULLI):
-        return 2, ""
-    return (first.shape[-1] if isinstance(base, _CATEGORICAL) else None), ""
-
-
-def _unwrapped(fn: Any) -> Any:
-    while isinstance(fn, _WRAPPERS):
-        fn = fn.base_dist
-    return fn
-
-
-def _is_masked(fn: Any) -> bool:
-    while isinstance(fn, _WRAPPERS):
-        if isinstance(fn, dist.MaskedDistribution):
-            return True
-        fn = fn.base_dist
-    return False
 
 
 def _name(model: Any) -> str:

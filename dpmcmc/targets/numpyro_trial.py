@@ -1,0 +1,138 @@
+"""Trying a NumPyro model on synthetic records: does it mix them, does its prior see them, can it predict from x?
+
+Evaluations at random points, so equality there is equality wherever the model is one formula. Real records are never
+looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro import distributions as dist
+
+from dpmcmc.targets.base import TargetError
+from dpmcmc.targets.numpyro_density import (
+    CATEGORICAL,
+    Leaves,
+    Sites,
+    constrained,
+    log_likelihood,
+    log_prior,
+    predicted,
+    replay,
+    unwrapped,
+    zeros,
+)
+
+_BERNOULLI = (dist.BernoulliLogits, dist.BernoulliProbs)
+
+
+def independent_sites(model: Callable, sites: Sites, leaves: Leaves) -> tuple[str, ...]:
+    """Refuse a model that mixes records or whose prior sees them; names of deterministic sites that do not.
+
+    Evaluations at random points, so equality there is equality wherever the model is one formula.
+    """
+    count = 3
+
+    @jax.jit
+    def evaluate(params: Any, batch: Any) -> Any:
+        batches = [batch, *(_one(batch, i) for i in range(count))]
+        return (
+            [log_likelihood(model, sites, params, b) for b in batches],
+            [log_prior(model, sites, params, b) for b in batches],
+            [constrained(model, sites, params, b) for b in batches],
+        )
+
+    shared = set(sites.shared)
+    for draw in range(3):
+        values, priors, constrained_sites = jax.device_get(
+            evaluate(_synthetic_params(sites, draw), _synthetic(leaves, count, draw))
+        )
+        for name, _ in sites.latent:
+            for prior, site in zip(priors[1:], constrained_sites[1:], strict=True):
+                same = _close(prior[name], priors[0][name]) and _close(site[name], constrained_sites[0][name])
+                if not same:
+                    raise TargetError(
+                        f"the prior of site {name!r} depends on the records: give it public constants instead"
+                    )
+        shared -= {
+            name
+            for name in shared
+            for site in constrained_sites[1:]
+            if not _close(site[name], constrained_sites[0][name])
+        }
+        together, alone = float(values[0]), np.array(values[1:], np.float64)
+        if not np.isfinite(together) and not np.isfinite(alone).all():
+            continue  # outside the support either way: this draw says nothing
+        if not abs(together - alone.sum()) <= 1e-3 * (1 + np.abs(alone).sum()):
+            raise TargetError(
+                f"the model mixes records: {count} synthetic ones have log-likelihood {together:.6g} together and "
+                f"{alone.sum():.6g} one by one; a record's term must not depend on the others (batch means and "
+                "standard deviations belong outside the model, as public constants)"
+            )
+    return tuple(name for name in sites.shared if name in shared)
+
+
+def _close(a: Any, b: Any) -> bool:
+    return np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def prediction(model: Callable, sites: Sites, leaves: Leaves) -> tuple[int | None, str]:
+    """(number of classes or None, why there is no prediction from x alone or '')."""
+    if len(sites.observed) > 1:
+        return None, f"the model observes several sites ({', '.join(sites.observed)})"
+    (name,) = sites.observed
+    x = _synthetic(leaves, 3, 1).get("x")
+    if x is None or len(leaves) < 2:
+        return None, "records have no leaf x beside what is observed"
+    seen: dict[str, Any] = {}
+
+    @jax.jit
+    def mean(params: Any, batch: Any) -> jax.Array:
+        seen["fn"] = replay(model, params, batch)[name]["fn"]
+        return predicted(model, sites, params, batch)
+
+    blank = zeros(leaves, 3)
+    params = _synthetic_params(sites, 1)
+    try:
+        first, other = (mean(params, {**rest, "x": x}) for rest in (blank, jax.tree.map(jnp.ones_like, blank)))
+    except NotImplementedError:
+        return None, f"{type(unwrapped(seen['fn'])).__name__} has no mean in NumPyro"
+    if first.shape[:1] != (3,) or not np.isfinite(first).all():
+        return None, f"the mean of site {name!r} is not one finite value per record"
+    if not _close(first, other):
+        return None, f"the mean of site {name!r} depends on more of a record than x"
+    fn, base = seen["fn"], unwrapped(seen["fn"])
+    if fn.event_shape or len(fn.batch_shape) != 1:
+        return None, ""
+    if isinstance(base, _BERNOULLI):
+        return 2, ""
+    return (first.shape[-1] if isinstance(base, CATEGORICAL) else None), ""
+
+
+def _synthetic(leaves: Leaves, count: int, draw: int) -> dict[str, jax.Array]:
+    """Made-up records: integers in {0, 1}; floats in (0, 1), where most supports are, then normal ones."""
+    rng = np.random.default_rng(draw)
+    out = {}
+    for name, shape, dtype in leaves:
+        size = (count, *shape)
+        if not np.issubdtype(dtype, np.floating):
+            out[name] = jnp.asarray(rng.integers(0, 2, size=size), dtype)
+        elif draw == 0:
+            out[name] = jnp.asarray(rng.uniform(0.1, 0.9, size=size), dtype)
+        else:
+            out[name] = jnp.asarray(rng.normal(size=size), dtype)
+    return out
+
+
+def _synthetic_params(sites: Sites, draw: int) -> dict[str, jax.Array]:
+    rng = np.random.default_rng(100 + draw)
+    return {name: jnp.asarray(0.5 * rng.normal(size=shape), jnp.float32) for name, shape in sites.latent}
+
+
+def _one(batch: Any, i: int) -> Any:
+    return {name: value[i : i + 1] for name, value in batch.items()}

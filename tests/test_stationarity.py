@@ -1,0 +1,307 @@
+"""Every sampler keeps its law: {sampler} x friction x temperature x dimension x leaves x noise, on Gaussians.
+
+**The Gaussians.** d = 1, 16 or 256 directions on four levels of curvature, ηw = .002, .009, .043 and .2, condition
+number 100; most directions are on the slowest level, where draws are dearest. One Gaussian so covers all step sizes up
+to ηw = .2. Variances are pooled over the directions of one level and compared with the sampler's law level by level.
+
+**The run.** Chains start in the law they claim, and then run 6 relaxation times of the SLOWEST direction, of which the
+last 3 are looked at. What is wrong shows there to 1 − e⁻⁶: a chain that merely stays where it was put would not pass.
+
+**The tolerance.** 5 % for every cell. A variance averaged over 3 relaxation times 1/r is worth 3.6 independent draws
+(x²/(2(x − 1 + e⁻ˣ)) at x = 2·3), and the number of chains is such that each level has 12 800: the standard error is
+√(2/12800) = 1.25 %, a quarter of the tolerance. Odd as they are, laws are exact in η, so no bias is allowed for.
+"""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+import dpmcmc
+from dpmcmc.testing import check_sampler, gaussian_run
+
+N = 1000
+TOP = 40.0
+ETA = 0.2 / TOP
+DRAWS = 12_800
+TOLERANCE = 4 * np.sqrt(2 / DRAWS)
+#: Of 16 directions, so many on each level of curvature.
+LEVELS = {0.01: 10, 0.0464: 3, 0.215: 2, 1.0: 1}
+
+
+def curvatures(d):
+    if d == 1:
+        return np.array([TOP])
+    return np.repeat([TOP * level for level in LEVELS], [d // 16 * count for count in LEVELS.values()])
+
+
+def variances(sampler, w, law, *, decay, noise_std, nested=False, wait=0, **run):
+    """(variance over law on each level of curvature, Info); ``decay`` is the slowest factor of one step."""
+    relaxation = -1 / np.log(decay)
+    steps = 2 * int(np.ceil(3 * relaxation + wait))
+    slowest = np.sum(w == w.min())
+    every = max(1, int(relaxation / 10))
+    samples, info = gaussian_run(
+        sampler,
+        w,
+        steps=max(steps, 40),
+        chains=-(-DRAWS // int(3.6 * slowest)),
+        noise_std=noise_std,
+        start_std=np.sqrt(law),
+        nested=nested,
+        every=every,
+        **run,
+    )
+    ratio = np.mean(samples**2, axis=(0, 1)) / law
+    return np.array([ratio[w == level].mean() for level in np.unique(w)]), info
+
+
+def check(sampler, w, law, **run):
+    found, _ = variances(sampler, w, law, **run)
+    assert np.all(np.abs(found - 1) < TOLERANCE), f"variance over law {found}, allowed {TOLERANCE:.1%} off 1"
+
+
+def cells(*axes, quick=((1, False, 1.0, "own"), (16, True, 0.25, "private")), least=1):
+    """Everything crossed with everything: (d, nested, T, whose noise) x ``axes``; only ``quick`` cells are quick.
+
+    A Gaussian of one direction has one leaf; of others, each d meets both temperatures and both layouts, in turn.
+    """
+    shapes = [(1, False, 0.25), (1, False, 1.0), (16, True, 0.25), (16, False, 1.0), (256, False, 0.25), (256, True, 1.0)]
+    out = []
+    for (d, nested, temperature), noise, *rest in itertools.product(shapes, ("own", "private"), *axes):
+        if d >= least:
+            slow = () if (d, nested, temperature, noise) in quick else pytest.mark.slow
+            name = "-".join([f"d{d}", "nested" if nested else "array", f"T{temperature}", noise, *map(str, rest)])
+            out.append(pytest.param(d, nested, temperature, noise, *rest, marks=slow, id=name))
+    return out
+
+
+@pytest.mark.parametrize(("d", "nested", "temperature", "noise"), cells())
+def test_sgld_keeps_its_discretised_law(d, nested, temperature, noise):
+    """(T/w)/(1 − ηw/2), with T = ηs²/2 where privacy asks for more noise."""
+    sampler = dpmcmc.SGLD(N * ETA, temperature).bind(N)
+    w, s = curvatures(d), float(sampler.noise_std(0)) * (3 if noise == "private" else 1)
+    kept = ETA * s**2 / 2
+    assert kept == pytest.approx(temperature * (9 if noise == "private" else 1))
+    law = kept / w / (1 - ETA * w / 2)
+    check(sampler, w, law, decay=1 - ETA * w.min(), noise_std=s, nested=nested)
+
+
+def sghmc_decay(a, eta, w):
+    """Slowest factor of the recursion: largest root of λ² − (2 − a − ηw)λ + (1 − a) over the directions."""
+    return max(np.max(np.abs(np.roots([1, -(2 - a - eta * each), 1 - a]))) for each in np.unique(w))
+
+
+@pytest.mark.parametrize(("d", "nested", "temperature", "noise", "a"), cells((0.05, 0.3, 1.0)))
+def test_sghmc_keeps_its_discretised_law(d, nested, temperature, noise, a):
+    """(T/w)/(1 − ηw/(4 − 2a)), with T = ηs²/(2a) where privacy asks for more noise."""
+    sampler = dpmcmc.SGHMC(N * ETA, temperature, a).bind(N)
+    w, s = curvatures(d), float(sampler.noise_std(0)) * (3 if noise == "private" else 1)
+    kept = ETA * s**2 / (2 * a)
+    assert kept == pytest.approx(temperature * (9 if noise == "private" else 1))
+    law = kept / w / (1 - ETA * w / (4 - 2 * a))
+    check(sampler, w, law, decay=sghmc_decay(a, ETA, w), noise_std=s, nested=nested)
+
+
+def settled(a, eta, w):
+    """The friction at which the directions' mean kinetic temperature is T.
+
+    At a fixed friction α SGHMC keeps T·a*/α in direction w, so α = a* · mean of 1/(1 − ηw/(4 − 2α)) over directions;
+    for a single curvature that is (α − a*)(2 − α) = αηw/2.
+    """
+    alpha = a
+    for _ in range(200):
+        alpha = a * np.mean(1 / (1 - eta * w / (4 - 2 * alpha)))
+    return alpha
+
+
+def sgnht_cells():
+    # A friction of 1 has no room for more noise; plans refuse it.
+    return [cell for cell in cells((0.05, 0.3, 1.0), least=16) if cell.values[3:] != ("private", 1.0)]
+
+
+@pytest.mark.parametrize(("d", "nested", "temperature", "noise", "a"), sgnht_cells())
+def test_sgnht_keeps_its_temperature_whatever_the_noise(d, nested, temperature, noise, a):
+    """Mean kinetic temperature T at the settled friction α, so (T a*/α/w)/(1 − ηw/(4 − 2α)) in direction w."""
+    sampler = dpmcmc.SGNHT(N * ETA, temperature, a).bind(N)
+    w, s = curvatures(d), float(sampler.noise_std(0))
+    if noise == "private":
+        s *= {0.05: 3.0, 0.3: 1.7}[a]
+    star = ETA * s**2 / (2 * temperature)
+    alpha = settled(star, ETA, w)
+    law = temperature * star / alpha / w / (1 - ETA * w / (4 - 2 * alpha))
+    # The thermostat itself relaxes in about α/(ηT) steps.
+    wait = alpha / (ETA * temperature)
+    check(sampler, w, law, decay=sghmc_decay(alpha, ETA, w), wait=wait, noise_std=s, nested=nested)
+
+
+@pytest.mark.parametrize(
+    ("a", "eta_w", "noise", "temperature"),
+    [
+        (0.8, 0.2, 1.0, 1.0),
+        pytest.param(0.8, 0.2, 1.0, 0.25, marks=pytest.mark.slow),
+        pytest.param(0.05, 0.05, 1.0, 0.25, marks=pytest.mark.slow),
+        pytest.param(0.05, 0.2, 1.0, 1.0, marks=pytest.mark.slow),
+        pytest.param(0.3, 0.2, 1.0, 0.25, marks=pytest.mark.slow),
+        pytest.param(0.3, 0.2, 1.5, 1.0, marks=pytest.mark.slow),
+        pytest.param(0.5, 1.0, 1.0, 1.0, marks=pytest.mark.slow),
+    ],
+)
+def test_thermostat_settles_where_its_law_says(a, eta_w, noise, temperature):
+    """(α − a*)(2 − α) = αηw/2 for a single curvature, and the kinetic temperature is T; both within 2 %."""
+    d, eta = 256, eta_w / TOP
+    sampler = dpmcmc.SGNHT(N * eta, temperature, a).bind(N)
+    s = noise * float(sampler.noise_std(0))
+    star, w = noise**2 * a, np.full(d, TOP)
+    alpha = settled(star, eta, w)
+    assert (alpha - star) * (2 - alpha) == pytest.approx(alpha * eta_w / 2)
+    steps = int(6 * alpha / (eta * temperature)) + 600
+    _, info = gaussian_run(sampler, w, steps=steps, chains=16, noise_std=s, start_std=np.sqrt(temperature / w), every=5)
+    # 16 chains of 256 directions, 60 or more samples: kinetic energies are worth 20 000 draws at least.
+    assert np.mean(info.kinetic_temperature) == pytest.approx(temperature, rel=0.02)
+    assert np.mean(info.thermostat) == pytest.approx(alpha, rel=0.02)
+
+
+def fisher_scoring(fisher, w, eta, temperature, **settings):
+    if fisher == "public":
+        settings["public_fisher"] = w / N
+    return dpmcmc.SGFS(N * eta, temperature, fisher, **settings).bind(N)
+
+
+@pytest.mark.parametrize(
+    ("d", "nested", "temperature", "noise", "fisher"), cells(("query", "gradients", "public"))
+)
+def test_sgfs_keeps_its_temperature_whatever_the_noise(d, nested, temperature, noise, fisher):
+    """T/w, with no bias in η, wherever the Fisher information comes from; diagonal estimates.
+
+    Under noise s a small step is 2T/s². From gradients the estimate ŵ is noisy, but its errors average out of
+    (T/w)/(1 + T(ŵ − w)/s²) to second order, which at ηw = .2 is below 1 %.
+    """
+    w, eta = curvatures(d), ETA * (4 if noise == "private" else 1)
+    sampler = fisher_scoring(fisher, w, eta, temperature, structure="diagonal")
+    s = float(sampler.noise_std(0)) * (2 if noise == "private" else 1)
+    decay = 1 - 2 * w.min() / (s**2 / temperature + w.min())
+    check(sampler, w, temperature / w, decay=decay, noise_std=s, nested=nested)
+
+
+@pytest.mark.parametrize(("fisher", "temperature"), [("public", 0.25), ("query", 1.0)])
+def test_dense_sgfs_is_exact_at_any_step(fisher, temperature):
+    """ηw = 20, ten times beyond where SGLD diverges."""
+    w = curvatures(16)
+    sampler = fisher_scoring(fisher, w, 100 * ETA, temperature, structure="dense")
+    s = float(sampler.noise_std(0))
+    decay = np.max(np.abs(1 - 2 * w / (s**2 / temperature + w)))
+    check(sampler, w, temperature / w, decay=decay, noise_std=s)
+
+
+@pytest.mark.slow
+def test_dense_sgfs_from_gradients_keeps_its_temperature():
+    w, eta = curvatures(16)[[0, 10, 13, 15]], 5 * ETA
+    sampler = fisher_scoring("gradients", w, eta, 1.0, structure="dense")
+    s = float(sampler.noise_std(0))
+    # ηw = 1. Errors of the estimate's off-diagonal part count as well here: 2 % beyond the sampling error.
+    found, _ = variances(sampler, w, 1 / w, decay=1 - eta * w.min(), noise_std=s)
+    assert np.all(np.abs(found - 1) < TOLERANCE + 0.02)
+
+
+@pytest.mark.parametrize(("times", "temperature"), [(0.5, 0.25), (2.0, 1.0)])
+def test_wrong_public_fisher_costs_exactly_what_the_law_says(times, temperature):
+    """(T/w)/(1 + T(ŵ − w)/s²): at ηw = 1 and four times the noise, 7 % too much or 11 % too little in the fastest."""
+    w, eta = curvatures(16), 5 * ETA
+    sampler = fisher_scoring("public", times * w, eta, temperature, structure="diagonal")
+    s = 1.5 * float(sampler.noise_std(0))
+    law = temperature / w / (1 + temperature * (times - 1) * w / s**2)
+    assert np.abs(law * w / temperature - 1).max() > 2 * TOLERANCE
+    decay = 1 - 2 * w.min() / (s**2 / temperature + times * w.min())
+    check(sampler, w, law, decay=decay, noise_std=s)
+
+
+def test_prior_precision_counts_once():
+    """A curvature of which the records give only a part: D = N F, H = D + λ."""
+    prior = 0.3
+    w = curvatures(16)
+    sampler = dpmcmc.SGFS(N * 100 * ETA, 1.0, "public", (w - prior) / N, prior, structure="diagonal").bind(N)
+    s = float(sampler.noise_std(0))
+    decay = np.max(np.abs(1 - 2 * w / (s**2 + w)))
+    check(sampler, w, 1 / w, decay=decay, noise_std=s)
+
+
+def rotation(d):
+    return np.linalg.qr(np.random.default_rng(0).normal(size=(d, d)))[0]
+
+
+def covariance(sampler, w, law, steps):
+    """Of 3600 chains started with the variances ``law``, over the second half of ``steps``."""
+    s = float(sampler.noise_std(0))
+    samples, _ = gaussian_run(sampler, w, steps=steps, chains=3600, noise_std=s, start_std=np.sqrt(law), every=3)
+    flat = samples.reshape(-1, len(w))
+    return flat.T @ flat / len(flat)
+
+
+@pytest.mark.parametrize("shape", ["diagonal", "dense"])
+def test_sgfs_in_a_metric_keeps_the_posterior_covariance(shape):
+    """Clipped as ‖F⁻¹g‖, noised as s·F·Z: T H⁻¹ at any step, off the diagonal too."""
+    d = 4
+    w = curvatures(16)[[0, 10, 13, 15]]
+    scales = np.array([0.6, 1.0, 1.5, 0.9])
+    metric = scales if shape == "diagonal" else rotation(d) * scales
+    sampler = fisher_scoring("public", w, 100 * ETA, 1.0, structure=shape, metric=metric)
+    # The slowest direction has ηw = .2 / .6² at most and .2 / 1.5² at least, relaxes in 11 steps and does so 3 times in
+    # each half: 3.6 draws of each of 3600 chains, 4 standard errors of a variance 5 %.
+    found = np.sqrt(np.outer(w, w)) * covariance(sampler, w, 1 / w, steps=72)
+    np.testing.assert_allclose(found, np.eye(d), atol=TOLERANCE)
+
+
+def test_wrong_dense_fisher_in_a_dense_metric_solves_the_lyapunov_equation():
+    """C = (I − PH) C (I − PH)ᵀ + P s²FFᵀ P with P = 2A⁻¹: what any linear sampler keeps, computed from its definition."""
+    d = 4
+    w = TOP * np.array([0.25, 0.5, 0.75, 1.0])
+    turn = rotation(d)
+    metric, guess = turn * np.array([0.7, 1.0, 1.5, 1.0]), (turn.T * w * 2) @ turn
+    sampler = dpmcmc.SGFS(N * 3 * ETA, 1.0, "public", guess / N, structure="dense", metric=metric).bind(N)
+    noise = float(sampler.noise_std(0)) ** 2 * metric @ metric.T
+    p = 2 * np.linalg.inv(noise + guess)
+    step = np.eye(d) - p @ np.diag(w)
+    wanted = scipy.linalg.solve_discrete_lyapunov(step, p @ noise @ p)
+    relaxation = -1 / np.log(np.abs(np.linalg.eigvals(step)).max())
+    assert relaxation < 13
+    assert np.abs(np.sqrt(np.outer(w, w)) * wanted - np.eye(d)).max() > 4 * TOLERANCE
+    scale = np.sqrt(np.outer(np.diag(wanted), np.diag(wanted)))
+    found = covariance(sampler, w, np.diag(wanted), steps=78)
+    np.testing.assert_allclose(found / scale, wanted / scale, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "fisher", ["query", *(pytest.param(fisher, marks=pytest.mark.slow) for fisher in ("public", "gradients"))]
+)
+def test_public_check_passes_sgfs(fisher):
+    settings = {"public_fisher": 30.0 / N} if fisher == "public" else {}
+    check_sampler(dpmcmc.SGFS(1.0, 1.0, fisher, structure="diagonal", **settings), num_records=N, chains=256)
+
+
+def test_matrix_rejects_a_small_error_in_the_noise():
+    """Planted: 6 % of the noise's std missing, 12 % of the temperature, must not pass for any level."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Cold(dpmcmc.SGHMC):
+        def noise_std(self, t):
+            return 0.94 * super().noise_std(t)
+
+    w = curvatures(16)
+    sampler = Cold(N * ETA, 1.0, 0.3).bind(N)
+    law = 1 / w / (1 - ETA * w / (4 - 2 * 0.3))
+    found, _ = variances(sampler, w, law, decay=sghmc_decay(0.3, ETA, w), noise_std=None)
+    assert np.all(found < 1 - TOLERANCE)
+
+
+@pytest.mark.parametrize(("a", "symptom"), [(0.05, "low"), (0.3, "lost")])
+def test_one_parameter_with_a_large_step_is_outside_the_validity_of_sgnht(a, symptom):
+    """d = 1, ηw = .1 at w = 1: the thermostat's own fluctuations, √(ηT/d) = .3, exceed the friction."""
+    sampler = dpmcmc.SGNHT(N * 0.1, 1.0, a).bind(N)
+    samples, _ = gaussian_run(sampler, np.ones(1), steps=2000, chains=1000, start_std=np.ones(1))
+    if symptom == "low":
+        assert 0.88 < np.mean(samples**2) < 0.96
+    else:
+        assert not np.all(np.isfinite(samples))
