@@ -120,9 +120,11 @@ def sample(
         if progress is not None:
             progress(min(first + width, plan.steps), plan.steps)
     run_seconds = time.perf_counter() - started
+    positions = _chains_first(draws)
     result = Result(
         plan=plan,
-        draws=_chains_first(draws),
+        draws=_constrained(target, positions),
+        positions=positions,
         info=_chains_first(infos),
         guarantee=plan.guarantee if secret else None,
         wall_seconds={"compile": compile_seconds, "run": run_seconds},
@@ -223,6 +225,14 @@ def _head(tree: Any, count: int) -> Any:
 def _chains_first(pieces: list[Any]) -> Any:
     """Concatenate (draws, chains, ...) pieces into (chains, draws, ...)."""
     return jax.tree.map(lambda *leaves: np.swapaxes(np.concatenate(leaves), 0, 1), *pieces)
+
+
+def _constrained(target: Any, positions: Any) -> Any:
+    """Draws in the model's own coordinates, where the target samples in others (``constrain``)."""
+    constrain = getattr(target, "constrain", None)
+    if constrain is None:
+        return positions
+    return jax.tree.map(np.asarray, jax.jit(jax.vmap(jax.vmap(constrain)))(positions))
 
 
 def _check_records(plan: Plan, data: Any) -> Any:

@@ -28,7 +28,8 @@ class Result:
 
     Attributes:
         plan: what was run.
-        draws: pytree like the parameters, leaves (chains, draws, ...).
+        draws: parameters in the model's own coordinates, leaves (chains, draws, ...).
+        positions: what the chain moved, a pytree like the target's parameters; the draws themselves for most targets.
         info: sampler's Info at the kept steps, leaves (chains, draws).
         guarantee: None when the plan has no privacy or the key was not secret.
         wall_seconds: ``compile`` and ``run``.
@@ -36,6 +37,7 @@ class Result:
 
     plan: Plan
     draws: Any
+    positions: Any
     info: Any
     guarantee: Guarantee | None
     wall_seconds: dict[str, float]
@@ -50,8 +52,8 @@ class Result:
         return f"Result(draws of shape {shapes}, {self.guarantee or 'no guarantee'})"
 
     def flat_draws(self) -> Any:
-        """Draws of all chains in one axis, leaves (chains·draws, ...)."""
-        return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.draws)
+        """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""
+        return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.positions)
 
     def save(self, folder: str | Path) -> Path:
         """Write ``draws.nc``, ``plan.json`` and ``privacy.json`` into a folder."""

@@ -1,9 +1,8 @@
-"""SGHMC and SGNHT keep their laws over friction x step x temperature x dimension x leaves, on correct variance."""
+"""SGHMC and SGNHT: kinetic energy, checks that must fail, and plans. The matrix is in ``test_stationarity.py``."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import dpmcmc
@@ -15,23 +14,6 @@ N = 1000
 
 def sghmc_law(eta, a, temperature):
     return lambda w: (temperature / w) / (1 - eta * w / (4 - 2 * a))
-
-
-def curvatures(d, condition=100.0):
-    return 40.0 * np.geomspace(1 / condition, 1.0, d) if d > 1 else np.array([40.0])
-
-
-@pytest.mark.parametrize("temperature", [0.25, 1.0])
-@pytest.mark.parametrize("d", [1, 16])
-@pytest.mark.parametrize("a", [0.05, 0.3, 1.0])
-@pytest.mark.parametrize("eta_w", [0.02, 0.2])
-def test_sghmc_variance_matches_its_exact_law(eta_w, a, d, temperature):
-    w = curvatures(d, condition=4.0)
-    eta = eta_w / w.max()
-    sampler = dpmcmc.SGHMC(step_size=N * eta, temperature=temperature, friction=a).bind(N)
-    # Relaxation takes about a/(ηw) + 1/a steps, at most 200 here, and chains start in the law: at least 2048·(1 + 3)
-    # independent draws, 4 standard errors of a variance 6.3 %.
-    check_stationary_variance(sampler, w, sghmc_law(eta, a, temperature), tolerance=0.063, steps=1200, chains=2048)
 
 
 def test_sghmc_kinetic_energy_matches_its_law():
@@ -64,34 +46,6 @@ def test_old_momentum_order_is_rejected():
     sampler = Euler(step_size=N * eta, friction=0.5).bind(N)
     with pytest.raises(AssertionError, match="off by"):
         check_stationary_variance(sampler, w, sghmc_law(eta, 0.5, 1.0), tolerance=0.063, steps=1200, chains=1024)
-
-
-@pytest.mark.parametrize("temperature", [0.25, 1.0])
-@pytest.mark.parametrize(("d", "eta_w"), [(16, 0.05), (256, 0.05), (256, 0.2)])
-@pytest.mark.parametrize("a", [0.05, 0.3, 1.0])
-def test_sgnht_keeps_temperature_over_its_validity_region(a, d, eta_w, temperature):
-    w = curvatures(d, condition=4.0)
-    eta = eta_w / w.max()
-    sampler = dpmcmc.SGNHT(step_size=N * eta, temperature=temperature, friction=a).bind(N)
-    samples = gaussian_chain(sampler, w, steps=1600, chains=max(64, 8192 // d), start_std=np.sqrt(temperature / w))
-    # The position's own O(ηw) bias is below ηw/(4 − 2a) of SGHMC; 5 % beyond it.
-    ratio = (samples**2 * w).mean() / temperature
-    assert abs(ratio - 1) < 0.05 + eta_w / (4 - 2 * a) / 2
-
-
-def test_sgnht_absorbs_noise_beyond_its_own_where_sghmc_runs_hot():
-    w, eta = curvatures(64, condition=4.0), 0.001
-    own = dpmcmc.SGNHT(step_size=N * eta, friction=0.1).bind(N)
-    hot = 2.0 * float(own.noise_std(0))
-    cool = gaussian_chain(own, w, steps=1600, chains=128, noise_std=hot, start_std=w**-0.5)
-    assert (cool**2 * w).mean() == pytest.approx(1.0, abs=0.05)
-    other = dpmcmc.SGHMC(step_size=N * eta, friction=0.1).bind(N)
-    warm = gaussian_chain(other, w, steps=1600, chains=128, noise_std=hot, start_std=w**-0.5)
-    assert (
-        (warm**2 * w).mean()
-        == pytest.approx(float(other.temperature_at(hot, 0)), rel=0.06)
-        == pytest.approx(4.0, rel=0.06)
-    )
 
 
 def test_printed_thermostat_is_rejected():
@@ -128,22 +82,9 @@ def test_one_thermostat_for_the_whole_pytree():
     np.testing.assert_allclose(leaves, states[1].position, rtol=1e-6)
 
 
-def test_sghmc_at_zero_temperature_equals_optax_momentum():
-    a, rate = 0.25, 2.0
-    sampler = dpmcmc.SGHMC(step_size=rate, temperature=0.0, friction=a).bind(N)
-    optimiser = optax.sgd(rate / N, momentum=1 - a)
-    params = jnp.arange(1.0, 4.0)
-    state, opt_state = sampler.init(jax.random.key(0), params), optimiser.init(params)
-    for t in range(6):
-        state, _ = sampler.step(jax.random.key(t), state, PrivateGradient(jnp.sin(state.position), jnp.float32(0)), t)
-        updates, opt_state = optimiser.update(jnp.sin(params), opt_state)
-        params = optax.apply_updates(params, updates)
-    np.testing.assert_allclose(state.position, params, rtol=1e-5)
-
-
 @pytest.mark.parametrize("sampler", [dpmcmc.SGHMC(1.0, friction=0.5), dpmcmc.SGNHT(1.0, friction=0.5)])
 def test_public_check_passes(sampler):
-    check_sampler(sampler)
+    check_sampler(sampler, chains=512)
 
 
 def private(sampler, **changes):

@@ -1,0 +1,291 @@
+"""Schedules are their formulas, on host and device, in a plan, in a run, in the accounting and in a YAML."""
+
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import dpmcmc
+from dpmcmc import config, config_file
+from dpmcmc.privacy import account
+from dpmcmc.privacy.calibration import closed_form
+from dpmcmc.privacy.fixed_point import KAPPA
+from dpmcmc.samplers import SCHEDULES
+from dpmcmc.samplers.schedules import AlphaPhase, Cyclical, Floor, Polynomial
+
+BREAST = Path(__file__).resolve().parents[1] / "configs" / "breast_cancer.yaml"
+N, STEPS = 1000, 60
+TARGET = dpmcmc.targets.LogisticRegression(prior_scale=1.0)
+
+
+def alpha_phase(t):
+    """η_t = α ε²/(128 L² log(2.5k/δ) log(2/δ) t) for t from 1, times N."""
+    logs = math.log(2.5 * STEPS / 1e-5) * math.log(2 / 1e-5)
+    return N * 0.25 * 1.5**2 / (128 * 2.0**2 * logs * (t + 1))
+
+
+#: (the schedule, its formula written once more for a plain Python number).
+FORMULAS = {
+    "polynomial": (Polynomial(2.0, 10.0, 0.55), lambda t: 2.0 / (10.0 + t) ** 0.55),
+    "floor": (Floor(5.0, 0.4), lambda t: 5.0 / (t + 1) if t < 12 else 0.4),
+    "cyclical": (Cyclical(3.0, 20, 0.1), lambda t: max(3.0 * math.cos(math.pi * (t % 20) / 40) ** 2, 0.1)),
+    "alpha_phase": (AlphaPhase(0.25, 1.5, 1e-5, STEPS, N, 2.0), alpha_phase),
+}
+OPTAX = {
+    "cosine": optax.cosine_decay_schedule(2.0, STEPS, alpha=0.1),
+    "exponential": optax.exponential_decay(2.0, 50, 0.9),
+    "warmup": optax.warmup_cosine_decay_schedule(0.2, 2.0, warmup_steps=10, decay_steps=STEPS, end_value=0.1),
+}
+
+
+def make(step_size, **changes):
+    settings = {"num_records": N, "steps": STEPS, "sampler": dpmcmc.SGLD(step_size)}
+    return dpmcmc.plan(TARGET, **(settings | changes))
+
+
+def test_every_registered_schedule_is_tested_here():
+    assert FORMULAS.keys() == SCHEDULES.keys()
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_schedule_is_its_formula(name):
+    schedule, formula = FORMULAS[name]
+    wanted = np.array([formula(t) for t in range(STEPS)])
+    t = np.arange(STEPS, dtype=np.float64)
+    host = schedule(t)
+    assert host.dtype == np.float64
+    np.testing.assert_allclose(host, wanted, rtol=1e-12)
+    assert [schedule(i) for i in range(STEPS)] == pytest.approx(list(wanted), rel=1e-12)
+    traced = jax.jit(jax.vmap(schedule))(jnp.arange(STEPS))
+    np.testing.assert_allclose(traced, wanted, rtol=2e-6)
+
+
+@pytest.mark.parametrize("schedule", [*(pair[0] for pair in FORMULAS.values()), *OPTAX.values()])
+@pytest.mark.parametrize("kind", [dpmcmc.SGLD, dpmcmc.SGHMC, dpmcmc.SGNHT, dpmcmc.SGFS])
+def test_noise_of_a_schedule_is_the_same_on_host_and_device(kind, schedule):
+    sampler = kind(schedule).bind(N)
+    device = jax.jit(jax.vmap(sampler.noise_std))(jnp.arange(STEPS))
+    np.testing.assert_allclose(sampler.noise_std(np.arange(STEPS, dtype=np.float64)), device, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", OPTAX)
+def test_an_optax_schedule_plans_and_runs(name):
+    """The noise planned on the host is that of the step taken on the device: the temperature stays 1."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(N, 3)).astype(np.float32)
+    plan = make(OPTAX[name])
+    values = np.array([float(OPTAX[name](t)) for t in range(STEPS)])
+    np.testing.assert_allclose(plan.noise_std, np.sqrt(2 * N / values), rtol=1e-6)
+    result = dpmcmc.sample(plan, {"x": x, "y": rng.integers(0, 2, N)}, key=0)
+    np.testing.assert_allclose(result.info.temperature, 1.0, rtol=1e-5)
+    assert np.all(np.isfinite(result.draws))
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        optax.cosine_decay_schedule(2.0, STEPS // 2),
+        optax.warmup_cosine_decay_schedule(0.0, 2.0, warmup_steps=10, decay_steps=2 * STEPS),
+        lambda t: 1.0 - t,
+        lambda t: np.nan * t,
+    ],
+    ids=["ends at 0", "starts at 0", "negative", "nan"],
+)
+def test_a_schedule_that_leaves_the_positive_numbers_is_refused(schedule):
+    with pytest.raises(ValueError, match="step_size: the schedule must be positive and finite at every step"):
+        make(schedule)
+
+
+class TestAlphaPhase:
+    """From step αk on, Langevin's own noise is at least what the thesis's formula, corrected, asks for."""
+
+    @pytest.mark.parametrize("alpha", [0.25, 0.5, 0.9])
+    @pytest.mark.parametrize(("epsilon", "clip", "batch"), [(1.0, 1.0, 100), (0.5, 3.0, 250)])
+    def test_own_noise_covers_the_formula_after_the_phase_and_not_before(self, alpha, epsilon, clip, batch):
+        steps = 200
+        schedule = AlphaPhase(alpha, epsilon, 1e-5, steps, N, clip)
+        own = dpmcmc.SGLD(schedule).bind(N).noise_std(np.arange(steps, dtype=np.float64)) * batch / (N * clip)
+        asked = closed_form.formula(epsilon=epsilon, delta=1e-5, steps=steps, rate=batch / N, constant=256)
+        t = np.arange(1, steps + 1)
+        assert np.all(own[t < alpha * steps] < asked)
+        assert np.all(own[t > alpha * steps] > asked)
+        assert own[round(alpha * steps) - 1] == pytest.approx(asked, rel=1e-12)
+
+    def test_printed_constants_would_cover_as_early_with_half_the_noise_each(self):
+        """Noise η against constant 128, as printed, is noise 2η against 256: the same boundary."""
+        schedule = AlphaPhase(0.5, 1.0, 1e-5, 200, N)
+        own = dpmcmc.SGLD(schedule).bind(N).noise_std(np.arange(200.0)) * 0.1
+        printed = closed_form.formula(epsilon=1.0, delta=1e-5, steps=200, rate=0.1, constant=128)
+        assert own[99] / np.sqrt(2) == pytest.approx(printed, rel=1e-12)
+
+    def test_plan_is_free_from_the_boundary_on(self):
+        steps, alpha = 100, 0.4
+        privacy = dpmcmc.Privacy(
+            epsilon=1.0, delta=1e-5, clip=2.0, accountant="advanced", calibrator="closed_form", adjacency="replace_one"
+        )
+        plan = make(
+            AlphaPhase(alpha, 1.0, 1e-5, steps, N, 2.0),
+            steps=steps,
+            sampling=dpmcmc.FixedSize(100),
+            privacy=privacy,
+        )
+        asked = closed_form.formula(epsilon=1.0, delta=1e-5, steps=steps, rate=0.1) * (1 + KAPPA)
+        # The query is charged 1 + κ for float32, so step αk itself is a hair short, and the next one is not.
+        assert 1 + 1 / (alpha * steps) > (1 + KAPPA) ** 2
+        assert plan.free_fraction == pytest.approx(1 - alpha)
+        np.testing.assert_allclose(plan.noise_multipliers[:40], asked, rtol=1e-6)
+        assert np.all(np.diff(plan.noise_multipliers[39:]) > 0)
+        np.testing.assert_allclose(plan.temperatures[40:], 1.0, rtol=1e-6)
+        assert np.all(plan.temperatures[:39] > 1)
+        assert plan.guarantee.epsilon <= 1.0
+
+
+class TestPrivatePlan:
+    """A schedule whose own noise suffices at some steps and not at others."""
+
+    PRIVACY = dpmcmc.Privacy(epsilon=1.0, delta=1e-5)
+
+    def plan(self, schedule):
+        return make(schedule, sampling=dpmcmc.Full(), privacy=self.PRIVACY)
+
+    @pytest.fixture(params=[("polynomial", 0.6), ("cyclical", 1.2), ("warmup", 1.2)], ids=lambda pair: pair[0])
+    def mixed(self, request):
+        """A plan that is free in part: a constant step of .6 is what privacy leaves at temperature 1 here."""
+        name, median = request.param
+        shape = {**{k: v[0] for k, v in FORMULAS.items()}, **OPTAX}[name]
+        scale = median / float(np.median(np.asarray(shape(np.arange(STEPS)))))
+        return self.plan(lambda t: scale * shape(t))
+
+    def test_noise_is_composed_step_by_step(self, mixed):
+        z = mixed.noise_multipliers
+        assert len(np.unique(z)) > 5
+        assert 0 < mixed.free_fraction < 1
+        at_floor = z <= mixed.required_multiplier * (1 + 1e-6)
+        assert np.mean(~at_floor) == pytest.approx(mixed.free_fraction, abs=1.5 / STEPS)
+
+        def epsilon(multipliers):
+            return account(multipliers, steps=STEPS, sampling=mixed.sampling, num_records=N, delta=1e-5).epsilon
+
+        assert epsilon(z) == pytest.approx(mixed.guarantee.epsilon, rel=1e-6)
+        assert 0.98 < mixed.guarantee.epsilon <= 1.0
+        assert epsilon(z.max()) < 0.9 < 1.0 < epsilon(z.min())
+        # Full batches are Gaussians, whose squared inverse multipliers add; grouping like steps costs a little.
+        pooled = epsilon(np.mean(z**-2.0) ** -0.5)
+        assert pooled <= mixed.guarantee.epsilon < 1.02 * pooled
+
+    def test_json_reproduces_the_temperature_of_every_step(self, mixed):
+        changes = mixed.to_json()["temperature_per_step"]
+        steps, values = np.array([c[0] for c in changes]), np.array([c[1] for c in changes])
+        every = values[np.searchsorted(steps, np.arange(STEPS), side="right") - 1]
+        np.testing.assert_array_equal(every, mixed.temperatures)
+        assert mixed.to_json()["temperature"] == {"min": mixed.temperatures.min(), "max": mixed.temperatures.max()}
+
+    def test_temperature_is_that_of_the_step_and_its_noise(self, mixed):
+        t = np.arange(STEPS, dtype=np.float64)
+        eta = np.asarray(mixed.sampler.step_size(t), np.float64) / N
+        np.testing.assert_allclose(mixed.temperatures, eta * mixed.noise_std.astype(np.float64) ** 2 / 2, rtol=1e-6)
+        assert mixed.temperatures.min() == pytest.approx(1.0, rel=1e-6)
+        assert mixed.temperatures.max() > 1.2
+
+    def test_a_long_schedule_is_thinned_in_json(self):
+        plan = make(Polynomial(1.0), steps=5000)
+        # Temperatures differ in the last bits of float32 alone.
+        changes = plan.to_json()["temperature_per_step"]
+        assert len(changes) <= 200
+        assert changes[0][0] == 0
+        assert all(plan.temperatures[t] == value for t, value in changes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (Polynomial, {"a": 1.0}, {"a": 0.0}),
+        (Polynomial, {"a": 1.0}, {"a": math.inf}),
+        (Polynomial, {"a": 1.0}, {"b": -1.0}),
+        (Polynomial, {"a": 1.0}, {"gamma": -0.1}),
+        (Polynomial, {"a": 1.0}, {"gamma": math.nan}),
+        (Floor, {"a": 1.0, "floor": 1.0}, {"a": -1.0}),
+        (Floor, {"a": 1.0, "floor": 1.0}, {"floor": 0.0}),
+        (Cyclical, {"a": 1.0, "period": 5}, {"a": math.nan}),
+        (Cyclical, {"a": 1.0, "period": 5}, {"period": 0}),
+        (Cyclical, {"a": 1.0, "period": 5}, {"floor": -1.0}),
+        *(
+            (AlphaPhase, {"alpha": 0.5, "epsilon": 1.0, "delta": 1e-5, "steps": 10, "num_records": N}, bad)
+            for bad in (
+                {"alpha": 0.0},
+                {"alpha": 1.1},
+                {"epsilon": -1.0},
+                {"delta": 1.0},
+                {"delta": 0.0},
+                {"steps": 0},
+                {"num_records": 0},
+                {"lipschitz": 0.0},
+            )
+        ),
+    ],
+)
+def test_impossible_values_are_refused_by_name(kind, good, bad):
+    kind(**good)
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        kind(**(good | bad))
+
+
+YAML = {
+    "polynomial": "{schedule: polynomial, a: 8.0, b: 2.0, gamma: 0.75}",
+    "floor": "{schedule: floor, a: 426.0, floor: 4.0}",
+    "cyclical": "{schedule: cyclical, a: 16.0, period: 10, floor: 0.5}",
+    "alpha_phase": "{schedule: alpha_phase, alpha: 0.5, epsilon: 3.0, delta: 1.0e-4, steps: 50, num_records: 426, "
+    "lipschitz: 0.25}",
+}
+SAME = {
+    "polynomial": Polynomial(8.0, 2.0, 0.75),
+    "floor": Floor(426.0, 4.0),
+    "cyclical": Cyclical(16.0, 10, 0.5),
+    "alpha_phase": AlphaPhase(0.5, 3.0, 1e-4, 50, 426, 0.25),
+}
+
+
+def from_yaml(step_size, *overrides):
+    return config.make_plan(config_file.load(BREAST, [f"sampler.step_size={step_size}", *overrides]))
+
+
+class TestYaml:
+    @pytest.mark.parametrize("name", SCHEDULES)
+    def test_every_schedule_can_be_written(self, name):
+        plan = from_yaml(YAML[name])
+        assert plan.sampler.step_size == SAME[name]
+        t = np.arange(plan.steps, dtype=np.float64)
+        own = np.sqrt(2 * 426 / SAME[name](t))
+        free = plan.noise_std <= own * (1 + 1e-6)
+        np.testing.assert_allclose(plan.noise_std[free], own[free], rtol=1e-6)
+        assert plan.free_fraction == pytest.approx(np.mean(free))
+        assert plan.guarantee.epsilon <= 3.0
+
+    @pytest.mark.parametrize("sampler", ["sghmc", "sgnht", "sgfs"])
+    def test_every_sampler_takes_one(self, sampler):
+        section = f"sampler={{name: {sampler}, step_size: {YAML['polynomial']}}}"
+        plan = config.make_plan(config_file.load(BREAST, [section, "privacy=null"]))
+        assert plan.sampler.step_size == SAME["polynomial"]
+
+    @pytest.mark.parametrize(
+        ("text", "path", "words"),
+        [
+            ("{schedule: polynomial, a: -1}", "sampler.step_size.a", "> 0"),
+            ("{schedule: floor, a: 1.0, floor: 0}", "sampler.step_size.floor", "> 0"),
+            ("{schedule: cyclical, a: 1.0}", "sampler.step_size.period", "required"),
+            ("{schedule: cyclical, a: 1.0, period: 0}", "sampler.step_size.period", "> 0"),
+            ("{schedule: cyclical, a: 1.0, period: 1.5}", "sampler.step_size.period", "integer"),
+            ("{schedule: polynomial, a: 1.0, decay: 2.0}", "sampler.step_size.decay", "unknown key"),
+            ("{schedule: linear, a: 1.0}", "sampler.step_size", "polynomial, floor, cyclical, alpha_phase"),
+            (YAML["alpha_phase"].replace("alpha: 0.5", "alpha: 2.0"), "sampler.step_size.alpha", "at most 1"),
+        ],
+    )
+    def test_impossible_ones_are_refused_with_their_path(self, text, path, words):
+        with pytest.raises(config.ConfigError) as refused:
+            from_yaml(text)
+        assert path in str(refused.value)
+        assert words in str(refused.value)
