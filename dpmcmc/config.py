@@ -41,7 +41,7 @@ MOST_STEPS = 20_000_000
 class DataConfig(Section):
     """Which records. A registered ``name``, or the ``path`` of your own .npz file."""
 
-    name: str | None = Field(None, description="adult | abalone | two_normals | breast_cancer.")
+    name: str | None = Field(None, description=" | ".join(data_room.NAMES) + ".")
     path: str | None = Field(None, description="Your own .npz, relative to the config file.")
     encoding: Literal["public", "linear"] = Field(
         "public", description="Feature encoding of a registered set; every constant in it is public."
@@ -304,8 +304,9 @@ def _target(config: Config, spec: DataSpec) -> Any:
         "row_bound": spec.row_bound if math.isfinite(spec.row_bound) else None,
     }
     constructor: Any = TARGETS[chosen.name]
-    taken = {f.name for f in dataclasses.fields(constructor) if f.kw_only}
-    return constructor(**schema.arguments(chosen), **{key: public[key] for key in taken & public.keys()})
+    given = schema.arguments(chosen)
+    taken = {f.name for f in dataclasses.fields(constructor) if given.get(f.name) is None}
+    return constructor(**{**given, **{key: public[key] for key in taken & public.keys()}})
 
 
 def _sampler(config: Config, spec: DataSpec) -> Any:

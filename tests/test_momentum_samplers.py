@@ -84,7 +84,7 @@ def test_one_thermostat_for_the_whole_pytree():
 
 @pytest.mark.parametrize("sampler", [dpmcmc.SGHMC(1.0, friction=0.5), dpmcmc.SGNHT(1.0, friction=0.5)])
 def test_public_check_passes(sampler):
-    check_sampler(sampler, chains=512)
+    check_sampler(sampler, chains=256)
 
 
 def private(sampler, **changes):

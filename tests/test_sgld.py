@@ -40,7 +40,7 @@ def test_temperature_half_law_of_the_printed_algorithm_is_rejected():
 
 
 def test_public_check_passes_sgld_and_catches_a_wrong_noise():
-    check_sampler(dpmcmc.SGLD(step_size=1.0), chains=512)
+    check_sampler(dpmcmc.SGLD(step_size=1.0), chains=256)
 
     @dataclasses.dataclass(frozen=True)
     class Cold(dpmcmc.SGLD):

@@ -46,7 +46,7 @@ class SGHMCInfo(NamedTuple):
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class SGHMC(SteppedSampler):
-    """Stochastic-gradient Hamiltonian Monte Carlo; see :class:`SteppedSampler` for step_size, temperature and num_records.
+    """Stochastic-gradient Hamiltonian Monte Carlo; see :class:`SteppedSampler` for the rest.
 
     Args:
         friction: a in (0, 1], the fraction of momentum lost per step; matched: to the noise privacy needs, which then

@@ -29,7 +29,7 @@ class SoftmaxRegression:
 
     Args:
         prior_scale: prior standard deviation of each coefficient.
-        num_classes: K, a public constant: never counted in the records.
+        num_classes: K, a public constant, never counted in the records; a registered data set brings its own.
         num_features: d; None until the data's shape is known.
         row_bound: public bound on ‖x‖, for ``gradient_bound``.
 
@@ -38,7 +38,7 @@ class SoftmaxRegression:
     """
 
     prior_scale: float = 1.0
-    num_classes: int | None = dataclasses.field(default=None, kw_only=True)
+    num_classes: int | None = None
     num_features: int | None = dataclasses.field(default=None, kw_only=True)
     row_bound: float | None = dataclasses.field(default=None, kw_only=True)
 
