@@ -195,14 +195,13 @@ def _yaml_path(loc: tuple, values: dict) -> list[str]:
     """pydantic's location without the names of union alternatives."""
     out: list[str] = []
     place: Any = values
-    for part in loc:
-        # pydantic numbers the alternatives of a value by their types.
-        named = (
-            part in _MODELS
-            or str(part).startswith(("constrained-", "literal[", "tagged-union[", "list["))
-            or (part in ("float", "int", "str", "bool"))
+    for before, part in zip(("", *loc), loc, strict=False):
+        # A union's alternatives stand in pydantic's location by their tag, or by their type.
+        tag = part in _MODELS and (before in ("target", "sampler", "sampling") or str(before).startswith("tagged-"))
+        kind = str(part).startswith(("constrained-", "literal[", "tagged-union[", "list[")) or (
+            part in ("float", "int", "str", "bool") and not (isinstance(place, dict) and part in place)
         )
-        if named and not (isinstance(place, dict) and part in place):
+        if tag or kind:
             continue
         out.append(str(part))
         place = place.get(part) if isinstance(place, dict) else None

@@ -8,8 +8,11 @@ form (1 − α/2)v'·v'/d is what a friction α holds at η T in this order of u
 .95, .82 and NaN at a = .1, .3, .6 where 1 is right.
 
 α settles a little above a*: for a single curvature w where (α − a*)(2 − α) = αηw/2. Plans with a* > 1 are refused.
-Validity: the thermostat's own fluctuations grow with ηT√(2/d); few parameters with a large ηw fail (at d = 1, ηw = .1
-gives a variance 8 % low at a = .05 and NaN at a = .3; at d = 16, ηw <= .1 is within 2 %).
+
+Validity. α carries the unit of θ²: it fluctuates by about √(ηT/d) and relaxes in about α/(ηT) steps. Few parameters
+with a large ηT fail (d = 1, w = 1, η = .1: variance 8 % low at a = .05, NaN at a = .3). Where ηT is small, as under
+much noise, the thermostat is slow: a fall from far away heats it, and until it has relaxed, thousands of steps later,
+the chain is colder than T (4000 records, 20,000 steps from the prior mean: variance .92). Starting near avoids it.
 """
 
 from __future__ import annotations
@@ -85,8 +88,9 @@ class SGNHT(SteppedSampler):
             )
 
     def stability_limit(self, noise_std: Any, t: Any) -> Any:
-        """Largest stable η·curvature where the thermostat has settled: 4 − 2a*."""
-        return 4 - 2 * self.settled_friction(noise_std, t)
+        """Largest η·curvature at which the thermostat can settle if all directions have it: 2(√2 − √a*)²."""
+        # α² − (2 + a* − ηw/2)α + 2a* = 0 must have a real root.
+        return 2 * (2**0.5 - self.settled_friction(noise_std, t) ** 0.5) ** 2
 
     def temperature_at(self, noise_std: Any, t: Any) -> Any:
         """T, whatever the noise."""
