@@ -194,7 +194,7 @@ def test_wrong_hyper_parameters_are_named(make, message):
 def test_hyper_parameters_are_documented_and_facts_are_keyword_only(name):
     for field in dataclasses.fields(TARGETS[name]):
         assert f"{field.name}: " in TARGETS[name].__doc__.split("Args:")[1]
-        assert field.kw_only == (field.name in ("num_features", "row_bound", "num_classes"))
+        assert field.kw_only == (field.name in ("num_features", "row_bound"))
 
 
 @pytest.mark.parametrize(
