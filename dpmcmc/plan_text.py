@@ -92,6 +92,12 @@ def _time_line(plan: Plan) -> str:
     assert bought is not None
     whose = " each chain" if plan.chains > 1 else ""
     line = f"the budget buys{whose} {bought:.3g} at temperature 1 (full batches); this run takes {used:.3g}"
+    if plan.curvature is not None:
+        fastest = plan.curvature * plan.num_records
+        line += (
+            f"; in relaxation times of the direction of curvature {plan.curvature:g}: {bought * fastest:.3g} bought, "
+            f"{used * fastest:.3g} taken"
+        )
     precision = getattr(plan.target, "prior_precision", None)
     if precision:
         line += (

@@ -174,3 +174,52 @@ def test_impossible_plans_are_refused_with_the_failing_condition(changes, error,
 def test_impossible_privacy_is_refused(bad):
     with pytest.raises(ValueError):
         dpmcmc.Privacy(**({"epsilon": 1.0, "delta": 1e-5} | bad))
+
+
+@pytest.mark.parametrize(
+    ("make_sampler", "limit"),
+    [
+        (lambda step: dpmcmc.SGLD(step), 2.0),
+        (lambda step: dpmcmc.SGHMC(step, friction=0.4), 3.2),
+        (lambda step: dpmcmc.SGNHT(step, friction=0.5), 1.0),
+        (lambda step: dpmcmc.SGFS(step), 2.0),
+    ],
+    ids=["sgld", "sghmc", "sgnht", "sgfs"],
+)
+def test_a_step_beyond_the_limit_of_a_known_curvature_is_refused(make_sampler, limit):
+    curvature = 0.25
+    make(sampler=make_sampler(0.99 * limit / curvature), privacy=None, curvature=curvature)
+    with pytest.raises(ValueError, match=f"step_size .* stability limit {limit / curvature:.4g}"):
+        make(sampler=make_sampler(1.01 * limit / curvature), privacy=None, curvature=curvature)
+
+
+@pytest.mark.parametrize("name", ["sgld", "sghmc"])
+def test_the_stability_limit_is_where_chains_leave(name):
+    from dpmcmc.testing import gaussian_chain
+
+    w = np.full(4, 10.0)
+    for share, stays in ((0.95, True), (1.05, False)):
+        sampler = dpmcmc.SGLD(1.0) if name == "sgld" else dpmcmc.SGHMC(1.0, friction=0.4)
+        limit = float(sampler.bind(N).stability_limit(0.0, 0))
+        sampler = sampler.bind(N).with_eta(share * limit / w[0])
+        last = gaussian_chain(sampler, w, steps=2000, chains=4, start_std=np.ones(4))[-1]
+        assert bool(np.all(np.abs(last) < 1e3)) == stays
+
+
+def test_time_is_told_in_relaxation_times_of_a_known_curvature():
+    text = dict(make(curvature=0.5).lines())["time"]
+    assert "of the direction of curvature 0.5" in text
+    assert "curvature" not in dict(make().lines())["time"]
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+def test_impossible_curvature_is_refused(bad):
+    with pytest.raises(ValueError, match="curvature"):
+        make(curvature=bad)
+
+
+def test_public_matrices_of_the_wrong_size_are_refused_before_a_record_is_read():
+    target = dpmcmc.targets.LogisticRegression(num_features=5)
+    for setting in ({"metric": [1.0, 2.0]}, {"fisher": "public", "public_fisher": np.eye(3)}):
+        with pytest.raises(ValueError, match="parameters, and the target has 5"):
+            dpmcmc.plan(target, num_records=N, sampler=dpmcmc.SGFS(1.0, **setting), steps=10)

@@ -384,7 +384,7 @@ class Replay:
     """Exact sums and releases of one query under fixed keys, for every value of one record that takes part."""
 
     def __init__(self, second, metric=None, sampling=None, nested=False):
-        n, z, sampling = 150, 0.25, sampling or Full()
+        n, z, sampling = 151, 0.25, sampling or Full()
         slots = sampling.capacity(n, 1e-9)[0]
         select = sampling.selector(n, slots)
         self.second, self.n, self.clip = second, n, 0.7
@@ -406,14 +406,16 @@ class Replay:
         return self.batch_key, None
 
     def _positions(self, select):
+        """(the last record that takes part, which padding would repeat; one that does not, or None)."""
         if select is None:
-            return 3, None
+            return self.n - 1, None
         batches = []
         for key in self._keys():
             if key is not None:
                 indices, mask = (np.asarray(v) for v in jax.jit(select)(key))
-                batches.append(set(indices[mask].tolist()))
-        return min(set.intersection(*batches)), min(set(range(self.n)) - set.union(*batches))
+                batches.append(indices[mask].tolist())
+        at = [i for i in batches[0] if all(i in batch for batch in batches)][-1]
+        return at, min(set(range(self.n)).difference(*batches))
 
     def _exact(self, records):
         return self.query.clipped_sums(self.params, records, *self._keys())
@@ -457,7 +459,7 @@ class Replay:
 
 CASES = {
     "dense, nested, several microbatches": (SecondMoment(0.5, "dense"), "identity", Poisson(120.0), True),
-    "ill-conditioned metric": (SecondMoment(1.0, "dense"), "ill-conditioned", FixedSize(60), False),
+    "ill-conditioned metric": (SecondMoment(1.0, "dense"), "ill-conditioned", FixedSize(65), False),
     "own batch, metric": (SecondMoment(0.5, "dense", own_batch=True), "dense", Poisson(75.0), True),
 }
 SLOW_CASES = {
@@ -543,7 +545,7 @@ def test_the_exact_second_moment_is_that_of_rows_clipped_in_the_metric(name, str
 @pytest.mark.parametrize("own", [False, True])
 def test_a_minibatch_of_its_own_is_another_minibatch(own):
     """Record i has gradient e_i, so both sums show who took part."""
-    n, b = 400, 100
+    n, b = 120, 30
     target = dpmcmc.targets.Custom(
         init=lambda key: jnp.zeros(n), log_prior=lambda p: 0.0 * jnp.sum(p), log_likelihood=lambda p, r: r["g"] @ p
     )
@@ -556,8 +558,8 @@ def test_a_minibatch_of_its_own_is_another_minibatch(own):
         first, second = np.abs(np.asarray(out.value)) > 2, np.asarray(out.releases[0].value) > 2
         assert first.sum() == second.sum() == b
         shared.append(float(np.mean(second[first])))
-    if own:  # hypergeometric: mean 1/4, std .037 each
-        assert abs(np.mean(shared) - b / n) < 5 * 0.037 / 2
+    if own:  # hypergeometric: mean 1/4, std .069 each
+        assert abs(np.mean(shared) - b / n) < 5 * 0.069 / 2
     else:
         assert shared == [1.0] * 4
 
@@ -694,7 +696,7 @@ def test_a_private_run_never_takes_the_plain_path(own, monkeypatch):
 
     monkeypatch.setattr(engine, "GradientQuery", spy)
     monkeypatch.setattr(GradientQuery, "plain_sum", plain)
-    sampler = SGFS(step_size=LARGE, fisher="query", own_batch=own, metric=2.0)
+    sampler = SGFS(step_size=LARGE, fisher="query", noise_ratio=1e4, own_batch=own, metric=2.0)
     for privacy in (Privacy(epsilon=2.0, delta=1e-4, accountant="rdp"), None):
         plan = dpmcmc.plan(Given(), num_records=400, sampling=Poisson(41.5), sampler=sampler, steps=2, privacy=privacy)
         with pytest.raises(Reached):
@@ -703,6 +705,7 @@ def test_a_private_run_never_takes_the_plain_path(own, monkeypatch):
         if privacy is not None:
             assert asked[-1].clip == privacy.clip
             assert (asked[-1].bits, asked[-1].second_bits) == (plan.bits, plan.second_bits)
+            assert plan.second_bits < plan.bits
             jax.eval_shape(asked[-1], *inputs)
         else:
             assert asked[-1].clip is None
