@@ -24,7 +24,7 @@ from dpmcmc.planning import Plan
 from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.query import GradientQuery
 from dpmcmc.privacy.randomness import SecretKey, Streams, streams_of
-from dpmcmc.privacy.second_moment import asked
+from dpmcmc.privacy.second_moment import SecondMoment
 from dpmcmc.result import Result
 
 #: Most steps in one device call; fewer where the draws of a chunk would not fit ``_CHUNK_BYTES``.
@@ -87,6 +87,7 @@ def sample(
         None if plan.privacy is None else plan.privacy.clip,
         plan.slots,
         (plan.bits, plan.second_bits),
+        plan.second,
         plan.batch_size,
         plan.chains,
         width,
@@ -175,6 +176,7 @@ def _compile_cached(
     clip: float | None,
     slots: int,
     bits: tuple[int, int],
+    second: SecondMoment | None,
     batch_size: float,
     chains: int,
     width: int,
@@ -186,7 +188,7 @@ def _compile_cached(
         clip,
         sampling.selector(num_records, slots),
         bits[0],
-        second=asked(sampler.queries),
+        second=second,
         second_bits=bits[1],
         metric=getattr(sampler, "metric", None),
     )

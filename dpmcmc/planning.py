@@ -21,7 +21,7 @@ from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.charging import charged_guarantee
 from dpmcmc.privacy.fixed_point import fraction_bits
 from dpmcmc.privacy.promise import Privacy
-from dpmcmc.privacy.second_moment import asked, multiples
+from dpmcmc.privacy.second_moment import SecondMoment, asked, multiples
 from dpmcmc.privacy.subsampling import Sampling, expected_batch
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.targets.base import Target
@@ -43,7 +43,8 @@ class Plan:
         free_fraction: share of steps whose noise is the sampler's own.
         slots: rows a batch has room for.
         bits: grid exponent of the exact sum.
-        second_bits: that of the second moment's, where the sampler asks for one.
+        second: the second moment that the sampler asks for beside its gradient, or None.
+        second_bits: grid exponent of its sum.
         curvature: public bound on the curvature of the mean loss, or None.
     """
 
@@ -63,6 +64,7 @@ class Plan:
     free_fraction: float
     slots: int
     bits: int
+    second: SecondMoment | None = None
     second_bits: int = 0
     curvature: float | None = None
 
@@ -112,7 +114,7 @@ class Plan:
         inputs: dict[str, Any] = {
             "epsilon": self.privacy.epsilon,
             "delta": self.privacy.delta,
-            "steps": self.steps * self.chains,
+            "steps": self.steps * self.chains * len(multiples(self.second)),
             "rate": self.batch_size / self.num_records,
         }
         return closed_form.formula(**inputs), closed_form.condition(**inputs)
@@ -230,6 +232,7 @@ def plan(
         "thin": thin,
         "privacy": privacy,
         "curvature": curvature,
+        "second": second,
     }
     if privacy is None:
         if getattr(bound, "unresolved", False):
@@ -257,6 +260,8 @@ def plan(
             )
         alone = _calibrated(privacy, steps, sampling, num_records, chains, np.zeros(steps), multiples(second))
         bound = bound.with_noise(alone / unit * (1 + 1e-9))  # type: ignore[attr-defined]
+        if asked(bound.queries) != second:
+            raise ValueError(f"{type(bound).__name__}.with_noise changes what the sampler asks for; it may not")
     _check_fit(target, bound)
     own = _own_noise(bound, steps)
     required = _calibrated(privacy, steps, sampling, num_records, chains, own * unit, multiples(second))

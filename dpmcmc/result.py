@@ -20,6 +20,7 @@ import xarray
 
 from dpmcmc.planning import Plan
 from dpmcmc.privacy import Guarantee
+from dpmcmc.privacy.second_moment import multiples
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,6 +85,7 @@ def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] |
     body |= {
         "versions": versions(),
         "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
+        "multiples": list(multiples(plan.second)),
         "steps": plan.steps,
         "chains": plan.chains,
         "sampling": {

@@ -41,7 +41,11 @@ def main(argv: list[str] | None = None) -> None:
         recomputed = Guarantee.from_json(body)
         stated = math.inf if body["epsilon"] is None else float(body["epsilon"])
         queries = sum(e.count for e in recomputed.events if e.mechanism != "batch_overflow")
-        promised = int(body.get("steps", queries)) * int(body.get("chains", 1))
+        # Noise multipliers of a step's minibatches relative to the gradient's; one entry each.
+        multiples = [float(m) for m in body.get("multiples", [1.0])]
+        promised = int(body.get("steps", queries)) * int(body.get("chains", 1)) * len(multiples)
+        added = float((body.get("noise_multiplier") or {}).get("min", math.inf)) * min(multiples)
+        charged = min(e.noise_multiplier for e in recomputed.events if e.mechanism != "batch_overflow")
     except (KeyError, TypeError, ValueError) as error:
         raise CommandError(
             f"{path}: is not a privacy.json of this library; {type(error).__name__} at {error}."
@@ -57,7 +61,13 @@ def main(argv: list[str] | None = None) -> None:
         )
     if queries < promised:
         raise CommandError(
-            f"{path}: charges {queries} queries where steps x chains is {promised}; do not rely on it.", code=1
+            f"{path}: charges {queries} queries where steps x chains x minibatches is {promised}; do not rely on it.",
+            code=1,
+        )
+    if charged > added:
+        raise CommandError(
+            f"{path}: charges for noise multiplier {charged:.6g} where the run added {added:.6g}; do not rely on it.",
+            code=1,
         )
     print("verified: the stated epsilon covers the events")
 

@@ -569,7 +569,6 @@ def separable(params, record):
     return jnp.sum(record["y"] * (record["x"] * params) - jnp.exp(record["x"] * params))
 
 
-@pytest.mark.xfail(reason="norm and scaling recompute a row in separate fusions, which round it differently")
 @pytest.mark.parametrize("second", [None, SecondMoment(1.0, "dense")], ids=["gradient", "pair"])
 def test_a_row_is_clipped_by_its_own_norm_however_it_is_compiled(second):
     """KAPPA's proof takes the norm of the numbers that are summed. Chains side by side, batches of 4."""
@@ -629,7 +628,7 @@ def test_impossible_noise_ratios_are_refused(ratio):
 
 @pytest.mark.parametrize("ratio", [1e-12, 1e12, 1e30])
 def test_noise_that_no_grid_can_hold_is_refused(ratio):
-    with pytest.raises(ValueError, match=r"too large to represent|no noise multiplier below"):
+    with pytest.raises(ValueError, match="noise_ratio must lie in"):
         query_plan(ratio=ratio)
 
 
@@ -739,7 +738,6 @@ def test_a_saved_guarantee_of_two_queries_is_verified(tmp_path, capsys):
         assert "verified" in capsys.readouterr().out
 
 
-@pytest.mark.xfail(strict=True, reason="privacy.json does not say how many minibatches a step reads")
 def test_a_saved_guarantee_that_leaves_out_the_second_minibatches_is_not_verified(tmp_path):
     plan = query_plan(Poisson(40.0), steps=6, own=True, accountant="rdp")
     body = privacy_json(plan, plan.guarantee)
@@ -752,7 +750,6 @@ def test_a_saved_guarantee_that_leaves_out_the_second_minibatches_is_not_verifie
 # --- plans that must not be made --------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="a grid unit below the smallest normal float32 makes the noise infinite")
 @pytest.mark.parametrize("clip", [1e-33, 1e-39])
 def test_a_clip_whose_noise_float32_cannot_hold_is_refused(clip):
     """There the division by the unit overflows, every noise saturates alike, and the exact sum is left to see."""
@@ -760,17 +757,16 @@ def test_a_clip_whose_noise_float32_cannot_hold_is_refused(clip):
         query_plan(sampler=dpmcmc.SGLD(step_size=1.0, temperature=0.0), steps=1, clip=clip)
 
 
-@pytest.mark.xfail(strict=True, reason="queries are read before step_size auto is solved, and again by the engine")
 def test_a_sampler_whose_queries_change_with_its_step_size_is_charged_for_what_it_asks():
     class Late(SGFS):
         @property
         def queries(self):
             return ("gradient",) if self.unresolved else super().queries
 
-    one_event_per_minibatch(query_plan(sampler=Late("auto", fisher="query")))
+    with pytest.raises(ValueError, match="changes what the sampler asks for"):
+        query_plan(sampler=Late("auto", fisher="query"))
 
 
-@pytest.mark.xfail(strict=True, reason="PublicMatrix keeps the caller's array instead of a copy")
 def test_a_public_matrix_is_a_copy():
     whole = np.eye(D + 1)
     part = whole[:D, :D]

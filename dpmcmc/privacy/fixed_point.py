@@ -5,6 +5,7 @@ A float32 sum of n clipped gradients rounds differently on neighbouring datasets
 unknown summation order is far larger. Here each clipped coordinate is truncated toward zero to a multiple
 of the grid C·2^-p and added as an integer, so the sum is exact in any order, on any device, over any mesh.
 
+* The numbers whose norm is taken are the numbers that are scaled (:func:`held`).
 * Truncation toward zero only shortens a vector; what is left to prove is the float32 norm and factor.
   Sums of squares are taken in blocks of at most 256 (three levels reach 1.6e7 coordinates), so their relative
   error is at most (3·256 + 2)u in ANY order within a block, u = 2^-24, and the leaves of a pytree add log₂ of
@@ -120,6 +121,20 @@ def unit_factor(norm: jax.Array, mask: jax.Array, clip: float) -> jax.Array:
     return jnp.where(good, jnp.minimum(1.0 / np.float32(clip), 1.0 / norm), 0.0)
 
 
+def held(tree: Any) -> Any:
+    """The same numbers, computed once: a norm and the vector it scales must be those of ONE computation.
+
+    XLA computes what is cheap again wherever it is used, and a·b − c·d contracted differently (FMA) in two places can
+    differ without bound relative to itself: rows were seen at 1773 times the clip norm. An optimization barrier does
+    not prevent it on CPU; the carry of a loop is a buffer.
+    """
+
+    def keep(kept: Any, i: jax.Array) -> tuple[Any, None]:
+        return jax.tree.map(lambda new, old: jnp.where(i == 0, new, old), tree, kept), None
+
+    return jax.lax.scan(keep, jax.tree.map(jnp.zeros_like, tree), jnp.arange(2))[0]
+
+
 def clipped_sum(rows: Any, mask: jax.Array, clip: float, bits: int) -> FixedPoint:
     """Σ over unmasked rows of the row clipped to norm ``clip``.
 
@@ -129,6 +144,7 @@ def clipped_sum(rows: Any, mask: jax.Array, clip: float, bits: int) -> FixedPoin
         clip: C.
         bits: grid exponent p of :func:`fraction_bits`.
     """
+    rows = held(rows)
     factor = unit_factor(jnp.sqrt(squared_norms(rows)), mask, clip)
     keep = factor > 0
 
@@ -151,6 +167,7 @@ def second_moment_sum(rows: Any, mask: jax.Array, clip: float, bits: int, dense:
         bits: grid exponent p.
         dense: the whole matrix, or its diagonal.
     """
+    rows = held(rows)
     factor = unit_factor(jnp.sqrt(squared_norms(rows)), mask, clip)
     flat = jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(rows)], axis=1)
     unit = jnp.where((factor > 0)[:, None], flat * factor[:, None], 0.0)
@@ -172,6 +189,7 @@ def linear_sum(residual: jax.Array, x: jax.Array, mask: jax.Array, clip: float, 
     Returns:
         FixedPoint with leaves (d,).
     """
+    residual = held(residual)
     norm = jnp.abs(residual) * jnp.sqrt(squared_norms(x))
     factor = unit_factor(norm, mask & jnp.isfinite(residual), clip)
     weight = jnp.where(factor > 0, residual * factor, 0.0) * np.float32(2.0**bits)

@@ -39,7 +39,7 @@ class PublicMatrix:
             except (OSError, ValueError, EOFError) as error:
                 raise ValueError(f"{value} cannot be read as a .npy array ({error})") from None
         try:
-            array = np.asarray(value, np.float64)
+            array = np.array(value, np.float64)  # a copy: nobody else may change it
         except (TypeError, ValueError):
             raise ValueError("a public matrix is a number, d numbers, d rows of d numbers, or a .npy file") from None
         if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != array.shape[1]):
@@ -61,6 +61,8 @@ class PublicMatrix:
     def check_invertible(self, name: str) -> None:
         """Raise ValueError where whitening by this matrix would divide by nothing."""
         values = np.linalg.svd(self.array, compute_uv=False) if self.array.ndim == 2 else np.abs(np.ravel(self.array))
+        if values.max() > 0 and not 1e-9 <= values.max() <= 1e9:
+            raise ValueError(f"{name} must have its largest singular value in [1e-9, 1e9], got {values.max():.3g}")
         if not values.min() > values.max() / _WORST_CONDITION:
             raise ValueError(
                 f"{name} is singular (its singular values go from {values.min():.3g} to {values.max():.3g}): clipping "

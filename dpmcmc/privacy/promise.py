@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from dpmcmc.privacy.accounting import ACCOUNTANTS, ADJACENCIES, RELEASES, UnsupportedCombination
 from dpmcmc.privacy.calibration import CALIBRATORS
 
+#: And its inverse the largest: beyond, float32 loses the grid of the exact sums.
+_SMALLEST_CLIP = 1e-9
+
 
 @dataclass(frozen=True)
 class Privacy:
@@ -43,8 +46,9 @@ class Privacy:
             raise ValueError(f"epsilon must be a finite number > 0, got {self.epsilon}")
         if not 0 < self.delta < 1:
             raise ValueError(f"delta must lie strictly between 0 and 1, got {self.delta}")
-        if not (self.clip > 0 and math.isfinite(self.clip)):
-            raise ValueError(f"clip must be a finite number > 0, got {self.clip}")
+        # Beyond, float32 loses the grid of the exact sums, and with it the noise.
+        if not _SMALLEST_CLIP <= self.clip <= 1 / _SMALLEST_CLIP:
+            raise ValueError(f"clip must lie in [{_SMALLEST_CLIP:g}, {1 / _SMALLEST_CLIP:g}], got {self.clip}")
         for name, value, known in (
             ("adjacency", self.adjacency, ADJACENCIES),
             ("accountant", self.accountant, tuple(ACCOUNTANTS)),
