@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import pydantic
 import yaml
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
 
@@ -255,7 +256,9 @@ def _built(section: str, make: Callable[[Config, DataSpec], Any], config: Config
         # Constructors name the argument first.
         named = str(error).split()[0].strip(":,")
         path = f"{section}.{named}" if hasattr(getattr(config, section), named.split(".")[0]) else section
-        raise ConfigError(f"{path}: {str(error).removeprefix(f'{named}: ')}.") from None
+        # A nested path is said once.
+        said = str(error).removeprefix(f"{named}: ").removeprefix(f"{named.rpartition('.')[0]}.")
+        raise ConfigError(f"{path}: {said}.") from None
 
 
 def _section(message: str) -> str:
@@ -342,9 +345,16 @@ def _custom(section: str, chosen: CustomConfig) -> Any:
 
 def _value(value: Any) -> Any:
     """A mapping with the key ``schedule`` is a schedule, in a section of one's own as anywhere."""
-    if isinstance(value, dict) and value.get("schedule") in schema.SCHEDULE_SECTIONS:
-        return schema.schedule(schema.SCHEDULE_SECTIONS[value["schedule"]].model_validate(value))
-    return value
+    if not isinstance(value, dict) or "schedule" not in value:
+        return value
+    section = schema.SCHEDULE_SECTIONS.get(value["schedule"])
+    if section is None:
+        raise ValueError(f"schedule must be one of {', '.join(schema.SCHEDULE_SECTIONS)}, got {value['schedule']!r}")
+    try:
+        return schema.schedule(section.model_validate(value))
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
 def dump(config: Config, folder: Path) -> str:

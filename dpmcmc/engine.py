@@ -73,7 +73,7 @@ def sample(
     """
     records = _check_records(plan, data)
     streams, secret = streams_of(key)
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), records)
+    shapes = targets.record_shapes(records)
     target = targets.bind(plan.target, shapes)
     started = time.perf_counter()
     states = _initial_states(plan, target, streams)

@@ -82,7 +82,8 @@ def _temperature_line(plan: Plan, heat: str, high: float) -> str:
         else f"{heat} where {wanted:g} was asked: privacy is paid with heat, so a chain that has mixed is wider "
         "than the posterior"
     )
-    if plan.sampling.rate(plan.num_records) < 1:
+    # A sampler that is told the rate allows for minibatch noise itself.
+    if plan.sampling.rate(plan.num_records) < 1 and not hasattr(plan.sampler, "with_rate"):
         line += "; the noise of minibatches comes on top"
     return line
 
@@ -92,6 +93,8 @@ def _time_line(plan: Plan) -> str:
     assert bought is not None
     whose = " each chain" if plan.chains > 1 else ""
     line = f"the budget buys{whose} {bought:.3g} at temperature 1 (full batches); this run takes {used:.3g}"
+    if getattr(plan.sampler, "metric", None) is not None:
+        return line + " (in the units of the sampler's metric)"
     if plan.curvature is not None:
         fastest = plan.curvature * plan.num_records
         line += (

@@ -157,8 +157,10 @@ class Plan:
     @staticmethod
     def _per_step(values: np.ndarray, most: int = 200) -> list[list[float]]:
         """[step, value] wherever the value changes; evenly spaced steps where it changes more often than ``most``."""
-        # float32 noise is rounded up, so that a constant temperature wavers in its seventh digit.
-        changes = np.flatnonzero(~np.isclose(values, np.concatenate([[np.nan], values[:-1]]), rtol=1e-6, atol=0))
+        # To six digits: float32 noise is rounded up, so that a constant temperature wavers in its seventh.
+        unit = 10.0 ** (np.floor(np.log10(np.maximum(np.abs(values), 1e-300))) - 5)
+        values = np.round(values / unit) * unit
+        changes = np.flatnonzero(np.diff(values, prepend=np.nan) != 0)
         if len(changes) > most:
             changes = np.unique(np.linspace(0, len(values) - 1, most).astype(int))
         return [[int(t), float(values[t])] for t in changes]
@@ -238,7 +240,7 @@ def plan(
         if getattr(bound, "unresolved", False):
             raise ValueError("step_size auto and friction matched are solved from a privacy target; give numbers here")
         noise_std = _round_up(_own_noise(bound, steps))
-        _check_fit(target, bound)
+        check_fit(target, bound)
         _check_dynamics(bound, noise_std, curvature)
         return Plan(
             **common,
@@ -262,7 +264,7 @@ def plan(
         bound = bound.with_noise(alone / unit * (1 + 1e-9))  # type: ignore[attr-defined]
         if asked(bound.queries) != second:
             raise ValueError(f"{type(bound).__name__}.with_noise changes what the sampler asks for; it may not")
-    _check_fit(target, bound)
+    check_fit(target, bound)
     own = _own_noise(bound, steps)
     required = _calibrated(privacy, steps, sampling, num_records, chains, own * unit, multiples(second))
     # Rounding noise up to float32 can regroup a long schedule and cost a little more ε than was calibrated.
@@ -306,7 +308,7 @@ def _own_noise(sampler: Sampler, steps: int) -> np.ndarray:
     return own
 
 
-def _check_fit(target: Target, sampler: Sampler) -> None:
+def check_fit(target: Target, sampler: Sampler) -> None:
     """Refuse a sampler whose public matrices do not fit the target, where its shapes are known already."""
     try:
         params = jax.eval_shape(target.init, jax.random.key(0))
@@ -322,8 +324,12 @@ def _check_dynamics(sampler: Sampler, noise_std: np.ndarray, curvature: float | 
     if check is not None:
         check(s, t)
     limit = getattr(sampler, "stability_limit", None)
-    if curvature is None or limit is None:
+    if curvature is None:
         return
+    if limit is None or not hasattr(sampler, "eta"):
+        raise ValueError(
+            f"curvature: {type(sampler).__name__} states no stability_limit to hold against it; leave it out"
+        )
     largest = np.broadcast_to(np.asarray(limit(s, t)), t.shape) / curvature
     step_size = np.broadcast_to(np.asarray(sampler.eta(t)), t.shape) * sampler.num_records  # type: ignore[attr-defined]
     if np.any(step_size >= largest):

@@ -30,10 +30,10 @@ from dpmcmc.config import Config
 from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import convergence, predictive, reference
 from dpmcmc.engine import DivergedError, sample
-from dpmcmc.planning import Plan
+from dpmcmc.planning import Plan, check_fit
 from dpmcmc.privacy import round_up
 from dpmcmc.result import Result, privacy_json, write_draws, write_json
-from dpmcmc.targets import TargetError, bind, check
+from dpmcmc.targets import TargetError, bind, check, record_shapes
 
 
 def parser() -> argparse.ArgumentParser:
@@ -70,6 +70,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         check(plan.target, data.train)
         predictive.check(run.target, data.train)
+        check_fit(run.target, plan.sampler)
     except TargetError as error:
         raise CommandError(f"target: {error}.") from None
     except ValueError as error:
@@ -118,7 +119,7 @@ class Run:
     @functools.cached_property
     def target(self) -> Any:
         """The plan's target, bound to the shapes of the records."""
-        return bind(self.plan.target, jax.tree.map(lambda leaf: leaf[0], self.data.train))
+        return bind(self.plan.target, record_shapes(self.data.train))
 
     @property
     def note(self) -> str | None:

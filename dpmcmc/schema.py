@@ -41,7 +41,7 @@ def model(name: str, constructor: type, tag: str = "name") -> type[BaseModel]:
             raise TypeError(f"{constructor.__name__}: document {field.name} in the docstring's Args")
         default = ... if field.default is dataclasses.MISSING else field.default
         fields[field.name] = (_yaml_type(hints[field.name]), Field(default, description=described[field.name]))
-    first = (inspect.getdoc(constructor) or "").split("\n\n")[0].split("; see")[0]
+    first = (inspect.getdoc(constructor) or "").split("\n\n")[0].split("; see")[0].rstrip(".") + "."
     return create_model(f"{constructor.__name__}Config", __base__=Section, __doc__=" ".join(first.split()), **fields)
 
 
@@ -78,7 +78,7 @@ def descriptions(constructor: type) -> dict[str, str]:
             name, _, rest = entry.strip().partition(":")
             sentence = " ".join(rest.split())
             # A symbol keeps its case: a in (0, 1].
-            out.setdefault(name, sentence if sentence[1:2] in (" ", "̂") else sentence[:1].upper() + sentence[1:])
+            out.setdefault(name, sentence if sentence[1:2] in (" ", ",", "̂") else sentence[:1].upper() + sentence[1:])
     return out
 
 

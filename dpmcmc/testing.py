@@ -118,10 +118,17 @@ def _exact_moment(second: SecondMoment | None, w: jax.Array, metric: Any) -> tup
         return ()
     matrix = jnp.diag(w)
     if metric is not None:
-        rows = jax.vmap(metric.whiten, in_axes=1, out_axes=1)
-        matrix = rows(rows(matrix).T).T
+        matrix = metric.whiten_matrix(matrix)
     value = matrix if is_dense(second.structure, w.size) else jnp.diagonal(matrix)
     return (PrivateSecondMoment(value, jnp.float32(0)),)
+
+
+def _squared_scale(metric: Any) -> np.ndarray | float:
+    """F² of a diagonal metric; the smallest squared singular value of a matrix."""
+    if metric is None:
+        return 1.0
+    array = metric.array
+    return array**2 if array.ndim < 2 else metric.stretch() ** 2
 
 
 def _shapes(d: int) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
@@ -159,11 +166,11 @@ def check_sampler(
 ) -> None:
     """Protocol and stationarity of a sampler; raises AssertionError on the first law it breaks.
 
-    Checks that the state holds a ``position``, that ``noise_std`` agrees on host and device and does not
-    depend on data, that a step is deterministic given its key, that a nested pytree moves as the flat vector does, and
-    that on a Gaussian with ηw from 0.02 to 0.04 the variance is temperature / curvature: within 3 % for the bias that a
-    step of that size may have, and 4 standard errors of what 1000 steps of so many chains, each 20 independent draws of
-    the slowest direction, can tell (2.8 % with 2048 chains). With temperature 0 the last check is left out.
+    Checks that the state holds a ``position``, that ``noise_std`` agrees on host and device, that a step is
+    deterministic given its key, that a nested pytree moves as the flat vector does, and that on a Gaussian with ηw from
+    0.02 to 0.04 the variance is temperature / curvature: within 3 % for the bias that a step of that size may have, and
+    4 standard errors of what 1000 steps of so many chains, each 20 independent draws of the slowest direction, can tell
+    (2.8 % with 2048 chains). With temperature 0 the last check is left out.
 
     Args:
         sampler: with numbers for hyper-parameters; it is bound to ``num_records`` here.
@@ -213,7 +220,8 @@ def check_sampler(
     if bound.temperature > 0:
         # η over the friction: the time in which a direction of curvature w relaxes is 1/w for every sampler.
         eta = float(np.asarray(bound.time_at(np.full(1, host), np.arange(1.0))).ravel()[0])
-        curvature = np.geomspace(0.02, 0.04, dimension) / eta
+        # In whitened units, where a metric is: that is what a step of η moves in.
+        curvature = np.geomspace(0.02, 0.04, dimension) / eta * _squared_scale(getattr(bound, "metric", None))
         check_stationary_variance(
             bound,
             curvature,

@@ -1,4 +1,4 @@
-r"""A sampler of one's own: SGLD with a public diagonal preconditioner M = FFᵀ (``docs/extending.md``).
+r"""A sampler of one's own: SGLD with a public preconditioner M = FFᵀ (``docs/extending.md``).
 
     θ' = θ − η M⁻¹ (∇U(θ) + s F Z),     s = √(2T/η)
 
@@ -35,7 +35,7 @@ class PreconditionedSGLD(SteppedSampler):
 
     def __post_init__(self):
         super().__post_init__()
-        metric = PublicMatrix(self.metric)
+        metric = PublicMatrix(self.metric, "metric")
         metric.check_invertible("metric")
         object.__setattr__(self, "metric", metric)
 
@@ -49,6 +49,7 @@ class PreconditionedSGLD(SteppedSampler):
         return self.eta(t)
 
     def init(self, key, position):
+        self.metric.check_size(flat(position)[0].size, "metric")
         return State(position)
 
     def step(self, key, state, gradient, t):

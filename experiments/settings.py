@@ -14,14 +14,13 @@ import argparse
 import itertools
 from typing import Any
 
-import jax
 import numpy as np
 
 import dpmcmc
 from dpmcmc import config as config_room
 from dpmcmc import config_file
 from dpmcmc.diagnostics import predictive, reference
-from dpmcmc.targets import bind
+from dpmcmc.targets import bind, record_shapes
 
 
 def split(train: dict) -> tuple[dict, dict]:
@@ -33,7 +32,7 @@ def split(train: dict) -> tuple[dict, dict]:
 
 def judge(plan: dpmcmc.Plan, data: dict, held_out: dict, runs: int) -> list[predictive.Prediction]:
     """What fresh runs predict; empty where a chain diverges."""
-    target = bind(plan.target, jax.tree.map(lambda leaf: leaf[0], data))
+    target = bind(plan.target, record_shapes(data))
     try:
         return [predictive.predict(target, dpmcmc.sample(plan, data).flat_draws(), held_out) for _ in range(runs)]
     except dpmcmc.DivergedError:
@@ -73,7 +72,7 @@ def report(arguments: argparse.Namespace) -> None:
         plan = config_room.make_plan(config)
         data = dpmcmc.data.load(config.data)
         assert data.test is not None
-        target = bind(plan.target, jax.tree.map(lambda leaf: leaf[0], data.train))
+        target = bind(plan.target, record_shapes(data.train))
         fit = reference.fit(target, data.train)
         plain = predictive.predict(target, fit.draws(200), data.test)
         found, distances = [], []

@@ -179,7 +179,8 @@ def test_every_shipped_config_plans_without_reading_a_record(config, capsys, mon
     assert call("plan", config) == 0
     printed = capsys.readouterr().out
     assert "none read" in printed
-    assert "relaxation times" in printed
+    # A model of one's own need not say what its prior's curvature is.
+    assert ("relaxation times" in printed) == (config.stem != "numpyro_poisson")
 
 
 def test_plan_is_clean_under_strict_warnings(capfd):

@@ -9,7 +9,6 @@ public. It never feeds back into a private run.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -179,7 +178,7 @@ def _count(records: Any) -> int:
     return len(jax.tree.leaves(records)[0])
 
 
-def distance(reference: Laplace, flat_draws: Any) -> dict[str, float]:
+def distance(reference: Laplace, flat_draws: Any) -> dict[str, float | None]:
     """How far draws are from the reference, marginally, in units of its standard deviations.
 
     Returns:
@@ -196,6 +195,6 @@ def distance(reference: Laplace, flat_draws: Any) -> dict[str, float]:
     return {
         "wasserstein_mean": float(w1.mean()),
         "wasserstein_max": float(w1.max()),
-        "std_ratio": float(np.median(flat.std(axis=0) / reference.std)) if count > 1 else math.nan,
+        "std_ratio": float(np.median(flat.std(axis=0) / reference.std)) if count > 1 else None,
         "coverage_90": float(np.mean((low <= reference.mean) & (reference.mean <= high))),
     }

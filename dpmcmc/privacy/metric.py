@@ -25,27 +25,28 @@ class PublicMatrix:
 
     Args:
         value: number, array, nested list, another PublicMatrix, or the path of a ``.npy`` file.
+        name: what to call it in errors.
 
     Raises:
         ValueError: not finite, not square, or a file that cannot be read.
     """
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, name: str = "matrix") -> None:
         if isinstance(value, PublicMatrix):
             value = np.array(value.array)
         if isinstance(value, (str, Path)):
             try:
                 value = np.load(Path(value).expanduser(), allow_pickle=False)
             except (OSError, ValueError, EOFError) as error:
-                raise ValueError(f"{value} cannot be read as a .npy array ({error})") from None
+                raise ValueError(f"{name} {value} cannot be read as a .npy array ({error})") from None
         try:
             array = np.array(value, np.float64)  # a copy: nobody else may change it
         except (TypeError, ValueError):
-            raise ValueError("a public matrix is a number, d numbers, d rows of d numbers, or a .npy file") from None
+            raise ValueError(f"{name} must be a number, d numbers, d rows of d numbers, or a .npy file") from None
         if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != array.shape[1]):
-            raise ValueError(f"a public matrix has shape (), (d,) or (d, d), got {array.shape}")
+            raise ValueError(f"{name} must have shape (), (d,) or (d, d), got {array.shape}")
         if not np.all(np.isfinite(array)):
-            raise ValueError("a public matrix must hold finite numbers")
+            raise ValueError(f"{name} must hold finite numbers")
         self.array: np.ndarray = array
         self.array.setflags(write=False)
 
@@ -99,6 +100,21 @@ class PublicMatrix:
             return vector / jnp.asarray(self.array, jnp.float32)
         inverse = np.linalg.inv(self.array.T if transpose else self.array)
         return jnp.asarray(inverse, jnp.float32) @ vector
+
+    def whiten_matrix(self, matrix: jax.Array) -> jax.Array:
+        """F⁻¹MF⁻ᵀ for a symmetric matrix (d, d)."""
+        rows = jax.vmap(self.whiten, in_axes=1, out_axes=1)
+        return rows(rows(matrix).T).T
+
+    def stretch(self) -> float:
+        """Smallest singular value: the least by which F stretches a vector."""
+        if self.array.ndim < 2:
+            return float(np.min(np.abs(self.array)))
+        return float(np.linalg.svd(self.array, compute_uv=False).min())
+
+    def smallest(self) -> float:
+        """Smallest eigenvalue of a symmetric matrix."""
+        return float(np.min(np.linalg.eigvalsh(self.array) if self.array.ndim == 2 else self.array))
 
     def matrix(self, parameters: int, dense: bool) -> jax.Array:
         """As (d, d), or its diagonal (d,)."""

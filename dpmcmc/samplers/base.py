@@ -36,7 +36,7 @@ class Sampler(Protocol):
     """
 
     @property
-    def queries(self) -> tuple[str, ...]:
+    def queries(self) -> tuple[Any, ...]:
         """What is asked of the data each step: ``("gradient",)``, or with a ``SecondMoment`` beside it."""
 
     @property

@@ -36,7 +36,8 @@ class Polynomial:
 
     def __call__(self, t: Any) -> Any:
         """Step size at step t."""
-        return self.a * (self.b + t) ** (-self.gamma)
+        # Whole numbers cannot be raised to negative powers in JAX.
+        return self.a * (float(self.b) + t) ** (-float(self.gamma))
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,18 @@ noised.
 
     Var = (T/w) / (1 + T(ŵ − w)/s²),      stable iff  w < s²/T + ŵ,
 
-so a wrong estimate costs O(ηw), and ŵ = 0 is SGLD. The noise is known, whatever it is, so the chain keeps temperature T
-under any noise privacy asks for, and pays in speed: a small step is η = 2T/s². Choose T > 1 to pay with heat instead.
-(The printed algorithm has noise FFᵀ/η beside the damping 4FFᵀ/η: temperature 1/4.)
+so a wrong estimate costs O(ηw), and ŵ = 0 is SGLD. (A noisy estimate projected onto D >= 0 is too large where the data
+say little: such directions move slower and run colder, by 14 % at the settings of ``configs/adult_sgfs.yaml``.) The
+noise is known, whatever it is, so the chain keeps temperature T under any noise privacy asks for, and pays in speed: a
+small step is η = 2T/s². Choose T > 1 to pay with heat instead. (The printed algorithm has noise FFᵀ/η beside the
+damping 4FFᵀ/η: temperature 1/4.)
 
 **Where the Fisher information comes from**, and what that costs:
 
 * ``public``     a matrix of one record's Fisher information that was not read from the data: nothing;
-* ``gradients``  the running mean of g̃g̃ᵀ − s²FFᵀ over T + (1 − q)/q, which at stationarity is H: nothing, since
-                 every g̃ is private already; under much noise it says little. Starts as SGLD (needs ηw < 2 there);
+* ``gradients``  the running mean of g̃g̃ᵀ − s²FFᵀ over T + r, r = (1 − q)/q, which at stationarity is D + λT/(T + r):
+                 nothing, since every g̃ is private already; under much noise it says little. Starts as SGLD (needs
+                 ηw < 2 there);
 * ``query``      the running mean of a private second moment on the same minibatch (or one of its own).
 
 **Guarantee.** θ is post-processing of the releases. ``public`` and ``gradients`` release g̃ alone: subsampled Gaussians
@@ -67,7 +70,8 @@ class SGFS(SteppedSampler):
     Args:
         fisher: where the Fisher information comes from: gradients (already private), query (a private second moment)
             or public.
-        public_fisher: one record's Fisher information, public: a number, d numbers, a matrix, or a .npy file of them.
+        public_fisher: one record's Fisher information, public: a number, d numbers, a matrix, or a .npy file of them
+            (found from the current folder).
         prior_precision: public curvature λ that every direction has beside the records', for instance 1/prior_scale².
         noise_ratio: noise multiplier of the second moment over the gradient's; larger costs less privacy.
         own_batch: whether the second moment has a minibatch of its own, and is charged as an event of its own.
@@ -107,11 +111,11 @@ class SGFS(SteppedSampler):
             raise ValueError(f"forget must lie in [0, 1], got {self.forget}")
         SecondMoment(self.noise_ratio, self.structure)
         if self.public_fisher is not None:
-            public = PublicMatrix(self.public_fisher)
+            public = PublicMatrix(self.public_fisher, "public_fisher")
             public.check_positive("public_fisher", definite=self.prior_precision == 0)
             object.__setattr__(self, "public_fisher", public)
         if self.metric is not None:
-            metric = PublicMatrix(self.metric)
+            metric = PublicMatrix(self.metric, "metric")
             metric.check_invertible("metric")
             object.__setattr__(self, "metric", metric)
 
@@ -139,8 +143,14 @@ class SGFS(SteppedSampler):
         return self.with_eta(2 * self.temperature / noise_std**2)
 
     def stability_limit(self, noise_std: Any, t: Any) -> Any:
-        """Largest η·curvature that is stable while the estimate is 0: η s²/T."""
-        return self.eta(t) * noise_std**2 / self.temperature if self.temperature > 0 else 2.0 + 0.0 * self.eta(t)
+        """Largest stable η·curvature: η(s²/T + ŵ), ŵ the smallest curvature that A is sure to hold."""
+        eta = self.eta(t)
+        known = self.prior_precision
+        if isinstance(self.public_fisher, PublicMatrix):
+            assert self.num_records is not None
+            known = known + self.num_records * self.public_fisher.smallest()
+        damping = eta * noise_std**2 / self.temperature if self.temperature > 0 else 2.0
+        return damping * (1.0 if self._f is None else self._f.stretch() ** 2) + eta * known
 
     def temperature_at(self, noise_std: Any, t: Any) -> Any:
         """T, whatever the noise (η s²/2 at T = 0)."""
@@ -208,10 +218,13 @@ class SGFS(SteppedSampler):
         if self.fisher == "public":
             assert self.num_records is not None
             assert isinstance(self.public_fisher, PublicMatrix)
-            return self.num_records * self._whitened(self.public_fisher.matrix(d, dense), dense)
+            whole = self._f is not None and self._f.array.ndim == 2
+            matrix = self._whitened(self.public_fisher.matrix(d, dense or whole), dense or whole)
+            return self.num_records * (jnp.diagonal(matrix) if whole and not dense else matrix)
         if self.fisher == "gradients":
-            # They show the whole curvature, prior included.
-            estimate = estimate - self._prior(d, dense)
+            # E[g̃g̃ᵀ − s²] = T(D + λ) + rD with r = (1 − q)/q: of the prior they show the share T/(T + r).
+            share = self.temperature / (self.temperature + (1 - self.rate) / self.rate)
+            estimate = estimate - share * self._prior(d, dense)
         if not dense:
             return jnp.maximum(estimate, 0.0)
         values, vectors = jnp.linalg.eigh((estimate + estimate.T) / 2)
@@ -228,7 +241,6 @@ class SGFS(SteppedSampler):
             return matrix
         if not dense and self._f.array.ndim < 2:
             return self._f.whiten(self._f.whiten(matrix))
-        rows = jax.vmap(self._f.whiten, in_axes=1, out_axes=1)
         if dense:
-            return rows(rows(matrix).T).T
-        return jnp.diagonal(rows(rows(jnp.diag(matrix)).T).T)
+            return self._f.whiten_matrix(matrix)
+        return jnp.diagonal(self._f.whiten_matrix(jnp.diag(matrix)))

@@ -47,7 +47,7 @@ class SGNHTInfo(NamedTuple):
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class SGNHT(SteppedSampler):
-    """Stochastic-gradient Nosé–Hoover thermostat; see :class:`SteppedSampler` for the rest; temperature > 0 here.
+    """Stochastic-gradient Nosé–Hoover thermostat, temperature > 0; see :class:`SteppedSampler` for the rest.
 
     Args:
         friction: a in (0, 1], the friction whose noise the dynamics injects of its own.

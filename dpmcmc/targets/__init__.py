@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dpmcmc.targets.base import Target, TargetError, bind, check
+from dpmcmc.targets.base import Target, TargetError, bind, check, record_shapes
 from dpmcmc.targets.custom import Custom
 from dpmcmc.targets.flax_module import from_flax
 from dpmcmc.targets.linear import LinearRegression
@@ -29,4 +29,5 @@ __all__ = [
     "check",
     "from_flax",
     "from_numpyro",
+    "record_shapes",
 ]

@@ -49,7 +49,7 @@ def check(target: Any, records: Any) -> None:
         TargetError: naming the method that fails.
         ValueError: from ``check_records``.
     """
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf)[1:], jnp.result_type(leaf)), records)
+    shapes = record_shapes(records)
     doing = "bind"
     try:
         bound = bind(target, shapes)
@@ -92,6 +92,11 @@ def features_of(record_shapes: Any, declared: int | None = None) -> int:
     if declared not in (None, shape[0]):
         raise TargetError(f"target has num_features {declared} but records have {shape[0]} features")
     return shape[0]
+
+
+def record_shapes(records: Any) -> Any:
+    """``jax.ShapeDtypeStruct`` of ONE record: what :func:`bind` takes."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf)[1:], jnp.result_type(leaf)), records)
 
 
 def _shapes(tree: Any) -> str:

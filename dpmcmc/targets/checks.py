@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpmcmc.privacy import fixed_point
 from dpmcmc.privacy.fixed_point import KAPPA, FixedPoint
-from dpmcmc.targets.base import bind, check
+from dpmcmc.targets.base import bind, check, record_shapes
 
 _BITS = 21
 #: Records looked at; the rest says nothing new about the code.
@@ -49,7 +49,7 @@ def check_target(target: Any, records: Any, seed: int = 0) -> None:
         check(target, records)
     except ValueError as error:  # a TargetError, or what check_records says
         raise AssertionError(str(error)) from error
-    bound = bind(target, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), records))
+    bound = bind(target, record_shapes(records))
     checks = _Checks(name, bound, records, np.random.default_rng(seed))
     checks.starting_point(seed)
     checks.densities()

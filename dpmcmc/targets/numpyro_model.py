@@ -122,7 +122,7 @@ class NumPyroTarget:
     def constrain(self, params: dict[str, jax.Array]) -> dict[str, jax.Array]:
         """Values of the latent sites, and of deterministic sites that depend on nothing else, for ONE draw.
 
-        ``jax.vmap(jax.vmap(target.constrain))(result.draws)`` does all chains and draws.
+        ``jax.vmap(jax.vmap(target.constrain))(result.positions)`` does all chains and draws.
         """
         return _density().constrained(self.model, self.sites, params, self._blank(1))
 
