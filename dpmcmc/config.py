@@ -338,9 +338,8 @@ def _custom(section: str, chosen: CustomConfig) -> Any:
     try:
         return factory(**{key: _value(value) for key, value in (chosen.model_extra or {}).items()})  # type: ignore[operator]
     except Exception as error:  # a user's code may raise anything
-        raise ConfigError(
-            f"{section}: {chosen.name} refused the keys {sorted(chosen.model_extra or {})} ({error})."
-        ) from None
+        keys = f" with the keys {', '.join(sorted(chosen.model_extra))}" if chosen.model_extra else ""
+        raise ConfigError(f"{section}: {chosen.name} called{keys} says: {error}.") from None
 
 
 def _value(value: Any) -> Any:

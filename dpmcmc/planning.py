@@ -21,9 +21,10 @@ from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.charging import charged_guarantee
 from dpmcmc.privacy.fixed_point import fraction_bits
 from dpmcmc.privacy.promise import Privacy
-from dpmcmc.privacy.second_moment import SecondMoment, asked, multiples
+from dpmcmc.privacy.query import PrivateGradient
+from dpmcmc.privacy.second_moment import SecondMoment, asked, multiples, released_shape
 from dpmcmc.privacy.subsampling import Sampling, expected_batch
-from dpmcmc.samplers.base import Sampler
+from dpmcmc.samplers.base import PROTOCOL, Sampler
 from dpmcmc.targets.base import Target
 
 
@@ -220,6 +221,12 @@ def plan(
     if curvature is not None and not (curvature > 0 and math.isfinite(curvature)):
         raise ValueError(f"curvature must be a finite number > 0, got {curvature}")
     b = expected_batch(sampling, num_records)
+    missing = [name for name in PROTOCOL if not hasattr(sampler, name)]
+    if missing:
+        raise TypeError(
+            f"sampler must be a Sampler such as dpmcmc.SGLD(step_size=16.0), got {sampler!r}, which lacks "
+            f"{', '.join(missing)}"
+        )
     bound = sampler.bind(num_records)
     if hasattr(bound, "with_rate"):
         bound = bound.with_rate(b / num_records)
@@ -260,8 +267,13 @@ def plan(
             raise ValueError(
                 "step_size auto and friction matched need a target: use calibrator numeric with an epsilon"
             )
+        if not hasattr(bound, "with_noise"):
+            raise ValueError(
+                f"step_size auto needs a sampler with with_noise(noise_std), and {type(bound).__name__} has none: "
+                "give a number, or write it"
+            )
         alone = _calibrated(privacy, steps, sampling, num_records, chains, np.zeros(steps), multiples(second))
-        bound = bound.with_noise(alone / unit * (1 + 1e-9))  # type: ignore[attr-defined]
+        bound = bound.with_noise(alone / unit * (1 + 1e-9))
         if asked(bound.queries) != second:
             raise ValueError(f"{type(bound).__name__}.with_noise changes what the sampler asks for; it may not")
     check_fit(target, bound)
@@ -303,8 +315,12 @@ def _own_noise(sampler: Sampler, steps: int) -> np.ndarray:
     with np.errstate(all="ignore"):
         own = np.asarray(sampler.noise_std(np.arange(steps, dtype=np.float64)), np.float64)
     own = np.broadcast_to(own, (steps,))
-    if not np.all(np.isfinite(own)):
-        raise ValueError("step_size: the schedule must be positive and finite at every step of the run")
+    if not (np.all(np.isfinite(own)) and np.all(own >= 0)):
+        worst = int(np.argmax(~(np.isfinite(own) & (own >= 0))))
+        raise ValueError(
+            f"step_size: {type(sampler).__name__}.noise_std is {own[worst]:g} at step {worst}; the step size, "
+            "or its schedule, must be positive and finite at every step of the run"
+        )
     return own
 
 
@@ -314,7 +330,18 @@ def check_fit(target: Target, sampler: Sampler) -> None:
         params = jax.eval_shape(target.init, jax.random.key(0))
     except Exception:  # shapes that only the data tell; ``sample`` checks again
         return
-    jax.eval_shape(sampler.init, jax.random.key(0), params)
+    state = jax.eval_shape(sampler.init, jax.random.key(0), params)
+    second = asked(sampler.queries)
+    moment = () if second is None else (released_shape(second, params),)
+    number: Any = jax.ShapeDtypeStruct((), np.float32)
+    gradient = PrivateGradient(params, number, moment)
+    step = jax.ShapeDtypeStruct((), np.int32)
+    following = jax.eval_shape(sampler.step, jax.random.key(0), state, gradient, step)
+    name = type(sampler).__name__
+    if not isinstance(following, tuple) or len(following) != 2 or not hasattr(following[0], "position"):
+        raise ValueError(f"sampler: {name}.step must return (State, Info), its State with a field position")
+    if [leaf.shape for leaf in jax.tree.leaves(following[0])] != [leaf.shape for leaf in jax.tree.leaves(state)]:
+        raise ValueError(f"sampler: {name}.step must return a State of the form that init returns")
 
 
 def _check_dynamics(sampler: Sampler, noise_std: np.ndarray, curvature: float | None) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from dpmcmc.diagnostics.predictive import calibration_curve
 from dpmcmc.privacy import Guarantee, round_up
+from dpmcmc.result import leaf_names
 
 _STYLE: Any = {
     "figure.figsize": (6.4, 4.0),
@@ -27,7 +27,11 @@ _STYLE: Any = {
 
 def traces(path: Path, draws: Any, first_step: int, thin: int, title: str, note: str | None) -> None:
     """Traces of up to six coordinates, evenly spread, one line per chain."""
-    flat = np.concatenate([np.asarray(leaf).reshape(*leaf.shape[:2], -1) for leaf in jax.tree.leaves(draws)], axis=2)
+    named = {name: np.asarray(leaf).reshape(*leaf.shape[:2], -1) for name, leaf in leaf_names(draws).items()}
+    flat = np.concatenate(list(named.values()), axis=2)
+    labels = [
+        f"{name}[{i}]" if leaf.shape[2] > 1 else name for name, leaf in named.items() for i in range(leaf.shape[2])
+    ]
     shown = np.unique(np.linspace(0, flat.shape[2] - 1, 6).astype(int))
     steps = first_step + thin * (1 + np.arange(flat.shape[1]))
     with rc_context(_STYLE):
@@ -35,7 +39,7 @@ def traces(path: Path, draws: Any, first_step: int, thin: int, title: str, note:
         axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)
         for axis, coordinate in zip(axes[:, 0], shown, strict=True):
             axis.plot(steps, flat[:, :, coordinate].T, lw=0.8)
-            axis.set_ylabel(f"θ[{coordinate}]")
+            axis.set_ylabel(labels[coordinate].replace("theta", "θ"), fontsize=8)
         axes[0, 0].set_title(title)
         axes[-1, 0].set_xlabel("step")
         _finish(figure, path, note)
@@ -97,7 +101,7 @@ def temperature(
         axis.axhline(1.0, color="0.6", lw=1, ls="--", label="the posterior's: 1")
         axis.set_xlabel("step")
         axis.set_ylabel("temperature kept")
-        _from_zero(axis, temperatures, room=1.25)
+        _from_zero(axis, np.append(temperatures, 1.0), room=1.25)
         if noise_multipliers is not None:
             right = axis.twinx()
             right.spines["right"].set_visible(True)

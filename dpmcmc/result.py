@@ -145,13 +145,18 @@ def write_draws(path: Path, draws: Any, info: Any, guarantee: Guarantee | None) 
 def to_dataset(tree: Any) -> xarray.Dataset:
     """An xarray Dataset with dimensions (chain, draw, ...), one variable per leaf, named by its path."""
     variables = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        name = ".".join(_key_name(key) for key in path) or "theta"
+    for name, leaf in leaf_names(tree).items():
         array = np.asarray(leaf)
         extra = [f"{name}_dim_{i}" for i in range(array.ndim - 2)]
         variables[name] = (("chain", "draw", *extra), array)
     chains, draws = next(iter(variables.values()))[1].shape[:2]
     return xarray.Dataset(variables, coords={"chain": np.arange(chains), "draw": np.arange(draws)})
+
+
+def leaf_names(tree: Any) -> dict[str, Any]:
+    """The leaves of a pytree by their paths, joined by dots; a lone leaf is ``theta``."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {".".join(_key_name(key) for key in path) or "theta": leaf for path, leaf in leaves}
 
 
 def _key_name(key: Any) -> str:

@@ -21,6 +21,8 @@ BREAST = ROOT / "configs" / "breast_cancer.yaml"
 def call(module, *arguments):
     """Run ``python -m dpmcmc.MODULE ...`` in this process; returns the exit code."""
     before, sys.argv = sys.argv, [module, *map(str, arguments)]
+    # Another test may have imported a command face, which a fresh process would not have.
+    sys.modules.pop(f"dpmcmc.{module}", None)
     try:
         runpy.run_module(f"dpmcmc.{module}", run_name="__main__")
     except SystemExit as stop:
@@ -352,7 +354,7 @@ def test_custom_target_and_sampler_from_a_users_module(breast, tmp_path, capsys,
     overrides += ["--set", "sampler={name: 'my_module:MySampler', step_size: 1.0}"]
     assert call("run", breast, "--out", tmp_path / "run", *overrides) == 0
     capsys.readouterr()
-    assert "refused the keys" in refused(
+    assert "called with the keys" in refused(
         capsys, "plan", breast, "--set", "target={name: 'my_module:make_target', size: 1}"
     )
 

@@ -66,3 +66,30 @@ def test_the_plan_reports_the_sampler_s_temperature():
     )
     assert plan.temperatures.max() > 1
     assert plan.guarantee.epsilon <= 1
+
+
+def plan_of(sampler):
+    target = dpmcmc.targets.LogisticRegression(num_features=3)
+    privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-4)
+    return dpmcmc.plan(target, num_records=1000, sampler=sampler, steps=10, privacy=privacy)
+
+
+def test_what_a_sampler_of_one_s_own_lacks_is_said_in_one_sentence():
+    class Lonely(PreconditionedSGLD):
+        def step(self, key, state, gradient, t):
+            return super().step(key, state, gradient, t)[0]
+
+    class Negative(PreconditionedSGLD):
+        def noise_std(self, t):
+            return -1.0 + 0.0 * t
+
+    with pytest.raises(ValueError, match="step_size auto needs a sampler with with_noise"):
+        plan_of(PreconditionedSGLD("auto"))
+    with pytest.raises(ValueError, match=r"Lonely\.step must return \(State, Info\)"):
+        plan_of(Lonely(1.0))
+    with pytest.raises(ValueError, match=r"Negative\.noise_std is -1 at step 0"):
+        plan_of(Negative(1.0))
+    with pytest.raises(ValueError, match="parameters, and the target has 3"):
+        plan_of(PreconditionedSGLD(1.0, metric=[1.0, 2.0]))
+    with pytest.raises(TypeError, match="must be a Sampler such as"):
+        plan_of("sgld")

@@ -96,7 +96,7 @@ def test_an_optax_schedule_plans_and_runs(name):
     ids=["ends at 0", "starts at 0", "negative", "nan"],
 )
 def test_a_schedule_that_leaves_the_positive_numbers_is_refused(schedule):
-    with pytest.raises(ValueError, match="step_size: the schedule must be positive and finite at every step"):
+    with pytest.raises(ValueError, match=r"step_size: .* must be positive and finite at every step"):
         make(schedule)
 
 
@@ -197,7 +197,7 @@ class TestPrivatePlan:
         changes = plan.to_json()["temperature_per_step"]
         assert len(changes) <= 200
         assert changes[0][0] == 0
-        assert all(plan.temperatures[t] == value for t, value in changes)
+        assert all(plan.temperatures[t] == pytest.approx(value, rel=5e-6) for t, value in changes)
 
 
 @pytest.mark.parametrize(

@@ -427,3 +427,13 @@ class Averages(LinearRegression):
 def test_a_sum_that_reacts_to_one_outlier_is_found():
     with pytest.raises(AssertionError, match=r"(adding|replacing) a record moves the clipped sum by"):
         check_target(Averages(), records("linear_regression"))
+
+
+def test_a_likelihood_that_is_nan_everywhere_is_refused_before_anything_is_spent():
+    target = dpmcmc.targets.Custom(
+        init=lambda key: jnp.zeros(2),
+        log_prior=lambda w: -0.5 * jnp.sum(w**2),
+        log_likelihood=lambda w, record: jnp.log(-1.0 - jnp.sum(w**2)) * record["y"],
+    )
+    with pytest.raises(TargetError, match="NaN at the starting point"):
+        dpmcmc.targets.check(target, {"x": np.zeros((4, 2), np.float32), "y": np.ones(4, np.float32)})

@@ -181,15 +181,19 @@ def log_predictive_density(target: Any, flat_draws: Any, records: Any) -> float:
     return float(np.mean(log_sum - np.log(count)))
 
 
+#: A share of fewer rows says little, and a line through it misleads.
+_FEWEST_IN_BIN = 10
+
+
 def calibration_curve(probability: np.ndarray, outcome: np.ndarray, bins: int = 10) -> np.ndarray:
-    """Rows (mean predicted probability, observed share, count), one per non-empty bin of equal width."""
+    """Rows (mean predicted probability, observed share, count), one per bin of equal width with at least 10 rows."""
     index = np.minimum((probability * bins).astype(int), bins - 1)
     rows = [
         (probability[index == b].mean(), outcome[index == b].mean(), int((index == b).sum()))
         for b in range(bins)
-        if (index == b).any()
+        if (index == b).sum() >= _FEWEST_IN_BIN
     ]
-    return np.array(rows)
+    return np.array(rows).reshape(-1, 3)
 
 
 def reliability(probability: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

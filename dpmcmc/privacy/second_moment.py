@@ -82,6 +82,14 @@ def is_dense(structure: str, parameters: int) -> bool:
     return structure == "dense" or (structure == "auto" and parameters <= DENSE_PARAMETERS)
 
 
+def released_shape(second: SecondMoment, params: Any) -> PrivateSecondMoment:
+    """Shapes of what is released for parameters of these shapes."""
+    size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
+    shape = (size, size) if is_dense(second.structure, size) else (size,)
+    number = jax.ShapeDtypeStruct((), jnp.float32)
+    return PrivateSecondMoment(jax.ShapeDtypeStruct(shape, jnp.float32), number)  # type: ignore[arg-type]
+
+
 def asked(queries: Sequence[Any]) -> SecondMoment | None:
     """The second moment among a sampler's queries, or None.
 

@@ -75,6 +75,7 @@ def check(target: Any, records: Any) -> None:
             f"{type(target).__name__}.init must return a pytree of float32 arrays, and it returns "
             f"{wrong[0] + ' ones' if wrong else 'no array'}"
         )
+    _check_number(bound, shapes)
     own = getattr(bound, "check_records", None)
     if own is not None:
         own(records)
@@ -92,6 +93,32 @@ def features_of(record_shapes: Any, declared: int | None = None) -> int:
     if declared not in (None, shape[0]):
         raise TargetError(f"target has num_features {declared} but records have {shape[0]} features")
     return shape[0]
+
+
+def _check_number(target: Any, shapes: Any) -> None:
+    """Refuse a log-likelihood that is NaN on all of a few made-up records; the real ones are not looked at."""
+
+    def made_up(key: jax.Array, leaf: Any) -> jax.Array:
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            return jnp.concatenate([jnp.zeros((1, *leaf.shape)), jax.random.uniform(key, (6, *leaf.shape))])
+        return jnp.broadcast_to(
+            jnp.arange(7, dtype=leaf.dtype).reshape(-1, *[1] * len(leaf.shape)) % 2, (7, *leaf.shape)
+        )
+
+    leaves, structure = jax.tree.flatten(shapes)
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    records = jax.tree.unflatten(structure, [made_up(k, leaf) for k, leaf in zip(keys, leaves, strict=True)])
+
+    def evaluate(records: Any) -> jax.Array:
+        params = target.init(jax.random.key(0))
+        return jax.vmap(lambda record: target.log_likelihood(params, record))(records)
+
+    # Minus infinity may be a support that the made-up records miss; NaN is nobody's likelihood.
+    if bool(jnp.all(jnp.isnan(jax.jit(evaluate)(records)))):
+        raise TargetError(
+            f"{type(target).__name__}.log_likelihood is NaN at the starting point on each of 7 made-up records, so no "
+            "record would count; dpmcmc.testing.check_target shows more"
+        )
 
 
 def record_shapes(records: Any) -> Any:
