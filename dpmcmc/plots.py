@@ -39,7 +39,9 @@ def traces(path: Path, draws: Any, first_step: int, thin: int, title: str, note:
         axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)
         for axis, coordinate in zip(axes[:, 0], shown, strict=True):
             axis.plot(steps, flat[:, :, coordinate].T, lw=0.8)
-            axis.set_ylabel(labels[coordinate].replace("theta", "θ"), fontsize=8)
+            # Inside: names of a network's parameters are longer than an axis.
+            name = labels[coordinate].replace("theta", "θ")
+            axis.text(0.005, 0.96, name, transform=axis.transAxes, va="top", fontsize=8, color="0.35")
         axes[0, 0].set_title(title)
         axes[-1, 0].set_xlabel("step")
         _finish(figure, path, note)
