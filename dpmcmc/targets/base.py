@@ -101,9 +101,8 @@ def _check_number(target: Any, shapes: Any) -> None:
     def made_up(key: jax.Array, leaf: Any) -> jax.Array:
         if jnp.issubdtype(leaf.dtype, jnp.floating):
             return jnp.concatenate([jnp.zeros((1, *leaf.shape)), jax.random.uniform(key, (6, *leaf.shape))])
-        return jnp.broadcast_to(
-            jnp.arange(7, dtype=leaf.dtype).reshape(-1, *[1] * len(leaf.shape)) % 2, (7, *leaf.shape)
-        )
+        labels = (jnp.arange(7) % 2).astype(leaf.dtype).reshape(-1, *[1] * len(leaf.shape))
+        return jnp.broadcast_to(labels, (7, *leaf.shape))
 
     leaves, structure = jax.tree.flatten(shapes)
     keys = jax.random.split(jax.random.key(0), len(leaves))
