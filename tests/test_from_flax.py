@@ -119,6 +119,7 @@ def test_per_record_gradients_add_up_to_that_of_the_batch(style):
 
 
 @pytest.mark.parametrize(("style", "kind"), [("linen", "categorical"), ("nnx_factory", "gaussian")])
+@pytest.mark.slow
 def test_networks_pass_the_public_check(style, kind):
     check_target(from_flax(module(style, OUTPUTS[kind]), likelihood=kind), records(kind))
 
@@ -193,6 +194,7 @@ def test_no_weights_are_baked_into_compiled_code():
 
 
 @pytest.mark.parametrize("style", ["linen_list", "nnx", "nnx_factory"])
+@pytest.mark.slow
 def test_a_network_runs_privately(style):
     plan = dpmcmc.plan(
         from_flax(module(style, K)),

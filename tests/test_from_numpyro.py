@@ -205,6 +205,7 @@ def test_models_without_a_prediction_from_x_have_none_and_say_why(model, data, r
 
 
 @pytest.mark.parametrize("name", ["poisson", "categorical"])
+@pytest.mark.slow
 def test_models_pass_the_public_check(name):
     model, data = MODELS[name]
     check_target(from_numpyro(model), data)

@@ -254,6 +254,7 @@ class Unregularised(Network):
     [(Network(), 10, "40 parameters are more than 10"), (Unregularised(), 2000, "not positive definite")],
     ids=["many parameters", "no curvature"],
 )
+@pytest.mark.slow
 def test_where_there_is_no_covariance_the_map_alone_is_used_and_says_why(target, most, words, monkeypatch):
     monkeypatch.setattr(reference, "_MOST_PARAMETERS", most)
     records = {"x": X, "y": (X[:, 0] * X[:, 1] > 0).astype(np.int32)}
@@ -268,6 +269,7 @@ def test_where_there_is_no_covariance_the_map_alone_is_used_and_says_why(target,
         reference.laplace(target, records)
 
 
+@pytest.mark.slow
 def test_the_map_of_a_network_starts_from_one_fixed_key():
     records = {"x": X, "y": (X[:, 0] > 0).astype(np.int32)}
     first, again = (reference.maximum_a_posteriori(Network(), records, steps=20) for _ in range(2))
@@ -357,6 +359,7 @@ def run(tmp_path, monkeypatch):
     return write
 
 
+@pytest.mark.slow
 def test_a_regression_run_reports_rmse_and_draws_predictions(run, tmp_path, capsys):
     assert call("run", run("Line", 11, {"name": "diabetes"}), "--out", tmp_path / "out") == 0
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
@@ -369,6 +372,7 @@ def test_a_regression_run_reports_rmse_and_draws_predictions(run, tmp_path, caps
     assert figures == {"traces.png", "temperature.png", "epsilon_delta.png", "predictions.png"}
 
 
+@pytest.mark.slow
 def test_a_run_of_a_target_without_predict_reports_its_density(run, tmp_path, capsys):
     assert call("run", run("Counts", 5, {"name": "poisson_counts"}), "--out", tmp_path / "out") == 0
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
@@ -377,6 +381,7 @@ def test_a_run_of_a_target_without_predict_reports_its_density(run, tmp_path, ca
     assert "density " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_predictions_of_a_private_file_stay_confidential(run, tmp_path, capsys):
     x = (X / 10).astype(np.float32)
     np.savez(tmp_path / "mine.npz", x=x, y=x[:, 0])
