@@ -26,7 +26,7 @@ from dpmcmc.planning import Plan, plan
 from dpmcmc.privacy import CalibrationError, FixedSize, Full, Poisson, Privacy, UnsupportedCombination
 from dpmcmc.privacy.subsampling import Sampling
 from dpmcmc.samplers import SAMPLERS
-from dpmcmc.samplers.base import PROTOCOL as SAMPLER_PROTOCOL
+from dpmcmc.samplers.base import missing_of
 from dpmcmc.schema import Section
 from dpmcmc.targets import TARGETS
 
@@ -317,7 +317,7 @@ def _sampler(config: Config, spec: DataSpec) -> Any:
     if not isinstance(chosen, CustomConfig):
         return SAMPLERS[chosen.name](**schema.arguments(chosen))
     sampler = _custom("sampler", chosen)
-    missing = [name for name in SAMPLER_PROTOCOL if not hasattr(sampler, name)]
+    missing = missing_of(sampler)
     if missing:
         raise ConfigError(f"sampler.name: {chosen.name} lacks {', '.join(missing)} of the Sampler protocol.")
     return sampler

@@ -24,7 +24,7 @@ from dpmcmc.privacy.promise import Privacy
 from dpmcmc.privacy.query import PrivateGradient
 from dpmcmc.privacy.second_moment import SecondMoment, asked, multiples, released_shape
 from dpmcmc.privacy.subsampling import Sampling, expected_batch
-from dpmcmc.samplers.base import PROTOCOL, Sampler
+from dpmcmc.samplers.base import Sampler, missing_of
 from dpmcmc.targets.base import Target
 
 
@@ -221,7 +221,7 @@ def plan(
     if curvature is not None and not (curvature > 0 and math.isfinite(curvature)):
         raise ValueError(f"curvature must be a finite number > 0, got {curvature}")
     b = expected_batch(sampling, num_records)
-    missing = [name for name in PROTOCOL if not hasattr(sampler, name)]
+    missing = missing_of(sampler)
     if missing:
         raise TypeError(
             f"sampler must be a Sampler such as dpmcmc.SGLD(step_size=16.0), got {sampler!r}, which lacks "

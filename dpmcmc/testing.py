@@ -18,48 +18,12 @@ import numpy as np
 from dpmcmc.privacy import randomness
 from dpmcmc.privacy.query import PrivateGradient
 from dpmcmc.privacy.second_moment import PrivateSecondMoment, SecondMoment, asked, is_dense
-from dpmcmc.samplers.base import PROTOCOL
+from dpmcmc.samplers.base import missing_of
 
 
-def gaussian_chain(
-    sampler: Any,
-    curvature: np.ndarray,
-    *,
-    steps: int,
-    chains: int,
-    noise_std: float | None = None,
-    seed: int = 0,
-    start_std: np.ndarray | None = None,
-    nested: bool = False,
-    every: int = 10,
-) -> np.ndarray:
-    """Positions of ``chains`` chains on the potential Σ w_i x_i²/2 along the second half of a run.
-
-    Args:
-        sampler: bound to its number of records.
-        curvature: w, (d,).
-        steps: per chain.
-        chains: independent chains.
-        noise_std: gradient noise, in units of the sampler's metric; the sampler's own by default.
-        seed: of the whole check.
-        start_std: std of the starting points, (d,); zeros by default.
-        nested: whether the sampler sees a nested pytree in place of one array.
-        every: distance in steps between samples.
-
-    Returns:
-        (samples, chains, d) float64.
-    """
-    return gaussian_run(
-        sampler,
-        curvature,
-        steps=steps,
-        chains=chains,
-        noise_std=noise_std,
-        seed=seed,
-        start_std=start_std,
-        nested=nested,
-        every=every,
-    )[0]
+def gaussian_chain(sampler: Any, curvature: np.ndarray, **run: Any) -> np.ndarray:
+    """Positions alone of :func:`gaussian_run`, whose arguments these are: (samples, chains, d) float64."""
+    return gaussian_run(sampler, curvature, **run)[0]
 
 
 def gaussian_run(
@@ -74,7 +38,22 @@ def gaussian_run(
     nested: bool = False,
     every: int = 10,
 ) -> tuple[np.ndarray, Any]:
-    """(positions as :func:`gaussian_chain`, the sampler's Info at the same steps, leaves (samples, chains))."""
+    """``chains`` chains on the potential Σ w_i x_i²/2, looked at along the second half of a run.
+
+    Args:
+        sampler: bound to its number of records.
+        curvature: w, (d,).
+        steps: per chain.
+        chains: independent chains.
+        noise_std: gradient noise, in units of the sampler's metric; the sampler's own by default.
+        seed: of the whole check.
+        start_std: std of the starting points, (d,); zeros by default.
+        nested: whether the sampler sees a nested pytree in place of one array.
+        every: distance in steps between samples.
+
+    Returns:
+        (positions (samples, chains, d) float64, the sampler's Info at the same steps, leaves (samples, chains)).
+    """
     d = len(curvature)
     w = jnp.asarray(curvature, jnp.float32)
     root = jax.random.key(seed)
@@ -179,7 +158,7 @@ def check_sampler(
         dimension: parameters of the Gaussian; 32, so that a thermostat shared by them is within its validity region.
         chains: fewer are faster and tell less.
     """
-    missing = [name for name in PROTOCOL if not hasattr(sampler, name)]
+    missing = missing_of(sampler)
     if missing:
         raise AssertionError(f"{sampler} lacks {', '.join(missing)} of the Sampler protocol")
     bound = sampler.bind(num_records)

@@ -120,6 +120,11 @@ class SteppedSampler:
         return dataclasses.replace(self, step_size=self.num_records * eta)
 
 
+def missing_of(sampler: Any) -> list[str]:
+    """What an object lacks of the :class:`Sampler` protocol."""
+    return [name for name in PROTOCOL if not hasattr(sampler, name)]
+
+
 def tree_norm(tree: Any) -> jax.Array:
     """l2 norm of a whole pytree, ()."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.targets.base import TargetError
+from dpmcmc.targets.gaussian_prior import GaussianPrior
 from dpmcmc.targets.labels import check_labels
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def from_flax(
 
 
 @dataclass(frozen=True)
-class FlaxTarget:
+class FlaxTarget(GaussianPrior):
     """What :func:`from_flax` returns; ``row`` is None until the records' shapes are known.
 
     Args:
@@ -128,22 +129,12 @@ class FlaxTarget:
         if self.num_classes is not None:
             check_labels(records["y"], self.num_classes, f"likelihood {self.likelihood}")
 
-    @property
-    def prior_precision(self) -> float:
-        """Curvature the prior gives every direction."""
-        return self.prior_scale**-2
-
     def init(self, key: jax.Array) -> Any:
         """The module's own initialiser: a nested dict of float32. Reads shapes, never records."""
         if self.row is None:
             raise TargetError("the shape of x is not known before init: let dpmcmc.sample bind the target")
         shape, dtype = self.row
         return self.network.init(key, jax.ShapeDtypeStruct(shape, dtype))
-
-    def log_prior(self, params: Any) -> jax.Array:
-        """−‖θ‖²/(2·prior_scale²)."""
-        squares = sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)), jnp.float32(0))
-        return -0.5 * squares / self.prior_scale**2
 
     def log_likelihood(self, params: Any, record: Any) -> jax.Array:
         """log p(y | network(x; θ)) of one record, normalised."""

@@ -21,10 +21,11 @@ import numpy as np
 from dpmcmc.privacy import fixed_point
 from dpmcmc.privacy.fixed_point import FixedPoint
 from dpmcmc.targets.base import features_of
+from dpmcmc.targets.gaussian_prior import GaussianPrior
 
 
 @dataclass(frozen=True)
-class LinearRegression:
+class LinearRegression(GaussianPrior):
     """Linear regression with a Gaussian prior on every coefficient and Gaussian noise of known size.
 
     Records are ``{"x": (d,), "y": ()}``. Give the intercept as a constant column.
@@ -56,20 +57,11 @@ class LinearRegression:
         """None: residuals are unbounded."""
         return None
 
-    @property
-    def prior_precision(self) -> float:
-        """Curvature the prior gives every direction."""
-        return self.prior_scale**-2
-
     def init(self, key: jax.Array) -> jax.Array:
         """The prior mean, (d,). The first steps forget it; it holds no record."""
         if self.num_features is None:
             raise ValueError("LinearRegression needs num_features before init: give it, or let dpmcmc.sample bind it")
         return jnp.zeros(self.num_features, jnp.float32)
-
-    def log_prior(self, params: jax.Array) -> jax.Array:
-        """−‖θ‖²/(2·prior_scale²)."""
-        return -0.5 * jnp.sum(jnp.square(params)) / self.prior_scale**2
 
     def log_likelihood(self, params: jax.Array, record: Any) -> jax.Array:
         """log N(y; x·θ, noise_scale²), normalised."""

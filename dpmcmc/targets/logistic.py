@@ -18,11 +18,12 @@ import jax.numpy as jnp
 from dpmcmc.privacy import fixed_point
 from dpmcmc.privacy.fixed_point import FixedPoint
 from dpmcmc.targets.base import features_of
+from dpmcmc.targets.gaussian_prior import GaussianPrior
 from dpmcmc.targets.labels import check_labels
 
 
 @dataclass(frozen=True)
-class LogisticRegression:
+class LogisticRegression(GaussianPrior):
     """Logistic regression with a Gaussian prior on every coefficient.
 
     Records are ``{"x": (d,), "y": ()}`` with y in {0, 1}. Give the intercept as a constant column.
@@ -59,20 +60,11 @@ class LogisticRegression:
         """L = row_bound, since |σ − y| <= 1."""
         return self.row_bound
 
-    @property
-    def prior_precision(self) -> float:
-        """Curvature the prior gives every direction."""
-        return self.prior_scale**-2
-
     def init(self, key: jax.Array) -> jax.Array:
         """The prior mean, (d,). The first steps forget it; it holds no record."""
         if self.num_features is None:
             raise ValueError("LogisticRegression needs num_features before init: give it, or let dpmcmc.sample bind it")
         return jnp.zeros(self.num_features, jnp.float32)
-
-    def log_prior(self, params: jax.Array) -> jax.Array:
-        """−‖θ‖²/(2·prior_scale²)."""
-        return -0.5 * jnp.sum(jnp.square(params)) / self.prior_scale**2
 
     def log_likelihood(self, params: jax.Array, record: Any) -> jax.Array:
         """y·m − log(1 + e^m), m = x·θ."""

@@ -18,11 +18,12 @@ import jax
 import jax.numpy as jnp
 
 from dpmcmc.targets.base import TargetError, features_of
+from dpmcmc.targets.gaussian_prior import GaussianPrior
 from dpmcmc.targets.labels import check_labels
 
 
 @dataclass(frozen=True)
-class SoftmaxRegression:
+class SoftmaxRegression(GaussianPrior):
     """Softmax regression with a Gaussian prior on every coefficient.
 
     Records are ``{"x": (d,), "y": ()}`` with y in 0..K−1. Give the intercept as a constant column.
@@ -62,20 +63,11 @@ class SoftmaxRegression:
         """L = √2·row_bound, since ‖p − e_y‖ <= √2."""
         return None if self.row_bound is None else math.sqrt(2) * self.row_bound
 
-    @property
-    def prior_precision(self) -> float:
-        """Curvature the prior gives every direction."""
-        return self.prior_scale**-2
-
     def init(self, key: jax.Array) -> jax.Array:
         """The prior mean, (d, K). The first steps forget it; it holds no record."""
         if self.num_features is None:
             raise ValueError("SoftmaxRegression needs num_features before init: give it, or let dpmcmc.sample bind it")
         return jnp.zeros((self.num_features, self._classes()), jnp.float32)
-
-    def log_prior(self, params: jax.Array) -> jax.Array:
-        """−‖θ‖²/(2·prior_scale²)."""
-        return -0.5 * jnp.sum(jnp.square(params)) / self.prior_scale**2
 
     def log_likelihood(self, params: jax.Array, record: Any) -> jax.Array:
         """log p_y."""
