@@ -8,7 +8,7 @@ Every sampler is post-processing of one noisy gradient query::
     result.draws, result.guarantee
 """
 
-from dpmcmc import data, privacy, samplers, targets
+from dpmcmc import data, mechanisms, privacy, samplers, targets
 from dpmcmc.engine import DivergedError, sample
 from dpmcmc.planning import Plan, plan
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, Privacy, SecretKey
@@ -30,6 +30,7 @@ __all__ = [
     "Result",
     "SecretKey",
     "data",
+    "mechanisms",
     "plan",
     "privacy",
     "sample",

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import jax
+import numpy as np
 import pydantic
 import yaml
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
@@ -22,13 +24,14 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validato
 from dpmcmc import data as data_room
 from dpmcmc import schema
 from dpmcmc.data import DataSpec
+from dpmcmc.mechanisms import MECHANISMS, OPS, Hybrid, MechanismPlan
 from dpmcmc.planning import Plan, plan
 from dpmcmc.privacy import CalibrationError, FixedSize, Full, Poisson, Privacy, UnsupportedCombination
 from dpmcmc.privacy.subsampling import Sampling
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.samplers.base import missing_of
 from dpmcmc.schema import Section
-from dpmcmc.targets import TARGETS
+from dpmcmc.targets import TARGETS, bind
 
 
 class ConfigError(ValueError):
@@ -73,6 +76,14 @@ class CustomConfig(BaseModel):
 #: Sections of the registered targets and samplers, derived from their constructors.
 TARGET_SECTIONS = {name: schema.model(name, constructor) for name, constructor in TARGETS.items()}
 SAMPLER_SECTIONS = {name: schema.model(name, constructor) for name, constructor in SAMPLERS.items()}
+#: And of the one-shot mechanisms. A hybrid's section is that of its posterior draw, with the share of ε that it takes.
+MECHANISM_SECTIONS = {name: schema.model(name, constructor) for name, constructor in MECHANISMS.items()}
+MECHANISM_SECTIONS["hybrid"] = pydantic.create_model(
+    "HybridConfig",
+    __base__=schema.model("hybrid", OPS),
+    __doc__="One posterior draw at a share of epsilon, then the config's sampler from there with the rest.",
+    share=(float, Field(0.5, gt=0, lt=1, description="Share of ε that the posterior draw alone may cost.")),
+)
 
 
 class PoissonConfig(Section):
@@ -103,13 +114,21 @@ class PrivacyConfig(Section):
     adjacency: Literal["replace_one", "add_remove", "zero_out"] = Field(
         "replace_one", description="What a neighbour is: one record replaced, present or absent, or zeroed."
     )
-    release: Literal["trace"] = Field("trace", description="trace: every iterate may be published.")
+    release: Literal["trace", "last_iterate", "one_sample", "estimate"] = Field(
+        "trace",
+        description="trace: every iterate of a sampler may be published. Leave it out with a mechanism, which has a "
+        "release of its own.",
+    )
     accountant: Literal["pld", "rdp", "advanced"] = Field("pld", description="How ε is computed.")
     calibrator: Literal["numeric", "closed_form", "free"] = Field("numeric", description="How the noise is chosen.")
     clip: float = Field(1.0, gt=0, description="l2 norm each record's gradient is clipped to.")
     insecure_noise_seed: int | None = Field(
         None, description="Makes a run bit-reproducible, and takes its guarantee away."
     )
+
+
+#: What of a promise concerns samplers alone.
+_OF_SAMPLERS = ("release", "accountant", "calibrator", "clip")
 
 
 class RunConfig(Section):
@@ -145,6 +164,8 @@ def _registered_or_custom(value: Any) -> str | None:
 _choice = Discriminator(_registered_or_custom)
 _TargetSection: Any = Annotated[schema.tagged({**TARGET_SECTIONS, "custom": CustomConfig}), _choice]
 _SamplerSection: Any = Annotated[schema.tagged({**SAMPLER_SECTIONS, "custom": CustomConfig}), _choice]
+_MechanismSection: Any = Annotated[schema.tagged(MECHANISM_SECTIONS), _choice]
+_SamplingSection: Any = Annotated[PoissonConfig | FixedSizeConfig | FullConfig, Field(discriminator="scheme")]
 
 
 class Config(Section):
@@ -153,10 +174,13 @@ class Config(Section):
     name: str = Field(pattern=r"^[\w.-]+$", description="Names the run folder.")
     data: DataConfig
     target: _TargetSection
-    sampler: _SamplerSection
-    sampling: Annotated[PoissonConfig | FixedSizeConfig | FullConfig, Field(discriminator="scheme")]
+    mechanism: _MechanismSection | None = Field(
+        None, description="A one-shot mechanism, in place of sampler, sampling and run; hybrid stands beside them."
+    )
+    sampler: _SamplerSection | None = None
+    sampling: _SamplingSection | None = None
     privacy: PrivacyConfig | None = Field(description="null: plain SG-MCMC, no guarantee.")
-    run: RunConfig
+    run: RunConfig | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -169,6 +193,29 @@ class Config(Section):
             if isinstance(values.get(key), str):
                 values[key] = {"name": values[key]}
         return values
+
+    @model_validator(mode="after")
+    def _whole(self) -> Config:
+        """A sampler with its sampling and run, or a mechanism without them; a hybrid has both."""
+        name = None if self.mechanism is None else self.mechanism.name
+        for key in ("sampler", "sampling", "run"):
+            if self.one_shot and getattr(self, key) is not None:
+                raise ValueError(f"{key}: mechanism {name} takes none; leave it out")
+            if not self.one_shot and getattr(self, key) is None:
+                raise ValueError(f"{key}: this key is required")
+        if name is None:
+            return self
+        if self.privacy is None or self.privacy.epsilon is None:
+            raise ValueError("privacy: a mechanism needs epsilon and delta")
+        for key in _OF_SAMPLERS if self.one_shot else ("release",):
+            if key in self.privacy.model_fields_set:
+                raise ValueError(f"privacy.{key}: mechanism {name} settles this itself; leave it out")
+        return self
+
+    @property
+    def one_shot(self) -> bool:
+        """Whether a mechanism stands alone."""
+        return self.mechanism is not None and self.mechanism.name != "hybrid"
 
 
 def describe_data(config: Config) -> DataSpec:
@@ -186,8 +233,8 @@ def describe_data(config: Config) -> DataSpec:
     return spec
 
 
-def make_plan(config: Config, num_records: int | None = None) -> Plan:
-    """The Plan a config stands for; reads no record.
+def make_plan(config: Config, num_records: int | None = None) -> Plan | MechanismPlan:
+    """The plan a config stands for; reads no record.
 
     Args:
         config: validated.
@@ -200,6 +247,29 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan:
     spec = describe_data(config)
     n = spec.num_records if num_records is None else num_records
     assert n is not None
+    how_long = {} if config.one_shot else _run(config, n)
+    if config.privacy is not None and config.privacy.delta >= 1 / n:
+        raise ConfigError(
+            f"privacy.delta: {config.privacy.delta:g} is not below 1/N = {1 / n:.3g} for {n} records, so publishing a "
+            "random record outright would meet it; use a smaller delta."
+        )
+    target = _built("target", _target, config, spec)
+    if config.mechanism is not None:
+        return _mechanism_plan(config, spec, target, n, how_long)
+    sampler = _built("sampler", _sampler, config, spec)
+    try:
+        return plan(
+            target, num_records=n, sampler=sampler, privacy=_built("privacy", _privacy, config, spec), **how_long
+        )
+    except (UnsupportedCombination, CalibrationError):
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{_section(str(error))}: {error}.") from None
+
+
+def _run(config: Config, n: int) -> dict[str, Any]:
+    """sampling, steps, chains, burn_in, thin and curvature of a sampler's run."""
+    assert config.run is not None
     sampling = _sampling(config, n)
     if config.run.steps is not None:
         steps = config.run.steps
@@ -216,29 +286,58 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan:
             f"run.thin: {config.run.thin} keeps no draw of the {steps - burn_in} steps after burn-in; "
             "lower run.thin or run.burn_in, or take more steps."
         )
-    if config.privacy is not None and config.privacy.delta >= 1 / n:
-        raise ConfigError(
-            f"privacy.delta: {config.privacy.delta:g} is not below 1/N = {1 / n:.3g} for {n} records, so publishing a "
-            "random record outright would meet it; use a smaller delta."
-        )
-    target, sampler = _built("target", _target, config, spec), _built("sampler", _sampler, config, spec)
+    return {
+        "sampling": sampling,
+        "steps": steps,
+        "chains": config.run.chains,
+        "burn_in": burn_in,
+        "thin": config.run.thin,
+        "curvature": config.run.curvature,
+    }
+
+
+def _mechanism_plan(config: Config, spec: DataSpec, target: Any, n: int, how_long: dict[str, Any]) -> MechanismPlan:
+    """The plan of a one-shot mechanism, or of a hybrid."""
+    promise = config.privacy
+    assert config.mechanism is not None
+    assert promise is not None
+    assert promise.epsilon is not None
     try:
-        return plan(
-            target,
+        arguments = schema.arguments(config.mechanism)
+        mechanism: Any
+        if config.one_shot:
+            mechanism = MECHANISMS[config.mechanism.name](**arguments)
+        else:
+            mechanism = Hybrid(
+                share=arguments.pop("share"),
+                start=OPS(**arguments),
+                sampler=_built("sampler", _sampler, config, spec),
+                clip=promise.clip,
+                accountant=promise.accountant,
+                calibrator=promise.calibrator,
+                **how_long,
+            )
+        return mechanism.plan(
+            _with_shapes(target, spec),
             num_records=n,
-            sampler=sampler,
-            sampling=sampling,
-            steps=steps,
-            chains=config.run.chains,
-            burn_in=burn_in,
-            thin=config.run.thin,
-            privacy=_built("privacy", _privacy, config, spec),
-            curvature=config.run.curvature,
+            epsilon=promise.epsilon,
+            delta=promise.delta,
+            adjacency=promise.adjacency,
         )
-    except (UnsupportedCombination, CalibrationError):
+    except (UnsupportedCombination, CalibrationError, ConfigError):
         raise
     except ValueError as error:
-        raise ConfigError(f"{_section(str(error))}: {error}.") from None
+        named = str(error).split()[0].strip(":,")
+        path = f"mechanism.{named}" if named in type(config.mechanism).model_fields else _section(str(error))
+        raise ConfigError(f"{path}: {str(error).removeprefix(f'{named}: ')}.") from None
+
+
+def _with_shapes(target: Any, spec: DataSpec) -> Any:
+    """The target bound to the declared number of features, where it is one of those that take it."""
+    if spec.num_features is None or getattr(target, "num_features", 0) is not None:
+        return target
+    row = {"x": jax.ShapeDtypeStruct((spec.num_features,), np.float32), "y": jax.ShapeDtypeStruct((), np.float32)}
+    return bind(target, row)
 
 
 def is_secret(config: Config) -> bool:
@@ -281,6 +380,7 @@ def _section(message: str) -> str:
 
 def _sampling(config: Config, n: int) -> Sampling:
     chosen = config.sampling
+    assert chosen is not None
     if isinstance(chosen, FullConfig):
         return Full()
     if chosen.batch_size > n:
@@ -314,6 +414,7 @@ def _target(config: Config, spec: DataSpec) -> Any:
 
 def _sampler(config: Config, spec: DataSpec) -> Any:
     chosen = config.sampler
+    assert chosen is not None
     if not isinstance(chosen, CustomConfig):
         return SAMPLERS[chosen.name](**schema.arguments(chosen))
     sampler = _custom("sampler", chosen)
@@ -359,6 +460,13 @@ def _value(value: Any) -> Any:
 def dump(config: Config, folder: Path) -> str:
     """The resolved config as YAML, every default written out; a data path is written relative to ``folder``."""
     values = config.model_dump(mode="json")
+    if config.mechanism is None:
+        del values["mechanism"]
+    else:
+        for key in _OF_SAMPLERS if config.one_shot else ("release",):
+            del values["privacy"][key]
+    if config.one_shot:
+        values = {key: value for key, value in values.items() if key not in ("sampler", "sampling", "run")}
     if config.data.path is not None:
         values["data"]["path"] = os.path.relpath(config.data.path, folder)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel
 
 from dpmcmc.config import (
+    MECHANISM_SECTIONS,
     SAMPLER_SECTIONS,
     TARGET_SECTIONS,
     Config,
@@ -134,11 +135,16 @@ _MODELS: dict[str, type[BaseModel]] = {
     **TARGET_SECTIONS,
     **SAMPLER_SECTIONS,
     **SCHEDULE_SECTIONS,
+    **MECHANISM_SECTIONS,
     "custom": CustomConfig,
     "poisson": PoissonConfig,
     "fixed_size": FixedSizeConfig,
     "full": FullConfig,
 }
+
+
+#: Keys whose section is one of several.
+_CHOICES = ("target", "sampler", "sampling", "mechanism")
 
 
 def _sentence(error: pydantic.ValidationError, values: dict) -> str:
@@ -166,6 +172,10 @@ def _plain(error: Any, values: dict) -> tuple[list[str], str, Any]:
     path = _yaml_path(error["loc"], values)
     kind, message = error["type"], re.sub(r"^(Value error|Assertion failed), ", "", error["msg"])
     message = message[0].lower() + message[1:]
+    # What the whole config is refused for names its key first.
+    named = re.match(r"([\w.]+): ", message)
+    if not path and named:
+        return named.group(1).split("."), message[named.end() :], _NOTHING
     if kind == "extra_forbidden":
         known = _known_keys(error["loc"])
         return path, "unknown key" + (f"; known keys: {', '.join(known)}" if known else ""), _NOTHING
@@ -182,6 +192,8 @@ def _plain(error: Any, values: dict) -> tuple[list[str], str, Any]:
         section = values.get(path[0]) if path else None
         given = section.get(field, _NOTHING) if isinstance(section, dict) else section
         registered = {"target": ", ".join(TARGETS), "sampler": ", ".join(SAMPLERS)}
+        if path[:1] == ["mechanism"]:
+            return [*path, field], f"must be one of {', '.join(MECHANISM_SECTIONS)}", given
         names = (
             f"{registered[path[0]]} or your own module:attribute"
             if path[0] in registered
@@ -197,7 +209,7 @@ def _yaml_path(loc: tuple, values: dict) -> list[str]:
     place: Any = values
     for before, part in zip(("", *loc), loc, strict=False):
         # A union's alternatives stand in pydantic's location by their tag, or by their type.
-        tag = part in _MODELS and (before in ("target", "sampler", "sampling") or str(before).startswith("tagged-"))
+        tag = part in _MODELS and (before in _CHOICES or str(before).startswith("tagged-"))
         kind = str(part).startswith(("constrained-", "literal[", "tagged-union[", "list[")) or (
             part in ("float", "int", "str", "bool") and not (isinstance(place, dict) and part in place)
         )

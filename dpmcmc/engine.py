@@ -1,9 +1,11 @@
-"""Runs a Plan: a chunked ``lax.scan`` over steps, ``vmap`` over chains.
+"""Runs plans: a chunked ``lax.scan`` over steps, ``vmap`` over cells, a cell being one chain of one plan.
 
-A chunk is one device call of a fixed number of steps, compiled once per plan shape: noise, keys and records are
-its arguments, so another seed compiles nothing, nor does another ε that leaves the batch's room as it is. Between
-chunks the host keeps the thinned draws, moves the progress bar and stops a chain that has diverged. Padding steps
-at the end of the last chunk leave the state as it is and are not released.
+A chunk is one device call of a fixed number of steps for a block of cells, compiled once per :class:`Program`: noise,
+keys and records are its arguments, so another seed compiles nothing, nor does another ε that leaves the batch's room
+as it is. Between chunks the host keeps the thinned draws, moves the progress bar and gives up a cell that has diverged.
+Padding steps at the end of the last chunk leave the state as it is and are not released.
+
+``sample`` runs one plan with its numbers compiled in; ``sweep.py`` runs many that differ in numbers as one program.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +25,20 @@ import numpy as np
 from dpmcmc import targets
 from dpmcmc.planning import Plan
 from dpmcmc.privacy import Guarantee
-from dpmcmc.privacy.query import GradientQuery
+from dpmcmc.privacy.query import LINEAR_ROWS, MICROBATCH, GradientQuery
 from dpmcmc.privacy.randomness import SecretKey, Streams, streams_of
 from dpmcmc.privacy.second_moment import SecondMoment
 from dpmcmc.result import Result
+from dpmcmc.template import Template, template
 
 #: Most steps in one device call; fewer where the draws of a chunk would not fit ``_CHUNK_BYTES``.
 _CHUNK_STEPS = 256
 _CHUNK_BYTES = 32 << 20
+#: What the cells of a block may work on at a time: a CPU is fastest within its cache, an accelerator when it is full.
+_CACHE_BYTES = 1 << 20
+_DEVICE_BYTES = 512 << 20
+#: Even beyond the cache, so many cells share what they have in common: up to twice as fast as one by one.
+_CELLS_ON_CPU = 4
 
 Progress = Callable[[int, int], None]
 
@@ -71,85 +80,224 @@ def sample(
         ValueError: wrong N or shapes, or rows that are not finite (before anything is computed from them).
         DivergedError: a chain left the range of floats.
     """
-    records = _check_records(plan, data)
+    records = check_records(plan, data)
     streams, secret = streams_of(key)
-    shapes = targets.record_shapes(records)
-    target = targets.bind(plan.target, shapes)
+    target = targets.bind(plan.target, targets.record_shapes(records))
+    program = Program.of(plan, template(target), template(plan.sampler))
+    run = Run(plan, target, streams, secret)
+    report = None if progress is None else lambda done: progress(done, plan.steps)
+    (outcome,) = run_together(program, [run], records, report)
+    if isinstance(outcome, DivergedError):
+        raise outcome
+    if out is not None:
+        outcome.save(out)
+    return outcome
+
+
+class Run(NamedTuple):
+    """A plan about to run.
+
+    Attributes:
+        plan: what to run.
+        target: its target, bound to the records' shapes.
+        streams: its keys.
+        secret: whether they are, so that it carries its guarantee.
+        numbers: what its program leaves open, by role (``target``, ``sampler``, ``query``) and name.
+    """
+
+    plan: Plan
+    target: Any
+    streams: Streams
+    secret: bool
+    numbers: dict[str, dict[str, np.float32]] = {}  # noqa: RUF012  # never changed
+
+
+class Cells(NamedTuple):
+    """What the device is told about one chain of one plan, or, with a leading axis, about several."""
+
+    numbers: dict[str, dict[str, jax.Array]]
+    streams: Streams
+    chain: jax.Array
+    steps: jax.Array
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is compiled for a cell. Runs with equal programs share one, whatever their noise, keys and open numbers.
+
+    Attributes:
+        target, sampler: with the numbers taken out that runs may differ in.
+        sampling, num_records, batch_size, slots: which records a step reads, and into how many places.
+        clip: C, None without privacy, or traced where runs may differ in it.
+        bits: grid exponents of the gradient's sum and the second moment's.
+        second: what is released beside the gradient.
+    """
+
+    target: Template
+    sampler: Template
+    sampling: Any
+    num_records: int
+    batch_size: float
+    slots: int
+    clip: float | Literal["traced"] | None
+    bits: tuple[int, int]
+    second: SecondMoment | None
+
+    @classmethod
+    def of(cls, plan: Plan, target: Template, sampler: Template, trace_clip: bool = False) -> Program:
+        """The program of a plan."""
+        clip: Any = None if plan.privacy is None else "traced" if trace_clip else plan.privacy.clip
+        bits = (plan.bits, plan.second_bits)
+        size = (plan.num_records, plan.batch_size, plan.slots)
+        return cls(target, sampler, plan.sampling, *size, clip, bits, plan.second)
+
+    def start(self, cell: Cells) -> Any:
+        """A cell's first state; depends on its keys alone."""
+        key, dynamics = jax.random.split(cell.streams.at(cell.chain, 0).init)
+        position = self.target.fill(cell.numbers.get("target", {})).init(key)
+        return self.sampler.fill(cell.numbers.get("sampler", {})).init(dynamics, position)
+
+    def step(self, cell: Cells, state: Any, t: jax.Array, noise_std: jax.Array, records: Any) -> tuple[Any, Any]:
+        """(state after step t, info); the state as it was where the cell has done all its steps."""
+        sampler = self.sampler.fill(cell.numbers.get("sampler", {}))
+        query = GradientQuery(
+            self.target.fill(cell.numbers.get("target", {})),
+            self.num_records,
+            self.batch_size,
+            cell.numbers["query"]["clip"] if self.clip == "traced" else self.clip,
+            self.sampling.selector(self.num_records, self.slots),
+            self.bits[0],
+            second=self.second,
+            second_bits=self.bits[1],
+            metric=getattr(sampler, "metric", None),
+        )
+        keys = cell.streams.at(cell.chain, t)
+        gradient = query(state.position, records, keys.batch, keys.noise, noise_std)
+        following, info = sampler.step(keys.dynamics, state, gradient, t)
+        return jax.tree.map(lambda new, old: jnp.where(t < cell.steps, new, old), following, state), info
+
+
+def run_together(
+    program: Program, runs: Sequence[Run], records: Any, report: Callable[[int], None] | None = None
+) -> list[Result | DivergedError]:
+    """Run plans of one program, as many chains at a time as is fastest.
+
+    Args:
+        program: of every run, with at least the slots of each.
+        runs: what to run.
+        records: from :func:`check_records`.
+        report: called with the steps done, summed over runs.
+
+    Returns:
+        Per run its Result, whose wall time is its share by steps, or a DivergedError.
+    """
     started = time.perf_counter()
-    states = _initial_states(plan, target, streams)
-    width = _chunk_steps(plan, states)
-    kept_in_chunk = width // plan.thin + 1
-    run_chunk = _compile(
-        target,
-        plan.sampler,
-        plan.sampling,
-        plan.num_records,
-        None if plan.privacy is None else plan.privacy.clip,
-        plan.slots,
-        (plan.bits, plan.second_bits),
-        plan.second,
-        plan.batch_size,
-        plan.chains,
-        width,
-    )
-    noise_std = np.pad(plan.noise_std, (0, -len(plan.noise_std) % width), mode="edge")
-    zero = jnp.zeros(kept_in_chunk, jnp.int32)
-    arguments = (states, jnp.int32(0), jnp.int32(plan.steps), streams, noise_std[:width], records, zero)
-    compiled = run_chunk.lower(*arguments).compile()
+    # Chains that end together side by side, so that none waits for another.
+    owners = sorted((i for i, run in enumerate(runs) for _ in range(run.plan.chains)), key=lambda i: runs[i].plan.steps)
+    cells = _cells(runs, owners)
+    shapes = jax.eval_shape(jax.vmap(program.start), cells).position
+    size = _cells_at_once(program, shapes, records)
+    width = _chunk_steps(runs[owners[-1]].plan.steps, _bytes(shapes) * size // len(owners))
+    room = width // min(run.plan.thin for run in runs) + 1
+    initial, chunk = _compile(program, width)
+    traces = [_Trace(runs[i].plan) for i in owners]
+    block = _block(cells, 0, size)
+    states = _initial_states(initial, block)
+    arguments = (states, block, np.int32(0), *_schedules(traces[:size], size, 0, width, room), records)
+    compiled = chunk.lower(*arguments).compile()
     compile_seconds = time.perf_counter() - started
     started = time.perf_counter()
-    draws, infos, norm = [], [], 0.0
-    for first in range(0, plan.steps, width):
-        kept = _kept_steps(plan, first, width)
-        indices = np.zeros(kept_in_chunk, np.int32)
-        indices[: len(kept)] = kept - first
-        states, positions, info, finite, norms = compiled(
-            states,
-            jnp.int32(first),
-            jnp.int32(plan.steps),
-            streams,
-            jnp.asarray(noise_std[first : first + width]),
-            records,
-            jnp.asarray(indices),
-        )
-        if not bool(finite):
-            raise DivergedError(min(first + width, plan.steps), norm, plan.guarantee if secret else None)
-        norm = float(norms)
-        if len(kept):
-            draws.append(_head(positions, len(kept)))
-            infos.append(_head(info, len(kept)))
-        if progress is not None:
-            progress(min(first + width, plan.steps), plan.steps)
-    run_seconds = time.perf_counter() - started
-    positions = _chains_first(draws)
-    result = Result(
-        plan=plan,
-        draws=_constrained(target, positions),
-        positions=positions,
-        info=_chains_first(infos),
-        guarantee=plan.guarantee if secret else None,
-        wall_seconds={"compile": compile_seconds, "run": run_seconds},
+    done = 0.0
+    failed: set[int] = set()
+    for start in range(0, len(owners), size):
+        members, rows = owners[start : start + size], traces[start : start + size]
+        if failed.issuperset(members):
+            continue
+        if start:
+            block = _block(cells, start, size)
+            states = _initial_states(initial, block)
+        for first in range(0, rows[-1].plan.steps, width):
+            schedules = _schedules(rows, size, first, width, room)
+            states, *output = compiled(states, block, np.int32(first), *schedules, records)
+            _hand_out(rows, first, width, *output)
+            done += sum(min(width, max(row.plan.steps - first, 0)) / row.plan.chains for row in rows)
+            if report is not None:
+                report(round(done))
+            failed |= {i for i, row in zip(members, rows, strict=True) if row.failure is not None}
+            if failed.issuperset(members):
+                break
+    seconds = {"compile": compile_seconds, "run": time.perf_counter() - started}
+    return _outcomes(
+        runs, [[t for t, i in zip(traces, owners, strict=True) if i == j] for j in range(len(runs))], seconds
     )
-    if out is not None:
-        result.save(out)
-    return result
 
 
-def _initial_states(plan: Plan, target: Any, streams: Streams) -> Any:
-    """One state per chain, leading axis chains; depends on keys alone."""
+class _Trace:
+    """What is kept of one chain.
 
-    def one(chain: jax.Array) -> Any:
-        start, dynamics = jax.random.split(streams.at(chain, 0).init)
-        return plan.sampler.init(dynamics, target.init(start))
+    Attributes:
+        plan: what it runs.
+        pieces: kept (positions, info) of each chunk, leaves (draws, ...).
+        norm: of the last position seen.
+        failure: (step it was found to have diverged by, last finite norm), or None.
+    """
 
-    return jax.jit(jax.vmap(one))(jnp.arange(plan.chains))
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.pieces: list[Any] = []
+        self.norm = 0.0
+        self.failure: tuple[int, float] | None = None
+
+    def joined(self) -> Any:
+        """(positions, info), leaves (draws, ...)."""
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *self.pieces)
 
 
-def _chunk_steps(plan: Plan, states: Any) -> int:
+def _cells(runs: Sequence[Run], owners: Sequence[int]) -> Cells:
+    """One cell per entry of ``owners``, the runs that they are chains of."""
+    chain = np.zeros(len(owners), np.int32)
+    for i, run in enumerate(runs):
+        chain[np.array(owners) == i] = np.arange(run.plan.chains)
+    at = np.array(owners)
+    numbers = jax.tree.map(lambda *values: np.array(values)[at], *(run.numbers for run in runs))
+    streams = jax.tree.map(lambda *keys: jnp.stack(keys)[at], *(run.streams for run in runs))
+    steps = jnp.array([runs[i].plan.steps for i in owners], jnp.int32)
+    return Cells(numbers, streams, jnp.asarray(chain), steps)
+
+
+def _block(cells: Cells, start: int, size: int) -> Cells:
+    """Cells [start, start + size); beyond the last one, copies of it that take no step."""
+    count = len(cells.steps)
+    at = np.arange(start, start + size)
+    block = jax.tree.map(lambda leaf: leaf[np.minimum(at, count - 1)], cells)
+    return block._replace(steps=jnp.where(at < count, block.steps, 0))
+
+
+def _cells_at_once(program: Program, positions: Any, records: Any) -> int:
+    """Cells in a block, all blocks alike; ``positions`` are the shapes of every cell's."""
+    count = jax.tree.leaves(positions)[0].shape[0]
+    rows = min(program.slots, LINEAR_ROWS) * _bytes(records) // program.num_records
+    each = max(rows, MICROBATCH * _bytes(positions) // count, 1)
+    if jax.default_backend() == "cpu":
+        most = max(_CACHE_BYTES // each, min(_CELLS_ON_CPU, _DEVICE_BYTES // each), 1)
+    else:
+        most = max(_DEVICE_BYTES // each, 1)
+    return math.ceil(count / math.ceil(count / most))
+
+
+def _bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _initial_states(initial: Any, block: Cells) -> Any:
+    """One state per cell, on the device."""
+    return initial(block)
+
+
+def _chunk_steps(steps: int, step_bytes: int) -> int:
     """Steps per device call, as even as possible."""
-    step_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(states.position))
-    most = max(1, min(_CHUNK_STEPS, _CHUNK_BYTES // max(step_bytes, 1), plan.steps))
-    return math.ceil(plan.steps / math.ceil(plan.steps / most))
+    most = max(1, min(_CHUNK_STEPS, _CHUNK_BYTES // max(step_bytes, 1), steps))
+    return math.ceil(steps / math.ceil(steps / most))
 
 
 def _kept_steps(plan: Plan, first: int, width: int) -> np.ndarray:
@@ -159,86 +307,92 @@ def _kept_steps(plan: Plan, first: int, width: int) -> np.ndarray:
     return steps[(since > 0) & (since % plan.thin == 0)]
 
 
-def _compile(*static: Any) -> Any:
-    """The jitted chunk, shared by plans that differ in noise, keys or records only."""
+def _schedules(rows: list[_Trace], size: int, first: int, width: int, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """(noise of every cell and step, (size, width); offsets of the steps to keep, (size, room))."""
+    noise, kept = np.zeros((size, width), np.float32), np.zeros((size, room), np.int32)
+    for at, row in enumerate(rows):
+        own = row.plan.noise_std
+        # A chain that has done its steps does not move, whatever the noise.
+        noise[at] = own[np.minimum(np.arange(first, first + width), len(own) - 1)]
+        keep = _kept_steps(row.plan, first, width)
+        kept[at, : len(keep)] = keep - first
+    return noise, kept
+
+
+def _hand_out(rows: list[_Trace], first: int, width: int, output: Any, finite: Any, norms: Any) -> None:
+    """Give every chain what it keeps of a chunk."""
+    counts = [len(_kept_steps(row.plan, first, width)) for row in rows]
+    host = jax.tree.map(np.asarray, output) if any(counts) else None
+    for at, (row, count, good, norm) in enumerate(
+        zip(rows, counts, np.asarray(finite), np.asarray(norms), strict=False)
+    ):
+        if count:
+            # A copy, so that the rest of the chunk can go.
+            row.pieces.append(jax.tree.map(lambda leaf, at=at, count=count: leaf[:count, at].copy(), host))
+        if not good and row.failure is None:
+            row.failure = min(first + width, row.plan.steps), row.norm
+        row.norm = float(norm)
+
+
+def _outcomes(
+    runs: Sequence[Run], traces: list[list[_Trace]], seconds: dict[str, float]
+) -> list[Result | DivergedError]:
+    total = sum(run.plan.steps * run.plan.chains for run in runs)
+    constrain: dict[int, Any] = {}
+    outcomes: list[Result | DivergedError] = []
+    for run, chains in zip(runs, traces, strict=True):
+        plan, target = run.plan, run.target
+        guarantee = plan.guarantee if run.secret else None
+        failures = [trace.failure for trace in chains if trace.failure is not None]
+        if failures:
+            outcomes.append(DivergedError(*min(failures), guarantee))
+            continue
+        positions, info = jax.tree.map(lambda *leaves: np.stack(leaves), *(trace.joined() for trace in chains))
+        draws = positions
+        if hasattr(target, "constrain"):
+            # Draws in the model's own coordinates; repeats of a target share what is compiled for it.
+            call = constrain.setdefault(id(target), jax.jit(jax.vmap(jax.vmap(target.constrain))))
+            draws = jax.tree.map(np.asarray, call(positions))
+        share = {name: value * plan.steps * plan.chains / total for name, value in seconds.items()}
+        outcomes.append(Result(plan, draws, positions, info, guarantee, share))
+    return outcomes
+
+
+def _compile(program: Program, width: int) -> Any:
+    """(jitted start of cells, jitted chunk), shared by runs of equal programs."""
     try:
-        return _compile_cached(*static)
+        return _compile_cached(program, width)
     except TypeError:  # a user's target or sampler without a hash
-        return _compile_cached.__wrapped__(*static)
+        return _compile_cached.__wrapped__(program, width)
 
 
 @functools.lru_cache(maxsize=32)
-def _compile_cached(
-    target: Any,
-    sampler: Any,
-    sampling: Any,
-    num_records: int,
-    clip: float | None,
-    slots: int,
-    bits: tuple[int, int],
-    second: SecondMoment | None,
-    batch_size: float,
-    chains: int,
-    width: int,
-) -> Any:
-    query = GradientQuery(
-        target,
-        num_records,
-        batch_size,
-        clip,
-        sampling.selector(num_records, slots),
-        bits[0],
-        second=second,
-        second_bits=bits[1],
-        metric=getattr(sampler, "metric", None),
-    )
-    chain_ids = jnp.arange(chains)
+def _compile_cached(program: Program, width: int) -> Any:
+    every_cell = jax.vmap(program.step, in_axes=(0, 0, None, 0, None))
 
-    def step(state: Any, chain: jax.Array, t: jax.Array, noise_std: jax.Array, streams: Streams, records: Any):  # type: ignore[no-untyped-def]
-        keys = streams.at(chain, t)
-        gradient = query(state.position, records, keys.batch, keys.noise, noise_std)
-        return sampler.step(keys.dynamics, state, gradient, t)
-
-    every_chain = jax.vmap(step, in_axes=(0, 0, None, None, None, None))
-
-    def chunk(states, first, steps, streams, noise_std, records, kept):  # type: ignore[no-untyped-def]
+    def chunk(states, cells, first, noise_std, kept, records):  # type: ignore[no-untyped-def]
         def body(states, inputs):  # type: ignore[no-untyped-def]
-            offset, s = inputs
-            t = first + offset
-            following, info = every_chain(states, chain_ids, t, s, streams, records)
-            states = jax.tree.map(lambda new, old: jnp.where(t < steps, new, old), following, states)
+            t, s = inputs
+            states, info = every_cell(cells, states, t, s, records)
             return states, (states.position, info)
 
-        offsets = jnp.arange(width, dtype=jnp.int32)
-        states, (positions, info) = jax.lax.scan(body, states, (offsets, noise_std))
-        leaves = jax.tree.leaves(states.position)
-        finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
-        norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in leaves))
-        take = functools.partial(jax.tree.map, lambda leaf: leaf[kept])
-        return states, take(positions), take(info), finite, norm
+        steps = first + jnp.arange(width, dtype=jnp.int32)
+        states, output = jax.lax.scan(body, states, (steps, noise_std.T))
+        leaves = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(states.position)]
+        finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf), axis=1) for leaf in leaves]), axis=0)
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf), axis=1) for leaf in leaves))
+        at = jnp.arange(kept.shape[0])
+        return states, jax.tree.map(lambda leaf: leaf[kept.T, at], output), finite, norm
 
-    return jax.jit(chunk, donate_argnums=(0,))
-
-
-def _head(tree: Any, count: int) -> Any:
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[:count], tree)
+    return jax.jit(jax.vmap(program.start)), jax.jit(chunk, donate_argnums=(0,))
 
 
-def _chains_first(pieces: list[Any]) -> Any:
-    """Concatenate (draws, chains, ...) pieces into (chains, draws, ...)."""
-    return jax.tree.map(lambda *leaves: np.swapaxes(np.concatenate(leaves), 0, 1), *pieces)
+def check_records(plan: Plan, data: Any) -> Any:
+    """Device arrays of the right length, finite, float32 or int32, and of the values the target is for.
 
-
-def _constrained(target: Any, positions: Any) -> Any:
-    """Draws in the model's own coordinates, where the target samples in others (``constrain``)."""
-    constrain = getattr(target, "constrain", None)
-    if constrain is None:
-        return positions
-    return jax.tree.map(np.asarray, jax.jit(jax.vmap(jax.vmap(constrain)))(positions))
-
-
-def _check_records(plan: Plan, data: Any) -> Any:
-    """Device arrays of the right length, finite, float32 or int32, and of the values the target is for."""
+    Raises:
+        ValueError: they are not.
+    """
     leaves = jax.tree_util.tree_leaves_with_path(data)
     if not leaves:
         raise ValueError("data has no arrays; pass a pytree such as {'x': (N, d), 'y': (N,)}")

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from dpmcmc import plan_text
-from dpmcmc.privacy import CalibrationError, Full, Guarantee, calibrate
+from dpmcmc.privacy import CalibrationError, Full, Guarantee, UnsupportedCombination, calibrate
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.charging import charged_guarantee
@@ -186,6 +186,7 @@ def plan(
     thin: int = 1,
     privacy: Privacy | None = None,
     curvature: float | None = None,
+    after: Guarantee | None = None,
 ) -> Plan:
     """Decide noise and guarantee for a run, without data.
 
@@ -201,6 +202,8 @@ def plan(
         privacy: a :class:`Privacy`, or None for plain SG-MCMC.
         curvature: public bound on the largest curvature of the MEAN loss, prior included, if one is known; a step
             beyond its stability limit is refused.
+        after: guarantee of private starting points that ``sample`` will be given; the plan's guarantee, and the ε that
+            ``privacy`` asks for, are those of both together.
 
     Returns:
         Plan.
@@ -213,6 +216,11 @@ def plan(
     sampling = Full() if sampling is None else sampling
     _check_counts(num_records, steps, chains, burn_in, thin)
     sampling.validate(num_records)
+    if privacy is not None and privacy.release != "trace":
+        raise UnsupportedCombination(
+            f"release {privacy.release!r} is not that of a sampler's run, whose float32 steps contract only up to "
+            "rounding: use release trace, or mechanism certified_ops for a last iterate and ops for one draw."
+        )
     if privacy is not None and privacy.delta >= 1 / num_records:
         raise ValueError(
             f"delta {privacy.delta:g} is not below 1/num_records = {1 / num_records:.3g}: publishing one random record "
@@ -243,6 +251,8 @@ def plan(
         "curvature": curvature,
         "second": second,
     }
+    if after is not None and (privacy is None or after.adjacency != privacy.adjacency):
+        raise UnsupportedCombination("a private start needs a private run after it, under the same adjacency.")
     if privacy is None:
         if getattr(bound, "unresolved", False):
             raise ValueError("step_size auto and friction matched are solved from a privacy target; give numbers here")
@@ -272,18 +282,18 @@ def plan(
                 f"step_size auto needs a sampler with with_noise(noise_std), and {type(bound).__name__} has none: "
                 "give a number, or write it"
             )
-        alone = _calibrated(privacy, steps, sampling, num_records, chains, np.zeros(steps), multiples(second))
+        alone = _calibrated(privacy, steps, sampling, num_records, chains, np.zeros(steps), multiples(second), after)
         bound = bound.with_noise(alone / unit * (1 + 1e-9))
         if asked(bound.queries) != second:
             raise ValueError(f"{type(bound).__name__}.with_noise changes what the sampler asks for; it may not")
     check_fit(target, bound)
     own = _own_noise(bound, steps)
-    required = _calibrated(privacy, steps, sampling, num_records, chains, own * unit, multiples(second))
+    required = _calibrated(privacy, steps, sampling, num_records, chains, own * unit, multiples(second), after)
     # Rounding noise up to float32 can regroup a long schedule and cost a little more ε than was calibrated.
     for _ in range(6):
         noise_std = _round_up(np.maximum(own, required / unit))
         noise_multipliers, guarantee, slots = _charged(
-            privacy, noise_std, unit, sampling, num_records, chains, multiples(second)
+            privacy, noise_std, unit, sampling, num_records, chains, multiples(second), after
         )
         if privacy.epsilon is None or guarantee.epsilon <= privacy.epsilon:
             break
@@ -375,6 +385,7 @@ def _charged(
     num_records: int,
     chains: int,
     multiples: tuple[float, ...],
+    after: Guarantee | None,
 ) -> tuple[np.ndarray, Guarantee, int]:
     """(nominal noise multipliers, guarantee, batch slots) of a noise array."""
     if not np.all(noise_std > 0):
@@ -395,6 +406,7 @@ def _charged(
         release=privacy.release,
         epsilon=privacy.epsilon,
         multiples=multiples,
+        after=after,
     )
     return noise_multipliers, guarantee, slots
 
@@ -407,6 +419,7 @@ def _calibrated(
     chains: int,
     floor: np.ndarray,
     multiples: tuple[float, ...],
+    after: Guarantee | None,
 ) -> float:
     if privacy.calibrator == "free":
         return 0.0
@@ -424,6 +437,7 @@ def _calibrated(
         calibrator=privacy.calibrator,
         floor=floor,
         multiples=multiples,
+        beside=() if after is None else after.events,
     )
 
 

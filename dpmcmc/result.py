@@ -67,8 +67,26 @@ class Result:
 
 
 def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] | None = None) -> dict:
-    """What a reader needs to defend, recompute or compose the guarantee."""
+    """What a reader needs to defend, recompute or compose the guarantee of a run."""
     z = plan.noise_multipliers
+    return guarantee_json(guarantee) | {
+        "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
+        "multiples": list(multiples(plan.second)),
+        "steps": plan.steps,
+        "chains": plan.chains,
+        "sampling": {
+            "scheme": plan.sampling.scheme,
+            "batch_size": plan.batch_size,
+            "rate": plan.sampling.rate(plan.num_records),
+        },
+        "num_records": plan.num_records,
+        "free_fraction": None if plan.privacy is None else plan.free_fraction,
+        "data": data,
+    }
+
+
+def guarantee_json(guarantee: Guarantee | None) -> dict[str, Any]:
+    """A guarantee, or the sentence that there is none, with versions and the other accountants' ε."""
     body: dict[str, Any] = (
         {
             "epsilon": None,
@@ -82,23 +100,11 @@ def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] |
         if guarantee is None
         else guarantee.to_json()
     )
-    body |= {
+    none = {"advanced": None, "rdp": None, "pld": None}
+    return body | {
         "versions": versions(),
-        "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
-        "multiples": list(multiples(plan.second)),
-        "steps": plan.steps,
-        "chains": plan.chains,
-        "sampling": {
-            "scheme": plan.sampling.scheme,
-            "batch_size": plan.batch_size,
-            "rate": plan.sampling.rate(plan.num_records),
-        },
-        "num_records": plan.num_records,
-        "free_fraction": None if plan.privacy is None else plan.free_fraction,
-        "cross_check": {"advanced": None, "rdp": None, "pld": None} if guarantee is None else guarantee.cross_check(),
-        "data": data,
+        "cross_check": none if guarantee is None else guarantee.cross_check(),
     }
-    return body
 
 
 def versions() -> dict[str, str]:
@@ -132,9 +138,14 @@ def write_atomically(path: Path, write: Any) -> None:
 
 
 def write_draws(path: Path, draws: Any, info: Any, guarantee: Guarantee | None) -> None:
-    """netCDF in ArviZ's schema; ε, δ and adjacency are attributes of the file's groups."""
-    stats = info._asdict() if hasattr(info, "_asdict") else info
-    tree = xarray.DataTree.from_dict({"posterior": to_dataset(draws), "sample_stats": to_dataset(stats)})
+    """netCDF in ArviZ's schema; ε, δ and adjacency are attributes of the file's groups.
+
+    ``info`` is None where a release has no steps to tell of.
+    """
+    groups = {"posterior": to_dataset(draws)}
+    if info is not None:
+        groups["sample_stats"] = to_dataset(info._asdict() if hasattr(info, "_asdict") else info)
+    tree = xarray.DataTree.from_dict(groups)
     for group in tree.children.values():
         group.attrs["guarantee"] = "none" if guarantee is None else str(guarantee)
     # Encoded in memory first: HDF5 does not survive a disk that fills up under it.

@@ -30,9 +30,10 @@ from dpmcmc.config import Config
 from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import convergence, predictive, reference
 from dpmcmc.engine import DivergedError, sample
+from dpmcmc.mechanisms import MechanismPlan, Release, release
 from dpmcmc.planning import Plan, check_fit
 from dpmcmc.privacy import round_up
-from dpmcmc.result import Result, privacy_json, write_draws, write_json
+from dpmcmc.result import Result, guarantee_json, privacy_json, write_draws, write_json
 from dpmcmc.targets import TargetError, bind, check, record_shapes
 
 
@@ -70,7 +71,8 @@ def main(argv: list[str] | None = None) -> None:
     try:
         check(plan.target, data.train)
         predictive.check(run.target, data.train)
-        check_fit(run.target, plan.sampler)
+        if run.trace is not None:
+            check_fit(run.target, run.trace.sampler)
     except TargetError as error:
         raise CommandError(f"target: {error}.") from None
     except ValueError as error:
@@ -106,10 +108,15 @@ class Run:
     """One run of one config: its plan, its data and its folders."""
 
     config: Config
-    plan: Plan
+    plan: Plan | MechanismPlan
     data: DataSet
     folder: Path
     confidential: Path
+
+    @property
+    def trace(self) -> Plan | None:
+        """Plan of the sampler whose iterates may be published; None for a one-shot mechanism."""
+        return self.plan.run if isinstance(self.plan, MechanismPlan) else self.plan
 
     @property
     def secret(self) -> bool:
@@ -160,14 +167,22 @@ class Run:
                 "sha256": self.data.sha256 or None,
             }
             guarantee = self.plan.guarantee if self.secret else None
-            write_json(self.folder / "privacy.json", privacy_json(self.plan, guarantee, facts))
+            if self.trace is None:
+                body = guarantee_json(guarantee) | {"num_records": self.plan.num_records, "data": facts}
+            else:
+                body = privacy_json(self.trace, guarantee, facts)
+            write_json(self.folder / "privacy.json", body)
         except OSError as error:
             raise CommandError(
                 f"--out: {error.filename or self.folder} cannot be written ({error.strerror})."
             ) from None
 
-    def sample(self, console: Console) -> Result:
-        """Run the plan with a progress bar kept outside the compiled code."""
+    def sample(self, console: Console) -> Result | Release:
+        """Run the plan, a sampler's with a progress bar kept outside the compiled code."""
+        if isinstance(self.plan, MechanismPlan):
+            seed = self.config.privacy.insecure_noise_seed if self.config.privacy else None
+            with console.status("drawing"):
+                return release(self.plan, self.data.train, key=seed)
         columns = (
             TextColumn("sampling    "),
             BarColumn(),
@@ -185,12 +200,15 @@ class Run:
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
 
-    def save(self, result: Result, calibrate_seconds: float, console: Console) -> None:
+    def save(self, result: Result | Release, calibrate_seconds: float, console: Console) -> None:
         """Write draws, metrics and figures, then what is confidential, and print what is released."""
-        write_draws(self.folder / "draws.nc", result.draws, result.info, result.guarantee)
-        released = self.released_facts() | convergence.summary(result.draws)
+        info = result.info if isinstance(result, Result) else None
+        write_draws(self.folder / "draws.nc", result.draws, info, result.guarantee)
+        released = self.released_facts()
+        if self.trace is not None:
+            released |= convergence.summary(result.draws)
         released["wall_seconds"] = {**result.wall_seconds, "calibrate": calibrate_seconds}
-        released["steps_per_second"] = result.steps_per_second
+        released["steps_per_second"] = result.steps_per_second if isinstance(result, Result) else None
         self._draw_chains(result)
         flat = result.flat_draws()
         test = self.data.test if self.data.test_is_public else None
@@ -216,22 +234,25 @@ class Run:
             self._draw_predictions(result, shown, test["y"])
         self._print_result(result, released, console)
 
-    def _title(self, result: Result) -> str:
+    def _title(self, result: Result | Release) -> str:
         if result.guarantee is None:
             return f"{self.config.name}: no guarantee"
         guarantee = result.guarantee
         return f"{self.config.name}: ε = {round_up(guarantee.epsilon, 3)}, δ = {guarantee.delta:.3g}"
 
-    def _draw_chains(self, result: Result) -> None:
+    def _draw_chains(self, result: Result | Release) -> None:
         from dpmcmc import plots
 
-        figures, title, plan = self.folder / "figures", self._title(result), self.plan
-        plots.traces(figures / "traces.png", result.draws, plan.burn_in, plan.thin, title, self.note)
-        plots.temperature(figures / "temperature.png", plan.temperatures, plan.noise_multipliers, title, self.note)
+        figures, title, plan = self.folder / "figures", self._title(result), self.trace
+        if plan is not None:
+            plots.traces(figures / "traces.png", result.draws, plan.burn_in, plan.thin, title, self.note)
+            plots.temperature(figures / "temperature.png", plan.temperatures, plan.noise_multipliers, title, self.note)
         if result.guarantee is not None and np.isfinite(result.guarantee.epsilon):
             plots.epsilon_delta(figures / "epsilon_delta.png", result.guarantee, title, self.note)
 
-    def _draw_predictions(self, result: Result, shown: dict[str, predictive.Prediction], y: np.ndarray) -> None:
+    def _draw_predictions(
+        self, result: Result | Release, shown: dict[str, predictive.Prediction], y: np.ndarray
+    ) -> None:
         """Reliability of classifiers, predicted against observed of other targets, on public test labels y."""
         from dpmcmc import plots
 
@@ -247,7 +268,8 @@ class Run:
 
     def released_facts(self) -> dict[str, Any]:
         """metrics.json before anything is measured: every key it always has."""
-        temperatures = self.plan.temperatures
+        heat = None if self.trace is None else self.trace.temperatures
+        plan = self.plan
         return {
             "accuracy": None,
             "rmse": None,
@@ -255,8 +277,8 @@ class Run:
             "non_private": None,
             "ess": None,
             "rhat": None,
-            "temperature": {"min": float(temperatures.min()), "max": float(temperatures.max())},
-            "draws": self.plan.num_draws * self.plan.chains,
+            "temperature": None if heat is None else {"min": float(heat.min()), "max": float(heat.max())},
+            "draws": plan.draws if isinstance(plan, MechanismPlan) else plan.num_draws * plan.chains,
             "data": {"name": self.data.spec.name, "origin": self.data.origin},
         }
 
@@ -285,7 +307,7 @@ class Run:
             out["non_private"] = {"failed": str(error)}
             return out, None
 
-    def _print_result(self, result: Result, released: dict, console: Console) -> None:
+    def _print_result(self, result: Result | Release, released: dict, console: Console) -> None:
         """Released numbers only: a console is often a log that others read."""
         plain = released["non_private"] or {}
         self._print_score(released, plain, console)
@@ -299,10 +321,10 @@ class Run:
         if released["ess"] is not None:
             console.print(f"mixing       ESS {released['ess']:.0f}, split R-hat {released['rhat']:.3f}")
         wall = released["wall_seconds"]
-        console.print(
-            f"wall clock   calibrate {wall['calibrate']:.1f} s, compile {wall['compile']:.1f} s, "
-            f"run {wall['run']:.1f} s ({released['steps_per_second']:,.0f} steps/s)"
-        )
+        speed = released["steps_per_second"]
+        split = "" if speed is None else f"compile {wall['compile']:.1f} s, "
+        steps = "" if speed is None else f" ({speed:,.0f} steps/s)"
+        console.print(f"wall clock   calibrate {wall['calibrate']:.1f} s, {split}run {wall['run']:.1f} s{steps}")
         spent = str(result.guarantee) if result.guarantee else "no guarantee (see privacy.json)"
         console.print(f"spent        {spent}", style="bold")
         console.print(f"saved        {self.folder}")

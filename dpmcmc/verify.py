@@ -16,6 +16,8 @@ from dpmcmc.privacy import Guarantee
 
 #: Accountants of different versions may differ in the last digits.
 _TOLERANCE = 1e-6
+#: What a step of a sampler is charged as.
+_QUERIES = ("gaussian", "poisson_gaussian", "fixed_size_gaussian")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,12 +42,13 @@ def main(argv: list[str] | None = None) -> None:
     try:
         recomputed = Guarantee.from_json(body)
         stated = math.inf if body["epsilon"] is None else float(body["epsilon"])
-        queries = sum(e.count for e in recomputed.events if e.mechanism != "batch_overflow")
+        noisy = [e for e in recomputed.events if e.mechanism in _QUERIES]
+        queries = sum(e.count for e in noisy)
         # Noise multipliers of a step's minibatches relative to the gradient's; one entry each.
         multiples = [float(m) for m in body.get("multiples", [1.0])]
         promised = int(body.get("steps", queries)) * int(body.get("chains", 1)) * len(multiples)
         added = float((body.get("noise_multiplier") or {}).get("min", math.inf)) * min(multiples)
-        charged = min(e.noise_multiplier for e in recomputed.events if e.mechanism != "batch_overflow")
+        charged = min((e.noise_multiplier for e in noisy), default=0.0)
     except (KeyError, TypeError, ValueError) as error:
         raise CommandError(
             f"{path}: is not a privacy.json of this library; {type(error).__name__} at {error}."

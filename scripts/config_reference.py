@@ -22,6 +22,7 @@ SECTIONS = {
     "target": [*config.TARGET_SECTIONS.values(), config.CustomConfig],
     "sampler": [*config.SAMPLER_SECTIONS.values()],
     "step_size schedules": [*schema.SCHEDULE_SECTIONS.values()],
+    "mechanism": [*config.MECHANISM_SECTIONS.values()],
     "sampling": [config.PoissonConfig, config.FixedSizeConfig, config.FullConfig],
     "privacy": [config.PrivacyConfig],
     "run": [config.RunConfig],

@@ -432,9 +432,10 @@ def test_unsupported_pairs_are_refused_and_name_what_is_supported(sampling, adja
         assert name in str(caught.value)
 
 
-def test_unknown_releases_are_refused():
+@pytest.mark.parametrize("release", ["one_sample", "estimate", "everything"])
+def test_releases_that_are_not_a_run_s_are_refused(release):
     with pytest.raises(UnsupportedCombination, match="trace"):
-        account(1.0, steps=10, sampling=Full(), num_records=100, delta=1e-5, release="last_iterate")
+        account(1.0, steps=10, sampling=Full(), num_records=100, delta=1e-5, release=release)
 
 
 @pytest.mark.parametrize(

@@ -131,11 +131,10 @@ def test_different_adjacency_is_refused():
         one.compose(other)
 
 
-def test_different_release_is_refused():
+def test_releases_are_joined():
     one = account(3.0, accountant="rdp", **BASE)
     other = Guarantee(1.0, 1e-6, "replace_one", "last_iterate", "rdp", one.events)
-    with pytest.raises(UnsupportedCombination, match="release"):
-        one.compose(other)
+    assert one.compose(other).release == "trace + last_iterate"
 
 
 def test_assumptions_travel_once():

@@ -6,7 +6,7 @@
 ``promise``     what is asked for;  ``guarantee`` the result: ε, δ, and the events they are computed from
 """
 
-from dpmcmc.privacy.account import account
+from dpmcmc.privacy.account import Problem, account
 from dpmcmc.privacy.accounting import Event, UnsupportedCombination
 from dpmcmc.privacy.calibration import CalibrationError, calibrate
 from dpmcmc.privacy.guarantee import Guarantee, round_up
@@ -25,6 +25,7 @@ __all__ = [
     "Poisson",
     "Privacy",
     "PrivateGradient",
+    "Problem",
     "SecretKey",
     "UnsupportedCombination",
     "account",

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpmcmc.privacy.accounting import Event, accountant_for, query_events
+from dpmcmc.privacy.accounting import Event, accountant_for, base_epsilon, query_events
 from dpmcmc.privacy.fixed_point import KAPPA
 from dpmcmc.privacy.guarantee import Guarantee
 from dpmcmc.privacy.subsampling import Poisson, Sampling
@@ -69,6 +69,7 @@ def charge(
     release: str,
     epsilon: float | None = None,
     multiples: tuple[float, ...] = (1.0,),
+    beside: tuple[Event, ...] = (),
 ) -> Charge:
     """Events of a run, overflow included, and the batch slots it needs.
 
@@ -83,15 +84,16 @@ def charge(
         release: see ``accounting``.
         epsilon: an upper bound on the run's ε if known; otherwise it is computed.
         multiples: noise multiplier of each minibatch of a step, as multiples of z (``second_moment.multiples``).
+        beside: events of other releases that the same guarantee covers.
     """
-    events = base_events(noise_multipliers, sampling, num_records, chains, multiples)
-    module = accountant_for(accountant, events, adjacency, release)
+    events = (*beside, *base_events(noise_multipliers, sampling, num_records, chains, multiples))
+    accountant_for(accountant, events, adjacency, release)
     steps = len(noise_multipliers) * chains * len(multiples)
     share = delta - base_delta(delta, sampling, num_records)
     if share == 0 or not steps:
         return Charge(events, sampling.capacity(num_records, 0.0)[0])
     if epsilon is None:
-        epsilon = float(module.epsilon(events, adjacency, delta - share))
+        epsilon = base_epsilon(accountant, events, adjacency, delta - share)
     # Where e^ε overflows no truncation is cheap enough, and there is room for every record.
     allowed = share / (1 + math.exp(epsilon)) / steps if epsilon < 600 else 0.0
     slots, beta = sampling.capacity(num_records, allowed)
@@ -112,8 +114,25 @@ def charged_guarantee(
     release: str,
     epsilon: float | None = None,
     multiples: tuple[float, ...] = (1.0,),
+    after: Guarantee | None = None,
 ) -> tuple[Guarantee, int]:
-    """(guarantee, batch slots) of a run: :func:`charge`, whose arguments these are, and its accounting."""
+    """(guarantee, batch slots) of a run: :func:`charge`, whose arguments these are, and its accounting.
+
+    ``after`` is the guarantee of releases before the run; the guarantee covers them too.
+    """
+    beside = () if after is None else after.events
+    if after is not None:
+        release = " + ".join(dict.fromkeys((*after.release.split(" + "), release)))
     promise: dict[str, Any] = {"delta": delta, "adjacency": adjacency, "accountant": accountant, "release": release}
-    charged = charge(noise_multipliers, sampling, num_records, chains, epsilon=epsilon, multiples=multiples, **promise)
-    return Guarantee.from_events(charged.events, **promise), charged.slots
+    charged = charge(
+        noise_multipliers,
+        sampling,
+        num_records,
+        chains,
+        epsilon=epsilon,
+        multiples=multiples,
+        beside=beside,
+        **promise,
+    )
+    assumptions = () if after is None else after.assumptions
+    return Guarantee.from_events(charged.events, assumptions=assumptions, **promise), charged.slots

@@ -18,6 +18,9 @@ of the grid C·2^-p and added as an integer, so the sum is exact in any order, o
   show through. So noise comes in two independent parts, σ and ``FINE_NOISE``·σ; the fine part resolves the grid and
   smooths the coarse part's lattice, whose spacing is below 1/200 of its std, away.
 
+C may be traced, so that runs that differ in it share a program. It is then the same float32; the grid, a power of two
+times C, stays exact, and C² rounds once more, for which ``KAPPA`` has room.
+
 A sum is held in two int32 limbs, value = (high·2^16 + low)·grid, because a block of rows fits 31 bits and a
 million rows do not.
 """
@@ -41,6 +44,10 @@ _SQUARES_BLOCK = 256
 _TINY = np.float32(np.finfo(np.float32).tiny)
 
 
+#: C, as a number or traced.
+Clip = float | jax.Array
+
+
 class FixedPoint(NamedTuple):
     """A pytree of exact sums: ``(high * 2**16 + low) * clip * 2**-fraction_bits``.
 
@@ -57,11 +64,11 @@ class FixedPoint(NamedTuple):
             FixedPoint(jax.tree.map(jnp.add, self.high, other.high), jax.tree.map(jnp.add, self.low, other.low))
         )
 
-    def to_float(self, clip: float, fraction_bits: int) -> Any:
+    def to_float(self, clip: Clip, fraction_bits: int) -> Any:
         """Pytree of float32. Rounds, so never call it on a sum before its noise is in."""
         unit = clip * 2.0**-fraction_bits
         return jax.tree.map(
-            lambda h, l: h.astype(jnp.float32) * np.float32(unit * 65536) + l.astype(jnp.float32) * np.float32(unit),
+            lambda h, l: h.astype(jnp.float32) * float32(unit * 65536) + l.astype(jnp.float32) * float32(unit),
             self.high,
             self.low,
         )
@@ -74,6 +81,11 @@ class FixedPoint(NamedTuple):
             self.high,
             self.low,
         )
+
+
+def float32(value: Clip) -> Any:
+    """The float32 nearest to a number; a traced one stays traced."""
+    return value.astype(jnp.float32) if isinstance(value, jax.Array) else np.float32(value)
 
 
 def fraction_bits(largest_noise_multiplier: float) -> int:
@@ -115,10 +127,10 @@ def squared_norms(rows: Any) -> jax.Array:
     return parts[0]
 
 
-def unit_factor(norm: jax.Array, mask: jax.Array, clip: float) -> jax.Array:
+def unit_factor(norm: jax.Array, mask: jax.Array, clip: Clip) -> jax.Array:
     """min(1, C/norm)/C per row; zero for masked rows and rows whose norm is not finite."""
     good = mask & jnp.isfinite(norm)
-    return jnp.where(good, jnp.minimum(1.0 / np.float32(clip), 1.0 / norm), 0.0)
+    return jnp.where(good, jnp.minimum(1.0 / float32(clip), 1.0 / norm), 0.0)
 
 
 def held(tree: Any) -> Any:
@@ -135,7 +147,7 @@ def held(tree: Any) -> Any:
     return jax.lax.scan(keep, jax.tree.map(jnp.zeros_like, tree), jnp.arange(2))[0]
 
 
-def clipped_sum(rows: Any, mask: jax.Array, clip: float, bits: int) -> FixedPoint:
+def clipped_sum(rows: Any, mask: jax.Array, clip: Clip, bits: int) -> FixedPoint:
     """Σ over unmasked rows of the row clipped to norm ``clip``.
 
     Args:
@@ -157,7 +169,7 @@ def clipped_sum(rows: Any, mask: jax.Array, clip: float, bits: int) -> FixedPoin
     return _sum_rows(jax.tree.map(integers, rows))
 
 
-def second_moment_sum(rows: Any, mask: jax.Array, clip: float, bits: int, dense: bool) -> FixedPoint:
+def second_moment_sum(rows: Any, mask: jax.Array, clip: Clip, bits: int, dense: bool) -> FixedPoint:
     """Σ c cᵀ (on and above the diagonal, row by row) or Σ c ∘ c over unmasked rows, c the row clipped to ``clip``.
 
     Args:
@@ -176,7 +188,7 @@ def second_moment_sum(rows: Any, mask: jax.Array, clip: float, bits: int, dense:
     return _sum_rows((unit[:, row] * unit[:, column] * np.float32(2.0**bits)).astype(jnp.int32))
 
 
-def linear_sum(residual: jax.Array, x: jax.Array, mask: jax.Array, clip: float, bits: int) -> FixedPoint:
+def linear_sum(residual: jax.Array, x: jax.Array, mask: jax.Array, clip: Clip, bits: int) -> FixedPoint:
     """Σ clip(residual_i · x_i): the generalised-linear case, with norms in closed form.
 
     Args:

@@ -14,6 +14,8 @@ from dpmcmc.privacy.accounting import (
     Event,
     UnsupportedCombination,
     accountant_for,
+    base_delta,
+    base_epsilon,
     overflow_probability,
     run_length,
 )
@@ -35,8 +37,9 @@ class Guarantee:
         epsilon: at ``delta``; infinite where nothing finite can be proved.
         delta: total, batch overflow included.
         adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
-        release: ``trace``: every iterate may be published.
-        accountant: ``advanced`` | ``rdp`` | ``pld``.
+        release: what may be published: ``trace`` (every iterate) | ``last_iterate`` | ``one_sample`` | ``estimate``;
+            of composed releases, theirs joined by " + ".
+        accountant: ``advanced`` | ``rdp`` | ``pld`` | ``last_iterate`` | ``one_sample``.
         assumptions: plain sentences; empty when the guarantee is unconditional.
         events: what was charged, run-length encoded.
     """
@@ -85,15 +88,14 @@ class Guarantee:
         """
         if epsilon < 0:
             raise ValueError(f"epsilon must be >= 0, got {epsilon}")
-        module = accountant_for(self.accountant, self.events, self.adjacency, self.release)
         beta = overflow_probability(self.events)
         if beta == 0:
-            return float(module.delta(self.events, self.adjacency, epsilon))
+            return base_delta(self.accountant, self.events, self.adjacency, epsilon)
 
         def total(e: float) -> float:
             if e > 700:
                 return math.inf
-            return float(module.delta(self.events, self.adjacency, e)) + (1 + math.exp(e)) * beta
+            return base_delta(self.accountant, self.events, self.adjacency, e) + (1 + math.exp(e)) * beta
 
         # Both terms are convex in e^ε: if the sum still falls at ε, ε is the best; else search below it.
         epsilon = min(epsilon, 700.0)
@@ -112,20 +114,19 @@ class Guarantee:
         """Both releases together, recomputed from the union of their events.
 
         Args:
-            other: must have the same adjacency and release.
+            other: must have the same adjacency.
             delta: of the result; by default the larger of the two.
 
         Raises:
-            UnsupportedCombination: different adjacency or release, or no accountant of the two covers both.
+            UnsupportedCombination: different adjacency, or no accountant covers both.
         """
         if other.adjacency != self.adjacency:
             raise UnsupportedCombination(
                 f"cannot compose a guarantee under {self.adjacency} with one under {other.adjacency}: they "
                 "promise different things; recompute one of them under the other's adjacency."
             )
-        if other.release != self.release:
-            raise UnsupportedCombination(f"cannot compose release {self.release!r} with {other.release!r}")
         events = run_length((*self.events, *other.events))
+        kinds = dict.fromkeys((*self.release.split(" + "), *other.release.split(" + ")))
         failures = []
         for name in dict.fromkeys((self.accountant, other.accountant)):
             try:
@@ -134,7 +135,7 @@ class Guarantee:
                     delta=max(self.delta, other.delta) if delta is None else delta,
                     adjacency=self.adjacency,
                     accountant=name,
-                    release=self.release,
+                    release=" + ".join(kinds),
                     assumptions=tuple(dict.fromkeys((*self.assumptions, *other.assumptions))),
                 )
             except UnsupportedCombination as error:
@@ -142,11 +143,9 @@ class Guarantee:
         raise UnsupportedCombination(" ".join(failures))
 
     def cross_check(self) -> dict[str, float | None]:
-        """ε at the same δ by every accountant; None where a pair has no derivation."""
-        from dpmcmc.privacy.accounting import ACCOUNTANTS
-
+        """ε at the same δ by every general accountant; None where a pair has no derivation."""
         out: dict[str, float | None] = {}
-        for name in ACCOUNTANTS:
+        for name in ("advanced", "rdp", "pld"):
             try:
                 accountant_for(name, self.events, self.adjacency, self.release)
             except UnsupportedCombination:
@@ -190,9 +189,8 @@ class Guarantee:
 
 def _epsilon(events: tuple[Event, ...], adjacency: str, accountant: str, delta: float) -> float:
     """Smallest ε with δ_base(ε) + (1 + e^ε)β <= delta, approached from below, so it ends on the private side."""
-    module = accountant_for(accountant, events, adjacency)
     beta = overflow_probability(events)
-    epsilon = float(module.epsilon(events, adjacency, delta))
+    epsilon = base_epsilon(accountant, events, adjacency, delta)
     if beta == 0 or math.isinf(epsilon):
         return epsilon
     for _ in range(100):
@@ -201,7 +199,7 @@ def _epsilon(events: tuple[Event, ...], adjacency: str, accountant: str, delta: 
         left = delta - (1 + math.exp(epsilon)) * beta
         if left <= 0:
             return math.inf
-        following = float(module.epsilon(events, adjacency, left))
+        following = base_epsilon(accountant, events, adjacency, left)
         if following <= epsilon * (1 + 1e-12):
             return max(epsilon, following)
         epsilon = following

@@ -20,7 +20,7 @@ class Privacy:
         epsilon: target ε > 0; None with calibrator ``free``, which reports it instead.
         delta: target δ in (0, 1); a plan refuses δ >= 1/N.
         adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
-        release: ``trace``: every iterate may be published.
+        release: ``trace``: every iterate may be published. The only one of a sampler's run.
         accountant: ``pld`` | ``rdp`` | ``advanced``.
         calibrator: ``numeric`` | ``closed_form`` | ``free``.
         clip: C, the l2 norm each record's gradient is clipped to.
@@ -57,7 +57,4 @@ class Privacy:
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
         if self.release not in RELEASES:
-            raise UnsupportedCombination(
-                f"release {self.release!r} is not available; supported: {', '.join(RELEASES)} "
-                "(every iterate may be published)"
-            )
+            raise UnsupportedCombination(f"release {self.release!r} is not known; known: {', '.join(RELEASES)}.")

@@ -23,13 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.privacy import fixed_point, randomness, second_moment
-from dpmcmc.privacy.fixed_point import FixedPoint
+from dpmcmc.privacy.fixed_point import Clip, FixedPoint, float32
 from dpmcmc.privacy.metric import PublicMatrix, flat
 from dpmcmc.privacy.second_moment import PrivateSecondMoment, SecondMoment
 from dpmcmc.privacy.subsampling import Selection
 
-#: Rows of a generalised linear model handled at once; larger batches are scanned.
-_LINEAR_ROWS = 1 << 14
+#: Rows handled at once, of a generalised linear model and of others; larger batches are scanned.
+LINEAR_ROWS = 1 << 14
+MICROBATCH = 64
 
 
 class PrivateGradient(NamedTuple):
@@ -64,7 +65,7 @@ class GradientQuery:
         target: the model; a ``clipped_gradient_sum`` method is used where it has one.
         num_records: N, public.
         batch_size: b, expected, public.
-        clip: C, or None for the non-private query.
+        clip: C, a number or traced; None for the non-private query.
         select: key -> (indices, mask), or None for all records.
         bits: grid exponent of the fixed-point sum.
         microbatch: rows per ``vmap`` of per-record gradients.
@@ -76,10 +77,10 @@ class GradientQuery:
     target: Model
     num_records: int
     batch_size: float
-    clip: float | None
+    clip: Clip | None
     select: Callable[[jax.Array], Selection] | None
     bits: int = 21
-    microbatch: int = 64
+    microbatch: int = MICROBATCH
     second: SecondMoment | None = None
     second_bits: int = 21
     metric: PublicMatrix | None = None
@@ -110,7 +111,7 @@ class GradientQuery:
             likelihood = jax.tree.map(lambda s, n: scale * s + noise_std * n, total, noise)
         else:
             total, moment = self.clipped_sums(params, records, batch_key, second_batch_key)
-            unit = np.float32(self.clip * 2.0**-self.bits)
+            unit = float32(self.clip * 2.0**-self.bits)
             total = _with_noise(total, noise_key, noise_std / (scale * unit), 1.0)
             likelihood = jax.tree.map(lambda s: scale * s, total.to_float(self.clip, self.bits))
         if self.metric is not None:
@@ -131,10 +132,10 @@ class GradientQuery:
         noise = jnp.zeros((), jnp.float32)
         if self.clip is not None:
             ratio = np.float32(self.second.ratio)
-            in_grid = ratio * noise_std / (scale * np.float32(self.clip * 2.0**-self.second_bits))
+            in_grid = ratio * noise_std / (scale * float32(self.clip * 2.0**-self.second_bits))
             moment = _with_noise(moment, key, in_grid, second_moment.noise_scale(size, dense))
             moment = moment.to_float(self.clip**2, self.second_bits)
-            noise = ratio * np.float32(self.clip) * noise_std
+            noise = ratio * float32(self.clip) * noise_std
         value = scale * moment
         return PrivateSecondMoment(second_moment.symmetric(value, size) if dense else value, noise)
 
@@ -171,7 +172,7 @@ class GradientQuery:
                 )
             return total
 
-        return self._scan(params, records, batch_key, rows, _LINEAR_ROWS), moment
+        return self._scan(params, records, batch_key, rows, LINEAR_ROWS), moment
 
     def plain_sum(
         self, params: Any, records: Any, batch_key: jax.Array, second_batch_key: jax.Array | None = None
@@ -193,7 +194,7 @@ class GradientQuery:
                 return (each.T @ each)[row, column]
             return jnp.sum(jnp.square(each), axis=0)
 
-        total = self._scan(params, records, batch_key, rows, _LINEAR_ROWS)
+        total = self._scan(params, records, batch_key, rows, LINEAR_ROWS)
         if self.metric is not None:
             total = self.metric.whiten(flat(total)[0])
         if self.second is None:

@@ -49,6 +49,13 @@ class SecretKey:
             *(jax.random.wrap_key_data(_entropy(), impl="threefry2x32") for _ in PURPOSES)
         )
 
+    @classmethod
+    def of(cls, streams: Streams) -> SecretKey:
+        """A key of streams that were derived from another's, for a part of that one's run."""
+        key = cls.__new__(cls)
+        key._streams = streams
+        return key
+
     def streams(self) -> Streams:
         """The per-purpose keys. Never print, log or save them.
 

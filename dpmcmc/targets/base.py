@@ -36,6 +36,17 @@ class Target(Protocol):
         """Prediction for rows x (n, d): class probabilities or means."""
 
 
+def require_bound(value: float | None, name: str, target: str) -> float:
+    """A public bound that a target needs for what is asked of it.
+
+    Raises:
+        ValueError: it was not given.
+    """
+    if value is None:
+        raise ValueError(f"{name}: {target} needs this public bound for a one-shot mechanism; give it")
+    return value
+
+
 class TargetError(ValueError):
     """A target that cannot be evaluated on the records it is given."""
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from dpmcmc.privacy import fixed_point
 from dpmcmc.privacy.fixed_point import FixedPoint
-from dpmcmc.targets.base import features_of
+from dpmcmc.targets.base import features_of, require_bound
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 
 
@@ -33,7 +33,9 @@ class LinearRegression(GaussianPrior):
     Args:
         prior_scale: prior standard deviation of each coefficient.
         noise_scale: standard deviation of y given x, a public constant.
+        label_bound: public bound on |y|, for one-shot mechanisms; labels beyond it are refused there.
         num_features: d; None until the data's shape is known.
+        row_bound: public bound on ‖x‖, for one-shot mechanisms.
 
     Raises:
         ValueError: a scale that is not positive.
@@ -41,12 +43,18 @@ class LinearRegression(GaussianPrior):
 
     prior_scale: float = 1.0
     noise_scale: float = 1.0
+    label_bound: float | None = None
     num_features: int | None = dataclasses.field(default=None, kw_only=True)
+    row_bound: float | None = dataclasses.field(default=None, kw_only=True)
+
+    log_concave = True
+    linear_predictor = True
 
     def __post_init__(self) -> None:
-        for name in ("prior_scale", "noise_scale"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be > 0, got {getattr(self, name)}")
+        for name in ("prior_scale", "noise_scale", "label_bound"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be > 0, got {value}")
 
     def bind(self, record_shapes: Any) -> LinearRegression:
         """Fix ``num_features`` from one record's shapes."""
@@ -56,6 +64,29 @@ class LinearRegression(GaussianPrior):
     def gradient_bound(self) -> None:
         """None: residuals are unbounded."""
         return None
+
+    def gradient_bound_within(self, radius: float) -> float | None:
+        """L on ‖θ‖ <= radius: row_bound·(row_bound·radius + label_bound)/noise_scale²; None without the bounds."""
+        if self.row_bound is None or self.label_bound is None or not np.isfinite(radius):
+            return None
+        return self.row_bound * (self.row_bound * radius + self.label_bound) / self.noise_scale**2
+
+    @property
+    def smoothness(self) -> float | None:
+        """Largest curvature of one record's loss, row_bound²/noise_scale²."""
+        return None if self.row_bound is None else self.row_bound**2 / self.noise_scale**2
+
+    def loss_bounds(self, radius: float) -> tuple[float, float]:
+        """(largest |log-likelihood| of a record, difference between any two records') on ‖θ‖ <= radius.
+
+        Raises:
+            ValueError: no row_bound or no label_bound.
+        """
+        row = require_bound(self.row_bound, "row_bound", "LinearRegression")
+        label = require_bound(self.label_bound, "label_bound", "LinearRegression")
+        worst = (row * radius + label) ** 2 / (2 * self.noise_scale**2)
+        constant = 0.5 * np.log(2 * np.pi * self.noise_scale**2)
+        return float(max(abs(constant), abs(constant + worst))), worst
 
     def init(self, key: jax.Array) -> jax.Array:
         """The prior mean, (d,). The first steps forget it; it holds no record."""

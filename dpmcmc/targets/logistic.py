@@ -14,10 +14,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpmcmc.privacy import fixed_point
 from dpmcmc.privacy.fixed_point import FixedPoint
-from dpmcmc.targets.base import features_of
+from dpmcmc.targets.base import features_of, require_bound
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 from dpmcmc.targets.labels import check_labels
 
@@ -42,6 +43,8 @@ class LogisticRegression(GaussianPrior):
     row_bound: float | None = dataclasses.field(default=None, kw_only=True)
 
     num_classes = 2
+    log_concave = True
+    linear_predictor = True
 
     def __post_init__(self) -> None:
         if not self.prior_scale > 0:
@@ -59,6 +62,24 @@ class LogisticRegression(GaussianPrior):
     def gradient_bound(self) -> float | None:
         """L = row_bound, since |σ − y| <= 1."""
         return self.row_bound
+
+    def gradient_bound_within(self, radius: float) -> float | None:
+        """L on ‖θ‖ <= radius: the same everywhere."""
+        return self.gradient_bound
+
+    @property
+    def smoothness(self) -> float | None:
+        """Largest curvature of one record's loss, row_bound²/4."""
+        return None if self.row_bound is None else self.row_bound**2 / 4
+
+    def loss_bounds(self, radius: float) -> tuple[float, float]:
+        """(largest loss of a record, difference between any two records' losses) on ‖θ‖ <= radius: |x·θ| <= r R.
+
+        Raises:
+            ValueError: no row_bound.
+        """
+        margin = require_bound(self.row_bound, "row_bound", "LogisticRegression") * radius
+        return float(np.logaddexp(0.0, margin)), margin
 
     def init(self, key: jax.Array) -> jax.Array:
         """The prior mean, (d,). The first steps forget it; it holds no record."""

@@ -16,8 +16,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from dpmcmc.targets.base import TargetError, features_of
+from dpmcmc.targets.base import TargetError, features_of, require_bound
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 from dpmcmc.targets.labels import check_labels
 
@@ -43,6 +44,8 @@ class SoftmaxRegression(GaussianPrior):
     num_features: int | None = dataclasses.field(default=None, kw_only=True)
     row_bound: float | None = dataclasses.field(default=None, kw_only=True)
 
+    log_concave = True
+
     def __post_init__(self) -> None:
         if not self.prior_scale > 0:
             raise ValueError(f"prior_scale must be > 0, got {self.prior_scale}")
@@ -62,6 +65,27 @@ class SoftmaxRegression(GaussianPrior):
     def gradient_bound(self) -> float | None:
         """L = √2·row_bound, since ‖p − e_y‖ <= √2."""
         return None if self.row_bound is None else math.sqrt(2) * self.row_bound
+
+    def gradient_bound_within(self, radius: float) -> float | None:
+        """L on ‖θ‖ <= radius: the same everywhere."""
+        return self.gradient_bound
+
+    @property
+    def smoothness(self) -> float | None:
+        """Largest curvature of one record's loss, row_bound²/2, since diag(p) − ppᵀ <= 1/2."""
+        return None if self.row_bound is None else self.row_bound**2 / 2
+
+    def loss_bounds(self, radius: float) -> tuple[float, float]:
+        """(largest loss of a record, difference between any two records' losses) on ‖θ‖ <= radius.
+
+        Two logits differ by at most √2·row_bound·radius, and no loss is negative.
+
+        Raises:
+            ValueError: no row_bound.
+        """
+        gap = math.sqrt(2) * require_bound(self.row_bound, "row_bound", "SoftmaxRegression") * radius
+        largest = float(np.logaddexp(0.0, math.log(self._classes() - 1) + gap))
+        return largest, largest
 
     def init(self, key: jax.Array) -> jax.Array:
         """The prior mean, (d, K). The first steps forget it; it holds no record."""

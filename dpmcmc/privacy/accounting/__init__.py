@@ -7,6 +7,10 @@ on the clipped sum / clip norm. Adding one is one file and one line of ``ACCOUNT
 * ``advanced``: subsampling lemma and advanced composition, the thesis's route, constants corrected.
 * ``rdp``: Rényi differential privacy.
 * ``pld``: privacy-loss distributions, the tightest here.
+* ``last_iterate``: the last step of a full-batch descent on a strongly convex potential.
+* ``one_sample``: posterior draws and private estimates.
+
+Pure releases are composed outside the modules, for all of them alike (``pure.py``).
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import ModuleType
 
-from dpmcmc.privacy.accounting import advanced, pld, rdp
+from dpmcmc.privacy.accounting import advanced, last_iterate, one_sample, pld, pure, rdp
 from dpmcmc.privacy.accounting.events import (
     ADJACENCIES,
     Event,
@@ -24,8 +28,15 @@ from dpmcmc.privacy.accounting.events import (
     run_length,
 )
 
-ACCOUNTANTS: dict[str, ModuleType] = {"advanced": advanced, "rdp": rdp, "pld": pld}
-RELEASES = ("trace",)
+ACCOUNTANTS: dict[str, ModuleType] = {
+    "advanced": advanced,
+    "rdp": rdp,
+    "pld": pld,
+    "last_iterate": last_iterate,
+    "one_sample": one_sample,
+}
+#: What leaves: every iterate; the last iterate of a descent; posterior draws; a point estimate.
+RELEASES = ("trace", "last_iterate", "one_sample", "estimate")
 
 __all__ = [
     "ACCOUNTANTS",
@@ -34,6 +45,8 @@ __all__ = [
     "Event",
     "UnsupportedCombination",
     "accountant_for",
+    "base_delta",
+    "base_epsilon",
     "overflow_probability",
     "query_events",
     "run_length",
@@ -50,11 +63,39 @@ def accountant_for(name: str, events: Iterable[Event], adjacency: str, release: 
         raise UnsupportedCombination(f"unknown accountant {name!r}; known: {', '.join(ACCOUNTANTS)}.")
     if adjacency not in ADJACENCIES:
         raise UnsupportedCombination(f"unknown adjacency {adjacency!r}; known: {', '.join(ADJACENCIES)}.")
-    if release not in RELEASES:
+    unknown = [part for part in release.split(" + ") if part not in RELEASES]
+    if unknown:
+        raise UnsupportedCombination(f"release {unknown[0]!r} has no accountant here; known: {', '.join(RELEASES)}.")
+    events = list(events)
+    if name != "one_sample" and any(e.mechanism == "objective_perturbation" for e in events):
         raise UnsupportedCombination(
-            f"release {release!r} has no accountant here; supported: {', '.join(RELEASES)} "
-            "(every iterate may be published)."
+            f"accountant {name} does not cover objective perturbation; use accountant one_sample."
         )
     module = ACCOUNTANTS[name]
-    module.check(events, adjacency)
+    module.check(pure.split(events)[1], adjacency)
     return module
+
+
+def base_epsilon(name: str, events: Iterable[Event], adjacency: str, delta: float) -> float:
+    """ε of everything but deviations (overflow, approximate draws), pure releases composed with the rest.
+
+    Raises:
+        UnsupportedCombination: see :func:`accountant_for`.
+    """
+    events = list(events)
+    module = accountant_for(name, events, adjacency)
+    releases, rest = pure.split(events)
+    value = float(module.epsilon(rest, adjacency, delta))
+    if not releases:
+        return value
+    return pure.epsilon(releases, lambda e: float(module.delta(rest, adjacency, e)), value, delta)
+
+
+def base_delta(name: str, events: Iterable[Event], adjacency: str, epsilon: float) -> float:
+    """δ at ε >= 0; as :func:`base_epsilon`."""
+    events = list(events)
+    module = accountant_for(name, events, adjacency)
+    releases, rest = pure.split(events)
+    if not releases:
+        return float(module.delta(rest, adjacency, epsilon))
+    return pure.mixed(releases, lambda e: float(module.delta(rest, adjacency, e)), epsilon)

@@ -1,11 +1,16 @@
-"""What a private run is charged for: a run-length list of noisy queries.
+"""What a private run is charged for: a run-length list of noisy queries and one-shot releases.
 
-Every accountant reads only this list, so ε can be recomputed from a saved file. Four mechanisms:
+Every accountant reads only this list, so ε can be recomputed from a saved file. Mechanisms:
 
 * ``gaussian``            every record takes part (rate 1);
 * ``poisson_gaussian``    each record takes part independently with probability ``rate``;
 * ``fixed_size_gaussian`` a uniform subset of exactly ``rate * num_records`` records takes part;
-* ``batch_overflow``      not a query: with probability ``rate`` a step truncated its batch.
+* ``noisy_descent``       the last of ``steps`` full-batch noisy descent steps (``last_iterate.py``);
+* ``posterior_draw``      one exact draw from a strongly log-concave posterior (``one_sample.py``);
+* ``objective_perturbation``  the minimiser of a noisy objective (``objective.py``);
+* ``pure``                anything that is ``epsilon``-DP, under the guarantee's own adjacency;
+* ``batch_overflow``      not a query: with probability ``rate`` a step truncated its batch;
+* ``approximate_draw``    not a query: a draw is within total variation ``rate`` of the one that is charged.
 
 ``noise_multiplier`` is always (std of the noise on the clipped gradient SUM) / (clip norm C). Whether a
 neighbour moves that sum by C or 2C is the adjacency's business, never hidden in z.
@@ -13,6 +18,7 @@ neighbour moves that sum by C or 2C is the adjacency's business, never hidden in
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,8 +26,22 @@ from typing import Any
 
 import numpy as np
 
+from dpmcmc.privacy.accounting import last_iterate
+
 ADJACENCIES = ("replace_one", "add_remove", "zero_out")
-MECHANISMS = ("gaussian", "poisson_gaussian", "fixed_size_gaussian", "batch_overflow")
+MECHANISMS = (
+    "gaussian",
+    "poisson_gaussian",
+    "fixed_size_gaussian",
+    "noisy_descent",
+    "posterior_draw",
+    "objective_perturbation",
+    "pure",
+    "batch_overflow",
+    "approximate_draw",
+)
+#: Not queries: with probability ``rate`` a step, or a draw, was not the one that is charged.
+_DEVIATIONS = ("batch_overflow", "approximate_draw")
 
 
 class UnsupportedCombination(ValueError):
@@ -34,10 +54,15 @@ class Event:
 
     Args:
         mechanism: one of ``MECHANISMS``.
-        noise_multiplier: charged noise std / clip norm; 0 for ``batch_overflow``.
-        rate: charged inclusion probability; for ``batch_overflow`` its probability in one step.
+        noise_multiplier: charged noise std / clip norm (for one-shot releases: such that a neighbour moves the
+            equivalent Gaussian by 1/z, or 2/z under replace_one); 0 where there is none.
+        rate: charged inclusion probability; a probability for ``batch_overflow`` and ``approximate_draw``.
         count: how many times.
         num_records: N, needed by ``fixed_size_gaussian`` alone.
+        epsilon: loss beside the Gaussian one: all of it for ``pure``, log(1 + curvature / regularisation) for
+            ``objective_perturbation``.
+        steps: of ``noisy_descent``; only the last leaves.
+        contraction: c of ``noisy_descent``, by which a step without noise brings two chains together.
     """
 
     mechanism: str
@@ -45,6 +70,9 @@ class Event:
     rate: float
     count: int
     num_records: int | None = None
+    epsilon: float | None = None
+    steps: int | None = None
+    contraction: float | None = None
 
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
@@ -57,6 +85,14 @@ class Event:
             raise ValueError(f"count must be >= 0, got {self.count}")
         if self.mechanism == "fixed_size_gaussian" and not self.num_records:
             raise ValueError("fixed_size_gaussian needs num_records")
+        if self.mechanism in ("pure", "objective_perturbation") and not (
+            self.epsilon is not None and math.isfinite(self.epsilon) and self.epsilon >= 0
+        ):
+            raise ValueError(f"{self.mechanism} needs epsilon >= 0, got {self.epsilon}")
+        if self.mechanism == "noisy_descent" and not (
+            self.steps is not None and self.steps >= 1 and self.contraction is not None and 0 <= self.contraction < 1
+        ):
+            raise ValueError("noisy_descent needs steps >= 1 and a contraction in [0, 1)")
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict; the inverse is ``Event(**d)``."""
@@ -66,37 +102,60 @@ class Event:
             "rate": self.rate,
             "count": self.count,
         }
-        if self.num_records is not None:
-            out["num_records"] = self.num_records
+        for name in ("num_records", "epsilon", "steps", "contraction"):
+            if getattr(self, name) is not None:
+                out[name] = getattr(self, name)
         return out
 
 
 def queries(events: Iterable[Event]) -> list[Event]:
-    """The noisy queries among ``events``, equal ones merged, empty ones dropped."""
-    merged: dict[tuple, int] = {}
+    """What ``events`` release, equal ones merged, empty ones dropped."""
+    merged: dict[Event, int] = {}
     for e in events:
-        if e.mechanism == "batch_overflow" or e.count == 0 or e.rate == 0:
+        if e.mechanism in _DEVIATIONS or e.count == 0 or e.rate == 0:
             continue
+        e = _gaussian_equivalent(e)
         # Rate 1 selects everybody under either scheme: the query is then an unsampled Gaussian.
-        mechanism = "gaussian" if e.rate == 1 else e.mechanism
-        num_records = e.num_records if mechanism == "fixed_size_gaussian" else None
-        key = (mechanism, e.noise_multiplier, e.rate, num_records)
-        merged[key] = merged.get(key, 0) + e.count
-    return [Event(m, z, q, count, n) for (m, z, q, n), count in merged.items()]
+        if e.mechanism in ("poisson_gaussian", "fixed_size_gaussian") and e.rate == 1:
+            e = dataclasses.replace(e, mechanism="gaussian", num_records=None)
+        one = dataclasses.replace(e, count=1)
+        merged[one] = merged.get(one, 0) + e.count
+    return [dataclasses.replace(one, count=count) for one, count in merged.items()]
+
+
+def _gaussian_equivalent(e: Event) -> Event:
+    """The Gaussian release that a posterior draw, or the last step of a descent, is exactly worth."""
+    if e.mechanism == "posterior_draw":
+        return Event("gaussian", e.noise_multiplier, 1.0, e.count)
+    if e.mechanism == "noisy_descent":
+        assert e.contraction is not None
+        assert e.steps is not None
+        z = last_iterate.equivalent_multiplier(e.noise_multiplier, e.contraction, e.steps)
+        return Event("gaussian", z, 1.0, e.count)
+    return e
+
+
+def gaussian_parameter(parts: Iterable[Event], adjacency: str) -> float:
+    """μ of all full-batch Gaussian releases together, √(Σ Δ²/z²); infinite where one has no noise."""
+    sensitivity = 2.0 if adjacency == "replace_one" else 1.0
+    parts = [e for e in parts if e.mechanism == "gaussian"]
+    if any(e.noise_multiplier == 0 for e in parts):
+        return math.inf
+    return sensitivity * math.sqrt(math.fsum(e.count / e.noise_multiplier**2 for e in parts))
 
 
 def overflow_probability(events: Iterable[Event]) -> float:
-    """Union bound β on the probability that any step of the run truncated its batch."""
-    return min(1.0, math.fsum(e.rate * e.count for e in events if e.mechanism == "batch_overflow"))
+    """Union bound β on the probability that any step, or draw, was not the one that is charged."""
+    return min(1.0, math.fsum(e.rate * e.count for e in events if e.mechanism in _DEVIATIONS))
 
 
 def run_length(events: Iterable[Event]) -> tuple[Event, ...]:
     """Merge equal events, keeping first-seen order."""
-    merged: dict[tuple, int] = {}
+    merged: dict[Event, int] = {}
     for e in events:
-        key = (e.mechanism, e.noise_multiplier, e.rate, e.num_records)
-        merged[key] = merged.get(key, 0) + e.count
-    return tuple(Event(m, z, q, c, n) for (m, z, q, n), c in merged.items())
+        one = dataclasses.replace(e, count=1)
+        merged[one] = merged.get(one, 0) + e.count
+    return tuple(dataclasses.replace(one, count=count) for one, count in merged.items())
 
 
 def bucket_down(

@@ -29,7 +29,7 @@ import numpy as np
 from dp_accounting.pld import pld_pmf
 
 from dpmcmc.privacy.accounting import dominating_pair, loss_distribution, rdp
-from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination, queries
+from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination, gaussian_parameter, queries
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 
 _FFT_SLACK = 4 * 2.0**-52
@@ -60,7 +60,7 @@ def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
     if delta <= 0 or any(e.noise_multiplier == 0 for e in parts):
         return math.inf
     if all(e.mechanism == "gaussian" for e in parts):
-        return gaussian_epsilon(_mu(parts, adjacency), delta)
+        return gaussian_epsilon(gaussian_parameter(parts, adjacency), delta)
     renyi = rdp.epsilon(parts, adjacency, delta)
     slack = _slack(parts)
     if slack > _MOST_SLACK * delta:
@@ -80,19 +80,12 @@ def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
     if any(e.noise_multiplier == 0 for e in parts):
         return 1.0
     if all(e.mechanism == "gaussian" for e in parts):
-        return gaussian_delta(_mu(parts, adjacency), epsilon)
+        return gaussian_delta(gaussian_parameter(parts, adjacency), epsilon)
     renyi = rdp.delta(parts, adjacency, epsilon)
     composed = _composed(parts, adjacency, max(epsilon, 1e-3), max(renyi, 1e-12))
     if composed is None:
         return renyi
     return min(renyi, composed.delta(epsilon) + _slack(parts))
-
-
-def _mu(parts: Iterable[Event], adjacency: str) -> float:
-    sensitivity = 2.0 if adjacency == "replace_one" else 1.0
-    return sensitivity * math.sqrt(
-        math.fsum(e.count / e.noise_multiplier**2 for e in parts if e.mechanism == "gaussian")
-    )
 
 
 def _slack(parts: Iterable[Event]) -> float:
@@ -130,7 +123,7 @@ def _composed_on(parts: tuple[Event, ...], adjacency: str, interval: float, log_
         for e in sampled
         if e.noise_multiplier < _SMALLEST_Z
     ]
-    mu = _mu(parts, adjacency)
+    mu = gaussian_parameter(parts, adjacency)
     for _ in range(12):
         by_order = []
         for direction in dominating_pair.directions(adjacency):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpmcmc.privacy.account import check_run, per_step
+from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.calibration import closed_form, numeric
 from dpmcmc.privacy.calibration.numeric import CalibrationError
 from dpmcmc.privacy.subsampling import Sampling
@@ -35,6 +36,7 @@ def calibrate(
     calibrator: str = "numeric",
     floor: float | Sequence[float] | np.ndarray = 0.0,
     multiples: tuple[float, ...] = (1.0,),
+    beside: tuple[Event, ...] = (),
 ) -> float:
     """Noise multiplier z such that a run whose steps have max(z, floor_t) meets (ε, δ).
 
@@ -70,9 +72,10 @@ def calibrate(
     if calibrator == "free":
         return 0.0
     if calibrator == "closed_form":
-        if adjacency != "replace_one" or release != "trace":
+        if adjacency != "replace_one" or release != "trace" or beside:
             raise CalibrationError(
-                "calibrator closed_form is derived for adjacency replace_one and release trace; use calibrator numeric."
+                "calibrator closed_form is derived for adjacency replace_one and release trace alone; use calibrator "
+                "numeric."
             )
         # Every minibatch of a step is one of the formula's steps, with at least its noise.
         alone = closed_form.noise_multiplier(
@@ -96,4 +99,5 @@ def calibrate(
         accountant=accountant,
         release=release,
         multiples=multiples,
+        beside=beside,
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dpmcmc.privacy.accounting import accountant_for
+from dpmcmc.privacy.accounting import Event, accountant_for, base_epsilon, overflow_probability
 from dpmcmc.privacy.calibration import store
 from dpmcmc.privacy.charging import base_delta, base_events
 from dpmcmc.privacy.subsampling import Sampling
@@ -38,6 +38,7 @@ def noise_multiplier(
     accountant: str,
     release: str,
     multiples: tuple[float, ...] = (1.0,),
+    beside: tuple[Event, ...] = (),
 ) -> float:
     """Smallest z with ε(max(z, floors)) <= epsilon; 0 where the floors alone suffice.
 
@@ -45,13 +46,18 @@ def noise_multiplier(
         CalibrationError: no noise multiplier below 1e12 meets the target.
     """
     left = base_delta(delta, sampling, num_records)
+    deviation = overflow_probability(beside)
+    if deviation:
+        left -= (1 + math.exp(min(epsilon, 700.0))) * deviation
+    if left <= 0:
+        raise CalibrationError(f"delta {delta:g} is spent before the run: its start may deviate by {deviation:g}.")
     values, counts = np.unique(floors, return_counts=True)
 
     def spent(z: float, name: str) -> float:
         schedule = np.repeat(np.maximum(z, values), counts)
-        events = base_events(schedule, sampling, num_records, chains, multiples)
-        module = accountant_for(name, events, adjacency, release)
-        return float(module.epsilon(events, adjacency, left))
+        events = (*beside, *base_events(schedule, sampling, num_records, chains, multiples))
+        accountant_for(name, events, adjacency, release)
+        return base_epsilon(name, events, adjacency, left)
 
     if values[0] > 0 and spent(0.0, accountant) <= epsilon:
         return 0.0
@@ -66,6 +72,7 @@ def noise_multiplier(
         "accountant": accountant,
         "release": release,
         "multiples": list(multiples),
+        "beside": [event.to_json() for event in beside],
         "tolerance": TOLERANCE,
     }
     remembered = store.recall(inputs)

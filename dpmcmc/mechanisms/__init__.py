@@ -1,0 +1,38 @@
+"""One-shot private estimators: what leaves is one estimate, or a few draws.
+
+``ops``        posterior draws, private as they are;  ``certified``  one draw that needs no convergence
+``hybrid``     a posterior draw, then a sampler from there
+``objective``  ``output``  ``sufficient``  the estimators that they are compared with
+
+Each plans without records and reads them once (``base.py``).
+"""
+
+from dpmcmc.mechanisms.base import MechanismPlan, Release, release
+from dpmcmc.mechanisms.certified import CertifiedOPS
+from dpmcmc.mechanisms.hybrid import Hybrid
+from dpmcmc.mechanisms.objective import ObjectivePerturbation
+from dpmcmc.mechanisms.ops import OPS
+from dpmcmc.mechanisms.output import OutputPerturbation
+from dpmcmc.mechanisms.sufficient import SufficientStatistics
+
+#: By the name that a YAML says; a hybrid is made of one of these and a sampler.
+MECHANISMS = {
+    "ops": OPS,
+    "certified_ops": CertifiedOPS,
+    "objective_perturbation": ObjectivePerturbation,
+    "output_perturbation": OutputPerturbation,
+    "sufficient_statistics": SufficientStatistics,
+}
+
+__all__ = [
+    "MECHANISMS",
+    "OPS",
+    "CertifiedOPS",
+    "Hybrid",
+    "MechanismPlan",
+    "ObjectivePerturbation",
+    "OutputPerturbation",
+    "Release",
+    "SufficientStatistics",
+    "release",
+]

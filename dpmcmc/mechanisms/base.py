@@ -1,0 +1,248 @@
+"""What a one-shot mechanism is: it reads all records once and lets one estimate, or a few draws, leave.
+
+A mechanism settles its guarantee and every number that the guarantee rests on in ``plan``, from public
+quantities alone; ``draw`` is its single declared access to the records. Adding one is one file and one line
+of ``MECHANISMS``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from dpmcmc import targets
+from dpmcmc.planning import Plan
+from dpmcmc.privacy import Guarantee, UnsupportedCombination
+from dpmcmc.privacy.randomness import SecretKey, Streams, streams_of
+
+
+class Mechanism(Protocol):
+    """A one-shot private estimator; its fields are what a YAML says about it."""
+
+    def plan(
+        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+    ) -> MechanismPlan:
+        """Settle guarantee and settings; reads no record.
+
+        Raises:
+            UnsupportedCombination: no derivation for this target or adjacency.
+            ValueError: impossible numbers, named by the argument first.
+            CalibrationError: the target (ε, δ) is out of reach.
+        """
+
+    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
+        """The release: a pytree like the target's parameters, leaves (draws, ...), NumPy.
+
+        Args:
+            plan: made by :meth:`plan`.
+            records: pytree of NumPy arrays, leaves (N, ...), checked against the target and its public bounds.
+            streams: secret keys of this run, one stream per purpose.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class MechanismPlan:
+    """A one-shot release before it reads a record.
+
+    Attributes:
+        mechanism: what is released, and how.
+        target: the model, bound to its public facts.
+        num_records: N, public.
+        guarantee: of everything that leaves.
+        settings: public numbers that were settled (temper, noise std, ...), for people and for ``plan.json``.
+        draws: how many draws leave.
+        first: plan of the draw that a hybrid's run starts from, or None.
+        run: plan of a hybrid's run, or None.
+    """
+
+    mechanism: Any
+    target: Any
+    num_records: int
+    guarantee: Guarantee
+    settings: dict[str, float]
+    draws: int = 1
+    first: MechanismPlan | None = None
+    run: Plan | None = None
+
+    def to_json(self, secret: bool = True) -> dict[str, Any]:
+        """The plan in numbers; holds no record and no key. ``secret``: whether the release's noise is."""
+        return {
+            "target": repr(self.target),
+            "mechanism": repr(self.mechanism),
+            "num_records": self.num_records,
+            "draws": self.draws,
+            "settings": self.settings,
+            "run": None if self.run is None else self.run.to_json(secret),
+            "guarantee": self.guarantee.to_json() if secret else None,
+        }
+
+    def lines(self, secret: bool = True) -> list[tuple[str, str]]:
+        """(label, sentence) pairs that describe the plan to a person."""
+        known = f"NONE: insecure_noise_seed makes the noise known (secret noise would give {self.guarantee})"
+        out = [("target", repr(self.target)), ("mechanism", repr(self.mechanism))]
+        if self.run is not None:
+            # The run's own guarantee line already covers the draw before it.
+            out += [line for line in self.run.lines(secret) if line[0] not in ("target", "sampler")]
+        else:
+            out.append(("guarantee", str(self.guarantee) if secret else known))
+        out.append(("settings", ", ".join(f"{name} {value:.4g}" for name, value in self.settings.items())))
+        return out
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<12} {text}" for name, text in self.lines())
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Release:
+    """What a mechanism released.
+
+    Attributes:
+        plan: what was run.
+        draws: parameters in the model's own coordinates, leaves (chains, draws, ...); one chain but for a hybrid.
+        positions: a pytree like the target's parameters; the draws themselves for most targets.
+        guarantee: None when the key was not secret.
+        wall_seconds: ``compile`` (what cannot be told apart: 0) and ``run``.
+    """
+
+    plan: MechanismPlan
+    draws: Any
+    positions: Any
+    guarantee: Guarantee | None
+    wall_seconds: dict[str, float]
+
+    def flat_draws(self) -> Any:
+        """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""
+        return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.positions)
+
+    def __repr__(self) -> str:
+        return f"Release(draws of shape {jax.tree.map(np.shape, self.draws)}, {self.guarantee or 'no guarantee'})"
+
+
+def release(plan: MechanismPlan, data: Any, *, key: SecretKey | jax.Array | int | None = None) -> Release:
+    """Read the records once and release what the plan says.
+
+    Args:
+        plan: from ``mechanism.plan``.
+        data: pytree of arrays with leading axis N = ``plan.num_records``.
+        key: None or a ``SecretKey``: fresh OS entropy, and the release carries its guarantee. A JAX key or an int
+            makes it reproducible, and takes the guarantee away.
+
+    Raises:
+        ValueError: wrong N or shapes, rows that are not finite or beyond the target's public bounds.
+    """
+    records = _check_records(plan, data)
+    streams, secret = streams_of(key)
+    started = time.perf_counter()
+    drawn = plan.mechanism.draw(plan, records, streams)
+    chains = 1 if plan.run is None else plan.run.chains
+    positions = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32).reshape((chains, -1, *leaf.shape[1:])), drawn)
+    target = targets.bind(plan.target, targets.record_shapes(records))
+    seconds = {"compile": 0.0, "run": time.perf_counter() - started}
+    constrain = getattr(target, "constrain", None)
+    draws = positions if constrain is None else jax.tree.map(np.asarray, jax.vmap(jax.vmap(constrain))(positions))
+    return Release(plan, draws, positions, plan.guarantee if secret else None, seconds)
+
+
+#: Rows of float32 that were normalised may exceed their bound by rounding; more than this is another bound.
+_ROUNDING = 1e-5
+
+
+def _check_records(plan: MechanismPlan, data: Any) -> Any:
+    """NumPy arrays of the right length, finite, and within the public bounds that the proof rests on."""
+    leaves = jax.tree_util.tree_leaves_with_path(data)
+    if not leaves:
+        raise ValueError("data has no arrays; pass a pytree such as {'x': (N, d), 'y': (N,)}")
+    for path, leaf in leaves:
+        name, array = jax.tree_util.keystr(path), np.asarray(leaf)
+        if array.ndim == 0 or array.shape[0] != plan.num_records:
+            raise ValueError(
+                f"data{name} has shape {array.shape}, and the plan is for num_records {plan.num_records}: "
+                "plan again with the public number of records"
+            )
+        if np.issubdtype(array.dtype, np.floating) and not np.all(np.isfinite(array)):
+            bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
+            raise ValueError(
+                f"data{name} has {int(bad.sum())} rows that are not finite (first: row {int(bad.argmax())}); "
+                "remove or impute them"
+            )
+    targets.check(plan.target, data)
+    records = jax.tree.map(np.asarray, data)
+    row_bound, label_bound = (getattr(plan.target, name, None) for name in ("row_bound", "label_bound"))
+    if row_bound is not None:
+        records = {**records, "x": _within(records["x"], row_bound)}
+    if label_bound is not None and np.any(np.abs(records["y"]) > label_bound):
+        worst = int(np.argmax(np.abs(records["y"])))
+        raise ValueError(f"data['y'] row {worst} is beyond the public label_bound {label_bound:g}: clip labels to it")
+    return records
+
+
+def _within(x: np.ndarray, row_bound: float) -> np.ndarray:
+    """Rows (N, d) float64 of norm at most ``row_bound``; what rounding left beyond it is scaled back."""
+    x = np.asarray(x, np.float64)
+    norms = np.linalg.norm(x.reshape(len(x), -1), axis=1)
+    worst = int(np.argmax(norms))
+    if norms[worst] > row_bound * (1 + _ROUNDING):
+        raise ValueError(
+            f"data['x'] row {worst} has norm {norms[worst]:.6g}, beyond the public row_bound {row_bound:g}: the "
+            "guarantee rests on it; scale or clip rows to it"
+        )
+    scale = np.minimum(1.0, row_bound * (1 - 1e-12) / np.maximum(norms, 1e-300))
+    return x * scale.reshape((-1,) + (1,) * (x.ndim - 1))
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Public facts about a strongly convex potential Σ losses + (m/2)‖θ‖².
+
+    Attributes:
+        lipschitz: L, bound on a record's gradient.
+        smoothness: largest curvature of a record's loss.
+        prior_precision: m.
+        size: number of parameters d.
+    """
+
+    lipschitz: float
+    smoothness: float
+    prior_precision: float
+    size: int
+
+
+def bounds_of(target: Any, mechanism: str, prior_precision: float | None = None) -> Bounds:
+    """The bounds that a mechanism rests on.
+
+    Args:
+        target: bound to its number of features and to its row bound.
+        mechanism: named in errors.
+        prior_precision: in place of the target's own.
+
+    Raises:
+        UnsupportedCombination: the target lacks one, named.
+    """
+    name = type(target).__name__
+    if not getattr(target, "log_concave", False):
+        raise UnsupportedCombination(
+            f"{mechanism} needs convex losses, and {name} does not declare log_concave = True."
+        )
+    precision = getattr(target, "prior_precision", None) if prior_precision is None else prior_precision
+    if precision is None or not precision > 0:
+        raise UnsupportedCombination(
+            f"{mechanism} needs a strongly convex potential, and {name} states no prior_precision > 0."
+        )
+    lipschitz, smoothness = getattr(target, "gradient_bound", None), getattr(target, "smoothness", None)
+    for fact, value, why in (
+        ("gradient_bound", lipschitz, "clipped gradients are those of no convex function"),
+        ("smoothness", smoothness, "the step must contract"),
+    ):
+        if value is None:
+            raise UnsupportedCombination(
+                f"{mechanism} needs a public {fact} of one record ({why}), and {name} has none; declare a bound on the "
+                "rows (row_bound) if its losses have one."
+            )
+    params = jax.eval_shape(target.init, jax.random.key(0))
+    size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+    return Bounds(float(lipschitz), float(smoothness), float(precision), size)  # type: ignore[arg-type]

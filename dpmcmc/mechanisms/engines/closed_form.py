@@ -1,0 +1,73 @@
+"""Exact draws from the Gaussian posterior of a linear regression, in float64.
+
+On a ball they are those of the whole posterior that fall into it (rejection): exact, and slow where few do.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpmcmc.mechanisms.engines.errors import DrawError
+from dpmcmc.privacy.randomness import Streams
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.tempered import Tempered
+
+EXACT = True
+#: Candidates in all, and at a time.
+_MOST_TRIES = 1 << 20
+_AT_ONCE = 1 << 12
+
+
+def check(target: Any, radius: float | None) -> None:
+    """Raise ValueError unless the target is a linear regression."""
+    if not isinstance(target, LinearRegression):
+        raise ValueError(
+            f"engine: closed_form draws from the posterior of LinearRegression, and the target is "
+            f"{type(target).__name__}; use nuts or sgnht"
+        )
+
+
+def draw(
+    target: Tempered, records: Any, *, radius: float | None, draws: int, steps: int | None, streams: Streams
+) -> np.ndarray:
+    """(draws, d) float64; ``steps`` is not used.
+
+    Args:
+        target: bound, around a linear regression.
+        records: ``{"x": (N, d), "y": (N,)}``.
+        radius: of the ball, or None.
+        draws: how many.
+        steps: not used.
+        streams: of which ``noise`` is used.
+
+    Raises:
+        DrawError: too few candidates fell into the ball.
+    """
+    mean, covariance = target.posterior(records)
+    factor = np.linalg.cholesky(covariance)
+    limit = math.inf if radius is None else radius
+    generator = _generator(streams.noise)
+    kept: list[np.ndarray] = []
+    count = 0
+    for _ in range(_MOST_TRIES // _AT_ONCE):
+        size = draws if math.isinf(limit) else _AT_ONCE
+        candidates = mean + generator.standard_normal((size, len(mean))) @ factor.T
+        inside = candidates[np.linalg.norm(candidates, axis=1) <= limit]
+        kept.append(inside)
+        count += len(inside)
+        if count >= draws:
+            return np.concatenate(kept)[:draws]
+    raise DrawError(
+        f"radius: of {_MOST_TRIES} draws from the posterior fewer than {draws} lie within {radius:g}; take engine "
+        "nuts. Nothing was released"
+    )
+
+
+def _generator(key: jax.Array) -> np.random.Generator:
+    """Float64 normals from a secret key: Philox, counter-based, keyed by 128 bits drawn with it."""
+    words = np.asarray(jax.random.bits(key, (2,), np.uint32)).astype(np.uint64)
+    return np.random.Generator(np.random.Philox(key=int(words[0]) << 32 | int(words[1])))

@@ -1,0 +1,91 @@
+r"""A long full-batch run of our own SGNHT, without privacy of its own, on a tempered posterior.
+
+Its numbers come from public facts: with M = N·(smoothness of a record) + (prior precision), the step η is the smaller
+of 0.05/M and d·a²/16, where the thermostat's own fluctuation √(η/d) stays below a/4, and the run lasts for 40
+relaxation times a/(η·prior precision), within limits. A draw is the last state of an independent chain; on a ball, the
+last of its thinned states in the second half of the run that lies in it: rejection, from nearly independent states.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from dpmcmc.mechanisms.engines.errors import DrawError
+from dpmcmc.privacy import UnsupportedCombination
+from dpmcmc.privacy.randomness import Streams
+from dpmcmc.targets.tempered import Tempered
+
+EXACT = False
+_FRICTION = 0.2
+_RELAXATIONS = 40.0
+_FEWEST, _MOST = 4_000, 200_000
+#: States of a chain that are looked at for one inside the ball.
+_LOOKED_AT = 64
+
+
+def check(target: Any, radius: float | None) -> None:
+    """Raise UnsupportedCombination where no public curvature says how long a step may be."""
+    for fact in ("smoothness", "prior_precision"):
+        if getattr(target, fact, None) is None:
+            raise UnsupportedCombination(
+                f"engine sgnht takes its step size from a public {fact}, and {type(target).__name__} has none; declare "
+                "a bound on the rows (row_bound), or use nuts."
+            )
+
+
+def draw(
+    target: Tempered, records: Any, *, radius: float | None, draws: int, steps: int | None, streams: Streams
+) -> Any:
+    """Pytree, leaves (draws, ...) float32.
+
+    Args:
+        target: bound, with ``smoothness`` and ``prior_precision``.
+        records: pytree, leaves (N, ...).
+        radius: of the ball, or None.
+        draws: how many, one chain each.
+        steps: of each chain; None for the number above.
+        streams: of which ``dynamics`` seeds the run.
+
+    Raises:
+        DrawError: a chain diverged, or was never seen in the ball.
+    """
+    from dpmcmc.engine import DivergedError, sample
+    from dpmcmc.planning import plan
+    from dpmcmc.samplers import SGNHT
+
+    count = len(jax.tree.leaves(records)[0])
+    size = ravel_pytree(target.init(jax.random.key(0)))[0].size
+    assert target.smoothness is not None
+    assert target.prior_precision is not None
+    eta = min(0.05 / (count * target.smoothness + target.prior_precision), size * _FRICTION**2 / 16)
+    if steps is None:
+        steps = int(np.clip(_RELAXATIONS * _FRICTION / (eta * target.prior_precision), _FEWEST, _MOST))
+    looked_at = 1 if radius is None else min(_LOOKED_AT, steps)
+    thin = max(1, (steps - steps // 2) // looked_at)
+    run = plan(
+        target,
+        num_records=count,
+        sampler=SGNHT(step_size=count * eta, friction=_FRICTION),
+        steps=steps,
+        chains=draws,
+        burn_in=steps - thin * looked_at,
+        thin=thin,
+    )
+    try:
+        positions = sample(run, records, key=streams.dynamics).positions
+    except DivergedError:
+        raise DrawError("engine: the SGNHT run diverged; use nuts. Nothing was released") from None
+    shape: Any = jax.vmap(jax.vmap(lambda p: ravel_pytree(p)[0]))
+    flat = np.asarray(shape(positions), np.float64)
+    inside = np.linalg.norm(flat, axis=2) <= (math.inf if radius is None else radius)
+    if not np.all(inside.any(axis=1)):
+        raise DrawError(
+            f"radius: no state of an SGNHT run was within {radius:g}; use nuts, which runs inside. Nothing was released"
+        )
+    last = flat.shape[1] - 1 - np.argmax(inside[:, ::-1], axis=1)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[np.arange(draws), last], positions)

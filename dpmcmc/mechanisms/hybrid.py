@@ -1,0 +1,120 @@
+"""The hybrid (Wang, thesis Algorithm 4): one posterior draw, and a sampler's run from there.
+
+The draw (``ops.py``) spends a share of ε and starts the chain in the posterior, so that the run needs no burn-in; the
+run gets what is left. Both are composed in ONE guarantee from their events, not by adding ε: under ``gdp`` the draw is
+worth a Gaussian query, and a full-batch run after it costs μ² + μ'².
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmcmc import planning
+from dpmcmc.engine import sample
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.ops import OPS
+from dpmcmc.privacy import Full, Privacy
+from dpmcmc.privacy.randomness import SecretKey, Streams
+from dpmcmc.privacy.subsampling import Sampling
+from dpmcmc.samplers.base import Sampler
+
+
+@dataclass(frozen=True)
+class Hybrid:
+    """One posterior draw at a share of ε, then a sampler from there with the rest.
+
+    Args:
+        start: the posterior draw; of one draw.
+        sampler: for example ``dpmcmc.SGLD(step_size=16.0)``.
+        sampling: ``Poisson(b)`` | ``FixedSize(b)`` | ``Full()``.
+        steps: of the sampler, per chain; every chain starts at the same draw, and is charged.
+        chains: of the sampler.
+        burn_in: steps before the first kept stretch.
+        thin: a draw is kept after every ``thin`` steps.
+        clip: C of the sampler's gradients.
+        accountant: of both together.
+        calibrator: of the sampler's noise.
+        curvature: as for ``dpmcmc.plan``.
+        share: of ε, in (0, 1), that the posterior draw alone may cost.
+
+    Raises:
+        ValueError: a share outside (0, 1), or a start of several draws.
+    """
+
+    start: OPS
+    sampler: Sampler
+    steps: int
+    sampling: Sampling = dataclasses.field(default_factory=Full)
+    chains: int = 1
+    burn_in: int = 0
+    thin: int = 1
+    clip: float = 1.0
+    accountant: str = "pld"
+    calibrator: str = "numeric"
+    curvature: float | None = None
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise ValueError(f"share must lie strictly between 0 and 1, got {self.share}")
+        if self.start.draws != 1:
+            raise ValueError(f"start: a hybrid starts at one draw, not at {self.start.draws}")
+
+    def plan(
+        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+    ) -> MechanismPlan:
+        """Settle the draw at its share, then the run's noise so that both together meet (ε, δ); reads no record.
+
+        Raises:
+            UnsupportedCombination, CalibrationError, ValueError: see :class:`OPS` and :func:`dpmcmc.plan`.
+        """
+        first = self.start.plan(
+            target, num_records=num_records, epsilon=self.share * epsilon, delta=delta, adjacency=adjacency
+        )
+        run = planning.plan(
+            target,
+            num_records=num_records,
+            sampler=self.sampler,
+            sampling=self.sampling,
+            steps=self.steps,
+            chains=self.chains,
+            burn_in=self.burn_in,
+            thin=self.thin,
+            privacy=Privacy(
+                epsilon=epsilon,
+                delta=delta,
+                adjacency=adjacency,
+                accountant=self.accountant,
+                calibrator=self.calibrator,
+                clip=self.clip,
+            ),
+            curvature=self.curvature,
+            after=first.guarantee,
+        )
+        assert run.guarantee is not None
+        assert run.noise_multipliers is not None
+        settings = {f"start_{name}": value for name, value in first.settings.items()}
+        settings |= {
+            "start_epsilon": first.guarantee.epsilon,
+            "noise_multiplier": float(run.noise_multipliers.min()),
+            "temperature": float(run.temperatures.max()),
+        }
+        return MechanismPlan(
+            self, target, num_records, run.guarantee, settings, run.num_draws * run.chains, first=first, run=run
+        )
+
+    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
+        """Draws of the run, leaves (chains·draws, ...)."""
+        assert plan.first is not None
+        assert plan.run is not None
+        before, after = (Streams(*(jax.random.fold_in(key, stage) for key in streams)) for stage in (0, 1))
+        drawn = self.start.draw(plan.first, records, before)
+        starts = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf, jnp.float32), self.chains, axis=0), drawn)
+        result = sample(plan.run, records, key=SecretKey.of(after), starts=starts)
+        return jax.tree.map(np.asarray, result.flat_draws())

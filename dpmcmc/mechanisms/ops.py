@@ -1,0 +1,255 @@
+r"""OPS: one posterior sample, or a few (Wang, thesis, Algorithm 2; Wang, Fienberg and Smola 2015).
+
+A draw from a posterior is private by itself if no record can move the posterior far. With ℓ_i = −log p(x_i|θ), temper
+ρ = min(1, the most that ε allows), and K independent draws in all:
+
+form ``printed``   exp(−ρΣℓ_i)·π^ρ on ‖θ‖ <= R, |ℓ| <= B there: replacing a record moves ρΣℓ by at most 2ρB at every
+                   θ, so the density by e^{2ρB} and its normaliser by as much: 4ρB-DP.
+form ``range``     exp(−ρΣℓ_i)·π on ‖θ‖ <= R, |ℓ_x(θ) − ℓ_x'(θ)| <= Δ for any two records: by the same steps 2ρΔ-DP.
+                   For logistic regression Δ = R·row_bound, and B is a little more: half the loss, twice the temper.
+form ``gdp``       exp(−ρΣℓ_i − (m/2)‖θ‖²), ℓ convex with gradients of norm <= L: the draw is μ-GDP with μ = 2ρL/√m
+                   (Gopi, Lee and Liu 2022, arXiv 2203.00263; first, with another constant, Minami et al. 2016). It
+                   needs no ball, and holds on one: a ball is convex.
+
+Adding, removing or zeroing a record changes the potential by h = ρℓ_x alone. The log density then changes by
+h(θ) − log E[e^h], which lies within sup h − inf h over the ball: for ``printed`` and ``range`` that is ρ times the most
+one record's loss varies over θ, at most 2B, B where losses are −log probabilities and so never negative, and 2RL by the
+mean value theorem. For ``gdp``, h is ρL-Lipschitz: μ = ρL/√m.
+
+K draws cost Kε, and √K·μ. Tempering costs accuracy: with ρ < 1 a draw's variance around the truth is 1 + 1/ρ times the
+efficient one (thesis, Proposition 3.9).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpmcmc import targets
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.engines import ENGINES, DrawError
+from dpmcmc.privacy import CalibrationError, Guarantee, UnsupportedCombination
+from dpmcmc.privacy.accounting import ADJACENCIES, Event
+from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.randomness import Streams
+from dpmcmc.targets.tempered import Tempered
+
+FORMS = ("printed", "range", "gdp")
+
+
+@dataclass(frozen=True)
+class OPS:
+    """Draws from a posterior that is tempered until they are private.
+
+    Args:
+        form: ``printed`` | ``range`` (pure DP on a ball) | ``gdp`` (convex losses, Gaussian prior).
+        engine: how a draw is made: ``nuts`` | ``sgnht`` (assumed to converge) | ``closed_form`` (linear regression).
+        radius: R: parameters are restricted to ‖θ‖ <= R; needed by ``printed`` and ``range``.
+        temper: ρ in (0, 1], refused where it does not meet the target; left out: the largest that does.
+        prior_precision: m: the prior is N(0, I/m) in place of the target's own.
+        draws: K independent draws; each is charged.
+        total_variation: your claim of how far one draw is from an exact one, charged; left out: assumed to be 0.
+        steps: transitions (nuts) or steps (sgnht) before each draw; left out: the engine's own number.
+
+    Raises:
+        ValueError: a value outside these.
+    """
+
+    form: str = "gdp"
+    engine: str = "nuts"
+    radius: float | None = None
+    temper: float | None = None
+    prior_precision: float | None = None
+    draws: int = 1
+    total_variation: float | None = None
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.form not in FORMS:
+            raise ValueError(f"form: unknown {self.form!r}; known: {', '.join(FORMS)}")
+        if self.engine not in ENGINES:
+            raise ValueError(f"engine: unknown {self.engine!r}; known: {', '.join(ENGINES)}")
+        for name in ("radius", "prior_precision"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"{name}: must be a finite number > 0, got {value}")
+        if self.temper is not None and not 0 < self.temper <= 1:
+            raise ValueError(f"temper: must lie in (0, 1], got {self.temper}")
+        if self.draws < 1:
+            raise ValueError(f"draws: must be >= 1, got {self.draws}")
+        if self.steps is not None and self.steps < 2:
+            raise ValueError(f"steps: must be >= 2, got {self.steps}")
+        if self.total_variation is not None:
+            if not 0 < self.total_variation < 1:
+                raise ValueError(f"total_variation: must lie in (0, 1), got {self.total_variation}")
+            if ENGINES[self.engine].EXACT:
+                raise ValueError(f"total_variation: draws of engine {self.engine} are exact; leave it out")
+        if self.form != "gdp" and self.radius is None:
+            raise ValueError(f"radius: form {self.form} bounds losses on a ball; give the public radius of one")
+
+    def plan(
+        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+    ) -> MechanismPlan:
+        """Settle ρ and the guarantee from public facts.
+
+        Args:
+            target: with ``loss_bounds`` (printed, range), or log-concave with ``gradient_bound_within`` and a
+                ``prior_precision`` (gdp).
+            num_records: N.
+            epsilon: target.
+            delta: target, below 1/N; ``printed`` and ``range`` spend none of it but for ``total_variation``.
+            adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
+
+        Raises:
+            UnsupportedCombination: the target lacks what the form, or the engine, rests on.
+            ValueError: numbers that make no sense, or a public bound that is not given.
+            CalibrationError: ``temper`` does not meet the target, or ``total_variation`` leaves no δ.
+        """
+        if not (epsilon > 0 and math.isfinite(epsilon)):
+            raise ValueError(f"epsilon: must be a finite number > 0, got {epsilon}")
+        if num_records < 1:
+            raise ValueError(f"num_records: must be >= 1, got {num_records}")
+        if not 0 < delta < 1 / num_records:
+            raise ValueError(f"delta: must lie in (0, 1/num_records = {1 / num_records:.3g}), got {delta:g}")
+        if adjacency not in ADJACENCIES:
+            raise UnsupportedCombination(f"unknown adjacency {adjacency!r}; known: {', '.join(ADJACENCIES)}.")
+        ENGINES[self.engine].check(target, self.radius)
+        left = self._delta_left(epsilon, delta)
+        settings: dict[str, float] = {} if self.radius is None else {"radius": float(self.radius)}
+        if self.form == "gdp":
+            precision, lipschitz = self._curvature(target), self._lipschitz(target)
+            factor = 2.0 if adjacency == "replace_one" else 1.0
+            # Per unit of temper; a hair below, so that rounding ends on the private side.
+            unit = factor * lipschitz / math.sqrt(precision) * math.sqrt(self.draws)
+            temper = self._settled(gaussian_mu(epsilon, left) / unit * (1 - 1e-9))
+            z = math.sqrt(precision) / (temper * lipschitz)
+            charged = Event("posterior_draw", z, 1.0, self.draws)
+            settings |= {"gradient_bound": lipschitz, "prior_precision": precision, "mu": temper * unit}
+        else:
+            largest, unit = self._loss_bounds(target, adjacency)
+            temper = self._settled(epsilon / (unit * self.draws))
+            charged = Event("pure", 0.0, 1.0, self.draws, epsilon=unit * temper)
+            settings |= {"loss_bound": largest, "epsilon_per_draw": unit * temper}
+        guarantee = self._guarantee(charged, delta, adjacency)
+        # A pure release is charged at δ 0, whatever the accountant could make of a positive one.
+        spent = max(guarantee.epsilon, self.draws * (charged.epsilon or 0.0))
+        if spent > epsilon * (1 + 1e-12):
+            raise CalibrationError(
+                f"temper: {temper:g} gives epsilon {spent:.4g}, and {epsilon:g} was asked; lower it, or leave it out"
+            )
+        settings |= {"temper": temper, "prior_temper": temper if self.form == "printed" else 1.0}
+        return MechanismPlan(self, target, num_records, guarantee, settings, self.draws)
+
+    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
+        """The draws alone, leaves (draws, ...): no diagnostic is returned, printed or warned of.
+
+        Args:
+            plan: made by :meth:`plan`.
+            records: pytree of NumPy arrays, leaves (N, ...), checked.
+            streams: secret keys.
+
+        Raises:
+            DrawError: the engine has no draw; nothing leaves.
+        """
+        tempered = self.posterior(plan).bind(targets.record_shapes(records))
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")  # what a library warns of here is a function of the records
+            drawn = ENGINES[self.engine].draw(
+                tempered, records, radius=self.radius, draws=self.draws, steps=self.steps, streams=streams
+            )
+        if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(drawn)):
+            raise DrawError(f"engine: {self.engine} left the range of floats. Nothing was released")
+        return drawn
+
+    def posterior(self, plan: MechanismPlan) -> Tempered:
+        """What is drawn from, on the ball where a radius is set."""
+        return Tempered(plan.target, plan.settings["temper"], plan.settings["prior_temper"], self.prior_precision)
+
+    def _delta_left(self, epsilon: float, delta: float) -> float:
+        """δ of exact draws, once K·(1 + e^ε)·τ is spent on draws that are not (thesis, Proposition 3.10)."""
+        if self.total_variation is None:
+            return delta
+        spent = self.draws * (1 + math.exp(min(epsilon, 700.0))) * self.total_variation
+        if not spent < delta:
+            raise CalibrationError(
+                f"total_variation: {self.draws} draws within {self.total_variation:g} cost (1 + e^epsilon) times that, "
+                f"{spent:.3g}, of delta {delta:g}; it must be below {delta * self.total_variation / spent:.3g}"
+            )
+        return delta - spent
+
+    def _settled(self, largest: float) -> float:
+        return min(1.0, largest) if self.temper is None else float(self.temper)
+
+    def _curvature(self, target: Any) -> float:
+        """m, after the checks that convexity asks for."""
+        name = type(target).__name__
+        if not getattr(target, "log_concave", False):
+            raise UnsupportedCombination(
+                f"form gdp needs convex losses, and {name} does not declare log_concave = True; use form printed or "
+                "range where it has loss_bounds."
+            )
+        own = getattr(target, "prior_precision", None)
+        precision = own if self.prior_precision is None else self.prior_precision
+        if precision is None or not precision > 0:
+            raise UnsupportedCombination(
+                f"form gdp needs a strongly log-concave prior, and {name} states no prior_precision; give "
+                "prior_precision, which replaces its prior."
+            )
+        return float(precision)
+
+    def _lipschitz(self, target: Any) -> float:
+        """L on the ball, or everywhere."""
+        name = type(target).__name__
+        within = getattr(target, "gradient_bound_within", lambda radius: getattr(target, "gradient_bound", None))
+        bound = within(math.inf if self.radius is None else self.radius)
+        if bound is None and self.radius is None and within(1.0) is not None:
+            raise ValueError(f"radius: gradients of {name} are bounded on a ball only; give the public radius of one")
+        if bound is None:
+            raise ValueError(
+                f"row_bound: form gdp needs a public bound on one record's gradient, and {name} has none; give the "
+                "bounds on rows (and labels) that it follows from"
+            )
+        return float(bound)
+
+    def _loss_bounds(self, target: Any, adjacency: str) -> tuple[float, float]:
+        """(B, ε of one draw at temper 1)."""
+        name = type(target).__name__
+        if not hasattr(target, "loss_bounds"):
+            raise UnsupportedCombination(
+                f"form {self.form} needs bounded losses, and {name} has no loss_bounds(radius)."
+            )
+        assert self.radius is not None
+        largest, difference = target.loss_bounds(self.radius)
+        if adjacency == "replace_one":
+            return float(largest), 4.0 * largest if self.form == "printed" else 2.0 * difference
+        varies = largest if getattr(target, "num_classes", None) is not None else 2 * largest
+        within = getattr(target, "gradient_bound_within", lambda radius: None)(self.radius)
+        return float(largest), float(varies if within is None else min(varies, 2 * self.radius * within))
+
+    def _guarantee(self, charged: Event, delta: float, adjacency: str) -> Guarantee:
+        events: tuple[Event, ...] = (charged,)
+        if self.total_variation is not None:
+            events = (charged, Event("approximate_draw", 0.0, self.total_variation, self.draws))
+            sentence = (
+                f"each draw of engine {self.engine} is within total variation {self.total_variation:g} of an exact "
+                "one, which is the user's claim: no finite run certifies it."
+            )
+        elif ENGINES[self.engine].EXACT:
+            sentence = "draws are exact, which they are up to float64 rounding."
+        else:
+            sentence = (
+                f"draws of engine {self.engine} are exact draws from the posterior, which no finite run certifies."
+            )
+        return Guarantee.from_events(
+            events,
+            delta=delta,
+            adjacency=adjacency,
+            accountant="one_sample",
+            release="one_sample",
+            assumptions=(sentence,),
+        )

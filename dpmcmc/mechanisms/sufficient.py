@@ -1,0 +1,182 @@
+r"""Linear regression from private sufficient statistics.
+
+XᵀX and Xᵀy are released once, as ONE Gaussian query of the vector (svec(XᵀX), w·Xᵀy), w = label_weight·b/Y for rows
+‖x‖ <= b and labels |y| <= Y. svec keeps the diagonal and √2 times the upper triangle, so its l2 norm is the Frobenius
+norm. Everything after the noise is post-processing and costs nothing, posterior draws included.
+
+Sensitivity. One record contributes norm √(b⁴ + w²b²Y²): add_remove and zero_out. A replaced one moves the vector by
+
+    ‖·‖² = ‖xxᵀ − x'x'ᵀ‖² + w²‖xy − x'y'‖² = s² + s'² − 2t² + w²(y²s + y'²s' − 2yy't),   s = ‖x‖², s' = ‖x'‖², t = x·x'
+
+It grows with s, s' at a fixed t, and −yy't is at most Y²|t|, so the supremum is at s = s' = b² and y = −y', over
+|t| <= b²: with r = w²Y²/(2b²) it is at |t| = b²·min(1, r),
+
+    ‖·‖ <= √2·b²·(1 + r) for r <= 1,      2wbY for r > 1
+
+Both are attained. The two parts apart would be charged √(2b⁴ + 4w²b²Y²); for w = 0, ‖xxᵀ − x'x'ᵀ‖ <= √2·b².
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
+
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.privacy import Guarantee, UnsupportedCombination
+from dpmcmc.privacy.gaussian_release import (
+    calibrated_std,
+    check_promise,
+    gaussian_event,
+    gaussian_release,
+    standard_normal,
+)
+from dpmcmc.privacy.randomness import Streams
+from dpmcmc.targets.base import require_bound
+from dpmcmc.targets.linear import LinearRegression
+
+_BLOCK = 512
+
+
+@dataclass(frozen=True)
+class SufficientStatistics:
+    """Ridge regression, or posterior draws, from one noisy release of XᵀX and Xᵀy.
+
+    Args:
+        draws: K draws from the posterior of the released statistics, which cost nothing more; 0 for its mean.
+        label_weight: how much of the budget goes to Xᵀy; its noise is that of XᵀX times
+            label_bound/(row_bound·label_weight).
+
+    Raises:
+        ValueError: a value outside these.
+    """
+
+    draws: int = 0
+    label_weight: float = 1.0
+
+    release = "estimate"
+
+    def __post_init__(self) -> None:
+        if self.draws < 0:
+            raise ValueError(f"draws: must be 0 (the mean) or more, got {self.draws}")
+        if not (self.label_weight > 0 and math.isfinite(self.label_weight)):
+            raise ValueError(f"label_weight: must be a finite number > 0, got {self.label_weight}")
+
+    def plan(
+        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+    ) -> MechanismPlan:
+        """Settle the noise; reads no record.
+
+        Raises:
+            UnsupportedCombination: another target than linear regression.
+            ValueError: no row_bound or label_bound, or impossible numbers.
+        """
+        check_promise(num_records, epsilon, delta)
+        if not isinstance(target, LinearRegression):
+            raise UnsupportedCombination(
+                "sufficient_statistics needs the Gaussian posterior of LinearRegression, and the target is "
+                f"{type(target).__name__}; use output_perturbation for other convex losses."
+            )
+        row = require_bound(target.row_bound, "row_bound", "LinearRegression")
+        label = require_bound(target.label_bound, "label_bound", "LinearRegression")
+        if target.num_features is None:
+            raise ValueError("num_features: LinearRegression needs it before a plan; give it")
+        weight = self.label_weight * row / label
+        # Float64 sums in blocks, on either neighbour.
+        unsure = 2.0**-53 * (_BLOCK + num_records / _BLOCK + 16) * num_records * _norm(row, label, weight)
+        sensitivity = sensitivity_of(row, label, weight, adjacency) + 2 * unsure
+        size = target.num_features * (target.num_features + 3) // 2
+        noise_std = calibrated_std(sensitivity, size, epsilon=epsilon, delta=delta)
+        event = gaussian_event(noise_std, sensitivity, size, adjacency)
+        guarantee = Guarantee.from_events(
+            (event,), delta=delta, adjacency=adjacency, accountant="one_sample", release=self.release
+        )
+        settings = {
+            "sensitivity": sensitivity,
+            "noise_std": noise_std,
+            "label_noise_std": noise_std / weight,
+            "noise_multiplier": event.noise_multiplier,
+        }
+        return MechanismPlan(self, target, num_records, guarantee, settings, max(1, self.draws))
+
+    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
+        """The posterior mean, or draws, (draws, d)."""
+        x, y = np.asarray(records["x"], np.float64), np.asarray(records["y"], np.float64)
+        noise_std = plan.settings["noise_std"]
+        weight = noise_std / plan.settings["label_noise_std"]
+        released = gaussian_release(statistics(x, y, weight), noise_std, streams.noise)
+        gram, moment = _split(released, x.shape[1], weight)
+        mean, factor = ridge(gram, moment, plan.target, noise_std)
+        if self.draws == 0:
+            return mean[None]
+        noise = standard_normal(streams.dynamics, (self.draws, len(mean)))
+        return mean + solve_triangular(factor, noise.T, trans="T", lower=True).T
+
+
+def sensitivity_of(row_bound: float, label_bound: float, weight: float, adjacency: str) -> float:
+    """Largest l2 distance of (svec(XᵀX), weight·Xᵀy) between neighbours; derived above."""
+    if adjacency != "replace_one":
+        return _norm(row_bound, label_bound, weight)
+    ratio = (weight * label_bound / row_bound) ** 2 / 2
+    if ratio <= 1:
+        return math.sqrt(2) * row_bound**2 * (1 + ratio)
+    return 2 * weight * row_bound * label_bound
+
+
+def statistics(x: np.ndarray, y: np.ndarray, weight: float) -> np.ndarray:
+    """(svec(XᵀX), weight·Xᵀy), (d(d + 3)/2,).
+
+    Args:
+        x: (N, d).
+        y: (N,).
+        weight: w.
+    """
+    d = x.shape[1]
+    gram, moment = np.zeros((d, d)), np.zeros(d)
+    for i in range(0, len(x), _BLOCK):
+        rows = x[i : i + _BLOCK]
+        gram += rows.T @ rows
+        moment += rows.T @ y[i : i + _BLOCK]
+    row, column = np.triu_indices(d)
+    return np.concatenate([gram[row, column] * _scale(row, column), weight * moment])
+
+
+def ridge(
+    gram: np.ndarray, moment: np.ndarray, target: LinearRegression, noise_std: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and Cholesky factor of the precision of the posterior that noisy statistics stand for.
+
+    Eigenvalues of XᵀX that the noise could have made by itself are raised to noise_std·√(2d), the spectral radius of
+    symmetric noise of this std: directions the records say nothing about are shrunk and not blown up.
+
+    Args:
+        gram: noisy XᵀX, (d, d), symmetric.
+        moment: noisy Xᵀy, (d,).
+        target: prior and noise scale.
+        noise_std: of svec.
+    """
+    values, vectors = np.linalg.eigh(gram)
+    values = np.maximum(values, noise_std * math.sqrt(2 * len(values)))
+    precision = (vectors * values) @ vectors.T / target.noise_scale**2 + np.eye(len(values)) / target.prior_scale**2
+    factor = cho_factor(precision, lower=True)
+    return cho_solve(factor, moment) / target.noise_scale**2, np.tril(factor[0])
+
+
+def _norm(row_bound: float, label_bound: float, weight: float) -> float:
+    """Largest norm that one record contributes."""
+    return math.hypot(row_bound**2, weight * row_bound * label_bound)
+
+
+def _scale(row: np.ndarray, column: np.ndarray) -> np.ndarray:
+    return np.where(row == column, 1.0, math.sqrt(2))
+
+
+def _split(released: np.ndarray, d: int, weight: float) -> tuple[np.ndarray, np.ndarray]:
+    """(XᵀX, Xᵀy) of a noisy :func:`statistics`."""
+    row, column = np.triu_indices(d)
+    gram = np.zeros((d, d))
+    gram[row, column] = gram[column, row] = released[: len(row)] / _scale(row, column)
+    return gram, released[len(row) :] / weight

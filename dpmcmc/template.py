@@ -1,0 +1,75 @@
+"""A sampler or a target with its numbers taken out, so that those that differ in numbers alone share a program.
+
+The numbers were validated where the object was made; inside a trace the object is put together again with traced
+ones in their place, past its ``__post_init__``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+#: Public constants that a plan sets, the same for all plans with its sampling and N; compiled in at full precision.
+_CONSTANTS = ("num_records", "rate")
+#: Numbers beyond these stay compiled in: float32 would lose their squares.
+_SMALLEST, _LARGEST = 1e-12, 1e12
+
+
+@dataclass(frozen=True)
+class Template:
+    """An object without the numbers in ``names``; equal where only those differ.
+
+    Attributes:
+        kind: its class, or None where the object stays whole.
+        settings: (field, value) pairs that stay.
+        names: fields that were taken out.
+        whole: the object, where it stays whole.
+    """
+
+    kind: type | None
+    settings: tuple[tuple[str, Any], ...] = ()
+    names: tuple[str, ...] = ()
+    whole: Any = None
+
+    def fill(self, numbers: Mapping[str, Any]) -> Any:
+        """The object with these numbers, which may be traced."""
+        if self.kind is None:
+            return self.whole
+        made: Any = object.__new__(self.kind)
+        for name, value in (*self.settings, *((name, numbers[name]) for name in self.names)):
+            object.__setattr__(made, name, value)
+        return made
+
+
+def template(item: Any, names: Collection[str] = ()) -> Template:
+    """``item`` without the fields ``names``, a subset of those of :func:`numbers`."""
+    if not names:
+        return Template(None, whole=item)
+    settings = tuple((f.name, getattr(item, f.name)) for f in dataclasses.fields(item) if f.name not in names)
+    return Template(type(item), settings, tuple(sorted(names)))
+
+
+def numbers(item: Any) -> dict[str, np.float32]:
+    """Fields that hold a number and are declared as one that may be fractional; none where nothing can be taken out."""
+    if not dataclasses.is_dataclass(item) or isinstance(item, type):
+        return {}
+    fields = dataclasses.fields(item)
+    # Something derived from the fields and kept beside them would not follow when they change.
+    if set(getattr(item, "__dict__", ())) != {f.name for f in fields}:
+        return {}
+    found = {}
+    for field in fields:
+        value = getattr(item, field.name)
+        if field.name not in _CONSTANTS and "float" in str(field.type) and _is_number(value):
+            found[field.name] = np.float32(value)
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return False
+    return value == 0 or _SMALLEST <= abs(float(value)) <= _LARGEST

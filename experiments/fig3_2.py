@@ -1,0 +1,219 @@
+"""Figure 3.2: private logistic regression, accuracy against ε for every method, as printed and with tight accounting.
+
+    python -m experiments.fig3_2 --panel adult [--quick] --out DIR
+    python -m experiments.fig3_2 choose --panel adult --out DIR [--methods sgld,ops_gdp] [--encodings public]
+
+The first writes ``results.csv``, one picture per encoding and, on a full run, ``comparison.csv``. A run that was killed
+goes on where it was when it is started again with the same ``--out``. The second chooses every method's settings on a
+split of the training set and writes them into ``configs/figures/fig3_2_<panel>.yaml``.
+
+Runs are seeded, so that the figure can be made again; the guarantee in the table is the plan's, which a run under a
+secret key carries.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+import dpmcmc
+from dpmcmc.cache import cache_folder
+from dpmcmc.command import CommandError, command
+from experiments.panel import choose, compare, draw, posterior, scores
+from experiments.panel.cells import Results, Row
+from experiments.panel.config import Panel, load
+from experiments.panel.methods import METHODS, Method
+from experiments.panel.trial import Outcome, Report, Site, Trial, clock, seed_of
+
+PANELS = ("adult", "abalone", "two_normals")
+_CONFIGS = Path(__file__).resolve().parent.parent / "configs" / "figures"
+
+
+def parser() -> argparse.ArgumentParser:
+    """Command-line arguments."""
+    out = argparse.ArgumentParser(
+        prog="python -m experiments.fig3_2", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    out.add_argument("command", nargs="?", choices=("figure", "choose"), default="figure")
+    out.add_argument("--panel", required=True, help=f"{' | '.join(PANELS)}, or the path of a YAML file")
+    out.add_argument("--out", required=True, metavar="DIR", help="folder of results")
+    out.add_argument("--quick", action="store_true", help="fewer ε and repeats, shorter chains; every method")
+    out.add_argument("--methods", metavar="A,B", help="choose: for these alone (name, or version/name)")
+    out.add_argument("--encodings", metavar="A,B", help="choose: for these alone")
+    return out
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Entry point; see :func:`parser`."""
+    arguments = parser().parse_args(argv)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    _keep_compiled_programs()
+    path = Path(arguments.panel) if arguments.panel.endswith(".yaml") else _CONFIGS / f"fig3_2_{arguments.panel}.yaml"
+    elapsed = clock()
+    if arguments.command == "choose":
+        choose.choose(
+            path,
+            Path(arguments.out),
+            methods=arguments.methods and arguments.methods.split(","),
+            encodings=arguments.encodings and arguments.encodings.split(","),
+            say=console.print,
+        )
+    else:
+        panel = load(path)
+        figure(panel.shortened() if arguments.quick else panel, Path(arguments.out), console)
+        console.print(f"written to {arguments.out}")
+    console.print(f"wall time {elapsed():.0f} s")
+
+
+def figure(panel: Panel, folder: Path, console: Console) -> None:
+    """Run what is missing, then draw.
+
+    Args:
+        panel: which panel.
+        folder: of results.
+        console: for the bar and the table.
+    """
+    missing = [f"{m.version}/{m.name}" for m in METHODS if not _settings(panel, m)]
+    if missing:
+        raise CommandError(
+            f"panel {panel.name}: no settings for {', '.join(missing)}; choose them with `python -m experiments.fig3_2 "
+            "choose`."
+        )
+    results = Results(folder, panel)
+    notes = {}
+    columns = (
+        TextColumn("{task.description:<44}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("cells"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    each = len(panel.epsilons) * panel.repeats
+    total = len(panel.encodings) * (2 + len(METHODS) * each)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+        for encoding in panel.encodings:
+            data = dpmcmc.data.load(panel.data, encoding=encoding, standin="allow")
+            notes[encoding] = (
+                f"generated stand-in for {panel.data}: not the real data" if data.origin == "stand-in" else None
+            )
+            assert data.test is not None
+            bench = _Bench(panel, encoding, Site.of(panel, data.train, data.spec.row_bound), data.test, results)
+            bar.update(task, description=f"{encoding}: NUTS, not private")
+            bench.non_private(folder)
+            bar.advance(task, 2)
+            for method in METHODS:
+                bar.update(task, description=f"{encoding}: {method.version} {method.label}")
+                done = bar.tasks[0].completed
+                bench.run(method, lambda share, done=done: bar.update(task, completed=done + round(share * each)))
+                bar.update(task, completed=done + each)
+    for encoding in panel.encodings:
+        about = f"{panel.data}, {encoding} encoding: δ = {panel.delta:g}, {panel.adjacency}, {panel.repeats} runs"
+        draw.panel_figure(
+            folder / f"{panel.name}_{encoding}.png", panel, results.rows, encoding, about, notes[encoding]
+        )
+    lines = compare.table(panel, results.rows)
+    compare.write(folder / "comparison.csv", lines)
+    for line in compare.lines_of(lines):
+        console.print(line)
+
+
+class _Bench:
+    """One encoding of one panel: its records, its reference, and where results go."""
+
+    def __init__(self, panel: Panel, encoding: str, site: Site, test: dict[str, Any], results: Results) -> None:
+        self.panel, self.encoding, self.site, self.test, self.results = panel, encoding, site, test, results
+        self.reference: scores.Posterior | None = None
+
+    def non_private(self, folder: Path) -> None:
+        """The reference posterior, and the two rows that are not private."""
+        elapsed = clock()
+        draws = posterior.nuts(self.panel, self.site, self.encoding, folder)
+        self.reference = scores.Posterior(draws)
+        for name, make in (("nuts", lambda: draws), ("map", lambda: posterior.mode(self.site))):
+            cell = {"version": "non-private", "method": name, "encoding": self.encoding, "epsilon": float("inf")}
+            if not self.results.has(**cell, repeat=0):
+                outcome = Outcome(make(), None, elapsed())
+                self.results.add([self._row({**cell, "repeat": 0}, outcome, "not private")])
+
+    def run(self, method: Method, report: Report) -> None:
+        """Every cell of a method that is not finished yet."""
+        settings = _settings(self.panel, method)[self.encoding]
+        cells = [
+            {
+                "version": method.version,
+                "method": method.name,
+                "encoding": self.encoding,
+                "epsilon": float(epsilon),
+                "repeat": repeat,
+            }
+            for epsilon in self.panel.epsilons
+            for repeat in range(self.panel.repeats)
+        ]
+        cells = [cell for cell in cells if not self.results.has(**cell)]
+        if not cells:
+            return
+        trials = [
+            Trial(
+                cell["epsilon"],
+                cell["repeat"],
+                {k: v for k, v in settings[cell["epsilon"]].items() if k != "split_accuracy"},
+                seed_of("figure", self.panel.seed, *cell.values()),
+            )
+            for cell in cells
+        ]
+        outcomes = method.run(trials, self.site, report)
+        claim = "epsilon and delta are the source's claim, not proved here" if method.version == "printed" else ""
+        self.results.add([self._row(cell, outcome, claim) for cell, outcome in zip(cells, outcomes, strict=True)])
+
+    def _row(self, cell: Row, outcome: Outcome, claim: str) -> Row:
+        guarantee = outcome.guarantee
+        assumptions = [claim, *(guarantee.assumptions if guarantee is not None else ()), outcome.problem]
+        row = {
+            **cell,
+            "delta": 0.0 if cell["version"] == "non-private" else self.panel.delta,
+            "guarantee_epsilon": float("inf") if guarantee is None else guarantee.epsilon,
+            "assumptions": "; ".join(a.rstrip(".") for a in assumptions if a),
+            "seconds": outcome.seconds,
+        }
+        if outcome.draws is not None:
+            assert self.reference is not None
+            score = scores.predict(outcome.draws, self.test)
+            row |= {
+                "accuracy": score.accuracy,
+                "log_predictive_density": score.log_predictive_density,
+                "single_draw_accuracy": score.single_draw_accuracy,
+            }
+            if cell["method"] != "nuts":
+                row["wasserstein"] = self.reference.wasserstein(outcome.draws)
+                row["coverage90"] = self.reference.coverage(outcome.draws)
+        return row
+
+
+def _settings(panel: Panel, method: Method) -> dict[str, dict[float, dict[str, Any]]]:
+    """encoding -> ε -> settings; empty where a cell of the panel has none."""
+    found = panel.settings.get(method.version, {}).get(method.name, {})
+    complete = all(epsilon in found.get(encoding, {}) for encoding in panel.encodings for epsilon in panel.epsilons)
+    return found if complete else {}
+
+
+def _keep_compiled_programs() -> None:
+    """Keep compiled programs between runs; records are arguments of everything compiled here."""
+    folder = cache_folder() / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return  # a cache that cannot be made costs time, never a run
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

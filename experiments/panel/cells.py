@@ -1,0 +1,117 @@
+"""The table of results. Rows are added a method at a time, so that a run that was killed goes on where it was.
+
+A folder belongs to one configuration: its numbers stand in ``panel.json``, and another one is refused.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dpmcmc.command import CommandError
+from experiments.panel.config import Panel
+
+COLUMNS = (
+    "method",
+    "epsilon",
+    "delta",
+    "repeat",
+    "accuracy",
+    "log_predictive_density",
+    "guarantee_epsilon",
+    "assumptions",
+    "version",
+    "encoding",
+    "single_draw_accuracy",
+    "wasserstein",
+    "coverage90",
+    "seconds",
+)
+#: What makes a row one cell.
+_KEY = ("version", "method", "encoding", "epsilon", "repeat")
+
+Row = dict[str, Any]
+
+
+class Results:
+    """``results.csv`` in a folder.
+
+    Args:
+        folder: made if it is not there.
+        panel: whose results these are.
+
+    Raises:
+        CommandError: the folder holds results of another configuration.
+    """
+
+    def __init__(self, folder: Path, panel: Panel) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / "results.csv"
+        stamp, body = folder / "panel.json", panel.to_json()
+        if stamp.exists():
+            before = json.loads(stamp.read_text(encoding="utf-8"))
+            changed = _difference(before, body)
+            if changed:
+                raise CommandError(
+                    f"--out: {folder} holds results of another configuration ({changed}); give another folder, or "
+                    "remove that one."
+                )
+        else:
+            _replace(stamp, json.dumps(body, indent=1))
+        self.rows: list[Row] = []
+        if self.path.exists():
+            with self.path.open(newline="", encoding="utf-8") as file:
+                self.rows = list(csv.DictReader(file))
+        self._done = {_key(row) for row in self.rows}
+
+    def has(self, **cell: Any) -> bool:
+        """Whether a cell is finished; ``version``, ``method``, ``encoding``, ``epsilon``, ``repeat``."""
+        return _key(cell) in self._done
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Append finished cells; a reader, and a killed run, see all of them or none."""
+        text = [{name: _text(row.get(name)) for name in COLUMNS} for row in rows]
+        self.rows.extend(text)
+        self._done.update(_key(row) for row in text)
+        temporary = self.path.with_suffix(".tmp")
+        with temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(self.rows)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self.path)
+
+
+def _key(row: Row) -> tuple[str, ...]:
+    return tuple(_text(float(row[name]) if name == "epsilon" else row[name]) for name in _KEY)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _difference(before: Any, now: Any, where: str = "") -> str:
+    """The first place where two trees of plain values differ, in words; empty where they do not."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in [*before, *(name for name in now if name not in before)]:
+            path = f"{where}.{name}" if where else str(name)
+            if name not in before or name not in now:
+                return f"{path} was {'there' if name in before else 'not there'} before"
+            found = _difference(before[name], now[name], path)
+            if found:
+                return found
+        return ""
+    return "" if before == now else f"{where} was {before!r}, and is {now!r}"

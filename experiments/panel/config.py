@@ -1,0 +1,125 @@
+"""What a panel's YAML says: data, privacy, ε grid, and for every method its grid of settings and the chosen ones.
+
+The part below ``_MARK`` is written by ``choose``; everything above it is a person's, comments included.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import yaml
+from pydantic import Field
+
+from dpmcmc.config import ConfigError
+from dpmcmc.schema import Section
+
+_MARK = "# Chosen by `python -m experiments.fig3_2 choose`; written by it, line by line. Not for editing."
+
+#: Settings of one run of one method.
+Settings = dict[str, Any]
+#: version -> method -> encoding -> ε -> settings.
+Chosen = dict[str, dict[str, dict[str, dict[float, Settings]]]]
+
+
+class Reference(Section):
+    """Length of the non-private NUTS run."""
+
+    chains: int = Field(4, gt=0, description="Independent chains.")
+    warmup: int = Field(200, gt=0, description="Transitions before the first draw.")
+    draws: int = Field(250, gt=0, description="Draws kept of each chain.")
+    thin: int = Field(1, gt=0, description="Transitions from one draw to the next.")
+
+
+class Quick(Section):
+    """What ``--quick`` shortens; the methods are all there."""
+
+    epsilons: list[float] = Field(description="Some of the panel's.")
+    repeats: int = Field(gt=0, description="Runs of every cell.")
+    encodings: list[str] = Field(description="Some of the panel's.")
+    reference: Reference = Field(description="Shorter chains.")
+    transitions: int = Field(gt=0, description="NUTS transitions before a one-sample draw.")
+    printed_passes: float = Field(gt=0, description="Of the printed samplers.")
+
+
+class Panel(Section):
+    """One panel of Figure 3.2."""
+
+    name: str = Field(description="Names files.")
+    data: str = Field(description="Registered data set.")
+    encodings: list[str] = Field(description="Feature encodings; each gives a picture.")
+    delta: float = Field(gt=0, lt=1, description="δ, below 1/N.")
+    adjacency: str = Field("replace_one", description="What a neighbour is.")
+    epsilons: list[float] = Field(description="ε grid.")
+    repeats: int = Field(10, gt=0, description="Runs of every cell.")
+    prior_scale: float = Field(gt=0, description="Of the model whose posterior is the reference.")
+    seed: int = Field(description="Of every run, so that the figure can be made again.")
+    transitions: int = Field(60, gt=0, description="NUTS transitions before a one-sample draw.")
+    printed_passes: float | None = Field(
+        None, description="Data passes of the printed samplers; left out: √N, as the thesis has it."
+    )
+    reference: Reference = Field(default_factory=Reference, description="The non-private posterior.")
+    quick: Quick = Field(description="What --quick shortens.")
+    choosing_repeats: int = Field(3, gt=0, description="Runs of every grid cell when settings are chosen.")
+    grids: dict[str, dict[str, list[dict[str, Any]]]] = Field(
+        description="version -> method -> grids: lists are crossed; least_epsilon and most_epsilon bound where one is "
+        "tried."
+    )
+    settings: Chosen = Field(default_factory=dict, description="Chosen settings.")
+
+    def shortened(self) -> Panel:
+        """The panel that ``--quick`` runs."""
+        body = self.quick
+        return self.model_copy(
+            update={
+                "epsilons": body.epsilons,
+                "repeats": body.repeats,
+                "encodings": body.encodings,
+                "reference": body.reference,
+                "transitions": body.transitions,
+                "printed_passes": body.printed_passes,
+            }
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What results depend on, in plain numbers: everything but the grids that settings were chosen from."""
+        body = self.model_dump(exclude={"grids", "quick", "choosing_repeats"})
+        return json.loads(json.dumps(body))
+
+
+def load(path: str | Path) -> Panel:
+    """Read and check a panel.
+
+    Raises:
+        ConfigError: naming the file and the key.
+    """
+    try:
+        body = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        return Panel.model_validate(body)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is not YAML ({' '.join(str(error).split())}).") from None
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{path}: {where}: {first['msg'].lower()}.") from None
+
+
+def write_settings(path: str | Path, settings: Chosen) -> None:
+    """Replace what stands below the mark by these settings, one line for each (method, encoding, ε)."""
+    path = Path(path)
+    above = path.read_text(encoding="utf-8").partition(_MARK)[0].rstrip()
+    lines = ["", "", _MARK, "settings:"]
+    for version, methods in settings.items():
+        lines.append(f"  {version}:")
+        for method, encodings in methods.items():
+            lines.append(f"    {method}:")
+            for encoding, by_epsilon in encodings.items():
+                lines.append(f"      {encoding}:")
+                for epsilon, chosen in sorted(by_epsilon.items()):
+                    one_line = yaml.safe_dump(chosen, default_flow_style=True, sort_keys=False, width=10_000).strip()
+                    lines.append(f"        {epsilon:g}: {one_line}")
+    path.write_text(above + "\n".join(lines) + "\n", encoding="utf-8")

@@ -1,0 +1,56 @@
+"""The list of methods. A new one is a line here and a function ``(trials, site, report) -> outcomes``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from experiments.panel import one_shot, printed, samplers
+from experiments.panel.trial import Outcome, Report, Site, Trial
+
+
+@dataclass(frozen=True)
+class Method:
+    """A curve of the figure.
+
+    Attributes:
+        version: ``tight``: our accounting; ``printed``: the thesis's calibrators and constants.
+        name: in YAML and results.
+        label: in pictures.
+        run: many trials at once.
+        ours: whether it is one of ours, and not a baseline, in the comparison.
+    """
+
+    version: str
+    name: str
+    label: str
+    run: Callable[[Sequence[Trial], Site, Report], list[Outcome]]
+    ours: bool = False
+
+
+#: In the order in which they run: the quickest to tell something first.
+METHODS: tuple[Method, ...] = (
+    Method("tight", "sgld", "SGLD", samplers.runner(samplers.SGLD), ours=True),
+    Method("tight", "noisy_sgd", "noisy SGD", samplers.runner(samplers.NOISY_SGD)),
+    Method("tight", "sghmc", "SGHMC", samplers.runner(samplers.SGHMC), ours=True),
+    Method("tight", "sgnht", "SGNHT", samplers.runner(samplers.SGNHT), ours=True),
+    Method("tight", "sgfs", "SGFS", samplers.runner(samplers.SGFS), ours=True),
+    Method("tight", "hybrid", "hybrid (OPS + SGLD)", one_shot.hybrid, ours=True),
+    Method("tight", "certified_ops", "certified OPS", one_shot.certified, ours=True),
+    Method("tight", "objective_perturbation", "objective perturbation", one_shot.objective("tight")),
+    Method("tight", "output_perturbation", "output perturbation", one_shot.output),
+    Method("tight", "ops_printed", "OPS, 4B", one_shot.ops("printed")),
+    Method("tight", "ops_range", "OPS, range", one_shot.ops("range")),
+    Method("tight", "ops_gdp", "OPS, Gaussian DP", one_shot.ops("gdp")),
+    Method("printed", "ops", "OPS", one_shot.ops("printed")),
+    Method("printed", "hybrid", "hybrid (OPS + DP-SGNHT)", printed.hybrid),
+    Method("printed", "objective_perturbation", "OBJPERT", one_shot.objective("kst12")),
+    Method("printed", "output_perturbation", "output perturbation", printed.output),
+    Method("printed", "sgld", "DP-SGLD", printed.sgld),
+    Method("printed", "sgnht", "DP-SGNHT", printed.sgnht),
+)
+
+
+def named(version: str, name: str) -> Method:
+    """The method of this version and name."""
+    return next(m for m in METHODS if (m.version, m.name) == (version, name))

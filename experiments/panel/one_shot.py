@@ -1,0 +1,210 @@
+"""Mechanisms that read all records once: perturbed optima, posterior draws, certified draws, and the hybrid.
+
+What trials have in common is computed once: an optimum for all noise that is added to it, a program for all last
+iterates of one length, a batch of chains for all posterior draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import dpmcmc
+from dpmcmc.mechanisms.base import MechanismPlan, release
+from dpmcmc.mechanisms.certified import CertifiedOPS, last_iterates
+from dpmcmc.mechanisms.engines.nuts import draws_for_many
+from dpmcmc.mechanisms.hybrid import Hybrid
+from dpmcmc.mechanisms.minimise import minimise
+from dpmcmc.mechanisms.objective import ObjectivePerturbation
+from dpmcmc.mechanisms.ops import OPS
+from dpmcmc.mechanisms.output import OutputPerturbation
+from dpmcmc.privacy.gaussian_release import gaussian_release
+from dpmcmc.privacy.randomness import streams_of
+from experiments.panel.config import Settings
+from experiments.panel.samplers import length_of, plans, run_plans, sampling_of
+from experiments.panel.trial import Outcome, Report, Site, Trial, clock
+
+Run = Callable[[Sequence[Trial], Site, Report], list[Outcome]]
+#: For each trial its plan, or a sentence where there is none.
+Found = Sequence[MechanismPlan | str]
+
+
+def plan_of(mechanism: Any, epsilon: float, site: Site) -> MechanismPlan:
+    """The plan of a mechanism on the site's model."""
+    return mechanism.plan(
+        site.target(), num_records=site.num_records, epsilon=epsilon, delta=site.delta, adjacency=site.adjacency
+    )
+
+
+def objective(calibration: str) -> Run:
+    """Objective perturbation; its settings are ``regularisation``."""
+
+    def make(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
+        return plan_of(ObjectivePerturbation(settings["regularisation"], calibration), epsilon, site)  # type: ignore[arg-type]
+
+    def run(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+        outcomes = []
+        for i, (plan, trial) in enumerate(zip(plans(make, trials, site), trials, strict=True)):
+            if isinstance(plan, str):
+                outcomes.append(Outcome(None, None, 0.0, plan))
+            else:
+                elapsed = clock()
+                done = release(plan, site.records, key=trial.key)
+                outcomes.append(Outcome(np.asarray(done.flat_draws()), plan.guarantee, elapsed()))
+            report((i + 1) / len(trials))
+        return outcomes
+
+    return run
+
+
+def output(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+    """Output perturbation; its settings are ``regularisation``."""
+
+    def make(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
+        return plan_of(OutputPerturbation(settings["regularisation"]), epsilon, site)
+
+    return run_outputs(plans(make, trials, site), trials, site, report)
+
+
+def run_outputs(found: Found, trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+    """What ``OutputPerturbation.draw`` releases, with one search for each optimum."""
+
+    def optimum(plan: MechanismPlan) -> Hashable:
+        return plan.settings["regularisation"], plan.settings["gradient_tolerance"]
+
+    def draw(at: list[int]) -> list[np.ndarray]:
+        settings = found[at[0]].settings  # type: ignore[union-attr]
+        theta, _ = minimise(
+            site.target(), site.in_double, settings["regularisation"], tolerance=settings["gradient_tolerance"]
+        )
+        return [
+            gaussian_release(theta, found[i].settings["noise_std"], streams_of(trials[i].key)[0].noise)[None]  # type: ignore[union-attr]
+            for i in at
+        ]
+
+    return _by_group(found, optimum, draw, report)
+
+
+def certified(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+    """Certified OPS; its settings are ``steps``, ``prior_precision`` and ``step_fraction``."""
+
+    def make(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
+        return plan_of(CertifiedOPS(**settings), epsilon, site)
+
+    found = plans(make, trials, site)
+
+    def draw(at: list[int]) -> list[np.ndarray]:
+        keys = jax.vmap(jax.random.key)(np.array([trials[i].seed for i in at]))
+        drawn = last_iterates([found[i] for i in at], site.in_double, keys)  # type: ignore[misc]
+        return list(np.asarray(drawn)[:, None])
+
+    return _by_group(found, lambda plan: plan.mechanism.steps, draw, report)
+
+
+def ops(form: str) -> Run:
+    """One posterior draw; its settings are the fields of :class:`OPS` beside ``form``."""
+
+    def make(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
+        return plan_of(OPS(form, **settings), epsilon, site)  # type: ignore[arg-type]
+
+    def run(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+        return run_ops(plans(make, trials, site), trials, site, report)
+
+    return run
+
+
+def run_ops(found: Found, trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+    """One draw for each trial, those of one ball in one batch of NUTS chains.
+
+    Trials of one posterior and one repeat, which differ in what follows the draw, share it.
+    """
+
+    def draw(at: list[int]) -> list[np.ndarray]:
+        posteriors: dict[tuple[float, float, float], list[int]] = {}
+        for i in at:
+            posteriors.setdefault(_posterior(found[i]), []).append(i)  # type: ignore[arg-type]
+        most = 1 + max(trials[i].repeat for i in at)
+        drawn = draws_for_many(
+            site.target(),
+            site.records,
+            [temper for temper, _, _ in posteriors],
+            [precision for _, precision, _ in posteriors],
+            most,
+            trials[at[0]].key,
+            prior_tempers=[power for _, _, power in posteriors],
+            radius=found[at[0]].mechanism.radius,  # type: ignore[union-attr]
+            steps=site.transitions,
+        )
+        by_trial = {
+            i: np.asarray(each)[trials[i].repeat][None]
+            for each, members in zip(drawn, posteriors.values(), strict=True)
+            for i in members
+        }
+        return [by_trial[i] for i in at]
+
+    return _by_group(found, lambda plan: plan.mechanism.radius, draw, report)
+
+
+def _posterior(plan: MechanismPlan) -> tuple[float, float, float]:
+    """(temper, prior precision, power of the prior)."""
+    own = plan.mechanism.prior_precision
+    precision = plan.target.prior_precision if own is None else own
+    return plan.settings["temper"], precision, plan.settings["prior_temper"]
+
+
+def hybrid(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+    """OPS under Gaussian DP, then SGLD; settings are SGLD's, ``share`` and ``start_precision``."""
+
+    def make(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
+        mechanism = Hybrid(
+            OPS("gdp", prior_precision=settings["start_precision"]),
+            dpmcmc.SGLD(settings["step_size"]),
+            sampling=sampling_of(settings),
+            clip=settings["clip"],
+            share=settings["share"],
+            **length_of(settings, site),
+        )
+        return plan_of(mechanism, epsilon, site)
+
+    return run_hybrids(plans(make, trials, site), trials, site, report)
+
+
+def run_hybrids(found: Found, trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+    """All posterior draws, then all runs from there."""
+    firsts = [plan if isinstance(plan, str) else plan.first for plan in found]
+    drawn = run_ops(firsts, trials, site, lambda share: report(share / 2))  # type: ignore[arg-type]
+    runs = [plan if isinstance(plan, str) else plan.run for plan in found]
+    starts = [jnp.asarray(o.draws) for o in drawn if o.draws is not None]
+    outcomes = run_plans(runs, trials, site, lambda share: report(0.5 + share / 2), starts)  # type: ignore[arg-type]
+    return [
+        Outcome(run.draws, run.guarantee, run.seconds + first.seconds, run.problem or first.problem)
+        for run, first in zip(outcomes, drawn, strict=True)
+    ]
+
+
+def _by_group(
+    found: Found,
+    group: Callable[[MechanismPlan], Hashable],
+    draw: Callable[[list[int]], list[np.ndarray]],
+    report: Report,
+) -> list[Outcome]:
+    """Draws, (1, d) each, of trials that are alike in ``group``, one group after the other."""
+    outcomes = [Outcome(None, None, 0.0, str(plan)) for plan in found]
+    groups: dict[Hashable, list[int]] = {}
+    for i, plan in enumerate(found):
+        if not isinstance(plan, str):
+            groups.setdefault(group(plan), []).append(i)
+    done = 0
+    for at in groups.values():
+        elapsed = clock()
+        drawn = draw(at)
+        share = elapsed() / len(at)
+        for i, draws in zip(at, drawn, strict=True):
+            outcomes[i] = Outcome(draws, found[i].guarantee, share)  # type: ignore[union-attr]
+        done += len(at)
+        report(done / len(found))
+    return outcomes

@@ -1,0 +1,135 @@
+"""Gradient samplers with tight accounting: every trial of one sampler in one sweep."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+import dpmcmc
+from dpmcmc.privacy import CalibrationError
+from dpmcmc.privacy.subsampling import Sampling
+from dpmcmc.sweep import sample_all
+from experiments.panel.config import Settings
+from experiments.panel.trial import Outcome, Report, Site, Trial
+
+#: Draws kept of a chain, at most.
+_DRAWS = 100
+
+Planner = Callable[[Settings, float, Site], dpmcmc.Plan]
+
+
+def sampling_of(settings: Settings) -> Sampling:
+    """The minibatches that settings ask for; all records by default."""
+    if "batch_size" not in settings:
+        return dpmcmc.Full()
+    return dpmcmc.Poisson(settings["batch_size"])
+
+
+def length_of(settings: Settings, site: Site) -> dict[str, int]:
+    """Steps, burn-in and thinning: ``burn_in`` is a share, and so many draws are kept that averages are smooth."""
+    steps = settings.get("steps")
+    if steps is None:
+        steps = math.ceil(settings["passes"] * site.num_records / settings["batch_size"])
+    burn_in = int(settings.get("burn_in", 0.5) * steps)
+    return {"steps": steps, "burn_in": burn_in, "thin": max(1, (steps - burn_in) // _DRAWS)}
+
+
+def planner(make: Callable[[Settings, float], Any]) -> Planner:
+    """Plans of a sampler that ``make(settings, prior precision)`` builds."""
+
+    def plan(settings: Settings, epsilon: float, site: Site) -> dpmcmc.Plan:
+        target = site.target(settings.get("prior_scale"))
+        return dpmcmc.plan(
+            target,
+            num_records=site.num_records,
+            sampler=make(settings, target.prior_precision),
+            sampling=sampling_of(settings),
+            **length_of(settings, site),
+            privacy=dpmcmc.Privacy(
+                epsilon=epsilon, delta=site.delta, adjacency=site.adjacency, clip=settings.get("clip", 0.5)
+            ),
+        )
+
+    return plan
+
+
+SGLD = planner(lambda s, _: dpmcmc.SGLD(s["step_size"], s.get("temperature", 1.0)))
+NOISY_SGD = planner(lambda s, _: dpmcmc.SGLD(s["step_size"], 0.0))
+SGHMC = planner(lambda s, _: dpmcmc.SGHMC(s["step_size"], s.get("temperature", 1.0), s["friction"]))
+SGNHT = planner(lambda s, _: dpmcmc.SGNHT(s["step_size"], s.get("temperature", 1.0), s["friction"]))
+SGFS = planner(
+    lambda s, precision: dpmcmc.SGFS(
+        s["step_size"],
+        s["temperature"],
+        fisher="query",
+        noise_ratio=s.get("noise_ratio", 3.0),
+        prior_precision=precision,
+    )
+)
+
+
+def runner(make_plan: Planner) -> Callable[[Sequence[Trial], Site, Report], list[Outcome]]:
+    """Runs trials of one planner."""
+
+    def run(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
+        found = plans(make_plan, trials, site)
+        return run_plans(found, trials, site, report)
+
+    return run
+
+
+def plans(make_plan: Callable[..., Any], trials: Sequence[Trial], site: Site) -> list[Any]:
+    """A plan for each trial, made once for each (settings, ε); a sentence where there is none."""
+    made: dict[str, Any] = {}
+    out = []
+    for trial in trials:
+        about = json.dumps([trial.settings, trial.epsilon], sort_keys=True)
+        if about not in made:
+            try:
+                made[about] = make_plan(trial.settings, trial.epsilon, site)
+            except (ValueError, CalibrationError) as error:
+                made[about] = str(error)
+        out.append(made[about])
+    return out
+
+
+def run_plans(
+    found: Sequence[dpmcmc.Plan | str], trials: Sequence[Trial], site: Site, report: Report, starts: Any = None
+) -> list[Outcome]:
+    """Run plans as one sweep.
+
+    Args:
+        found: one for each trial; a sentence where there is none.
+        trials: for their keys.
+        site: where.
+        report: told the share of steps done.
+        starts: private starting points, one for each plan that is one.
+    """
+    at = [i for i, plan in enumerate(found) if isinstance(plan, dpmcmc.Plan)]
+    options: dict[str, Any] = {} if starts is None else {"starts": starts}
+    results = sample_all(
+        [found[i] for i in at],  # type: ignore[misc]
+        site.records,
+        keys=[trials[i].key for i in at],
+        progress=lambda done, total: report(done / total),
+        **options,
+    )
+    outcomes = [Outcome(None, None, 0.0, str(problem)) for problem in found]
+    for i, result in zip(at, results, strict=True):
+        guarantee = found[i].guarantee  # type: ignore[union-attr]
+        if isinstance(result, dpmcmc.DivergedError):
+            outcomes[i] = Outcome(None, guarantee, 0.0, f"diverged by step {result.step}")
+        else:
+            draws = np.asarray(result.flat_draws())
+            outcomes[i] = Outcome(draws, guarantee, sum(result.wall_seconds.values()))
+    return outcomes
+
+
+def key_data(trials: Sequence[Trial]) -> jax.Array:
+    """(trials,) keys."""
+    return jax.vmap(jax.random.key)(np.array([trial.seed for trial in trials]))

@@ -1,0 +1,313 @@
+"""The last iterate of a noisy descent: its price, its limits, and the mechanism that it is charged for."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from dpmcmc.mechanisms import certified
+from dpmcmc.mechanisms.base import release
+from dpmcmc.mechanisms.certified import CertifiedOPS
+from dpmcmc.privacy import (
+    CalibrationError,
+    Event,
+    FixedSize,
+    Full,
+    Guarantee,
+    Poisson,
+    Problem,
+    UnsupportedCombination,
+    account,
+)
+from dpmcmc.privacy.accounting import last_iterate
+from dpmcmc.privacy.accounting.events import gaussian_parameter, queries
+from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
+
+M, SMOOTH, L, N = 4.0, 500.0, 1.0, 1000
+
+
+def mu(z, eta, steps, adjacency="replace_one", m=M, smooth=SMOOTH, chains=1):
+    event = Event("noisy_descent", z, 1.0, chains, steps=steps, contraction=last_iterate.contraction(eta, m, smooth))
+    return gaussian_parameter(queries((event,)), adjacency)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 50, 1000])
+@pytest.mark.parametrize("c", [0.0, 0.3, 0.9, 0.9999])
+def test_exact_on_the_quadratic_that_attains_it(steps, c):
+    """φ(x) = cx and φ'(x) = cx + s: both ends are Gaussian, and their μ is known without the theorem."""
+    mean = sum(c**k for k in range(steps))
+    variance = sum(c ** (2 * k) for k in range(steps))
+    z = 3.0
+    event = Event("noisy_descent", z, 1.0, 1, steps=steps, contraction=c)
+    assert gaussian_parameter(queries((event,)), "add_remove") == pytest.approx(
+        mean / math.sqrt(variance) / z, rel=1e-7
+    )
+
+
+@pytest.mark.parametrize(("adjacency", "sensitivity"), [("replace_one", 2.0), ("add_remove", 1.0), ("zero_out", 1.0)])
+def test_limits(adjacency, sensitivity):
+    """G√t/s for few steps, G√((1 − ηm/2)/(mT)) for many, at temperature T = 1."""
+    eta = 1e-3 * 2 / (M + SMOOTH)
+    s = math.sqrt(2 / eta)
+    few, many = mu(s / L, eta, 3, adjacency), mu(s / L, eta, 10**8, adjacency)
+    assert few == pytest.approx(sensitivity * L * math.sqrt(3) / s, rel=1e-4)
+    assert many == pytest.approx(sensitivity * L * math.sqrt((1 - eta * M / 2) / M), rel=1e-6)
+    # The price of an exact draw, which small steps approach from below.
+    draw = gaussian_parameter(queries((Event("posterior_draw", math.sqrt(M) / L, 1.0, 1),)), adjacency)
+    assert many < draw
+    assert many == pytest.approx(draw, rel=1e-4)
+
+
+def test_never_more_than_composition_and_grows_with_steps():
+    eta, z = 1 / SMOOTH, 30.0
+    values = [mu(z, eta, t) for t in (1, 2, 5, 20, 100, 1000)]
+    assert values == sorted(values)
+    for t, value in zip((1, 2, 5, 20, 100, 1000), values, strict=True):
+        assert value <= 2 * math.sqrt(t) / z * (1 + 1e-8)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda z, c, t: z / math.sqrt((1 - c**t) / (1 - c)),  # (1 + c)/(1 + c^t) forgotten
+        lambda z, c, t: z / math.sqrt((1 - c ** (2 * t)) / (1 - c**2)),  # variance alone
+        lambda z, c, t: z * math.sqrt((1 - c) / (1 + c)),  # the limit, for any t
+    ],
+)
+def test_wrong_constants_would_be_caught(wrong):
+    for c, t in ((0.3, 2), (0.9, 7), (0.9999, 50)):
+        mean, variance = sum(c**k for k in range(t)), sum(c ** (2 * k) for k in range(t))
+        right = math.sqrt(variance) / mean * 3.0
+        if abs(wrong(3.0, c, t) / right - 1) > 1e-3:
+            return
+    pytest.fail("every wrong formula must differ somewhere on the grid")
+
+
+def test_chains_are_releases_of_their_own():
+    """Two chains of t steps are not one of 2t: the latter is cheaper."""
+    one = account(50.0, steps=100, sampling=Full(), num_records=N, delta=1e-5, **last(), chains=2)
+    assert one.events[0].count == 2
+    assert one.events[0].steps == 100
+    assert gaussian_parameter(queries(one.events), "replace_one") == pytest.approx(
+        math.sqrt(2) * mu(50.0 / (1 + 2.0**-15), 1e-3, 100), rel=1e-6
+    )
+    again = Guarantee.from_json(one.to_json())
+    assert again.epsilon == one.epsilon
+    assert one.compose(one).events[0].count == 4
+
+
+def last(**changes):
+    problem = {"step_size": 1e-3 * N, "strong_convexity": M, "smoothness": SMOOTH, "lipschitz": L, "clip": L} | changes
+    return {"release": "last_iterate", "accountant": "last_iterate", "problem": Problem(**problem)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"sampling": Poisson(10)}, "full batches"),
+        ({"sampling": FixedSize(10)}, "full batches"),
+        ({"problem": None}, "problem"),
+        ({"accountant": "last_iterate", "release": "trace"}, "release last_iterate"),
+        ({"noise_multiplier": np.linspace(1, 2, 10)}, "same noise"),
+    ],
+)
+def test_a_condition_that_fails_is_named(changes, names):
+    arguments = {"noise_multiplier": 10.0, "steps": 10, "sampling": Full(), "num_records": N, "delta": 1e-5} | last()
+    with pytest.raises(UnsupportedCombination, match=names):
+        account(**(arguments | changes))
+
+
+def test_clipping_that_can_be_active_is_refused():
+    with pytest.raises(UnsupportedCombination, match="never active"):
+        last(clip=0.5)
+
+
+@pytest.mark.parametrize("changes", [{"strong_convexity": 0.0}, {"smoothness": 1.0}, {"step_size": 2 * N / SMOOTH}])
+def test_impossible_problems_are_refused(changes):
+    with pytest.raises(ValueError, match=r"strong_convexity|smoothness|step_size"):
+        account(10.0, steps=10, sampling=Full(), num_records=N, delta=1e-5, **last(**changes))
+
+
+# --- the mechanism ---------------------------------------------------------------------------------------------------
+
+
+def logistic(size=3, prior_scale=0.5):
+    return LogisticRegression(prior_scale, num_features=size, row_bound=1.0)
+
+
+def rows(count=200, size=3, seed=0):
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((count, size))
+    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
+    return {"x": x, "y": random.integers(0, 2, count)}
+
+
+@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove", "zero_out"])
+def test_plan_meets_its_target_and_assumes_nothing(adjacency):
+    plan = CertifiedOPS(steps=300).plan(logistic(), num_records=200, epsilon=1.0, delta=1e-4, adjacency=adjacency)
+    assert plan.guarantee.epsilon <= 1.0
+    assert plan.guarantee.epsilon == pytest.approx(1.0, rel=1e-6) or plan.settings["temper"] == 1.0
+    assert plan.guarantee.assumptions == ()
+    assert plan.guarantee.release == "last_iterate"
+    # Against the closed form, from the settings alone.
+    s, rho = plan.settings, plan.settings["temper"]
+    assert s["noise_std"] == pytest.approx(math.sqrt(2 / s["step"]))
+    direct = mu(s["noise_std"] / rho, s["step"], 300, adjacency, m=4.0, smooth=4.0 + rho * 200 / 4)
+    assert plan.guarantee.epsilon >= gaussian_epsilon(direct, 1e-4)
+    assert plan.guarantee.epsilon == pytest.approx(gaussian_epsilon(direct, 1e-4), rel=1e-3)
+
+
+def chain(data, key, steps, plan):
+    """Position after ``steps`` steps under a known key."""
+    single = type(plan)(CertifiedOPS(steps=steps), plan.target, plan.num_records, plan.guarantee, plan.settings)
+    return certified.last_iterates([single], data, jax.random.split(jax.random.key(key), 1))[0]
+
+
+@pytest.mark.parametrize("steps", [1, 5, 60])
+def test_replay_on_worst_case_neighbours(steps):
+    """Same keys on neighbours: the ends differ by at most ηG(1 − cᵗ)/(1 − c), and on a bad pair by nearly that."""
+    data = rows()
+    worst, bound = 0.0, 0.0
+    for direction in np.eye(3):
+        plan = CertifiedOPS(steps=steps).plan(logistic(), num_records=200, epsilon=1.0, delta=1e-4)
+        c, eta, rho = plan.settings["contraction"], plan.settings["step"], plan.settings["temper"]
+        z = plan.settings["noise_multiplier"]
+        # What is charged, as a distance: 2/z noise stds a step.
+        charged = 2 / z * plan.settings["noise_std"] * eta
+        bound = charged * (1 - c**steps) / (1 - c)
+        assert charged >= 2 * rho * eta
+        one = {k: v.copy() for k, v in data.items()}
+        other = {k: v.copy() for k, v in data.items()}
+        # Confidently wrong rows, pulling opposite ways.
+        one["x"][0], one["y"][0] = direction, 1
+        other["x"][0], other["y"][0] = direction, 0
+        distance = np.linalg.norm(chain(one, 7, steps, plan) - chain(other, 7, steps, plan))
+        assert distance <= bound * (1 + 1e-12)
+        worst = max(worst, distance)
+    if steps == 1:  # at θ = 0 both residuals are 1/2: half of the bound is attained
+        assert worst > 0.49 * bound
+
+
+def test_replay_catches_a_record_counted_twice(monkeypatch):
+    """A planted bug: the likelihood doubled, with the sensitivity of one."""
+    target = logistic()
+    plan = CertifiedOPS(steps=1).plan(target, num_records=200, epsilon=1.0, delta=1e-4)
+    data = rows()
+    other = {k: v.copy() for k, v in data.items()}
+    data["x"][0], data["y"][0] = [1, 0, 0], 1
+    other["x"][0], other["y"][0] = [1, 0, 0], 0
+    bound = 2 / plan.settings["noise_multiplier"] * plan.settings["noise_std"] * plan.settings["step"]
+
+    class Loud(LogisticRegression):
+        def log_likelihood(self, params, record):
+            return 4 * super().log_likelihood(params, record)
+
+    loud = type(plan)(plan.mechanism, Loud(0.5, num_features=3, row_bound=1.0), 200, plan.guarantee, plan.settings)
+    assert np.linalg.norm(chain(data, 7, 1, loud) - chain(other, 7, 1, loud)) > bound
+
+
+def test_the_law_is_langevin_s_on_a_quadratic():
+    """No likelihood to speak of: the prior's variance 1/m, inflated by the step, 1/(1 − ηm/2)."""
+    target = LogisticRegression(1.0, num_features=2, row_bound=1e-3)
+    data = {"x": np.full((4, 2), 1e-4), "y": np.array([0, 1, 0, 1])}
+    plan = CertifiedOPS(steps=60, draws=4000, temper=1.0).plan(target, num_records=4, epsilon=50.0, delta=1e-3)
+    eta = plan.settings["step"]
+    assert eta == pytest.approx(0.5, rel=1e-3)
+    drawn = release(plan, data, key=0).flat_draws()
+    assert np.var(drawn) == pytest.approx(1 / (1 - eta / 2), rel=0.05)
+    assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.06
+
+
+def test_audit_never_exceeds_the_claim():
+    """Both orders of a bad pair, one dimension, 40 000 draws each: the best threshold's ε stays below the claim."""
+    target = LogisticRegression(2.0, num_features=1, row_bound=1.0)
+    data = {"x": np.ones((5, 1)), "y": np.array([1, 1, 1, 1, 1])}
+    other = {"x": np.ones((5, 1)), "y": np.array([0, 1, 1, 1, 1])}
+    count = 40_000
+    single = CertifiedOPS(steps=20).plan(target, num_records=5, epsilon=1.0, delta=1e-2)
+    ends = []
+    for seed, records in enumerate((data, other)):
+        keys = jax.random.split(jax.random.key(seed), count)
+        ends.append(np.sort(certified.last_iterates([single] * count, records, keys)[:, 0]))
+    for first, second in (ends, ends[::-1]):
+        for quantile in np.linspace(0.02, 0.98, 49):
+            for sign in (1, -1):
+                cut = np.quantile(first, quantile)
+                p, q = np.mean(sign * first > sign * cut), np.mean(sign * second > sign * cut)
+                slack = 4 * math.sqrt((p * (1 - p) + math.e**2 * q * (1 - q)) / count)
+                assert p - math.exp(1.0) * q <= 1e-2 + slack
+
+
+def test_secret_keys_carry_the_guarantee_and_others_do_not():
+    plan = CertifiedOPS(steps=3).plan(logistic(), num_records=200, epsilon=1.0, delta=1e-4)
+    assert release(plan, rows()).guarantee is plan.guarantee
+    assert release(plan, rows(), key=3).guarantee is None
+    first, second = (release(plan, rows()).flat_draws() for _ in range(2))
+    assert not np.array_equal(first, second)
+    assert np.array_equal(release(plan, rows(), key=3).flat_draws(), release(plan, rows(), key=3).flat_draws())
+
+
+def test_draws_cost_more_and_differ():
+    one, four = (
+        CertifiedOPS(steps=50, draws=k, temper=0.1).plan(logistic(), num_records=200, epsilon=5.0, delta=1e-4)
+        for k in (1, 4)
+    )
+    mus = [gaussian_parameter(queries(p.guarantee.events), "replace_one") for p in (one, four)]
+    assert mus[1] == pytest.approx(2 * mus[0])
+    drawn = release(four, rows(), key=0).flat_draws()
+    assert drawn.shape == (4, 3)
+    assert len(np.unique(drawn[:, 0])) == 4
+    assert gaussian_delta(mus[0], 1.0) > 0
+
+
+@pytest.mark.parametrize(
+    ("target", "names"),
+    [
+        (LogisticRegression(num_features=3), "row_bound"),
+        (LinearRegression(num_features=3, row_bound=1.0), "gradient_bound"),
+        (type("Mine", (), {"gradient_bound": 1.0})(), "convex"),
+    ],
+)
+def test_targets_that_fail_a_condition_are_refused(target, names):
+    with pytest.raises(UnsupportedCombination, match=names):
+        CertifiedOPS().plan(target, num_records=100, epsilon=1.0, delta=1e-4)
+
+
+def test_several_classes_are_covered():
+    target = SoftmaxRegression(0.5, num_features=3, num_classes=3, row_bound=1.0)
+    plan = CertifiedOPS(steps=20).plan(target, num_records=200, epsilon=1.0, delta=1e-4)
+    assert release(plan, {**rows(), "y": np.arange(200) % 3}).flat_draws().shape == (1, 3, 3)
+
+
+def test_a_given_temper_must_meet_the_target():
+    with pytest.raises(CalibrationError, match="temper"):
+        CertifiedOPS(temper=1.0, steps=3000).plan(logistic(), num_records=200, epsilon=0.1, delta=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"steps": 0},
+        {"draws": 0},
+        {"step_fraction": 0.0},
+        {"step_fraction": 1.5},
+        {"temper": 2.0},
+        {"prior_precision": -1.0},
+    ],
+)
+def test_impossible_settings_are_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        CertifiedOPS(**changes)
+
+
+def test_records_beyond_the_public_bounds_are_refused():
+    plan = CertifiedOPS(steps=3).plan(logistic(), num_records=200, epsilon=1.0, delta=1e-4)
+    data = rows()
+    data["x"][5] *= 100
+    with pytest.raises(ValueError, match=r"row 5.*row_bound"):
+        release(plan, data)
+    data["x"][5] = np.nan
+    with pytest.raises(ValueError, match="not finite"):
+        release(plan, data)

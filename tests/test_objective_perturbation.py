@@ -1,0 +1,324 @@
+"""Objective perturbation: the profile bounds every true one, the minimiser is the minimiser, the noise is the noise."""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import expit
+
+from dpmcmc.mechanisms.base import release
+from dpmcmc.mechanisms.minimise import minimise
+from dpmcmc.mechanisms.objective import ObjectivePerturbation
+from dpmcmc.privacy import CalibrationError, Event, Guarantee, UnsupportedCombination
+from dpmcmc.privacy.accounting import objective
+from dpmcmc.privacy.accounting.gaussian import gaussian_delta
+from dpmcmc.privacy.gaussian_release import standard_normal
+from dpmcmc.privacy.randomness import streams_of
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.softmax import SoftmaxRegression
+
+TARGET = LogisticRegression(num_features=3, row_bound=1.0)
+BUDGET = {"num_records": 200, "epsilon": 1.0, "delta": 1e-6}
+
+
+def event(sigma: float, regularisation: float, curvature: float = 0.25) -> Event:
+    return Event("objective_perturbation", sigma, 1.0, 1, epsilon=math.log1p(curvature / regularisation))
+
+
+def density(theta, rows, counts, regularisation, sigma):
+    """Exact density of the minimiser at theta (..., d), of records with signed rows u: loss log(1 + exp(u·θ))."""
+    d = rows.shape[1]
+    s = expit(theta @ rows.T)
+    force = (s * counts) @ rows + regularisation * theta
+    hessian = np.einsum("...i,ij,ik->...jk", s * (1 - s) * counts, rows, rows) + regularisation * np.eye(d)
+    gaussian = np.exp(-np.sum(force**2, -1) / (2 * sigma**2)) / (2 * math.pi * sigma**2) ** (d / 2)
+    return gaussian * np.linalg.det(hessian)
+
+
+def true_delta_1d(first, second, regularisation, sigma, epsilon):
+    """Hockey-stick divergence of two exact minimisers, d = 1, by quadrature; data are (rows, counts)."""
+    reach = (10 * sigma + max(np.abs(u) @ n for u, n in (first, second))) / regularisation
+    theta = np.unique(np.concatenate([np.linspace(-reach, reach, 20001), np.linspace(-30, 30, 4001)]))
+    p, q = (density(theta[:, None], u[:, None], n, regularisation, sigma) for u, n in (first, second))
+    return np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0.0), theta)
+
+
+ANCHORS = [(np.zeros(1), np.ones(1)), (np.array([-1.0]), np.array([30.0])), (np.array([-1.0]), np.array([1000.0]))]
+
+
+def worst_added_record(regularisation, sigma, epsilon):
+    """Largest true δ over a few data sets, both orders, of one record added."""
+    worst = 0.0
+    for rows, counts in ANCHORS:
+        for u in (1.0, -1.0, 0.4):
+            more = (np.append(rows, u), np.append(counts, 1.0))
+            for pair in ((more, (rows, counts)), ((rows, counts), more)):
+                worst = max(worst, true_delta_1d(*pair, regularisation, sigma, epsilon))
+    return worst
+
+
+@pytest.mark.parametrize(
+    ("regularisation", "sigma", "epsilon", "attained"),
+    [
+        (1.0, 5.0, 1.2, 0.98),
+        (1.0, 1.0, 0.7, 0.95),
+        (0.5, 0.5, 1.4, 0.97),
+        (0.25, 3.0, 0.9, 0.02),
+        (10.0, 4.0, 0.1, 0.6),
+    ],
+)
+def test_no_added_record_exceeds_the_profile_and_some_nearly_attain_it(regularisation, sigma, epsilon, attained):
+    bound = objective.delta(event(sigma, regularisation), "add_remove", epsilon)
+    worst = worst_added_record(regularisation, sigma, epsilon)
+    assert worst <= bound * (1 + 2e-3)
+    assert worst >= attained * bound
+    assert objective.delta(event(sigma, regularisation), "zero_out", epsilon) == bound
+
+
+def test_planted_fault_a_dropped_determinant_shows():
+    """Without the curvature the bound would be the Gaussian mechanism's, and a record added to nothing exceeds it."""
+    regularisation, sigma = 0.05, 2.0
+    epsilon = 0.2 * math.log1p(0.25 / regularisation)
+    worst = worst_added_record(regularisation, sigma, epsilon)
+    assert worst > 1.3 * gaussian_delta(1 / sigma, epsilon)
+    assert worst < objective.delta(event(sigma, regularisation), "add_remove", epsilon)
+
+
+def test_planted_fault_half_the_noise_shows():
+    claimed = objective.delta(event(2.0, 1.0), "add_remove", 1.0)
+    assert worst_added_record(1.0, 1.0, 1.0) > 3 * claimed
+
+
+def replaced_delta_2d(angle, pulled, regularisation, sigma, epsilon):
+    """True δ of u replaced by its mirror image, where many records ``pulled`` θ so far that both pull in full."""
+    anchor = np.array([[0.0, -1.0]])
+    u = np.array([[math.cos(angle), math.sin(angle)]])
+    mirrored = u * np.array([-1.0, 1.0])
+    counts = np.array([pulled, 1.0])
+    first = np.linspace(-9 * sigma / regularisation - 2, 9 * sigma / regularisation + 2, 401)
+    # θ₂ where the anchors' force balances the rest within 9σ.
+    height = np.linspace(-45.0, 45.0, 20001)
+    force = np.abs(-pulled * expit(-height) + regularisation * height)
+    near = height[force < 9 * sigma + 2]
+    second = np.linspace(near.min(), near.max(), 301)
+    theta = np.stack(np.meshgrid(first, second, indexing="ij"), -1)
+    p, q = (density(theta, np.concatenate([anchor, r]), counts, regularisation, sigma) for r in (u, mirrored))
+    cell = (first[1] - first[0]) * (second[1] - second[0])
+    assert np.sum(p) * cell == pytest.approx(1.0, abs=1e-3)
+    return np.sum(np.maximum(p - math.exp(epsilon) * q, 0.0)) * cell
+
+
+@pytest.mark.parametrize("angle", [0.1, 0.4, 0.8, 1.3])
+@pytest.mark.parametrize("pulled", [1.0, 1e3, 1e9])
+def test_no_replaced_record_exceeds_the_profile(angle, pulled):
+    for regularisation, sigma, epsilon in ((1.0, 2.0, 1.0), (0.5, 1.0, 2.0)):
+        true = replaced_delta_2d(angle, pulled, regularisation, sigma, epsilon)
+        assert true <= objective.delta(event(sigma, regularisation), "replace_one", epsilon) * (1 + 1e-3)
+
+
+def test_a_replaced_record_nearly_attains_twice_the_sensitivity():
+    """Also the planted fault: the bound of one record (L for 2L) would be far exceeded."""
+    true = replaced_delta_2d(0.25, 1e12, 10.0, 2.0, 2.0)
+    assert 0.7 * objective.delta(event(2.0, 10.0), "replace_one", 2.0) < true
+    assert true > 10 * objective.delta(event(2.0, 10.0), "add_remove", 2.0)
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace_one"])
+@pytest.mark.parametrize(
+    ("mu", "kappa", "epsilon"), [(0.2, 0.25, 1.0), (1.0, 1.0, 2.0), (0.5, 5.0, 3.0), (3.0, 0.1, 9.5)]
+)
+def test_profile_is_its_expectation_by_brute_force(adjacency, mu, kappa, epsilon):
+    a = np.linspace(0, 1, 2001)
+    z = np.linspace(-9, 10, 8001)
+    shift = 1.5 if adjacency == "replace_one" else 0.5
+    loss = np.array([np.max(np.log1p(4 * kappa * a * (1 - a)) + a * (mu * v + shift * mu**2)) for v in z])
+    if adjacency == "replace_one":
+        loss += mu * z + mu**2 / 2
+    brute = np.trapezoid(stats.norm.pdf(z) * np.maximum(0, 1 - np.exp(epsilon - loss)), z)
+    value = objective.delta(
+        Event("objective_perturbation", 1 / mu, 1.0, 1, epsilon=math.log1p(kappa)), adjacency, epsilon
+    )
+    assert value == pytest.approx(brute, rel=3e-4)
+    assert value >= brute * (1 - 2e-5)
+
+
+def test_a_loss_without_curvature_costs_what_the_gaussian_mechanism_costs():
+    for mu, epsilon in ((0.2, 1.0), (1.0, 3.0), (2.0, 6.0)):
+        flat = Event("objective_perturbation", 1 / mu, 1.0, 1, epsilon=0.0)
+        assert objective.delta(flat, "add_remove", epsilon) == pytest.approx(gaussian_delta(mu, epsilon), rel=1e-7)
+        assert objective.delta(flat, "replace_one", epsilon) == pytest.approx(gaussian_delta(2 * mu, epsilon), rel=1e-7)
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace_one"])
+def test_curvature_costs_at_most_its_price_and_epsilon_inverts_delta(adjacency):
+    twice = 2 if adjacency == "replace_one" else 1
+    for sigma, regularisation in ((8.0, 1.0), (1.0, 0.3), (0.3, 5.0)):
+        e = event(sigma, regularisation)
+        values = [objective.delta(e, adjacency, x) for x in np.linspace(0, 12, 49)]
+        assert np.all(np.diff(values) <= 1e-12)
+        for delta in (1e-2, 1e-6, 1e-12):
+            epsilon = objective.epsilon(e, adjacency, delta)
+            assert 0.999 * delta <= objective.delta(e, adjacency, epsilon) <= delta
+            if epsilon - e.epsilon >= sigma**-2:
+                assert gaussian_delta(twice / sigma, epsilon - e.epsilon) >= delta * (1 - 1e-6)
+
+
+def test_profile_at_the_ends():
+    e = event(1.0, 1.0)
+    assert objective.delta(e, "replace_one", math.inf) == 0.0
+    assert objective.epsilon(e, "replace_one", 1.0) == 0.0
+    assert objective.epsilon(e, "replace_one", 0.0) == math.inf
+    assert objective.delta(dataclasses.replace(e, noise_multiplier=0.0), "add_remove", 5.0) == 1.0
+    assert objective.epsilon(event(1e4, 100.0), "add_remove", 0.5) == 0.0
+    assert 0 < objective.delta(event(1.0, 1.0), "replace_one", 0.0) <= 1
+
+
+@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove", "zero_out"])
+def test_plan_meets_the_budget_and_beats_the_published_noise(adjacency):
+    plan = ObjectivePerturbation().plan(TARGET, adjacency=adjacency, **BUDGET)
+    assert plan.guarantee.epsilon <= 1.0
+    assert plan.guarantee.epsilon > 0.999
+    assert plan.guarantee.release == "estimate"
+    assert Guarantee.from_json(plan.guarantee.to_json()) == plan.guarantee
+    published = ObjectivePerturbation(calibration="kst12").plan(TARGET, adjacency=adjacency, **BUDGET)
+    zeta = 2.0 if adjacency == "replace_one" else 1.0
+    assert published.settings["noise_std"] == pytest.approx(zeta * math.sqrt(8 * math.log(2e6) + 4), rel=1e-12)
+    assert published.settings["noise_std"] > 2.4 * plan.settings["noise_std"]
+    assert published.guarantee.epsilon < 0.6
+
+
+def test_published_calibration_raises_the_regularisation_and_keeps_its_promise():
+    for epsilon in (0.1, 1.0, 5.0):
+        mechanism = ObjectivePerturbation(regularisation=0.01, calibration="kst12")
+        plan = mechanism.plan(TARGET, num_records=200, epsilon=epsilon, delta=1e-6, adjacency="add_remove")
+        assert plan.settings["regularisation"] == pytest.approx(0.5 / epsilon)
+        assert plan.guarantee.epsilon <= epsilon
+
+
+def test_the_second_release_is_nearly_free_and_nearly_noiseless():
+    plan = ObjectivePerturbation().plan(TARGET, **BUDGET)
+    alone = Guarantee.from_events(
+        plan.guarantee.events[:1], delta=1e-6, adjacency="replace_one", accountant="one_sample", release="estimate"
+    )
+    assert alone.epsilon > 0.998 * plan.guarantee.epsilon
+    assert plan.settings["output_noise_std"] < 1e-3 * plan.settings["noise_std"] / plan.settings["regularisation"]
+
+
+@pytest.fixture(scope="module")
+def records():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 3))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return {"x": x, "y": (rng.random(200) < expit(3 * x[:, 0])).astype(np.int32)}
+
+
+def gradient(theta, records, regularisation):
+    return records["x"].T @ (expit(records["x"] @ theta) - records["y"]) + regularisation * theta
+
+
+def test_gradients_at_the_released_minimisers_are_the_noise(records):
+    """b = −∇F(θ̂): its variance over draws is σ². Half the noise, or another Λ, would show."""
+    plan = ObjectivePerturbation(regularisation=2.0).plan(TARGET, **BUDGET)
+    draws = np.array([plan.mechanism.draw(plan, records, streams_of(k)[0])[0] for k in range(200)])
+    noise = np.array([gradient(t, records, 2.0) for t in draws]) / plan.settings["noise_std"]
+    assert stats.kstest(noise.ravel(), "norm").pvalue > 1e-3
+    chi2 = np.sum(noise**2)
+    assert stats.chi2.ppf(1e-4, noise.size) < chi2 < stats.chi2.ppf(1 - 1e-4, noise.size)
+    assert not stats.chi2.ppf(1e-4, noise.size) < 4 * chi2 < stats.chi2.ppf(1 - 1e-4, noise.size)
+
+
+def test_a_release_is_reproducible_only_without_its_guarantee(records):
+    plan = ObjectivePerturbation().plan(TARGET, **BUDGET)
+    first, second = (release(plan, records, key=3) for _ in range(2))
+    assert first.guarantee is None
+    assert first.positions.shape == (1, 1, 3)
+    np.testing.assert_array_equal(first.positions, second.positions)
+    assert release(plan, records).guarantee == plan.guarantee
+
+
+def test_quadratic_minimisers_have_their_closed_form():
+    """θ̂ = A⁻¹(Xᵀy/s² − b), A = XᵀX/s² + Λ: Gaussian with covariance σ²A⁻²."""
+    rng = np.random.default_rng(1)
+    target = LinearRegression(noise_scale=0.5, num_features=2)
+    data = {"x": rng.normal(size=(50, 2)), "y": rng.normal(size=50)}
+    a = data["x"].T @ data["x"] / 0.25 + 3.0 * np.eye(2)
+    center = np.linalg.solve(a, data["x"].T @ data["y"] / 0.25)
+    b = 7.0 * rng.normal(size=(1500, 2))
+    theta = np.array([minimise(target, data, 3.0, tolerance=1e-9, linear=row)[0] for row in b])
+    np.testing.assert_allclose(theta, center - b @ np.linalg.inv(a), atol=1e-9)
+    white = (theta - center) @ a / 7.0
+    assert np.max(np.abs(np.cov(white.T) - np.eye(2))) < 5 * math.sqrt(2 / 1500)
+    assert np.max(np.abs(white.mean(0))) < 5 / math.sqrt(1500)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("adjacency", ["add_remove", "replace_one"])
+def test_an_audit_by_repeated_runs_stays_below_the_claim(order, adjacency):
+    """20,000 runs each; Clopper-Pearson at 95 % over 20 thresholds, so that no claim below ``lower`` could be true."""
+    delta, runs = 1e-3, 20_000
+    target = LogisticRegression(num_features=1, row_bound=1.0)
+    mechanism = ObjectivePerturbation(regularisation=5.0)
+    plan = mechanism.plan(target, num_records=401, epsilon=2.0, delta=delta, adjacency=adjacency)
+    anchors = np.full(400, -1.0)
+    datasets = [np.append(anchors, 1.0), anchors if adjacency == "add_remove" else np.append(anchors, -1.0)]
+    samples = [minimisers_1d(plan, data, jax.random.key(7 + i), runs) for i, data in enumerate(datasets)]
+    first, second = samples[order], samples[1 - order]
+    sign = 1.0 if first.mean() > second.mean() else -1.0
+    lower = 0.0
+    for threshold in np.quantile(sign * second, np.linspace(0.5, 0.999, 20)):
+        hits, misses = np.sum(sign * first > threshold), np.sum(sign * second > threshold)
+        p = stats.beta.ppf(0.025 / 20, hits, runs - hits + 1)
+        q = stats.beta.ppf(1 - 0.025 / 20, misses + 1, runs - misses)
+        lower = max(lower, math.log(max(p - delta, 1e-9) / q))
+    assert lower <= plan.guarantee.epsilon
+    assert lower > (0.9 if adjacency == "add_remove" else 0.4)
+
+
+def minimisers_1d(plan, signed, key, runs):
+    """What ``draw`` releases for d = 1 by bisection, all runs at once; records have x = −u for label 1 and u for 0."""
+    tilt, last = jax.random.split(key)
+    b = plan.settings["noise_std"] * standard_normal(tilt, (runs,))
+    values, counts = np.unique(signed, return_counts=True)
+    low, high = np.full(runs, -1e4), np.full(runs, 1e4)
+    for _ in range(60):
+        middle = (low + high) / 2
+        force = expit(middle[:, None] * values) @ (counts * values) + plan.settings["regularisation"] * middle + b
+        low, high = np.where(force < 0, middle, low), np.where(force < 0, high, middle)
+    return (low + high) / 2 + plan.settings["output_noise_std"] * standard_normal(last, (runs,))
+
+
+def test_the_audited_law_is_the_mechanisms():
+    target = LogisticRegression(num_features=1, row_bound=1.0)
+    plan = ObjectivePerturbation(regularisation=5.0).plan(target, num_records=41, epsilon=2.0, delta=1e-3)
+    signed = np.append(np.full(40, -1.0), 1.0)
+    data = {"x": np.ones((41, 1)), "y": (signed < 0).astype(np.int32)}
+    for k in range(5):
+        streams = streams_of(k)[0]
+        released = plan.mechanism.draw(plan, data, streams)[0, 0]
+        tilt, _ = jax.random.split(streams.noise)
+        b = plan.settings["noise_std"] * standard_normal(tilt, (1,))[0]
+        force = np.sum(signed * expit(released * signed)) + 5.0 * released + b
+        assert abs(force) < (5.0 + 41 / 4) * 6 * plan.settings["output_noise_std"]
+
+
+def test_impossible_requests_are_refused_with_a_remedy():
+    with pytest.raises(CalibrationError, match=r"^regularisation: at 1 the curvature alone .* well above 1\.129"):
+        ObjectivePerturbation().plan(TARGET, num_records=10, epsilon=0.2, delta=1e-6)
+    assert ObjectivePerturbation(1.2).plan(TARGET, num_records=10, epsilon=0.2, delta=1e-6).guarantee.epsilon <= 0.2
+    with pytest.raises(UnsupportedCombination, match=r"SoftmaxRegression; use output_perturbation"):
+        ObjectivePerturbation().plan(SoftmaxRegression(num_classes=3, num_features=2, row_bound=1.0), **BUDGET)
+    with pytest.raises(UnsupportedCombination, match="LinearRegression; use output_perturbation"):
+        ObjectivePerturbation().plan(LinearRegression(num_features=2, row_bound=1.0), **BUDGET)
+    with pytest.raises(UnsupportedCombination, match="row_bound"):
+        ObjectivePerturbation().plan(LogisticRegression(num_features=2), **BUDGET)
+    with pytest.raises(ValueError, match=r"^regularisation: "):
+        ObjectivePerturbation(regularisation=0.0)
+    with pytest.raises(ValueError, match=r"^calibration: "):
+        ObjectivePerturbation(calibration="loose")  # type: ignore[arg-type]
+    for name, value in (("epsilon", 0.0), ("delta", 1.0), ("num_records", 0)):
+        with pytest.raises(ValueError, match=f"^{name}: "):
+            ObjectivePerturbation().plan(TARGET, **{**BUDGET, name: value})

@@ -1,0 +1,104 @@
+"""Pure releases beside others, against closed forms and an independent accountant."""
+
+import math
+
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as independent
+
+from dpmcmc.privacy import Event, Guarantee, Poisson, UnsupportedCombination, account
+from dpmcmc.privacy.accounting import pure
+from dpmcmc.privacy.accounting.gaussian import gaussian_delta
+
+
+def guarantee(*events, accountant="pld", delta=1e-5, release="one_sample"):
+    return Guarantee.from_events(events, delta=delta, adjacency="replace_one", accountant=accountant, release=release)
+
+
+def one(epsilon, count=1):
+    return Event("pure", 0.0, 1.0, count, epsilon=epsilon)
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp", "advanced", "one_sample", "last_iterate"])
+def test_alone_it_costs_its_epsilon(accountant):
+    value = guarantee(one(1.5), accountant=accountant).epsilon
+    assert value <= 1.5
+    # What δ buys: p(1 − e^{ε − ε₁}) = δ.
+    assert value == pytest.approx(1.5 + math.log1p(-1e-5 * (1 + math.exp(-1.5))), rel=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_several_against_an_independent_accountant(count, epsilon):
+    from dp_accounting.pld import common
+
+    losses = independent.from_privacy_parameters(
+        common.DifferentialPrivacyParameters(epsilon, 0.0), value_discretization_interval=1e-4
+    ).self_compose(count)
+    for at in (0.05, 0.3 * epsilon * count, 0.8 * epsilon * count):
+        expected = losses.get_delta_for_epsilon(at)
+        assert guarantee(one(epsilon, count)).delta_at(at) == pytest.approx(expected, rel=2e-3, abs=1e-9)
+
+
+@pytest.mark.parametrize("z", [1.0, 8.0])
+def test_beside_a_gaussian_against_an_independent_accountant(z):
+    from dp_accounting.pld import common
+
+    interval = 1e-4
+    losses = independent.from_gaussian_mechanism(z / 2, value_discretization_interval=interval).compose(
+        independent.from_privacy_parameters(
+            common.DifferentialPrivacyParameters(0.7, 0.0), value_discretization_interval=interval
+        )
+    )
+    both = guarantee(Event("gaussian", z, 1.0, 1), one(0.7))
+    for at in (0.2, 1.0, 2.0):
+        assert both.delta_at(at) == pytest.approx(losses.get_delta_for_epsilon(at), rel=5e-3, abs=1e-9)
+    assert both.epsilon <= guarantee(Event("gaussian", z, 1.0, 1)).epsilon + 0.7
+
+
+def test_beside_minibatch_steps():
+    run = account(2.0, steps=200, sampling=Poisson(50), num_records=10_000, delta=1e-5)
+    both = guarantee(one(0.5)).compose(run)
+    assert both.release == "one_sample + trace"
+    assert run.epsilon < both.epsilon < run.epsilon + 0.5 + 1e-6
+    assert both.delta_at(both.epsilon) <= 1e-5 * (1 + 1e-6)
+    again = Guarantee.from_json(both.to_json())
+    assert again.epsilon == pytest.approx(both.epsilon)
+
+
+def test_negative_epsilon_of_the_rest_is_used():
+    """A mixture without it would be too large: at ε = ε₁ half of the mass asks for δ(0) and more."""
+    rest = lambda e: gaussian_delta(1.0, e)  # noqa: E731
+    value = pure.mixed([one(2.0)], rest, 1.0)
+    p = math.exp(2) / (1 + math.exp(2))
+    assert value == pytest.approx(p * (1 - math.exp(-1) * (1 - rest(1.0))) + (1 - p) * rest(3.0))
+
+
+def test_too_many_different_losses_are_summed():
+    events = [one(0.01 * (1 + k / 7), 20) for k in range(6)]
+    assert guarantee(*events).epsilon == pytest.approx(pure.total(events), rel=1e-4)
+
+
+def test_deviation_costs_as_batch_overflow_does():
+    alone = guarantee(Event("posterior_draw", 10.0, 1.0, 1))
+    off = guarantee(Event("posterior_draw", 10.0, 1.0, 1), Event("approximate_draw", 0.0, 1e-6, 1))
+    e = alone.epsilon
+    assert off.delta_at(e) == pytest.approx(1e-5 + (1 + math.exp(e)) * 1e-6, rel=1e-3)
+    assert off.epsilon > e
+
+
+def test_draws_compose_as_gaussians():
+    four = guarantee(Event("posterior_draw", 10.0, 1.0, 4))
+    assert four.delta_at(0.5) == pytest.approx(gaussian_delta(2 * 2 / 10.0, 0.5), rel=1e-6)
+
+
+def test_objective_perturbation_needs_its_own_accountant():
+    with pytest.raises(UnsupportedCombination, match="one_sample"):
+        guarantee(Event("objective_perturbation", 10.0, 1.0, 1, epsilon=0.1))
+
+
+@pytest.mark.parametrize("bad", [{"epsilon": None}, {"epsilon": -1.0}, {"epsilon": math.inf}])
+def test_impossible_events_are_refused(bad):
+    with pytest.raises(ValueError, match="epsilon"):
+        Event("pure", 0.0, 1.0, 1, **bad)
+    with pytest.raises(ValueError, match="contraction"):
+        Event("noisy_descent", 1.0, 1.0, 1, steps=3, contraction=1.0)

@@ -1,0 +1,454 @@
+"""A sweep gives every plan what it would have had alone, in one program, and no plan anything of another's."""
+
+import dataclasses
+import itertools
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpmcmc
+from dpmcmc import engine, sweep
+from dpmcmc.privacy import fixed_point
+from dpmcmc.privacy.fixed_point import KAPPA
+from dpmcmc.samplers.base import SteppedSampler
+from dpmcmc.sweep import sample_all
+
+RNG = np.random.default_rng(0)
+N, D = 400, 3
+X = RNG.normal(size=(N, D)).astype(np.float32)
+X /= np.maximum(1, np.linalg.norm(X, axis=1, keepdims=True))
+Y = (RNG.random(N) < 1 / (1 + np.exp(-X @ np.array([2.0, -1.0, 0.5])))).astype(np.int32)
+DATA = {"x": X, "y": Y}
+TARGET = dpmcmc.targets.LogisticRegression(prior_scale=1.0)
+
+
+def make(target=TARGET, *, epsilon=1.0, clip=1.0, **changes):
+    settings = {
+        "num_records": N,
+        "sampler": dpmcmc.SGLD(step_size=0.5),
+        "sampling": dpmcmc.Poisson(40),
+        "steps": 20,
+        "privacy": dpmcmc.Privacy(epsilon=epsilon, delta=1e-4, clip=clip),
+    }
+    return dpmcmc.plan(target, **(settings | changes))
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """How many runs each program of a sweep held."""
+    seen = []
+
+    def spy(program, runs, *rest):
+        seen.append(len(runs))
+        return engine.run_together(program, runs, *rest)
+
+    monkeypatch.setattr(sweep, "run_together", spy)
+    return seen
+
+
+def assert_as_alone(plans, results, keys, rtol=2e-5):
+    """Float32 rounding, of sums of a different order, grows along a chain: hence ``rtol``, and short chains."""
+    for plan, result, key in zip(plans, results, keys, strict=True):
+        alone = dpmcmc.sample(plan, DATA, key=key)
+        scale = np.abs(alone.draws).max()
+        np.testing.assert_allclose(result.draws, alone.draws, rtol=rtol, atol=rtol * scale)
+        for found, wanted in zip(result.info, alone.info, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=50 * rtol)
+        assert result.plan is plan
+        assert result.draws.shape == (plan.chains, plan.num_draws, D)
+
+
+# --- what a plan gets ---------------------------------------------------------------------------------------
+
+
+def test_plans_that_differ_in_numbers_alone_are_one_program_and_draw_what_they_draw_alone(programs):
+    changes = (
+        {},
+        {"epsilon": 0.3},
+        {"epsilon": 3.0, "steps": 7},
+        {"clip": 0.25},
+        {"steps": 33, "burn_in": 10, "thin": 4},
+        {"steps": 40, "chains": 3, "thin": 5},
+        {"sampler": dpmcmc.SGLD(step_size=1, temperature=0.5)},
+        {"target": dpmcmc.targets.LogisticRegression(prior_scale=0.3)},
+    )
+    plans = [make(sampling=dpmcmc.Full(), **change) for change in changes]
+    results = sample_all(plans, DATA, keys=list(range(len(plans))))
+    assert programs == [len(plans)]
+    assert_as_alone(plans, results, range(len(plans)))
+    assert all(result.guarantee is None for result in results)
+
+
+def test_minibatches_are_those_of_the_plan_alone(programs):
+    plans = [make(clip=clip, sampler=dpmcmc.SGLD(step)) for clip, step in ((1.0, 0.5), (0.5, 2.0), (2.0, 0.1))]
+    assert len({plan.slots for plan in plans}) == 1
+    assert_as_alone(plans, sample_all(plans, DATA, keys=[5, 6, 7]), (5, 6, 7))
+    assert programs == [3]
+
+
+SAMPLERS = {
+    "sgld_auto": lambda f: dpmcmc.SGLD("auto", temperature=f),
+    "sgld_schedule": lambda f: dpmcmc.SGLD(dpmcmc.samplers.Polynomial(2.0), temperature=f),
+    "sghmc": lambda f: dpmcmc.SGHMC(step_size=0.1 * f, friction=0.2 * f, minibatch_variance=f),
+    "sghmc_matched": lambda f: dpmcmc.SGHMC(step_size=1e-3 * f, friction="matched"),
+    "sgnht": lambda f: dpmcmc.SGNHT(step_size="auto", friction=0.2 * f),
+    "sgfs": lambda f: dpmcmc.SGFS(step_size=0.5 * f, prior_precision=f, forget=0.01 * f),
+    "sgfs_query": lambda f: dpmcmc.SGFS(step_size=0.5 * f, prior_precision=f, fisher="query", structure="diagonal"),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_every_sampler_shares_a_program_over_its_numbers(name, programs):
+    plans = [
+        make(sampler=SAMPLERS[name](f), epsilon=2.0, clip=c, steps=8) for f, c in ((1.0, 1.0), (0.5, 1.0), (2, 0.5))
+    ]
+    assert len({(plan.slots, plan.bits, plan.second_bits) for plan in plans}) == 1
+    results = sample_all(plans, DATA, keys=[1, 2, 3])
+    assert programs == [3]
+    assert_as_alone(plans, results, (1, 2, 3), rtol=2e-4)
+
+
+@pytest.mark.parametrize("sampling", [dpmcmc.Full(), dpmcmc.FixedSize(40)])
+def test_plain_plans_sweep_too(sampling, programs):
+    plans = [make(privacy=None, sampling=sampling, sampler=dpmcmc.SGLD(step)) for step in (0.5, 1.0)]
+    assert_as_alone(plans, sample_all(plans, DATA, keys=[1, 2]), (1, 2))
+    assert programs == [2]
+
+
+def test_a_target_with_gradients_by_vmap_sweeps_with_its_clip_open(programs):
+    linear = dpmcmc.targets.LogisticRegression(1.0, num_features=D)
+    target = dpmcmc.targets.Custom(linear.init, linear.log_prior, linear.log_likelihood)
+    plans = [make(target, sampling=dpmcmc.Full(), clip=clip) for clip in (0.5, 1.0)]
+    assert_as_alone(plans, sample_all(plans, DATA, keys=[1, 2]), (1, 2), rtol=1e-4)
+    assert programs == [2]
+
+
+def test_the_room_of_the_largest_batch_serves_every_epsilon(programs):
+    plans = [make(epsilon=epsilon, steps=3) for epsilon in (0.5, 30.0)]
+    assert plans[0].slots < plans[1].slots
+    results = sample_all(plans, DATA)
+    assert programs == [2]
+    assert [result.guarantee for result in results] == [plan.guarantee for plan in plans]
+
+
+def test_draws_do_not_depend_on_blocks_nor_chunks(monkeypatch):
+    plans = [
+        make(sampling=dpmcmc.Full(), steps=steps, thin=2, chains=chains) for steps, chains in ((9, 1), (20, 2), (5, 4))
+    ]
+    whole = sample_all(plans, DATA, keys=[1, 2, 3])
+    monkeypatch.setattr(engine, "_CACHE_BYTES", 1)
+    monkeypatch.setattr(engine, "_CHUNK_STEPS", 6)
+    blocks = []
+    monkeypatch.setattr(engine, "_block", lambda *a, f=engine._block: blocks.append(a[1:]) or f(*a))
+    for one, other in zip(whole, sample_all(plans, DATA, keys=[1, 2, 3]), strict=True):
+        np.testing.assert_allclose(other.draws, one.draws, rtol=1e-5, atol=1e-6)
+    assert blocks == [(0, 4), (4, 4)]  # seven chains, and one that takes no step
+
+
+# --- groups -------------------------------------------------------------------------------------------------
+
+
+def test_what_must_be_compiled_in_makes_groups_and_results_keep_their_order(programs):
+    changes = (
+        {"sampler": dpmcmc.SGLD(0.5)},
+        {"sampler": dpmcmc.SGHMC(0.1)},
+        {"sampler": dpmcmc.SGLD(0.25)},
+        {"sampling": dpmcmc.Poisson(50)},
+        {"sampling": dpmcmc.Full()},
+        {"sampler": dpmcmc.SGLD(dpmcmc.samplers.Polynomial(1.0))},
+        {"privacy": None},
+        {"sampler": dpmcmc.SGFS(0.5, metric=2.0)},
+    )
+    plans = [make(**change) for change in changes]
+    results = sample_all(plans, DATA)
+    assert sorted(programs) == [1] * 6 + [2]
+    assert [result.plan for result in results] == plans
+    assert [type(result.info).__name__[:5] for result in results[:2]] == ["SGLDI", "SGHMC"]
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Branching(dpmcmc.SGLD):
+    """Code branches on one number, uses a second, and counts with a third."""
+
+    stretch: float = 1.0
+    power: float = 1.0
+    repeat: int = 1
+
+    def step(self, key, state, gradient, t):
+        factor = self.stretch**self.power if self.power > 1 else self.stretch
+        for _ in range(self.repeat):
+            state, info = super().step(key, state, gradient._replace(value=factor * gradient.value), t)
+        return state, info
+
+
+def test_a_number_that_code_branches_on_is_compiled_in_and_the_others_stay_open(programs):
+    samplers = [
+        Branching(0.5, stretch=1.1, power=2.0),
+        Branching(0.4, stretch=1.2, power=2.0),
+        Branching(0.5, stretch=1.1, power=0.5),
+        Branching(0.5, stretch=1.1, power=2.0, repeat=2),
+    ]
+    plans = [make(sampler=sampler, steps=5) for sampler in samplers]
+    assert_as_alone(plans, sample_all(plans, DATA, keys=[1] * 4), [1] * 4)
+    assert sorted(programs) == [1, 1, 2]
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Derived(dpmcmc.SGLD):
+    """Keeps something worked out from a number, beside its fields or as one."""
+
+    gain: float = dataclasses.field(default=1.0, init=False)
+    beside: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        name = "_gain" if self.beside else "gain"
+        object.__setattr__(self, name, float(self.step_size) ** 0.5)
+
+    def step(self, key, state, gradient, t):
+        gain = self._gain if self.beside else self.gain
+        return super().step(key, state, gradient._replace(value=gain * gradient.value), t)
+
+
+@pytest.mark.parametrize(("beside", "groups"), [(False, [2]), (True, [1, 1])])
+def test_a_number_worked_out_from_another_follows_it(beside, groups, programs):
+    plans = [make(sampler=Derived(step, beside=beside), steps=5) for step in (0.5, 0.1)]
+    assert_as_alone(plans, sample_all(plans, DATA, keys=[1, 2]), (1, 2))
+    assert programs == groups
+
+
+@pytest.mark.parametrize("hashed", [True, False])
+def test_a_target_that_is_no_dataclass_or_has_no_hash_is_itself_alone(hashed, programs):
+    class Plain:
+        gradient_bound = None
+
+        def __init__(self):
+            inner = dpmcmc.targets.LogisticRegression(1.0, num_features=D)
+            self.init, self.log_prior, self.log_likelihood = inner.init, inner.log_prior, inner.log_likelihood
+
+    if not hashed:
+        Plain.__hash__ = None
+    target = Plain()
+    one, other = make(target, steps=4), make(target, steps=5)
+    assert_as_alone([one, other, one], sample_all([one, other, one], DATA, keys=[1, 2, 3]), (1, 2, 3), rtol=1e-4)
+    assert sorted(programs) == ([3] if hashed else [1, 2])
+
+
+def test_a_fast_path_that_wants_clip_as_a_python_number_gets_it(programs):
+    class Strict(dpmcmc.targets.LogisticRegression):
+        def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
+            return super().clipped_gradient_sum(params, batch, mask, float(clip), bits)
+
+    plans = [make(Strict(scale), clip=clip, steps=4) for scale, clip in ((1.0, 1.0), (0.5, 1.0), (1.0, 0.5))]
+    assert_as_alone(plans, sample_all(plans, DATA, keys=[1, 2, 3]), (1, 2, 3))
+    assert sorted(programs) == [1, 2]
+
+
+def test_other_numbers_and_seeds_compile_nothing():
+    def cells(epsilon, step, clip):
+        return [make(sampling=dpmcmc.Full(), epsilon=epsilon * f, sampler=dpmcmc.SGLD(step), clip=clip) for f in (1, 2)]
+
+    sample_all(cells(1.0, 0.5, 1.0), DATA)
+    before = engine._compile_cached.cache_info().misses
+    seconds = sample_all(cells(0.7, 0.2, 0.5), DATA)[0].wall_seconds["compile"]
+    assert engine._compile_cached.cache_info().misses == before
+    assert seconds < 0.2  # a compilation takes a second
+
+
+# --- divergence, progress, arguments ------------------------------------------------------------------------
+
+
+def test_a_diverged_plan_leaves_the_others_as_they_are(programs):
+    good = [make(sampling=dpmcmc.Full(), epsilon=epsilon) for epsilon in (0.5, 1.0, 2.0)]
+    bad = make(sampling=dpmcmc.Full(), sampler=dpmcmc.SGLD(step_size=1e11), steps=60, chains=2)
+    with_bad = sample_all([good[0], bad, *good[1:], bad], DATA, keys=[1, 9, 2, 3, None])
+    assert programs == [5]
+    for at, steps in ((1, 60), (4, 60)):
+        assert isinstance(with_bad[at], dpmcmc.DivergedError)
+        assert with_bad[at].step <= steps
+    assert "still spent" in str(with_bad[4])
+    assert "spent" not in str(with_bad[1])
+    results = [with_bad[at] for at in (0, 2, 3)]
+    for result, alone in zip(results, sample_all(good, DATA, keys=[1, 2, 3]), strict=True):
+        np.testing.assert_allclose(result.draws, alone.draws, rtol=1e-5)
+
+
+def test_progress_counts_the_steps_of_every_plan_and_reaches_the_end(monkeypatch):
+    monkeypatch.setattr(engine, "_CACHE_BYTES", 1)
+    monkeypatch.setattr(engine, "_CHUNK_STEPS", 8)
+    plans = [
+        make(),
+        make(steps=7, chains=3),
+        make(sampler=dpmcmc.SGHMC(0.1)),
+        make(sampler=dpmcmc.SGLD(1e11), steps=70),
+    ]
+    seen = []
+    results = sample_all(plans, DATA, progress=lambda done, total: seen.append((done, total)))
+    assert isinstance(results[3], dpmcmc.DivergedError)
+    assert seen[-1] == (117, 117)
+    assert all(a[0] <= b[0] for a, b in itertools.pairwise(seen))
+    assert len({done for done, _ in seen}) > 4
+
+
+def test_an_empty_sweep_is_empty_and_wrong_arguments_are_refused_before_anything_runs(programs):
+    assert sample_all([], DATA) == []
+    with pytest.raises(ValueError, match="keys must be one per plan"):
+        sample_all([make()], DATA, keys=[1, 2])
+    secret = dpmcmc.SecretKey()
+    with pytest.raises(ValueError, match="one run"):
+        sample_all([make(), make()], DATA, keys=[secret, secret])
+    with pytest.raises(ValueError, match="num_records"):
+        sample_all([make(), make(num_records=N + 1)], DATA)
+    assert programs == []
+
+
+def test_wall_time_is_shared_out():
+    results = sample_all([make(), make(steps=60), make(sampler=dpmcmc.SGHMC(0.1))], DATA)
+    assert results[1].wall_seconds["run"] == pytest.approx(3 * results[0].wall_seconds["run"])
+    assert results[2].steps_per_second > 0
+
+
+# --- privacy ------------------------------------------------------------------------------------------------
+
+
+def test_secret_keys_carry_each_plans_own_guarantee_and_others_none(tmp_path):
+    plans = [make(epsilon=epsilon) for epsilon in (0.5, 1.0, 2.0)]
+    results = sample_all(plans, DATA, keys=[None, 3, dpmcmc.SecretKey()])
+    assert [result.guarantee for result in results] == [plans[0].guarantee, None, plans[2].guarantee]
+    assert "NONE" in str(results[1].plan.lines(secret=False)) or results[1].guarantee is None
+    results[0].save(tmp_path / "run")
+    assert (tmp_path / "run" / "privacy.json").exists()
+
+
+def first_noise(results, plans):
+    """Noise of the first step, in std, (cells, D): what is left of the first draw without the public rest.
+
+    Every chain starts at zero and reads every record, so the sum is that of all.
+    """
+    query = dpmcmc.privacy.GradientQuery(dpmcmc.targets.bind(TARGET, {"x": X[0], "y": Y[0]}), N, N, 1.0, None)
+    total = query.clipped_sum(jnp.zeros(D), DATA, jax.random.key(0)).to_float64(1.0, 21)
+    rows = []
+    for result, plan in zip(results, plans, strict=True):
+        gradient = -result.draws[:, 0] / plan.sampler.eta(0)
+        rows.append((gradient - total) / plan.noise_std[0])
+    return np.concatenate(rows)
+
+
+def noises_are_independent(noise):
+    """No two cells alike, and none far from N(0, 1): 5 errors of a mean square, 6 of the closest pair."""
+    gaps = np.linalg.norm(noise[:, None] - noise[None], axis=2)[np.triu_indices(len(noise), 1)]
+    # Of 780 pairs the closest is 0.02 to 0.3 apart; shared keys leave the rounding of float32, below 1e-3.
+    return gaps.min() > 1e-3 and abs(np.mean(noise**2) - 1) < 5 * np.sqrt(2 / noise.size)
+
+
+def test_noise_is_each_cells_own_and_shared_keys_would_be_seen(monkeypatch):
+    once = make(sampling=dpmcmc.Full(), steps=1, chains=2)
+    plans = [once] * 10 + [make(sampling=dpmcmc.Full(), steps=1, chains=2, epsilon=e) for e in np.linspace(0.5, 3, 10)]
+    assert noises_are_independent(first_noise(sample_all(plans, DATA), plans))
+
+    shared = sweep.streams_of(3)
+    with monkeypatch.context() as patch:  # planted: every plan under one key
+        patch.setattr(sweep, "streams_of", lambda key: shared)
+        assert not noises_are_independent(first_noise(sample_all(plans, DATA), plans))
+
+    def one_chain(runs, owners):  # planted: every chain of a plan the same
+        return engine_cells(runs, owners)._replace(chain=jnp.zeros(len(owners), jnp.int32))
+
+    engine_cells = engine._cells
+    monkeypatch.setattr(engine, "_cells", one_chain)
+    assert not noises_are_independent(first_noise(sample_all(plans, DATA), plans))
+
+
+def test_neighbours_under_the_same_keys_differ_in_the_query_alone():
+    """One step from a common start: cells that drew the record move by at most its sensitivity, others not at all."""
+    other = {"x": X.copy(), "y": Y.copy()}
+    other["x"][7] = -3 * X[7]  # beyond every clip, and turned around
+    clips = np.tile([0.1, 0.2, 0.4], 20)
+    plans = [
+        make(clip=float(clip), steps=1, privacy=dpmcmc.Privacy(epsilon=5.0, delta=1e-4, clip=clip)) for clip in clips
+    ]
+    keys = list(range(len(plans)))
+    pairs = zip(plans, sample_all(plans, DATA, keys=keys), sample_all(plans, other, keys=keys), strict=True)
+    moved = []
+    for plan, one, two in pairs:
+        unit = plan.sampler.eta(0) * plan.num_records / plan.batch_size * plan.privacy.clip
+        distance = np.linalg.norm(one.draws.astype(np.float64) - two.draws) / unit
+        rounding = np.sqrt(D) * 2.0**-22 * np.abs(one.draws).max() / unit
+        assert distance <= 2 * (1 + KAPPA) + rounding
+        moved.append(distance > 0)
+    # Rate .1 of 60 cells: none or half of them would be seven errors away.
+    assert 0 < sum(moved) < 30
+
+
+def test_neighbours_share_every_schedule_and_key_of_a_sweep(monkeypatch):
+    """What the device is given, records aside, is the same bytes for every data set."""
+    given = []
+
+    class Chunk:
+        def __init__(self, jitted):
+            self.jitted = jitted
+
+        def lower(self, states, *arguments):
+            *public, records = arguments
+            given.append(
+                (jax.device_get(states), jax.device_get(jax.tree.map(bare, public)), jax.eval_shape(lambda: records))
+            )
+            return self.jitted.lower(states, *arguments)
+
+    def bare(leaf):
+        return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+    compile_ = engine._compile
+    monkeypatch.setattr(engine, "_compile", lambda *a: (lambda pair: (pair[0], Chunk(pair[1])))(compile_(*a)))
+    plans = [make(epsilon=epsilon, clip=clip) for epsilon, clip in ((1.0, 1.0), (2.0, 0.5))]
+    for data in (DATA, {"x": np.roll(-X, 1, axis=0), "y": 1 - Y}):
+        sample_all(plans, data, keys=[1, 2])
+    one, two = given
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_array_equal(a, b) if isinstance(a, np.ndarray) else None
+    assert jax.tree.structure(one) == jax.tree.structure(two)
+
+
+@pytest.mark.parametrize("clip", [1e-6, 0.3, 1.0, 7.0, 1e6])
+def test_a_traced_clip_clips_to_the_same_grid_and_bound(clip):
+    rng = np.random.default_rng(3)
+    rows = (rng.normal(size=(64, 9)) * 10.0 ** rng.uniform(-12, 12, size=(64, 1))).astype(np.float32)
+    mask = jnp.ones(1, bool)
+
+    def sums(row, c):
+        residual = jnp.ones(1)
+        return fixed_point.clipped_sum(row, mask, c, 21), fixed_point.linear_sum(residual, row, mask, c, 21)
+
+    traced, static = jax.jit(sums), jax.jit(lambda row: sums(row, clip))
+    for row in rows[:, None]:
+        for one, other in zip(traced(row, jnp.float32(clip)), static(row), strict=True):
+            found = one.to_float64(clip, 21)
+            assert np.linalg.norm(found) <= clip * (1 + KAPPA)
+            # 1/C is rounded once either way; a grid step where the device rounds it otherwise.
+            np.testing.assert_allclose(found, other.to_float64(clip, 21), atol=1.01 * clip * 2.0**-21)
+            floats = one.to_float(jnp.float32(clip), 21)
+            # The two limbs of a small negative number cancel to a hundredth of a grid step.
+            np.testing.assert_allclose(floats, found, rtol=1e-6, atol=0.01 * clip * 2.0**-21)
+
+
+def test_the_compiled_sweep_holds_no_record():
+    plans = [make(), make(epsilon=2.0)]
+    opener = sweep._Opener(DATA)
+    target = dpmcmc.targets.bind(TARGET, dpmcmc.targets.record_shapes(DATA))
+    program, run = opener.open(engine.Run(plans[0], target, *sweep.streams_of(1)))
+    cell = engine.Cells(run.numbers, run.streams, jnp.int32(0), jnp.int32(1))
+    step = jax.make_jaxpr(lambda cell, records: program.step(cell, program.start(cell), 0, jnp.float32(1), records))
+    assert all(np.size(constant) < N for constant in step(cell, jax.tree.map(jnp.asarray, DATA)).consts)
+
+
+def test_steps_that_are_not_numbers_stay_as_they_are():
+    """An integer that is declared one is no number to trace; nor is one that float32 would not square."""
+    assert set(sweep.numbers(dpmcmc.SGLD(step_size=1, num_records=7))) == {"step_size", "temperature"}
+    assert set(sweep.numbers(dpmcmc.SGLD(step_size=1e-20))) == {"temperature"}
+    assert sweep.numbers(object()) == {}
+    assert issubclass(Branching, SteppedSampler)
