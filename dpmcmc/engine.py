@@ -60,6 +60,7 @@ def sample(
     data: Any,
     *,
     key: SecretKey | jax.Array | int | None = None,
+    starts: Any = None,
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Result:
@@ -70,6 +71,8 @@ def sample(
         data: pytree of arrays with leading axis N = ``plan.num_records``.
         key: None or a ``SecretKey``: fresh OS entropy, and the run carries its guarantee. A JAX key or an int
             makes the run reproducible, and anybody who knows it can subtract the noise: no guarantee.
+        starts: where the chains start, a pytree like the target's parameters with leaves (chains, ...): a private
+            release whose guarantee the plan was made ``after``, or a public constant. None: the target's own start.
         out: folder to save the result in.
         progress: called on the host with (steps done, steps in all).
 
@@ -84,7 +87,7 @@ def sample(
     streams, secret = streams_of(key)
     target = targets.bind(plan.target, targets.record_shapes(records))
     program = Program.of(plan, template(target), template(plan.sampler))
-    run = Run(plan, target, streams, secret)
+    run = Run(plan, target, streams, secret, starts=checked_starts(plan, target, starts))
     report = None if progress is None else lambda done: progress(done, plan.steps)
     (outcome,) = run_together(program, [run], records, report)
     if isinstance(outcome, DivergedError):
@@ -103,6 +106,7 @@ class Run(NamedTuple):
         streams: its keys.
         secret: whether they are, so that it carries its guarantee.
         numbers: what its program leaves open, by role (``target``, ``sampler``, ``query``) and name.
+        starts: of its chains, leaves (chains, ...), or None for the target's own.
     """
 
     plan: Plan
@@ -110,6 +114,7 @@ class Run(NamedTuple):
     streams: Streams
     secret: bool
     numbers: dict[str, dict[str, np.float32]] = {}  # noqa: RUF012  # never changed
+    starts: Any = None
 
 
 class Cells(NamedTuple):
@@ -119,6 +124,7 @@ class Cells(NamedTuple):
     streams: Streams
     chain: jax.Array
     steps: jax.Array
+    start: Any = None
 
 
 @dataclass(frozen=True)
@@ -152,9 +158,11 @@ class Program:
         return cls(target, sampler, plan.sampling, *size, clip, bits, plan.second)
 
     def start(self, cell: Cells) -> Any:
-        """A cell's first state; depends on its keys alone."""
+        """A cell's first state; depends on its keys, and on its start where it has one."""
         key, dynamics = jax.random.split(cell.streams.at(cell.chain, 0).init)
-        position = self.target.fill(cell.numbers.get("target", {})).init(key)
+        position = cell.start
+        if position is None:
+            position = self.target.fill(cell.numbers.get("target", {})).init(key)
         return self.sampler.fill(cell.numbers.get("sampler", {})).init(dynamics, position)
 
     def step(self, cell: Cells, state: Any, t: jax.Array, noise_std: jax.Array, records: Any) -> tuple[Any, Any]:
@@ -253,6 +261,25 @@ class _Trace:
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *self.pieces)
 
 
+def checked_starts(plan: Plan, target: Any, starts: Any) -> Any:
+    """float32 starts of the right shapes, or None.
+
+    Raises:
+        ValueError: another structure or shape than the target's parameters with a leading axis of chains, or numbers
+            that are not finite.
+    """
+    if starts is None:
+        return None
+    wanted = jax.eval_shape(target.init, jax.random.key(0))
+    shapes = jax.tree.map(lambda leaf: (plan.chains, *leaf.shape), wanted)
+    found = jax.tree.map(np.shape, starts)
+    if jax.tree.structure(starts) != jax.tree.structure(wanted) or found != shapes:
+        raise ValueError(f"starts must have shapes {shapes}, one start for each chain, got {found}")
+    if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(starts)):
+        raise ValueError("starts must be finite")
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), starts)
+
+
 def _cells(runs: Sequence[Run], owners: Sequence[int]) -> Cells:
     """One cell per entry of ``owners``, the runs that they are chains of."""
     chain = np.zeros(len(owners), np.int32)
@@ -262,7 +289,11 @@ def _cells(runs: Sequence[Run], owners: Sequence[int]) -> Cells:
     numbers = jax.tree.map(lambda *values: np.array(values)[at], *(run.numbers for run in runs))
     streams = jax.tree.map(lambda *keys: jnp.stack(keys)[at], *(run.streams for run in runs))
     steps = jnp.array([runs[i].plan.steps for i in owners], jnp.int32)
-    return Cells(numbers, streams, jnp.asarray(chain), steps)
+    start = None
+    if runs[0].starts is not None:
+        each = [jax.tree.map(lambda leaf, c=c: leaf[c], runs[i].starts) for i, c in zip(owners, chain, strict=True)]
+        start = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+    return Cells(numbers, streams, jnp.asarray(chain), steps, start)
 
 
 def _block(cells: Cells, start: int, size: int) -> Cells:

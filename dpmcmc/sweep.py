@@ -22,7 +22,16 @@ import jax
 import numpy as np
 
 from dpmcmc import targets
-from dpmcmc.engine import Cells, DivergedError, Program, Progress, Run, check_records, run_together
+from dpmcmc.engine import (
+    Cells,
+    DivergedError,
+    Program,
+    Progress,
+    Run,
+    check_records,
+    checked_starts,
+    run_together,
+)
 from dpmcmc.planning import Plan
 from dpmcmc.privacy.randomness import SecretKey, streams_of
 from dpmcmc.result import Result
@@ -38,6 +47,7 @@ def sample_all(
     data: Any,
     *,
     keys: Sequence[SecretKey | jax.Array | int | None] | None = None,
+    starts: Sequence[Any] | None = None,
     progress: Progress | None = None,
 ) -> list[Result | DivergedError]:
     """Run many plans on the same records; a plan given several times is run that often, independently.
@@ -48,6 +58,7 @@ def sample_all(
         keys: one per plan, as :func:`dpmcmc.sample` takes it; None is fresh OS entropy for every plan. Under one JAX
             key or int a plan has the draws that ``sample`` gives it, up to float32 rounding; a Poisson plan with fewer
             slots than another of its program has other draws of the same law.
+        starts: one per plan, as :func:`dpmcmc.sample` takes it, or None; None for all: the targets' own.
         progress: called on the host with (steps done, steps in all), summed over plans.
 
     Returns:
@@ -62,6 +73,9 @@ def sample_all(
     keys = [None] * len(plans) if keys is None else list(keys)
     if len(keys) != len(plans):
         raise ValueError(f"keys must be one per plan: got {len(keys)} for {len(plans)} plans")
+    starts = [None] * len(plans) if starts is None else list(starts)
+    if len(starts) != len(plans):
+        raise ValueError(f"starts must be one per plan: got {len(starts)} for {len(plans)} plans")
     if not plans:
         return []
     checked: dict[Any, Any] = {}
@@ -74,8 +88,10 @@ def sample_all(
     bound = {id(plan.target): targets.bind(plan.target, shapes) for plan in plans}
     groups: dict[Any, _Group] = {}
     opener = _Opener(records)
-    for at, (plan, key) in enumerate(zip(plans, keys, strict=True)):
-        program, run = opener.open(Run(plan, bound[id(plan.target)], *streams_of(key)))
+    for at, (plan, key, start) in enumerate(zip(plans, keys, starts, strict=True)):
+        target = bound[id(plan.target)]
+        run = Run(plan, target, *streams_of(key), starts=checked_starts(plan, target, start))
+        program, run = opener.open(run)
         group = groups.setdefault(_identity(program, run), _Group(program))
         group.program = dataclasses.replace(program, slots=max(program.slots, group.program.slots))
         group.places.append(at)
@@ -112,7 +128,7 @@ def _run(groups: list[_Group], records: Any, progress: Progress | None) -> list[
 
 def _identity(program: Program, run: Run) -> Any:
     """Equal for runs that go together."""
-    same = dataclasses.replace(program, slots=0), run.streams.batch.dtype
+    same = dataclasses.replace(program, slots=0), run.streams.batch.dtype, run.starts is None
     try:
         hash(same)
     except TypeError:

@@ -540,7 +540,8 @@ def _draw_trajectories(axis: Any, problem: Problem, by_name: dict[str, list[Foun
         axis.plot(*path.T, color=colour, lw=0.9, alpha=0.75, label=f"{name}: {_label(one)}")
     axis.plot(0, 0, "o", color="k", ms=6, zorder=5)
     axis.annotate("start: the prior mean", (0, 0), (8, -3), textcoords="offset points", fontsize=8.5, va="top")
-    axis.plot(*problem.mean, "+", color="k", ms=9, mew=1.4, zorder=5, label="posterior mean")
+    axis.plot(*problem.mean, "+", color="k", ms=9, mew=1.4, zorder=5)
+    axis.annotate("posterior mean", problem.mean, (9, 4), textcoords="offset points", fontsize=8.5, zorder=6)
     _legend(axis)
     axis.set_title(f"One chain each, {printed.method.plan.steps:,} steps of the same size")
 
@@ -570,7 +571,7 @@ def _draw_samples(axis: Any, problem: Problem, name: str, pair: list[Found]) -> 
     _contours(axis, problem, _near(problem), _MASSES)
     _legend(axis)
     pooled = pair[-1].rows[-1]
-    axis.set_title(f"{name}: covariance off by {100 * pooled['covariance_error']:.0f} %")
+    axis.set_title(f"{name}: private covariance off by {100 * pooled['covariance_error']:.0f} %")
 
 
 def _cloud(axis: Any, points: np.ndarray, colour: str, label: str, mean: np.ndarray, covariance: np.ndarray) -> None:

@@ -14,6 +14,7 @@ secret key carries.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import dpmcmc
 from dpmcmc.cache import cache_folder
 from dpmcmc.command import CommandError, command
 from experiments.panel import choose, compare, draw, posterior, scores
-from experiments.panel.cells import Results, Row
+from experiments.panel.cells import Results, Row, alone
 from experiments.panel.config import Panel, load
 from experiments.panel.methods import METHODS, Method
 from experiments.panel.trial import Outcome, Report, Site, Trial, clock, seed_of
@@ -65,21 +66,24 @@ def main(argv: list[str] | None = None) -> None:
             say=console.print,
         )
     else:
-        panel = load(path)
-        figure(panel.shortened() if arguments.quick else panel, Path(arguments.out), console)
+        panel, folder = load(path), Path(arguments.out)
+        folder.mkdir(parents=True, exist_ok=True)
+        with alone(folder):
+            figure(panel.shortened() if arguments.quick else panel, folder, console)
         console.print(f"written to {arguments.out}")
     console.print(f"wall time {elapsed():.0f} s")
 
 
-def figure(panel: Panel, folder: Path, console: Console) -> None:
+def figure(panel: Panel, folder: Path, console: Console, methods: Sequence[Method] = METHODS) -> None:
     """Run what is missing, then draw.
 
     Args:
         panel: which panel.
         folder: of results.
         console: for the bar and the table.
+        methods: all of them.
     """
-    missing = [f"{m.version}/{m.name}" for m in METHODS if not _settings(panel, m)]
+    missing = [f"{m.version}/{m.name}" for m in methods if not _settings(panel, m)]
     if missing:
         raise CommandError(
             f"panel {panel.name}: no settings for {', '.join(missing)}; choose them with `python -m experiments.fig3_2 "
@@ -96,7 +100,7 @@ def figure(panel: Panel, folder: Path, console: Console) -> None:
         TimeRemainingColumn(),
     )
     each = len(panel.epsilons) * panel.repeats
-    total = len(panel.encodings) * (2 + len(METHODS) * each)
+    total = len(panel.encodings) * (2 + len(methods) * each)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=total)
         for encoding in panel.encodings:
@@ -109,7 +113,7 @@ def figure(panel: Panel, folder: Path, console: Console) -> None:
             bar.update(task, description=f"{encoding}: NUTS, not private")
             bench.non_private(folder)
             bar.advance(task, 2)
-            for method in METHODS:
+            for method in methods:
                 bar.update(task, description=f"{encoding}: {method.version} {method.label}")
                 done = bar.tasks[0].completed
                 bench.run(method, lambda share, done=done: bar.update(task, completed=done + round(share * each)))

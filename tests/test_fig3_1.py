@@ -64,9 +64,8 @@ def test_samplers_spend_the_epsilon_at_temperature_one(tiny):
 
 
 def test_printed_step_is_the_largest_without_noise_for_privacy():
-    settings = fig3_1.load(fig3_1._CONFIG)
-    problem = fig3_1.make_problem(settings.regression.model_copy(update={"num_records": 2500}))
-    plan = fig3_1.methods(settings, problem)[0].plan
+    settings = shortened(regression={"num_records": 2500})
+    plan = fig3_1.methods(settings, fig3_1.make_problem(settings.regression))[0].plan
     steps, clip = 2500 * 100 // 50, 3 / 5
     variance = 128 * steps * clip**2 / 10**2 * np.log(2.5 * steps / 1e-6) * np.log(2 / 1e-6)
     eta = plan.sampler.step_size / 2500

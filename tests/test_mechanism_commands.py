@@ -79,7 +79,7 @@ def test_a_hybrid_is_one_guarantee(write, tmp_path, capsys):
         {"name": "hybrid", "share": 0.4, "form": "gdp", "engine": "nuts"},
         sampler={"name": "sgld", "step_size": 4.0},
         sampling={"scheme": "full"},
-        run={"steps": 30, "chains": 2, "burn_in": 0.5, "thin": 5},
+        run={"steps": 60, "chains": 2, "burn_in": 0.5, "thin": 5},
         privacy=PROMISE | {"clip": 0.5},
     )
     out = tmp_path / "run"
@@ -90,7 +90,7 @@ def test_a_hybrid_is_one_guarantee(write, tmp_path, capsys):
     assert {e["mechanism"] for e in privacy["events"]} == {"posterior_draw", "gaussian"}
     assert any("exact" in sentence for sentence in privacy["assumptions"])
     draws = xarray.open_datatree(out / "draws.nc", engine="h5netcdf")
-    assert draws["posterior"]["theta"].shape == (2, 3, 3)
+    assert draws["posterior"]["theta"].shape == (2, 6, 3)
     assert json.loads((out / "metrics.json").read_text())["ess"] > 0
     assert (out / "figures" / "traces.png").exists()
     assert call("verify", out / "privacy.json") == 0
@@ -102,7 +102,7 @@ def target(size=3):
 
 
 def hybrid(**changes):
-    settings = {"start": OPS(form="gdp", engine="nuts"), "sampler": dpmcmc.SGLD(4.0), "steps": 30, "clip": 0.5}
+    settings = {"start": OPS(form="gdp", engine="nuts"), "sampler": dpmcmc.SGLD(64.0), "steps": 30, "clip": 0.5}
     return Hybrid(**(settings | changes))
 
 
@@ -118,7 +118,7 @@ def test_hybrid_composes_gaussians_and_spends_the_whole_budget():
     alone = dpmcmc.plan(
         target(),
         num_records=1000,
-        sampler=dpmcmc.SGLD(4.0),
+        sampler=dpmcmc.SGLD(64.0),
         steps=30,
         privacy=dpmcmc.Privacy(epsilon=0.5, delta=1e-4, clip=0.5),
     )

@@ -95,19 +95,24 @@ def test_ball_map_carries_normals_to_the_uniform_law(size):
 
 
 def test_ball_map_is_smooth_at_the_centre_and_far_out():
+    hessian = jax.jit(jax.hessian(lambda v: ball.onto_ball(v, 2.0)))
     for scale in (0.0, 1e-8, 1.0, 30.0):
-        u = jnp.full(3, scale, jnp.float32)
-        for derivative in (jax.jacobian, jax.hessian):
-            assert np.all(np.isfinite(derivative(lambda v: ball.onto_ball(v, 2.0))(u)))
+        assert np.all(np.isfinite(hessian(jnp.full(3, scale, jnp.float32))))
     assert np.linalg.norm(ball.onto_ball(jnp.full(3, 1e6), 2.0)) <= 2.0 * (1 + 1e-6)
 
 
-@pytest.mark.parametrize(("engine", "draws"), [("closed_form", 4000), ("nuts", 1000), ("sgnht", 400)])
-def test_truncated_linear_posterior(engine, draws):
+@pytest.mark.parametrize(
+    ("engine", "draws", "radius"), [("closed_form", 4000, 1.0), ("nuts", 600, 1.0), ("sgnht", 400, 1.5)]
+)
+def test_truncated_linear_posterior(engine, draws, radius):
     target = linear()
-    found = run(engine, target, LINEAR, draws, radius=RADIUS)
-    assert np.linalg.norm(found, axis=1).max() <= RADIUS * (1 + 1e-6)
-    Grid(target, LINEAR).check(found)
+    found = run(engine, target, LINEAR, draws, radius=radius)
+    assert np.linalg.norm(found, axis=1).max() <= radius * (1 + 1e-6)
+    Grid(target, LINEAR, radius).check(found)
+    if engine == "nuts":  # the same program: keys alone decide
+        np.testing.assert_array_equal(found, run(engine, target, LINEAR, draws, radius=radius))
+        assert not np.any(np.isclose(found, run(engine, target, LINEAR, draws, seed=1, radius=radius), rtol=1e-6))
+        assert len(np.unique(found[:, 0])) == draws
 
 
 def test_law_test_sees_a_missing_ball_temper_and_prior_temper():
@@ -119,13 +124,16 @@ def test_law_test_sees_a_missing_ball_temper_and_prior_temper():
     assert Grid(linear(), few).misses(run("closed_form", linear(0.6, 8.0), few, draws, radius=RADIUS))[0] > 4.5
 
 
-@pytest.mark.parametrize("radius", [RADIUS, 6.0])
-def test_truncated_logistic_posterior_by_nuts(radius):
-    found = run("nuts", logistic(), LOGISTIC, 1000, radius=radius)
-    Grid(logistic(), LOGISTIC, radius).check(found)
+@pytest.mark.slow
+def test_truncated_logistic_posterior_by_nuts():
+    for radius in (RADIUS, 6.0):
+        found = run("nuts", logistic(), LOGISTIC, 1000, radius=radius)
+        Grid(logistic(), LOGISTIC, radius).check(found)
 
 
-@pytest.mark.parametrize(("engine", "draws"), [("closed_form", 4000), ("nuts", 1000), ("sgnht", 400)])
+@pytest.mark.parametrize(
+    ("engine", "draws"), [("closed_form", 4000), pytest.param("sgnht", 400, marks=pytest.mark.slow)]
+)
 def test_whole_linear_posterior(engine, draws):
     mean, covariance = linear(0.6, 0.5).posterior(LINEAR)
     whitened = (run(engine, linear(0.6, 0.5), LINEAR, draws) - mean) @ np.linalg.cholesky(np.linalg.inv(covariance))
@@ -146,6 +154,7 @@ def test_many_posteriors_at_once_are_those_drawn_one_by_one():
         np.testing.assert_allclose(whitened.T @ whitened / 500, np.eye(2), atol=4.5 * np.sqrt(2 / 500))
 
 
+@pytest.mark.slow
 def test_many_posteriors_in_groups_have_one_program_and_padding_is_dropped(monkeypatch):
     monkeypatch.setattr(nuts, "_CHAIN_NUMBERS", {jax.default_backend(): 2 * N * 2})
     target = LinearRegression(1.0, 0.5)
@@ -157,6 +166,7 @@ def test_many_posteriors_in_groups_have_one_program_and_padding_is_dropped(monke
         nuts.draws_for_many(target, LINEAR, [0.1, 0.2], [1.0, None], 2, jax.random.key(1))
 
 
+@pytest.mark.slow
 def test_reference_posterior_is_the_targets_own():
     found = nuts.nuts_posterior(LinearRegression(1.5, 0.5), LINEAR, 300, jax.random.key(0), chains=4, warmup=50)
     assert found.shape == (4, 300, 2)
@@ -165,6 +175,7 @@ def test_reference_posterior_is_the_targets_own():
     np.testing.assert_allclose(found.mean((0, 1)), mean, atol=4.5 * np.sqrt(covariance.max() / 1200))
 
 
+@pytest.mark.slow
 def test_nuts_takes_any_pytree():
     target = Custom(
         init=lambda key: {"a": jnp.zeros(()), "b": jnp.zeros((1, 2))},
@@ -176,16 +187,15 @@ def test_nuts_takes_any_pytree():
     assert found["b"].shape == (3, 1, 2)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["closed_form", "sgnht"])
 def test_draws_are_a_function_of_secret_keys_alone(engine):
-    radius = RADIUS
-    first, again, other = (run(engine, linear(), LINEAR, 3, seed, radius, 40) for seed in (0, 0, 1))
+    first, again, other = (run(engine, linear(), LINEAR, 3, seed, 4.0, 40) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert not np.any(np.isclose(first, other, rtol=1e-6))
     assert len(np.unique(first[:, 0])) == 3
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["closed_form", pytest.param("nuts", marks=pytest.mark.slow), "sgnht"])
 def test_nothing_is_printed_or_warned_of(engine, capfd):
     # An ill-conditioned posterior at the edge of a ball, a few steps: what a library would complain about.
     records = {"x": np.tile([[1.0, 0.0]], (N, 1)), "y": np.full(N, 3.0)}

@@ -236,7 +236,7 @@ def bounds_of(target: Any, mechanism: str, prior_precision: float | None = None)
     lipschitz, smoothness = getattr(target, "gradient_bound", None), getattr(target, "smoothness", None)
     for fact, value, why in (
         ("gradient_bound", lipschitz, "clipped gradients are those of no convex function"),
-        ("smoothness", smoothness, "the step must contract"),
+        ("smoothness", smoothness, "curvature must be bounded"),
     ):
         if value is None:
             raise UnsupportedCombination(

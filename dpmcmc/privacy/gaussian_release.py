@@ -48,7 +48,7 @@ def gaussian_release(value: np.ndarray, noise_std: float, key: jax.Array) -> np.
     if not np.all(np.isfinite(value)):
         raise ValueError("value: has entries that are not finite; nothing was released")
     unit = grid(noise_std)
-    steps = np.rint(np.clip(value / unit, -_LARGEST, _LARGEST)).astype(np.int64)
+    steps = np.rint(np.clip(value, -_LARGEST * unit, _LARGEST * unit) / unit).astype(np.int64)
     noise = np.rint(standard_normal(key, value.shape) * (noise_std / unit)).astype(np.int64)
     return (steps + noise).astype(np.float64) * unit
 

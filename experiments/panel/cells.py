@@ -5,10 +5,12 @@ A folder belongs to one configuration: its numbers stand in ``panel.json``, and 
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import fcntl
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,23 @@ COLUMNS = (
 _KEY = ("version", "method", "encoding", "epsilon", "repeat")
 
 Row = dict[str, Any]
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a folder that one process at a time may write to.
+
+    Raises:
+        CommandError: another process holds it.
+    """
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CommandError(
+                f"--out: another run is writing to {folder}; wait for it, or give another folder."
+            ) from None
+        yield
 
 
 class Results:

@@ -1,14 +1,16 @@
 """How each method's settings are chosen: the same protocol for ours and for the baselines.
 
 Every combination of a method's grid runs on 80 % of the TRAINING set and is judged on the other 20 %
-(``experiments.settings.split``), the same number of times for every method; for each (method, encoding, ε) the one of
-highest mean accuracy of the posterior predictive is written into the panel's YAML. The test set is not touched. The
-benchmark sets are public, so looking at their records costs nothing; on private data it would.
+(``experiments.settings.split``) by the accuracy of its posterior predictive: all of them once, then for each (method,
+encoding, ε) the best few of them again, and the best of those again, as often for every method. The one of highest mean
+goes into the panel's YAML. The test set is not touched. The benchmark sets are public, so looking at their records
+costs nothing; on private data it would.
 """
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import itertools
 import json
 import math
@@ -21,16 +23,17 @@ import numpy as np
 
 import dpmcmc
 from experiments.panel import scores
+from experiments.panel.cells import alone
 from experiments.panel.config import Chosen, Panel, Settings, load, write_settings
 from experiments.panel.methods import METHODS, Method
-from experiments.panel.trial import Report, Site, Trial, seed_of
+from experiments.panel.trial import Site, Trial, seed_of
 from experiments.settings import split
 
 #: Keys of a grid that say where it is tried.
 _BOUNDS = ("least_epsilon", "most_epsilon")
-#: More cells than this are run in as many parts as there are values of ε.
-_MOST_TOGETHER = 250
-_COLUMNS = ("version", "method", "encoding", "epsilon", "settings", "accuracy", "std", "runs", "context", "problem")
+#: Cells that are run together.
+_MOST_TOGETHER = 400
+_COLUMNS = ("version", "method", "encoding", "epsilon", "settings", "repeat", "accuracy", "context", "problem")
 
 
 def combinations(grids: list[dict[str, Any]], epsilon: float) -> Iterator[Settings]:
@@ -63,6 +66,13 @@ def choose(
     panel = load(path)
     out.mkdir(parents=True, exist_ok=True)
     table = out / "choose.csv"
+    with alone(out):
+        _choose(path, panel, table, methods, encodings, say)
+
+
+def _choose(
+    path: Path, panel: Panel, table: Path, methods: list[str] | None, encodings: list[str] | None, say: Any
+) -> None:
     for encoding in encodings or panel.encodings:
         site, held_out = _site(panel, encoding)
         for method in METHODS:
@@ -79,25 +89,21 @@ def choose(
 
 def best(table: Path, panel: Panel) -> Chosen:
     """The panel's settings, replaced where the table has runs of the grids that the panel has now."""
-    context = _context(panel)
-    found: dict[tuple[str, str, str], dict[float, tuple[float, Settings]]] = {}
-    for row in _rows(table):
-        where = (row["version"], row["method"], row["encoding"])
-        grids = panel.grids.get(row["version"], {}).get(row["method"])
-        if row["accuracy"] == "" or grids is None or row["context"] != context:
-            continue
-        epsilon, accuracy = float(row["epsilon"]), float(row["accuracy"])
-        if json.loads(row["settings"]) not in combinations(grids, epsilon):
-            continue
-        before = found.setdefault(where, {}).get(epsilon)
-        if before is None or accuracy > before[0]:
-            found[where][epsilon] = accuracy, json.loads(row["settings"])
     chosen: Chosen = {}
+    done = _done(table, _context(panel))
     for method in METHODS:
+        grids = panel.grids.get(method.version, {}).get(method.name, [])
         for encoding in panel.encodings:
             by_epsilon = dict(panel.settings.get(method.version, {}).get(method.name, {}).get(encoding, {}))
-            for epsilon, (accuracy, settings) in found.get((method.version, method.name, encoding), {}).items():
-                by_epsilon[epsilon] = {**settings, "split_accuracy": round(accuracy, 5)}
+            for epsilon in panel.epsilons:
+                means = [
+                    (float(np.mean(runs)), settings)
+                    for settings in combinations(grids, epsilon)
+                    if len(runs := done.get(_cell(method, encoding, epsilon, settings), [])) >= panel.choosing_runs[-1]
+                ]
+                if means:
+                    accuracy, settings = max(means, key=lambda pair: pair[0])
+                    by_epsilon[epsilon] = {**settings, "split_accuracy": round(accuracy, 5)}
             if by_epsilon:
                 chosen.setdefault(method.version, {}).setdefault(method.name, {})[encoding] = by_epsilon
     return chosen
@@ -107,7 +113,7 @@ def _site(panel: Panel, encoding: str) -> tuple[Site, dict[str, np.ndarray]]:
     """(80 % of the training set, the rest of it)."""
     data = dpmcmc.data.load(panel.data, encoding=encoding, standin="allow")
     train, held_out = split(data.train)
-    return Site.of(panel, train, data.spec.row_bound), held_out
+    return dataclasses.replace(Site.of(panel, train, data.spec.row_bound), rehearsal=True), held_out
 
 
 def _try(
@@ -120,72 +126,92 @@ def _try(
     table: Path,
 ) -> int:
     """Run the grid where the table lacks it; the number of runs."""
-    about = (method.version, method.name, encoding)
     context = _context(panel)
-    done = {
-        (float(row["epsilon"]), row["settings"])
-        for row in _rows(table)
-        if (row["version"], row["method"], row["encoding"], row["context"]) == (*about, context)
-    }
-    cells = [
-        (epsilon, settings)
-        for epsilon in panel.epsilons
-        for settings in combinations(grids, epsilon)
-        if (epsilon, json.dumps(settings)) not in done
-    ]
-    # A long grid ε by ε, so that little is lost when it is killed.
-    together = len(cells) if len(cells) <= _MOST_TOGETHER else math.ceil(len(cells) / len(panel.epsilons))
-    for first in range(0, len(cells), together):
-        rows = _judge(method, cells[first : first + together], about, panel, site, held_out)
-        _append(table, [{**row, "context": context} for row in rows])
-    return len(cells) * panel.choosing_repeats
+    cells = [(e, settings) for e in panel.epsilons for settings in combinations(grids, e)]
+    count = 0
+    for repeat in range(panel.choosing_runs[-1]):
+        done = _done(table, context)
+        if repeat in panel.choosing_runs:
+            survivors = panel.choosing_survivors[panel.choosing_runs.index(repeat)]
+            cells = _promising(method, encoding, cells, done, repeat, survivors)
+        missing = [
+            (epsilon, settings)
+            for epsilon, settings in cells
+            if len(done.get(_cell(method, encoding, epsilon, settings), [])) <= repeat
+        ]
+        # A long grid in parts, so that little is lost when it is killed.
+        for first in range(0, len(missing), _MOST_TOGETHER):
+            part = missing[first : first + _MOST_TOGETHER]
+            rows = _judge(method, encoding, part, repeat, panel, site, held_out)
+            _append(table, [{**row, "context": context} for row in rows])
+            count += len(part)
+    return count
+
+
+def _promising(
+    method: Method,
+    encoding: str,
+    cells: list[tuple[float, Settings]],
+    done: dict[tuple[str, ...], list[float]],
+    runs: int,
+    survivors: int,
+) -> list[tuple[float, Settings]]:
+    """The cells of each ε that were best in their first runs."""
+    by_epsilon: dict[float, list[tuple[float, int]]] = {}
+    for at, (epsilon, settings) in enumerate(cells):
+        first = float(np.mean(done[_cell(method, encoding, epsilon, settings)][:runs]))
+        if not math.isnan(first):
+            by_epsilon.setdefault(epsilon, []).append((first, at))
+    kept = sorted(at for firsts in by_epsilon.values() for _, at in sorted(firsts, reverse=True)[:survivors])
+    return [cells[at] for at in kept]
 
 
 def _judge(
     method: Method,
+    encoding: str,
     cells: list[tuple[float, Settings]],
-    about: tuple[str, str, str],
+    repeat: int,
     panel: Panel,
     site: Site,
     held_out: dict[str, np.ndarray],
 ) -> list[dict[str, Any]]:
-    """Run cells, all repeats at once, and judge them."""
-    trials = [
-        Trial(epsilon, repeat, settings, seed_of("choose", panel.seed, *about, epsilon, json.dumps(settings), repeat))
-        for epsilon, settings in cells
-        for repeat in range(panel.choosing_repeats)
+    """Run cells once more, all together, and judge them."""
+    about = ("choose", panel.seed, method.version, method.name, encoding, repeat)
+    trials = [Trial(e, repeat, settings, seed_of(*about, e, json.dumps(settings))) for e, settings in cells]
+    outcomes = method.run(trials, site, lambda share: None)
+    return [
+        {
+            "version": method.version,
+            "method": method.name,
+            "encoding": encoding,
+            "epsilon": f"{epsilon:g}",
+            "settings": json.dumps(settings),
+            "repeat": repeat,
+            "accuracy": "" if outcome.draws is None else f"{scores.predict(outcome.draws, held_out).accuracy:.6f}",
+            "problem": outcome.problem,
+        }
+        for (epsilon, settings), outcome in zip(cells, outcomes, strict=True)
     ]
-    outcomes = method.run(trials, site, _silent)
-    each = panel.choosing_repeats
-    rows = []
-    for i, (epsilon, settings) in enumerate(cells):
-        own = outcomes[i * each : (i + 1) * each]
-        accuracy = [scores.predict(o.draws, held_out).accuracy for o in own if o.draws is not None]
-        # One run in three that diverges is no setting to have.
-        complete = len(accuracy) == each
-        rows.append(
-            {
-                "version": method.version,
-                "method": method.name,
-                "encoding": about[2],
-                "epsilon": f"{epsilon:g}",
-                "settings": json.dumps(settings),
-                "accuracy": f"{np.mean(accuracy):.6f}" if complete else "",
-                "std": f"{np.std(accuracy):.6f}" if complete else "",
-                "runs": each,
-                "problem": next((o.problem for o in own if o.problem), ""),
-            }
-        )
-    return rows
 
 
-_silent: Report = lambda share: None  # noqa: E731
+def _cell(method: Method, encoding: str, epsilon: float, settings: Settings) -> tuple[str, ...]:
+    return method.version, method.name, encoding, f"{epsilon:g}", json.dumps(settings)
+
+
+def _done(table: Path, context: str) -> dict[tuple[str, ...], list[float]]:
+    """Accuracies of each cell, in the order of its repeats; NaN where there was no run."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for row in _rows(table):
+        if row["context"] == context:
+            cell = (row["version"], row["method"], row["encoding"], row["epsilon"], row["settings"])
+            found.setdefault(cell, []).append(float(row["accuracy"] or "nan"))
+    return found
 
 
 def _context(panel: Panel) -> str:
     """A short fingerprint of what a cell depends on beside its settings."""
     body = panel.model_dump(include={"data", "delta", "adjacency", "prior_scale", "seed", "transitions"})
-    body |= panel.model_dump(include={"printed_passes", "choosing_repeats"})
+    body["printed_passes"] = panel.printed_passes
     return f"{seed_of(json.dumps(body, sort_keys=True)):08x}"
 
 

@@ -62,7 +62,11 @@ class Panel(Section):
     )
     reference: Reference = Field(default_factory=Reference, description="The non-private posterior.")
     quick: Quick = Field(description="What --quick shortens.")
-    choosing_repeats: int = Field(3, gt=0, description="Runs of every grid cell when settings are chosen.")
+    choosing_runs: list[int] = Field(
+        [1, 3, 9],
+        description="Runs of a setting when it is chosen: all of them so often, then the survivors, and so on.",
+    )
+    choosing_survivors: list[int] = Field([8, 4], description="Settings of a method that go on after each round.")
     grids: dict[str, dict[str, list[dict[str, Any]]]] = Field(
         description="version -> method -> grids: lists are crossed; least_epsilon and most_epsilon bound where one is "
         "tried."
@@ -85,7 +89,7 @@ class Panel(Section):
 
     def to_json(self) -> dict[str, Any]:
         """What results depend on, in plain numbers: everything but the grids that settings were chosen from."""
-        body = self.model_dump(exclude={"grids", "quick", "choosing_repeats"})
+        body = self.model_dump(exclude={"grids", "quick", "choosing_runs", "choosing_survivors"})
         return json.loads(json.dumps(body))
 
 

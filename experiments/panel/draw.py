@@ -22,8 +22,8 @@ QUANTITIES = {
     "coverage90": "posterior mass in the draws' 90 % interval",
 }
 _VERSIONS = {
-    "printed": "as printed: ε is the source's claim",
-    "tight": "tight accounting: ε is proved",
+    "printed": "as printed: ε is the source's claim (what is proved of it)",
+    "tight": "tight accounting: ε is the guarantee",
 }
 #: Colour, marker, dashes: samplers solid, one-shot releases dashed.
 _LOOKS: dict[tuple[str, str], tuple[str, str, str]] = {
@@ -38,7 +38,7 @@ _LOOKS: dict[tuple[str, str], tuple[str, str, str]] = {
     ("tight", "output_perturbation"): ("0.25", "x", "--"),
     ("tight", "ops_printed"): ("C5", "<", "--"),
     ("tight", "ops_range"): ("C8", ">", "--"),
-    ("tight", "ops_gdp"): ("C7", "h", "--"),
+    ("tight", "ops_gdp"): ("darkgoldenrod", "h", "--"),
     ("printed", "objective_perturbation"): ("C3", "v", "--"),
     ("printed", "output_perturbation"): ("0.25", "x", "--"),
     ("printed", "ops"): ("C5", "<", "--"),
@@ -65,6 +65,17 @@ def curve(rows: list[Row], encoding: str, method: Method, quantity: str) -> np.n
     return np.array([(e, np.mean(v), np.std(v, ddof=1) if len(v) > 1 else 0.0) for e, v in sorted(values.items())])
 
 
+def proved(rows: list[Row], encoding: str, method: Method) -> str:
+    """What is proved of a claimed ε, as a share of it, for a legend."""
+    shares = [
+        float(row["guarantee_epsilon"]) / float(row["epsilon"])
+        for row in rows
+        if (row["encoding"], row["version"], row["method"]) == (encoding, method.version, method.name)
+    ]
+    low, high = (f"{share:.2g}" for share in (min(shares), max(shares)))
+    return f" ({low} ε)" if low == high else f" ({low} to {high} ε)"
+
+
 def curves(axis: Any, rows: list[Row], encoding: str, version: str, quantity: str) -> list[Any]:
     """Draw every curve of a version; returns handles for a legend."""
     drawn = [m for m in METHODS if m.version == version and len(curve(rows, encoding, m, quantity))]
@@ -73,7 +84,8 @@ def curves(axis: Any, rows: list[Row], encoding: str, version: str, quantity: st
         epsilon, mean, std = curve(rows, encoding, method, quantity).T
         # Slightly apart, so that error bars do not hide each other.
         shifted = epsilon * 1.012 ** (at - len(drawn) / 2)
-        handles.append(axis.errorbar(shifted, mean, std, label=method.label, elinewidth=0.8, **look(method)))
+        label = method.label + (proved(rows, encoding, method) if version == "printed" else "")
+        handles.append(axis.errorbar(shifted, mean, std, label=label, elinewidth=0.8, **look(method)))
     plain = [float(r[quantity]) for r in rows if (r["encoding"], r["method"]) == (encoding, "nuts") and r[quantity]]
     if plain and quantity in ("accuracy", "log_predictive_density"):
         handles.append(axis.axhline(plain[0], color="k", lw=1, ls="-.", label="not private (NUTS)"))
@@ -107,7 +119,12 @@ def panel_figure(path: Path, panel: Panel, rows: list[Row], encoding: str, about
             on_epsilon(axis, panel.epsilons)
             axis.set_title(title)
             axis.legend(
-                handles=handles, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.12), fontsize=8.5
+                handles=handles,
+                frameon=False,
+                ncols=2 if version == "printed" else 3,
+                loc="upper center",
+                bbox_to_anchor=(0.5, -0.12),
+                fontsize=8.5,
             )
         axes[0].set_ylabel(QUANTITIES["accuracy"])
         figure.suptitle(about, fontsize=11)

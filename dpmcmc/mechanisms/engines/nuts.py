@@ -311,25 +311,26 @@ class _Programs:
                 rng_key=key,
             )
 
-            def with_step(state: Any, log_step: jax.Array) -> Any:
-                return state._replace(adapt_state=state.adapt_state._replace(step_size=jnp.exp(log_step)))
+            def step(i: jax.Array, carry: tuple) -> tuple:
+                # One loop for warm-up and draws: the kernel is long to compile, and is compiled once.
+                state, average, kept = carry
+                state = sample_kernel(state, (cell, records))
+                adapt = state.adapt_state
+                log_step = jnp.log(adapt.step_size) + (state.accept_prob - _ACCEPT) * (i + 1.0) ** -0.6
+                average = average + jnp.where(i >= lengths.warmup // 2, log_step, 0.0) / second_half
+                # The last step of warm-up takes the average of its second half, for good.
+                following = jnp.where(i < lengths.warmup - 1, log_step, average)
+                following = jnp.where(i < lengths.warmup, jnp.exp(following), adapt.step_size)
+                average = jnp.where(i < lengths.warmup, average, 0.0)
+                # Each place is overwritten until its last transition.
+                kept = kept.at[jnp.maximum(i - lengths.warmup, 0) // lengths.thin].set(state.z)
+                return state._replace(adapt_state=adapt._replace(step_size=following)), average, kept
 
-            def step(_: Any, state: Any) -> Any:
-                return sample_kernel(state, (cell, records))
-
-            def adapt(state: Any, i: jax.Array) -> tuple[Any, jax.Array]:
-                state = step(i, state)
-                log_step = jnp.log(state.adapt_state.step_size) + (state.accept_prob - _ACCEPT) * (i + 1.0) ** -0.6
-                return with_step(state, log_step), log_step
-
-            def keep(state: Any, _: Any) -> tuple[Any, jax.Array]:
-                state = jax.lax.fori_loop(0, lengths.thin, step, state)
-                return state, self.theta(place(state.z, cell), cell)
-
-            if lengths.warmup:
-                state, log_steps = jax.lax.scan(adapt, state, jnp.arange(lengths.warmup))
-                state = with_step(state, jnp.mean(log_steps[lengths.warmup // 2 :]))
-            return jax.lax.scan(keep, state, length=lengths.kept)[1]
+            second_half = max(1, lengths.warmup - lengths.warmup // 2)
+            kept = jnp.zeros((lengths.kept, self.size))
+            steps = lengths.warmup + lengths.thin * lengths.kept
+            kept = jax.lax.fori_loop(0, steps, step, (state, jnp.float32(0), kept))[2]
+            return jax.vmap(lambda w: self.theta(place(w, cell), cell))(kept)
 
         return chain
 

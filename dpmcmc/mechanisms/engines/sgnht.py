@@ -2,8 +2,8 @@ r"""A long full-batch run of our own SGNHT, without privacy of its own, on a tem
 
 Its numbers come from public facts: with M = N·(smoothness of a record) + (prior precision), the step η is the smaller
 of 0.05/M and d·a²/16, where the thermostat's own fluctuation √(η/d) stays below a/4, and the run lasts for 40
-relaxation times a/(η·prior precision), within limits. A draw is the last state of an independent chain; on a ball, the
-last of its thinned states in the second half of the run that lies in it: rejection, from nearly independent states.
+relaxation times a/(η·prior precision), within limits. A draw is the last state of an independent chain; on a ball,
+four chains are run for each, again where too few end in it, and those that do are the draws: rejection.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ EXACT = False
 _FRICTION = 0.2
 _RELAXATIONS = 40.0
 _FEWEST, _MOST = 4_000, 200_000
-#: States of a chain that are looked at for one inside the ball.
-_LOOKED_AT = 64
+#: On a ball: chains for each draw, at least so many, and how often they are run.
+_CHAINS_PER_DRAW, _FEWEST_CHAINS = 4, 16
+_MOST_RUNS = 8
 
 
 def check(target: Any, radius: float | None) -> None:
@@ -65,27 +66,30 @@ def draw(
     eta = min(0.05 / (count * target.smoothness + target.prior_precision), size * _FRICTION**2 / 16)
     if steps is None:
         steps = int(np.clip(_RELAXATIONS * _FRICTION / (eta * target.prior_precision), _FEWEST, _MOST))
-    looked_at = 1 if radius is None else min(_LOOKED_AT, steps)
-    thin = max(1, (steps - steps // 2) // looked_at)
+    chains = draws if radius is None else max(_FEWEST_CHAINS, _CHAINS_PER_DRAW * draws)
     run = plan(
         target,
         num_records=count,
         sampler=SGNHT(step_size=count * eta, friction=_FRICTION),
         steps=steps,
-        chains=draws,
-        burn_in=steps - thin * looked_at,
-        thin=thin,
+        chains=chains,
+        burn_in=steps - 1,
     )
-    try:
-        positions = sample(run, records, key=streams.dynamics).positions
-    except DivergedError:
-        raise DrawError("engine: the SGNHT run diverged; use nuts. Nothing was released") from None
-    shape: Any = jax.vmap(jax.vmap(lambda p: ravel_pytree(p)[0]))
-    flat = np.asarray(shape(positions), np.float64)
-    inside = np.linalg.norm(flat, axis=2) <= (math.inf if radius is None else radius)
-    if not np.all(inside.any(axis=1)):
-        raise DrawError(
-            f"radius: no state of an SGNHT run was within {radius:g}; use nuts, which runs inside. Nothing was released"
-        )
-    last = flat.shape[1] - 1 - np.argmax(inside[:, ::-1], axis=1)
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[np.arange(draws), last], positions)
+    limit = math.inf if radius is None else radius
+    norms: Any = jax.vmap(lambda params: jax.numpy.linalg.norm(ravel_pytree(params)[0]))
+    found: list[Any] = []
+    for again in range(_MOST_RUNS):
+        try:
+            ends = sample(run, records, key=jax.random.fold_in(streams.dynamics, again)).positions
+        except DivergedError:
+            raise DrawError("engine: the SGNHT run diverged; use nuts. Nothing was released") from None
+        ends = jax.tree.map(lambda leaf: np.asarray(leaf)[:, 0], ends)
+        inside = np.asarray(norms(ends)) <= limit
+        found.append(jax.tree.map(lambda leaf, inside=inside: leaf[inside], ends))
+        together = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:draws], *found)
+        if len(jax.tree.leaves(together)[0]) == draws:
+            return together
+    raise DrawError(
+        f"radius: of {_MOST_RUNS * chains} SGNHT chains fewer than {draws} ended within {radius:g}; use nuts, which "
+        "runs inside. Nothing was released"
+    )

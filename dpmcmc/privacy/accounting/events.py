@@ -7,7 +7,7 @@ Every accountant reads only this list, so ε can be recomputed from a saved file
 * ``fixed_size_gaussian`` a uniform subset of exactly ``rate * num_records`` records takes part;
 * ``noisy_descent``       the last of ``steps`` full-batch noisy descent steps (``last_iterate.py``);
 * ``posterior_draw``      one exact draw from a strongly log-concave posterior (``one_sample.py``);
-* ``objective_perturbation``  the minimiser of a noisy objective (``objective.py``);
+* ``objective_perturbation``  the minimiser of a noisy logistic objective (``objective.py``);
 * ``pure``                anything that is ``epsilon``-DP, under the guarantee's own adjacency;
 * ``batch_overflow``      not a query: with probability ``rate`` a step truncated its batch;
 * ``approximate_draw``    not a query: a draw is within total variation ``rate`` of the one that is charged.

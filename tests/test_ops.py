@@ -1,0 +1,359 @@
+r"""OPS keeps the constants it states, on posteriors summed on a grid, and pays the variance that tempering must cost.
+
+**Exact constants.** In one dimension the posterior a plan draws from is summed on a grid, for neighbours that pull as
+far apart as records may. Pure forms: the largest |log density ratio|. Form gdp: the hockey-stick divergence in both
+orders, below that of μ = 2ρL/√m (ρL/√m for one record more) at every ε. Each check is seen to fail for a mechanism with
+one mistake. The densities are those of ``OPS.posterior``, from which every engine draws.
+"""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from scipy.stats import beta
+
+from dpmcmc.mechanisms import base
+from dpmcmc.mechanisms.engines import ENGINES
+from dpmcmc.mechanisms.ops import OPS
+from dpmcmc.privacy import CalibrationError, UnsupportedCombination
+from dpmcmc.privacy.accounting.gaussian import gaussian_delta
+from dpmcmc.privacy.randomness import streams_of
+from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression, record_shapes
+from dpmcmc.targets.tempered import Tempered
+
+LOGISTIC = LogisticRegression(1.0, row_bound=1.0)
+LINEAR = LinearRegression(0.1, 1.0, 10.0, row_bound=1.0)
+ORDERS = ("replace_one", "add_remove", "zero_out")
+
+
+def records(x, y):
+    return {"x": np.asarray(x, np.float64)[:, None], "y": np.asarray(y, np.float64)}
+
+
+def neighbours(left, right, adjacency, more=None):
+    """(records, neighbouring records): ``more`` common ones, and ``left`` against ``right`` or against nothing."""
+    x, y = ([], []) if more is None else more
+    second = ([*x, right[0]], [*y, right[1]]) if adjacency == "replace_one" else (x, y)
+    return records([*x, left[0]], [*y, left[1]]), records(*second)
+
+
+def log_mass(posterior, data, grid):
+    """Log mass of each cell of an even grid, float64."""
+
+    def one(theta, data):
+        params = jnp.full(1, theta)
+        each = jax.vmap(lambda record: posterior.log_likelihood(params, record))(data)
+        return jnp.sum(each) + posterior.log_prior(params)
+
+    with base_float64():
+        logs = np.asarray(jax.jit(jax.vmap(one, (0, None)))(jnp.asarray(grid), jax.tree.map(jnp.asarray, data)))
+    return logs - logsumexp(logs)
+
+
+def base_float64():
+    from dpmcmc.mechanisms.float64 import float64
+
+    return float64()
+
+
+def plan_of(ops, target, adjacency, epsilon, num_records=20):
+    return ops.plan(target, num_records=num_records, epsilon=epsilon, delta=1e-6, adjacency=adjacency)
+
+
+def pure_loss(posterior, pair, half):
+    """Largest |log density ratio| of two neighbours on [−half, half]."""
+    grid = np.linspace(-half, half, 4001)
+    first, second = (log_mass(posterior, data, grid) for data in pair)
+    return float(np.max(np.abs(first - second)))
+
+
+def excess(posterior, pair, mu, half):
+    """Largest hockey-stick divergence beyond that of μ-GDP, over both orders and many ε, relative to it + 1e-9."""
+    grid = np.linspace(-half, half, 20001)
+    masses = [np.exp(log_mass(posterior, data, grid)) for data in pair]
+    worst = -np.inf
+    for p, q in (masses, masses[::-1]):
+        for epsilon in np.linspace(0, 4 * mu + mu**2, 25):
+            claim = gaussian_delta(mu, epsilon)
+            worst = max(worst, (np.maximum(p - np.exp(epsilon) * q, 0).sum() - claim) / (claim + 1e-9))
+    return worst
+
+
+def gaussian_mu_of(plan):
+    return plan.settings["mu"]
+
+
+# Pulled to −R by 60 records, a replaced one weighs in full at +R.
+PULLED = ([1.0] * 60, [0.0] * 60)
+
+
+@pytest.mark.parametrize("adjacency", ORDERS)
+@pytest.mark.parametrize("form", ["printed", "range"])
+@pytest.mark.parametrize("epsilon", [0.5, 40.0])
+def test_pure_loss_on_worst_neighbours_is_within_what_is_charged(form, adjacency, epsilon):
+    plan = plan_of(OPS(form, radius=2.0), LOGISTIC, adjacency, epsilon)
+    posterior = plan.mechanism.posterior(plan)
+    for more in (None, PULLED):
+        loss = pure_loss(posterior, neighbours((1.0, 1.0), (1.0, 0.0), adjacency, more), 2.0)
+        assert loss <= plan.settings["epsilon_per_draw"] * (1 + 1e-9)
+        assert loss <= epsilon
+
+
+def test_range_constant_is_attained():
+    plan = plan_of(OPS("range", radius=2.0), LOGISTIC, "replace_one", 4.0)
+    loss = pure_loss(plan.mechanism.posterior(plan), neighbours((1.0, 1.0), (1.0, 0.0), "replace_one", PULLED), 2.0)
+    assert 0.9 * 4.0 <= loss <= 4.0
+
+
+def test_pure_check_sees_a_missing_ball_or_temper():
+    plan = plan_of(OPS("range", radius=2.0), LOGISTIC, "replace_one", 4.0)
+    pair = neighbours((1.0, 1.0), (1.0, 0.0), "replace_one", PULLED)
+    assert plan.settings["temper"] == 1.0
+    assert (
+        pure_loss(plan.mechanism.posterior(plan), pair, 2.0)
+        <= 4.0
+        < pure_loss(plan.mechanism.posterior(plan), pair, 6.0)
+    )
+    plan = plan_of(OPS("range", radius=2.0), LOGISTIC, "replace_one", 1.0)
+    assert pure_loss(Tempered(LOGISTIC, 1.0), pair, 2.0) > 1.0
+
+
+GDP_CASES = [
+    (LOGISTIC, OPS("gdp"), (1.0, 1.0), (1.0, 0.0), 8.0),
+    (LOGISTIC, OPS("gdp", radius=0.7, prior_precision=5.0), (1.0, 1.0), (-1.0, 1.0), 0.7),
+    (LINEAR, OPS("gdp", radius=1.0), (1.0, 10.0), (1.0, -10.0), 1.0),
+]
+
+
+@pytest.mark.parametrize("adjacency", ORDERS)
+@pytest.mark.parametrize(("target", "ops", "left", "right", "half"), GDP_CASES)
+def test_hockey_stick_of_neighbours_is_within_gdp(target, ops, left, right, half, adjacency):
+    for epsilon in (0.3, 3.0):
+        plan = plan_of(ops, target, adjacency, epsilon)
+        for more in (None, ([1.0, -1.0, 0.5], [1.0, 0.0, 1.0])):
+            pair = neighbours(left, right, adjacency, more)
+            assert excess(plan.mechanism.posterior(plan), pair, plan.settings["mu"], half) <= 1e-6
+
+
+def test_hockey_stick_check_sees_planted_mistakes():
+    plan = plan_of(OPS("gdp", radius=1.0), LINEAR, "replace_one", 1.0)
+    pair = neighbours((1.0, 10.0), (1.0, -10.0), "replace_one")
+    temper, mu = plan.settings["temper"], plan.settings["mu"]
+    assert excess(Tempered(LINEAR, temper), pair, mu, 1.0) <= 1e-6
+    for posterior, claimed in (
+        (Tempered(LINEAR, temper, prior_precision=1e-6), mu),  # prior dropped
+        (Tempered(LINEAR, 1.0), mu),  # temper not applied
+        (Tempered(LINEAR, temper), mu / 2),  # L where replacing needs 2L
+    ):
+        assert excess(posterior, pair, claimed, 1.0) > 0.1
+    # and the gradient's bound on a ball says nothing outside it
+    outside = LinearRegression(1.0, 1.0, 0.1, row_bound=1.0)
+    plan = plan_of(OPS("gdp", radius=0.5), outside, "add_remove", 3.0)
+    pair = neighbours((1.0, 0.1), None, "add_remove")
+    assert excess(Tempered(outside, 1.0), pair, plan.settings["mu"], 0.5) <= 1e-6
+    assert excess(Tempered(outside, 1.0), pair, 0.3 * plan.settings["mu"], 6.0) > 0.1
+
+
+def clopper_pearson_epsilon(first, second, delta, confidence=0.999):
+    """Largest ε that draws certify is exceeded, over events {θ > t}, {θ < t} chosen on half of them; both orders."""
+    best = -np.inf
+    for p, q in ((first, second), (second, first)):
+        half = len(p) // 2
+        for sign in (1, -1):
+            for level in (0.5, 0.7, 0.9, 0.97):
+                cut = np.quantile(sign * p[:half], level)
+                hits, misses = np.sum(sign * p[half:] > cut), np.sum(sign * q[half:] > cut)
+                low = beta.ppf((1 - confidence) / 32, hits, half - hits + 1)
+                high = beta.ppf(1 - (1 - confidence) / 32, misses + 1, half - misses)
+                best = max(best, np.log(max(low - delta, 1e-300) / high))
+    return best
+
+
+def audited(engine, posterior, pair, radius, draws):
+    drawn = []
+    for seed, data in enumerate(pair):
+        bound = posterior.bind(record_shapes(data))
+        streams = streams_of(seed)[0]
+        drawn.append(ENGINES[engine].draw(bound, data, radius=radius, draws=draws, steps=None, streams=streams)[:, 0])
+    return clopper_pearson_epsilon(*drawn, delta=1e-6)
+
+
+def test_audit_of_closed_form_draws_never_exceeds_epsilon():
+    pair = neighbours((1.0, 10.0), (1.0, -10.0), "replace_one")
+    for epsilon in (1.0, 5.0):
+        plan = plan_of(OPS("gdp", "closed_form", radius=1.0), LINEAR, "replace_one", epsilon)
+        found = audited("closed_form", plan.mechanism.posterior(plan), pair, 1.0, 20_000)
+        assert 0.1 * epsilon <= found <= epsilon
+    assert audited("closed_form", Tempered(LINEAR, 1.0), pair, 1.0, 20_000) > 1.0  # not tempered
+
+
+@pytest.mark.slow
+def test_audit_of_nuts_draws_never_exceeds_epsilon():
+    pair = neighbours((1.0, 1.0), (1.0, 0.0), "replace_one", ([1.0] * 4, [0.0] * 4))
+    plan = plan_of(OPS("range", radius=4.0), LOGISTIC, "replace_one", 2.0)
+    found = audited("nuts", plan.mechanism.posterior(plan), pair, 4.0, 4000)
+    assert 0.1 <= found <= 2.0
+
+
+def test_variance_around_the_truth_is_one_plus_one_over_temper_times_the_efficient_one():
+    """Proposition 3.9, on 1200 data sets of 200 records in two dimensions: 2400 squares, 4.5 standard errors."""
+    temper, count = 0.25, 200
+    rng = np.random.default_rng(0)
+    target = LinearRegression(100.0, 1.0, 20.0, row_bound=1.0)
+    ops = OPS("gdp", "closed_form", radius=10.0, temper=temper)
+    plan = ops.plan(target, num_records=count, epsilon=1e7, delta=1e-6)
+    x, truth = np.tile(np.eye(2), (count // 2, 1)), np.array([0.5, -1.0])
+    errors = []
+    for seed in range(1200):
+        data = {"x": x, "y": x @ truth + rng.normal(size=count)}
+        drawn = ops.draw(plan, data, streams_of(seed)[0])
+        assert drawn.shape == (1, 2)
+        errors.append(drawn[0] - truth)
+    ratio = np.square(errors).mean() * (count / 2)
+    assert ratio == pytest.approx(1 + 1 / temper, rel=4.5 * np.sqrt(2 / 2400))
+
+
+@pytest.mark.parametrize("draws", [1, 9])
+@pytest.mark.parametrize("adjacency", ORDERS)
+def test_tempers_are_the_largest_that_the_target_allows(adjacency, draws):
+    n, bound = 32561, np.logaddexp(0, 5)
+    replaced = adjacency == "replace_one"
+    temper = {
+        ops.form: ops.plan(LOGISTIC, num_records=n, epsilon=1.0, delta=1e-6, adjacency=adjacency).settings["temper"]
+        for ops in (OPS("printed", radius=5.0, draws=draws), OPS("range", radius=5.0, draws=draws), OPS(draws=draws))
+    }
+    assert temper["printed"] == pytest.approx(1 / ((4 if replaced else 1) * bound * draws))
+    assert temper["range"] == pytest.approx(1 / ((10 if replaced else bound) * draws))
+    mu = 0.23670438 / np.sqrt(draws)
+    assert temper["gdp"] == pytest.approx(mu / (2 if replaced else 1), rel=1e-6)
+
+
+@pytest.mark.parametrize("ops", [OPS("printed", radius=5.0), OPS("range", radius=5.0, draws=3), OPS(draws=3)])
+@pytest.mark.parametrize("tau", [None, 1e-9])
+def test_guarantee_meets_the_target_and_says_what_it_assumes(ops, tau):
+    ops = OPS(ops.form, radius=ops.radius, draws=ops.draws, total_variation=tau)
+    plan = ops.plan(LOGISTIC, num_records=1000, epsilon=0.7, delta=1e-6)
+    assert 0.999 * 0.7 < plan.guarantee.epsilon <= 0.7
+    assert plan.guarantee.delta == 1e-6
+    assert plan.guarantee.release == "one_sample"
+    (sentence,) = plan.guarantee.assumptions
+    assert "no finite run certifies" in sentence
+    assert ("user's claim" in sentence) == (tau is not None)
+    json.dumps(plan.settings)
+    without = OPS(ops.form, radius=ops.radius, draws=ops.draws).plan(
+        LOGISTIC, num_records=1000, epsilon=0.7, delta=1e-6
+    )
+    if ops.form == "gdp" and tau is not None:
+        assert plan.settings["temper"] < without.settings["temper"]
+
+
+def test_closed_form_says_that_it_is_exact_up_to_rounding():
+    plan = OPS("gdp", "closed_form", radius=1.0).plan(LINEAR, num_records=50, epsilon=1.0, delta=1e-6)
+    assert plan.guarantee.assumptions == ("draws are exact, which they are up to float64 rounding.",)
+
+
+def test_temper_is_one_where_the_posterior_is_private_already():
+    plan = OPS(prior_precision=100.0).plan(LOGISTIC, num_records=50, epsilon=1.0, delta=1e-6)
+    assert plan.settings["temper"] == 1.0
+    assert plan.guarantee.epsilon < 1.0
+    lower = OPS(temper=0.05).plan(LOGISTIC, num_records=50, epsilon=1.0, delta=1e-6)
+    assert lower.settings["temper"] == 0.05
+    assert lower.guarantee.epsilon < 0.5
+
+
+def test_printed_form_tempers_its_prior_and_the_others_do_not():
+    for form, power in (("printed", 0.04993293), ("range", 1.0), ("gdp", 1.0)):
+        plan = OPS(form, radius=5.0).plan(LOGISTIC, num_records=50, epsilon=1.0, delta=1e-6)
+        assert plan.mechanism.posterior(plan).prior_precision == pytest.approx(power)
+    plan = OPS("printed", radius=5.0, prior_precision=2.0).plan(LOGISTIC, num_records=50, epsilon=1.0, delta=1e-6)
+    assert plan.mechanism.posterior(plan).prior_precision == pytest.approx(2 * 0.04993293)
+
+
+def test_release_holds_the_draws_and_nothing_else():
+    target = LinearRegression(1.0, 1.0, 2.0, row_bound=1.0)
+    ops = OPS("gdp", "closed_form", radius=1.0, draws=3)
+    data = records(np.linspace(-1, 1, 40), np.linspace(-1, 1, 40))
+    plan = ops.plan(target, num_records=40, epsilon=5.0, delta=1e-6)
+    released = base.release(plan, data)
+    assert released.positions.shape == (1, 3, 1)
+    assert released.guarantee is plan.guarantee
+    assert base.release(plan, data, key=0).guarantee is None
+    with pytest.raises(ValueError, match="label_bound"):
+        base.release(plan, {**data, "y": data["y"] + 2})
+    with pytest.raises(ValueError, match="row_bound"):
+        base.release(plan, {**data, "x": 3 * data["x"]})
+
+
+@pytest.mark.slow
+def test_release_of_nuts_draws_on_a_ball():
+    data = {"x": np.eye(3)[np.arange(30) % 3], "y": np.arange(30) % 2}
+    plan = OPS("range", radius=2.0, draws=2).plan(LOGISTIC, num_records=30, epsilon=5.0, delta=1e-6)
+    released = base.release(plan, data)
+    assert released.flat_draws().shape == (2, 3)
+    assert np.all(np.linalg.norm(released.flat_draws(), axis=1) <= 2.0 * (1 + 1e-6))
+
+
+PLAIN = Custom(lambda key: jnp.zeros(1), lambda p: -p @ p, lambda p, r: -r["x"] @ p)
+
+
+@pytest.mark.parametrize(
+    ("ops", "target", "error", "match"),
+    [
+        (OPS("range", radius=2.0), PLAIN, UnsupportedCombination, "loss_bounds"),
+        (OPS("gdp"), PLAIN, UnsupportedCombination, "log_concave"),
+        (OPS("range", radius=2.0), LogisticRegression(), ValueError, "^row_bound"),
+        (OPS("gdp"), LogisticRegression(), ValueError, "^row_bound"),
+        (OPS("gdp"), LINEAR, ValueError, "^radius"),
+        (OPS("gdp", radius=1.0), LinearRegression(row_bound=1.0), ValueError, "^row_bound.*labels"),
+        (OPS("range", radius=1.0), LinearRegression(row_bound=1.0), ValueError, "^label_bound"),
+        (OPS("range", radius=1.0), LinearRegression(label_bound=1.0), ValueError, "^row_bound"),
+        (OPS("gdp", "closed_form"), LOGISTIC, ValueError, "^engine"),
+        (OPS("gdp", "sgnht"), LogisticRegression(), UnsupportedCombination, "smoothness"),
+        (OPS("gdp", temper=0.5), LOGISTIC, CalibrationError, "^temper"),
+        (OPS("range", radius=5.0, temper=0.2), LOGISTIC, CalibrationError, "^temper"),
+        (OPS("range", radius=5.0, draws=2, temper=0.1), LOGISTIC, CalibrationError, "^temper"),
+        (OPS("gdp", total_variation=1e-6), LOGISTIC, CalibrationError, "^total_variation"),
+    ],
+)
+def test_plans_that_nothing_proves_are_refused(ops, target, error, match):
+    with pytest.raises(error, match=match):
+        ops.plan(target, num_records=100, epsilon=1.0, delta=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("form", "exact"), ("engine", "gibbs"), ("radius", 0.0), ("radius", np.inf), ("temper", 1.5), ("temper", 0.0),
+        ("prior_precision", -1.0), ("draws", 0), ("total_variation", 1.0), ("steps", 1),
+    ],
+)  # fmt: skip
+def test_impossible_settings_are_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=f"^{name}"):
+        OPS(**{name: value})
+
+
+def test_settings_that_do_not_belong_together_are_refused():
+    for form in ("printed", "range"):
+        with pytest.raises(ValueError, match=r"^radius"):
+            OPS(form)
+    with pytest.raises(ValueError, match=r"^total_variation"):
+        OPS("gdp", "closed_form", total_variation=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("epsilon", 0.0), ("epsilon", np.inf), ("delta", 0.5), ("delta", 0.0), ("num_records", 0)]
+)
+def test_impossible_targets_are_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=f"^{name}"):
+        OPS().plan(LOGISTIC, **{"num_records": 100, "epsilon": 1.0, "delta": 1e-6, name: value})
+    with pytest.raises(UnsupportedCombination, match="adjacency"):
+        OPS().plan(LOGISTIC, num_records=100, epsilon=1.0, delta=1e-6, adjacency="swap")
+
+
+def test_softmax_has_the_pure_forms():
+    target = SoftmaxRegression(1.0, num_classes=3, row_bound=1.0)
+    plan = OPS("range", radius=2.0).plan(target, num_records=100, epsilon=1.0, delta=1e-6)
+    assert plan.settings["temper"] == pytest.approx(1 / (2 * target.loss_bounds(2.0)[1]))

@@ -1,0 +1,158 @@
+"""Private sufficient statistics: one charged query, an attained sensitivity, and a free posterior."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpmcmc.mechanisms.base import release
+from dpmcmc.mechanisms.sufficient import SufficientStatistics, ridge, sensitivity_of, statistics
+from dpmcmc.privacy import Guarantee, UnsupportedCombination
+from dpmcmc.privacy.randomness import streams_of
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
+
+TARGET = LinearRegression(prior_scale=2.0, noise_scale=0.5, label_bound=3.0, num_features=3, row_bound=1.5)
+BUDGET = {"num_records": 2000, "epsilon": 1.0, "delta": 1e-6}
+
+
+@pytest.fixture(scope="module")
+def records():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2000, 3))
+    x *= 1.5 / np.maximum(1.5, np.linalg.norm(x, axis=1, keepdims=True))
+    y = np.clip(x @ [1.0, -1.0, 0.5] + 0.5 * rng.normal(size=2000), -3, 3)
+    return {"x": x, "y": y}
+
+
+def contribution(x, y, weight):
+    return statistics(x[None], np.array([y]), weight)
+
+
+@pytest.mark.parametrize("weight", [0.05, 0.5, 0.7, 1.5, 10.0])
+def test_no_replaced_record_exceeds_the_sensitivity_and_one_attains_it(weight):
+    """Searched over angles, norms and labels; sensitivities of one record, L for 2L, would be exceeded."""
+    declared = sensitivity_of(1.5, 3.0, weight, "replace_one")
+    rng = np.random.default_rng(1)
+    worst = 0.0
+    for _ in range(500):
+        a, c = rng.normal(size=(2, 3))
+        a *= 1.5 * rng.uniform(0.5, 1) / np.linalg.norm(a)
+        c *= 1.5 * rng.uniform(0.5, 1) / np.linalg.norm(c)
+        y, z = rng.choice([-3.0, 3.0, 1.0], 2)
+        worst = max(worst, np.linalg.norm(contribution(a, y, weight) - contribution(c, z, weight)))
+    for angle in np.linspace(0, math.pi / 2, 400):
+        a, c = 1.5 * np.array([1.0, 0, 0]), 1.5 * np.array([math.cos(angle), math.sin(angle), 0])
+        worst = max(worst, np.linalg.norm(contribution(a, 3.0, weight) - contribution(c, -3.0, weight)))
+    assert worst <= declared * (1 + 1e-12)
+    assert worst >= 0.9999 * declared
+    assert worst > 1.4 * sensitivity_of(1.5, 3.0, weight, "zero_out") * (1 - 1e-4)
+    # Tighter than both parts charged apart.
+    assert declared < math.hypot(math.sqrt(2) * 1.5**2, 2 * weight * 1.5 * 3.0)
+
+
+def test_one_record_alone_attains_its_sensitivity():
+    x = np.array([0.9, -1.2, 0.0])
+    for weight in (0.1, 2.0):
+        assert np.linalg.norm(contribution(x, -3.0, weight)) == pytest.approx(
+            sensitivity_of(1.5, 3.0, weight, "add_remove"), rel=1e-12
+        )
+
+
+def test_statistics_are_isometric_and_complete(records):
+    value = statistics(records["x"], records["y"], 0.7)
+    gram = records["x"].T @ records["x"]
+    assert np.sum(value[:6] ** 2) == pytest.approx(np.sum(gram**2), rel=1e-12)
+    np.testing.assert_allclose(value[6:], 0.7 * records["x"].T @ records["y"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove", "zero_out"])
+def test_plan_meets_the_budget_in_one_event(adjacency):
+    plan = SufficientStatistics().plan(TARGET, adjacency=adjacency, **BUDGET)
+    (event,) = plan.guarantee.events
+    assert event.mechanism == "gaussian"
+    assert event.count == 1
+    assert 0.999 < plan.guarantee.epsilon <= 1.0
+    assert plan.settings["label_noise_std"] == pytest.approx(plan.settings["noise_std"] * 3.0 / 1.5)
+    assert Guarantee.from_json(plan.guarantee.to_json()) == plan.guarantee
+    more = SufficientStatistics(label_weight=2.0).plan(TARGET, adjacency=adjacency, **BUDGET)
+    assert more.settings["label_noise_std"] < plan.settings["label_noise_std"]
+    assert more.settings["noise_std"] > plan.settings["noise_std"]
+    assert more.guarantee.epsilon == pytest.approx(plan.guarantee.epsilon, rel=1e-6)
+
+
+def test_without_noise_the_posterior_is_exact(records):
+    mean, covariance = TARGET.posterior(records)
+    gram, moment = records["x"].T @ records["x"], records["x"].T @ records["y"]
+    estimate, factor = ridge(gram, moment, TARGET, 1e-12)
+    np.testing.assert_allclose(estimate, mean, rtol=1e-9)
+    np.testing.assert_allclose(np.linalg.inv(factor @ factor.T), covariance, rtol=1e-9)
+
+
+def test_with_a_large_budget_the_release_is_near_the_posterior(records):
+    plan = SufficientStatistics(draws=4000).plan(TARGET, num_records=2000, epsilon=2000.0, delta=1e-3)
+    drawn = release(plan, records, key=1)
+    assert drawn.positions.shape == (1, 4000, 3)
+    mean, covariance = TARGET.posterior(records)
+    white = (drawn.flat_draws() - mean) @ np.linalg.cholesky(np.linalg.inv(covariance))
+    assert np.max(np.abs(np.cov(white.T) - np.eye(3))) < 0.15
+    assert np.max(np.abs(white.mean(0))) < 0.5
+
+
+def test_the_mean_is_that_of_the_draws_and_costs_the_same(records):
+    point = SufficientStatistics().plan(TARGET, **BUDGET)
+    several = SufficientStatistics(draws=3000).plan(TARGET, **BUDGET)
+    assert point.guarantee == several.guarantee
+    mean = point.mechanism.draw(point, records, streams_of(5)[0])
+    draws = several.mechanism.draw(several, records, streams_of(5)[0])
+    assert mean.shape == (1, 3)
+    assert np.all(np.abs(draws.mean(0) - mean[0]) < 5 * draws.std(0) / math.sqrt(3000))
+
+
+def test_released_statistics_have_the_declared_noise(records, monkeypatch):
+    """Half the noise, or noise not symmetric, would be refused."""
+    import dpmcmc.mechanisms.sufficient as module
+
+    seen = []
+
+    def spy(gram, moment, target, noise_std):
+        seen.append((gram, moment))
+        return ridge(gram, moment, target, noise_std)
+
+    monkeypatch.setattr(module, "ridge", spy)
+    plan = SufficientStatistics().plan(TARGET, **BUDGET)
+    for k in range(150):
+        plan.mechanism.draw(plan, records, streams_of(k)[0])
+    grams, moments = (np.array(part) for part in zip(*seen, strict=True))
+    noise = (grams - records["x"].T @ records["x"]) / plan.settings["noise_std"]
+    np.testing.assert_array_equal(noise, noise.transpose(0, 2, 1))
+    labels = (moments - records["x"].T @ records["y"]) / plan.settings["label_noise_std"]
+    for sample in (noise[:, [0, 1, 2], [0, 1, 2]], math.sqrt(2) * noise[:, [0, 0, 1], [1, 2, 2]], labels):
+        assert stats.kstest(sample.ravel(), "norm").pvalue > 1e-3
+        assert stats.kstest(2 * sample.ravel(), "norm").pvalue < 1e-6
+
+
+def test_noise_alone_yields_a_bounded_estimate():
+    """One record and a tiny budget: XᵀX is not even positive, and the estimate stays finite and shrunk."""
+    plan = SufficientStatistics(draws=5).plan(TARGET, num_records=1, epsilon=0.01, delta=1e-6)
+    draws = plan.mechanism.draw(plan, {"x": np.array([[1.0, 0.0, 0.0]]), "y": np.array([1.0])}, streams_of(0)[0])
+    assert np.all(np.isfinite(draws))
+    assert np.max(np.abs(draws)) < 10 * TARGET.label_bound
+
+
+def test_impossible_requests_are_refused_with_a_remedy():
+    with pytest.raises(UnsupportedCombination, match="LogisticRegression; use output_perturbation"):
+        SufficientStatistics().plan(LogisticRegression(num_features=2, row_bound=1.0), **BUDGET)
+    with pytest.raises(ValueError, match="row_bound: LinearRegression needs"):
+        SufficientStatistics().plan(LinearRegression(label_bound=1.0, num_features=2), **BUDGET)
+    with pytest.raises(ValueError, match="label_bound: LinearRegression needs"):
+        SufficientStatistics().plan(LinearRegression(row_bound=1.0, num_features=2), **BUDGET)
+    with pytest.raises(ValueError, match=r"^num_features: "):
+        SufficientStatistics().plan(LinearRegression(row_bound=1.0, label_bound=1.0), **BUDGET)
+    with pytest.raises(ValueError, match=r"^draws: "):
+        SufficientStatistics(draws=-1)
+    with pytest.raises(ValueError, match=r"^label_weight: "):
+        SufficientStatistics(label_weight=0.0)
+    with pytest.raises(ValueError, match=r"^delta: "):
+        SufficientStatistics().plan(TARGET, **{**BUDGET, "delta": 0.0})
