@@ -69,6 +69,7 @@ SGFS = planner(
         fisher="query",
         noise_ratio=s.get("noise_ratio", 3.0),
         prior_precision=precision,
+        structure=s.get("structure", "auto"),
     )
 )
 
