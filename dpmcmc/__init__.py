@@ -14,6 +14,7 @@ from dpmcmc.planning import Plan, plan
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, Privacy, SecretKey
 from dpmcmc.result import Result
 from dpmcmc.samplers import SGFS, SGHMC, SGLD, SGNHT
+from dpmcmc.sweep import sample_all
 
 __all__ = [
     "SGFS",
@@ -34,6 +35,7 @@ __all__ = [
     "plan",
     "privacy",
     "sample",
+    "sample_all",
     "samplers",
     "targets",
 ]

@@ -273,7 +273,8 @@ def checked_starts(plan: Plan, target: Any, starts: Any) -> Any:
     wanted = jax.eval_shape(target.init, jax.random.key(0))
     shapes = jax.tree.map(lambda leaf: (plan.chains, *leaf.shape), wanted)
     found = jax.tree.map(np.shape, starts)
-    if jax.tree.structure(starts) != jax.tree.structure(wanted) or found != shapes:
+    structure: Any = jax.tree.structure(wanted)
+    if jax.tree.structure(starts) != structure or found != shapes:
         raise ValueError(f"starts must have shapes {shapes}, one start for each chain, got {found}")
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(starts)):
         raise ValueError("starts must be finite")

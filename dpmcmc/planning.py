@@ -16,6 +16,7 @@ import numpy as np
 
 from dpmcmc import plan_text
 from dpmcmc.privacy import CalibrationError, Full, Guarantee, UnsupportedCombination, calibrate
+from dpmcmc.privacy.accounting import TRACE_ACCOUNTANTS
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.charging import charged_guarantee
@@ -220,6 +221,11 @@ def plan(
         raise UnsupportedCombination(
             f"release {privacy.release!r} is not that of a sampler's run, whose float32 steps contract only up to "
             "rounding: use release trace, or mechanism certified_ops for a last iterate and ops for one draw."
+        )
+    if privacy is not None and privacy.accountant not in TRACE_ACCOUNTANTS:
+        raise UnsupportedCombination(
+            f"accountant {privacy.accountant} is that of a mechanism; for a sampler's trace use one of "
+            f"{', '.join(TRACE_ACCOUNTANTS)}."
         )
     if privacy is not None and privacy.delta >= 1 / num_records:
         raise ValueError(

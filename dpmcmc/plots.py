@@ -13,7 +13,8 @@ from dpmcmc.diagnostics.predictive import calibration_curve
 from dpmcmc.privacy import Guarantee, round_up
 from dpmcmc.result import leaf_names
 
-_STYLE: Any = {
+#: Matplotlib settings of every figure.
+STYLE: Any = {
     "figure.figsize": (6.4, 4.0),
     "figure.dpi": 130,
     "axes.grid": True,
@@ -34,7 +35,7 @@ def traces(path: Path, draws: Any, first_step: int, thin: int, title: str, note:
     ]
     shown = np.unique(np.linspace(0, flat.shape[2] - 1, 6).astype(int))
     steps = first_step + thin * (1 + np.arange(flat.shape[1]))
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(6.4, 1.05 * len(shown) + 1.0))
         axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)
         for axis, coordinate in zip(axes[:, 0], shown, strict=True):
@@ -59,7 +60,7 @@ def calibration(
         title: of the figure.
         note: what must stand on it, or None.
     """
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(5.0, 5.4))
         axis, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1]})
         axis.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--", label="perfectly calibrated")
@@ -77,7 +78,7 @@ def calibration(
 
 def predictions(path: Path, means: dict[str, np.ndarray], y: np.ndarray, title: str, note: str | None) -> None:
     """Observed label against posterior predictive mean on test rows, (rows,) each, one colour per model."""
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(5.0, 4.4))
         axis = figure.subplots()
         ends = [float(np.min(y)), float(np.max(y))]
@@ -96,7 +97,7 @@ def temperature(
 ) -> None:
     """Temperature kept at each step, (steps,), and the noise multiplier beside it, (steps,) or None."""
     shown = np.unique(np.linspace(0, len(temperatures) - 1, 2000).astype(int))
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure()
         axis = figure.subplots()
         lines = axis.plot(shown + 1, temperatures[shown], color="C3", label="temperature")
@@ -122,7 +123,7 @@ def epsilon_delta(path: Path, guarantee: Guarantee, title: str, note: str | None
     """ε at every δ the events give, with the promised point."""
     delta = np.geomspace(max(guarantee.delta * 1e-3, 1e-14), 1e-2, 25)
     epsilon = np.array([guarantee.epsilon_at(float(d)) for d in delta])
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure()
         axis = figure.subplots()
         axis.plot(delta, epsilon, label=f"all released iterates ({guarantee.accountant})")

@@ -207,8 +207,10 @@ class Run:
         released = self.released_facts()
         if self.trace is not None:
             released |= convergence.summary(result.draws)
-        released["wall_seconds"] = {**result.wall_seconds, "calibrate": calibrate_seconds}
-        released["steps_per_second"] = result.steps_per_second if isinstance(result, Result) else None
+        released["wall_seconds"] = {"calibrate": calibrate_seconds}
+        if isinstance(result, Result):
+            released["wall_seconds"] |= result.wall_seconds
+            released["steps_per_second"] = result.steps_per_second
         self._draw_chains(result)
         flat = result.flat_draws()
         test = self.data.test if self.data.test_is_public else None
@@ -227,6 +229,8 @@ class Run:
             write_json(self.folder / "metrics.json", _finite(released))
         elif fitted is not None:
             confidential["non_private"] = fitted.summary
+        if isinstance(result, Release):
+            confidential["wall_seconds"] = result.seconds
         confidential["about"] = "Computed from training records without privacy. Never publish or archive this folder."
         write_json(self.confidential / "diagnostics.json", _finite(confidential))
         os.chmod(self.confidential / "diagnostics.json", 0o600)
@@ -277,6 +281,7 @@ class Run:
             "non_private": None,
             "ess": None,
             "rhat": None,
+            "steps_per_second": None,
             "temperature": None if heat is None else {"min": float(heat.min()), "max": float(heat.max())},
             "draws": plan.draws if isinstance(plan, MechanismPlan) else plan.num_draws * plan.chains,
             "data": {"name": self.data.spec.name, "origin": self.data.origin},
@@ -320,11 +325,12 @@ class Run:
             )
         if released["ess"] is not None:
             console.print(f"mixing       ESS {released['ess']:.0f}, split R-hat {released['rhat']:.3f}")
-        wall = released["wall_seconds"]
-        speed = released["steps_per_second"]
-        split = "" if speed is None else f"compile {wall['compile']:.1f} s, "
-        steps = "" if speed is None else f" ({speed:,.0f} steps/s)"
-        console.print(f"wall clock   calibrate {wall['calibrate']:.1f} s, {split}run {wall['run']:.1f} s{steps}")
+        if isinstance(result, Result):
+            wall = released["wall_seconds"]
+            console.print(
+                f"wall clock   calibrate {wall['calibrate']:.1f} s, compile {wall['compile']:.1f} s, "
+                f"run {wall['run']:.1f} s ({released['steps_per_second']:,.0f} steps/s)"
+            )
         spent = str(result.guarantee) if result.guarantee else "no guarantee (see privacy.json)"
         console.print(f"spent        {spent}", style="bold")
         console.print(f"saved        {self.folder}")

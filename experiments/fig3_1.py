@@ -49,8 +49,8 @@ _PRINTED = 128.0
 _POINTS = 800
 
 PRINTED = "DP-SGLD as printed"
-SAME_STEP = "SGLD, the printed step"
-SMALL_STEP = "SGLD, smaller step"
+SAME_STEP = "SGLD at the printed step"
+SMALL_STEP = "SGLD at a smaller step"
 SAMPLERS = ("SGLD", "SGHMC", "SGNHT")
 
 COLUMNS = (
@@ -437,7 +437,7 @@ def _errors(problem: Problem, mean: np.ndarray, covariance: np.ndarray) -> dict[
     }
 
 
-_STYLE: Any = {
+STYLE: Any = {
     "figure.dpi": 100,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -457,8 +457,8 @@ def draw(path: Path, settings: Settings, problem: Problem, found: list[Found], n
     for one in found:
         by_name.setdefault(one.method.name, []).append(one)
     promise = settings.privacy
-    with rc_context(_STYLE):
-        figure = Figure(figsize=(10.2, 8.2))
+    with rc_context(STYLE):
+        figure = Figure(figsize=(10.2, 8.5))
         grid = figure.add_gridspec(2, 6, height_ratios=(1.12, 1))
         above = [figure.add_subplot(grid[0, :3]), figure.add_subplot(grid[0, 3:])]
         below = [figure.add_subplot(grid[1, 2 * i : 2 * i + 2]) for i in range(3)]
@@ -484,7 +484,7 @@ def draw(path: Path, settings: Settings, problem: Problem, found: list[Found], n
             ha="center",
             fontsize=8,
         )
-        figure.tight_layout(rect=(0, 0.03, 1, 1))
+        figure.tight_layout(rect=(0, 0.03, 1, 1), h_pad=2.2)
         figure.savefig(path)
 
 
@@ -529,7 +529,7 @@ def _draw_trajectories(axis: Any, problem: Problem, by_name: dict[str, list[Foun
     centre, half = ends.mean(axis=0), 0.65 * np.ptp(ends, axis=0).max() * np.array([1.35, 1.0])
     limits = centre - half, centre + half
     far = problem.distance(np.zeros(2))
-    rings = {r: f"{r:g}σ" for r in (3.0, *np.arange(8.0, 1.3 * far, 6.0))}
+    rings = {r: f"{r:g}σ" for r in (3.0, *np.arange(8.0, 1.1 * far, 6.0))}
     _contours(axis, problem, limits, rings)
     for one, colour, name in (
         (plain, _PLAIN, "SGLD"),
@@ -541,7 +541,7 @@ def _draw_trajectories(axis: Any, problem: Problem, by_name: dict[str, list[Foun
     axis.plot(0, 0, "o", color="k", ms=6, zorder=5)
     axis.annotate("start: the prior mean", (0, 0), (8, -3), textcoords="offset points", fontsize=8.5, va="top")
     axis.plot(*problem.mean, "+", color="k", ms=9, mew=1.4, zorder=5)
-    axis.annotate("posterior mean", problem.mean, (9, 4), textcoords="offset points", fontsize=8.5, zorder=6)
+    axis.annotate("posterior mean", problem.mean, (38, -3), textcoords="offset points", fontsize=8.5, zorder=6)
     _legend(axis)
     axis.set_title(f"One chain each, {printed.method.plan.steps:,} steps of the same size")
 
@@ -570,8 +570,8 @@ def _draw_samples(axis: Any, problem: Problem, name: str, pair: list[Found]) -> 
         _cloud(axis, points[shown], colour, f"{_label(one)}: T = {temperature:.2f}", *one.pooled)
     _contours(axis, problem, _near(problem), _MASSES)
     _legend(axis)
-    pooled = pair[-1].rows[-1]
-    axis.set_title(f"{name}: private covariance off by {100 * pooled['covariance_error']:.0f} %")
+    off = np.mean([row["covariance_error"] for row in pair[-1].rows[:-1]])
+    axis.set_title(f"{name}: private covariance off by {100 * off:.0f} %")
 
 
 def _cloud(axis: Any, points: np.ndarray, colour: str, label: str, mean: np.ndarray, covariance: np.ndarray) -> None:
@@ -596,7 +596,8 @@ def write_table(path: Path, found: list[Found]) -> None:
         table = csv.DictWriter(file, COLUMNS)
         table.writeheader()
         for one in found:
-            table.writerows(one.rows)
+            for row in one.rows:
+                table.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
 
 
 def summary(found: list[Found]) -> list[str]:

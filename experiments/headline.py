@@ -23,7 +23,7 @@ from pydantic import Field
 from rich.console import Console
 
 from dpmcmc.command import CommandError, command
-from dpmcmc.plots import _STYLE as STYLE
+from dpmcmc.plots import STYLE
 from dpmcmc.privacy import CalibrationError, FixedSize, Poisson, calibrate
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.schema import Section

@@ -63,6 +63,7 @@ def test_run_writes_a_folder_that_can_be_published(name, write, tmp_path, capsys
     assert metrics["ess"] is None
     assert metrics["rhat"] is None
     assert metrics["steps_per_second"] is None
+    assert set(metrics["wall_seconds"]) == {"calibrate"}
     draws = xarray.open_datatree(out / "draws.nc", engine="h5netcdf")
     count = MECHANISMS[name].get("draws", 1)
     assert draws["posterior"]["theta"].shape == (1, count, 3)
@@ -225,6 +226,14 @@ def test_a_sampler_s_run_promises_a_trace_alone(capsys):
             sampler=dpmcmc.SGLD(1.0),
             steps=3,
             privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-4, release="one_sample"),
+        )
+    with pytest.raises(UnsupportedCombination, match="mechanism"):
+        dpmcmc.plan(
+            target(),
+            num_records=100,
+            sampler=dpmcmc.SGLD(1.0),
+            steps=3,
+            privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-4, accountant="one_sample"),
         )
 
 

@@ -132,6 +132,21 @@ def test_a_target_with_gradients_by_vmap_sweeps_with_its_clip_open(programs):
     assert programs == [2]
 
 
+def test_plans_with_starts_begin_there_and_are_apart_from_those_without(programs, monkeypatch):
+    monkeypatch.setattr(engine, "_CHUNK_STEPS", 3)  # several chunks: a start must outlive the first
+    plans = [make(sampler=dpmcmc.SGLD(1e-9), steps=8, chains=2)] * 3
+    starts = [np.full((2, D), 5.0), None, np.arange(2.0 * D).reshape(2, D)]
+    results = sample_all(plans, DATA, keys=[1, 2, 3], starts=starts)
+    assert sorted(programs) == [1, 2]
+    for result, start in zip(results, starts, strict=True):
+        wanted = np.zeros((2, D)) if start is None else start
+        np.testing.assert_allclose(result.draws, np.broadcast_to(wanted[:, None], (2, 8, D)), atol=1e-2)
+    with pytest.raises(ValueError, match="starts must be one per plan"):
+        sample_all(plans, DATA, starts=starts[:1])
+    with pytest.raises(ValueError, match="starts must have shapes"):
+        sample_all(plans[:1], DATA, starts=[np.zeros(D)])
+
+
 def test_the_room_of_the_largest_batch_serves_every_epsilon(programs):
     plans = [make(epsilon=epsilon, steps=3, sampling=dpmcmc.Poisson(40)) for epsilon in (0.5, 30.0)]
     assert plans[0].slots < plans[1].slots

@@ -106,14 +106,15 @@ class Release:
         draws: parameters in the model's own coordinates, leaves (chains, draws, ...); one chain but for a hybrid.
         positions: a pytree like the target's parameters; the draws themselves for most targets.
         guarantee: None when the key was not secret.
-        wall_seconds: ``compile`` (what cannot be told apart: 0) and ``run``.
+        seconds: wall time, which may depend on the records (a NUTS trajectory is as long as it is) and is covered by no
+            guarantee: never publish it.
     """
 
     plan: MechanismPlan
     draws: Any
     positions: Any
     guarantee: Guarantee | None
-    wall_seconds: dict[str, float]
+    seconds: float
 
     def flat_draws(self) -> Any:
         """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""
@@ -142,7 +143,7 @@ def release(plan: MechanismPlan, data: Any, *, key: SecretKey | jax.Array | int 
     chains = 1 if plan.run is None else plan.run.chains
     positions = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32).reshape((chains, -1, *leaf.shape[1:])), drawn)
     target = targets.bind(plan.target, targets.record_shapes(records))
-    seconds = {"compile": 0.0, "run": time.perf_counter() - started}
+    seconds = time.perf_counter() - started
     constrain = getattr(target, "constrain", None)
     draws = positions if constrain is None else jax.tree.map(np.asarray, jax.vmap(jax.vmap(constrain))(positions))
     return Release(plan, draws, positions, plan.guarantee if secret else None, seconds)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpmcmc.privacy.accounting import (
+    TRACE_ACCOUNTANTS,
     Event,
     UnsupportedCombination,
     accountant_for,
@@ -145,7 +146,7 @@ class Guarantee:
     def cross_check(self) -> dict[str, float | None]:
         """ε at the same δ by every general accountant; None where a pair has no derivation."""
         out: dict[str, float | None] = {}
-        for name in ("advanced", "rdp", "pld"):
+        for name in TRACE_ACCOUNTANTS:
             try:
                 accountant_for(name, self.events, self.adjacency, self.release)
             except UnsupportedCombination:

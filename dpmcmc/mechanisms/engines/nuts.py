@@ -94,8 +94,8 @@ def draws_for_many(
         key: not secret.
         prior_tempers: of each; 1 by default.
         radius: of the ball they are all cut to, or None.
-        steps: transitions of each chain; None for ``STEPS``. From Laplace's approximation, 20 were enough for a logistic
-            posterior in 109 dimensions.
+        steps: transitions of each chain; None for ``STEPS``. On logistic posteriors in 109 dimensions, 10 and 200
+            agreed to the error of 64 draws.
 
     Returns:
         One pytree per posterior, leaves (draws, ...) float32.

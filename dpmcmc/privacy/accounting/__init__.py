@@ -35,6 +35,8 @@ ACCOUNTANTS: dict[str, ModuleType] = {
     "last_iterate": last_iterate,
     "one_sample": one_sample,
 }
+#: Those of a sampler's trace, each able to check the others.
+TRACE_ACCOUNTANTS = ("advanced", "rdp", "pld")
 #: What leaves: every iterate; the last iterate of a descent; posterior draws; a point estimate.
 RELEASES = ("trace", "last_iterate", "one_sample", "estimate")
 
@@ -42,6 +44,7 @@ __all__ = [
     "ACCOUNTANTS",
     "ADJACENCIES",
     "RELEASES",
+    "TRACE_ACCOUNTANTS",
     "Event",
     "UnsupportedCombination",
     "accountant_for",
