@@ -22,7 +22,7 @@ def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fig3_1")
     settings = shortened(
         regression={"num_records": 900},
-        samples={"steps": 60, "batch_size": 450, "repeats": 2},
+        samples={"steps": 300, "batch_size": 630, "repeats": 2},
         trajectories={"repeats": 2, "plain_repeats": 2},
     )
     problem = fig3_1.make_problem(settings.regression)
@@ -64,7 +64,7 @@ def test_samplers_spend_the_epsilon_at_temperature_one(tiny):
 
 
 def test_printed_step_is_the_largest_without_noise_for_privacy():
-    settings = shortened(regression={"num_records": 2500})
+    settings = shortened(regression={"num_records": 2500}, samples={"batch_size": 1250})
     plan = fig3_1.methods(settings, fig3_1.make_problem(settings.regression))[0].plan
     steps, clip = 2500 * 100 // 50, 3 / 5
     variance = 128 * steps * clip**2 / 10**2 * np.log(2.5 * steps / 1e-6) * np.log(2 / 1e-6)
