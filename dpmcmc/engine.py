@@ -72,7 +72,7 @@ def sample(
         key: None or a ``SecretKey``: fresh OS entropy, and the run carries its guarantee. A JAX key or an int
             makes the run reproducible, and anybody who knows it can subtract the noise: no guarantee.
         starts: where the chains start, a pytree like the target's parameters with leaves (chains, ...): a private
-            release whose guarantee the plan was made ``after``, or a public constant. None: the target's own start.
+            release whose guarantee the plan was made ``after``. None: the target's own start.
         out: folder to save the result in.
         progress: called on the host with (steps done, steps in all).
 
@@ -265,11 +265,16 @@ def checked_starts(plan: Plan, target: Any, starts: Any) -> Any:
     """float32 starts of the right shapes, or None.
 
     Raises:
-        ValueError: another structure or shape than the target's parameters with a leading axis of chains, or numbers
-            that are not finite.
+        ValueError: a private plan that does not cover them; another structure or shape than the target's parameters
+            with a leading axis of chains; numbers that are not finite.
     """
     if starts is None:
         return None
+    if plan.privacy is not None and plan.after is None:
+        raise ValueError(
+            "starts need a plan whose guarantee covers them: plan(..., after=the guarantee of their release); a public "
+            "start belongs in the target's init"
+        )
     wanted = jax.eval_shape(target.init, jax.random.key(0))
     shapes = jax.tree.map(lambda leaf: (plan.chains, *leaf.shape), wanted)
     found = jax.tree.map(np.shape, starts)
@@ -392,9 +397,13 @@ def _outcomes(
 
 def _compile(program: Program, width: int) -> Any:
     """(jitted start of cells, jitted chunk), shared by runs of equal programs."""
+    # What may change behind its hash, or has none, is compiled anew.
+    steady = all(t.whole is None or targets.immutable(t.whole) for t in (program.target, program.sampler))
     try:
-        return _compile_cached(program, width)
-    except TypeError:  # a user's target or sampler without a hash
+        if steady:
+            return _compile_cached(program, width)
+        return _compile_cached.__wrapped__(program, width)
+    except TypeError:
         return _compile_cached.__wrapped__(program, width)
 
 

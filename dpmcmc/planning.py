@@ -48,6 +48,7 @@ class Plan:
         second: the second moment that the sampler asks for beside its gradient, or None.
         second_bits: grid exponent of its sum.
         curvature: public bound on the curvature of the mean loss, or None.
+        after: guarantee of the private starting points that the run is given, part of ``guarantee``; or None.
     """
 
     target: Target
@@ -69,6 +70,7 @@ class Plan:
     second: SecondMoment | None = None
     second_bits: int = 0
     curvature: float | None = None
+    after: Guarantee | None = None
 
     @property
     def num_draws(self) -> int:
@@ -256,6 +258,7 @@ def plan(
         "privacy": privacy,
         "curvature": curvature,
         "second": second,
+        "after": after,
     }
     if after is not None and (privacy is None or after.adjacency != privacy.adjacency):
         raise UnsupportedCombination("a private start needs a private run after it, under the same adjacency.")

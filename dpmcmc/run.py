@@ -30,7 +30,7 @@ from dpmcmc.config import Config
 from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import convergence, predictive, reference
 from dpmcmc.engine import DivergedError, sample
-from dpmcmc.mechanisms import MechanismPlan, Release, release
+from dpmcmc.mechanisms import DrawError, MechanismPlan, Release, release
 from dpmcmc.planning import Plan, check_fit
 from dpmcmc.privacy import round_up
 from dpmcmc.result import Result, guarantee_json, privacy_json, write_draws, write_json
@@ -84,6 +84,14 @@ def main(argv: list[str] | None = None) -> None:
     except DivergedError as error:
         write_json(folder / "metrics.json", {**run.released_facts(), "diverged_at": error.step})
         raise CommandError(f"sampler.step_size: {error}", code=1) from None
+    except DrawError as error:
+        # Why, and that it happened, depend on the records: for the data holder alone.
+        write_json(run.confidential / "failure.json", {"draw": str(error)})
+        raise CommandError(
+            f"mechanism: no draw was made and nothing was released; why is in {run.confidential / 'failure.json'}. "
+            f"That it failed depends on the records: keep {folder} to yourself.",
+            code=1,
+        ) from None
     run.save(result, calibrate_seconds, console)
     if arguments.quiet:
         print(folder)
@@ -171,6 +179,9 @@ class Run:
                 body = guarantee_json(guarantee) | {"num_records": self.plan.num_records, "data": facts}
             else:
                 body = privacy_json(self.trace, guarantee, facts)
+            if isinstance(self.plan, MechanismPlan):
+                body |= {"mechanism": repr(self.plan.mechanism), "settings": self.plan.settings}
+                body["charged_draws"] = self.plan.charged_draws
             write_json(self.folder / "privacy.json", body)
         except OSError as error:
             raise CommandError(
@@ -236,7 +247,16 @@ class Run:
         os.chmod(self.confidential / "diagnostics.json", 0o600)
         if test is not None:
             self._draw_predictions(result, shown, test["y"])
+        if isinstance(result, Release):
+            self._same_times()
         self._print_result(result, released, console)
+
+    def _same_times(self) -> None:
+        """One time for all released files: the time between them would be that of the draw, which is confidential."""
+        now = time.time()
+        for path in (*self.folder.rglob("*"), self.folder):
+            if not path.is_relative_to(self.confidential):
+                os.utime(path, (now, now))
 
     def _title(self, result: Result | Release) -> str:
         if result.guarantee is None:

@@ -16,6 +16,8 @@ from dpmcmc.privacy import Guarantee
 
 #: Accountants of different versions may differ in the last digits.
 _TOLERANCE = 1e-6
+#: What a posterior draw is charged as.
+_DRAWS = ("posterior_draw", "pure", "noisy_descent")
 #: What a step of a sampler is charged as.
 _QUERIES = ("gaussian", "poisson_gaussian", "fixed_size_gaussian")
 
@@ -49,6 +51,10 @@ def main(argv: list[str] | None = None) -> None:
         promised = int(body.get("steps", queries)) * int(body.get("chains", 1)) * len(multiples)
         added = float((body.get("noise_multiplier") or {}).get("min", math.inf)) * min(multiples)
         charged = min((e.noise_multiplier for e in noisy), default=0.0)
+        rate = min((e.rate for e in noisy), default=1.0)
+        sampled = float((body.get("sampling") or {}).get("rate", 0.0))
+        draws = sum(e.count for e in recomputed.events if e.mechanism in _DRAWS)
+        kept = int(body.get("charged_draws", draws))
     except (KeyError, TypeError, ValueError) as error:
         raise CommandError(
             f"{path}: is not a privacy.json of this library; {type(error).__name__} at {error}."
@@ -57,7 +63,7 @@ def main(argv: list[str] | None = None) -> None:
     print(f"recomputed   {recomputed}")
     for name, value in recomputed.cross_check().items():
         print(f"{name:<12} {'no derivation for this combination' if value is None else f'epsilon {value:.6g}'}")
-    if recomputed.epsilon > stated * (1 + _TOLERANCE):
+    if not recomputed.epsilon <= stated * (1 + _TOLERANCE):
         raise CommandError(
             f"{path}: states epsilon {stated:.6g}, and its events cost {recomputed.epsilon:.6g}; do not rely on it.",
             code=1,
@@ -67,6 +73,12 @@ def main(argv: list[str] | None = None) -> None:
             f"{path}: charges {queries} queries where steps x chains x minibatches is {promised}; do not rely on it.",
             code=1,
         )
+    if rate < sampled * (1 - 1e-9):
+        raise CommandError(
+            f"{path}: charges for rate {rate:.6g} where the run sampled at {sampled:.6g}; do not rely on it.", code=1
+        )
+    if draws < kept:
+        raise CommandError(f"{path}: charges for {draws} of {kept} posterior draws; do not rely on it.", code=1)
     if charged > added:
         raise CommandError(
             f"{path}: charges for noise multiplier {charged:.6g} where the run added {added:.6g}; do not rely on it.",

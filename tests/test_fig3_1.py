@@ -99,7 +99,7 @@ def test_moments_do_not_see_a_common_drift():
 def test_private_sgnht_recovers_the_posterior_within_ten_per_cent():
     settings = fig3_1.load(fig3_1._CONFIG)
     problem = fig3_1.make_problem(settings.regression)
-    few = settings.samples.model_copy(update={"repeats": 3, "small_repeats": 1})
+    few = settings.samples.model_copy(update={"repeats": 1, "small_repeats": 1})
     settings = settings.model_copy(
         update={
             "samples": few,

@@ -133,8 +133,9 @@ def test_different_adjacency_is_refused():
 
 def test_releases_are_joined():
     one = account(3.0, accountant="rdp", **BASE)
-    other = Guarantee(1.0, 1e-6, "replace_one", "last_iterate", "rdp", one.events)
-    assert one.compose(other).release == "trace + last_iterate"
+    draw = Event("posterior_draw", 10.0, 1.0, 1)
+    other = Guarantee.from_events((draw,), delta=1e-6, adjacency="replace_one", accountant="rdp", release="one_sample")
+    assert one.compose(other).release == "trace + one_sample"
 
 
 def test_assumptions_travel_once():

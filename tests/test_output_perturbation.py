@@ -111,7 +111,7 @@ def test_releases_are_the_minimiser_with_the_declared_noise():
 @pytest.mark.parametrize("order", [0, 1])
 def test_an_audit_by_repeated_runs_stays_below_the_claim(order):
     """20,000 runs each, as noise around two measured minimisers; Clopper-Pearson at 95 % over 20 thresholds."""
-    delta, runs = 1e-3, 20_000
+    delta, runs = 9e-6, 20_000
     plan = OutputPerturbation(regularisation=2.0).plan(TARGET, num_records=100_001, epsilon=2.0, delta=delta)
     far = [minimise(TARGET, crowd(side(a)), 2.0, tolerance=1e-4)[0] for a in (0.5, math.pi - 0.5)]
     rng = np.random.default_rng(order)

@@ -10,7 +10,9 @@ from dpmcmc.privacy.accounting import pure
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
 
 
-def guarantee(*events, accountant="pld", delta=1e-5, release="one_sample"):
+def guarantee(*events, accountant="pld", delta=1e-5):
+    drawn = {"pure", "posterior_draw"} & {e.mechanism for e in events}
+    release = "one_sample" if drawn else "estimate"
     return Guarantee.from_events(events, delta=delta, adjacency="replace_one", accountant=accountant, release=release)
 
 
@@ -102,3 +104,26 @@ def test_impossible_events_are_refused(bad):
         Event("pure", 0.0, 1.0, 1, **bad)
     with pytest.raises(ValueError, match="contraction"):
         Event("noisy_descent", 1.0, 1.0, 1, steps=3, contraction=1.0)
+
+
+@pytest.mark.parametrize(
+    ("event", "release", "says"),
+    [
+        (Event("posterior_draw", 1.0, 1.0, 1), "trace", "one_sample"),
+        (Event("noisy_descent", 1.0, 1.0, 1, steps=3, contraction=0.5), "trace", "last_iterate"),
+        (Event("gaussian", 1.0, 1.0, 1), "one_sample", "no posterior draw"),
+        (Event("gaussian", 1.0, 1.0, 1), "last_iterate", "no descent"),
+        (Event("approximate_draw", 0.0, 1e-6, 1), "one_sample", "no posterior draw"),
+    ],
+)
+def test_a_label_that_does_not_fit_the_events_is_refused(event, release, says):
+    with pytest.raises(UnsupportedCombination, match=says):
+        Guarantee.from_events((event,), delta=1e-5, adjacency="replace_one", accountant="pld", release=release)
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "posterior_draw"])
+@pytest.mark.parametrize("bad", [{"rate": 0.0}, {"rate": 0.5}, {"count": 0.5}])
+def test_events_that_would_be_dropped_are_refused(mechanism, bad):
+    fields = {"noise_multiplier": 1.0, "rate": 1.0, "count": 1} | bad
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        Event(mechanism, **fields)

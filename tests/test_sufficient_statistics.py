@@ -91,7 +91,7 @@ def test_without_noise_the_posterior_is_exact(records):
 
 
 def test_with_a_large_budget_the_release_is_near_the_posterior(records):
-    plan = SufficientStatistics(draws=4000).plan(TARGET, num_records=2000, epsilon=2000.0, delta=1e-3)
+    plan = SufficientStatistics(draws=4000).plan(TARGET, num_records=2000, epsilon=2000.0, delta=1e-4)
     drawn = release(plan, records, key=1)
     assert drawn.positions.shape == (1, 4000, 3)
     mean, covariance = TARGET.posterior(records)

@@ -9,6 +9,7 @@ Each plans without records and reads them once (``base.py``).
 
 from dpmcmc.mechanisms.base import MechanismPlan, Release, release
 from dpmcmc.mechanisms.certified import CertifiedOPS
+from dpmcmc.mechanisms.engines import DrawError
 from dpmcmc.mechanisms.hybrid import Hybrid
 from dpmcmc.mechanisms.objective import ObjectivePerturbation
 from dpmcmc.mechanisms.ops import OPS
@@ -28,6 +29,7 @@ __all__ = [
     "MECHANISMS",
     "OPS",
     "CertifiedOPS",
+    "DrawError",
     "Hybrid",
     "MechanismPlan",
     "ObjectivePerturbation",

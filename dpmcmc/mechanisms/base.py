@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,9 +17,14 @@ import jax
 import numpy as np
 
 from dpmcmc import targets
+from dpmcmc.engine import DivergedError
 from dpmcmc.planning import Plan
-from dpmcmc.privacy import Guarantee, UnsupportedCombination
+from dpmcmc.privacy import Guarantee, UnsupportedCombination, round_up
 from dpmcmc.privacy.randomness import SecretKey, Streams, streams_of
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.softmax import SoftmaxRegression
+from dpmcmc.targets.tempered import Tempered
 
 
 class Mechanism(Protocol):
@@ -69,6 +75,13 @@ class MechanismPlan:
     first: MechanismPlan | None = None
     run: Plan | None = None
 
+    @property
+    def charged_draws(self) -> int:
+        """Posterior draws that the guarantee must charge for; 0 for a point estimate."""
+        if self.first is not None:
+            return self.first.charged_draws
+        return 0 if getattr(self.mechanism, "release", None) == "estimate" else self.draws
+
     def to_json(self, secret: bool = True) -> dict[str, Any]:
         """The plan in numbers; holds no record and no key. ``secret``: whether the release's noise is."""
         return {
@@ -90,7 +103,8 @@ class MechanismPlan:
             out += [line for line in self.run.lines(secret) if line[0] not in ("target", "sampler")]
         else:
             out.append(("guarantee", str(self.guarantee) if secret else known))
-        out.append(("settings", ", ".join(f"{name} {value:.4g}" for name, value in self.settings.items())))
+        said = (f"{name} {_said(name, value)}" for name, value in self.settings.items())
+        out.append(("settings", ", ".join(said)))
         return out
 
     def __str__(self) -> str:
@@ -135,11 +149,18 @@ def release(plan: MechanismPlan, data: Any, *, key: SecretKey | jax.Array | int 
 
     Raises:
         ValueError: wrong N or shapes, rows that are not finite or beyond the target's public bounds.
+        DrawError: no draw could be made. That it happened depends on the records: for the data holder alone.
     """
     records = _check_records(plan, data)
     streams, secret = streams_of(key)
     started = time.perf_counter()
-    drawn = plan.mechanism.draw(plan, records, streams)
+    try:
+        # What a library warns of here is a function of the records.
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            drawn = plan.mechanism.draw(plan, records, streams)
+    except DivergedError as error:
+        raise DivergedError(error.step, 0.0, plan.guarantee if secret else None) from None
     chains = 1 if plan.run is None else plan.run.chains
     positions = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32).reshape((chains, -1, *leaf.shape[1:])), drawn)
     target = targets.bind(plan.target, targets.record_shapes(records))
@@ -196,6 +217,11 @@ def _within(x: np.ndarray, row_bound: float) -> np.ndarray:
     return x * scale.reshape((-1,) + (1,) * (x.ndim - 1))
 
 
+def _said(name: str, value: float) -> str:
+    """A number for people; a price never below what it is."""
+    return round_up(value) if "epsilon" in name or name == "mu" else f"{value:.4g}"
+
+
 @dataclass(frozen=True)
 class Bounds:
     """Public facts about a strongly convex potential Σ losses + (m/2)‖θ‖².
@@ -211,6 +237,23 @@ class Bounds:
     smoothness: float
     prior_precision: float
     size: int
+
+
+#: Targets whose public facts are proved here, from bounds that are enforced on the records.
+_PROVED = (LogisticRegression, SoftmaxRegression, LinearRegression)
+
+
+def vouched(target: Any) -> tuple[str, ...]:
+    """The assumption that a guarantee carries where a target's public facts are its author's word."""
+    while isinstance(target, Tempered):
+        target = target.target
+    # A subclass may change the likelihood.
+    if type(target) in _PROVED:
+        return ()
+    return (
+        f"what {type(target).__name__} declares of its losses (convexity, bounds on a record's gradient, curvature and "
+        "loss) and of its prior holds for every record, which its author vouches for.",
+    )
 
 
 def bounds_of(target: Any, mechanism: str, prior_precision: float | None = None) -> Bounds:

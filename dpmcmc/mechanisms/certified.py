@@ -6,17 +6,19 @@ Full-batch Langevin dynamics on F(θ) = ρ Σ ℓ_i(θ) + (m/2)‖θ‖², at te
 
 Its price is that of ``accounting/last_iterate.py`` for any t: more steps bring the law nearer to the posterior's, and
 the price up to that of an exact draw, never beyond. Nothing is assumed: the target is convex, smooth and Lipschitz by
-its public bounds, no gradient is clipped, and what float64 computes differs from the theorem's step by less than is
+its public bounds (proved for the targets of this library, its author's word for another, which the guarantee then
+says), no gradient is clipped, and what float64 computes differs from the theorem's step by less than is
 charged:
 
-* N gradients are summed in blocks of 2^12 rows, so that rounding moves the sum by at most
-  (2^12 + N/2^12)·2^-53·N·L, below 2^-17·L for N up to 10^7; a gradient itself, and a position kept within 1000 prior
-  standard deviations of every coordinate (Π, a projection onto a public ball), move it by less;
+* N gradients are summed in blocks of 2^12 rows, and positions are kept within 1000·√d prior standard deviations (Π, a
+  projection onto a public ball): ``minimise.rounding`` bounds what float64 moves a gradient by there;
 * sum and noise are rounded to one public grid of 2^-32 noise stds and added as integers, as ``privacy/fixed_point.py``
   does and for the same reason: the released bits are those of a Gaussian mechanism's post-processing. Rounding the sum
   moves it by at most √d·2^-33 noise stds.
 
-Both enter the charge, on either of two neighbours: ``KAPPA`` for the first, twice √d·2^-33·z for the second.
+Both enter the charge, on either of two neighbours, with ``KAPPA`` for sums within a block and the noise's own
+arithmetic. A step adds the prior's gradient off the grid; that the bits of a position below it, 2^-32 of a noise std,
+say nothing after further noise is argued, not proved.
 """
 
 from __future__ import annotations
@@ -31,14 +33,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpmcmc.mechanisms.base import MechanismPlan, bounds_of
+from dpmcmc.mechanisms.base import MechanismPlan, bounds_of, vouched
 from dpmcmc.mechanisms.float64 import float64
+from dpmcmc.mechanisms.minimise import rounding
 from dpmcmc.privacy import CalibrationError, Guarantee, UnsupportedCombination, randomness
 from dpmcmc.privacy.accounting import Event, last_iterate
 from dpmcmc.privacy.accounting.events import gaussian_parameter, queries
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.fixed_point import FINE_NOISE, KAPPA
+from dpmcmc.privacy.gaussian_release import check_promise
 from dpmcmc.privacy.randomness import Streams
+from dpmcmc.targets.base import immutable
 
 _BLOCK = 1 << 12
 _MOST_RECORDS = 10_000_000
@@ -90,6 +95,7 @@ class CertifiedOPS:
             UnsupportedCombination: a condition of the theorem that the target does not meet, named.
             CalibrationError: a given temper that costs more than (ε, δ).
         """
+        check_promise(num_records, epsilon, delta)
         bounds = bounds_of(target, "certified_ops", self.prior_precision)
         if num_records > _MOST_RECORDS:
             raise UnsupportedCombination(
@@ -103,7 +109,13 @@ class CertifiedOPS:
             eta = self.step_fraction * 2 / (bounds.prior_precision + smoothness)
             noise_std = math.sqrt(2 / eta)
             z = noise_std / (temper * bounds.lipschitz)
-            slack = KAPPA + 2 * math.sqrt(bounds.size) * _GRID / 2 * z
+            # Rounding of gradients and positions at the farthest point, on either neighbour, relative to L.
+            radius = _RADIUS * math.sqrt(bounds.size / bounds.prior_precision)
+            rounded = 2 * rounding(
+                target, num_records, bounds.size, radius=radius, regularisation=bounds.prior_precision / temper
+            )
+            rounded += 2 * 2.0**-52 * radius / (eta * temper)
+            slack = KAPPA + rounded / bounds.lipschitz + math.sqrt(bounds.size) * _GRID * z
             c = last_iterate.contraction(eta, bounds.prior_precision, smoothness)
             return (
                 eta,
@@ -130,7 +142,12 @@ class CertifiedOPS:
             )
         eta, noise_std, event = settle(temper)
         guarantee = Guarantee.from_events(
-            (event,), delta=delta, adjacency=adjacency, accountant="last_iterate", release=self.release
+            (event,),
+            delta=delta,
+            adjacency=adjacency,
+            accountant="last_iterate",
+            release=self.release,
+            assumptions=vouched(target),
         )
         settings = {
             "temper": temper,
@@ -169,7 +186,8 @@ def last_iterates(plans: list[MechanismPlan], records: Any, keys: jax.Array) -> 
         data = jax.tree.map(
             lambda leaf: jnp.asarray(leaf, jnp.float64 if np.issubdtype(leaf.dtype, np.floating) else None), records
         )
-        out = _descend(target, steps)(jax.tree.map(jnp.asarray, numbers), keys, data)
+        program = _descend(target, steps) if immutable(target) else _descend.__wrapped__(target, steps)
+        out = program(jax.tree.map(jnp.asarray, numbers), keys, data)
         return jax.tree.map(np.asarray, out)
 
 

@@ -116,5 +116,5 @@ class Hybrid:
         before, after = (Streams(*(jax.random.fold_in(key, stage) for key in streams)) for stage in (0, 1))
         drawn = self.start.draw(plan.first, records, before)
         starts = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf, jnp.float32), self.chains, axis=0), drawn)
-        result = sample(plan.run, records, key=SecretKey.of(after), starts=starts)
+        result = sample(plan.run, records, key=SecretKey._of(after), starts=starts)
         return jax.tree.map(np.asarray, result.flat_draws())

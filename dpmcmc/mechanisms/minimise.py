@@ -27,7 +27,9 @@ from jax.flatten_util import ravel_pytree
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
+from dpmcmc.mechanisms.engines.errors import DrawError
 from dpmcmc.mechanisms.float64 import float64
+from dpmcmc.targets.base import immutable
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
 
@@ -41,7 +43,7 @@ _ITERATIONS = 300
 _Oracle = tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray, np.ndarray], np.ndarray]]
 
 
-class NotConverged(RuntimeError):
+class NotConverged(DrawError):
     """The optimum was not reached, and nothing was released.
 
     Whether it is raised depends on the records: it is for the data holder alone.
@@ -183,7 +185,7 @@ def _generic(target: Any, records: Any, regularisation: float, b: np.ndarray) ->
 
     with float64():
         data = jax.tree.map(in_double, records)
-        likelihood_gradient, curve = _likelihood(target)
+        likelihood_gradient, curve = (_likelihood if immutable(target) else _likelihood.__wrapped__)(target)
 
     def gradient(theta: np.ndarray) -> np.ndarray:
         with float64():

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import jax
 
-from dpmcmc.mechanisms.base import Bounds, MechanismPlan, bounds_of
+from dpmcmc.mechanisms.base import Bounds, MechanismPlan, bounds_of, vouched
 from dpmcmc.mechanisms.minimise import minimise, radius_bound, ravel, rounding, unravel
 from dpmcmc.privacy import CalibrationError, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting import Event, one_sample
@@ -122,7 +122,12 @@ class ObjectivePerturbation:
             noise_std = high
         events, gamma, tau = settle(noise_std)
         guarantee = Guarantee.from_events(
-            events, delta=delta, adjacency=adjacency, accountant="one_sample", release=self.release
+            events,
+            delta=delta,
+            adjacency=adjacency,
+            accountant="one_sample",
+            release=self.release,
+            assumptions=vouched(target),
         )
         settings = {
             "regularisation": strength,
@@ -170,7 +175,8 @@ def _check_logistic(target: Any) -> None:
     model = target
     while isinstance(model, Tempered):
         model = model.target
-    if not isinstance(model, LogisticRegression):
+    # A subclass may have other losses.
+    if type(model) is not LogisticRegression:
         raise UnsupportedCombination(
             "objective_perturbation is proved for LogisticRegression (curvature of rank one that vanishes where the "
             f"gradient is largest), and the target is {type(model).__name__}; use output_perturbation."

@@ -31,7 +31,7 @@ import jax
 import numpy as np
 
 from dpmcmc import targets
-from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.base import MechanismPlan, vouched
 from dpmcmc.mechanisms.engines import ENGINES, DrawError
 from dpmcmc.privacy import CalibrationError, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting import ADJACENCIES, Event
@@ -135,7 +135,7 @@ class OPS:
             temper = self._settled(epsilon / (unit * self.draws))
             charged = Event("pure", 0.0, 1.0, self.draws, epsilon=unit * temper)
             settings |= {"loss_bound": largest, "epsilon_per_draw": unit * temper}
-        guarantee = self._guarantee(charged, delta, adjacency)
+        guarantee = self._guarantee(charged, delta, adjacency, vouched(target))
         # A pure release is charged at δ 0, whatever the accountant could make of a positive one.
         spent = max(guarantee.epsilon, self.draws * (charged.epsilon or 0.0))
         if spent > epsilon * (1 + 1e-12):
@@ -169,6 +169,12 @@ class OPS:
     def posterior(self, plan: MechanismPlan) -> Tempered:
         """What is drawn from, on the ball where a radius is set."""
         return Tempered(plan.target, plan.settings["temper"], plan.settings["prior_temper"], self.prior_precision)
+
+    def _may_fail(self) -> tuple[str, ...]:
+        """The assumption of engines that reject draws outside a ball: whether one is left depends on the records."""
+        if self.radius is None or self.engine == "nuts":
+            return ()
+        return ("that a draw could be made within the radius tells nothing; should none be, that is kept secret.",)
 
     def _delta_left(self, epsilon: float, delta: float) -> float:
         """δ of exact draws, once K·(1 + e^ε)·τ is spent on draws that are not (thesis, Proposition 3.10)."""
@@ -231,7 +237,7 @@ class OPS:
         within = getattr(target, "gradient_bound_within", lambda radius: None)(self.radius)
         return float(largest), float(varies if within is None else min(varies, 2 * self.radius * within))
 
-    def _guarantee(self, charged: Event, delta: float, adjacency: str) -> Guarantee:
+    def _guarantee(self, charged: Event, delta: float, adjacency: str, vouched: tuple[str, ...]) -> Guarantee:
         events: tuple[Event, ...] = (charged,)
         if self.total_variation is not None:
             events = (charged, Event("approximate_draw", 0.0, self.total_variation, self.draws))
@@ -251,5 +257,5 @@ class OPS:
             adjacency=adjacency,
             accountant="one_sample",
             release="one_sample",
-            assumptions=(sentence,),
+            assumptions=(sentence, *self._may_fail(), *vouched),
         )

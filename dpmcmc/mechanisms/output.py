@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import jax
 
-from dpmcmc.mechanisms.base import MechanismPlan, bounds_of
+from dpmcmc.mechanisms.base import MechanismPlan, bounds_of, vouched
 from dpmcmc.mechanisms.minimise import minimise, radius_bound, ravel, rounding, unravel
 from dpmcmc.mechanisms.objective import check_regularisation
 from dpmcmc.privacy import CalibrationError, Guarantee
@@ -84,7 +84,12 @@ class OutputPerturbation:
             noise_std = calibrated_std(sensitivity, bounds.size, epsilon=epsilon, delta=delta)
         event = gaussian_event(noise_std, sensitivity, bounds.size, adjacency)
         guarantee = Guarantee.from_events(
-            (event,), delta=delta, adjacency=adjacency, accountant="one_sample", release=self.release
+            (event,),
+            delta=delta,
+            adjacency=adjacency,
+            accountant="one_sample",
+            release=self.release,
+            assumptions=vouched(target),
         )
         settings = {
             "regularisation": strength,

@@ -75,7 +75,7 @@ class SufficientStatistics:
             ValueError: no row_bound or label_bound, or impossible numbers.
         """
         check_promise(num_records, epsilon, delta)
-        if not isinstance(target, LinearRegression):
+        if type(target) is not LinearRegression:
             raise UnsupportedCombination(
                 "sufficient_statistics needs the Gaussian posterior of LinearRegression, and the target is "
                 f"{type(target).__name__}; use output_perturbation for other convex losses."

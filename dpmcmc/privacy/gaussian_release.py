@@ -144,5 +144,5 @@ def check_promise(num_records: int, epsilon: float, delta: float) -> None:
         raise ValueError(f"num_records: must be at least 1, got {num_records}")
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise ValueError(f"epsilon: must be a finite number > 0, got {epsilon}")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta: must lie strictly between 0 and 1, got {delta}")
+    if not 0 < delta < 1 / num_records:
+        raise ValueError(f"delta: must lie in (0, 1/num_records = {1 / num_records:.3g}), got {delta:g}")

@@ -50,7 +50,7 @@ class SecretKey:
         )
 
     @classmethod
-    def of(cls, streams: Streams) -> SecretKey:
+    def _of(cls, streams: Streams) -> SecretKey:
         """A key of streams that were derived from another's, for a part of that one's run."""
         key = cls.__new__(cls)
         key._streams = streams

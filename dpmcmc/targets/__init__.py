@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dpmcmc.targets.base import Target, TargetError, bind, check, record_shapes
+from dpmcmc.targets.base import Target, TargetError, bind, check, immutable, record_shapes
 from dpmcmc.targets.custom import Custom
 from dpmcmc.targets.flax_module import from_flax
 from dpmcmc.targets.linear import LinearRegression
@@ -29,5 +29,6 @@ __all__ = [
     "check",
     "from_flax",
     "from_numpyro",
+    "immutable",
     "record_shapes",
 ]

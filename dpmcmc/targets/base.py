@@ -36,6 +36,24 @@ class Target(Protocol):
         """Prediction for rows x (n, d): class probabilities or means."""
 
 
+def immutable(target: Any) -> bool:
+    """Whether equal targets stay the same model, so that a program compiled for one serves the other."""
+    parameters = getattr(type(target), "__dataclass_params__", None)
+    if parameters is None or not parameters.frozen:
+        return False
+    try:
+        hash(target)
+    except TypeError:
+        return False
+    return True
+
+
+def check_row_bound(value: float | None) -> None:
+    """Raise ValueError unless a public bound on the rows is None, or finite and positive."""
+    if value is not None and not 0 < value < np.inf:
+        raise ValueError(f"row_bound must be a finite number > 0, got {value}")
+
+
 def require_bound(value: float | None, name: str, target: str) -> float:
     """A public bound that a target needs for what is asked of it.
 

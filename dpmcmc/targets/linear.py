@@ -20,7 +20,7 @@ import numpy as np
 
 from dpmcmc.privacy import fixed_point
 from dpmcmc.privacy.fixed_point import FixedPoint
-from dpmcmc.targets.base import features_of, require_bound
+from dpmcmc.targets.base import check_row_bound, features_of, require_bound
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 
 
@@ -55,6 +55,7 @@ class LinearRegression(GaussianPrior):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be > 0, got {value}")
+        check_row_bound(self.row_bound)
 
     def bind(self, record_shapes: Any) -> LinearRegression:
         """Fix ``num_features`` from one record's shapes."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from dpmcmc.privacy import fixed_point
 from dpmcmc.privacy.fixed_point import FixedPoint
-from dpmcmc.targets.base import features_of, require_bound
+from dpmcmc.targets.base import check_row_bound, features_of, require_bound
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 from dpmcmc.targets.labels import check_labels
 
@@ -49,6 +49,7 @@ class LogisticRegression(GaussianPrior):
     def __post_init__(self) -> None:
         if not self.prior_scale > 0:
             raise ValueError(f"prior_scale must be > 0, got {self.prior_scale}")
+        check_row_bound(self.row_bound)
 
     def bind(self, record_shapes: Any) -> LogisticRegression:
         """Fix ``num_features`` from one record's shapes."""

@@ -127,20 +127,20 @@ def run_ops(found: Found, trials: Sequence[Trial], site: Site, report: Report) -
         posteriors: dict[tuple[float, float, float], list[int]] = {}
         for i in at:
             posteriors.setdefault(_posterior(found[i]), []).append(i)  # type: ignore[arg-type]
-        most = 1 + max(trials[i].repeat for i in at)
+        repeats = sorted({trials[i].repeat for i in at})
         drawn = draws_for_many(
             site.target(),
             site.records,
             [temper for temper, _, _ in posteriors],
             [precision for _, precision, _ in posteriors],
-            most,
+            len(repeats),
             trials[at[0]].key,
             prior_tempers=[power for _, _, power in posteriors],
             radius=found[at[0]].mechanism.radius,  # type: ignore[union-attr]
             steps=site.transitions,
         )
         by_trial = {
-            i: np.asarray(each)[trials[i].repeat][None]
+            i: np.asarray(each)[repeats.index(trials[i].repeat)][None]
             for each, members in zip(drawn, posteriors.values(), strict=True)
             for i in members
         }

@@ -24,7 +24,7 @@ _AT_ONCE = 1 << 12
 
 def check(target: Any, radius: float | None) -> None:
     """Raise ValueError unless the target is a linear regression."""
-    if not isinstance(target, LinearRegression):
+    if type(target) is not LinearRegression:
         raise ValueError(
             f"engine: closed_form draws from the posterior of LinearRegression, and the target is "
             f"{type(target).__name__}; use nuts or sgnht"

@@ -24,7 +24,7 @@ from jax.flatten_util import ravel_pytree
 from dpmcmc.mechanisms.engines.ball import onto_ball
 from dpmcmc.mechanisms.engines.errors import DrawError
 from dpmcmc.privacy.randomness import Streams, normal
-from dpmcmc.targets.base import bind, record_shapes
+from dpmcmc.targets.base import bind, immutable, record_shapes
 from dpmcmc.targets.tempered import Tempered
 
 EXACT = False
@@ -230,10 +230,9 @@ def _on_device(leaf: Any) -> jax.Array:
 
 
 def _programs(target: Any, new_prior: bool, ball: bool) -> _Programs:
-    try:
+    if immutable(target):
         return _cached_programs(target, new_prior, ball)
-    except TypeError:  # a user's target without a hash
-        return _Programs(target, new_prior, ball)
+    return _Programs(target, new_prior, ball)
 
 
 @functools.lru_cache(maxsize=16)

@@ -56,8 +56,8 @@ __all__ = [
 ]
 
 
-def accountant_for(name: str, events: Iterable[Event], adjacency: str, release: str = "trace") -> ModuleType:
-    """The accountant module, after checking that it covers this combination.
+def accountant_for(name: str, events: Iterable[Event], adjacency: str, release: str | None = None) -> ModuleType:
+    """The accountant module, after checking that it covers this combination; ``release`` None is not looked at.
 
     Raises:
         UnsupportedCombination: naming what is supported.
@@ -66,10 +66,9 @@ def accountant_for(name: str, events: Iterable[Event], adjacency: str, release: 
         raise UnsupportedCombination(f"unknown accountant {name!r}; known: {', '.join(ACCOUNTANTS)}.")
     if adjacency not in ADJACENCIES:
         raise UnsupportedCombination(f"unknown adjacency {adjacency!r}; known: {', '.join(ADJACENCIES)}.")
-    unknown = [part for part in release.split(" + ") if part not in RELEASES]
-    if unknown:
-        raise UnsupportedCombination(f"release {unknown[0]!r} has no accountant here; known: {', '.join(RELEASES)}.")
     events = list(events)
+    if release is not None:
+        _check_release(release, {e.mechanism for e in events})
     if name != "one_sample" and any(e.mechanism == "objective_perturbation" for e in events):
         raise UnsupportedCombination(
             f"accountant {name} does not cover objective perturbation; use accountant one_sample."
@@ -77,6 +76,26 @@ def accountant_for(name: str, events: Iterable[Event], adjacency: str, release: 
     module = ACCOUNTANTS[name]
     module.check(pure.split(events)[1], adjacency)
     return module
+
+
+def _check_release(release: str, mechanisms: set[str]) -> None:
+    """Refuse a label of what leaves that is not known, or does not fit what is charged."""
+    parts = set(release.split(" + "))
+    unknown = sorted(parts - set(RELEASES))
+    if unknown:
+        raise UnsupportedCombination(f"release {unknown[0]!r} has no accountant here; known: {', '.join(RELEASES)}.")
+    needs = {
+        "noisy_descent": {"last_iterate"},
+        "posterior_draw": {"one_sample"},
+        "objective_perturbation": {"estimate"},
+    }
+    for mechanism, labels in needs.items():
+        if mechanism in mechanisms and not parts & labels:
+            raise UnsupportedCombination(f"{mechanism} is charged for release {', '.join(labels)}, not for {release}.")
+    if "one_sample" in parts and not mechanisms & {"posterior_draw", "pure"}:
+        raise UnsupportedCombination("release one_sample charges no posterior draw.")
+    if "last_iterate" in parts and "noisy_descent" not in mechanisms:
+        raise UnsupportedCombination("release last_iterate charges no descent.")
 
 
 def base_epsilon(name: str, events: Iterable[Event], adjacency: str, delta: float) -> float:

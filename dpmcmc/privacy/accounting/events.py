@@ -40,6 +40,8 @@ MECHANISMS = (
     "batch_overflow",
     "approximate_draw",
 )
+#: What every record takes part in.
+_WHOLE = ("gaussian", "noisy_descent", "posterior_draw", "objective_perturbation", "pure")
 #: Not queries: with probability ``rate`` a step, or a draw, was not the one that is charged.
 _DEVIATIONS = ("batch_overflow", "approximate_draw")
 
@@ -81,8 +83,10 @@ class Event:
             raise ValueError(f"noise_multiplier must be finite and >= 0, got {self.noise_multiplier}")
         if not 0 <= self.rate <= 1:
             raise ValueError(f"rate must lie in [0, 1], got {self.rate}")
-        if self.count < 0:
-            raise ValueError(f"count must be >= 0, got {self.count}")
+        if self.count != int(self.count) or self.count < 0:
+            raise ValueError(f"count must be a whole number >= 0, got {self.count}")
+        if self.mechanism in _WHOLE and self.rate != 1:
+            raise ValueError(f"{self.mechanism} reads every record: rate must be 1, got {self.rate}")
         if self.mechanism == "fixed_size_gaussian" and not self.num_records:
             raise ValueError("fixed_size_gaussian needs num_records")
         if self.mechanism in ("pure", "objective_perturbation") and not (

@@ -86,7 +86,7 @@ def compose(pieces: Sequence[tuple[Masses, int]], interval: float) -> pld_pmf.De
     log_spectrum = np.zeros(size // 2 + 1, np.complex128)
     log_finite = 0.0
     for piece, count in pieces:
-        with np.errstate(divide="ignore"):  # a frequency that a piece does not hold
+        with np.errstate(divide="ignore", invalid="ignore"):  # a frequency that a piece does not hold
             log_spectrum += count * np.log(fft.rfft(piece.probabilities, size))
         log_finite += count * math.log1p(-piece.infinite) if piece.infinite < 1 else -math.inf
     with np.errstate(invalid="ignore"):

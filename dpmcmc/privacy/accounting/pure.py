@@ -77,11 +77,11 @@ def _losses(pure: list[Event]) -> tuple[np.ndarray, np.ndarray]:
     losses, weights = np.zeros(1), np.ones(1)
     for e in pure:
         assert e.epsilon is not None
+        if len(losses) * (e.count + 1) > _MOST_ATOMS:
+            return np.array([total(pure)]), np.ones(1)
         ups = np.arange(e.count + 1)
         each = (2 * ups - e.count) * e.epsilon
         chance = binom.pmf(ups, e.count, 1 / (1 + math.exp(-e.epsilon)))
         losses = (losses[:, None] + each).ravel()
         weights = (weights[:, None] * chance).ravel()
-        if len(losses) > _MOST_ATOMS:
-            return np.array([total(pure)]), np.ones(1)
     return losses, weights

@@ -55,9 +55,9 @@ def noise_multiplier(
 
     def spent(z: float, name: str) -> float:
         schedule = np.repeat(np.maximum(z, values), counts)
-        events = (*beside, *base_events(schedule, sampling, num_records, chains, multiples))
+        events = base_events(schedule, sampling, num_records, chains, multiples)
         accountant_for(name, events, adjacency, release)
-        return base_epsilon(name, events, adjacency, left)
+        return base_epsilon(name, (*beside, *events), adjacency, left)
 
     if values[0] > 0 and spent(0.0, accountant) <= epsilon:
         return 0.0
