@@ -79,6 +79,14 @@ def main(argv: list[str] | None = None) -> None:
         )
     if draws < kept:
         raise CommandError(f"{path}: charges for {draws} of {kept} posterior draws; do not rely on it.", code=1)
+    settled = float((body.get("settings") or {}).get("noise_multiplier", math.inf))
+    loudest = max((e.noise_multiplier for e in recomputed.events if e.mechanism in _DRAWS), default=0.0)
+    if loudest > settled * (1 + _TOLERANCE):
+        raise CommandError(
+            f"{path}: charges for noise multiplier {loudest:.6g} where the plan settled {settled:.6g}; do not rely on "
+            "it.",
+            code=1,
+        )
     if charged > added:
         raise CommandError(
             f"{path}: charges for noise multiplier {charged:.6g} where the run added {added:.6g}; do not rely on it.",
