@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from pydantic import Field
 from rich.console import Console
 
@@ -103,6 +104,9 @@ def picture(path: Path, config: Headline, rows: list[Row], found: dict[float, di
             axis.set_ylabel(draw.QUANTITIES[quantity])
             if quantity == "wasserstein":
                 axis.set_yscale("log")
+                axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
+                axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+                axis.yaxis.set_minor_formatter(NullFormatter())
                 axis.set_title("posterior quality (0 is the posterior; one exact draw: 1.1)")
             else:
                 axis.set_title("accuracy")
