@@ -134,7 +134,11 @@ def test_a_target_with_gradients_by_vmap_sweeps_with_its_clip_open(programs):
 
 def test_plans_with_starts_begin_there_and_are_apart_from_those_without(programs, monkeypatch):
     monkeypatch.setattr(engine, "_CHUNK_STEPS", 3)  # several chunks: a start must outlive the first
-    plans = [make(sampler=dpmcmc.SGLD(1e-9), steps=8, chains=2)] * 3
+    draw = dpmcmc.privacy.Event("posterior_draw", 1000.0, 1.0, 1)
+    paid = dpmcmc.Guarantee.from_events(
+        (draw,), delta=1e-4, adjacency="replace_one", accountant="pld", release="one_sample"
+    )
+    plans = [make(sampler=dpmcmc.SGLD(1e-9), steps=8, chains=2, after=paid)] * 3
     starts = [np.full((2, D), 5.0), None, np.arange(2.0 * D).reshape(2, D)]
     results = sample_all(plans, DATA, keys=[1, 2, 3], starts=starts)
     assert sorted(programs) == [1, 2]
