@@ -204,6 +204,11 @@ class Config(Section):
             if not self.one_shot and getattr(self, key) is None:
                 raise ValueError(f"{key}: this key is required")
         if name is None:
+            if self.privacy is not None and self.privacy.release != "trace":
+                raise ValueError(
+                    f"privacy.release: a sampler's run releases its trace, not {self.privacy.release}; for a last "
+                    "iterate use mechanism certified_ops, for posterior draws ops"
+                )
             return self
         if self.privacy is None or self.privacy.epsilon is None:
             raise ValueError("privacy: a mechanism needs epsilon and delta")

@@ -252,7 +252,10 @@ def test_guarantee_meets_the_target_and_says_what_it_assumes(ops, tau):
 
 def test_closed_form_says_that_it_is_exact_up_to_rounding():
     plan = OPS("gdp", "closed_form", radius=1.0).plan(LINEAR, num_records=50, epsilon=1.0, delta=1e-6)
-    assert plan.guarantee.assumptions == ("draws are exact, which they are up to float64 rounding.",)
+    exact, may_fail = plan.guarantee.assumptions
+    assert exact == "draws are exact, which they are up to float64 rounding."
+    # On a ball draws are rejected, and whether one is left depends on the records.
+    assert "kept secret" in may_fail
 
 
 def test_temper_is_one_where_the_posterior_is_private_already():
