@@ -434,25 +434,7 @@ def check_records(plan: Plan, data: Any) -> Any:
     Raises:
         ValueError: they are not.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(data)
-    if not leaves:
-        raise ValueError("data has no arrays; pass a pytree such as {'x': (N, d), 'y': (N,)}")
-    for path, leaf in leaves:
-        name = jax.tree_util.keystr(path)
-        array = np.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
-        if array.ndim == 0 or array.shape[0] != plan.num_records:
-            raise ValueError(
-                f"data{name} has shape {array.shape}, and the plan is for num_records {plan.num_records}: "
-                "plan again with the public number of records"
-            )
-        if jnp.issubdtype(array.dtype, jnp.floating):
-            with np.errstate(over="ignore"):
-                bad = ~np.isfinite(np.asarray(array, np.float32)).reshape(plan.num_records, -1).all(axis=1)
-            if bad.any():
-                raise ValueError(
-                    f"data{name} has {int(bad.sum())} rows that are not finite (first: row {int(bad.argmax())}); "
-                    "remove or impute them"
-                )
+    targets.check_rows(data, plan.num_records, np.float32)
 
     def convert(leaf: Any) -> jax.Array:
         array = np.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf

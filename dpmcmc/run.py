@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -24,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dpmcmc import config as config_room
 from dpmcmc import config_file
 from dpmcmc import data as data_room
-from dpmcmc.cache import cache_folder
+from dpmcmc.cache import keep_compiled_programs
 from dpmcmc.command import CommandError, command
 from dpmcmc.config import Config
 from dpmcmc.data import DataSet
@@ -53,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point; see :func:`parser`."""
     arguments = parser().parse_args(argv)
     console = Console(quiet=arguments.quiet, highlight=False, soft_wrap=True, markup=False)
-    _keep_compiled_programs()
+    keep_compiled_programs()
     config = config_file.load(arguments.config, arguments.set)
     folder = _free_folder("--out", arguments.out or _default_folder(config.name))
     confidential = folder / "confidential"
@@ -95,20 +94,6 @@ def main(argv: list[str] | None = None) -> None:
     run.save(result, calibrate_seconds, console)
     if arguments.quiet:
         print(folder)
-
-
-def _keep_compiled_programs() -> None:
-    """Keep compiled programs between runs, readable by their owner alone.
-
-    They hold shapes and public constants; records are arguments of everything compiled here.
-    """
-    folder = cache_folder() / "compiled"
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError:
-        return  # a cache that cannot be made costs time, never a run
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 @dataclass

@@ -18,12 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import dpmcmc
-from dpmcmc.cache import cache_folder
+from dpmcmc.cache import keep_compiled_programs
 from dpmcmc.command import CommandError, command
 from experiments.panel import choose, compare, draw, posterior, scores
 from experiments.panel.cells import Results, Row, alone
@@ -54,7 +53,7 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point; see :func:`parser`."""
     arguments = parser().parse_args(argv)
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    _keep_compiled_programs()
+    keep_compiled_programs()
     path = Path(arguments.panel) if arguments.panel.endswith(".yaml") else _CONFIGS / f"fig3_2_{arguments.panel}.yaml"
     elapsed = clock()
     if arguments.command == "choose":
@@ -206,17 +205,6 @@ def _settings(panel: Panel, method: Method) -> dict[str, dict[float, dict[str, A
     found = panel.settings.get(method.version, {}).get(method.name, {})
     complete = all(epsilon in found.get(encoding, {}) for encoding in panel.encodings for epsilon in panel.epsilons)
     return found if complete else {}
-
-
-def _keep_compiled_programs() -> None:
-    """Keep compiled programs between runs; records are arguments of everything compiled here."""
-    folder = cache_folder() / "compiled"
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError:
-        return  # a cache that cannot be made costs time, never a run
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 if __name__ == "__main__":

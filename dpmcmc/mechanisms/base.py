@@ -176,22 +176,7 @@ _ROUNDING = 1e-5
 
 def _check_records(plan: MechanismPlan, data: Any) -> Any:
     """NumPy arrays of the right length, finite, and within the public bounds that the proof rests on."""
-    leaves = jax.tree_util.tree_leaves_with_path(data)
-    if not leaves:
-        raise ValueError("data has no arrays; pass a pytree such as {'x': (N, d), 'y': (N,)}")
-    for path, leaf in leaves:
-        name, array = jax.tree_util.keystr(path), np.asarray(leaf)
-        if array.ndim == 0 or array.shape[0] != plan.num_records:
-            raise ValueError(
-                f"data{name} has shape {array.shape}, and the plan is for num_records {plan.num_records}: "
-                "plan again with the public number of records"
-            )
-        if np.issubdtype(array.dtype, np.floating) and not np.all(np.isfinite(array)):
-            bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
-            raise ValueError(
-                f"data{name} has {int(bad.sum())} rows that are not finite (first: row {int(bad.argmax())}); "
-                "remove or impute them"
-            )
+    targets.check_rows(data, plan.num_records)
     targets.check(plan.target, data)
     records = jax.tree.map(np.asarray, data)
     row_bound, label_bound = (getattr(plan.target, name, None) for name in ("row_bound", "label_bound"))

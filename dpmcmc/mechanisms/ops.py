@@ -36,6 +36,7 @@ from dpmcmc.mechanisms.engines import ENGINES, DrawError
 from dpmcmc.privacy import CalibrationError, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting import ADJACENCIES, Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.gaussian_release import check_promise
 from dpmcmc.privacy.randomness import Streams
 from dpmcmc.targets.tempered import Tempered
 
@@ -110,12 +111,7 @@ class OPS:
             ValueError: numbers that make no sense, or a public bound that is not given.
             CalibrationError: ``temper`` does not meet the target, or ``total_variation`` leaves no δ.
         """
-        if not (epsilon > 0 and math.isfinite(epsilon)):
-            raise ValueError(f"epsilon: must be a finite number > 0, got {epsilon}")
-        if num_records < 1:
-            raise ValueError(f"num_records: must be >= 1, got {num_records}")
-        if not 0 < delta < 1 / num_records:
-            raise ValueError(f"delta: must lie in (0, 1/num_records = {1 / num_records:.3g}), got {delta:g}")
+        check_promise(num_records, epsilon, delta)
         if adjacency not in ADJACENCIES:
             raise UnsupportedCombination(f"unknown adjacency {adjacency!r}; known: {', '.join(ADJACENCIES)}.")
         ENGINES[self.engine].check(target, self.radius)

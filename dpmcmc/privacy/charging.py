@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpmcmc.privacy.accounting import Event, accountant_for, base_epsilon, query_events
+from dpmcmc.privacy.accounting import Event, accountant_for, base_epsilon, joined, query_events
 from dpmcmc.privacy.fixed_point import KAPPA
 from dpmcmc.privacy.guarantee import Guarantee
 from dpmcmc.privacy.subsampling import Poisson, Sampling
@@ -122,7 +122,7 @@ def charged_guarantee(
     """
     beside = () if after is None else after.events
     if after is not None:
-        release = " + ".join(dict.fromkeys((*after.release.split(" + "), release)))
+        release = joined(after.release, release)
     promise: dict[str, Any] = {"delta": delta, "adjacency": adjacency, "accountant": accountant, "release": release}
     charged = charge(
         noise_multipliers,

@@ -17,6 +17,7 @@ from dpmcmc.privacy.accounting import (
     accountant_for,
     base_delta,
     base_epsilon,
+    joined,
     overflow_probability,
     run_length,
 )
@@ -127,7 +128,6 @@ class Guarantee:
                 "promise different things; recompute one of them under the other's adjacency."
             )
         events = run_length((*self.events, *other.events))
-        kinds = dict.fromkeys((*self.release.split(" + "), *other.release.split(" + ")))
         failures = []
         for name in dict.fromkeys((self.accountant, other.accountant)):
             try:
@@ -136,7 +136,7 @@ class Guarantee:
                     delta=max(self.delta, other.delta) if delta is None else delta,
                     adjacency=self.adjacency,
                     accountant=name,
-                    release=" + ".join(kinds),
+                    release=joined(self.release, other.release),
                     assumptions=tuple(dict.fromkeys((*self.assumptions, *other.assumptions))),
                 )
             except UnsupportedCombination as error:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dpmcmc.targets.base import Target, TargetError, bind, check, immutable, record_shapes
+from dpmcmc.targets.base import Target, TargetError, bind, check, check_rows, immutable, record_shapes
 from dpmcmc.targets.custom import Custom
 from dpmcmc.targets.flax_module import from_flax
 from dpmcmc.targets.linear import LinearRegression
@@ -27,6 +27,7 @@ __all__ = [
     "TargetError",
     "bind",
     "check",
+    "check_rows",
     "from_flax",
     "from_numpyro",
     "immutable",

@@ -110,6 +110,38 @@ def check(target: Any, records: Any) -> None:
         own(records)
 
 
+def check_rows(data: Any, num_records: int, dtype: Any = None) -> None:
+    """Refuse data of another length than planned, or with rows that are not finite.
+
+    Args:
+        data: pytree of arrays.
+        num_records: N that leading axes must have.
+        dtype: float type that must hold the rows; None for their own.
+
+    Raises:
+        ValueError: naming the array, the row, and how to mend it.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(data)
+    if not leaves:
+        raise ValueError("data has no arrays; pass a pytree such as {'x': (N, d), 'y': (N,)}")
+    for path, leaf in leaves:
+        name = jax.tree_util.keystr(path)
+        array = np.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
+        if array.ndim == 0 or array.shape[0] != num_records:
+            raise ValueError(
+                f"data{name} has shape {array.shape}, and the plan is for num_records {num_records}: "
+                "plan again with the public number of records"
+            )
+        if jnp.issubdtype(array.dtype, jnp.floating):
+            with np.errstate(over="ignore"):
+                bad = ~np.isfinite(np.asarray(array, dtype)).reshape(num_records, -1).all(axis=1)
+            if bad.any():
+                raise ValueError(
+                    f"data{name} has {int(bad.sum())} rows that are not finite (first: row {int(bad.argmax())}); "
+                    "remove or impute them"
+                )
+
+
 def features_of(record_shapes: Any, declared: int | None = None) -> int:
     """Number of features d of records ``{"x": (d,), ...}``.
 

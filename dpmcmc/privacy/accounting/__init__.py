@@ -50,6 +50,7 @@ __all__ = [
     "accountant_for",
     "base_delta",
     "base_epsilon",
+    "joined",
     "overflow_probability",
     "query_events",
     "run_length",
@@ -76,6 +77,11 @@ def accountant_for(name: str, events: Iterable[Event], adjacency: str, release: 
     module = ACCOUNTANTS[name]
     module.check(pure.split(events)[1], adjacency)
     return module
+
+
+def joined(*releases: str) -> str:
+    """The label of several releases together."""
+    return " + ".join(dict.fromkeys(part for release in releases for part in release.split(" + ")))
 
 
 def _check_release(release: str, mechanisms: set[str]) -> None:
