@@ -17,7 +17,6 @@ from dpmcmc.config import (
     Config,
     ConfigError,
     CustomConfig,
-    DataConfig,
     FixedSizeConfig,
     FullConfig,
     PoissonConfig,
@@ -101,14 +100,18 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Config:
         config = Config.model_validate(values)
     except pydantic.ValidationError as error:
         raise ConfigError(f"{path}: {_sentence(error, values)}") from None
-    return config.model_copy(update={"data": _with_base(config.data, path.parent)})
+    return config.model_copy(
+        update={"data": _with_base(config.data, "path", path.parent)}
+        | ({} if config.privacy is None else {"privacy": _with_base(config.privacy, "ledger", path.parent)})
+    )
 
 
-def _with_base(data: DataConfig, folder: Path) -> DataConfig:
-    if data.path is None:
-        return data
+def _with_base(section: Any, name: str, folder: Path) -> Any:
+    """The section with its path ``name`` made absolute, which is relative to the config file's folder."""
+    if getattr(section, name) is None:
+        return section
     # joining keeps an absolute path as it is
-    return data.model_copy(update={"path": str(folder.resolve() / Path(data.path).expanduser())})
+    return section.model_copy(update={name: str(folder.resolve() / Path(getattr(section, name)).expanduser())})
 
 
 def _apply(values: dict, override: str) -> None:

@@ -23,11 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc import targets
+from dpmcmc.checkpoint import Checkpoint, Point, restored
 from dpmcmc.planning import Plan
-from dpmcmc.privacy import Guarantee
+from dpmcmc.privacy import Event, Guarantee
+from dpmcmc.privacy.charging import charged_again
 from dpmcmc.privacy.query import LINEAR_ROWS, MICROBATCH, GradientQuery
 from dpmcmc.privacy.randomness import SecretKey, Streams, streams_of
-from dpmcmc.privacy.second_moment import SecondMoment
+from dpmcmc.privacy.second_moment import SecondMoment, multiples
+from dpmcmc.reservation import Reservation, reserved
 from dpmcmc.result import Result
 from dpmcmc.template import Template, template
 
@@ -63,6 +66,8 @@ def sample(
     starts: Any = None,
     out: str | Path | None = None,
     progress: Progress | None = None,
+    checkpoint: Checkpoint | str | Path | None = None,
+    ledger: Reservation | Any | None = None,
 ) -> Result:
     """Run a plan on records.
 
@@ -75,26 +80,71 @@ def sample(
             release whose guarantee the plan was made ``after``. None: the target's own start.
         out: folder to save the result in.
         progress: called on the host with (steps done, steps in all).
+        checkpoint: folder of what a run that is stopped needs to go on; called again with the same plan and records,
+            the run goes on there. It holds keys until the run is done: confidential. Remove it once the draws are
+            saved.
+        ledger: budget ledger to charge: the whole guarantee before a record is read. Whoever has reserved it already
+            gives the Reservation, and settles it.
 
     Returns:
         Result, with draws of shape (chains, draws, ...).
 
     Raises:
         ValueError: wrong N or shapes, or rows that are not finite (before anything is computed from them).
+        LedgerError: the run is over the ledger's budget.
+        CheckpointError: the checkpoint is of another plan or other records.
         DivergedError: a chain left the range of floats.
     """
-    records = check_records(plan, data)
-    streams, secret = streams_of(key)
-    target = targets.bind(plan.target, targets.record_shapes(records))
-    program = Program.of(plan, template(target), template(plan.sampler))
-    run = Run(plan, target, streams, secret, starts=checked_starts(plan, target, starts))
-    report = None if progress is None else lambda done: progress(done, plan.steps)
-    (outcome,) = run_together(program, [run], records, report)
-    if isinstance(outcome, DivergedError):
-        raise outcome
-    if out is not None:
-        outcome.save(out)
+    kept = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
+    secret = key is None or isinstance(key, SecretKey)
+    with reserved(ledger, plan.guarantee if secret else None, type(plan.sampler).__name__, kept) as held:
+        records = check_records(plan, data)
+        target = targets.bind(plan.target, targets.record_shapes(records))
+        begun = checked_starts(plan, target, starts)
+        if held is not None:
+            held.identify(data)
+        streams, secret = streams_of(key)
+        program = Program.of(plan, template(target), template(plan.sampler))
+        run = Run(plan, target, streams, secret, starts=begun)
+        if kept is not None:
+            run = _resumed(run, kept, (data, starts), held)
+        if held is not None:
+            held.begun = True
+        report = None if progress is None else lambda done: progress(done, plan.steps)
+        (outcome,) = run_together(program, [run], records, report, kept)
+        if isinstance(outcome, DivergedError):
+            raise outcome
+        if out is not None:
+            outcome.save(out)
     return outcome
+
+
+def _resumed(run: Run, kept: Checkpoint, data: Any, held: Reservation | None) -> Run:
+    """The run with the keys that its checkpoint has, or with its own where it begins or comes from elsewhere."""
+    streams, _, moved = kept.begin(run.plan, data, run.streams, run.secret)
+    if not moved:
+        return run._replace(streams=streams)
+    again: tuple[Event, ...] = ()
+    plan, point = run.plan, kept.point()
+    if plan.guarantee is not None:
+        assert plan.noise_multipliers is not None
+        # Without a commit to say how far the run may have got, as far as it goes.
+        first, until, chains = 0, plan.steps, plan.chains
+        if point is not None and point.sure:
+            first, until = point.step, min(point.until, plan.steps)
+            chains = min(point.shape[0], max(plan.chains - point.block, 0))
+        again = charged_again(
+            plan.guarantee,
+            plan.noise_multipliers[first:until],
+            plan.sampling,
+            plan.num_records,
+            chains,
+            multiples(plan.second),
+        )
+    if held is not None and again:
+        held.extend(again, f"steps {first} to {until} taken again on another platform")
+    kept.moved(again, run.streams)
+    return run
 
 
 class Run(NamedTuple):
@@ -186,7 +236,11 @@ class Program:
 
 
 def run_together(
-    program: Program, runs: Sequence[Run], records: Any, report: Callable[[int], None] | None = None
+    program: Program,
+    runs: Sequence[Run],
+    records: Any,
+    report: Callable[[int], None] | None = None,
+    kept: Checkpoint | None = None,
 ) -> list[Result | DivergedError]:
     """Run plans of one program, as many chains at a time as is fastest.
 
@@ -195,6 +249,7 @@ def run_together(
         runs: what to run.
         records: from :func:`check_records`.
         report: called with the steps done, summed over runs.
+        kept: checkpoint of the one run; it goes on from there.
 
     Returns:
         Per run its Result, whose wall time is its share by steps, or a DivergedError.
@@ -206,6 +261,9 @@ def run_together(
     shapes = jax.eval_shape(jax.vmap(program.start), cells).position
     size = _cells_at_once(program, shapes, records)
     width = _chunk_steps(runs[owners[-1]].plan.steps, _bytes(shapes) * size // len(owners))
+    point = None if kept is None else kept.point()
+    if point is not None:
+        size, width = point.shape
     room = width // min(run.plan.thin for run in runs) + 1
     initial, chunk = _compile(program, width)
     traces = [_Trace(runs[i].plan) for i in owners]
@@ -215,16 +273,28 @@ def run_together(
     compiled = chunk.lower(*arguments).compile()
     compile_seconds = time.perf_counter() - started
     started = time.perf_counter()
+    if kept is not None and point is None:
+        point = kept.start((size, width), len(owners))
+    elif point is not None:
+        started -= point.seconds
+        _restore(traces, point, chunk, arguments)
     done = 0.0
     failed: set[int] = set()
     for start in range(0, len(owners), size):
         members, rows = owners[start : start + size], traces[start : start + size]
         if failed.issuperset(members):
             continue
+        begin = 0
+        if point is not None and start <= point.block:
+            if start < point.block:
+                continue
+            begin = point.step
         if start:
             block = _block(cells, start, size)
             states = _initial_states(initial, block)
-        for first in range(0, rows[-1].plan.steps, width):
+        if begin and point is not None and point.states is not None:
+            states = restored(point.states, states)
+        for first in range(begin, rows[-1].plan.steps, width):
             schedules = _schedules(rows, size, first, width, room)
             states, *output = compiled(states, block, np.int32(first), *schedules, records)
             _hand_out(rows, first, width, *output)
@@ -234,10 +304,22 @@ def run_together(
             failed |= {i for i, row in zip(members, rows, strict=True) if row.failure is not None}
             if failed.issuperset(members):
                 break
+            if kept is not None and point is not None and not failed:
+                after, steps = first + width, rows[-1].plan.steps
+                if after >= min(point.until, steps):
+                    kept.commit(point, after, states, traces, steps, time.perf_counter() - started)
     seconds = {"compile": compile_seconds, "run": time.perf_counter() - started}
     return _outcomes(
-        runs, [[t for t, i in zip(traces, owners, strict=True) if i == j] for j in range(len(runs))], seconds
+        runs, [[t for t, i in zip(traces, owners, strict=True) if i == j] for j in range(len(runs))], seconds, kept
     )
+
+
+def _restore(traces: list[_Trace], point: Point, chunk: Any, arguments: Any) -> None:
+    """Give every chain the draws that its run has committed."""
+    structure = jax.tree.structure(jax.eval_shape(chunk, *arguments)[1])
+    for trace, pieces, norm in zip(traces, point.pieces, point.norms, strict=True):
+        trace.pieces = [jax.tree.unflatten(structure, leaves) for leaves in pieces]
+        trace.norm = norm
 
 
 class _Trace:
@@ -372,7 +454,7 @@ def _hand_out(rows: list[_Trace], first: int, width: int, output: Any, finite: A
 
 
 def _outcomes(
-    runs: Sequence[Run], traces: list[list[_Trace]], seconds: dict[str, float]
+    runs: Sequence[Run], traces: list[list[_Trace]], seconds: dict[str, float], kept: Checkpoint | None
 ) -> list[Result | DivergedError]:
     total = sum(run.plan.steps * run.plan.chains for run in runs)
     constrain: dict[int, Any] = {}
@@ -380,6 +462,8 @@ def _outcomes(
     for run, chains in zip(runs, traces, strict=True):
         plan, target = run.plan, run.target
         guarantee = plan.guarantee if run.secret else None
+        if guarantee is not None and kept is not None:
+            guarantee = kept.guarantee(guarantee)
         failures = [trace.failure for trace in chains if trace.failure is not None]
         if failures:
             outcomes.append(DivergedError(*min(failures), guarantee))

@@ -7,8 +7,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +16,7 @@ import jax
 import numpy as np
 import xarray
 
+from dpmcmc.atomic import write_atomically
 from dpmcmc.planning import Plan
 from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.second_moment import multiples
@@ -122,19 +121,6 @@ def write_json(path: Path, body: Any) -> None:
     """Write strict JSON (no NaN) through a temporary file, so that no half-written file is ever seen."""
     text = json.dumps(body, indent=2, allow_nan=False) + "\n"
     write_atomically(path, lambda temporary: temporary.write_text(text))
-
-
-def write_atomically(path: Path, write: Any) -> None:
-    """Call ``write(temporary_path)`` beside ``path`` and rename; nothing is left behind on failure."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_draws(path: Path, draws: Any, info: Any, guarantee: Guarantee | None) -> None:

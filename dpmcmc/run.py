@@ -2,6 +2,9 @@
 
 Released: everything in the run folder except ``confidential/``, which only its owner can read and which may
 live elsewhere (``--confidential DIR``).
+
+The budget is reserved first, where the config names a ledger; then records are read. A run that was stopped, however
+and whenever, goes on with ``--resume DIR``.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dpmcmc import config as config_room
 from dpmcmc import config_file
 from dpmcmc import data as data_room
+from dpmcmc.atomic import write_atomically
 from dpmcmc.cache import keep_compiled_programs
+from dpmcmc.checkpoint import Checkpoint, CheckpointError
 from dpmcmc.command import CommandError, command
 from dpmcmc.config import Config
 from dpmcmc.data import DataSet
@@ -31,7 +36,8 @@ from dpmcmc.diagnostics import convergence, predictive, reference
 from dpmcmc.engine import DivergedError, sample
 from dpmcmc.mechanisms import DrawError, MechanismPlan, Release, release
 from dpmcmc.planning import Plan, check_fit
-from dpmcmc.privacy import round_up
+from dpmcmc.privacy import Guarantee, round_up
+from dpmcmc.reservation import Reservation
 from dpmcmc.result import Result, guarantee_json, privacy_json, write_draws, write_json
 from dpmcmc.targets import TargetError, bind, check, record_shapes
 
@@ -39,9 +45,10 @@ from dpmcmc.targets import TargetError, bind, check, record_shapes
 def parser() -> argparse.ArgumentParser:
     """Command-line arguments."""
     out = argparse.ArgumentParser(prog="python -m dpmcmc.run", description="Run a configuration.")
-    out.add_argument("config", help="YAML file, for example configs/adult.yaml")
+    out.add_argument("config", nargs="?", help="YAML file, for example configs/adult.yaml; not needed with --resume")
     out.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override one key")
     out.add_argument("--out", metavar="DIR", help="run folder (default: runs/NAME-TIME)")
+    out.add_argument("--resume", metavar="DIR", help="go on with the run in this folder, which was stopped")
     out.add_argument("--confidential", metavar="DIR", help="where to keep what must not be published")
     out.add_argument("--quiet", action="store_true", help="print only where the run was saved")
     return out
@@ -53,58 +60,177 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser().parse_args(argv)
     console = Console(quiet=arguments.quiet, highlight=False, soft_wrap=True, markup=False)
     keep_compiled_programs()
+    config, place = _resumed(arguments) if arguments.resume else _new(arguments)
+    started = time.perf_counter()
+    plan = config_room.make_plan(config)
+    calibrate_seconds = time.perf_counter() - started
+    place.make(config)
+    try:
+        held = _reservation(config, plan, place.checkpoint)
+        try:
+            data = data_room.load(config.data)
+            run = Run(config, plan, data, place.folder, place.confidential, place.checkpoint, held)
+            run.check()
+        except BaseException:
+            if held is not None and not held.begun:
+                held.settle()
+            raise
+    except Exception:
+        place.clear()
+        raise
+    run.print_plan(console)
+    run.open()
+    try:
+        result = run.sample(console)
+        run.save(result, calibrate_seconds, console)
+    except DivergedError as error:
+        write_json(run.folder / "metrics.json", {**run.released_facts(), "diverged_at": error.step})
+        run.finish()
+        raise CommandError(f"sampler.step_size: {error}", code=1) from None
+    except DrawError as error:
+        # Why, and that it happened, depend on the records: for the data holder alone.
+        write_json(run.confidential / "failure.json", {"draw": str(error)})
+        run.finish()
+        raise CommandError(
+            f"mechanism: no draw was made and nothing was released; why is in {run.confidential / 'failure.json'}. "
+            f"That it failed depends on the records: keep {run.folder} to yourself.",
+            code=1,
+        ) from None
+    except KeyboardInterrupt:
+        raise CommandError(
+            f"stopped by the user; what it was to spend stays spent, and it goes on with: {place.command}", code=130
+        ) from None
+    except OSError as error:
+        raise CommandError(
+            f"{error.filename or run.folder}: {error.strerror or error}; free space, then go on with: {place.command}"
+        ) from None
+    run.finish()
+    if arguments.quiet:
+        print(run.folder)
+
+
+@dataclass
+class Place:
+    """Where a run writes, and what it needs to go on there.
+
+    Attributes:
+        folder: of what is released, with ``config.yaml`` from the start.
+        confidential: of what is not.
+        resumed: whether the run was begun before.
+    """
+
+    folder: Path
+    confidential: Path
+    resumed: bool = False
+
+    def make(self, config: Config) -> None:
+        """Create the folders, the config in them, and the checkpoint."""
+        try:
+            self.confidential.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (self.folder / "figures").mkdir(parents=True, exist_ok=True)
+            text = config_room.dump(config, self.folder)
+            write_atomically(self.folder / "config.yaml", lambda path: path.write_text(text, encoding="utf-8"))
+            self.checkpoint = Checkpoint(self.confidential / _CHECKPOINT)
+            for folder in (self.folder, self.confidential):  # of a write that was killed
+                for left in (path for name in _WRITTEN for path in folder.glob(f".{name}.*")):
+                    left.unlink()
+        except OSError as error:
+            where = error.filename or self.folder
+            raise CommandError(f"--out: {where} cannot be written ({error.strerror}).") from None
+        except CheckpointError as error:
+            raise CommandError(f"--resume: {error}.") from None
+
+    def clear(self) -> None:
+        """Take back what :meth:`make` made, where no run has begun in it."""
+        if self.resumed or self.checkpoint.begun:
+            return
+        self.checkpoint.remove()
+        (self.folder / "config.yaml").unlink()
+        for folder in (self.confidential, self.folder / "figures", self.folder):
+            if folder.exists() and not any(folder.iterdir()):
+                folder.rmdir()
+
+    @property
+    def command(self) -> str:
+        """What goes on with the run."""
+        elsewhere = "" if self.confidential == self.folder / _CONFIDENTIAL else f" --confidential {self.confidential}"
+        return f"python -m dpmcmc.run --resume {self.folder}{elsewhere}"
+
+
+_CONFIDENTIAL, _CHECKPOINT = "confidential", "checkpoint"
+_WRITTEN = ("config.yaml", "plan.json", "privacy.json", "metrics.json", "draws.nc", "diagnostics.json", "failure.json")
+
+
+def _new(arguments: argparse.Namespace) -> tuple[Config, Place]:
+    """A config, and folders that are free."""
+    if arguments.config is None:
+        raise CommandError("config: give a YAML file, for example configs/adult.yaml, or --resume DIR.")
     config = config_file.load(arguments.config, arguments.set)
     folder = _free_folder("--out", arguments.out or _default_folder(config.name))
-    confidential = folder / "confidential"
+    confidential = folder / _CONFIDENTIAL
     if arguments.confidential:
         confidential = _free_folder("--confidential", arguments.confidential)
         if confidential.resolve().is_relative_to(folder.resolve()):
             raise CommandError(
                 f"--confidential: {confidential} lies in the run folder, which is to be published; give one outside it."
             )
-    started = time.perf_counter()
-    plan = config_room.make_plan(config)
-    calibrate_seconds = time.perf_counter() - started
-    data = data_room.load(config.data)
-    run = Run(config, plan, data, folder, confidential)
-    try:
-        check(plan.target, data.train)
-        predictive.check(run.target, data.train)
-        if run.trace is not None:
-            check_fit(run.target, run.trace.sampler)
-    except TargetError as error:
-        raise CommandError(f"target: {error}.") from None
-    except ValueError as error:
-        raise data_room.DataError(f"data.{error}.") from None
-    run.print_plan(console)
-    run.open()
-    try:
-        result = run.sample(console)
-    except DivergedError as error:
-        write_json(folder / "metrics.json", {**run.released_facts(), "diverged_at": error.step})
-        raise CommandError(f"sampler.step_size: {error}", code=1) from None
-    except DrawError as error:
-        # Why, and that it happened, depend on the records: for the data holder alone.
-        write_json(run.confidential / "failure.json", {"draw": str(error)})
+    return config, Place(folder, confidential)
+
+
+def _resumed(arguments: argparse.Namespace) -> tuple[Config, Place]:
+    """The config of a run that was stopped, and its folders.
+
+    Raises:
+        CommandError: there is nothing to go on with, or another config is given.
+    """
+    if arguments.out or (arguments.set and not arguments.config):
+        raise CommandError("--resume: goes on in its own folder with its own config; leave --out and --set out.")
+    folder = Path(arguments.resume)
+    confidential = Path(arguments.confidential) if arguments.confidential else folder / _CONFIDENTIAL
+    if not (folder / "config.yaml").is_file():
+        raise CommandError(f"--resume: {folder} holds no config.yaml, so no run was begun there; start a new one.")
+    place = Place(folder, confidential, resumed=True)
+    done = (folder / "metrics.json").exists()
+    if (confidential / _CHECKPOINT).is_dir() and Checkpoint(confidential / _CHECKPOINT).done:
+        Checkpoint(confidential / _CHECKPOINT).remove()
+    if not (confidential / _CHECKPOINT).is_dir():
         raise CommandError(
-            f"mechanism: no draw was made and nothing was released; why is in {run.confidential / 'failure.json'}. "
-            f"That it failed depends on the records: keep {folder} to yourself.",
-            code=1,
-        ) from None
-    run.save(result, calibrate_seconds, console)
-    if arguments.quiet:
-        print(folder)
+            f"--resume: the run in {folder} is done; there is nothing to go on with."
+            if done
+            else f"--resume: {confidential} holds no checkpoint; name the run's --confidential folder, or start anew."
+        )
+    config = config_file.load(folder / "config.yaml")
+    if arguments.config is not None:
+        given = config_room.dump(config_file.load(arguments.config, arguments.set), folder)
+        begun = config_room.dump(config, folder)
+        if given != begun:
+            changed = sorted(set(given.splitlines()) ^ set(begun.splitlines()))
+            raise CommandError(
+                f"--resume: the run in {folder} was begun with another config ({', '.join(s.strip() for s in changed)}"
+                "); leave CONFIG out, or start a new run."
+            )
+    return config, place
+
+
+def _reservation(config: Config, plan: Plan | MechanismPlan, checkpoint: Checkpoint) -> Reservation | None:
+    """The run's place in the ledger that its config names."""
+    if config.privacy is None or config.privacy.ledger is None:
+        return None
+    guarantee = plan.guarantee if config_room.is_secret(config) else None
+    return Reservation(config.privacy.ledger, guarantee, config.name, checkpoint)
 
 
 @dataclass
 class Run:
-    """One run of one config: its plan, its data and its folders."""
+    """One run of one config: its plan, its data, its folders, and the budget it holds."""
 
     config: Config
     plan: Plan | MechanismPlan
     data: DataSet
     folder: Path
     confidential: Path
+    checkpoint: Checkpoint
+    held: Reservation | None = None
 
     @property
     def trace(self) -> Plan | None:
@@ -128,6 +254,31 @@ class Run:
             return f"generated stand-in for {self.data.spec.name}: not the real data"
         return None if self.secret else "insecure noise seed: no privacy guarantee"
 
+    def check(self) -> None:
+        """Refuse records that the target is not for or the ledger is not of, and a sampler that does not fit.
+
+        Raises:
+            CommandError, DataError: one sentence.
+        """
+        try:
+            check(self.plan.target, self.data.train)
+            predictive.check(self.target, self.data.train)
+            if self.trace is not None:
+                check_fit(self.target, self.trace.sampler)
+        except TargetError as error:
+            raise CommandError(f"target: {error}.") from None
+        except ValueError as error:
+            raise data_room.DataError(f"data.{error}.") from None
+        if self.held is not None:
+            self.held.identify(self.data.train)
+
+    def finish(self) -> None:
+        """What the run was to release has been written: settle, and erase the keys."""
+        if self.held is not None:
+            self.held.begun = True
+            self.held.settle()
+        self.checkpoint.remove()
+
     def print_plan(self, console: Console) -> None:
         """Say what will be done."""
         x = self.data.train["x"]
@@ -143,42 +294,40 @@ class Run:
             console.print(f"{name:<12} {text}")
 
     def open(self) -> None:
-        """Create the folders, and state plan and guarantee before anything is released.
-
-        A run that is stopped has released iterates; its cost stands in privacy.json from the start.
-        """
+        """State plan and guarantee before anything is released; privacy.json holds a run's cost from the start."""
         try:
-            self.confidential.mkdir(parents=True, exist_ok=True, mode=0o700)
-            (self.folder / "figures").mkdir(parents=True, exist_ok=True)
-            (self.folder / "config.yaml").write_text(config_room.dump(self.config, self.folder), encoding="utf-8")
             write_json(self.folder / "plan.json", self.plan.to_json(self.secret))
-            facts = {
-                "name": self.data.spec.name,
-                "origin": self.data.origin,
-                "public": self.data.spec.public,
-                "encoding": self.data.spec.encoding,
-                "sha256": self.data.sha256 or None,
-            }
-            guarantee = self.plan.guarantee if self.secret else None
-            if self.trace is None:
-                body = guarantee_json(guarantee) | {"num_records": self.plan.num_records, "data": facts}
-            else:
-                body = privacy_json(self.trace, guarantee, facts)
-            if isinstance(self.plan, MechanismPlan):
-                body |= {"mechanism": repr(self.plan.mechanism), "settings": self.plan.settings}
-                body["charged_draws"] = self.plan.charged_draws
-            write_json(self.folder / "privacy.json", body)
+            self._write_privacy(self.plan.guarantee if self.secret else None)
         except OSError as error:
             raise CommandError(
                 f"--out: {error.filename or self.folder} cannot be written ({error.strerror})."
             ) from None
+
+    def _write_privacy(self, guarantee: Guarantee | None) -> None:
+        facts = {
+            "name": self.data.spec.name,
+            "origin": self.data.origin,
+            "public": self.data.spec.public,
+            "encoding": self.data.spec.encoding,
+            "sha256": self.data.sha256 or None,
+        }
+        if self.trace is None:
+            body = guarantee_json(guarantee) | {"num_records": self.plan.num_records, "data": facts}
+        else:
+            body = privacy_json(self.trace, guarantee, facts)
+        if isinstance(self.plan, MechanismPlan):
+            body |= {"mechanism": repr(self.plan.mechanism), "settings": self.plan.settings}
+            body["charged_draws"] = self.plan.charged_draws
+        if self.held is not None:
+            body["ledger"] = self.held.receipt.to_json()
+        write_json(self.folder / "privacy.json", body)
 
     def sample(self, console: Console) -> Result | Release:
         """Run the plan, a sampler's with a progress bar kept outside the compiled code."""
         if isinstance(self.plan, MechanismPlan):
             seed = self.config.privacy.insecure_noise_seed if self.config.privacy else None
             with console.status("drawing"):
-                return release(self.plan, self.data.train, key=seed)
+                return release(self.plan, self.data.train, key=seed, checkpoint=self.checkpoint, ledger=self.held)
         columns = (
             TextColumn("sampling    "),
             BarColumn(),
@@ -194,11 +343,15 @@ class Run:
                 self.data.train,
                 key=self.config.privacy.insecure_noise_seed if self.config.privacy else None,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
+                checkpoint=self.checkpoint,
+                ledger=self.held,
             )
 
     def save(self, result: Result | Release, calibrate_seconds: float, console: Console) -> None:
         """Write draws, metrics and figures, then what is confidential, and print what is released."""
         info = result.info if isinstance(result, Result) else None
+        # A run that went on elsewhere has spent more than was planned.
+        self._write_privacy(result.guarantee)
         write_draws(self.folder / "draws.nc", result.draws, info, result.guarantee)
         released = self.released_facts()
         if self.trace is not None:

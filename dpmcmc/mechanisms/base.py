@@ -11,16 +11,19 @@ import math
 import time
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from dpmcmc import targets
+from dpmcmc.checkpoint import Checkpoint
 from dpmcmc.engine import DivergedError
 from dpmcmc.planning import Plan
 from dpmcmc.privacy import Guarantee, UnsupportedCombination, round_up
 from dpmcmc.privacy.randomness import SecretKey, Streams, streams_of
+from dpmcmc.reservation import Reservation, reserved
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.softmax import SoftmaxRegression
@@ -138,7 +141,14 @@ class Release:
         return f"Release(draws of shape {jax.tree.map(np.shape, self.draws)}, {self.guarantee or 'no guarantee'})"
 
 
-def release(plan: MechanismPlan, data: Any, *, key: SecretKey | jax.Array | int | None = None) -> Release:
+def release(
+    plan: MechanismPlan,
+    data: Any,
+    *,
+    key: SecretKey | jax.Array | int | None = None,
+    checkpoint: Checkpoint | str | Path | None = None,
+    ledger: Reservation | Any | None = None,
+) -> Release:
     """Read the records once and release what the plan says.
 
     Args:
@@ -146,13 +156,51 @@ def release(plan: MechanismPlan, data: Any, *, key: SecretKey | jax.Array | int 
         data: pytree of arrays with leading axis N = ``plan.num_records``.
         key: None or a ``SecretKey``: fresh OS entropy, and the release carries its guarantee. A JAX key or an int
             makes it reproducible, and takes the guarantee away.
+        checkpoint: folder that keeps the keys, so that a release that was stopped is made again to the same bits;
+            elsewhere it takes fresh keys and is charged again. Confidential; remove it once the draws are saved.
+        ledger: budget ledger to charge before a record is read, as for :func:`dpmcmc.sample`.
 
     Raises:
         ValueError: wrong N or shapes, rows that are not finite or beyond the target's public bounds.
+        LedgerError: the release is over the ledger's budget.
+        CheckpointError: the checkpoint is of another plan or other records.
         DrawError: no draw could be made. That it happened depends on the records: for the data holder alone.
     """
-    records = _check_records(plan, data)
-    streams, secret = streams_of(key)
+    kept = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
+    secret = key is None or isinstance(key, SecretKey)
+    label = type(plan.mechanism).__name__
+    with reserved(ledger, plan.guarantee if secret else None, label, kept) as held:
+        records = _check_records(plan, data)
+        if held is not None:
+            held.identify(data)
+        streams, secret = streams_of(key)
+        guarantee = plan.guarantee if secret else None
+        if kept is not None:
+            streams, guarantee = _kept_keys(plan, data, streams, guarantee, kept, held)
+        if held is not None:
+            held.begun = True
+        return _drawn(plan, records, streams, guarantee)
+
+
+def _kept_keys(
+    plan: MechanismPlan,
+    data: Any,
+    streams: Streams,
+    guarantee: Guarantee | None,
+    kept: Checkpoint,
+    held: Reservation | None,
+) -> tuple[Streams, Guarantee | None]:
+    """(keys, guarantee) that the checkpoint says to use."""
+    streams, _, moved = kept.begin(plan, data, streams, guarantee is not None)
+    if moved:
+        again = () if guarantee is None else guarantee.events
+        if held is not None:
+            held.extend(again, "released again on another platform")
+        kept.moved(again, streams)
+    return streams, None if guarantee is None else kept.guarantee(guarantee)
+
+
+def _drawn(plan: MechanismPlan, records: Any, streams: Streams, guarantee: Guarantee | None) -> Release:
     started = time.perf_counter()
     try:
         # What a library warns of here is a function of the records.
@@ -160,14 +208,14 @@ def release(plan: MechanismPlan, data: Any, *, key: SecretKey | jax.Array | int 
             warnings.simplefilter("ignore")
             drawn = plan.mechanism.draw(plan, records, streams)
     except DivergedError as error:
-        raise DivergedError(error.step, 0.0, plan.guarantee if secret else None) from None
+        raise DivergedError(error.step, 0.0, guarantee) from None
     chains = 1 if plan.run is None else plan.run.chains
     positions = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32).reshape((chains, -1, *leaf.shape[1:])), drawn)
     target = targets.bind(plan.target, targets.record_shapes(records))
     seconds = time.perf_counter() - started
     constrain = getattr(target, "constrain", None)
     draws = positions if constrain is None else jax.tree.map(np.asarray, jax.vmap(jax.vmap(constrain))(positions))
-    return Release(plan, draws, positions, plan.guarantee if secret else None, seconds)
+    return Release(plan, draws, positions, guarantee, seconds)
 
 
 #: Rows of float32 that were normalised may exceed their bound by rounding; more than this is another bound.

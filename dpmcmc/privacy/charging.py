@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpmcmc.privacy.accounting import Event, accountant_for, base_epsilon, joined, query_events
+from dpmcmc.privacy.accounting import DEVIATIONS, Event, accountant_for, base_epsilon, joined, query_events
 from dpmcmc.privacy.fixed_point import KAPPA
 from dpmcmc.privacy.guarantee import Guarantee
 from dpmcmc.privacy.subsampling import Poisson, Sampling
@@ -49,6 +49,28 @@ def base_events(
         repeats=chains,
         num_records=num_records,
     )
+
+
+def charged_again(
+    guarantee: Guarantee,
+    noise_multipliers: np.ndarray,
+    sampling: Sampling,
+    num_records: int,
+    chains: int,
+    multiples: tuple[float, ...] = (1.0,),
+) -> tuple[Event, ...]:
+    """Events of some steps of a run that are taken a second time, with fresh keys.
+
+    Args:
+        guarantee: of the run, whose deviations (overflow) are charged again in full.
+        noise_multipliers: nominal z of the steps taken again.
+        sampling: scheme.
+        num_records: N.
+        chains: that take them again.
+        multiples: as in :func:`charge`.
+    """
+    deviations = tuple(e for e in guarantee.events if e.mechanism in DEVIATIONS)
+    return (*base_events(noise_multipliers, sampling, num_records, chains, multiples), *deviations)
 
 
 def base_delta(delta: float, sampling: Sampling, num_records: int) -> float:

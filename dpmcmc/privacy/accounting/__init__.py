@@ -21,6 +21,7 @@ from types import ModuleType
 from dpmcmc.privacy.accounting import advanced, last_iterate, one_sample, pld, pure, rdp
 from dpmcmc.privacy.accounting.events import (
     ADJACENCIES,
+    DEVIATIONS,
     Event,
     UnsupportedCombination,
     overflow_probability,
@@ -43,6 +44,7 @@ RELEASES = ("trace", "last_iterate", "one_sample", "estimate")
 __all__ = [
     "ACCOUNTANTS",
     "ADJACENCIES",
+    "DEVIATIONS",
     "RELEASES",
     "TRACE_ACCOUNTANTS",
     "Event",

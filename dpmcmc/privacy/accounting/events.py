@@ -43,7 +43,7 @@ MECHANISMS = (
 #: What every record takes part in.
 _WHOLE = ("gaussian", "noisy_descent", "posterior_draw", "objective_perturbation", "pure")
 #: Not queries: with probability ``rate`` a step, or a draw, was not the one that is charged.
-_DEVIATIONS = ("batch_overflow", "approximate_draw")
+DEVIATIONS = ("batch_overflow", "approximate_draw")
 
 
 class UnsupportedCombination(ValueError):
@@ -116,7 +116,7 @@ def queries(events: Iterable[Event]) -> list[Event]:
     """What ``events`` release, equal ones merged, empty ones dropped."""
     merged: dict[Event, int] = {}
     for e in events:
-        if e.mechanism in _DEVIATIONS or e.count == 0 or e.rate == 0:
+        if e.mechanism in DEVIATIONS or e.count == 0 or e.rate == 0:
             continue
         e = _gaussian_equivalent(e)
         # Rate 1 selects everybody under either scheme: the query is then an unsampled Gaussian.
@@ -150,7 +150,7 @@ def gaussian_parameter(parts: Iterable[Event], adjacency: str) -> float:
 
 def overflow_probability(events: Iterable[Event]) -> float:
     """Union bound β on the probability that any step, or draw, was not the one that is charged."""
-    return min(1.0, math.fsum(e.rate * e.count for e in events if e.mechanism in _DEVIATIONS))
+    return min(1.0, math.fsum(e.rate * e.count for e in events if e.mechanism in DEVIATIONS))
 
 
 def run_length(events: Iterable[Event]) -> tuple[Event, ...]:

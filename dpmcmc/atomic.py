@@ -1,0 +1,43 @@
+"""Files that are there whole or not at all, even after a kill, a full disk or a loss of power."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+
+def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o644) -> None:
+    """Call ``write(temporary_path)`` beside ``path``, then rename; nothing is left behind on failure.
+
+    The content is on the disk before the name is, and the name before this returns.
+
+    Args:
+        path: of the file.
+        write: fills the file it is given.
+        mode: who may read the file: everybody by default.
+
+    Raises:
+        OSError: the file could not be written; what stood at ``path`` before still does.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        os.chmod(temporary, mode)
+        _flush(temporary, os.O_RDWR)
+        os.replace(temporary, path)
+        if os.name != "nt":  # where a folder cannot be opened, and renaming is durable
+            _flush(path.parent, os.O_RDONLY)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _flush(path: Path, flags: int) -> None:
+    handle = os.open(path, flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

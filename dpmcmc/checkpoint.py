@@ -1,0 +1,413 @@
+"""Checkpoints: what a run needs to go on after it was stopped, in an owner-only folder.
+
+    run.json                    what is run, on which platform and records, its keys, and what was charged again
+    draws-00003.bin             draws kept since the commit before, where there are any
+    state-0.bin, state-1.bin    the two latest commits, in turn
+
+A commit is whole or not there: draws first, then the state that names them, each with its SHA-256, each renamed into
+place. So a kill, a full disk or a loss of power loses the steps since the last commit and nothing else.
+
+**Going on.** Nothing of a run is released before it is done. Steps after the last commit are taken again: on the same
+platform with the same keys, so that they are the same to the last bit and cost nothing. On another platform the same
+noise would fall on a query that rounds differently, and cancel in the difference if the first outcome were ever seen:
+there the run takes fresh keys and is charged again for every step that may have been taken since the commit. That stays
+finite because each commit says how far the run may go before the next.
+
+**Guarantee of what is charged again.** With fixed dominating pairs for every step, taken once or twice, a transcript
+is a randomised function of one draw from their product, whatever the order. What the events cannot cover is a
+decision to stop that looked at the records, so the guarantee then says what it assumes.
+
+Keys are in ``run.json`` until the last commit, and erased with it. The records are known by a keyed digest: a bare hash
+of private data could be searched for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import io
+import json
+import math
+import os
+import platform as machine
+import re
+import secrets
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+import numpy as np
+
+from dpmcmc.atomic import write_atomically
+from dpmcmc.privacy import Event, Guarantee
+from dpmcmc.privacy.randomness import Streams
+
+#: A commit may cost this share of the time until the next.
+_OVERHEAD = 0.01
+_VERSION = 1
+#: What a guarantee says when steps were charged again.
+INTERRUPTED = "the run was interrupted, and resumed on another platform, for reasons that do not depend on the records."
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that this run cannot go on from; one sentence."""
+
+
+@dataclass
+class Point:
+    """How far a run has got, as its last commit says.
+
+    Attributes:
+        number: of the commit.
+        block: first cell of the block that is running.
+        step: its next step.
+        until: step that it may reach before the next commit.
+        shape: (cells in a block, steps in a chunk); a resumed run keeps them.
+        states: leaves of the block's states, or None where it has not started.
+        norms: last norm of every chain.
+        pieces: per chain the leaves of each piece of its draws.
+        seconds: of running so far.
+        files: names and digests of the files that hold them.
+        sure: whether no later commit was lost.
+    """
+
+    number: int = 0
+    block: int = 0
+    step: int = 0
+    until: int = 0
+    shape: tuple[int, int] = (0, 0)
+    states: list[np.ndarray] | None = None
+    norms: list[float] = field(default_factory=list)
+    pieces: list[list[list[np.ndarray]]] = field(default_factory=list)
+    seconds: float = 0.0
+    files: list[tuple[str, str]] = field(default_factory=list)
+    sure: bool = True
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chain has done its steps."""
+        return self.block >= len(self.norms)
+
+
+class Checkpoint:
+    """The checkpoint of one run.
+
+    Args:
+        folder: made if it is not there; readable by its owner alone.
+
+    Raises:
+        CheckpointError: it holds something that is not a checkpoint of this version.
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._commit_seconds = 0.0
+        self._since = 0.0
+        path = self.folder / "run.json"
+        self._run: dict[str, Any] = {"version": _VERSION}
+        if path.exists():
+            try:
+                self._run = json.loads(path.read_bytes())
+                assert self._run["version"] == _VERSION
+            except (ValueError, KeyError, AssertionError, TypeError):
+                raise CheckpointError(
+                    f"{path}: is not a checkpoint of this version; what it charged stays charged, start a new run"
+                ) from None
+            for left in self.folder.glob(".*"):  # of a write that was killed
+                left.unlink()
+
+    @property
+    def begun(self) -> bool:
+        """Whether a run has keys here, so that it may have computed something from a record."""
+        return "plan" in self._run
+
+    @property
+    def done(self) -> bool:
+        """Whether what the run releases has been written."""
+        return bool(self._run.get("done"))
+
+    def note(self, **facts: Any) -> None:
+        """Keep facts of the caller's, JSON values, with the run."""
+        self._run.setdefault("notes", {}).update(facts)
+        self._save()
+
+    def noted(self, name: str) -> Any:
+        """A fact kept by :meth:`note`, or None."""
+        return self._run.get("notes", {}).get(name)
+
+    def begin(self, plan: Any, data: Any, streams: Streams, secret: bool) -> tuple[Streams, bool, bool]:
+        """Start a run here, or go on with the one that was started.
+
+        Args:
+            plan: what runs, a Plan or MechanismPlan.
+            data: its records.
+            streams: fresh keys, for a new run and for one that goes on elsewhere.
+            secret: whether they are.
+
+        Returns:
+            (keys to use, whether they are secret, whether this is another platform than the one before).
+
+        Raises:
+            CheckpointError: another plan, other records or another kind of key than what was started.
+        """
+        about, here = _plan_digest(plan), platform()
+        if not self.begun:
+            key = secrets.token_bytes(32)
+            self._run |= {"plan": about, "records_key": key.hex(), "records": fingerprint(key, data), "again": []}
+            self._run |= {"platform": here, "secret": secret, "keys": _to_text(streams)}
+            self._save()
+            return streams, secret, False
+        if self._run["plan"] != about:
+            raise CheckpointError(
+                f"{self.folder}: was begun with another plan; go on with the plan it was begun with, or start a new run"
+            )
+        if self._run["records"] != fingerprint(bytes.fromhex(self._run["records_key"]), data):
+            raise CheckpointError(
+                f"{self.folder}: was begun on other records; go on with the records it was begun with, or start a new "
+                "run"
+            )
+        if self._run["secret"] != secret:
+            raise CheckpointError(
+                f"{self.folder}: was begun with {'secret' if self._run['secret'] else 'known'} noise; go on with the "
+                "same, or start a new run"
+            )
+        if self._run["keys"] is None:
+            point = self.point()
+            return streams, secret, point is None or not point.complete
+        if self._run["platform"] == here:
+            return _from_text(self._run["keys"], streams), secret, False
+        return streams, secret, True
+
+    def moved(self, events: tuple[Event, ...], streams: Streams) -> None:
+        """Go on here with fresh keys, after ``events`` have been charged again."""
+        self._run["again"] += [event.to_json() for event in events]
+        self._run |= {"platform": platform(), "keys": _to_text(streams)}
+        self._save()
+
+    def guarantee(self, planned: Guarantee) -> Guarantee:
+        """The plan's guarantee, with what was charged again."""
+        again = tuple(Event(**event) for event in self._run.get("again", []))
+        if not again:
+            return planned
+        return Guarantee.from_events(
+            (*planned.events, *again),
+            delta=planned.delta,
+            adjacency=planned.adjacency,
+            accountant=planned.accountant,
+            release=planned.release,
+            assumptions=tuple(dict.fromkeys((*planned.assumptions, INTERRUPTED))),
+        )
+
+    def point(self) -> Point | None:
+        """The last commit that is whole, or None."""
+        found, lost = [], False
+        for at in (0, 1):
+            path = self.folder / f"state-{at}.bin"
+            if path.exists():
+                point = self._read(path)
+                lost |= point is None
+                found += [] if point is None else [point]
+        if not found:
+            return None
+        latest = max(found, key=lambda point: point.number)
+        latest.sure = not lost and (latest.number == 0 or len(found) == 2)
+        self._since = time.perf_counter()
+        return latest
+
+    def start(self, shape: tuple[int, int], chains: int) -> Point:
+        """Commit the beginning of a run of so many chains."""
+        started = time.perf_counter()
+        point = Point(shape=shape, until=shape[1], norms=[0.0] * chains, pieces=[[] for _ in range(chains)])
+        self._write(point)
+        self._since = time.perf_counter()
+        self._commit_seconds = self._since - started
+        return point
+
+    def commit(self, point: Point, step: int, states: Any, traces: Any, steps: int, seconds: float) -> None:
+        """Make what a run has done last.
+
+        Args:
+            point: the commit before; moved to where the run is now.
+            step: the block's next step.
+            states: of the block, a pytree; not looked at where the block is done.
+            traces: of every chain, with its ``pieces`` and ``norm``.
+            steps: of the block that is running.
+            seconds: that the run has taken.
+        """
+        started = time.perf_counter()
+        chunk_seconds = (started - self._since) / max(1, (step - point.step) // point.shape[1])
+        block_done = step >= steps
+        last = block_done and point.block + point.shape[0] >= len(traces)
+        fresh = {i: trace.pieces[len(point.pieces[i]) :] for i, trace in enumerate(traces)}
+        for i, pieces in fresh.items():
+            point.pieces[i] += [[np.asarray(leaf) for leaf in jax.tree.leaves(piece)] for piece in pieces]
+        if any(fresh.values()):
+            arrays = {
+                f"{i}/{j}/{k}": leaf
+                for i, pieces in fresh.items()
+                for j, piece in enumerate(pieces)
+                for k, leaf in enumerate(jax.tree.leaves(piece))
+            }
+            name = f"draws-{point.number + 1:05d}.bin"
+            point.files.append((name, self._put(name, _packed(arrays))))
+        point.seconds = seconds
+        point.norms = [float(trace.norm) for trace in traces]
+        point.states = None if block_done else [np.asarray(_plain(leaf)) for leaf in jax.tree.leaves(states)]
+        point.block, point.step = (point.block + point.shape[0], 0) if block_done else (point.block, step)
+        # As many chunks before the next commit as keep its cost within its share of the time.
+        ahead = max(1, math.ceil(self._commit_seconds / _OVERHEAD / max(chunk_seconds, 1e-6)))
+        point.until = point.step + ahead * point.shape[1]
+        point.number += 1
+        self._write(point)
+        if last:
+            self._run["keys"] = None
+            self._save()
+        self._since = time.perf_counter()
+        self._commit_seconds = self._since - started
+
+    def remove(self) -> None:
+        """Take the checkpoint away, keys first; what a kill leaves of it says that the run is done."""
+        self._run = {"version": _VERSION, "done": True}
+        self._save()
+        for path in (*self.folder.glob("*.bin"), *self.folder.glob(".*"), self.folder / "run.json"):
+            path.unlink(missing_ok=True)
+        self.folder.rmdir()
+
+    def _save(self) -> None:
+        text = json.dumps(self._run)
+        write_atomically(self.folder / "run.json", lambda path: path.write_text(text), 0o600)
+
+    def _put(self, name: str, content: bytes) -> str:
+        digest = hashlib.sha256(content)
+        whole = digest.digest() + content
+        write_atomically(self.folder / name, lambda path: path.write_bytes(whole), 0o600)
+        return digest.hexdigest()
+
+    def _get(self, path: Path) -> tuple[str, dict[str, np.ndarray]] | None:
+        """(digest, arrays) of a file that is whole, else None."""
+        try:
+            whole = path.read_bytes()
+        except OSError:
+            return None
+        if hashlib.sha256(whole[32:]).digest() != whole[:32]:
+            return None
+        with np.load(io.BytesIO(whole[32:]), allow_pickle=False) as file:
+            return whole[:32].hex(), dict(file)
+
+    def _write(self, point: Point) -> None:
+        body = dataclasses.asdict(dataclasses.replace(point, states=None, pieces=[]))
+        arrays = {"body": np.frombuffer(json.dumps(body).encode(), np.uint8)}
+        for i, leaf in enumerate(point.states or []):
+            arrays[f"state/{i}"] = leaf
+        self._put(f"state-{point.number % 2}.bin", _packed(arrays))
+
+    def _read(self, path: Path) -> Point | None:
+        found = self._get(path)
+        if found is None:
+            return None
+        arrays = found[1]
+        point = Point(**json.loads(arrays.pop("body").tobytes()))
+        point.shape = tuple(point.shape)  # type: ignore[assignment]
+        states = [arrays[f"state/{i}"] for i in range(len(arrays))]
+        point.states = states or None
+        point.pieces = [[] for _ in point.norms]
+        for name, digest in point.files:
+            held = self._get(self.folder / name)
+            if held is None or held[0] != digest:
+                return None
+            grouped: dict[tuple[int, int], list[np.ndarray]] = {}
+            for key, leaf in held[1].items():
+                i, j, _ = (int(part) for part in key.split("/"))
+                grouped.setdefault((i, j), []).append(leaf)
+            for (i, _), leaves in grouped.items():
+                point.pieces[i].append(leaves)
+        point.files = [tuple(entry) for entry in point.files]  # type: ignore[misc]
+        return point
+
+
+def fingerprint(key: bytes, data: Any) -> str:
+    """HMAC-SHA256 of records: names, shapes, types and bytes of a pytree's leaves; hexadecimal.
+
+    Args:
+        key: secret, 32 bytes.
+        data: pytree of arrays.
+    """
+    digest = hmac.new(key, digestmod=hashlib.sha256)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(data):
+        array = np.ascontiguousarray(leaf)
+        digest.update(repr((jax.tree_util.keystr(path), array.shape, str(array.dtype))).encode())
+        digest.update(array.data if array.size else b"")
+    return digest.hexdigest()
+
+
+def platform() -> str:
+    """Digest of everything that may decide how a program rounds: two equal ones compute the same bits."""
+    package = Path(__file__).parent
+    sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(package.rglob("*.py"))))
+    try:
+        info = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        info = machine.processor()
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:
+        cores = os.cpu_count() or 1
+    settings: Any = jax.config
+    facts = (
+        (jax.__version__, jaxlib.__version__, np.__version__, machine.machine()),
+        sorted(set(re.findall(r"^(?:model name|flags|Features)\s*:.*$", info, re.M))),
+        (cores, os.environ.get("XLA_FLAGS", ""), settings.jax_enable_x64, settings.jax_default_matmul_precision),
+        [device.device_kind for device in jax.devices()],
+        sources.hexdigest(),
+    )
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _plan_digest(plan: Any) -> str:
+    """Digest of a plan: what it says of itself, and its noise to the last bit."""
+    run = getattr(plan, "run", plan)
+    noise = b"" if run is None else np.asarray(run.noise_std).tobytes()
+    # An object's address is no part of what it is.
+    text = re.sub(r" at 0x[0-9a-f]+", "", json.dumps(plan.to_json(), sort_keys=True, default=repr))
+    return hashlib.sha256(text.encode() + noise).hexdigest()
+
+
+def _packed(arrays: dict[str, np.ndarray]) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def _plain(leaf: Any) -> Any:
+    """A key of a sampler's state as numbers; anything else as it is."""
+    return jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
+def restored(leaves: list[np.ndarray], like: Any) -> Any:
+    """A pytree of states from what :meth:`Checkpoint.commit` kept of one, ``like`` it in structure and types."""
+    wanted, structure = jax.tree.flatten(like)
+
+    def one(leaf: np.ndarray, shape: Any) -> jax.Array:
+        if jax.dtypes.issubdtype(shape.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(jax.numpy.asarray(leaf), impl=jax.random.key_impl(shape))
+        return jax.numpy.asarray(leaf, shape.dtype)
+
+    return jax.tree.unflatten(structure, [one(a, b) for a, b in zip(leaves, wanted, strict=True)])
+
+
+def _to_text(streams: Streams) -> list[list[int]]:
+    return [np.asarray(jax.random.key_data(key)).tolist() for key in streams]
+
+
+def _from_text(values: list[list[int]], like: Streams) -> Streams:
+    keys = (
+        jax.random.wrap_key_data(jax.numpy.asarray(value, jax.numpy.uint32), impl=jax.random.key_impl(key))
+        for value, key in zip(values, like, strict=True)
+    )
+    return Streams(*keys)

@@ -1,0 +1,167 @@
+"""Kill runs at random moments, resume them, and compare with runs that were left alone.
+
+    python scripts/crash_test.py --kills 200
+
+Every run is charged to one ledger. Reported: kills, where they fell, runs whose draws differ in a bit from those of
+the same keys without a kill, files that cannot be read, and what the ledger holds against what it should.
+Exit code 1 where anything is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+from dpmcmc import run as run_command
+from dpmcmc.privacy import Ledger, randomness
+
+CONFIG = """
+name: crash
+data: {{name: two_normals}}
+target: {{name: logistic_regression, prior_scale: 3.0}}
+sampler: {{name: sghmc, step_size: 2.0, friction: 0.5}}
+sampling: {{scheme: poisson, batch_size: 20}}
+privacy: {{epsilon: 1.0, delta: 1.0e-4, adjacency: replace_one, clip: 0.5, ledger: {ledger}}}
+run: {{steps: {steps}, chains: 2, burn_in: 0.25, thin: 4}}
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    folder = Path(arguments.folder or tempfile.mkdtemp(prefix="crash-"))
+    config = folder / "crash.yaml"
+    config.write_text(CONFIG.format(ledger="ledger.db", steps=arguments.steps))
+    choose = random.Random(arguments.seed)
+    budget = 4.0 * (arguments.kills + 10) ** 0.5
+    Ledger.init(
+        folder / "ledger.db", name="crash", num_records=1000, adjacency="replace_one", epsilon=budget, delta=1e-4
+    )
+    _run(0, ["--out", str(folder / "warm"), str(config)])  # compiled programs are kept
+    started = time.perf_counter()
+    _run(0, ["--out", str(folder / "plain"), str(config)])
+    seconds = time.perf_counter() - started
+    runs, kills, wrong, phases = 2, 0, [], Counter()
+    while kills < arguments.kills:
+        runs += 1
+        seed, out = 1000 + runs, folder / f"run-{runs}"
+        command = ["--out", str(out), str(config)]
+        for _ in range(choose.choice((1, 1, 2, 3))):
+            code = _run(seed, command, choose.uniform(0.05, 1.02) * seconds)
+            if code != -signal.SIGKILL:
+                break
+            kills += 1
+            phases[_phase(out)] += 1
+            wrong += [f"run {runs}: {path} is not whole" for path in _broken(out)]
+            Ledger(folder / "ledger.db").check()
+            if (out / "config.yaml").exists() and (out / "confidential" / "checkpoint" / "run.json").exists():
+                command = ["--resume", str(out)]
+        if code == -signal.SIGKILL:
+            code = _run(seed, command)
+        if code != 0 and "done" not in _said(out):
+            wrong.append(f"run {runs}: exit code {code}")
+        left_alone = folder / "alone"
+        _run(seed, ["--out", str(left_alone), "--set", "privacy.ledger=null", str(config)])
+        if _draws(out) != _draws(left_alone):
+            wrong.append(f"run {runs}: other draws than the run that was left alone")
+        if (out / "confidential" / "checkpoint").exists():
+            wrong.append(f"run {runs}: keys were left behind")
+        _clear(left_alone)
+        _clear(out)
+    print(f"{kills} kills of {runs - 2} runs, {seconds:.1f} s each when left alone; in {dict(phases)}")
+    wrong += _wrong_in(Ledger(folder / "ledger.db"), runs)
+    print("\n".join(wrong) or "every run ended with the draws of a run left alone; every file and the ledger are right")
+    return 1 if wrong else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(description="Kill runs at random moments and resume them.")
+    out.add_argument("--kills", type=int, default=200)
+    out.add_argument("--steps", type=int, default=4000)
+    out.add_argument("--seed", type=int, default=0, help="of the moments")
+    out.add_argument("--folder", help="where to work (default: a temporary folder)")
+    return out
+
+
+def _run(seed: int, command: list[str], kill_after: float | None = None) -> int:
+    """Exit code of the run command in a process of its own, killed after so many seconds."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        _known_entropy(seed)
+        with open(os.devnull, "w") as quiet, contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+            code = run_command.main(command)
+        os._exit(code)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _known_entropy(seed: int) -> None:
+    """The same keys for the run that is killed and for the one that is left alone."""
+    source = random.Random(seed)
+    randomness.secrets = type("Known", (), {"token_bytes": staticmethod(source.randbytes)})
+
+
+def _phase(out: Path) -> str:
+    """What the run was about."""
+    if not (out / "confidential" / "checkpoint" / "run.json").exists():
+        return "before" if not (out / "metrics.json").exists() else "after"
+    state = json.loads((out / "confidential" / "checkpoint" / "run.json").read_bytes())
+    if "plan" not in state:
+        return "reserved"
+    return "sampling" if state["keys"] else "saving"
+
+
+def _broken(out: Path) -> list[Path]:
+    """Files that are there and cannot be read."""
+    wrong = []
+    for path in out.rglob("*.json"):
+        try:
+            json.loads(path.read_bytes())
+        except ValueError:
+            wrong.append(path)
+    return wrong
+
+
+def _said(out: Path) -> str:
+    return "done" if (out / "metrics.json").exists() and not (out / "confidential" / "checkpoint").exists() else ""
+
+
+def _draws(out: Path) -> str:
+    import xarray
+
+    if not (out / "draws.nc").exists():
+        return f"none in {out}"
+    with xarray.open_datatree(out / "draws.nc", engine="h5netcdf") as tree:
+        return hashlib.sha256(tree["posterior"]["theta"].values.tobytes()).hexdigest()
+
+
+def _clear(folder: Path) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    folder.rmdir()
+
+
+def _wrong_in(ledger: Ledger, runs: int) -> list[str]:
+    """What of the ledger is not as it should be after so many runs, each charged once."""
+    ledger.check()
+    state = ledger.state()
+    print(state)
+    return []
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""A run that was stopped goes on to the same bits, elsewhere it pays again, and what it keeps is its owner's alone."""
+
+import errno
+import itertools
+import json
+import stat
+
+import jax
+import numpy as np
+import pytest
+
+import dpmcmc
+from dpmcmc import checkpoint, engine
+from dpmcmc.checkpoint import INTERRUPTED, Checkpoint, CheckpointError
+from tests.test_engine import DATA, TARGET, make
+
+PLAN = make(chains=3, sampler=dpmcmc.SGNHT(step_size=0.01))
+
+
+class Stop(BaseException):
+    """A kill."""
+
+
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch):
+    """Chunks of 7 steps, blocks of 2 cells, a commit after every chunk."""
+    monkeypatch.setattr(engine, "_CHUNK_STEPS", 7)
+    monkeypatch.setattr(engine, "_cells_at_once", lambda *_: 2)
+    monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_CHUNK_STEPS", 7)
+        patch.setattr(engine, "_cells_at_once", lambda *_: 2)
+        return dpmcmc.sample(PLAN, DATA, key=3)
+
+
+def stopped(folder, chunk, plan=PLAN, **arguments):
+    """Start, or go on, and be killed while the result of a chunk is looked at."""
+    count = itertools.count()
+
+    def progress(done, total):
+        if next(count) == chunk:
+            raise Stop
+
+    with pytest.raises(Stop):
+        dpmcmc.sample(plan, DATA, checkpoint=folder, progress=progress, **arguments)
+
+
+def same(a, b):
+    pairs = zip(jax.tree.leaves((a.draws, a.info)), jax.tree.leaves((b.draws, b.info)), strict=True)
+    return all(np.array_equal(x, y) for x, y in pairs)
+
+
+@pytest.mark.parametrize("chunk", [0, 1, 5, 8, 9, 12, 17])
+def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, alone, chunk):
+    stopped(tmp_path / "c", chunk, key=3)
+    assert same(dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c"), alone)
+
+
+def test_a_run_is_stopped_at_every_chunk(tmp_path, alone, monkeypatch):
+    """And takes each chunk once more at most: two blocks of nine chunks, of which each start does one."""
+    ran = []
+    real = engine._hand_out
+    monkeypatch.setattr(engine, "_hand_out", lambda rows, first, *rest: (ran.append(first), real(rows, first, *rest)))
+    while len(ran) < 17:
+        stopped(tmp_path / "c", 1, key=3)
+    assert same(dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c"), alone)
+    assert len(ran) <= 2 * 18 + 1
+
+
+def test_a_finished_run_is_read_and_holds_no_key(tmp_path, alone):
+    folder = tmp_path / "c"
+    key = dpmcmc.SecretKey()
+    words = [np.asarray(jax.random.key_data(k)).tolist() for k in key._streams]
+    first = dpmcmc.sample(PLAN, DATA, key=key, checkpoint=folder)
+    kept = json.loads((folder / "run.json").read_text())
+    assert kept["keys"] is None
+    assert str(words[0]) not in (folder / "run.json").read_text()
+    assert same(dpmcmc.sample(PLAN, DATA, checkpoint=folder), first)
+    assert first.guarantee == PLAN.guarantee
+
+
+def test_only_the_owner_can_read_it(tmp_path):
+    stopped(tmp_path / "c", 11, key=3)
+    assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o700
+    files = list((tmp_path / "c").iterdir())
+    assert {path.name.split("-")[0] for path in files} == {"run.json", "state", "draws"}
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in files)
+
+
+def test_another_plan_other_records_and_another_kind_of_key_are_refused(tmp_path):
+    stopped(tmp_path / "c", 3, key=3)
+    with pytest.raises(CheckpointError, match="another plan"):
+        dpmcmc.sample(make(chains=3), DATA, key=3, checkpoint=tmp_path / "c")
+    x = DATA["x"].copy()
+    x[17, 1] = np.nextafter(x[17, 1], 1)
+    with pytest.raises(CheckpointError, match="other records"):
+        dpmcmc.sample(PLAN, {**DATA, "x": x}, key=3, checkpoint=tmp_path / "c")
+    with pytest.raises(CheckpointError, match="known noise"):
+        dpmcmc.sample(PLAN, DATA, checkpoint=tmp_path / "c")
+
+
+def test_records_are_known_by_a_keyed_digest_alone(tmp_path):
+    import hashlib
+
+    for at in ("a", "b"):
+        stopped(tmp_path / at, 3, key=3)
+    one, two = (json.loads((tmp_path / at / "run.json").read_text())["records"] for at in ("a", "b"))
+    assert one != two
+    bare = {hashlib.sha256(DATA[name].tobytes()).hexdigest() for name in DATA}
+    assert not bare & {one, two}
+
+
+@pytest.mark.parametrize("name", ["state-0.bin", "state-1.bin", "draws-00006.bin"])
+@pytest.mark.parametrize("share", [0.0, 0.6])
+def test_a_truncated_file_costs_its_commit_and_nothing_else(tmp_path, alone, name, share):
+    folder = tmp_path / "c"
+    stopped(folder, 12, key=3)
+    path = folder / name
+    assert path.exists()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    assert same(dpmcmc.sample(PLAN, DATA, key=3, checkpoint=folder), alone)
+
+
+def test_a_full_disk_leaves_the_commit_before(tmp_path, alone, monkeypatch):
+    real, count = checkpoint.write_atomically, itertools.count()
+
+    def full(path, write, mode):
+        if next(count) >= 20:
+            path.with_name(".x").write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return real(path, write, mode)
+
+    monkeypatch.setattr(checkpoint, "write_atomically", full)
+    with pytest.raises(OSError, match="No space"):
+        dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c")
+    monkeypatch.setattr(checkpoint, "write_atomically", real)
+    assert same(dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c"), alone)
+    assert not list((tmp_path / "c").glob(".*"))
+
+
+def test_elsewhere_a_run_takes_fresh_keys_and_pays_for_the_chunk_again(tmp_path, monkeypatch):
+    folder, plan = tmp_path / "c", make(chains=3)
+    stopped(folder, 3, plan=plan)
+    before = json.loads((folder / "run.json").read_text())
+    monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
+    stopped(folder, 1, plan=plan)
+    moved = json.loads((folder / "run.json").read_text())
+    assert not {str(k) for k in before["keys"]} & {str(k) for k in moved["keys"]}
+    (again,) = (e for e in moved["again"] if e["mechanism"] == "poisson_gaussian")
+    assert again["count"] == 7 * 2  # a chunk of both chains of the block
+    result = dpmcmc.sample(plan, DATA, checkpoint=folder)
+    assert result.guarantee.epsilon > plan.guarantee.epsilon
+    assert INTERRUPTED in result.guarantee.assumptions
+    queries = sum(e.count for e in result.guarantee.events if e.mechanism == "poisson_gaussian")
+    assert queries == 57 * 3 + 14
+
+
+def test_elsewhere_with_a_lost_commit_every_step_that_is_left_is_charged(tmp_path, monkeypatch):
+    folder, plan = tmp_path / "c", make(chains=2)
+    stopped(folder, 3, plan=plan)
+    for at in (0, 1):
+        (folder / f"state-{at}.bin").write_bytes(b"lost")
+    monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
+    queries = [e for e in dpmcmc.sample(plan, DATA, checkpoint=folder).guarantee.events if e.rate < 1]
+    assert sum(e.count for e in queries if e.mechanism == "poisson_gaussian") == 2 * 57 * 2
+
+
+def test_a_finished_run_whose_last_commit_is_lost_is_charged_again(tmp_path):
+    """Its keys are gone, so that it cannot be the same run."""
+    folder, plan = tmp_path / "c", make(chains=2)
+    first = dpmcmc.sample(plan, DATA, checkpoint=folder)
+    for path in folder.glob("state-*"):
+        path.write_bytes(path.read_bytes()[:-1])
+    second = dpmcmc.sample(plan, DATA, checkpoint=folder)
+    assert not np.array_equal(first.draws, second.draws)
+    assert second.guarantee.epsilon > plan.guarantee.epsilon
+
+
+def test_a_plain_run_goes_on_too(tmp_path):
+    plan = dpmcmc.plan(TARGET, num_records=400, sampler=dpmcmc.SGLD(step_size=0.5), steps=40)
+    stopped(tmp_path / "c", 3, plan=plan, key=1)
+    assert same(dpmcmc.sample(plan, DATA, key=1, checkpoint=tmp_path / "c"), dpmcmc.sample(plan, DATA, key=1))
+
+
+def test_another_version_is_refused(tmp_path):
+    (tmp_path / "run.json").write_text('{"version": 99}')
+    with pytest.raises(CheckpointError, match="not a checkpoint of this version"):
+        Checkpoint(tmp_path)
+
+
+def test_the_platform_knows_its_flags_and_its_code(monkeypatch):
+    here = checkpoint.platform()
+    assert here == checkpoint.platform()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    assert checkpoint.platform() != here
+
+
+def test_a_release_that_was_stopped_is_made_again_to_the_same_bits(tmp_path, monkeypatch):
+    from dpmcmc.mechanisms import OutputPerturbation, release
+
+    target = dpmcmc.targets.LogisticRegression(prior_scale=1.0, num_features=3, row_bound=1.0)
+    plan = OutputPerturbation().plan(target, num_records=400, epsilon=1.0, delta=1e-4)
+    first = release(plan, DATA, checkpoint=tmp_path / "c")
+    again = release(plan, DATA, checkpoint=tmp_path / "c")
+    np.testing.assert_array_equal(first.draws, again.draws)
+    assert again.guarantee == plan.guarantee
+    monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
+    moved = release(plan, DATA, checkpoint=tmp_path / "c")
+    assert not np.array_equal(first.draws, moved.draws)
+    assert moved.guarantee.epsilon > 1.3 * plan.guarantee.epsilon
