@@ -125,6 +125,9 @@ class PrivacyConfig(Section):
     insecure_noise_seed: int | None = Field(
         None, description="Makes a run bit-reproducible, and takes its guarantee away."
     )
+    ledger: str | None = Field(
+        None, description="Budget ledger of the data set, relative to the config file; the run is charged to it."
+    )
 
 
 #: What of a promise concerns samplers alone.
@@ -399,7 +402,7 @@ def _sampling(config: Config, n: int) -> Sampling:
 def _privacy(config: Config, spec: DataSpec) -> Privacy | None:
     if config.privacy is None:
         return None
-    return Privacy(**config.privacy.model_dump(exclude={"insecure_noise_seed"}))
+    return Privacy(**config.privacy.model_dump(exclude={"insecure_noise_seed", "ledger"}))
 
 
 def _target(config: Config, spec: DataSpec) -> Any:
@@ -474,4 +477,6 @@ def dump(config: Config, folder: Path) -> str:
         values = {key: value for key, value in values.items() if key not in ("sampler", "sampling", "run")}
     if config.data.path is not None:
         values["data"]["path"] = os.path.relpath(config.data.path, folder)
+    if config.privacy is not None and config.privacy.ledger is not None:
+        values["privacy"]["ledger"] = os.path.relpath(config.privacy.ledger, folder)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
