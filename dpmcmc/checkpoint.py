@@ -33,6 +33,7 @@ import os
 import platform as machine
 import re
 import secrets
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,10 @@ _OVERHEAD = 0.01
 _VERSION = 1
 #: What a guarantee says when steps were charged again.
 INTERRUPTED = "the run was interrupted, and resumed on another platform, for reasons that do not depend on the records."
+
+
+#: Added to the name of a folder that is being removed.
+REMOVED = "-removed"
 
 
 class CheckpointError(ValueError):
@@ -126,11 +131,6 @@ class Checkpoint:
     def begun(self) -> bool:
         """Whether a run has keys here, so that it may have computed something from a record."""
         return "plan" in self._run
-
-    @property
-    def done(self) -> bool:
-        """Whether what the run releases has been written."""
-        return bool(self._run.get("done"))
 
     def note(self, **facts: Any) -> None:
         """Keep facts of the caller's, JSON values, with the run."""
@@ -272,12 +272,11 @@ class Checkpoint:
         self._commit_seconds = self._since - started
 
     def remove(self) -> None:
-        """Take the checkpoint away, keys first; what a kill leaves of it says that the run is done."""
-        self._run = {"version": _VERSION, "done": True}
-        self._save()
-        for path in (*self.folder.glob("*.bin"), *self.folder.glob(".*"), self.folder / "run.json"):
-            path.unlink(missing_ok=True)
-        self.folder.rmdir()
+        """Take the checkpoint away: at once by its name, so that no kill leaves a part that a run would begin in."""
+        gone = self.folder.with_name(self.folder.name + REMOVED)
+        self.folder.rename(gone)
+        (gone / "run.json").unlink(missing_ok=True)  # the keys first
+        shutil.rmtree(gone)
 
     def _save(self) -> None:
         text = json.dumps(self._run)

@@ -9,12 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dpmcmc.checkpoint import Checkpoint, fingerprint
-from dpmcmc.privacy import Event, Guarantee
-
-try:
-    from dpmcmc.privacy import Ledger  # TEMPORARY until it lands
-except ImportError:
-    Ledger = None
+from dpmcmc.privacy import Event, Guarantee, Ledger
+from dpmcmc.privacy.ledger import Receipt
 
 
 class Reservation:
@@ -48,7 +44,7 @@ class Reservation:
             if checkpoint is not None:
                 checkpoint.note(reservation=name)
         else:
-            found = self.ledger.find(f"{label} {name}")
+            found = self._found(f"{label} {name}")
         #: Whether the run may have computed something from a record, now or before it was stopped.
         self.begun = checkpoint is not None and checkpoint.begun
         self.receipt = self.ledger.reserve(guarantee, f"{label} {name}") if found is None else found
@@ -65,9 +61,16 @@ class Reservation:
         """Charge what the run does beyond its guarantee, before it does."""
         self.ledger.extend(self.receipt, events, why)
 
+    def _found(self, label: str) -> Receipt | None:
+        """The reservation of this label, which is one run's."""
+        for entry in self.ledger.history():
+            if entry.kind == "reserve" and entry.body["label"] == label:
+                return Receipt(entry.run, entry.sequence, entry.hash, self.ledger.path)
+        return None
+
     def settle(self) -> None:
         """Spent where the run has begun; given back where it ended before it computed anything from a record."""
-        if self.ledger.is_open(self.receipt):
+        if self.receipt.id in {run.id for run in self.ledger.state().open}:
             self.ledger.settle(self.receipt, "released" if self.begun else "void")
 
 

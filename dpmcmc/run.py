@@ -13,6 +13,7 @@ import argparse
 import datetime
 import functools
 import os
+import shutil
 import sys
 import time
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from dpmcmc import config_file
 from dpmcmc import data as data_room
 from dpmcmc.atomic import write_atomically
 from dpmcmc.cache import keep_compiled_programs
-from dpmcmc.checkpoint import Checkpoint, CheckpointError
+from dpmcmc.checkpoint import REMOVED, Checkpoint, CheckpointError
 from dpmcmc.command import CommandError, command
 from dpmcmc.config import Config
 from dpmcmc.data import DataSet
@@ -128,9 +129,10 @@ class Place:
         try:
             self.confidential.mkdir(parents=True, exist_ok=True, mode=0o700)
             (self.folder / "figures").mkdir(parents=True, exist_ok=True)
+            self.checkpoint = Checkpoint(self.confidential / _CHECKPOINT)
+            # Last, so that what holds a config can be resumed.
             text = config_room.dump(config, self.folder)
             write_atomically(self.folder / "config.yaml", lambda path: path.write_text(text, encoding="utf-8"))
-            self.checkpoint = Checkpoint(self.confidential / _CHECKPOINT)
             for folder in (self.folder, self.confidential):  # of a write that was killed
                 for left in (path for name in _WRITTEN for path in folder.glob(f".{name}.*")):
                     left.unlink()
@@ -191,8 +193,7 @@ def _resumed(arguments: argparse.Namespace) -> tuple[Config, Place]:
         raise CommandError(f"--resume: {folder} holds no config.yaml, so no run was begun there; start a new one.")
     place = Place(folder, confidential, resumed=True)
     done = (folder / "metrics.json").exists()
-    if (confidential / _CHECKPOINT).is_dir() and Checkpoint(confidential / _CHECKPOINT).done:
-        Checkpoint(confidential / _CHECKPOINT).remove()
+    shutil.rmtree(confidential / (_CHECKPOINT + REMOVED), ignore_errors=True)
     if not (confidential / _CHECKPOINT).is_dir():
         raise CommandError(
             f"--resume: the run in {folder} is done; there is nothing to go on with."
@@ -283,10 +284,11 @@ class Run:
         """Say what will be done."""
         x = self.data.train["x"]
         test = "no" if self.data.test is None else f"{len(self.data.test['y']):,}"
+        what = "records" if self.data.spec.records_per_owner is None else "owners"
         console.print(self.config.name, style="bold")
         console.print(
-            f"data         {self.data.spec.name}: {len(x):,} training and {test} test records, {x.shape[1]} features, "
-            f"from {self.data.origin}"
+            f"data         {self.data.spec.name}: {len(x):,} training {what} and {test} test records, {x.shape[-1]} "
+            f"features, from {self.data.origin}"
         )
         if self.note:
             console.print(f"             {self.note}", style="bold red")

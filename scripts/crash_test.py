@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -27,13 +28,15 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 from dpmcmc import run as run_command
 from dpmcmc.privacy import Ledger, randomness
 
+_SAID = Path(tempfile.mkdtemp(prefix="crash-said-")) / "said.txt"
+
 CONFIG = """
 name: crash
 data: {{name: two_normals}}
 target: {{name: logistic_regression, prior_scale: 3.0}}
 sampler: {{name: sghmc, step_size: 2.0, friction: 0.5}}
 sampling: {{scheme: poisson, batch_size: 20}}
-privacy: {{epsilon: 1.0, delta: 1.0e-4, adjacency: replace_one, clip: 0.5, ledger: {ledger}}}
+privacy: {{epsilon: 0.05, delta: 1.0e-6, adjacency: replace_one, clip: 0.5, ledger: {ledger}}}
 run: {{steps: {steps}, chains: 2, burn_in: 0.25, thin: 4}}
 """
 
@@ -44,10 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     config = folder / "crash.yaml"
     config.write_text(CONFIG.format(ledger="ledger.db", steps=arguments.steps))
     choose = random.Random(arguments.seed)
-    budget = 4.0 * (arguments.kills + 10) ** 0.5
-    Ledger.init(
-        folder / "ledger.db", name="crash", num_records=1000, adjacency="replace_one", epsilon=budget, delta=1e-4
-    )
+    Ledger.init(folder / "ledger.db", name="crash", num_records=1000, adjacency="replace_one", epsilon=3, delta=1e-4)
     _run(0, ["--out", str(folder / "warm"), str(config)])  # compiled programs are kept
     started = time.perf_counter()
     _run(0, ["--out", str(folder / "plain"), str(config)])
@@ -65,12 +65,14 @@ def main(argv: list[str] | None = None) -> int:
             phases[_phase(out)] += 1
             wrong += [f"run {runs}: {path} is not whole" for path in _broken(out)]
             Ledger(folder / "ledger.db").check()
-            if (out / "config.yaml").exists() and (out / "confidential" / "checkpoint" / "run.json").exists():
+            if (out / "config.yaml").exists():
                 command = ["--resume", str(out)]
+            else:
+                _clear(out)
         if code == -signal.SIGKILL:
             code = _run(seed, command)
         if code != 0 and "done" not in _said(out):
-            wrong.append(f"run {runs}: exit code {code}")
+            wrong.append(f"run {runs}: exit code {code}: {_SAID.read_text().splitlines()[-1:]}")
         left_alone = folder / "alone"
         _run(seed, ["--out", str(left_alone), "--set", "privacy.ledger=null", str(config)])
         if _draws(out) != _draws(left_alone):
@@ -100,7 +102,8 @@ def _run(seed: int, command: list[str], kill_after: float | None = None) -> int:
     child = os.fork()
     if child == 0:
         _known_entropy(seed)
-        with open(os.devnull, "w") as quiet, contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+        # What a run says to its user is kept, for the ones that go wrong.
+        with open(_SAID, "w") as said, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             code = run_command.main(command)
         os._exit(code)
     if kill_after is not None:
@@ -133,6 +136,8 @@ def _broken(out: Path) -> list[Path]:
             json.loads(path.read_bytes())
         except ValueError:
             wrong.append(path)
+    if wrong:
+        wrong += [f"ledger: {run.label}: {run.outcome}" for run in state.runs]
     return wrong
 
 
@@ -150,17 +155,27 @@ def _draws(out: Path) -> str:
 
 
 def _clear(folder: Path) -> None:
-    for path in sorted(folder.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    folder.rmdir()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _wrong_in(ledger: Ledger, runs: int) -> list[str]:
     """What of the ledger is not as it should be after so many runs, each charged once."""
     ledger.check()
     state = ledger.state()
-    print(state)
-    return []
+    released = [run for run in state.runs if run.outcome == "released"]
+    costs = {run.charges[0] for run in state.runs}
+    wrong = [f"ledger: run {run.id} is {run.outcome}" for run in state.runs if run.outcome == "open"]
+    wrong += [f"ledger: run {run.id} was charged {len(run.charges)} times" for run in released if len(run.charges) != 1]
+    if len(released) != runs:
+        wrong.append(f"ledger: holds {len(released)} reservations that were spent, and {runs} runs released")
+    if len(costs) != 1 or abs(state.spent - runs * next(iter(costs))[0]) > 1e-9 * state.spent:
+        wrong.append(f"ledger: {state.spent:.6g} is spent by {runs} runs of {costs}")
+    if state.spent > state.terms.budget:
+        wrong.append(f"ledger: {state.spent:.6g} is spent of {state.terms.budget:.6g}")
+    print(f"ledger: {len(released)} reservations of {runs} runs, {state.spent:.6g} of {state.terms.budget:.6g} spent")
+    if wrong:
+        wrong += [f"ledger: {run.label}: {run.outcome}" for run in state.runs]
+    return wrong
 
 
 if __name__ == "__main__":
