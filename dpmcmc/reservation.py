@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmcmc.checkpoint import Checkpoint, fingerprint
-from dpmcmc.privacy import Event, Guarantee, Ledger
-from dpmcmc.privacy.ledger import Receipt
+from dpmcmc.privacy import Event, Guarantee, Ledger, LedgerError
 
 
 class Reservation:
@@ -21,14 +20,20 @@ class Reservation:
         guarantee: of the whole run; None where there is none, which is refused.
         label: names the run in the ledger's history.
         checkpoint: of the run; one that was stopped finds its reservation again, whenever that was.
+        num_records: N of the run.
 
     Raises:
-        LedgerError: over budget, another adjacency, not a ledger.
+        LedgerError: over budget, another adjacency or number of records, not a ledger.
         ValueError: a run without a guarantee.
     """
 
     def __init__(
-        self, ledger: Ledger | str | Path, guarantee: Guarantee | None, label: str, checkpoint: Checkpoint | None = None
+        self,
+        ledger: Ledger | str | Path,
+        guarantee: Guarantee | None,
+        label: str,
+        checkpoint: Checkpoint | None = None,
+        num_records: int | None = None,
     ) -> None:
         if guarantee is None:
             raise ValueError(
@@ -36,6 +41,12 @@ class Reservation:
                 "ledger out, or make the run private"
             )
         self.ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
+        planned = self.ledger.terms.num_records
+        if None not in (planned, num_records) and planned != num_records:
+            raise LedgerError(
+                f"{self.ledger.path}: the run is planned for {num_records} records and the ledger is about {planned}; "
+                "plan it for those, or take the ledger of its data."
+            )
         name = None if checkpoint is None else checkpoint.noted("reservation")
         found = None
         if name is None:
@@ -44,7 +55,7 @@ class Reservation:
             if checkpoint is not None:
                 checkpoint.note(reservation=name)
         else:
-            found = self._found(f"{label} {name}")
+            found = self.ledger.find(f"{label} {name}", guarantee)
         #: Whether the run may have computed something from a record, now or before it was stopped.
         self.begun = checkpoint is not None and checkpoint.begun
         self.receipt = self.ledger.reserve(guarantee, f"{label} {name}") if found is None else found
@@ -61,16 +72,9 @@ class Reservation:
         """Charge what the run does beyond its guarantee, before it does."""
         self.ledger.extend(self.receipt, events, why)
 
-    def _found(self, label: str) -> Receipt | None:
-        """The reservation of this label, which is one run's."""
-        for entry in self.ledger.history():
-            if entry.kind == "reserve" and entry.body["label"] == label:
-                return Receipt(entry.run, entry.sequence, entry.hash, self.ledger.path)
-        return None
-
     def settle(self) -> None:
         """Spent where the run has begun; given back where it ended before it computed anything from a record."""
-        if self.receipt.id in {run.id for run in self.ledger.state().open}:
+        if self.ledger.is_open(self.receipt):
             self.ledger.settle(self.receipt, "released" if self.begun else "void")
 
 
@@ -80,6 +84,7 @@ def reserved(
     guarantee: Guarantee | None,
     label: str,
     checkpoint: Checkpoint | None = None,
+    num_records: int | None = None,
 ) -> Iterator[Reservation | None]:
     """Reserve for what runs inside, which says when it has ``begun``, and settle.
 
@@ -89,7 +94,7 @@ def reserved(
     if ledger is None or isinstance(ledger, Reservation):
         yield ledger
         return
-    held = Reservation(ledger, guarantee, label, checkpoint)
+    held = Reservation(ledger, guarantee, label, checkpoint, num_records)
     try:
         yield held
     except Exception:

@@ -1,0 +1,111 @@
+"""What the entries add up to: runs, what they spent, and whether one more is admitted."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
+from dpmcmc.privacy.guarantee import round_up
+from dpmcmc.privacy.ledger import fitting
+from dpmcmc.privacy.ledger.chain import Entry, LedgerError
+from dpmcmc.privacy.ledger.terms import Terms
+
+
+@dataclass
+class Run:
+    """A run's reservation.
+
+    Attributes:
+        id: random.
+        label: of the caller's.
+        charges: (cost, overflow) of the reservation and of each extension.
+        outcome: ``open`` | ``released`` | ``void``.
+        items: of a programme.
+    """
+
+    id: str
+    label: str
+    charges: list[tuple[float, float]] = field(default_factory=list)
+    outcome: str = "open"
+    items: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Book:
+    """The entries, replayed."""
+
+    terms: Terms
+    runs: dict[str, Run]
+    fingerprint: str | None = None
+
+    @property
+    def spent(self) -> float:
+        """Σ cost of all but void runs."""
+        return math.fsum(cost for run in self._counted for cost, _ in run.charges)
+
+    @property
+    def overflow(self) -> float:
+        """Σ β of all but void runs."""
+        return math.fsum(beta for run in self._counted for _, beta in run.charges)
+
+    @property
+    def _counted(self) -> list[Run]:
+        return [run for run in self.runs.values() if run.outcome != "void"]
+
+    def refusal(self, charge: dict) -> str | None:
+        """Why a charge is not admitted, as a clause; None where it is."""
+        terms = self.terms
+        if terms.filter == "programme":
+            left = list(terms.items)
+            for run in self._counted:
+                for item in run.items:
+                    left.remove(item)
+            if charge["item"] in left:
+                return None
+            return f"it is none of the {len(left)} of {len(terms.items)} runs that are left of the programme"
+        if math.fsum([self.spent, charge["cost"]]) > terms.budget:
+            rest = max(0.0, terms.budget - self.spent)
+            worth = fitting.round_down(gaussian_epsilon(terms.additive.gaussian(rest) * (1 - 1e-9), terms.delta))
+            return (
+                f"it costs {round_up(charge['cost'], 3)} in {terms.unit} and {fitting.round_down(rest):g} of "
+                f"{terms.budget:.4g} is left (worth a Gaussian release of epsilon {worth:g} at delta {terms.delta:g})"
+            )
+        if math.fsum([self.overflow, charge["overflow"]]) > terms.overflow:
+            return (
+                f"its batch overflow or approximate draws have probability {round_up(charge['overflow'], 3)} and "
+                f"{fitting.round_down(terms.overflow - self.overflow):g} of {terms.overflow:.3g} is left"
+            )
+        return None
+
+
+def fold(entries: Sequence[Entry], path: Path) -> Book:
+    """Replay the entries.
+
+    Raises:
+        LedgerError: entries that no version of this library writes.
+    """
+    try:
+        body = {k: v for k, v in entries[0].body.items() if k != "key_sha256"}
+        book = Book(Terms(**(body | {"items": tuple(body["items"])})), {})
+        for entry in entries[1:]:
+            body = entry.body
+            if entry.kind == "data":
+                book.fingerprint = body["fingerprint"]
+            elif entry.kind == "settle":
+                book.runs[entry.run].outcome = body["outcome"]
+            elif entry.kind in ("reserve", "extend"):
+                if entry.kind == "reserve":
+                    book.runs[entry.run] = Run(entry.run, body["label"])
+                book.runs[entry.run].charges.append((float(body["cost"]), float(body["overflow"])))
+                book.runs[entry.run].items += [body["item"]] if "item" in body else []
+            else:
+                raise KeyError(entry.kind)
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise LedgerError(
+            f"{path}: the ledger says something unknown ({type(error).__name__}: {error}); update this library."
+        ) from None
+    return book

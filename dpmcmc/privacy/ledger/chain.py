@@ -1,0 +1,133 @@
+"""The chain of entries: each names the one before it by its hash, so none can be dropped or edited unnoticed.
+
+Every entry carries a random nonce, so that a hash that leaves with a run (a receipt) says nothing about the entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+#: What the first entry names as its predecessor.
+START = "0" * 64
+
+
+class LedgerError(ValueError):
+    """A sentence for the person who keeps the ledger."""
+
+
+class BrokenChain(LedgerError):
+    """Entries were edited, removed or rolled back."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the ledger.
+
+    Attributes:
+        sequence: 1, 2, 3, ...
+        kind: ``init`` | ``data`` | ``reserve`` | ``extend`` | ``settle``.
+        run: id of the run it is about; empty for ``init`` and ``data``.
+        time: UTC, ISO 8601.
+        text: JSON of what it says.
+        nonce: random.
+        previous: hash of the entry before.
+        hash: SHA-256 of all of these.
+    """
+
+    sequence: int
+    kind: str
+    run: str
+    time: str
+    text: str
+    nonce: str
+    previous: str
+    hash: str
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What it says."""
+        return json.loads(self.text)
+
+    def digest(self) -> str:
+        """What ``hash`` must be."""
+        fields = [self.sequence, self.kind, self.run, self.time, self.text, self.nonce, self.previous]
+        return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dict."""
+        names = ("sequence", "kind", "run", "time", "nonce", "previous", "hash")
+        return {name: getattr(self, name) for name in names} | {"body": self.body}
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a run keeps of its reservation, and may publish without ``path``.
+
+    Attributes:
+        id: of the run.
+        sequence: of the entry.
+        hash: of the entry, and with it of all before.
+        path: of the ledger.
+    """
+
+    id: str
+    sequence: int
+    hash: str
+    path: Path
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``privacy.json`` holds under ``ledger``; no path, which is nobody else's business."""
+        return {"id": self.id, "sequence": self.sequence, "hash": self.hash}
+
+
+def following(entries: Sequence[Entry], kind: str, run: str, body: dict[str, Any]) -> Entry:
+    """The entry that comes after ``entries``."""
+    blank = Entry(
+        sequence=len(entries) + 1,
+        kind=kind,
+        run=run,
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        text=json.dumps(body, sort_keys=True, allow_nan=False),
+        nonce=secrets.token_hex(16),
+        previous=entries[-1].hash if entries else START,
+        hash="",
+    )
+    return Entry(**(blank.__dict__ | {"hash": blank.digest()}))
+
+
+def verify(entries: Sequence[Entry], head: tuple[int, str], where: Path) -> None:
+    """Raise BrokenChain unless ``entries`` are whole, unedited and end at ``head``."""
+    mend = "do not spend from it; restore a copy that its receipts confirm (ledger show FILE --receipt RECEIPT)."
+    previous = START
+    for place, entry in enumerate(entries, start=1):
+        if entry.sequence != place:
+            raise BrokenChain(f"{where}: entry {place} of the ledger is missing; {mend}")
+        if entry.previous != previous or entry.digest() != entry.hash:
+            raise BrokenChain(f"{where}: entry {place} of the ledger, or one before it, was edited; {mend}")
+        previous = entry.hash
+    if not entries or (entries[-1].sequence, entries[-1].hash) != tuple(head):
+        raise BrokenChain(
+            f"{where}: the ledger's last entry is {len(entries)} where entry {head[0]} was written last; {mend}"
+        )
+
+
+def confirm(entries: Sequence[Entry], receipt: Receipt, where: Path) -> None:
+    """Raise BrokenChain unless the entry that a receipt names is there with its hash."""
+    if receipt.sequence > len(entries):
+        raise BrokenChain(
+            f"{where}: the ledger ends at entry {len(entries)}, before entry {receipt.sequence} of the receipt of run "
+            f"{receipt.id}: an old copy was put back; restore the newest one."
+        )
+    entry = entries[receipt.sequence - 1] if receipt.sequence >= 1 else None
+    if entry is None or entry.hash != receipt.hash or entry.run != receipt.id:
+        raise BrokenChain(
+            f"{where}: entry {receipt.sequence} is not the one that the receipt of run {receipt.id} names: another "
+            "ledger, or an old copy that was gone on with; find the one that the run was reserved in."
+        )

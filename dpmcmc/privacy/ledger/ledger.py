@@ -1,0 +1,351 @@
+"""The ledger of a data set: what may be spent on it, and what was."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpmcmc.privacy.accounting import Event, overflow_probability, run_length
+from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
+from dpmcmc.privacy.guarantee import Guarantee
+from dpmcmc.privacy.ledger import fitting, programme, store
+from dpmcmc.privacy.ledger.book import Run, fold
+from dpmcmc.privacy.ledger.chain import BrokenChain, Entry, LedgerError, Receipt, confirm
+from dpmcmc.privacy.ledger.terms import OVERFLOW_SHARE, Terms, fixed
+
+OUTCOMES = ("released", "void")
+
+
+class OverBudget(LedgerError):
+    """A run that costs more than is left."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a ledger stands.
+
+    Attributes:
+        terms: what was fixed at ``init``.
+        spent, left: in the filter's unit; void runs cost nothing, open ones all they reserved.
+        overflow_left: of the budget for deviations.
+        epsilon: ε at the ledger's δ of a budget of just ``spent``; of a programme, its joint ε once a run was admitted.
+            For people: the promise about runs chosen adaptively is the whole budget, fixed in advance.
+        epsilon_left: ε at the ledger's δ of the largest single full-batch Gaussian run that is still admitted; of a
+            programme 0.
+        runs: every reservation in order.
+        entries: how many.
+        head: hash of the last entry.
+        identified: whether the data's fingerprint is known.
+    """
+
+    terms: Terms
+    spent: float
+    left: float
+    overflow_left: float
+    epsilon: float
+    epsilon_left: float
+    runs: tuple[Run, ...]
+    entries: int
+    head: str
+    identified: bool
+
+    @property
+    def open(self) -> tuple[Run, ...]:
+        """Reservations that were not settled: running, or crashed."""
+        return tuple(run for run in self.runs if run.outcome == "open")
+
+
+class Ledger:
+    """A file that holds the privacy budget of one data set, and every run that spent from it.
+
+    Args:
+        path: an existing ledger.
+
+    Raises:
+        LedgerError: missing, damaged, or not a ledger.
+        BrokenChain: entries were edited or removed.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        entries, self._key = store.read(self.path)
+        self.terms = fold(entries, self.path).terms
+        if hashlib.sha256(self._key).hexdigest() != entries[0].body["key_sha256"]:
+            raise BrokenChain(f"{self.path}: the ledger's key was replaced; restore an untouched copy.")
+
+    @classmethod
+    def init(
+        cls,
+        path: str | Path,
+        *,
+        name: str,
+        num_records: int | None,
+        adjacency: str,
+        epsilon: float,
+        delta: float,
+        filter: str = "renyi",
+        order: int | None = None,
+        programme: Sequence[Guarantee] = (),
+        typical: Guarantee | None = None,
+        overflow_share: float = OVERFLOW_SHARE,
+    ) -> Ledger:
+        """Make the ledger of a data set; its budget is fixed for good.
+
+        Args:
+            path: of the new file.
+            name: of the data set.
+            num_records: N if it is public.
+            adjacency: of every run: ``replace_one`` | ``add_remove`` | ``zero_out``.
+            epsilon, delta: promised for all runs together.
+            filter: ``renyi`` | ``zcdp`` | ``gdp`` | ``programme`` (see ``filters.py`` and ``programme.py``).
+            order: of filter renyi, an integer >= 2; by default the best for runs like ``typical``.
+            programme: guarantees of the runs, of filter programme alone.
+            typical: guarantee of a run, for the default order; by default full-batch Gaussian queries.
+            overflow_share: share of δ kept for batch overflow and approximate draws.
+
+        Raises:
+            LedgerError: the file exists, or numbers that make no budget.
+            UnsupportedCombination: a programme that no accountant covers.
+        """
+        like = () if typical is None else typical.events
+        terms = fixed(name, num_records, adjacency, epsilon, delta, filter, order, programme, like, overflow_share)
+        key = secrets.token_bytes(32)
+        body = terms.__dict__ | {"items": list(terms.items), "key_sha256": hashlib.sha256(key).hexdigest()}
+        store.create(Path(path), key, body)
+        return cls(path)
+
+    def reserve(self, guarantee: Guarantee, label: str) -> Receipt:
+        """Take a run's whole cost from the budget, before it reads a record.
+
+        Args:
+            guarantee: of everything the run releases; its events are charged, whatever ε it states.
+            label: for people.
+
+        Returns:
+            What the run keeps, to settle and to prove its place.
+
+        Raises:
+            OverBudget: it costs more than is left; the message says what would fit.
+            LedgerError: another adjacency or number of records, or a run without noise.
+            UnsupportedCombination: an event that the filter does not cover.
+        """
+        charge = self._charge(guarantee.events, guarantee.adjacency, label)
+        stated = {
+            "epsilon": guarantee.epsilon if math.isfinite(guarantee.epsilon) else None,
+            "delta": guarantee.delta,
+            "accountant": guarantee.accountant,
+            "release": guarantee.release,
+        }
+        with store.change(self.path) as (entries, append):
+            book = fold(entries, self.path)
+            refusal = book.refusal(charge)
+            if refusal is None:
+                entry = append("reserve", secrets.token_hex(8), charge | {"label": label, "guarantee": stated})
+                return Receipt(entry.run, entry.sequence, entry.hash, self.path)
+        raise OverBudget(f"{self.path}: run {label!r} is refused: {refusal}; {self._advice(guarantee)}.")
+
+    def settle(self, receipt_or_id: Receipt | str, outcome: str) -> None:
+        """Close a reservation.
+
+        Args:
+            receipt_or_id: from :meth:`reserve`, or the run's id.
+            outcome: ``released`` keeps what was spent; ``void`` gives it back, and is for a run that ended before it
+                computed anything from a record.
+
+        Raises:
+            LedgerError: an unknown or settled run, or ``void`` for one that was extended (it had begun).
+        """
+        if outcome not in OUTCOMES:
+            raise LedgerError(f"{self.path}: outcome must be one of {', '.join(OUTCOMES)}, got {outcome!r}.")
+        with store.change(self.path) as (entries, append):
+            run = self._open_run(entries, receipt_or_id)
+            if outcome == "void" and len(run.charges) > 1:
+                raise LedgerError(
+                    f"{self.path}: run {run.id} ({run.label}) was extended, so it had read records, and cannot be "
+                    "void; settle it as released."
+                )
+            append("settle", run.id, {"outcome": outcome})
+
+    def extend(self, receipt_or_id: Receipt | str, events: tuple[Event, ...], why: str) -> Receipt:
+        """Charge an open run for more, for instance because it repeats steps on another machine.
+
+        Args:
+            receipt_or_id: from :meth:`reserve`, or the run's id.
+            events: what is charged beside its reservation.
+            why: for people.
+
+        Raises:
+            OverBudget, LedgerError: as :meth:`reserve` and :meth:`settle`.
+        """
+        charge = self._charge(events, self.terms.adjacency, why)
+        with store.change(self.path) as (entries, append):
+            run = self._open_run(entries, receipt_or_id)
+            refusal = fold(entries, self.path).refusal(charge)
+            if refusal is None:
+                entry = append("extend", run.id, charge | {"why": why})
+                return Receipt(entry.run, entry.sequence, entry.hash, self.path)
+        raise OverBudget(f"{self.path}: run {run.id} ({run.label}) cannot go on: {why}, and {refusal}.")
+
+    def identify(self, fingerprint: Callable[[bytes], str]) -> None:
+        """Check that the data are those that the ledger is about; the first call says which.
+
+        Args:
+            fingerprint: key -> HMAC of the data, hex; keyed, so that the ledger says nothing about them to others.
+
+        Raises:
+            LedgerError: other data.
+        """
+        found = fingerprint(self._key)
+        with store.change(self.path) as (entries, append):
+            known = fold(entries, self.path).fingerprint
+            if known is None:
+                append("data", "", {"fingerprint": found})
+            elif not hmac.compare_digest(known, found):
+                raise LedgerError(
+                    f"{self.path}: these are not the data that the ledger of {self.terms.name!r} was first used with; "
+                    "give those data, or another ledger."
+                )
+
+    def state(self) -> State:
+        """Where the ledger stands now."""
+        entries = self.history()
+        book = fold(entries, self.path)
+        terms = book.terms
+        left = max(0.0, terms.budget - book.spent)
+        if terms.filter == "programme":
+            epsilon, epsilon_left = (terms.joint_epsilon or 0.0) if book.spent else 0.0, 0.0
+        else:
+            epsilon = min(terms.epsilon, terms.additive.epsilon(book.spent, terms.charged_delta))
+            epsilon_left = gaussian_epsilon(terms.additive.gaussian(left) * (1 - 1e-9), terms.delta)
+        return State(
+            terms=terms,
+            spent=book.spent,
+            left=left,
+            overflow_left=max(0.0, terms.overflow - book.overflow),
+            epsilon=epsilon,
+            epsilon_left=epsilon_left,
+            runs=tuple(book.runs.values()),
+            entries=len(entries),
+            head=entries[-1].hash,
+            identified=book.fingerprint is not None,
+        )
+
+    def history(self) -> list[Entry]:
+        """Every entry, the chain verified."""
+        return store.read(self.path)[0]
+
+    def check(self) -> None:
+        """Raise BrokenChain unless every entry is there and unedited."""
+        fold(self.history(), self.path)
+
+    def confirm(self, receipt: Receipt) -> None:
+        """Raise BrokenChain unless the entry that a receipt names is in this file, which an old copy lacks."""
+        confirm(self.history(), receipt, self.path)
+
+    def find(self, label: str, guarantee: Guarantee | None = None) -> Receipt | None:
+        """The reservation of the run with this label, for a run that was stopped and goes on; None without one.
+
+        Args:
+            label: as given to :meth:`reserve`; void runs do not count.
+            guarantee: if given, what the run costs now; it must be what was reserved.
+
+        Raises:
+            LedgerError: several runs have the label, or the run has changed.
+        """
+        entries = self.history()
+        runs = fold(entries, self.path).runs
+        found = [
+            e for e in entries if e.kind == "reserve" and e.body["label"] == label and runs[e.run].outcome != "void"
+        ]
+        if not found:
+            return None
+        if len(found) > 1:
+            raise LedgerError(f"{self.path}: {len(found)} runs are labelled {label!r}; give the run's own id.")
+        reserved = run_length(Event(**e) for e in found[0].body["events"])
+        if guarantee is not None and programme.item(guarantee.events) != programme.item(reserved):
+            raise LedgerError(
+                f"{self.path}: run {label!r} was reserved with other noise or another length; resume it unchanged, or "
+                "start a new run."
+            )
+        return Receipt(found[0].run, found[0].sequence, found[0].hash, self.path)
+
+    def is_open(self, receipt_or_id: Receipt | str) -> bool:
+        """Whether a run is reserved and not settled."""
+        name = receipt_or_id.id if isinstance(receipt_or_id, Receipt) else receipt_or_id
+        run = fold(self.history(), self.path).runs.get(name)
+        return run is not None and run.outcome == "open"
+
+    def fits(self, guarantee: Guarantee) -> bool:
+        """Whether :meth:`reserve` would admit it now."""
+        charge = self._charge(guarantee.events, guarantee.adjacency, "run")
+        return fold(self.history(), self.path).refusal(charge) is None
+
+    def fitting_epsilon(self, guarantee: Guarantee) -> float | None:
+        """ε to ask for so that a run of the same shape is admitted, at the guarantee's own δ and accountant.
+
+        Its noise is scaled up by one factor until it fits (``fitting.py``). None where no noise is enough.
+        """
+        if self.terms.filter == "programme":
+            return guarantee.epsilon if self.fits(guarantee) else None
+        book = fold(self.history(), self.path)
+
+        def fits(events: tuple[Event, ...]) -> bool:
+            cost, overflow = self._cost(events, guarantee.adjacency)
+            return book.refusal({"cost": cost, "overflow": overflow}) is None
+
+        return fitting.epsilon(guarantee, fits, planned_against=self.terms.epsilon)
+
+    def _charge(self, events: Sequence[Event], adjacency: str, label: str) -> dict:
+        """What an entry says about a cost."""
+        terms = self.terms
+        if adjacency != terms.adjacency:
+            raise LedgerError(
+                f"{self.path}: run {label!r} promises {adjacency} and the ledger {terms.adjacency}: different things; "
+                f"set privacy.adjacency={terms.adjacency}."
+            )
+        sizes = {e.num_records for e in events if e.num_records is not None}
+        if terms.num_records is not None and sizes - {terms.num_records}:
+            raise LedgerError(
+                f"{self.path}: run {label!r} is planned for {max(sizes)} records and the ledger is about "
+                f"{terms.num_records}; plan it for those."
+            )
+        cost, overflow = self._cost(events, adjacency)
+        if not math.isfinite(cost):
+            raise LedgerError(
+                f"{self.path}: run {label!r} has no bound on what it reveals (a step without noise); give it noise."
+            )
+        charge = {"cost": cost, "overflow": overflow, "events": [e.to_json() for e in run_length(events)]}
+        return charge | ({"item": programme.item(events)} if terms.filter == "programme" else {})
+
+    def _cost(self, events: Sequence[Event], adjacency: str) -> tuple[float, float]:
+        overflow = overflow_probability(events)
+        if self.terms.filter == "programme":
+            return 1.0, overflow
+        return self.terms.additive.cost(events, adjacency), overflow
+
+    def _open_run(self, entries: list[Entry], receipt_or_id: Receipt | str) -> Run:
+        if isinstance(receipt_or_id, Receipt):
+            confirm(entries, receipt_or_id, self.path)
+            receipt_or_id = receipt_or_id.id
+        run = fold(entries, self.path).runs.get(receipt_or_id)
+        if run is None:
+            raise LedgerError(f"{self.path}: no run {receipt_or_id!r}; ledger history lists them.")
+        if run.outcome != "open":
+            raise LedgerError(
+                f"{self.path}: run {run.id} ({run.label}) is settled as {run.outcome} already; reserve a new one."
+            )
+        return run
+
+    def _advice(self, guarantee: Guarantee) -> str:
+        """How to mend a refusal."""
+        if self.terms.filter == "programme":
+            return "run one of those as it was declared, or keep other runs in another ledger"
+        epsilon = self.fitting_epsilon(guarantee)
+        if epsilon is None:
+            return "no noise makes this run fit, so ask the data's holder for another budget"
+        return f"epsilon {epsilon:g} at delta {guarantee.delta:g} would fit: set privacy.epsilon={epsilon:g}"

@@ -1,0 +1,123 @@
+"""What ``init`` fixes for good: the promise, the filter, and the budget that follows from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpmcmc.privacy.accounting import ADJACENCIES, Event, overflow_probability
+from dpmcmc.privacy.guarantee import Guarantee, round_up
+from dpmcmc.privacy.ledger import filters, programme
+from dpmcmc.privacy.ledger.chain import LedgerError
+
+#: Share of δ kept for deviations (batch overflow, approximate draws); costs about a percent of a Rényi budget.
+OVERFLOW_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What was fixed at ``init``.
+
+    Attributes:
+        name: of the data set.
+        num_records: N, or None where it was not declared.
+        adjacency: of every run.
+        epsilon, delta: the promise for all runs together.
+        filter: one of ``filters.FILTERS``.
+        order: of filter renyi.
+        budget: in the filter's unit; of a programme, its number of runs.
+        overflow: budget of the probability that a step or a draw was not the one that is charged.
+        items: of a programme, see ``programme.item``.
+        joint_epsilon: of a programme.
+    """
+
+    name: str
+    num_records: int | None
+    adjacency: str
+    epsilon: float
+    delta: float
+    filter: str
+    order: int | None
+    budget: float
+    overflow: float
+    items: tuple[str, ...] = ()
+    joint_epsilon: float | None = None
+
+    @property
+    def unit(self) -> str:
+        """Of ``budget``, for people."""
+        return "runs of the programme" if self.filter == "programme" else self.additive.unit
+
+    @property
+    def additive(self) -> filters.Filter:
+        """The filter, of all but a programme."""
+        return filters.make(self.filter, self.order)
+
+    @property
+    def charged_delta(self) -> float:
+        """δ' left to the charged steps; the rest is for deviations."""
+        return self.delta - self.overflow * (1 + math.exp(min(self.epsilon, 700.0)))
+
+
+def fixed(
+    name: str,
+    num_records: int | None,
+    adjacency: str,
+    epsilon: float,
+    delta: float,
+    filter: str,
+    order: int | None,
+    items: Sequence[Guarantee],
+    typical: Sequence[Event],
+    share: float,
+) -> Terms:
+    """Terms with their budget; arguments as for ``Ledger.init``.
+
+    Raises:
+        LedgerError: numbers that make no budget.
+        UnsupportedCombination: a programme that no accountant covers.
+    """
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise LedgerError(f"epsilon must be a finite number > 0, got {epsilon}.")
+    if not 0 < delta < 1:
+        raise LedgerError(f"delta must lie strictly between 0 and 1, got {delta}.")
+    if num_records is not None and num_records < 1:
+        raise LedgerError(f"num_records must be at least 1, got {num_records}.")
+    if num_records is not None and delta >= 1 / num_records:
+        raise LedgerError(
+            f"delta {delta:g} is not below 1/N = {1 / num_records:.3g}, so publishing a random record outright would "
+            "meet it; use a smaller delta."
+        )
+    if adjacency not in ADJACENCIES:
+        raise LedgerError(f"adjacency must be one of {', '.join(ADJACENCIES)}, got {adjacency!r}.")
+    if filter not in filters.FILTERS:
+        raise LedgerError(f"filter must be one of {', '.join(filters.FILTERS)}, got {filter!r}.")
+    if (filter == "programme") != bool(items):
+        raise LedgerError("filter programme needs the guarantees of its runs, and no other filter takes them.")
+    if order is not None and (filter != "renyi" or order < 2 or order != int(order)):
+        raise LedgerError(f"order must be a whole number >= 2, of filter renyi alone; got {order} with {filter}.")
+    if not 0 <= share < 1:
+        raise LedgerError(f"overflow_share must lie in [0, 1), got {share}.")
+    common = (name, num_records, adjacency, float(epsilon), float(delta), filter)
+    if filter == "programme":
+        if any(g.adjacency != adjacency for g in items):
+            raise LedgerError(f"every run of the programme must promise adjacency {adjacency}.")
+        joint = programme.joint_epsilon(items, adjacency, delta)
+        if not joint <= epsilon:
+            raise LedgerError(
+                f"the programme's {len(items)} runs cost epsilon {round_up(joint)} together at delta {delta:g}, more "
+                f"than {epsilon:g}; lower the epsilon of its runs or raise the ledger's."
+            )
+        beta = math.fsum(overflow_probability(g.events) for g in items)
+        names = tuple(programme.item(g.events) for g in items)
+        return Terms(*common, None, float(len(items)), beta, names, joint)
+    charged, beta = filters.split_delta(epsilon, delta, share)
+    if filter == "renyi" and order is None:
+        order = filters.best_order(epsilon, charged, typical, adjacency)
+    budget = filters.make(filter, order).budget(epsilon, charged)
+    if not budget > 0:
+        raise LedgerError(
+            f"epsilon {epsilon:g} at delta {delta:g} leaves nothing to spend at order {order}; choose a larger order."
+        )
+    return Terms(*common, order, budget, beta)

@@ -1,0 +1,234 @@
+"""A run takes its budget before it reads a record, keeps it over a crash, and gives it back only if it read nothing."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import yaml
+
+import dpmcmc
+from dpmcmc import checkpoint, engine
+from dpmcmc import run as run_command
+from dpmcmc.mechanisms import OutputPerturbation, release
+from dpmcmc.privacy import Ledger, LedgerError, OverBudget
+from tests.test_checkpoint import Stop, stopped
+from tests.test_engine import DATA, make
+
+PLAN = make()
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    promise = {"adjacency": "replace_one", "epsilon": 3.0, "delta": 1e-4}
+    return Ledger.init(tmp_path / "budget.db", name="data", num_records=400, **promise)
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A small private run on a file of one's own, charged to a ledger beside it."""
+    np.savez(tmp_path / "mine.npz", x=DATA["x"], y=DATA["y"])
+    body = {
+        "name": "mine",
+        "data": {"path": "mine.npz", "num_records": 400, "row_bound": 1.0},
+        "target": {"name": "logistic_regression", "prior_scale": 1.0},
+        "sampler": {"name": "sgld", "step_size": 8.0},
+        "sampling": {"scheme": "poisson", "batch_size": 40},
+        "privacy": {"epsilon": 1.0, "delta": 1e-4, "ledger": "budget.db"},
+        "run": {"steps": 60, "burn_in": 0.5, "thin": 2},
+    }
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(body))
+    return path
+
+
+def call(*arguments):
+    """The command, in this process; its exit code."""
+    return run_command.main(list(map(str, arguments)))
+
+
+def refused(capsys, *arguments):
+    """The one sentence of a refused command."""
+    capsys.readouterr()
+    assert call(*arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def outcomes(ledger):
+    return [run.outcome for run in ledger.state().runs]
+
+
+def test_runs_are_admitted_until_the_budget_is_spent(ledger):
+    spent = []
+    while ledger.fits(PLAN.guarantee):
+        dpmcmc.sample(PLAN, DATA, ledger=ledger)
+        spent.append(ledger.state().spent)
+    assert 3 <= len(spent) < 20
+    with pytest.raises(OverBudget, match=r"would fit: set privacy\.epsilon"):
+        dpmcmc.sample(PLAN, DATA, ledger=ledger)
+    np.testing.assert_allclose(np.diff(spent), spent[0], rtol=1e-9)
+    assert outcomes(ledger) == ["released"] * len(spent)
+
+
+def test_the_budget_is_taken_before_a_record_is_looked_at(ledger, monkeypatch):
+    looked = []
+    real = engine.check_records
+    monkeypatch.setattr(engine, "check_records", lambda *a: (looked.append(outcomes(ledger)), real(*a))[1])
+    dpmcmc.sample(PLAN, DATA, ledger=ledger)
+    assert looked == [["open"]]
+
+
+def test_bad_records_give_it_back_and_a_crash_does_not(ledger, monkeypatch):
+    bad = DATA["x"].copy()
+    bad[3, 0] = np.nan
+    with pytest.raises(ValueError, match="row"):
+        dpmcmc.sample(PLAN, DATA | {"x": bad}, ledger=ledger)
+    assert outcomes(ledger) == ["void"]
+
+    def crash(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(engine, "_hand_out", crash)
+    with pytest.raises(MemoryError):
+        dpmcmc.sample(PLAN, DATA, ledger=ledger)
+    assert outcomes(ledger) == ["void", "open"]
+    assert ledger.state().spent > 0
+
+
+def test_known_noise_another_data_set_and_another_size_are_refused(ledger):
+    with pytest.raises(ValueError, match="without a guarantee"):
+        dpmcmc.sample(PLAN, DATA, key=1, ledger=ledger)
+    dpmcmc.sample(PLAN, DATA, ledger=ledger)
+    with pytest.raises(LedgerError, match="not the data"):
+        dpmcmc.sample(PLAN, DATA | {"x": -DATA["x"]}, ledger=ledger)
+    with pytest.raises(LedgerError, match="planned for 300 records"):
+        dpmcmc.sample(make(num_records=300), {name: leaf[:300] for name, leaf in DATA.items()}, ledger=ledger)
+    assert outcomes(ledger) == ["released", "void"]
+
+
+def test_a_resumed_run_is_charged_once_and_elsewhere_for_what_it_repeats(ledger, tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "_CHUNK_STEPS", 7)
+    monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
+    stopped(tmp_path / "c", 3, plan=PLAN, ledger=ledger)
+    once = ledger.state().spent
+    stopped(tmp_path / "c", 3, plan=PLAN, ledger=ledger)
+    assert ledger.state().spent == once
+    monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
+    result = dpmcmc.sample(PLAN, DATA, checkpoint=tmp_path / "c", ledger=ledger)
+    assert outcomes(ledger) == ["released"]
+    again = ledger.state().spent / once - 1
+    assert again == pytest.approx(7 / 57, rel=1e-6)
+    assert result.guarantee.epsilon > PLAN.guarantee.epsilon
+
+
+def test_elsewhere_a_run_whose_repetition_does_not_fit_is_refused(tmp_path, monkeypatch):
+    tight = Ledger.init(
+        tmp_path / "tight.db", name="d", num_records=400, adjacency="replace_one", epsilon=1.21, delta=1e-4
+    )
+    monkeypatch.setattr(engine, "_CHUNK_STEPS", 57)
+    stopped(tmp_path / "c", 0, plan=PLAN, ledger=tight)
+    monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
+    with pytest.raises(OverBudget, match="cannot go on"):
+        dpmcmc.sample(PLAN, DATA, checkpoint=tmp_path / "c", ledger=tight)
+    assert outcomes(tight) == ["open"]
+
+
+def test_a_sweep_reserves_all_or_nothing(ledger):
+    with pytest.raises(OverBudget):
+        dpmcmc.sample_all([PLAN] * 8, DATA, ledger=ledger)
+    assert set(outcomes(ledger)) == {"void"}
+    dpmcmc.sample_all([PLAN] * 2, DATA, ledger=ledger)
+    assert outcomes(ledger)[-2:] == ["released"] * 2
+
+
+def test_a_one_shot_release_is_charged(ledger):
+    target = dpmcmc.targets.LogisticRegression(prior_scale=1.0, num_features=3, row_bound=1.0)
+    plan = OutputPerturbation().plan(target, num_records=400, epsilon=1.0, delta=1e-4)
+    release(plan, DATA, ledger=ledger)
+    assert outcomes(ledger) == ["released"]
+
+
+def test_the_command_charges_keeps_a_receipt_and_refuses_what_does_not_fit(ledger, config, tmp_path, capsys):
+    for at in range(2):
+        assert call(config, "--out", tmp_path / f"run-{at}", "--quiet") == 0
+    receipt = json.loads((tmp_path / "run-1" / "privacy.json").read_text())["ledger"]
+    assert ledger.state().runs[1].id == receipt["id"]
+    assert str(tmp_path) not in json.dumps(receipt)
+    capsys.readouterr()
+    said = refused(capsys, config, "--out", tmp_path / "big", "--set", "privacy.epsilon=2.9")
+    assert "would fit: set privacy.epsilon" in said
+    assert not (tmp_path / "big").exists()
+    assert outcomes(ledger) == ["released"] * 2
+
+
+def test_the_command_is_refused_before_it_opens_the_data(ledger, config, tmp_path, capsys):
+    os.remove(tmp_path / "mine.npz")
+    said = refused(capsys, config, "--out", tmp_path / "run", "--set", "privacy.epsilon=9")
+    assert "budget.db" in said
+    assert outcomes(ledger) == []
+    assert "mine.npz" in refused(capsys, config, "--out", tmp_path / "run")
+    assert outcomes(ledger) == ["void"]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("at", ["check", "open", "sample", "save", "finish"])
+def test_a_command_that_is_killed_goes_on_under_its_reservation(ledger, config, tmp_path, monkeypatch, capsys, at):
+    def kill(*_):
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_command.Run, at, kill)
+        # A kill runs no handler.
+        patch.setattr(run_command.Place, "clear", lambda self: None)
+        patch.setattr(run_command.Reservation, "settle", lambda self: None)
+        with pytest.raises(Stop):
+            call(config, "--out", tmp_path / "run")
+    assert outcomes(ledger) == ["open"]
+    assert call("--resume", tmp_path / "run") == 0
+    assert outcomes(ledger) == ["released"]
+    assert not (tmp_path / "run" / "confidential" / "checkpoint").exists()
+    capsys.readouterr()
+    assert "is done" in refused(capsys, "--resume", tmp_path / "run")
+
+
+def test_a_run_that_gave_its_budget_back_takes_it_again_when_resumed(ledger, config, tmp_path, monkeypatch):
+    """A plain refusal clears its folder; this one could not."""
+    (tmp_path / "mine.npz").rename(tmp_path / "away.npz")
+    with monkeypatch.context() as patch:
+        patch.setattr(run_command.Place, "clear", lambda self: None)
+        assert call(config, "--out", tmp_path / "run") == 2
+    (tmp_path / "away.npz").rename(tmp_path / "mine.npz")
+    assert outcomes(ledger) == ["void"]
+    assert call("--resume", tmp_path / "run") == 0
+    assert outcomes(ledger) == ["void", "released"]
+
+
+def test_resuming_with_another_config_or_into_another_folder_is_refused(ledger, config, tmp_path, monkeypatch, capsys):
+    def kill(*_):
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_command.Run, "sample", kill)
+        with pytest.raises(Stop):
+            call(config, "--out", tmp_path / "run")
+    resume = ("--resume", tmp_path / "run")
+    assert "another config" in refused(capsys, config, *resume, "--set", "sampler.step_size=0.25")
+    assert "leave --out" in refused(capsys, *resume, "--out", tmp_path / "other")
+    assert "no config.yaml" in refused(capsys, "--resume", tmp_path / "nothing")
+    assert "no checkpoint" in refused(capsys, *resume, "--confidential", tmp_path / "nothing")
+    assert call(config, *resume) == 0
+
+
+def test_interruption_says_how_to_go_on(config, ledger, tmp_path, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_command.Run, "sample", interrupt)
+        assert call(config, "--out", tmp_path / "run") == 130
+    assert f"--resume {tmp_path / 'run'}" in capsys.readouterr().err
+    assert call("--resume", tmp_path / "run") == 0
+    assert outcomes(ledger) == ["released"]
