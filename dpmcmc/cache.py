@@ -12,7 +12,7 @@ import platformdirs
 def cache_folder() -> Path:
     """The folder named by ``DPMCMC_CACHE``, else the user's cache folder for dpmcmc."""
     named = os.environ.get("DPMCMC_CACHE")
-    return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("dpmcmc"))
+    return Path(os.path.expanduser(named)) if named else Path(platformdirs.user_cache_dir("dpmcmc"))
 
 
 def keep_compiled_programs() -> None:

@@ -119,8 +119,8 @@ class Checkpoint:
         if path.exists():
             try:
                 self._run = json.loads(path.read_bytes())
-                assert self._run["version"] == _VERSION
-            except (ValueError, KeyError, AssertionError, TypeError):
+                _check(self._run)
+            except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
                 raise CheckpointError(
                     f"{path}: is not a checkpoint of this version; what it charged stays charged, start a new run"
                 ) from None
@@ -141,6 +141,17 @@ class Checkpoint:
         """A fact kept by :meth:`note`, or None."""
         return self._run.get("notes", {}).get(name)
 
+    def check(self, plan: Any) -> None:
+        """Refuse another plan than what was started, if anything was.
+
+        Raises:
+            CheckpointError: it is another.
+        """
+        if self.begun and self._run["plan"] != _plan_digest(plan):
+            raise CheckpointError(
+                f"{self.folder}: was begun with another plan; go on with the plan it was begun with, or start a new run"
+            )
+
     def begin(self, plan: Any, data: Any, streams: Streams, secret: bool) -> tuple[Streams, bool, bool]:
         """Start a run here, or go on with the one that was started.
 
@@ -156,17 +167,14 @@ class Checkpoint:
         Raises:
             CheckpointError: another plan, other records or another kind of key than what was started.
         """
-        about, here = _plan_digest(plan), platform()
+        here = platform()
         if not self.begun:
             key = secrets.token_bytes(32)
-            self._run |= {"plan": about, "records_key": key.hex(), "records": fingerprint(key, data), "again": []}
+            self._run |= {"plan": _plan_digest(plan), "records_key": key.hex(), "records": fingerprint(key, data), "again": []}
             self._run |= {"platform": here, "secret": secret, "keys": _to_text(streams)}
             self._save()
             return streams, secret, False
-        if self._run["plan"] != about:
-            raise CheckpointError(
-                f"{self.folder}: was begun with another plan; go on with the plan it was begun with, or start a new run"
-            )
+        self.check(plan)
         if self._run["records"] != fingerprint(bytes.fromhex(self._run["records_key"]), data):
             raise CheckpointError(
                 f"{self.folder}: was begun on other records; go on with the records it was begun with, or start a new "
@@ -296,8 +304,11 @@ class Checkpoint:
             return None
         if hashlib.sha256(whole[32:]).digest() != whole[:32]:
             return None
-        with np.load(io.BytesIO(whole[32:]), allow_pickle=False) as file:
-            return whole[:32].hex(), dict(file)
+        try:
+            with np.load(io.BytesIO(whole[32:]), allow_pickle=False) as file:
+                return whole[:32].hex(), dict(file)
+        except (ValueError, TypeError, AttributeError):
+            return None
 
     def _write(self, point: Point) -> None:
         body = dataclasses.asdict(dataclasses.replace(point, states=None, pieces=[]))
@@ -311,7 +322,12 @@ class Checkpoint:
         if found is None:
             return None
         arrays = found[1]
-        point = Point(**json.loads(arrays.pop("body").tobytes()))
+        try:
+            point = Point(**json.loads(arrays.pop("body").tobytes()))
+        except (ValueError, KeyError, TypeError):
+            return None  # whole, and not of this version
+        if len(point.shape) != 2 or min(point.shape) < 1:
+            return None
         point.shape = tuple(point.shape)  # type: ignore[assignment]
         states = [arrays[f"state/{i}"] for i in range(len(arrays))]
         point.states = states or None
@@ -375,6 +391,23 @@ def _plan_digest(plan: Any) -> str:
     # An object's address is no part of what it is.
     text = re.sub(r" at 0x[0-9a-f]+", "", json.dumps(plan.to_json(), sort_keys=True, default=repr))
     return hashlib.sha256(text.encode() + noise).hexdigest()
+
+
+def _check(run: Any) -> None:
+    """Raise ValueError, KeyError, AttributeError or TypeError unless ``run.json`` holds what this version writes."""
+    if run["version"] != _VERSION:
+        raise ValueError("another version")
+    run.get("notes", {}).get("")
+    if "plan" not in run:
+        return
+    bytes.fromhex(run["records_key"])
+    for event in run["again"]:
+        Event(**event)
+    for words in run["keys"] or []:
+        np.asarray(words, np.uint32)
+    if run["keys"] is not None and len(run["keys"]) != len(Streams._fields) or not isinstance(run["secret"], bool):
+        raise ValueError("other keys")
+    run["platform"], run["records"]
 
 
 def _packed(arrays: dict[str, np.ndarray]) -> bytes:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 from dpmcmc.config import ConfigError
 from dpmcmc.data import DataError
@@ -17,6 +19,14 @@ class CommandError(Exception):
     def __init__(self, message: str, code: int = 2) -> None:
         super().__init__(message)
         self.code = code
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses a command line as everything else is refused: in one sentence, without the usage above it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what argparse found."""
+        raise CommandError(f"{message}; see {self.prog} --help.")
 
 
 def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
@@ -44,6 +54,15 @@ def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
     return run
 
 
+#: Characters of a sentence; what stands in the middle of a longer one is somebody's data.
+_LONGEST = 600
+
+
 def _say(message: str, code: int) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    text = " ".join(message.split()).removesuffix(".") + "."
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 4 :]}"
+    # A quoted value may hold what a terminal would obey.
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    print(f"error: {text}", file=sys.stderr)
     return code

@@ -31,7 +31,7 @@ from dpmcmc.privacy.subsampling import Sampling
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.samplers.base import missing_of
 from dpmcmc.schema import Section
-from dpmcmc.targets import TARGETS, bind
+from dpmcmc.targets import TARGETS, PerOwner, bind
 
 
 class ConfigError(ValueError):
@@ -60,6 +60,18 @@ class DataConfig(Section):
     test_fraction: float = Field(0.0, description="Share of your rows held out for testing.")
     num_records: int | None = Field(
         None, description="Public number of training records of your file; needed to plan without reading it."
+    )
+    owner: str | None = Field(
+        None,
+        description="Name of the array in your .npz of who each row belongs to, numbered from 0. An owner with all "
+        "their rows is then one record: what the guarantee speaks of, what is clipped and what is sampled.",
+    )
+    num_owners: int | None = Field(
+        None,
+        description="Public number of owners, held out and absent ones included; with owner, in place of num_records.",
+    )
+    records_per_owner: int | None = Field(
+        None, description="Public number of rows of one owner that count, the first ones; with owner."
     )
     public: bool = Field(
         False, description="Declare your file public: its test metrics and non-private fits may be released."
@@ -122,6 +134,11 @@ class PrivacyConfig(Section):
     accountant: Literal["pld", "rdp", "advanced"] = Field("pld", description="How ε is computed.")
     calibrator: Literal["numeric", "closed_form", "free"] = Field("numeric", description="How the noise is chosen.")
     clip: float = Field(1.0, gt=0, description="l2 norm each record's gradient is clipped to.")
+    hardened: bool = Field(
+        False,
+        description="ChaCha20 keys, and noise drawn in integers, proved bit by bit. For a sampler's run; a mechanism's "
+        "release is not.",
+    )
     insecure_noise_seed: int | None = Field(
         None, description="Makes a run bit-reproducible, and takes its guarantee away."
     )
@@ -131,7 +148,9 @@ class PrivacyConfig(Section):
 
 
 #: What of a promise concerns samplers alone.
-_OF_SAMPLERS = ("release", "accountant", "calibrator", "clip")
+_OF_SAMPLERS = ("release", "accountant", "calibrator", "clip", "hardened")
+#: And what of that a hybrid, which has a mechanism's start, does not take either.
+_NOT_OF_HYBRIDS = ("release", "hardened")
 
 
 class RunConfig(Section):
@@ -215,9 +234,10 @@ class Config(Section):
             return self
         if self.privacy is None or self.privacy.epsilon is None:
             raise ValueError("privacy: a mechanism needs epsilon and delta")
-        for key in _OF_SAMPLERS if self.one_shot else ("release",):
+        for key in _OF_SAMPLERS if self.one_shot else _NOT_OF_HYBRIDS:
             if key in self.privacy.model_fields_set:
-                raise ValueError(f"privacy.{key}: mechanism {name} settles this itself; leave it out")
+                why = "has no integer noise" if key == "hardened" else "settles this itself"
+                raise ValueError(f"privacy.{key}: mechanism {name} {why}; leave it out")
         return self
 
     @property
@@ -262,6 +282,13 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
             "random record outright would meet it; use a smaller delta."
         )
     target = _built("target", _target, config, spec)
+    if spec.records_per_owner is not None:
+        if config.mechanism is not None:
+            raise ConfigError(
+                f"mechanism: {config.mechanism.name} bounds what one row can do, not one owner; leave data.owner out, "
+                "or use a sampler alone."
+            )
+        target = PerOwner(target, spec.records_per_owner)
     if config.mechanism is not None:
         return _mechanism_plan(config, spec, target, n, how_long)
     sampler = _built("sampler", _sampler, config, spec)
@@ -269,10 +296,10 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
         return plan(
             target, num_records=n, sampler=sampler, privacy=_built("privacy", _privacy, config, spec), **how_long
         )
-    except (UnsupportedCombination, CalibrationError):
+    except (UnsupportedCombination, CalibrationError, ConfigError):
         raise
-    except ValueError as error:
-        raise ConfigError(f"{_section(str(error))}: {error}.") from None
+    except Exception as error:  # a user's code may raise anything
+        raise _refusal(config, error, *_located(str(error))) from None
 
 
 def _run(config: Config, n: int) -> dict[str, Any]:
@@ -334,10 +361,14 @@ def _mechanism_plan(config: Config, spec: DataSpec, target: Any, n: int, how_lon
         )
     except (UnsupportedCombination, CalibrationError, ConfigError):
         raise
-    except ValueError as error:
-        named = str(error).split()[0].strip(":,")
-        path = f"mechanism.{named}" if named in type(config.mechanism).model_fields else _section(str(error))
-        raise ConfigError(f"{path}: {str(error).removeprefix(f'{named}: ')}.") from None
+    except Exception as error:
+        named = str(error).split(" ")[0].strip(":,")
+        path, said = _located(str(error))
+        if named in type(config.mechanism).model_fields:
+            path, said = f"mechanism.{named}", str(error).removeprefix(f"{named}: ")
+        elif path == "config" and named in type(config.target).model_fields:
+            path, said = f"target.{named}", str(error).removeprefix(f"{named}: ")
+        raise _refusal(config, error, path, said) from None
 
 
 def _with_shapes(target: Any, spec: DataSpec) -> Any:
@@ -368,8 +399,8 @@ def _built(section: str, make: Callable[[Config, DataSpec], Any], config: Config
         raise ConfigError(f"{path}: {said}.") from None
 
 
-def _section(message: str) -> str:
-    """The YAML path that a message of the plan is about, from the word it names first."""
+def _located(message: str) -> tuple[str, str]:
+    """(the YAML path that a message of the plan is about, from the word it names first; the message)."""
     words = {
         "step_size": "sampler.step_size",
         "temperature": "sampler.temperature",
@@ -381,9 +412,34 @@ def _section(message: str) -> str:
         "steps": "run.steps",
         "public_fisher": "sampler.public_fisher",
         "metric": "sampler.metric",
+        "curvature": "run.curvature",
+        "row_bound": "data.row_bound",
+        "hardened": "privacy.hardened",
+        "sampler": "sampler",
     }
+    named, _, rest = message.partition(": ")
+    if named in words:
+        return words[named], rest
     found = [(message.index(word), path) for word, path in words.items() if word in message]
-    return min(found)[1] if found else "config"
+    return (min(found)[1] if found else "config"), message
+
+
+def _refusal(config: Config, error: Exception, path: str, said: str) -> Exception:
+    """What to raise for what the plan raised: a sentence, unless it is a fault of this library."""
+    own = {key: getattr(config, key) for key in ("sampler", "target")}
+    own = {key: section.name for key, section in own.items() if isinstance(section, CustomConfig)}
+    if own and (path == "config" or not isinstance(error, ValueError)):
+        return ConfigError(
+            f"{next(iter(own))}: {' or '.join(own.values())} cannot be planned with ({_of(error)}); try it with "
+            "dpmcmc.testing."
+        )
+    return ConfigError(f"{path}: {said}.") if isinstance(error, ValueError) else error
+
+
+def _of(error: BaseException) -> str:
+    """What somebody else's exception says, with its kind where that is needed to understand it."""
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return f"{kind}{error}".removesuffix(": ").removesuffix(".")
 
 
 def _sampling(config: Config, n: int) -> Sampling:
@@ -408,7 +464,11 @@ def _privacy(config: Config, spec: DataSpec) -> Privacy | None:
 def _target(config: Config, spec: DataSpec) -> Any:
     chosen = config.target
     if isinstance(chosen, CustomConfig):
-        return _custom("target", chosen)
+        target = _custom("target", chosen)
+        missing = [name for name in ("init", "log_prior", "log_likelihood") if not hasattr(target, name)]
+        if missing:
+            raise ConfigError(f"target.name: {chosen.name} makes no target: it lacks {', '.join(missing)}.")
+        return target
     public = {
         "num_features": spec.num_features,
         "num_classes": spec.num_classes,
@@ -434,35 +494,39 @@ def _sampler(config: Config, spec: DataSpec) -> Any:
 
 def _custom(section: str, chosen: CustomConfig) -> Any:
     module_name, _, attribute = chosen.name.partition(":")
+    keys = f" with the keys {', '.join(sorted(chosen.model_extra))}" if chosen.model_extra else ""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         factory = importlib.import_module(module_name)
         for part in attribute.split("."):
             factory = getattr(factory, part)
-    except (ImportError, AttributeError) as error:
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise ConfigError(
-            f"{section}.name: {chosen.name} cannot be imported ({error}); it is looked for from the current folder."
+            f"{section}.name: {chosen.name} cannot be imported ({_of(error)}); it is looked for from the current folder."
         ) from None
+    if not callable(factory):
+        raise ConfigError(f"{section}.name: {chosen.name} is not callable; name a function or a class that makes one.")
     try:
-        return factory(**{key: _value(value) for key, value in (chosen.model_extra or {}).items()})  # type: ignore[operator]
-    except Exception as error:  # a user's code may raise anything
-        keys = f" with the keys {', '.join(sorted(chosen.model_extra))}" if chosen.model_extra else ""
-        raise ConfigError(f"{section}: {chosen.name} called{keys} says: {error}.") from None
+        made = factory(**{key: _value(key, value) for key, value in (chosen.model_extra or {}).items()})
+        repr(made)  # which plan.json holds
+        return made
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{section}: {chosen.name} called{keys} says: {_of(error)}.") from None
 
 
-def _value(value: Any) -> Any:
+def _value(key: str, value: Any) -> Any:
     """A mapping with the key ``schedule`` is a schedule, in a section of one's own as anywhere."""
     if not isinstance(value, dict) or "schedule" not in value:
         return value
-    section = schema.SCHEDULE_SECTIONS.get(value["schedule"])
-    if section is None:
-        raise ValueError(f"schedule must be one of {', '.join(schema.SCHEDULE_SECTIONS)}, got {value['schedule']!r}")
+    name = value["schedule"]
+    if not isinstance(name, str) or name not in schema.SCHEDULE_SECTIONS:
+        raise ValueError(f"{key}.schedule must be one of {', '.join(schema.SCHEDULE_SECTIONS)}, got {name!r}")
     try:
-        return schema.schedule(section.model_validate(value))
+        return schema.schedule(schema.SCHEDULE_SECTIONS[name].model_validate(value), key)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise ValueError(f"{'.'.join(map(str, (key, *first['loc'])))}: {first['msg']}") from None
 
 
 def dump(config: Config, folder: Path) -> str:
@@ -471,7 +535,7 @@ def dump(config: Config, folder: Path) -> str:
     if config.mechanism is None:
         del values["mechanism"]
     else:
-        for key in _OF_SAMPLERS if config.one_shot else ("release",):
+        for key in _OF_SAMPLERS if config.one_shot else _NOT_OF_HYBRIDS:
             del values["privacy"][key]
     if config.one_shot:
         values = {key: value for key, value in values.items() if key not in ("sampler", "sampling", "run")}

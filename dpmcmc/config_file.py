@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,33 @@ from dpmcmc.schema import SCHEDULE_SECTIONS
 from dpmcmc.targets import TARGETS
 
 
+#: A config file has a few hundred characters; what is longer is something else (a data file, a device).
+_MOST_CHARACTERS = 1_000_000
+#: Values of a config once its aliases are written out; a few lines of YAML can stand for more than memory holds.
+_MOST_VALUES = 1_000_000
+
+
 class _Loader(yaml.SafeLoader):
     """YAML in which 1e-6 is a number and a repeated key an error."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        """The document, where it is of a size that can be looked at."""
+        node = super().get_single_node()
+        if node is not None and _num_values(node, {}) > _MOST_VALUES:
+            raise ConfigError(
+                f"its aliases stand for more than {_MOST_VALUES} values, or for themselves; leave them out."
+            )
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Refuse a text that is not of its type (``!!int x``, the 45th of a month) with its line."""
+        try:
+            return super().construct_object(node, deep)
+        except (ConfigError, yaml.YAMLError, RecursionError):
+            raise
+        except Exception:  # each type's reader raises what it happens to meet
+            kind = node.tag.rpartition(":")[2]
+            raise ConfigError(f"{node.value!r:.40} is no {kind}{_line(node.start_mark)}; mend or quote it.") from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         """Refuse a key that is given twice: YAML would silently keep the last."""
@@ -51,6 +78,16 @@ _Loader.add_implicit_resolver(
 )
 
 
+def _num_values(node: yaml.Node, known: dict[int, float]) -> float:
+    """Values that a node stands for, each alias counted as often as it is used; infinite where it holds itself."""
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        held = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        parts = () if isinstance(node, yaml.ScalarNode) else held
+        known[id(node)] = 1 + sum(_num_values(part, known) for part in parts)
+    return known[id(node)]
+
+
 def _line(mark: Any) -> str:
     return f" in line {mark.line + 1}" if mark is not None else ""
 
@@ -65,10 +102,17 @@ def parse_yaml(text: str, where: str) -> Any:
         return yaml.load(text, _Loader)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigError(
+            f"{where}: line {line} holds character number {error.character}, which YAML does not allow; take it out."
+        ) from None
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or "not valid YAML"
         line = _line(getattr(error, "problem_mark", None))
         raise ConfigError(f"{where}: {problem}{line}; mend the YAML there.") from None
+    except RecursionError:
+        raise ConfigError(f"{where}: values are nested too deeply; a config has at most a few levels.") from None
 
 
 def load(path: str | Path, overrides: list[str] | None = None) -> Config:
@@ -83,11 +127,17 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Config:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8-sig") as stream:
+            text = stream.read(_MOST_CHARACTERS + 1)
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such config file; give the path of a YAML file.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); give the path of a YAML text file.") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path}: cannot be read ({reason}); give the path of a YAML text file.") from None
+    if len(text) > _MOST_CHARACTERS:
+        raise ConfigError(
+            f"{path}: holds more than {_MOST_CHARACTERS} characters, so it is no config; give the path of a YAML file."
+        )
     values = parse_yaml(text, str(path))
     if not isinstance(values, dict):
         raise ConfigError(
@@ -111,7 +161,7 @@ def _with_base(section: Any, name: str, folder: Path) -> Any:
     if getattr(section, name) is None:
         return section
     # joining keeps an absolute path as it is
-    return section.model_copy(update={name: str(folder.resolve() / Path(getattr(section, name)).expanduser())})
+    return section.model_copy(update={name: str(folder.resolve() / os.path.expanduser(getattr(section, name)))})
 
 
 def _apply(values: dict, override: str) -> None:
@@ -125,11 +175,13 @@ def _apply(values: dict, override: str) -> None:
     place = values
     for part in parts[:-1]:
         following = place.get(part)
-        if following is None:
-            following = place[part] = {}
-        if not isinstance(following, dict):
-            raise ConfigError(f"--set {override}: {part} is a value, not a section, in the config.")
-        place = following
+        if not isinstance(following, dict | None):
+            raise ConfigError(
+                f"--set {override}: {part} is a value, not a section, in the config; name one of its sections."
+            )
+        # A copy: sections that share an alias are changed one by one.
+        place[part] = dict(following or {})
+        place = place[part]
     place[parts[-1]] = value
 
 
@@ -164,7 +216,7 @@ def _sentence(error: pydantic.ValidationError, values: dict) -> str:
     text = text.replace("dictionary or object to extract fields from", "mapping with a schedule")
     given = "" if first[2] is _NOTHING else f", got {first[2]!r}"
     more = len({tuple(e[0]) for e in errors if e[0][: len(first[0])] != first[0] and first[0][: len(e[0])] != e[0]})
-    return f"{path}: {text}{given}." + (f" ({more} more problem{'s' * (more > 1)} after this one.)" if more else "")
+    return f"{path}: {text}{given}" + (f" ({more} more problem{'s' * (more > 1)} after this one)" if more else "") + "."
 
 
 _NOTHING = object()
@@ -203,7 +255,8 @@ def _plain(error: Any, values: dict) -> tuple[list[str], str, Any]:
             else "poisson, fixed_size, full"
         )
         return [*path, field], f"must be one of {names}", given
-    return path, message, error.get("input")
+    # What a whole section is refused for says it all.
+    return path, message, _NOTHING if kind == "value_error" and isinstance(error["input"], dict) else error["input"]
 
 
 def _yaml_path(loc: tuple, values: dict) -> list[str]:

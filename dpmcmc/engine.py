@@ -25,10 +25,10 @@ import numpy as np
 from dpmcmc import targets
 from dpmcmc.checkpoint import Checkpoint, Point, restored
 from dpmcmc.planning import Plan
-from dpmcmc.privacy import Event, Guarantee
+from dpmcmc.privacy import Event, Guarantee, Ledger
 from dpmcmc.privacy.charging import charged_again
 from dpmcmc.privacy.query import LINEAR_ROWS, MICROBATCH, GradientQuery
-from dpmcmc.privacy.randomness import SecretKey, Streams, streams_of
+from dpmcmc.privacy.randomness import SecretKey, Streams, secret_key, streams_of
 from dpmcmc.privacy.second_moment import SecondMoment, multiples
 from dpmcmc.reservation import Reservation, reserved
 from dpmcmc.result import Result
@@ -67,7 +67,7 @@ def sample(
     out: str | Path | None = None,
     progress: Progress | None = None,
     checkpoint: Checkpoint | str | Path | None = None,
-    ledger: Reservation | Any | None = None,
+    ledger: Reservation | Ledger | str | Path | None = None,
 ) -> Result:
     """Run a plan on records.
 
@@ -96,14 +96,15 @@ def sample(
         DivergedError: a chain left the range of floats.
     """
     kept = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
-    secret = key is None or isinstance(key, SecretKey)
-    with reserved(ledger, plan.guarantee if secret else None, type(plan.sampler).__name__, kept) as held:
+    with reserved(
+        ledger, plan.guarantee if secret_key(key) else None, type(plan.sampler).__name__, kept, plan.num_records
+    ) as held:
         records = check_records(plan, data)
         target = targets.bind(plan.target, targets.record_shapes(records))
         begun = checked_starts(plan, target, starts)
         if held is not None:
             held.identify(data)
-        streams, secret = streams_of(key)
+        streams, secret = streams_of(key, plan.hardened)
         program = Program.of(plan, template(target), template(plan.sampler))
         run = Run(plan, target, streams, secret, starts=begun)
         if kept is not None:
@@ -187,6 +188,7 @@ class Program:
         clip: C, None without privacy, or traced where runs may differ in it.
         bits: grid exponents of the gradient's sum and the second moment's.
         second: what is released beside the gradient.
+        levels: draws per coordinate of integer noise on each; 0 where noise is from floats.
     """
 
     target: Template
@@ -198,6 +200,7 @@ class Program:
     clip: float | Literal["traced"] | None
     bits: tuple[int, int]
     second: SecondMoment | None
+    levels: tuple[int, int]
 
     @classmethod
     def of(cls, plan: Plan, target: Template, sampler: Template, trace_clip: bool = False) -> Program:
@@ -205,7 +208,7 @@ class Program:
         clip: Any = None if plan.privacy is None else "traced" if trace_clip else plan.privacy.clip
         bits = (plan.bits, plan.second_bits)
         size = (plan.num_records, plan.batch_size, plan.slots)
-        return cls(target, sampler, plan.sampling, *size, clip, bits, plan.second)
+        return cls(target, sampler, plan.sampling, *size, clip, bits, plan.second, plan.levels)
 
     def start(self, cell: Cells) -> Any:
         """A cell's first state; depends on its keys, and on its start where it has one."""
@@ -228,6 +231,7 @@ class Program:
             second=self.second,
             second_bits=self.bits[1],
             metric=getattr(sampler, "metric", None),
+            levels=self.levels,
         )
         keys = cell.streams.at(cell.chain, t)
         gradient = query(state.position, records, keys.batch, keys.noise, noise_std)

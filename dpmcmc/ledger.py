@@ -13,7 +13,7 @@ from typing import Any
 
 from dpmcmc import config as config_room
 from dpmcmc import config_file
-from dpmcmc.command import CommandError, command
+from dpmcmc.command import CommandError, Parser, command
 from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.accounting import ADJACENCIES
 from dpmcmc.privacy.guarantee import round_up
@@ -24,7 +24,7 @@ from dpmcmc.privacy.ledger.fitting import round_down
 
 def parser() -> argparse.ArgumentParser:
     """Command-line arguments."""
-    out = argparse.ArgumentParser(prog="python -m dpmcmc.ledger", description="The privacy budget of a data set.")
+    out = Parser(prog="python -m dpmcmc.ledger", description="The privacy budget of a data set.")
     commands = out.add_subparsers(dest="command", required=True)
     init = commands.add_parser("init", help="make a ledger; its budget is fixed for good")
     init.add_argument("file", help="new file, for example adult.ledger")

@@ -8,12 +8,12 @@ import sys
 
 from dpmcmc import config as config_room
 from dpmcmc import config_file
-from dpmcmc.command import command
+from dpmcmc.command import Parser, command
 
 
 def parser() -> argparse.ArgumentParser:
     """Command-line arguments."""
-    out = argparse.ArgumentParser(
+    out = Parser(
         prog="python -m dpmcmc.plan", description="Plan a configuration without reading a record."
     )
     out.add_argument("config", help="YAML file, for example configs/adult.yaml")
@@ -34,7 +34,8 @@ def main(argv: list[str] | None = None) -> None:
     spec = config_room.describe_data(config)
     features = f", {spec.num_features} features" if spec.num_features else ""
     print(config.name)
-    print(f"{'data':<12} {spec.name}: {spec.num_records:,} records{features}, declared; none read")
+    what = "records" if spec.records_per_owner is None else f"training owners of at most {spec.records_per_owner} rows"
+    print(f"{'data':<12} {spec.name}: {spec.num_records:,} {what}{features}, declared; none read")
     for name, text in plan.lines(config_room.is_secret(config)):
         print(f"{name:<12} {text}")
 

@@ -17,8 +17,10 @@ def lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     if rate < 1:
         about = "about " if isinstance(plan.sampling, Poisson) else ""
         batch = f"{plan.sampling.scheme}, {about}{plan.batch_size:g} of {plan.num_records:,} records (rate {rate:.4g})"
+    unit = getattr(plan.target, "unit", None)
     out = [
         ("target", repr(plan.target)),
+        *([] if unit is None else [("unit", f"a record is one {unit}: privacy, clipping and sampling are by owner")]),
         ("sampler", repr(plan.sampler)),
         ("sampling", batch),
         (

@@ -15,11 +15,19 @@ import jax
 import numpy as np
 
 from dpmcmc import plan_text
-from dpmcmc.privacy import CalibrationError, Full, Guarantee, UnsupportedCombination, calibrate
+from dpmcmc.privacy import (
+    CalibrationError,
+    Event,
+    Full,
+    Guarantee,
+    UnsupportedCombination,
+    calibrate,
+    discrete_gaussian,
+)
 from dpmcmc.privacy.accounting import TRACE_ACCOUNTANTS
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.calibration import closed_form
-from dpmcmc.privacy.charging import charged_guarantee
+from dpmcmc.privacy.charging import DRAW_SHARE, charged_guarantee, draw_events
 from dpmcmc.privacy.fixed_point import fraction_bits
 from dpmcmc.privacy.promise import Privacy
 from dpmcmc.privacy.query import PrivateGradient
@@ -49,6 +57,7 @@ class Plan:
         second_bits: grid exponent of its sum.
         curvature: public bound on the curvature of the mean loss, or None.
         after: guarantee of the private starting points that the run is given, part of ``guarantee``; or None.
+        levels: draws per coordinate of the integer noise of a hardened run, for the gradient and for the second moment.
     """
 
     target: Target
@@ -71,6 +80,12 @@ class Plan:
     second_bits: int = 0
     curvature: float | None = None
     after: Guarantee | None = None
+    levels: tuple[int, int] = (0, 0)
+
+    @property
+    def hardened(self) -> bool:
+        """Whether its keys are ChaCha20's and its noise is drawn in integers."""
+        return self.privacy is not None and self.privacy.hardened
 
     @property
     def num_draws(self) -> int:
@@ -142,6 +157,7 @@ class Plan:
                 "slots": self.slots,
             },
             "num_records": self.num_records,
+            "unit": getattr(self.target, "unit", "record"),
             "steps": self.steps,
             "chains": self.chains,
             "burn_in": self.burn_in,
@@ -281,6 +297,9 @@ def plan(
         )
     # z = s · unit
     unit = b / (num_records * privacy.clip)
+    deviations = _deviations(target, second, steps, chains) if privacy.hardened else ()
+    if privacy.epsilon is not None:
+        _check_deviations(privacy.epsilon, privacy.delta, deviations)
     if getattr(bound, "unresolved", False):
         if privacy.calibrator == "free":
             raise ValueError(
@@ -291,18 +310,22 @@ def plan(
                 f"step_size auto needs a sampler with with_noise(noise_std), and {type(bound).__name__} has none: "
                 "give a number, or write it"
             )
-        alone = _calibrated(privacy, steps, sampling, num_records, chains, np.zeros(steps), multiples(second), after)
+        alone = _calibrated(
+            privacy, steps, sampling, num_records, chains, np.zeros(steps), multiples(second), after, deviations
+        )
         bound = bound.with_noise(alone / unit * (1 + 1e-9))
         if asked(bound.queries) != second:
             raise ValueError(f"{type(bound).__name__}.with_noise changes what the sampler asks for; it may not")
     check_fit(target, bound)
     own = _own_noise(bound, steps)
-    required = _calibrated(privacy, steps, sampling, num_records, chains, own * unit, multiples(second), after)
+    required = _calibrated(
+        privacy, steps, sampling, num_records, chains, own * unit, multiples(second), after, deviations
+    )
     # Rounding noise up to float32 can regroup a long schedule and cost a little more ε than was calibrated.
     for _ in range(6):
         noise_std = _round_up(np.maximum(own, required / unit))
         noise_multipliers, guarantee, slots = _charged(
-            privacy, noise_std, unit, sampling, num_records, chains, multiples(second), after
+            privacy, noise_std, unit, sampling, num_records, chains, multiples(second), after, deviations
         )
         if privacy.epsilon is None or guarantee.epsilon <= privacy.epsilon:
             break
@@ -315,6 +338,11 @@ def plan(
         )
     _check_dynamics(bound, noise_std, curvature)
     loudest = float(noise_multipliers.max())
+    bits = fraction_bits(loudest), fraction_bits(loudest * second.ratio) if second is not None else 0
+    levels = (0, 0)
+    if privacy.hardened:
+        _check_deviations(guarantee.epsilon, guarantee.delta, deviations)
+        levels = _levels(noise_multipliers, bits, second)
     return Plan(
         **common,
         sampler=bound,
@@ -324,9 +352,46 @@ def plan(
         guarantee=guarantee,
         free_fraction=float(np.mean(noise_std == _round_up(own))),
         slots=slots,
-        bits=fraction_bits(loudest),
-        second_bits=fraction_bits(loudest * second.ratio) if second is not None else 0,
+        bits=bits[0],
+        second_bits=bits[1],
+        levels=levels,
     )
+
+
+def _deviations(target: Target, second: SecondMoment | None, steps: int, chains: int) -> tuple[Event, ...]:
+    """What integer noise is charged for not being exactly Gaussian, however many coordinates a step releases."""
+    try:
+        params = jax.eval_shape(target.init, jax.random.key(0))
+    except Exception:  # shapes that only the data tell
+        raise ValueError(
+            "hardened: integer noise is charged by the coordinate, and this target has its shape from the data alone; "
+            "give its number of features (num_features)"
+        ) from None
+    released = [params] if second is None else [params, released_shape(second, params).value]
+    coordinates = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(released))
+    return draw_events(coordinates, steps, chains)
+
+
+def _check_deviations(epsilon: float, delta: float, deviations: tuple[Event, ...]) -> None:
+    """Refuse a run whose integer noise deviates from its proof's by more than a small share of δ."""
+    distance = sum(e.rate * e.count for e in deviations)
+    spent = (1 + math.exp(epsilon)) * distance if epsilon < 600 else math.inf
+    if distance and spent > DRAW_SHARE * delta:
+        raise UnsupportedCombination(
+            f"hardened: at epsilon {epsilon:.4g} the distance {distance:.2g} of integer noise from a Gaussian's costs "
+            f"{spent:.2g} of delta {delta:g}, more than its share of {DRAW_SHARE:g}; ask for a smaller epsilon."
+        )
+
+
+def _levels(noise_multipliers: np.ndarray, bits: tuple[int, int], second: SecondMoment | None) -> tuple[int, int]:
+    """Draws per coordinate of the integer noise of the gradient and of the second moment."""
+    quietest, loudest = float(noise_multipliers.min()), float(noise_multipliers.max())
+    gradient = discrete_gaussian.levels_for(quietest * 2.0 ** bits[0], loudest * 2.0 ** bits[0])
+    if second is None:
+        return gradient, 0
+    unit = second.ratio * 2.0 ** bits[1]
+    # Entries off the diagonal have 1/√2 of its noise.
+    return gradient, discrete_gaussian.levels_for(quietest * unit * 0.5**0.5, loudest * unit)
 
 
 def _own_noise(sampler: Sampler, steps: int) -> np.ndarray:
@@ -395,6 +460,7 @@ def _charged(
     chains: int,
     multiples: tuple[float, ...],
     after: Guarantee | None,
+    deviations: tuple[Event, ...],
 ) -> tuple[np.ndarray, Guarantee, int]:
     """(nominal noise multipliers, guarantee, batch slots) of a noise array."""
     if not np.all(noise_std > 0):
@@ -416,6 +482,7 @@ def _charged(
         epsilon=privacy.epsilon,
         multiples=multiples,
         after=after,
+        deviations=deviations,
     )
     return noise_multipliers, guarantee, slots
 
@@ -429,9 +496,13 @@ def _calibrated(
     floor: np.ndarray,
     multiples: tuple[float, ...],
     after: Guarantee | None,
+    deviations: tuple[Event, ...],
 ) -> float:
     if privacy.calibrator == "free":
         return 0.0
+    if privacy.calibrator == "closed_form":
+        # The formula knows queries alone; what they deviate by, the plan's own accounting finds.
+        deviations = ()
     assert privacy.epsilon is not None
     return calibrate(
         epsilon=privacy.epsilon,
@@ -446,7 +517,7 @@ def _calibrated(
         calibrator=privacy.calibrator,
         floor=floor,
         multiples=multiples,
-        beside=() if after is None else after.events,
+        beside=deviations if after is None else (*after.events, *deviations),
     )
 
 

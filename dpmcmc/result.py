@@ -68,7 +68,7 @@ class Result:
 def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] | None = None) -> dict:
     """What a reader needs to defend, recompute or compose the guarantee of a run."""
     z = plan.noise_multipliers
-    return guarantee_json(guarantee) | {
+    return guarantee_json(guarantee, getattr(plan.target, "unit", "record")) | {
         "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
         "multiples": list(multiples(plan.second)),
         "steps": plan.steps,
@@ -84,8 +84,8 @@ def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] |
     }
 
 
-def guarantee_json(guarantee: Guarantee | None) -> dict[str, Any]:
-    """A guarantee, or the sentence that there is none, with versions and the other accountants' ε."""
+def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[str, Any]:
+    """A guarantee, or the sentence that there is none, with its unit, versions and the other accountants' ε."""
     body: dict[str, Any] = (
         {
             "epsilon": None,
@@ -101,6 +101,7 @@ def guarantee_json(guarantee: Guarantee | None) -> dict[str, Any]:
     )
     none = {"advanced": None, "rdp": None, "pld": None}
     return body | {
+        "unit": unit,
         "versions": versions(),
         "cross_check": none if guarantee is None else guarantee.cross_check(),
     }

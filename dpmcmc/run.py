@@ -30,7 +30,7 @@ from dpmcmc import data as data_room
 from dpmcmc.atomic import write_atomically
 from dpmcmc.cache import keep_compiled_programs
 from dpmcmc.checkpoint import REMOVED, Checkpoint, CheckpointError
-from dpmcmc.command import CommandError, command
+from dpmcmc.command import CommandError, Parser, command
 from dpmcmc.config import Config
 from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import convergence, predictive, reference
@@ -45,7 +45,7 @@ from dpmcmc.targets import TargetError, bind, check, record_shapes
 
 def parser() -> argparse.ArgumentParser:
     """Command-line arguments."""
-    out = argparse.ArgumentParser(prog="python -m dpmcmc.run", description="Run a configuration.")
+    out = Parser(prog="python -m dpmcmc.run", description="Run a configuration.")
     out.add_argument("config", nargs="?", help="YAML file, for example configs/adult.yaml; not needed with --resume")
     out.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override one key")
     out.add_argument("--out", metavar="DIR", help="run folder (default: runs/NAME-TIME)")
@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser().parse_args(argv)
     console = Console(quiet=arguments.quiet, highlight=False, soft_wrap=True, markup=False)
     keep_compiled_programs()
-    config, place = _resumed(arguments) if arguments.resume else _new(arguments)
+    config, place = _new(arguments) if arguments.resume is None else _resumed(arguments)
     started = time.perf_counter()
     plan = config_room.make_plan(config)
     calibrate_seconds = time.perf_counter() - started
@@ -138,7 +138,7 @@ class Place:
                     left.unlink()
         except OSError as error:
             where = error.filename or self.folder
-            raise CommandError(f"--out: {where} cannot be written ({error.strerror}).") from None
+            raise CommandError(f"--out: {where} cannot be written ({error.strerror}); give another folder.") from None
         except CheckpointError as error:
             raise CommandError(f"--resume: {error}.") from None
 
@@ -168,9 +168,9 @@ def _new(arguments: argparse.Namespace) -> tuple[Config, Place]:
     if arguments.config is None:
         raise CommandError("config: give a YAML file, for example configs/adult.yaml, or --resume DIR.")
     config = config_file.load(arguments.config, arguments.set)
-    folder = _free_folder("--out", arguments.out or _default_folder(config.name))
+    folder = _free_folder("--out", _default_folder(config.name) if arguments.out is None else arguments.out)
     confidential = folder / _CONFIDENTIAL
-    if arguments.confidential:
+    if arguments.confidential is not None:
         confidential = _free_folder("--confidential", arguments.confidential)
         if confidential.resolve().is_relative_to(folder.resolve()):
             raise CommandError(
@@ -185,10 +185,10 @@ def _resumed(arguments: argparse.Namespace) -> tuple[Config, Place]:
     Raises:
         CommandError: there is nothing to go on with, or another config is given.
     """
-    if arguments.out or (arguments.set and not arguments.config):
+    if arguments.out is not None or (arguments.set and not arguments.config):
         raise CommandError("--resume: goes on in its own folder with its own config; leave --out and --set out.")
     folder = Path(arguments.resume)
-    confidential = Path(arguments.confidential) if arguments.confidential else folder / _CONFIDENTIAL
+    confidential = folder / _CONFIDENTIAL if arguments.confidential is None else Path(arguments.confidential)
     if not (folder / "config.yaml").is_file():
         raise CommandError(f"--resume: {folder} holds no config.yaml, so no run was begun there; start a new one.")
     place = Place(folder, confidential, resumed=True)
@@ -218,7 +218,7 @@ def _reservation(config: Config, plan: Plan | MechanismPlan, checkpoint: Checkpo
     if config.privacy is None or config.privacy.ledger is None:
         return None
     guarantee = plan.guarantee if config_room.is_secret(config) else None
-    return Reservation(config.privacy.ledger, guarantee, config.name, checkpoint)
+    return Reservation(config.privacy.ledger, guarantee, config.name, checkpoint, plan.num_records)
 
 
 @dataclass
@@ -270,6 +270,10 @@ class Run:
             raise CommandError(f"target: {error}.") from None
         except ValueError as error:
             raise data_room.DataError(f"data.{error}.") from None
+        try:  # before a file of the run that was stopped is written anew
+            self.checkpoint.check(self.plan)
+        except CheckpointError as error:
+            raise CommandError(f"--resume: {error}.") from None
         if self.held is not None:
             self.held.identify(self.data.train)
 
@@ -302,7 +306,7 @@ class Run:
             self._write_privacy(self.plan.guarantee if self.secret else None)
         except OSError as error:
             raise CommandError(
-                f"--out: {error.filename or self.folder} cannot be written ({error.strerror})."
+                f"--out: {error.filename or self.folder} cannot be written ({error.strerror}); give another folder."
             ) from None
 
     def _write_privacy(self, guarantee: Guarantee | None) -> None:
@@ -541,7 +545,7 @@ def _free_folder(option: str, wanted: str | Path) -> Path:
         while not parent.exists():
             parent = parent.parent
     except OSError as error:
-        raise CommandError(f"{option}: {folder} cannot be read ({error.strerror}).") from None
+        raise CommandError(f"{option}: {folder} cannot be read ({error.strerror}); give another folder.") from None
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise CommandError(f"{option}: {folder} cannot be created, because {parent} is not a folder you can write to.")
     return folder

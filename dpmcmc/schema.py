@@ -16,15 +16,26 @@ from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, Tag, create_model
+from pydantic import BaseModel, ConfigDict, Field, Tag, create_model, field_validator
 
 from dpmcmc.samplers import SCHEDULES
 
 
+#: Sizes of numbers that float32 arithmetic can still multiply and divide.
+_SMALLEST, _LARGEST = 1e-30, 1e30
+
+
 class Section(BaseModel):
-    """A mapping with known keys."""
+    """A mapping with known keys, its numbers 0 or of a size that a run can compute with."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _of_a_size(cls, value: Any) -> Any:
+        if isinstance(value, int | float) and value != 0 and not _SMALLEST <= abs(value) <= _LARGEST:
+            raise ValueError(f"input should be 0 or of a size between {_SMALLEST:g} and {_LARGEST:g}")
+        return value
 
 
 def keys(constructor: type) -> list[dataclasses.Field]:

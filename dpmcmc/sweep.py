@@ -14,8 +14,10 @@ is charged for.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -33,7 +35,9 @@ from dpmcmc.engine import (
     run_together,
 )
 from dpmcmc.planning import Plan
-from dpmcmc.privacy.randomness import SecretKey, streams_of
+from dpmcmc.privacy import Ledger
+from dpmcmc.privacy.randomness import SecretKey, secret_key, streams_of
+from dpmcmc.reservation import Reservation, reserved
 from dpmcmc.result import Result
 from dpmcmc.template import numbers, template
 
@@ -49,6 +53,7 @@ def sample_all(
     keys: Sequence[SecretKey | jax.Array | int | None] | None = None,
     starts: Sequence[Any] | None = None,
     progress: Progress | None = None,
+    ledger: Ledger | str | Path | None = None,
 ) -> list[Result | DivergedError]:
     """Run many plans on the same records; a plan given several times is run that often, independently.
 
@@ -60,6 +65,7 @@ def sample_all(
             slots than another of its program has other draws of the same law.
         starts: one per plan, as :func:`dpmcmc.sample` takes it, or None; None for all: the targets' own.
         progress: called on the host with (steps done, steps in all), summed over plans.
+        ledger: budget ledger to charge, every plan's guarantee before a record is read; all of them, or none.
 
     Returns:
         One item per plan, in their order: its Result, or the DivergedError that ``sample`` would raise, which leaves
@@ -68,6 +74,7 @@ def sample_all(
     Raises:
         ValueError: as many keys as plans are needed; a SecretKey given twice; or what ``sample`` refuses in the data,
             before anything is computed from them.
+        LedgerError: the plans together are over the ledger's budget.
     """
     plans = list(plans)
     keys = [None] * len(plans) if keys is None else list(keys)
@@ -78,6 +85,24 @@ def sample_all(
         raise ValueError(f"starts must be one per plan: got {len(starts)} for {len(plans)} plans")
     if not plans:
         return []
+    with contextlib.ExitStack() as held:
+        reservations = [
+            held.enter_context(
+                reserved(ledger, plan.guarantee if secret_key(key) else None, "sweep", None, plan.num_records)
+            )
+            for plan, key in zip(plans, keys, strict=True)
+        ]
+        return _sample_all(plans, data, keys, starts, progress, reservations)
+
+
+def _sample_all(
+    plans: list[Plan],
+    data: Any,
+    keys: list[Any],
+    starts: list[Any],
+    progress: Progress | None,
+    reservations: list[Reservation | None],
+) -> list[Result | DivergedError]:
     checked: dict[Any, Any] = {}
     for plan in plans:
         about = (plan.num_records, id(plan.target))
@@ -86,16 +111,22 @@ def sample_all(
     records = next(iter(checked.values()))
     shapes = targets.record_shapes(records)
     bound = {id(plan.target): targets.bind(plan.target, shapes) for plan in plans}
+    for held in reservations:
+        if held is not None:
+            held.identify(data)
     groups: dict[Any, _Group] = {}
     opener = _Opener(records)
     for at, (plan, key, start) in enumerate(zip(plans, keys, starts, strict=True)):
         target = bound[id(plan.target)]
-        run = Run(plan, target, *streams_of(key), starts=checked_starts(plan, target, start))
+        run = Run(plan, target, *streams_of(key, plan.hardened), starts=checked_starts(plan, target, start))
         program, run = opener.open(run)
         group = groups.setdefault(_identity(program, run), _Group(program))
         group.program = dataclasses.replace(program, slots=max(program.slots, group.program.slots))
         group.places.append(at)
         group.runs.append(run)
+    for held in reservations:
+        if held is not None:
+            held.begun = True
     return _run(list(groups.values()), records, progress)
 
 

@@ -10,12 +10,15 @@ import json
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
-from dpmcmc.command import CommandError, command
+from dpmcmc.command import CommandError, Parser, command
 from dpmcmc.privacy import Guarantee
 
 #: Accountants of different versions may differ in the last digits.
 _TOLERANCE = 1e-6
+#: A privacy.json has a few thousand; what is longer is something else.
+_MOST_CHARACTERS = 10_000_000
 #: What a posterior draw is charged as.
 _DRAWS = ("posterior_draw", "pure", "noisy_descent")
 #: What a step of a sampler is charged as.
@@ -24,45 +27,68 @@ _QUERIES = ("gaussian", "poisson_gaussian", "fixed_size_gaussian")
 
 def parser() -> argparse.ArgumentParser:
     """Command-line arguments."""
-    out = argparse.ArgumentParser(prog="python -m dpmcmc.verify", description="Recompute a guarantee.")
+    out = Parser(prog="python -m dpmcmc.verify", description="Recompute a guarantee.")
     out.add_argument("privacy", help="privacy.json of a run folder")
+    out.add_argument("--group", type=int, metavar="K", help="also print the guarantee for any K records together")
     return out
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _number(value: Any) -> float:
+    """A number >= 0, and nothing that Python would make one of."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise TypeError(f"{value!r}, where a number >= 0 is needed")
+    return value
 
 
 @command
 def main(argv: list[str] | None = None) -> None:
     """Entry point; see :func:`parser`."""
-    path = Path(parser().parse_args(argv).privacy)
+    arguments = parser().parse_args(argv)
+    path, group = Path(arguments.privacy), arguments.group
+    if group is not None and group < 1:
+        raise CommandError(f"--group: {group} is not a number of records; give a whole number >= 1.")
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as stream:
+            body = json.loads(stream.read(_MOST_CHARACTERS), parse_constant=_refused)
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{path}: cannot be read ({error}); give a run folder's privacy.json.") from None
-    except json.JSONDecodeError as error:
-        raise CommandError(f"{path}: not JSON (line {error.lineno}); give a run folder's privacy.json.") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CommandError(f"{path}: cannot be read ({reason}); give a run folder's privacy.json.") from None
+    except (ValueError, RecursionError) as error:
+        where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
+        raise CommandError(f"{path}: not JSON{where}; give a run folder's privacy.json.") from None
     if not isinstance(body, dict) or not body.get("events"):
         raise CommandError(f"{path}: holds no events, so it states no guarantee to verify.")
     try:
         recomputed = Guarantee.from_json(body)
-        stated = math.inf if body["epsilon"] is None else float(body["epsilon"])
+        stated = math.inf if body["epsilon"] is None else _number(body["epsilon"])
         noisy = [e for e in recomputed.events if e.mechanism in _QUERIES]
         queries = sum(e.count for e in noisy)
         # Noise multipliers of a step's minibatches relative to the gradient's; one entry each.
-        multiples = [float(m) for m in body.get("multiples", [1.0])]
-        promised = int(body.get("steps", queries)) * int(body.get("chains", 1)) * len(multiples)
-        added = float((body.get("noise_multiplier") or {}).get("min", math.inf)) * min(multiples)
+        multiples = [_number(m) for m in body.get("multiples", [1.0])]
+        promised = _number(body.get("steps", queries)) * _number(body.get("chains", 1)) * len(multiples)
+        added = _number((body.get("noise_multiplier") or {}).get("min", math.inf)) * min(multiples)
         charged = min((e.noise_multiplier for e in noisy), default=0.0)
         rate = min((e.rate for e in noisy), default=1.0)
-        sampled = float((body.get("sampling") or {}).get("rate", 0.0))
+        sampled = _number((body.get("sampling") or {}).get("rate", 0.0))
         draws = sum(e.count for e in recomputed.events if e.mechanism in _DRAWS)
-        kept = int(body.get("charged_draws", draws))
-    except (KeyError, TypeError, ValueError) as error:
+        kept = _number(body.get("charged_draws", draws))
+        settled = _number((body.get("settings") or {}).get("noise_multiplier", math.inf))
+        said, checks = str(recomputed), recomputed.cross_check()
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise CommandError(
-            f"{path}: is not a privacy.json of this library; {type(error).__name__} at {error}."
+            f"{path}: is not a privacy.json of this library; {type(error).__name__} at {error}; give one as it was "
+            "written."
         ) from None
     print(f"stated       epsilon {stated:.6g} at delta {recomputed.delta:g}")
-    print(f"recomputed   {recomputed}")
-    for name, value in recomputed.cross_check().items():
+    print(f"recomputed   {said}")
+    for name, value in checks.items():
         print(f"{name:<12} {'no derivation for this combination' if value is None else f'epsilon {value:.6g}'}")
+    if group is not None:
+        print(f"group        {recomputed.for_group(group)}")
     if not recomputed.epsilon <= stated * (1 + _TOLERANCE):
         raise CommandError(
             f"{path}: states epsilon {stated:.6g}, and its events cost {recomputed.epsilon:.6g}; do not rely on it.",
@@ -79,7 +105,6 @@ def main(argv: list[str] | None = None) -> None:
         )
     if draws < kept:
         raise CommandError(f"{path}: charges for {draws} of {kept} posterior draws; do not rely on it.", code=1)
-    settled = float((body.get("settings") or {}).get("noise_multiplier", math.inf))
     loudest = max((e.noise_multiplier for e in recomputed.events if e.mechanism in _DRAWS), default=0.0)
     if loudest > settled * (1 + _TOLERANCE):
         raise CommandError(

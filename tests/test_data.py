@@ -148,7 +148,7 @@ def test_a_wrong_checksum_is_an_error_even_where_a_stand_in_is_allowed(place, em
     assert str(altered) in message
     assert store.KNOWN_FILES["abalone.data"].sha256[0] in message
     assert hashlib.sha256(b"altered").hexdigest() in message
-    assert "Delete it" in message
+    assert "delete it" in message
 
 
 def test_dpmcmc_data_that_names_no_folder_is_an_error(empty_store, monkeypatch):
@@ -200,7 +200,7 @@ def test_a_mixed_origin_is_the_farthest_one():
 
 @pytest.mark.parametrize("name", ["adult", "abalone"])
 def test_without_a_file_a_stand_in_must_be_allowed(name, empty_store):
-    with pytest.raises(data.DataError, match=r"Set DPMCMC_DATA .* data.standin: allow"):
+    with pytest.raises(data.DataError, match=r"set DPMCMC_DATA .* data.standin: allow"):
         data.load(name, standin="refuse")
 
 

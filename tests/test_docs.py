@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,8 +21,9 @@ def commands(page):
 
 
 def workplace(tmp_path):
-    for name in ("configs", "experiments", "scripts"):
+    for name in ("experiments", "scripts"):
         (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")  # a ledger is made beside them
     return tmp_path
 
 

@@ -1,9 +1,9 @@
 """Noise with a Gaussian's tails, and key streams that never meet."""
 
 import copy
-import itertools
 import math
 import pickle
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import dpmcmc
+from dpmcmc import engine
 from dpmcmc.privacy import randomness
-from dpmcmc.privacy.randomness import PURPOSES, SecretKey, normal, streams_of, tree_normal
+from dpmcmc.privacy.query import GradientQuery
+from dpmcmc.privacy.randomness import SecretKey, Streams, normal, streams_of, tree_normal
 
 DRAWS = 1_000_000
 
@@ -91,14 +94,76 @@ def test_leaves_of_one_pytree_get_different_noise():
     assert len(np.unique(flat)) == 2 * 25
 
 
-def test_purposes_chains_and_steps_never_share_a_key():
-    streams, secret = streams_of(7)
-    assert not secret
-    seen = set()
-    for chain, step in itertools.product(range(5), range(40)):
-        for key in streams.at(chain, step):
-            seen.add(tuple(np.asarray(jax.random.key_data(key)).tolist()))
-    assert len(seen) == 5 * 40 * len(PURPOSES)
+def keys_used(monkeypatch, hardened: bool) -> list[tuple[str, tuple[int, ...]]]:
+    """(purpose, words) of every key that a run of the engine hands to its query, its sampler and its start."""
+    used: list[tuple[str, tuple[int, ...]]] = []
+
+    def note(purpose: str, key) -> None:
+        jax.debug.callback(lambda words: used.append((purpose, tuple(words.tolist()))), jax.random.key_data(key))
+
+    query, step, start = GradientQuery.__call__, dpmcmc.SGLD.step, dpmcmc.targets.LogisticRegression.init
+
+    def noted_query(self, params, records, batch_key, noise_key, noise_std):
+        note("batch", batch_key)
+        note("noise", noise_key)
+        return query(self, params, records, batch_key, noise_key, noise_std)
+
+    def noted_step(self, key, state, gradient, t):
+        note("dynamics", key)
+        return step(self, key, state, gradient, t)
+
+    def noted_start(self, key):
+        note("init", key)
+        return start(self, key)
+
+    plan = dpmcmc.plan(
+        dpmcmc.targets.LogisticRegression(num_features=3),
+        num_records=60,
+        sampler=dpmcmc.SGLD(step_size=1.0),
+        sampling=dpmcmc.Full(),
+        steps=STEPS,
+        chains=CHAINS,
+        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-5, hardened=hardened),
+    )
+    data = {"x": np.ones((60, 3), np.float32), "y": np.arange(60) % 2}
+    # What is compiled with these must not serve another test, nor the other way round.
+    engine._compile_cached.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(GradientQuery, "__call__", noted_query)
+        patch.setattr(dpmcmc.SGLD, "step", noted_step)
+        patch.setattr(dpmcmc.targets.LogisticRegression, "init", noted_start)
+        dpmcmc.sample(plan, data, key=5)
+        jax.effects_barrier()
+    engine._compile_cached.cache_clear()
+    # Before the run, a target is tried out on a public key.
+    return [(purpose, words) for purpose, words in used if words != (0, 0)]
+
+
+STEPS, CHAINS = 7, 3
+
+
+@pytest.mark.parametrize("hardened", [False, True])
+def test_a_run_uses_no_key_twice(monkeypatch, hardened):
+    used = keys_used(monkeypatch, hardened)
+    counts = Counter(purpose for purpose, _ in used)
+    assert counts == {"batch": STEPS * CHAINS, "noise": STEPS * CHAINS, "dynamics": STEPS * CHAINS, "init": CHAINS}
+    assert len({words for _, words in used}) == len(used)
+    assert all(len(words) == (8 if hardened else 2) for _, words in used)
+
+
+@pytest.mark.parametrize("planted", ["no chain", "no step", "one purpose"])
+def test_a_key_that_is_used_twice_is_found(monkeypatch, planted):
+    honest = Streams.at
+
+    def at(self, chain, step):
+        if planted == "one purpose":
+            keys = honest(self, chain, step)
+            return keys._replace(dynamics=keys.noise)
+        return honest(self, 0 * chain if planted == "no chain" else chain, 0 * step if planted == "no step" else step)
+
+    monkeypatch.setattr(Streams, "at", at)
+    used = keys_used(monkeypatch, False)
+    assert len({words for _, words in used}) < len(used)
 
 
 def test_seeds_reproduce_and_entropy_does_not():

@@ -379,7 +379,7 @@ def test_noise_is_each_cells_own_and_shared_keys_would_be_seen(monkeypatch):
 
     shared = sweep.streams_of(3)
     with monkeypatch.context() as patch:  # planted: every plan under one key
-        patch.setattr(sweep, "streams_of", lambda key: shared)
+        patch.setattr(sweep, "streams_of", lambda *_: shared)
         assert not noises_are_independent(first_noise(sample_all(plans, DATA), plans))
 
     def one_chain(runs, owners):  # planted: every chain of a plan the same

@@ -17,11 +17,12 @@ computed from several records (a maximum, a mean, a level list) ever reaches the
 statistic would be an unaccounted release.
 
 Rooms: ``adult``, ``abalone`` (UCI files, found by ``store``), ``bundled`` (scikit-learn), ``synthetic``
-(generated), ``user_file``; ``encoding`` and ``split`` hold what they share. A new data set is one file and
-one line of ``registry.REGISTRY``.
+(generated), ``user_file``; ``owners`` gathers rows by whom they belong to; ``encoding`` and ``split`` hold what they
+share. A new data set is one file and one line of ``registry.REGISTRY``.
 """
 
 from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec
+from dpmcmc.data.owners import by_owner
 from dpmcmc.data.registry import NAMES, describe, load
 
-__all__ = ["NAMES", "DataError", "DataRequest", "DataSet", "DataSpec", "describe", "load"]
+__all__ = ["NAMES", "DataError", "DataRequest", "DataSet", "DataSpec", "by_owner", "describe", "load"]

@@ -29,7 +29,8 @@ class DataSpec:
     intercept column. ``num_classes`` is None for regression, for counts, or when it is not known. ``public``
     says that the records themselves, train and test, may be published. ``row_bound`` is a public bound on the
     l2 norm of a record's feature row (``inf``: none was declared). ``encoding`` is None where a set offers no
-    choice.
+    choice. ``records_per_owner`` is None where a record is a row; otherwise a record is an owner with at most so many
+    rows, and ``num_records`` counts training owners.
     """
 
     name: str
@@ -40,6 +41,7 @@ class DataSpec:
     row_bound: float
     encoding: str | None
     description: str
+    records_per_owner: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class DataSet:
     """Records in memory, checked, and within ``spec.row_bound``.
 
     ``train`` and ``test`` are ``{"x": float32 (N, d), "y": (N,)}``; ``y`` is int32 for class numbers
-    (0 and 1 for two classes) and counts, and float32 for reals. ``test_is_public`` says whether metrics on the
+    (0 and 1 for two classes) and counts, and float32 for reals. Where records are owners, ``train`` is what
+    ``by_owner`` makes, and ``test`` has rows all the same. ``test_is_public`` says whether metrics on the
     test rows may be released; rows held out of a private file are as private as the training rows. ``origin``
     is one of ``DPMCMC_DATA``, ``cache``, ``download``, ``stand-in``, ``generated``, ``scikit-learn``, ``user file``.
     ``sha256`` maps the name of each known public file to its digest and is empty for a user's own file,
@@ -69,7 +72,8 @@ class DataRequest:
 
     Either ``name`` (a registered set) or ``path`` (a user's ``.npz``, taken from ``base_dir`` when relative).
     ``encoding`` and ``standin`` concern registered sets; ``x``, ``y``, ``row_bound``, ``test_fraction``,
-    ``num_records`` and ``public`` concern a user's file.
+    ``num_records`` and ``public`` concern a user's file, and so do ``owner``, ``num_owners`` and
+    ``records_per_owner``, which go together.
 
     Raises:
         DataError: a value is out of range, or belongs to the other kind of source.
@@ -85,6 +89,9 @@ class DataRequest:
     test_fraction: float = 0.0
     num_records: int | None = None
     public: bool = False
+    owner: str | None = None
+    num_owners: int | None = None
+    records_per_owner: int | None = None
     base_dir: str | None = None
 
     def __post_init__(self) -> None:
@@ -106,6 +113,29 @@ class DataRequest:
             raise DataError(f"data.test_fraction is for your own file; {self.name} has a fixed split: leave it out.")
         if self.path is not None and self.encoding != ENCODINGS[0]:
             raise DataError("data.encoding is for registered sets; your own file is used as it is: leave it out.")
+        self._check_owners()
+
+    def _check_owners(self) -> None:
+        """Refuse half of a declaration of owners, and one that contradicts itself."""
+        for key in ("num_owners", "records_per_owner"):
+            value = getattr(self, key)
+            if self.owner is None and value is not None:
+                raise DataError(f"data.{key}: says nothing without data.owner, the array of who each row belongs to.")
+            if self.owner is not None and (value is None or value < 1):
+                raise DataError(f"data.{key}: with data.owner this must be declared, a public whole number >= 1.")
+        if self.owner is None:
+            return
+        if self.path is None:
+            raise DataError(f"data.owner is for your own file; {self.name} has one record a row: leave it out.")
+        if self.num_records is not None:
+            raise DataError(
+                "data.num_records: with data.owner N counts training owners, which follows from data.num_owners and "
+                "data.test_fraction; leave it out."
+            )
+        if self.owner in (self.x, self.y):
+            raise DataError(
+                f"data.owner: {self.owner!r} is also the name of the features or labels; name another array."
+            )
 
     @classmethod
     def of(cls, config: Any, **options: Any) -> DataRequest:

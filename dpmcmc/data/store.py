@@ -73,7 +73,7 @@ def find(name: str) -> FoundFile:
     """
     named = os.environ.get("DPMCMC_DATA")
     if named:
-        folder = Path(named).expanduser()
+        folder = Path(os.path.expanduser(named))
         if not folder.is_dir():
             raise DataError(f"DPMCMC_DATA names {folder}, which is not a folder: correct or unset it.")
         found = _read(folder / name, name, "DPMCMC_DATA")
@@ -117,8 +117,8 @@ def _read(path: Path, name: str, origin: str) -> FoundFile | None:
     digest = _accepted_digest(content, name)
     if digest is None:
         raise DataError(
-            f"{path} is not the official {name}: {_mismatch(content, name)}. "
-            f"Delete it, or replace it by {KNOWN_FILES[name].url}."
+            f"{path} is not the official {name}: {_mismatch(content, name)}; "
+            f"delete it, or replace it by {KNOWN_FILES[name].url}."
         )
     return FoundFile(content, digest, origin)
 
@@ -142,15 +142,15 @@ def _download(name: str) -> FoundFile:
             digest = _accepted_digest(content, name)
             if digest is None:
                 raise DataError(
-                    f"{url} answered with something else than {name}: {_mismatch(content, name)}. Nothing "
-                    "was kept; get the file by another way and set DPMCMC_DATA to its folder."
+                    f"{url} answered with something else than {name}: {_mismatch(content, name)}; nothing "
+                    "was kept, so get the file by another way and set DPMCMC_DATA to its folder."
                 )
             os.replace(fetched, cache / name)
     except OSError as reason:
         folder_text = os.environ.get("DPMCMC_DATA") or "unset"
         raise FileUnavailable(
             f"{name} is neither in the DPMCMC_DATA folder ({folder_text}) nor in the cache ({cache}), and "
-            f"fetching {url} failed ({type(reason).__name__}). Set DPMCMC_DATA to a folder that holds it, or "
+            f"fetching {url} failed ({type(reason).__name__}); set DPMCMC_DATA to a folder that holds it, or "
             "set data.standin: allow to run on generated data of the same shape."
         ) from reason
     finally:

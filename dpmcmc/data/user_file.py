@@ -8,20 +8,20 @@ never by its values.
 from __future__ import annotations
 
 import math
+import os
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
 from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec
 from dpmcmc.data.encoding import clipped_rows
+from dpmcmc.data.owners import by_owner, checked_owner
 from dpmcmc.data.split import fixed_split
 
 # A row that was normalised to the bound elsewhere may pass it by float32 rounding; such a row is drawn back
 # onto the bound. Beyond this relative slack the row is the data holder's to mend.
 _ROUNDING_SLACK = 1e-5
-_UNREADABLE = (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error)
 _LARGEST_CLASS = np.iinfo(np.int32).max
 
 
@@ -29,13 +29,14 @@ def describe(request: DataRequest) -> DataSpec:
     """What the configuration declares about the file; the file is not opened, nor need it exist yet."""
     return DataSpec(
         name=Path(str(request.path)).stem,
-        num_records=request.num_records,
+        num_records=request.num_records if request.owner is None else _training_owners(request),
         num_features=None,
         num_classes=None,
         public=request.public,
         row_bound=math.inf if request.row_bound is None else float(request.row_bound),
         encoding=None,
         description="Records of a user's file.",
+        records_per_owner=request.records_per_owner,
     )
 
 
@@ -46,12 +47,15 @@ def load(request: DataRequest) -> DataSet:
     integers or booleans, float32 if stored as floats. The training set has n - floor(n * test_fraction) rows,
     which must equal ``num_records`` where that is declared. The test set is None when nothing is held out.
 
+    With ``request.owner``, (n,) whole numbers, it is owners that are held out, floor(num_owners * test_fraction) of
+    them with all their rows, and the training set has one record for each of the others.
+
     Raises:
         DataError: the file or an array is missing, or the records break a declared or necessary condition.
     """
     spec = describe(request)
-    path = Path(request.base_dir or ".") / Path(str(request.path)).expanduser()
-    arrays = _read(path, request.x, request.y)
+    path = Path(request.base_dir or ".") / os.path.expanduser(str(request.path))
+    arrays = _read(path, request.x, request.y, *([] if request.owner is None else [request.owner]))
     x = _features(arrays[request.x], request.x, path)
     y = _labels(arrays[request.y], request.y, path)
     if x.shape[0] != y.shape[0]:
@@ -61,6 +65,10 @@ def load(request: DataRequest) -> DataSet:
         )
     _refuse_non_finite(x, y, path)
     x = _within_bound(x, spec.row_bound, path)
+    columns = tuple(f"{request.x}[{k}]" for k in range(x.shape[1]))
+    if request.owner is not None:
+        train, test = _split_owners(request, x, y, arrays[request.owner], path)
+        return DataSet(spec, train, test, request.public, "user file", {}, columns)
     train_rows, test_rows = fixed_split(x.shape[0], math.floor(x.shape[0] * request.test_fraction))
     if spec.num_records not in (None, train_rows.size):
         raise DataError(
@@ -70,33 +78,84 @@ def load(request: DataRequest) -> DataSet:
         )
     train = {"x": x[train_rows], "y": y[train_rows]}
     test = {"x": x[test_rows], "y": y[test_rows]} if test_rows.size else None
-    columns = tuple(f"{request.x}[{k}]" for k in range(x.shape[1]))
     return DataSet(spec, train, test, request.public, "user file", {}, columns)
+
+
+def _held_out_owners(request: DataRequest) -> int:
+    assert request.num_owners is not None
+    return math.floor(request.num_owners * request.test_fraction)
+
+
+def _training_owners(request: DataRequest) -> int:
+    assert request.num_owners is not None
+    return request.num_owners - _held_out_owners(request)
+
+
+def _split_owners(
+    request: DataRequest, x: np.ndarray, y: np.ndarray, owner: np.ndarray, path: Path
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
+    """(training owners as records, rows of the others or None); which owner is on which side is public."""
+    assert request.owner is not None
+    assert request.num_owners is not None
+    assert request.records_per_owner is not None
+    owner = checked_owner(owner, request.num_owners, request.owner)
+    if len(owner) != len(x):
+        raise DataError(
+            f"{path}: {request.x!r} has {len(x)} rows and {request.owner!r} has {len(owner)}: store one owner for each "
+            "row."
+        )
+    training, _ = fixed_split(request.num_owners, _held_out_owners(request))
+    kept = np.isin(owner, training)
+    train = by_owner(
+        {"x": x[kept], "y": y[kept]},
+        np.searchsorted(training, owner[kept]),
+        num_owners=len(training),
+        records_per_owner=request.records_per_owner,
+    )
+    # Owners without rows leave nothing to test on.
+    return train, None if kept.all() else {"x": x[~kept], "y": y[~kept]}
 
 
 def _read(path: Path, *names: str) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise DataError(f"data.path: there is no file {path}: correct the path (a relative one starts at the config).")
     try:
-        # Opened here because numpy leaves the file open when the archive turns out to be broken.
         with path.open("rb") as stream:
-            archive = np.load(stream, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
+            if stream.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
                 raise DataError(f"{path} holds a single array: store both arrays together with numpy.savez.")
-            missing = [name for name in names if name not in archive.files]
-            if missing:
-                raise DataError(
-                    f"{path} has no array {', '.join(map(repr, missing))}; it has "
-                    f"{', '.join(archive.files) or 'none'}: name the arrays with data.x and data.y."
-                )
-            return {name: archive[name] for name in names}
+            with zipfile.ZipFile(stream) as archive:
+                held = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+                missing = [name for name in names if name not in held]
+                if missing:
+                    raise DataError(
+                        f"{path} has no array {', '.join(map(repr, missing))}; it has "
+                        f"{', '.join(held) or 'none'}: name the arrays with data.x and data.y."
+                    )
+                return {name: _array(archive, held[name], name, path) for name in names}
     except DataError:
         raise
-    except _UNREADABLE as reason:
+    except MemoryError:
+        raise DataError(f"{path} holds more than there is memory for: store fewer or smaller arrays.") from None
+    except Exception as reason:  # what a damaged archive makes zipfile and NumPy raise has no end
         raise DataError(
-            f"{path} is damaged, is no .npz archive, or holds Python objects ({reason}): write plain numbers "
-            "with numpy.savez."
+            f"{path} is damaged, is no .npz archive, or holds Python objects ({type(reason).__name__}): write plain "
+            "numbers with numpy.savez."
         ) from reason
+
+
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, path: Path) -> np.ndarray:
+    """One array of an archive; room is made for what the file holds, never for what a header claims.
+
+    ``numpy.load`` would allocate the shape that a damaged header states, or advise to unpickle.
+    """
+    with archive.open(info) as member:
+        version = np.lib.format.read_magic(member)
+        header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        shape, by_columns, dtype = header(member)
+        if dtype.hasobject or math.prod(shape) * dtype.itemsize != info.file_size - member.tell():
+            what = "Python objects" if dtype.hasobject else f"not the {shape} numbers that its header states"
+            raise DataError(f"{path} is damaged, or {name!r} holds {what}: write plain numbers with numpy.savez.")
+        return np.frombuffer(member.read(), dtype).reshape(shape, order="F" if by_columns else "C")
 
 
 def _features(x: np.ndarray, name: str, path: Path) -> np.ndarray:

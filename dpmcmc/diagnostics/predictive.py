@@ -16,6 +16,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from dpmcmc.targets.base import TargetError
+from dpmcmc.targets.per_owner import by_row
 
 #: Probabilities below this count as this in a log predictive density: float32 may round a probability to zero.
 _LEAST_PROBABILITY = 1e-12
@@ -70,11 +71,12 @@ def predict(target: Any, flat_draws: Any, rows: dict[str, np.ndarray]) -> Predic
         target: with ``log_likelihood(params, record)`` and, for more than a density, ``predict(params, x)``: class
             probabilities (rows, num_classes), or P(y = 1) (rows,), or without ``num_classes`` the mean (rows,).
         flat_draws: pytree of parameters, leaves (draws, ...).
-        rows: ``{"x": (rows, d), "y": (rows,)}``.
+        rows: ``{"x": (rows, d), "y": (rows,)}``; those of owners are taken one by one.
 
     Raises:
         TargetError: ``predict`` returns something of another shape.
     """
+    target, rows = by_row(target, rows)
     if measure(target) is None:
         return Prediction(None, None, None, log_predictive_density(target, flat_draws, rows))
     if measure(target) == "rmse":
@@ -88,6 +90,7 @@ def check(target: Any, rows: dict[str, np.ndarray]) -> None:
     Raises:
         TargetError: naming the reason, or the shape that was found and the one that is wanted.
     """
+    target, rows = by_row(target, rows)
     if measure(target) is None:
         return
     x = jax.ShapeDtypeStruct(np.shape(rows["x"]), jnp.result_type(rows["x"]))

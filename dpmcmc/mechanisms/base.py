@@ -21,8 +21,8 @@ from dpmcmc import targets
 from dpmcmc.checkpoint import Checkpoint
 from dpmcmc.engine import DivergedError
 from dpmcmc.planning import Plan
-from dpmcmc.privacy import Guarantee, UnsupportedCombination, round_up
-from dpmcmc.privacy.randomness import SecretKey, Streams, streams_of
+from dpmcmc.privacy import Guarantee, Ledger, UnsupportedCombination, round_up
+from dpmcmc.privacy.randomness import SecretKey, Streams, secret_key, streams_of
 from dpmcmc.reservation import Reservation, reserved
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
@@ -147,7 +147,7 @@ def release(
     *,
     key: SecretKey | jax.Array | int | None = None,
     checkpoint: Checkpoint | str | Path | None = None,
-    ledger: Reservation | Any | None = None,
+    ledger: Reservation | Ledger | str | Path | None = None,
 ) -> Release:
     """Read the records once and release what the plan says.
 
@@ -167,9 +167,8 @@ def release(
         DrawError: no draw could be made. That it happened depends on the records: for the data holder alone.
     """
     kept = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
-    secret = key is None or isinstance(key, SecretKey)
     label = type(plan.mechanism).__name__
-    with reserved(ledger, plan.guarantee if secret else None, label, kept) as held:
+    with reserved(ledger, plan.guarantee if secret_key(key) else None, label, kept, plan.num_records) as held:
         records = _check_records(plan, data)
         if held is not None:
             held.identify(data)

@@ -4,12 +4,14 @@
 ``subsampling`` which records a step reads;  ``fixed_point`` exact sums;  ``randomness`` keys and noise
 ``charging``    nominal noise to charged events;  ``accounting`` events to ε;  ``calibration`` ε to noise
 ``promise``     what is asked for;  ``guarantee`` the result: ε, δ, and the events they are computed from
+``ledger``      what may be spent on a data set by all runs together, and what was
 """
 
 from dpmcmc.privacy.account import Problem, account
 from dpmcmc.privacy.accounting import Event, UnsupportedCombination
 from dpmcmc.privacy.calibration import CalibrationError, calibrate
 from dpmcmc.privacy.guarantee import Guarantee, round_up
+from dpmcmc.privacy.ledger import Ledger, LedgerError, OverBudget
 from dpmcmc.privacy.promise import Privacy
 from dpmcmc.privacy.query import GradientQuery, PrivateGradient
 from dpmcmc.privacy.randomness import SecretKey
@@ -22,6 +24,9 @@ __all__ = [
     "Full",
     "GradientQuery",
     "Guarantee",
+    "Ledger",
+    "LedgerError",
+    "OverBudget",
     "Poisson",
     "Privacy",
     "PrivateGradient",

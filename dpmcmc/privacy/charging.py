@@ -6,7 +6,8 @@ plan, so that they cannot disagree:
 * noise multiplier z → z / (1 + KAPPA): float32 clipping may exceed C by that much (``fixed_point.py``);
 * rate → the generator's proved bound (``subsampling.py``);
 * a step with a second query → its combined z, or an event of its own (``second_moment.py``);
-* batch overflow → an event of probability β a step, kept within ``OVERFLOW_SHARE`` of δ.
+* batch overflow → an event of probability β a step, kept within ``OVERFLOW_SHARE`` of δ;
+* a coordinate of integer noise → an approximate draw, kept within ``DRAW_SHARE`` of δ.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpmcmc.privacy import discrete_gaussian
 from dpmcmc.privacy.accounting import DEVIATIONS, Event, accountant_for, base_epsilon, joined, query_events
 from dpmcmc.privacy.fixed_point import KAPPA
 from dpmcmc.privacy.guarantee import Guarantee
@@ -24,6 +26,8 @@ from dpmcmc.privacy.subsampling import Poisson, Sampling
 #: Largest part of the user's δ that batch overflow may take. Where δ nearly covers the run, ε moves by more than a
 #: percent with a percent of δ; a tenth of that share costs a few slots in a thousand.
 OVERFLOW_SHARE = 1e-3
+#: Largest part of δ that the deviation of integer noise may take.
+DRAW_SHARE = 1e-4
 
 
 class Charge(NamedTuple):
@@ -71,6 +75,18 @@ def charged_again(
     """
     deviations = tuple(e for e in guarantee.events if e.mechanism in DEVIATIONS)
     return (*base_events(noise_multipliers, sampling, num_records, chains, multiples), *deviations)
+
+
+def draw_events(coordinates: int, steps: int, chains: int) -> tuple[Event, ...]:
+    """What integer noise is charged for not being exactly what its proof is about (``discrete_gaussian.py``).
+
+    Args:
+        coordinates: noisy numbers in a step.
+        steps: per chain.
+        chains: each is charged.
+    """
+    each = discrete_gaussian.deviation(discrete_gaussian.LEVELS[-1])
+    return (Event("approximate_draw", 0.0, each, coordinates * steps * chains),)
 
 
 def base_delta(delta: float, sampling: Sampling, num_records: int) -> float:
@@ -137,12 +153,14 @@ def charged_guarantee(
     epsilon: float | None = None,
     multiples: tuple[float, ...] = (1.0,),
     after: Guarantee | None = None,
+    deviations: tuple[Event, ...] = (),
 ) -> tuple[Guarantee, int]:
     """(guarantee, batch slots) of a run: :func:`charge`, whose arguments these are, and its accounting.
 
-    ``after`` is the guarantee of releases before the run; the guarantee covers them too.
+    ``after`` is the guarantee of releases before the run; the guarantee covers them too. ``deviations`` are those of
+    the run's own noise (:func:`draw_events`).
     """
-    beside = () if after is None else after.events
+    beside = deviations if after is None else (*after.events, *deviations)
     if after is not None:
         release = joined(after.release, release)
     promise: dict[str, Any] = {"delta": delta, "adjacency": adjacency, "accountant": accountant, "release": release}

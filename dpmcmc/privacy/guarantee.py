@@ -7,8 +7,9 @@ It is computed from its ``events`` and from nothing else, so a saved guarantee c
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpmcmc.privacy.accounting import (
     TRACE_ACCOUNTANTS,
@@ -21,6 +22,9 @@ from dpmcmc.privacy.accounting import (
     overflow_probability,
     run_length,
 )
+
+if TYPE_CHECKING:
+    from dpmcmc.privacy.group import GroupGuarantee
 
 
 def round_up(value: float, digits: int = 4) -> str:
@@ -112,6 +116,12 @@ class Guarantee:
             low, high = (low, right) if at_left <= at_right else (left, high)
         return min(1.0, best)
 
+    def for_group(self, size: int, delta: float | None = None) -> GroupGuarantee:
+        """The guarantee between data sets that differ in any ``size`` records; see ``group.py``."""
+        from dpmcmc.privacy.group import for_group  # which is built on this module
+
+        return for_group(self, size, delta)
+
     def compose(self, other: Guarantee, delta: float | None = None) -> Guarantee:
         """Both releases together, recomputed from the union of their events.
 
@@ -189,9 +199,21 @@ class Guarantee:
 
 
 def _epsilon(events: tuple[Event, ...], adjacency: str, accountant: str, delta: float) -> float:
-    """Smallest ε with δ_base(ε) + (1 + e^ε)β <= delta, approached from below, so it ends on the private side."""
-    beta = overflow_probability(events)
-    epsilon = base_epsilon(accountant, events, adjacency, delta)
+    """Smallest ε of events at total δ."""
+    return with_deviations(
+        lambda left: base_epsilon(accountant, events, adjacency, left), overflow_probability(events), delta
+    )
+
+
+def with_deviations(base: Callable[[float], float], beta: float, delta: float) -> float:
+    """Smallest ε with δ_base(ε) + (1 + e^ε)β <= delta, approached from below, so it ends on the private side.
+
+    Args:
+        base: δ -> ε without deviations.
+        beta: probability of one.
+        delta: total.
+    """
+    epsilon = base(delta)
     if beta == 0 or math.isinf(epsilon):
         return epsilon
     for _ in range(100):
@@ -200,7 +222,7 @@ def _epsilon(events: tuple[Event, ...], adjacency: str, accountant: str, delta: 
         left = delta - (1 + math.exp(epsilon)) * beta
         if left <= 0:
             return math.inf
-        following = base_epsilon(accountant, events, adjacency, left)
+        following = base(left)
         if following <= epsilon * (1 + 1e-12):
             return max(epsilon, following)
         epsilon = following

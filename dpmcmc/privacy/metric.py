@@ -7,6 +7,7 @@ vector as computed; F is applied again only after the noise. F must not be read 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,16 +37,17 @@ class PublicMatrix:
             value = np.array(value.array)
         if isinstance(value, (str, Path)):
             try:
-                value = np.load(Path(value).expanduser(), allow_pickle=False)
-            except (OSError, ValueError, EOFError) as error:
-                raise ValueError(f"{name} {value} cannot be read as a .npy array ({error})") from None
+                value = np.load(os.path.expanduser(value), allow_pickle=False)
+            except Exception as error:  # what a file that is no array makes NumPy raise has no end
+                reason = getattr(error, "strerror", None) or type(error).__name__
+                raise ValueError(f"{name} {value} cannot be read as a .npy array of numbers ({reason})") from None
         try:
             array = np.array(value, np.float64)  # a copy: nobody else may change it
         except (TypeError, ValueError):
             raise ValueError(f"{name} must be a number, d numbers, d rows of d numbers, or a .npy file") from None
         if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != array.shape[1]):
             raise ValueError(f"{name} must have shape (), (d,) or (d, d), got {array.shape}")
-        if not np.all(np.isfinite(array)):
+        if not (array.size and np.all(np.isfinite(array))):
             raise ValueError(f"{name} must hold finite numbers")
         self.array: np.ndarray = array
         self.array.setflags(write=False)

@@ -24,6 +24,7 @@ class Privacy:
         accountant: ``pld`` | ``rdp`` | ``advanced``.
         calibrator: ``numeric`` | ``closed_form`` | ``free``.
         clip: C, the l2 norm each record's gradient is clipped to.
+        hardened: whether keys are ChaCha20's and noise is drawn in integers (``chacha.py``, ``discrete_gaussian.py``).
 
     Raises:
         ValueError: a value outside these.
@@ -36,6 +37,7 @@ class Privacy:
     accountant: str = "pld"
     calibrator: str = "numeric"
     clip: float = 1.0
+    hardened: bool = False
 
     def __post_init__(self) -> None:
         if self.calibrator != "free" and self.epsilon is None:

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.privacy import fixed_point, randomness, second_moment
+from dpmcmc.privacy import discrete_gaussian, fixed_point, randomness, second_moment
 from dpmcmc.privacy.fixed_point import Clip, FixedPoint, float32
 from dpmcmc.privacy.metric import PublicMatrix, flat
 from dpmcmc.privacy.second_moment import PrivateSecondMoment, SecondMoment
@@ -72,6 +72,8 @@ class GradientQuery:
         second: a second moment to release beside the gradient, or None.
         second_bits: its grid exponent.
         metric: public F in whose norm gradients are clipped and noised, or None for the identity.
+        levels: draws per coordinate of integer noise on the gradient and on the second moment
+            (``discrete_gaussian.py``); 0 for noise from floats.
     """
 
     target: Model
@@ -84,6 +86,7 @@ class GradientQuery:
     second: SecondMoment | None = None
     second_bits: int = 21
     metric: PublicMatrix | None = None
+    levels: tuple[int, int] = (0, 0)
 
     def __call__(
         self, params: Any, records: Any, batch_key: jax.Array, noise_key: jax.Array, noise_std: jax.Array
@@ -112,7 +115,7 @@ class GradientQuery:
         else:
             total, moment = self.clipped_sums(params, records, batch_key, second_batch_key)
             unit = float32(self.clip * 2.0**-self.bits)
-            total = _with_noise(total, noise_key, noise_std / (scale * unit), 1.0)
+            total = _with_noise(total, noise_key, noise_std / (scale * unit), 1.0, self.levels[0])
             likelihood = jax.tree.map(lambda s: scale * s, total.to_float(self.clip, self.bits))
         if self.metric is not None:
             likelihood = flat(params)[1](self.metric.times(likelihood))
@@ -133,7 +136,8 @@ class GradientQuery:
         if self.clip is not None:
             ratio = np.float32(self.second.ratio)
             in_grid = ratio * noise_std / (scale * float32(self.clip * 2.0**-self.second_bits))
-            moment = _with_noise(moment, key, in_grid, second_moment.noise_scale(size, dense))
+            scales = second_moment.noise_scale(size, dense)
+            moment = _with_noise(moment, key, in_grid, scales, self.levels[1])
             moment = moment.to_float(self.clip**2, self.second_bits)
             noise = ratio * float32(self.clip) * noise_std
         value = scale * moment
@@ -273,11 +277,14 @@ class GradientQuery:
         return jax.lax.scan(add, zeros(), jnp.arange(blocks, dtype=jnp.int32))[0]
 
 
-def _with_noise(total: FixedPoint, key: jax.Array, in_grid: jax.Array, scale: Any) -> FixedPoint:
+def _with_noise(total: FixedPoint, key: jax.Array, in_grid: jax.Array, scale: Any, levels: int) -> FixedPoint:
     """Add Gaussian noise of std ``in_grid · scale`` grid units to an exact sum.
 
-    The fine part reaches the bits that the coarse part, a float32, does not (``fixed_point.py``).
+    In integers alone where ``levels`` says of how many draws (``discrete_gaussian.py``). Else from floats in two parts,
+    where the fine part reaches the bits that the coarse part, a float32, does not (``fixed_point.py``).
     """
+    if levels:
+        return total + FixedPoint(*discrete_gaussian.tree_noise(key, total.high, in_grid, scale, levels))
     sizes = (1.0, fixed_point.FINE_NOISE)
     for size, noise in zip(sizes, randomness.tree_normal(key, total.high, copies=2), strict=True):
         total = fixed_point.add_noise(total, jax.tree.map(lambda n, s=size: n * (s * in_grid) * scale, noise))

@@ -4,7 +4,9 @@ Whoever knows a key can subtract the noise, so keys come from the operating syst
 cannot be pickled and are never written to a released folder. Streams are separated by purpose (which
 records, which noise, a sampler's own dynamics, starting points), then by chain, then by step.
 
-The generator is JAX's threefry2x32: counter-based, 64-bit keys, not claimed to be cryptographic.
+Two generators. ``threefry2x32``, JAX's own: counter-based, 64-bit keys, not claimed to be cryptographic. A hardened
+run has ChaCha20 with 256-bit keys for every purpose (``chacha.py``), and for privacy integer noise
+(``discrete_gaussian.py``) in place of :func:`normal`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from dpmcmc.privacy import chacha
 
 PURPOSES = ("batch", "noise", "dynamics", "init")
 
@@ -29,25 +33,36 @@ class Streams(NamedTuple):
 
     def at(self, chain: jax.Array | int, step: jax.Array | int) -> Streams:
         """The four keys of one (chain, step)."""
-        return Streams(*(jax.random.fold_in(jax.random.fold_in(k, chain), step) for k in self))
+        # Side by side: four times the work of one key costs hardly more than one.
+        here = jax.vmap(lambda key: jax.random.fold_in(jax.random.fold_in(key, chain), step))(jnp.stack(self))
+        return Streams(*(here[i] for i in range(len(PURPOSES))))
+
+    @property
+    def hardened(self) -> bool:
+        """Whether these are ChaCha20 keys."""
+        return chacha.is_chacha(self.noise)
 
 
-def _entropy() -> jax.Array:
-    return jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32))
+def _entropy(hardened: bool) -> jax.Array:
+    """A key from the operating system."""
+    if hardened:
+        return chacha.secret_key(secrets.token_bytes(32))
+    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32)), impl="threefry2x32")
 
 
 class SecretKey:
     """Keys drawn from OS entropy, for ONE run. A run needs one of these to carry a Guarantee.
 
     >>> dpmcmc.sample(plan, data, key=dpmcmc.SecretKey())   # what ``key=None`` does
+
+    Args:
+        hardened: ChaCha20 keys, for a plan with ``Privacy(hardened=True)``, and for no other.
     """
 
     __slots__ = ("_streams",)
 
-    def __init__(self) -> None:
-        self._streams: Streams | None = Streams(
-            *(jax.random.wrap_key_data(_entropy(), impl="threefry2x32") for _ in PURPOSES)
-        )
+    def __init__(self, hardened: bool = False) -> None:
+        self._streams: Streams | None = Streams(*(_entropy(hardened) for _ in PURPOSES))
 
     @classmethod
     def _of(cls, streams: Streams) -> SecretKey:
@@ -74,21 +89,36 @@ class SecretKey:
         raise TypeError("a SecretKey cannot be pickled or copied: whoever has it can subtract the noise")
 
 
-def streams_of(key: SecretKey | jax.Array | int | None) -> tuple[Streams, bool]:
+def secret_key(key: Any) -> bool:
+    """Whether :func:`streams_of` makes secret streams of this."""
+    return key is None or isinstance(key, SecretKey)
+
+
+def streams_of(key: SecretKey | jax.Array | int | None, hardened: bool = False) -> tuple[Streams, bool]:
     """(streams, secret?). A plain JAX key or an int seed gives reproducible streams that are not secret.
+
+    Args:
+        key: None for fresh OS entropy.
+        hardened: of ChaCha20; a plain JAX key or an int seeds that.
 
     Raises:
         TypeError: for anything else.
+        ValueError: a SecretKey of the other generator, which stays unused; or one that has been used.
     """
     if key is None:
-        key = SecretKey()
+        key = SecretKey(hardened)
     if isinstance(key, SecretKey):
+        if key._streams is not None and key._streams.hardened != hardened:
+            asked, call = ("hardened", "SecretKey(hardened=True)") if hardened else ("not hardened", "SecretKey()")
+            raise ValueError(f"key is of the other generator: the run is {asked}, so give it {call}, or None")
         return key.streams(), True
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
-        key = jax.random.key(int(key))
+        key = jax.random.key(int(key), impl=chacha.CHACHA20 if hardened else None)
     if isinstance(key, jax.Array):
         if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             key = jax.random.wrap_key_data(key)
+        if hardened:
+            key = chacha.adopted(jnp.asarray(key))
         return Streams(*jax.random.split(jnp.asarray(key), len(PURPOSES))), False
     raise TypeError(f"key must be None, a SecretKey, a JAX key or an int, got {type(key).__name__}")
 

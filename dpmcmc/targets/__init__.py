@@ -8,6 +8,7 @@ from dpmcmc.targets.flax_module import from_flax
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.numpyro_model import from_numpyro
+from dpmcmc.targets.per_owner import PerOwner
 from dpmcmc.targets.softmax import SoftmaxRegression
 
 #: Names a YAML may use.
@@ -22,6 +23,7 @@ __all__ = [
     "Custom",
     "LinearRegression",
     "LogisticRegression",
+    "PerOwner",
     "SoftmaxRegression",
     "Target",
     "TargetError",

@@ -19,6 +19,7 @@ from jax.flatten_util import ravel_pytree
 from dpmcmc.privacy import fixed_point
 from dpmcmc.privacy.fixed_point import KAPPA, FixedPoint
 from dpmcmc.targets.base import bind, check, record_shapes
+from dpmcmc.targets.per_owner import by_row
 
 _BITS = 21
 #: Records looked at; the rest says nothing new about the code.
@@ -189,22 +190,21 @@ class _Checks:
 
     def predictions(self) -> None:
         """One finite prediction a row, and probabilities where classes are declared."""
-        predict = getattr(self.target, "predict", None)
-        if predict is None or not isinstance(self.records, dict) or "x" not in self.records:
+        target, records = by_row(self.target, self.records)
+        predict = getattr(target, "predict", None)
+        if predict is None or not isinstance(records, dict) or "x" not in records:
             return
-        classes = getattr(self.target, "num_classes", None)
+        classes, count = getattr(target, "num_classes", None), len(records["x"])
         for params in self.points:
-            out = np.asarray(predict(params, self.records["x"]))
-            _demand(
-                out.shape[:1] == (self.count,), f"{self.name}.predict returns shape {out.shape} for {self.count} rows"
-            )
+            out = np.asarray(predict(params, records["x"]))
+            _demand(out.shape[:1] == (count,), f"{self.name}.predict returns shape {out.shape} for {count} rows")
             _demand(np.isfinite(out).all(), f"{self.name}.predict returns values that are not finite")
             if classes is None:
                 continue
-            shapes = ((self.count, classes), (self.count,)) if classes == 2 else ((self.count, classes),)
+            shapes = ((count, classes), (count,)) if classes == 2 else ((count, classes),)
             _demand(
                 out.shape in shapes,
-                f"{self.name}.predict returns shape {out.shape} for {self.count} rows and num_classes {classes}",
+                f"{self.name}.predict returns shape {out.shape} for {count} rows and num_classes {classes}",
             )
             _demand(bool(((out >= 0) & (out <= 1 + 1e-5)).all()), f"{self.name}.predict returns no probabilities")
             if out.ndim == 2:

@@ -75,7 +75,8 @@ def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
     if any(e.noise_multiplier == 0 for e in parts):
         return 1.0
 
-    target = epsilon
+    # ε is 0 from some δ on; a root of that stretch would be its far end, δ = 1.
+    target = max(epsilon, 1e-300)
 
     def excess(log_delta: float) -> float:
         return min(_smallest_epsilon(parts, adjacency, math.exp(log_delta)), 1e30) - target

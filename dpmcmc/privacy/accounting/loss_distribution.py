@@ -36,7 +36,7 @@ def one_step(z: float, q: float, direction: str, interval: float, log_tail: floa
     # The grid straddles 0, where the (1 − e^ε)₊ part of the curve has its kink.
     first, last = min(math.floor(low / interval), -2), max(math.ceil(high / interval), 2)
     curve = dominating_pair.excess(np.arange(first, last + 1) * interval, z, q, direction)
-    return _connect_dots(curve, first, interval)
+    return connect_dots(curve, first, interval)
 
 
 def revealed(probability: float) -> Masses:
@@ -44,7 +44,7 @@ def revealed(probability: float) -> Masses:
     return Masses(0, np.array([1 - probability]), probability)
 
 
-def _connect_dots(curve: np.ndarray, first: int, interval: float) -> Masses:
+def connect_dots(curve: np.ndarray, first: int, interval: float) -> Masses:
     """Pessimistic masses from g = δ − (1 − e^ε)₊.
 
     The mass at ε_i is a second difference of δ in e^ε. That of (1 − e^ε)₊ is exactly 1 at ε = 0 and 0

@@ -73,7 +73,11 @@ def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
     finite = np.isfinite(rdp)
     if not finite.any():
         return 1.0
-    return float(compute_delta(orders[finite], rdp[finite], epsilon)[0])
+    # dp-accounting takes the logarithm of 1 − e^{−r}, which is 0 in float64 where r is tiny.
+    tiny, rest = finite & (rdp < 1e-15), finite & (rdp >= 1e-15)
+    found = [math.sqrt(-math.expm1(-float(rdp[tiny].min())))] if tiny.any() else []
+    found += [float(compute_delta(orders[rest], rdp[rest], epsilon)[0])] if rest.any() else []
+    return min(found)
 
 
 def compose(events: Iterable[Event], adjacency: str) -> tuple[np.ndarray, np.ndarray] | None:

@@ -13,6 +13,8 @@ from dpmcmc.privacy.ledger.chain import LedgerError
 
 #: Share of δ kept for deviations (batch overflow, approximate draws); costs about a percent of a Rényi budget.
 OVERFLOW_SHARE = 0.1
+#: Beyond these float64 loses the budget.
+_LARGEST_ORDER, _SMALLEST_DELTA = 1_000_000, 1e-250
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,8 @@ def fixed(
     """
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise LedgerError(f"epsilon must be a finite number > 0, got {epsilon}.")
-    if not 0 < delta < 1:
-        raise LedgerError(f"delta must lie strictly between 0 and 1, got {delta}.")
+    if not _SMALLEST_DELTA <= delta < 1:
+        raise LedgerError(f"delta must be at least {_SMALLEST_DELTA:g} and below 1, got {delta}.")
     if num_records is not None and num_records < 1:
         raise LedgerError(f"num_records must be at least 1, got {num_records}.")
     if num_records is not None and delta >= 1 / num_records:
@@ -95,8 +97,10 @@ def fixed(
         raise LedgerError(f"filter must be one of {', '.join(filters.FILTERS)}, got {filter!r}.")
     if (filter == "programme") != bool(items):
         raise LedgerError("filter programme needs the guarantees of its runs, and no other filter takes them.")
-    if order is not None and (filter != "renyi" or order < 2 or order != int(order)):
-        raise LedgerError(f"order must be a whole number >= 2, of filter renyi alone; got {order} with {filter}.")
+    if order is not None and (filter != "renyi" or not 2 <= order <= _LARGEST_ORDER or order != int(order)):
+        raise LedgerError(
+            f"order must be a whole number from 2 to {_LARGEST_ORDER}, of filter renyi alone; got {order} with {filter}."
+        )
     if not 0 <= share < 1:
         raise LedgerError(f"overflow_share must lie in [0, 1), got {share}.")
     common = (name, num_records, adjacency, float(epsilon), float(delta), filter)
