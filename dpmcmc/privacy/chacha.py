@@ -1,0 +1,166 @@
+r"""ChaCha20 as a JAX random generator: the hardened mode's keys and bits (RFC 8439, 20 rounds, 256-bit keys).
+
+The block function maps (key, 32-bit counter, 96-bit nonce) to 16 words of 32 bits. The nonce's first word says what
+a block is for, so that no two uses of a key read the same block:
+
+    random_bits   nonce (1, 0, 0)   counter 0, 1, …      every word of the output is used once
+    split         nonce (2, 0, 0)   counter ⌊child/2⌋    each half of a block is one child key
+    fold_in       nonce (3, 0, 0)   counter = data       the first half is the new key
+
+A call has 2^32 blocks: at most 2^36 words, or 2^33 children; more is refused. ``fold_in`` takes 32 bits of data. As
+with any JAX key, a key is to be used once: twice the same call gives twice the same bits.
+
+**What it gives.** Keys form a tree in which every node is an output of its parent's function (Goldreich, Goldwasser &
+Micali 1986). If the block function is a pseudorandom function, no efficient observer tells the words that a run uses
+from independent uniform ones. So a mechanism that is (ε, δ)-DP with uniform words is computationally so with these: no
+efficient observer tells its output from that of the private one (SIM-CDP: Mironov, Pandey, Reingold & Vadhan 2009;
+McMillan 2018, section 7.2, for pseudorandom noise). A generator with a seed gives no more. Threefry, JAX's own, has
+64-bit keys and is not claimed to be cryptographic.
+
+**What it does not give.** Keys are not erased: they stay in memory for as long as the run lasts, so whoever reads that
+memory can recompute the noise of past steps too. The arithmetic is additions, rotations and exclusive ors, without
+branches or addresses that depend on a secret; what a compiler makes of it is not checked.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.random import define_prng_impl
+
+_CONSTANTS = np.frombuffer(b"expand 32-byte k", "<u4").astype(np.uint32)
+_KEY_WORDS = 8
+_BLOCK_WORDS = 16
+_MOST_BLOCKS = 1 << 32
+_BITS, _SPLIT, _FOLD = 1, 2, 3
+
+
+def block(key: jax.Array, counter: jax.Array, nonce: Any) -> jax.Array:
+    """ChaCha20 blocks (RFC 8439, section 2.3), one per counter.
+
+    Args:
+        key: (8,) uint32.
+        counter: (n,) uint32.
+        nonce: (3,) uint32.
+
+    Returns:
+        (16, n) uint32, word by word.
+    """
+    count = counter.shape[0]
+    nonce = jnp.asarray(nonce, jnp.uint32)
+
+    def columns(words: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(words[:, None], (4, count))
+
+    last = jnp.concatenate([counter[None].astype(jnp.uint32), jnp.broadcast_to(nonce[:, None], (3, count))])
+    start = (columns(jnp.asarray(_CONSTANTS)), columns(key[:4]), columns(key[4:]), last)
+
+    def double_round(_: jax.Array, rows: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        a, b, c, d = _quarter_rounds(*rows)
+        # The diagonals become columns, and columns again.
+        b, c, d = jnp.roll(b, -1, 0), jnp.roll(c, -2, 0), jnp.roll(d, -3, 0)
+        a, b, c, d = _quarter_rounds(a, b, c, d)
+        return a, jnp.roll(b, 1, 0), jnp.roll(c, 2, 0), jnp.roll(d, 3, 0)
+
+    # A loop: unrolled, XLA on a CPU computes the rounds again for every word of the output.
+    end = jax.lax.fori_loop(0, 10, double_round, start)
+    return jnp.concatenate([x + y for x, y in zip(start, end, strict=True)])
+
+
+def _quarter_rounds(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> tuple[jax.Array, ...]:
+    """Four quarter rounds side by side, one per column (RFC 8439, section 2.1)."""
+    for turns in ((16, 12), (8, 7)):
+        a = a + b
+        d = _rotated(d ^ a, turns[0])
+        c = c + d
+        b = _rotated(b ^ c, turns[1])
+    return a, b, c, d
+
+
+def _rotated(words: jax.Array, bits: int) -> jax.Array:
+    return (words << np.uint32(bits)) | (words >> np.uint32(32 - bits))
+
+
+def _blocks(key: jax.Array, count: int, purpose: int) -> jax.Array:
+    """(16, count) words of the first ``count`` blocks for a purpose."""
+    if count > _MOST_BLOCKS:
+        raise ValueError(f"a ChaCha20 key gives {_MOST_BLOCKS} blocks for one use, and {count} were asked for")
+    return block(key, jnp.arange(count, dtype=jnp.uint32), (purpose, 0, 0))
+
+
+def _seed(seed: jax.Array) -> jax.Array:
+    """A reproducible key from a seed of 32 or 64 bits: its words, then zeros."""
+    low = seed.astype(jnp.uint32)
+    high = jnp.zeros((), jnp.uint32)
+    if seed.dtype.itemsize == 8:
+        high = jax.lax.shift_right_logical(seed, jnp.asarray(32, seed.dtype)).astype(jnp.uint32)
+    return jnp.concatenate([jnp.stack([low, high]), jnp.zeros(_KEY_WORDS - 2, jnp.uint32)])
+
+
+def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    size = math.prod(shape)
+    halves = _blocks(key, -(-size // 2), _SPLIT).T.reshape(-1, _KEY_WORDS)
+    return halves[:size].reshape((*shape, _KEY_WORDS))
+
+
+def _fold_in(key: jax.Array, data: Any) -> jax.Array:
+    return block(key, jnp.asarray(data).astype(jnp.uint32)[None], (_FOLD, 0, 0))[:_KEY_WORDS, 0]
+
+
+def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
+    if bit_width not in (8, 16, 32, 64):
+        raise TypeError(f"random bits come 8, 16, 32 or 64 wide, not {bit_width}")
+    size = math.prod(shape)
+    words = size * 2 if bit_width == 64 else size
+    flat = _blocks(key, -(-words // _BLOCK_WORDS), _BITS).reshape(-1)[:words]
+    if bit_width == 64:
+        high, low = (part.astype(jnp.uint64) for part in (flat[:size], flat[size:]))
+        return ((high << np.uint64(32)) | low).reshape(shape)
+    # Narrow numbers take the low bits of a word of their own.
+    return flat.astype(jnp.dtype(f"uint{bit_width}")).reshape(shape)
+
+
+#: What ``jax.random.key(seed, impl=...)`` and ``jax.random.wrap_key_data(words, impl=...)`` take. Keys are (8,) uint32.
+CHACHA20 = define_prng_impl(
+    key_shape=(_KEY_WORDS,),
+    seed=_seed,
+    split=_split,
+    random_bits=_random_bits,
+    fold_in=_fold_in,
+    name="chacha20",
+    tag="cc20",
+)
+
+
+def secret_key(entropy: bytes) -> jax.Array:
+    """A key of 32 bytes of entropy.
+
+    Raises:
+        ValueError: fewer or more bytes.
+    """
+    if len(entropy) != 4 * _KEY_WORDS:
+        raise ValueError(f"a ChaCha20 key has {4 * _KEY_WORDS} bytes, got {len(entropy)}")
+    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(entropy, "<u4").astype(np.uint32)), impl=CHACHA20)
+
+
+def is_chacha(key: jax.Array) -> bool:
+    """Whether a JAX key is one of this generator's."""
+    return jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and jax.random.key_impl(key) == CHACHA20
+
+
+def adopted(key: jax.Array) -> jax.Array:
+    """A key of this generator with the words of a JAX key of another; its own keys as they are.
+
+    Raises:
+        ValueError: a key of more than 8 words.
+    """
+    if is_chacha(key):
+        return key
+    words = jax.random.key_data(key).reshape(-1)
+    if words.size > _KEY_WORDS:
+        raise ValueError(f"a key of {words.size} words does not fit one of ChaCha20, which has {_KEY_WORDS}")
+    return jax.random.wrap_key_data(jnp.pad(words, (0, _KEY_WORDS - words.size)), impl=CHACHA20)

@@ -1,0 +1,160 @@
+r"""The first of a stream of values above a threshold, at one price for the whole stream.
+
+    T̂ = T + Lap(2Δ/ε) once;   per value  v_i + Lap(4Δ/ε) > T̂ ?   False, False, …, True and halt
+
+is (ε, 0)-DP however many values are asked, each of sensitivity Δ and chosen after seeing the answers (Dwork and Roth
+2014, Theorem 3.23; Lyu, Su and Li 2017, Theorem 2). Proof, on the integers: let v and v' be the values on neighbours.
+Fix the noise of all values but the last, and let g be the largest noisy value before it. The answer is False, …, True
+iff T̂ >= g and v_k + Z_k > T̂. On the neighbour g' <= g + Δ: moving T̂ up by Δ and Z_k by at most 2Δ keeps both, at a
+price of Δ/(2Δ/ε) + 2Δ/(4Δ/ε) = ε. A stream of nothing but False moves T̂ alone. Both scales are needed: with either
+halved the loss exceeds ε (``tests/test_above_threshold.py``). That monotone values need half the noise is not used.
+
+Values are floats, so they are rounded to a public grid first. That, and their own rounding errors up to half a grid
+step each, is charged as one grid step of sensitivity. Noise is exact (``discrete_laplace.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from dpmcmc.privacy.guarantee import Guarantee
+from dpmcmc.privacy.interactive import discrete_laplace
+from dpmcmc.privacy.interactive.charge import Charge, Ledger, pure
+
+
+class Halted(RuntimeError):
+    """Asked again after the first True; another stream costs another ε."""
+
+
+class Once:
+    """Not to be copied: the same noise on two streams cancels."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied or pickled: its noise is for one stream; make another"
+        )
+
+
+class WholeNumbers(Once):
+    """The mechanism itself, on whole numbers.
+
+    Args:
+        threshold: T.
+        epsilon: ε > 0 of the stream, exact.
+        sensitivity: Δ >= 1, whole.
+    """
+
+    def __init__(self, threshold: int, epsilon: Fraction, sensitivity: int) -> None:
+        self.threshold_scale = 2 * sensitivity / epsilon
+        self.query_scale = 4 * sensitivity / epsilon
+        self.halted = False
+        self._threshold = threshold + discrete_laplace.sample(self.threshold_scale)
+
+    def above(self, value: int) -> bool:
+        """Whether the noisy value is above the noisy threshold; halts where it is.
+
+        Raises:
+            Halted: it has halted.
+        """
+        if self.halted:
+            raise Halted("this stream has halted at its first True; what comes after it is not covered: make another")
+        self.halted = value + discrete_laplace.sample(self.query_scale) > self._threshold
+        return self.halted
+
+
+class AboveThreshold(Once):
+    """Says of each value of a stream whether it is above a threshold, up to the first that is.
+
+    Args:
+        threshold: T, public.
+        epsilon: ε of all answers together, with δ = 0.
+        sensitivity: Δ: how far a neighbouring data set can move ONE value.
+        ledger: where the price is reserved before the first value is looked at; None for none.
+        adjacency: of the sensitivity.
+        grid: public grid that values are rounded to; by default a power of two, at most Δ/1024.
+        label: what the ledger calls it.
+
+    Raises:
+        ValueError: a number that is not finite and positive (the threshold: finite).
+    """
+
+    def __init__(
+        self,
+        threshold: float,
+        epsilon: float,
+        sensitivity: float,
+        ledger: Ledger | None = None,
+        adjacency: str = "replace_one",
+        *,
+        grid: float | None = None,
+        label: str = "above threshold",
+    ) -> None:
+        for name, number in (("epsilon", epsilon), ("sensitivity", sensitivity), ("grid", grid)):
+            if number is not None and not (number > 0 and math.isfinite(number)):
+                raise ValueError(f"{name} must be a finite number > 0, got {number}")
+        if not math.isfinite(threshold):
+            raise ValueError(f"threshold must be finite, got {threshold}")
+        # frexp is exact, and gives a power of two in (Δ/2048, Δ/1024].
+        self.grid = Fraction(2) ** (math.frexp(sensitivity)[1] - 11) if grid is None else Fraction(grid)
+        self.threshold, self.epsilon, self.sensitivity = threshold, epsilon, sensitivity
+        #: In grid steps; rounding is monotone and commutes with whole steps, and one more covers the values' own.
+        self.steps = math.ceil(Fraction(sensitivity) / self.grid) + 1
+        self._charge = Charge(
+            pure(
+                epsilon,
+                1,
+                adjacency,
+                f"Each value that was asked about differs by at most {sensitivity:g} between neighbours.",
+            ),
+            ledger,
+            label,
+        )
+        self._stream: WholeNumbers | None = None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Of all answers together, however many."""
+        return self._charge.guarantee
+
+    @property
+    def halted(self) -> bool:
+        """Whether the first True has been said."""
+        return self._stream is not None and self._stream.halted
+
+    def __repr__(self) -> str:
+        return f"AboveThreshold(threshold={self.threshold}, epsilon={self.epsilon}, sensitivity={self.sensitivity})"
+
+    def begin(self) -> None:
+        """Reserve the price and draw the threshold's noise; :meth:`above` does so by itself."""
+        if self._stream is None:
+            self._charge.reserve()
+            self._stream = WholeNumbers(self._rounded(self.threshold), Fraction(self.epsilon), self.steps)
+
+    def above(self, value: float | Callable[[], float]) -> bool:
+        """Whether ``value``, with noise, is above the noisy threshold.
+
+        Args:
+            value: of the stated sensitivity, or a function of no arguments that computes it; a function is called
+                after the price is reserved.
+
+        Raises:
+            Halted: True has been said.
+            ValueError: a value that is not finite, which has no sensitivity. The data holder is told, nobody else.
+        """
+        if self.halted:
+            raise Halted("AboveThreshold has halted at its first True; another stream costs another epsilon")
+        self.begin()
+        assert self._stream is not None
+        number = float(value() if callable(value) else value)
+        if not math.isfinite(number):
+            raise ValueError("value is not finite: ask about a number that is finite on every data set")
+        answer = self._stream.above(self._rounded(number))
+        self._charge.settle()
+        return answer
+
+    def _rounded(self, value: float) -> int:
+        """Nearest grid step, halves up."""
+        return math.floor(Fraction(value) / self.grid + Fraction(1, 2))

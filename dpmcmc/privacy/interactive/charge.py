@@ -1,0 +1,55 @@
+"""What an interactive release costs: one guarantee for all its answers, reserved before a record is looked at."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from dpmcmc.privacy.accounting import Event
+from dpmcmc.privacy.guarantee import Guarantee
+
+#: δ at which a guarantee that needs none is written down.
+DELTA = 1e-12
+
+
+class Ledger(Protocol):
+    """What is needed of a ledger (``dpmcmc.privacy.ledger``)."""
+
+    def reserve(self, guarantee: Guarantee, label: str) -> Any:
+        """A receipt; raises where the budget does not allow it."""
+
+    def settle(self, receipt_or_id: Any, outcome: str) -> None:
+        """Say what became of it."""
+
+
+def pure(epsilon: float, count: int, adjacency: str, *assumptions: str) -> Guarantee:
+    """The guarantee of ``count`` releases, adaptively chosen, of ``epsilon`` each and δ = 0."""
+    return Guarantee.from_events(
+        (Event("pure", 0.0, 1.0, count, epsilon=epsilon),),
+        delta=DELTA,
+        adjacency=adjacency,
+        accountant="one_sample",
+        release="estimate",
+        assumptions=assumptions,
+    )
+
+
+class Charge:
+    """A guarantee on its way through a ledger; with no ledger, nothing happens."""
+
+    def __init__(self, guarantee: Guarantee, ledger: Ledger | None, label: str) -> None:
+        self.guarantee = guarantee
+        self._ledger, self._label = ledger, label
+        self._receipt: Any = None
+        self._reserved = self._settled = False
+
+    def reserve(self) -> None:
+        """Before the first look; raises what the ledger raises, and then nothing has been looked at."""
+        if self._ledger is not None and not self._reserved:
+            self._receipt = self._ledger.reserve(self.guarantee, self._label)
+        self._reserved = True
+
+    def settle(self) -> None:
+        """Before the first answer leaves: the whole price is spent by then."""
+        if self._ledger is not None and not self._settled:
+            self._ledger.settle(self._receipt, "released")
+        self._settled = True

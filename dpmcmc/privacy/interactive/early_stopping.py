@@ -1,0 +1,93 @@
+r"""When to stop a chain, by scores on held-out private records; charged once, however many scores are looked at.
+
+Two rules, each a stream for :class:`AboveThreshold`. Let Δ be a score's sensitivity for a FIXED model, 1/n for the
+accuracy on n records.
+
+* ``reach``: stop at the first score above a target. The value is the score: sensitivity Δ.
+* ``patience`` p: stop when the last p scores do not improve on the best before them by more than ``improvement``. The
+  value is  max(s_1, …, s_{t−p}) − max(s_{t−p+1}, …, s_t)  against −improvement. The largest of several numbers moves by
+  no more than the number that moves most, so its sensitivity is 2Δ.
+
+The scores themselves are never released. The models are those already published, so each value is a function of the
+held-out records and of what is public by then, as an adaptive stream may be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from dpmcmc.privacy.guarantee import Guarantee
+from dpmcmc.privacy.interactive.above_threshold import AboveThreshold, Halted, Once
+from dpmcmc.privacy.interactive.charge import Ledger
+
+
+class EarlyStopping(Once):
+    """Says after each score whether to stop; larger scores are better.
+
+    Args:
+        epsilon: ε of all answers together, with δ = 0, for the records that are scored on.
+        sensitivity: Δ of one score of a fixed model; 1/n for accuracy on n records under replace_one.
+        reach: stop above this score; or
+        patience: stop when so many scores in a row bring no improvement.
+        improvement: by how much, for ``patience``.
+        ledger: where the price is reserved before the first score is looked at.
+        adjacency: of the sensitivity.
+        label: what the ledger calls it.
+
+    Raises:
+        ValueError: not exactly one rule, or a number that cannot be.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        sensitivity: float,
+        reach: float | None = None,
+        patience: int | None = None,
+        improvement: float = 0.0,
+        ledger: Ledger | None = None,
+        adjacency: str = "replace_one",
+        label: str = "early stopping",
+    ) -> None:
+        if (reach is None) == (patience is None):
+            raise ValueError("give exactly one of reach (a score) and patience (a number of scores)")
+        if reach is not None and improvement:
+            raise ValueError("improvement goes with patience, not with reach; leave it out")
+        if patience is not None and (isinstance(patience, bool) or int(patience) != patience or patience < 1):
+            raise ValueError(f"patience must be a whole number >= 1, got {patience!r}")
+        self._patience = patience
+        self._scores: list[float] = []
+        threshold = -improvement if reach is None else reach
+        doubled = 1 if patience is None else 2
+        self._above = AboveThreshold(threshold, epsilon, doubled * sensitivity, ledger, adjacency, label=label)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Of all answers together, for the records that are scored on."""
+        return self._above.guarantee
+
+    def stop(self, score: float | Callable[[], float]) -> bool:
+        """Whether to stop after this score.
+
+        Args:
+            score: of the published model of now, or a function of no arguments that computes it.
+
+        Raises:
+            Halted: it has said so before.
+            ValueError: a score that is not finite.
+        """
+        if self._above.halted:
+            raise Halted("it has said to stop; going on needs another EarlyStopping, at another epsilon")
+        self._above.begin()
+        number = float(score() if callable(score) else score)
+        if self._patience is None:
+            return self._above.above(number)
+        if not math.isfinite(number):
+            raise ValueError("score is not finite: use one that is finite on every data set")
+        self._scores.append(number)
+        earlier, latest = self._scores[: -self._patience], self._scores[-self._patience :]
+        if not earlier:
+            return False
+        return self._above.above(max(earlier) - max(latest))

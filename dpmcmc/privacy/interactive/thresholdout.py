@@ -1,0 +1,144 @@
+r"""A holdout that can be asked again and again without being overfitted (Dwork et al. 2015).
+
+    T̂ = T + Lap(4τ).   Per query φ: record -> [0, 1], with means E_t on the training and E_h on the n holdout records:
+    |E_h φ − E_t φ| + Lap(8τ) > T̂ ?   no:  answer E_t φ
+                                       yes: answer E_h φ + Lap(2τ), spend one of B, and redraw T̂ = T + Lap(4τ)
+    B spent: refuse.
+
+Between two hits this is :mod:`above_threshold` on |E_h φ − E_t φ|, of sensitivity 1/n: 2/(n·4τ) = 4/(n·8τ) gives
+1/(2τn). The answer of a hit is a Laplace release of sensitivity 1/n at scale 2τ: 1/(2τn). So B hits cost the HOLDOUT
+2B adaptive releases of 1/(2τn), B/(τn) at δ = 0. T̂ is T plus fresh noise each time, never the last T̂ plus noise, which
+would drift. The training records have no guarantee from this: E_t φ is answered exactly.
+
+φ sees one record at a time, so no normalisation by other records can raise the sensitivity. Its values are clipped to
+[0, 1] and rounded to multiples of 2^-20 record by record: sums are whole numbers, their sensitivity is exactly 2^20,
+and noise is exact (``discrete_laplace.py``). Of what accuracy this buys we state no bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpmcmc.privacy.guarantee import Guarantee
+from dpmcmc.privacy.interactive import discrete_laplace
+from dpmcmc.privacy.interactive.above_threshold import Once, WholeNumbers
+from dpmcmc.privacy.interactive.charge import Charge, Ledger, pure
+
+#: One record's largest value, in grid steps.
+_ONE = 1 << 20
+
+
+class BudgetSpent(RuntimeError):
+    """As many answers as were paid for have come from the holdout."""
+
+
+class Thresholdout(Once):
+    """Answers queries about the mean of φ, from the holdout only where training and holdout disagree.
+
+    Args:
+        train: records of one's own, a pytree with leaves (N, ...); answered about exactly.
+        holdout: private records, a pytree with leaves (n, ...); n is public.
+        threshold: T > 0, how much disagreement is tolerated.
+        tolerance: τ > 0, the size of the noise.
+        budget: B >= 1, answers that may come from the holdout.
+        ledger: where the price is reserved before the first holdout record is looked at.
+        label: what the ledger calls it.
+
+    Raises:
+        ValueError: numbers that cannot be, or records without rows.
+    """
+
+    def __init__(
+        self,
+        train: Any,
+        holdout: Any,
+        threshold: float,
+        tolerance: float,
+        budget: int,
+        ledger: Ledger | None = None,
+        *,
+        label: str = "thresholdout",
+    ) -> None:
+        for name, number in (("threshold", threshold), ("tolerance", tolerance)):
+            if not (number > 0 and math.isfinite(number)):
+                raise ValueError(f"{name} must be a finite number > 0, got {number}")
+        if isinstance(budget, bool) or int(budget) != budget or budget < 1:
+            raise ValueError(f"budget must be a whole number >= 1, got {budget!r}")
+        self._train, self._holdout = train, holdout
+        self._sizes = _count("train", train), _count("holdout", holdout)
+        #: Of one test up to its hit, and of one answer from the holdout: 1/(2τn).
+        self._epsilon = 1 / (2 * Fraction(tolerance) * self._sizes[1])
+        self._threshold = math.floor(Fraction(threshold) * self._sizes[1] * _ONE)
+        self.budget = int(budget)
+        self._charge = Charge(
+            pure(
+                math.nextafter(float(self._epsilon), math.inf),
+                2 * self.budget,
+                "replace_one",
+                "It is about the holdout records; the training records are answered about exactly.",
+            ),
+            ledger,
+            label,
+        )
+        self._test: WholeNumbers | None = None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Of all answers together, for the holdout records alone."""
+        return self._charge.guarantee
+
+    def __repr__(self) -> str:
+        return (
+            f"Thresholdout({self._sizes[0]} training and {self._sizes[1]} holdout records, {self.budget} answers left)"
+        )
+
+    def ask(self, phi: Callable[[Any], float]) -> float:
+        """The mean of ``phi``, near the population's.
+
+        Args:
+            phi: ONE record -> a number in [0, 1]; what lies outside is clipped, and NaN counts as 0.
+
+        Raises:
+            BudgetSpent: the budget is used up; nothing is looked at.
+        """
+        if self.budget < 1:
+            raise BudgetSpent("the holdout has answered as often as was paid for; a fresh one needs fresh records")
+        self._charge.reserve()
+        size, n = self._sizes
+        if self._test is None:
+            self._test = WholeNumbers(self._threshold, self._epsilon, _ONE)
+        on_train, on_holdout = _total(phi, self._train, size), _total(phi, self._holdout, n)
+        # The training mean in units of the holdout's sum; public as far as the holdout's guarantee goes.
+        expected = round(Fraction(on_train * n, size))
+        if not self._test.above(abs(on_holdout - expected)):
+            self._charge.settle()
+            return on_train / (size * _ONE)
+        self.budget -= 1
+        self._test = None
+        answer = on_holdout + discrete_laplace.sample(_ONE / self._epsilon)
+        self._charge.settle()
+        return answer / (n * _ONE)
+
+
+def _total(phi: Callable[[Any], float], records: Any, count: int) -> int:
+    """Σ of the clipped, rounded values of φ, in grid steps."""
+    leaves, structure = jax.tree.flatten(records)
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    total = 0
+    for i in range(count):
+        value = float(phi(jax.tree.unflatten(structure, [array[i] for array in arrays])))
+        total += 0 if math.isnan(value) else round(min(max(value, 0.0), 1.0) * _ONE)
+    return total
+
+
+def _count(name: str, records: Any) -> int:
+    counts = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(records)}
+    if len(counts) != 1 or counts in ({()}, {(0,)}):
+        raise ValueError(f"{name} must be arrays with one leading axis of records, at least one, got lengths {counts}")
+    return int(next(iter(counts))[0])

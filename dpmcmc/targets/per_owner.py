@@ -1,0 +1,127 @@
+r"""A target whose records are people: all rows of one owner are one record.
+
+    log p(owner | θ) = Σ over the owner's rows of log p(row | θ)
+
+The query clips the gradient of that SUM to C, samples owners, and N is the number of owners. So whatever a guarantee
+says of one record, it says of one owner and all their rows (:func:`dpmcmc.data.by_owner` arranges them). The
+posterior is that of the rows: prior and likelihood are the inner target's.
+
+Padding contributes exactly zero, value and gradient, whatever the likelihood makes of it: a padded place is evaluated
+at the owner's first row, and an owner without rows at parameters that are not differentiated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmcmc.data.owners import MASK
+from dpmcmc.targets.base import TargetError, bind
+
+#: What of the inner target is the same for owners.
+_PASSED = ("predict", "constrain", "num_classes", "prior_precision", "num_features")
+
+
+@dataclass(frozen=True)
+class PerOwner:
+    """A target of rows as one of owners.
+
+    Args:
+        target: the model of one row.
+        records_per_owner: m, public; None until the data's shape is known.
+
+    Raises:
+        ValueError: m is not a whole number >= 1.
+    """
+
+    target: Any
+    records_per_owner: int | None = None
+
+    def __post_init__(self) -> None:
+        m = self.records_per_owner
+        if m is not None and (isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1):
+            raise ValueError(f"records_per_owner must be a whole number >= 1, got {m!r}")
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _PASSED:
+            return getattr(self.target, name)
+        raise AttributeError(f"{type(self).__name__} has no {name}, or its target has none")
+
+    @property
+    def unit(self) -> str:
+        """Whom a guarantee speaks of."""
+        return "owner" if self.records_per_owner is None else f"owner (at most {self.records_per_owner} rows)"
+
+    @property
+    def gradient_bound(self) -> float | None:
+        """m·L, where both are known."""
+        bound = getattr(self.target, "gradient_bound", None)
+        return None if bound is None or self.records_per_owner is None else self.records_per_owner * bound
+
+    def bind(self, record_shapes: Any) -> PerOwner:
+        """The same around the inner target bound to one row, with m from the records.
+
+        Raises:
+            TargetError: records that are not those of ``dpmcmc.data.by_owner``, or of another m.
+        """
+        if not isinstance(record_shapes, dict) or MASK not in record_shapes:
+            raise TargetError("records have no owners; gather their rows with dpmcmc.data.by_owner")
+        (places,) = record_shapes[MASK].shape
+        if self.records_per_owner not in (None, places):
+            raise TargetError(f"target has records_per_owner {self.records_per_owner} but records have {places}")
+        row = {
+            name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+            for name, leaf in record_shapes.items()
+            if name != MASK
+        }
+        return PerOwner(bind(self.target, row), places)
+
+    def init(self, key: jax.Array) -> Any:
+        """The inner target's starting point."""
+        return self.target.init(key)
+
+    def log_prior(self, params: Any) -> jax.Array:
+        """The inner target's."""
+        return self.target.log_prior(params)
+
+    def log_likelihood(self, params: Any, record: Any) -> jax.Array:
+        """Σ over the rows of ONE owner.
+
+        Args:
+            params: of the inner target.
+            record: the owner's rows, leaves (m, ...), and ``mask`` (m,).
+        """
+        mask = record[MASK]
+        first = jnp.argmax(mask)
+        # 0 · NaN is NaN, so what is masked must be a row that counts anyway, or not be differentiated at all.
+        params = jax.tree.map(lambda leaf: jnp.where(jnp.any(mask), leaf, jax.lax.stop_gradient(leaf)), params)
+
+        def filled(leaf: jax.Array) -> jax.Array:
+            return jnp.where(mask.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, leaf[first])
+
+        rows = {name: filled(leaf) for name, leaf in record.items() if name != MASK}
+        each = jax.vmap(lambda row: self.target.log_likelihood(params, row))(rows)
+        return jnp.sum(jnp.where(mask, each, 0.0))
+
+    def check_records(self, records: Any) -> None:
+        """What the inner target says of the rows."""
+        own = getattr(self.target, "check_records", None)
+        if own is not None:
+            own(rows_of(records))
+
+
+def rows_of(records: Any) -> dict[str, np.ndarray]:
+    """The rows of all owners one after another, padding left out: leaves (rows, ...)."""
+    mask = np.asarray(records[MASK])
+    return {name: np.asarray(leaf)[mask] for name, leaf in records.items() if name != MASK}
+
+
+def by_row(target: Any, records: Any) -> tuple[Any, Any]:
+    """(target, records) as they predict: one row at a time, whoever the rows belong to."""
+    if not isinstance(target, PerOwner):
+        return target, records
+    return target.target, rows_of(records) if MASK in records else records

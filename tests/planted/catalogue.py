@@ -1,0 +1,19 @@
+"""All faults, and the table of ``docs/trust.md`` that lists them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.planted import Fault, faults_accounting, faults_query, faults_state, where
+
+FAULTS: tuple[Fault, ...] = (*faults_query.FAULTS, *faults_accounting.FAULTS, *faults_state.FAULTS)
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "trust.md"
+
+
+def table() -> str:
+    """Markdown: fault, how it comes about, what catches it."""
+    lines = ["| fault | how it comes about | caught by |", "|---|---|---|"]
+    for fault in FAULTS:
+        caught = "<br>".join(f"`{where(check)}`" for check in fault.checks)
+        lines.append(f"| {fault.name} | {fault.story} | {caught} |")
+    return "\n".join(lines)

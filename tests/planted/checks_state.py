@@ -1,0 +1,191 @@
+"""What outlives a step: ledgers, checkpoints, and the files of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+import dpmcmc
+from dpmcmc import checkpoint, engine, run
+from dpmcmc.data import DataSet, DataSpec
+from dpmcmc.privacy import Ledger, OverBudget
+from dpmcmc.privacy.ledger import BrokenChain, LedgerError, store
+from dpmcmc.targets import Custom
+from tests import test_ledger_filter
+from tests.planted import Scene, require
+from tests.planted.checks_accounting import DELTA, one_event
+
+#: ε of a ledger, and the noise multiplier of a run that takes more than half of it.
+_BUDGET, _HALF = 1.0, 5.0
+
+
+def _ledger(scene: Scene) -> Ledger:
+    path = scene.folder / "budget.ledger"
+    path.unlink(missing_ok=True)
+    terms = {"num_records": None, "adjacency": "zero_out", "epsilon": _BUDGET, "delta": DELTA}
+    return Ledger.init(path, name="test", filter="gdp", **terms)
+
+
+# Ledgers.
+
+
+def every_entry_of_a_ledger_is_there(scene: Scene) -> None:
+    """A ledger that lost an entry, or had one edited, is refused by whoever opens it next."""
+    book = _ledger(scene)
+    try:
+        for i in range(3):
+            book.settle(book.reserve(one_event("gaussian", 30.0), f"run {i}"), "released")
+        book.check()
+        found = Ledger(book.path).state()
+    except (BrokenChain, LedgerError) as error:
+        require(False, str(error))
+    require(len(found.runs) == 3, f"{len(found.runs)} of 3 runs are in the ledger")
+
+
+def two_runs_cannot_take_the_same_budget(scene: Scene) -> None:
+    """Of two runs that each need more than half, one is refused, even where both asked before either was admitted."""
+    book = _ledger(scene)
+    half = one_event("gaussian", _HALF)
+    real, entered, admitted = store.change, [], []
+
+    @contextlib.contextmanager
+    def late(path: Any) -> Any:
+        """The first to come to the transaction lets the other one through it before."""
+        if not entered:
+            entered.append(True)
+            with contextlib.suppress(OverBudget):
+                admitted.append(Ledger(path).reserve(half, "rival"))
+        with real(path) as transaction:
+            yield transaction
+
+    store.change = late  # type: ignore[assignment]
+    try:
+        with contextlib.suppress(OverBudget):
+            admitted.append(book.reserve(half, "first"))
+    finally:
+        store.change = real
+    require(admitted, "a run that fits was refused")
+    state = book.state()
+    require(len(admitted) == 1, f"two runs were admitted: {state.spent:.3g} of {state.terms.budget:.3g} is spent")
+
+
+def adaptive_analysts_stay_within_the_budget(scene: Scene) -> None:
+    """Whatever is chosen in the light of earlier results, Σ of the divergence at the ledger's one order stays below."""
+    (scene.folder / "analysts").mkdir(exist_ok=True)
+    over = test_ledger_filter.overspending_paths(scene.folder / "analysts")
+    require(over == 0, f"{over} of 4 analysts spend more than the budget")
+
+
+_TINY = Custom(lambda key: jnp.zeros(2), lambda p: -0.5 * jnp.sum(p**2), lambda p, r: -r["g"] @ p)
+_RECORDS = {"g": np.ones((6, 2), np.float32)}
+
+
+def _tiny(steps: int = 9) -> Any:
+    privacy = dpmcmc.Privacy(epsilon=2.0, delta=DELTA, adjacency="zero_out")
+    return dpmcmc.plan(_TINY, num_records=6, sampler=dpmcmc.SGLD(step_size=1.0), steps=steps, privacy=privacy)
+
+
+def a_run_that_read_records_stays_charged(scene: Scene) -> None:
+    """Also where it was stopped in the middle: what it computed may have been seen."""
+    path = scene.folder / "spent.ledger"
+    path.unlink(missing_ok=True)
+    terms = {"num_records": None, "adjacency": "zero_out", "epsilon": 50.0, "delta": DELTA}
+    book = Ledger.init(path, name="test", filter="gdp", **terms)
+
+    def stop(done: int, total: int) -> None:
+        raise RuntimeError("stopped")
+
+    for progress in (None, stop):
+        spent = book.state().spent
+        with contextlib.suppress(RuntimeError):
+            dpmcmc.sample(_tiny(), _RECORDS, ledger=book, progress=progress)
+        how = "finished" if progress is None else "was stopped"
+        require(book.state().spent > spent, f"a run that {how} is not charged")
+
+
+# Runs that are stopped.
+
+
+class _Stop(BaseException):
+    """A kill."""
+
+
+def _moved_run(scene: Scene) -> tuple[list[str], list[str], int, int]:
+    """(keys before, keys after, queries charged, chunks of three steps that were taken twice) of a run that moves."""
+    made, folder = _tiny(), Path(tempfile.mkdtemp(dir=scene.folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_CHUNK_STEPS", 3)
+        patch.setattr(checkpoint, "_OVERHEAD", 1e9)
+
+        def keys_when_stopped(chunk: int) -> list[str]:
+            count = itertools.count()
+
+            def progress(done: int, total: int) -> None:
+                if next(count) == chunk:
+                    raise _Stop
+
+            with contextlib.suppress(_Stop):
+                dpmcmc.sample(made, _RECORDS, checkpoint=folder, progress=progress)
+            return [str(key) for key in json.loads((folder / "run.json").read_text())["keys"]]
+
+        before = keys_when_stopped(1)
+        patch.setattr(checkpoint, "platform", lambda: "elsewhere")
+        after = keys_when_stopped(0)
+        result = dpmcmc.sample(made, _RECORDS, checkpoint=folder)
+    charged = sum(e.count for e in result.guarantee.events if e.mechanism == "gaussian")
+    return before, after, charged, made.steps
+
+
+def a_run_that_moves_takes_fresh_keys(scene: Scene) -> None:
+    """On another platform the same noise would meet a query that rounds differently, and cancel."""
+    before, after, _, _ = _moved_run(scene)
+    require(not set(before) & set(after), "a run went on elsewhere with the keys that it had")
+
+
+def a_run_that_moves_pays_again(scene: Scene) -> None:
+    """Steps that may have been taken on the first platform are charged on both."""
+    _, _, charged, steps = _moved_run(scene)
+    require(charged >= steps + 3, f"{charged} queries are charged, and {steps} + 3 may have been made")
+
+
+# Files.
+
+
+def released_metrics_hold_nothing_of_private_records(scene: Scene) -> None:
+    """From the same draws, metrics.json and privacy.json are the same whatever the private records are."""
+    made = _tiny()
+    draws = np.zeros((1, 9, 2), np.float32) + np.arange(9)[:, None]
+    result = dpmcmc.result.Result(
+        made, draws, draws, SimpleNamespace(_asdict=lambda: {"norm": draws[..., 0]}), made.guarantee,
+        {"compile": 1.0, "run": 1.0},
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    said = []
+    for seed in range(2):
+        x, y = rng.normal(size=(8, 2)), np.full(8, float(seed))
+        folder = scene.folder / f"run-{seed}"
+        place = run.Place(folder, folder / "confidential")
+        place.confidential.mkdir(parents=True, exist_ok=True)
+        spec = DataSpec(name="mine", num_records=6, num_features=2, num_classes=None, public=False, row_bound=1.0,
+                        encoding=None, description="")  # fmt: skip
+        records = {"g": x[:6].astype(np.float32), "x": x[:6].astype(np.float32), "y": y[:6]}
+        data = DataSet(spec, records, {"x": x[6:], "y": y[6:]}, False, "user file", {}, ("x", "y"))
+        config = SimpleNamespace(name="mine", privacy=SimpleNamespace(insecure_noise_seed=None), data=None)
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("_draw_chains", "_draw_predictions"):
+                patch.setattr(run.Run, name, lambda *_: None)
+            patch.setattr(run.Run, "_confidential", lambda *_: ({}, None))
+            one = run.Run(config, made, data, folder, folder / "confidential", None)
+            one.save(result, 0.0, Console(file=None, quiet=True))
+        said.append([(folder / name).read_text() for name in ("metrics.json", "privacy.json")])
+    require(said[0] == said[1], "released files differ with the private records they were computed from")

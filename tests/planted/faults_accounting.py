@@ -1,0 +1,253 @@
+"""Faults of accounting: what is charged, at which sensitivity, and what is remembered or composed wrongly."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpmcmc import planning
+from dpmcmc.mechanisms import OPS, base
+from dpmcmc.privacy import Guarantee, charging
+from dpmcmc.privacy.accounting import Event, objective, pld, rdp
+from dpmcmc.privacy.calibration import numeric, store
+from dpmcmc.privacy.group import GroupGuarantee
+from dpmcmc.privacy.interactive.above_threshold import WholeNumbers
+from tests.planted import Fault
+from tests.planted import checks_accounting as accounting
+from tests.planted import checks_query as checks
+
+Patch = pytest.MonkeyPatch
+
+
+def _charged_as(patch: Patch, change: Any) -> None:
+    """Charges ``change(noise multipliers, chains)`` in place of a run's own, in plans and in calibrations."""
+    real = charging.base_events
+
+    def events(z: Any, sampling: Any, num_records: int, chains: int, *more: Any) -> Any:
+        z, chains = change(z, chains)
+        return real(z, sampling, num_records, chains, *more)
+
+    for room in (charging, numeric):
+        patch.setattr(room, "base_events", events)
+
+
+def _one_chain(patch: Patch) -> None:
+    _charged_as(patch, lambda z, chains: (z, 1))
+
+
+def _kept_steps_alone(patch: Patch) -> None:
+    _charged_as(patch, lambda z, chains: (z[len(z) // 3 :], chains))
+
+
+def _charged_before_rounding(patch: Patch) -> None:
+    real = planning._charged
+
+    def charged(privacy: Any, noise_std: np.ndarray, *more: Any) -> Any:
+        z, guarantee, slots = real(privacy, np.nextafter(noise_std, np.float32(np.inf)), *more)
+        return z, guarantee, slots
+
+    patch.setattr(planning, "_charged", charged)
+
+
+def _second_for_free(patch: Patch) -> None:
+    patch.setattr(planning, "multiples", lambda second: (1.0,))
+
+
+def _second_as_another_batch(patch: Patch) -> None:
+    patch.setattr(planning, "multiples", lambda second: (1.0,) if second is None else (1.0, second.ratio))
+
+
+def _half_the_sensitivity(patch: Patch) -> None:
+    real = pld.gaussian_parameter
+    patch.setattr(pld, "gaussian_parameter", lambda parts, adjacency: real(parts, "add_remove"))
+
+
+def _replacement_as_removal(patch: Patch) -> None:
+    real = pld._composed_on.__wrapped__
+    patch.setattr(pld, "_composed_on", lambda parts, adjacency, *grid: real(parts, "add_remove", *grid))
+
+
+def _stale_accountant(patch: Patch) -> None:
+    real, kept = rdp._one_step.__wrapped__, {}
+
+    def one_step(mechanism: str, z: float, rate: float, n: Any, adjacency: str, orders: tuple) -> Any:
+        key = (mechanism, z, rate, n, orders)
+        if key not in kept:
+            kept[key] = real(mechanism, z, rate, n, adjacency, orders)
+        return kept[key]
+
+    patch.setattr(rdp, "_one_step", one_step)
+
+
+def _stale_calibration(patch: Patch) -> None:
+    real = store._full
+    patch.setattr(store, "_full", lambda inputs: real({k: v for k, v in inputs.items() if k != "adjacency"}))
+    own = numeric.noise_multiplier
+
+    def trusting(**settings: Any) -> float:
+        with pytest.MonkeyPatch.context() as inner:
+            if any(store.cache_folder().rglob("*.json")):
+                # Without accounting the remembered number again.
+                inner.setattr(numeric, "base_epsilon", lambda *_: 0.0)
+            return own(**settings)
+
+    patch.setattr(numeric, "noise_multiplier", trusting)
+
+
+def _composes_anything(patch: Patch) -> None:
+    real = Guarantee.compose
+
+    def compose(self: Guarantee, other: Guarantee, delta: float | None = None) -> Guarantee:
+        return real(self, dataclasses.replace(other, adjacency=self.adjacency), delta)
+
+    patch.setattr(Guarantee, "compose", compose)
+
+
+def _group_at_the_same_delta(patch: Patch) -> None:
+    def for_group(self: Guarantee, size: int, delta: float | None = None) -> GroupGuarantee:
+        return GroupGuarantee(size, size * self.epsilon, self.delta, self.adjacency, self, ())
+
+    patch.setattr(Guarantee, "for_group", for_group)
+
+
+def _no_determinant(patch: Patch) -> None:
+    patch.setattr(objective, "_loss", lambda m, kappa: np.maximum(0.0, m))
+
+
+def _draws_pass_for_exact(patch: Patch) -> None:
+    real = OPS._guarantee
+
+    def guarantee(self: OPS, charged: Event, delta: float, adjacency: str, vouched: tuple[str, ...]) -> Guarantee:
+        return real(dataclasses.replace(self, total_variation=None), charged, delta, adjacency, vouched)
+
+    patch.setattr(OPS, "_guarantee", guarantee)
+    patch.setattr(OPS, "_delta_left", lambda self, epsilon, delta: delta)
+
+
+def _half_the_query_noise(patch: Patch) -> None:
+    real = WholeNumbers.__init__
+
+    def init(self: WholeNumbers, threshold: int, epsilon: Any, sensitivity: int) -> None:
+        real(self, threshold, epsilon, sensitivity)
+        self.query_scale /= 2
+
+    patch.setattr(WholeNumbers, "__init__", init)
+
+
+def _never_halts(patch: Patch) -> None:
+    real = WholeNumbers.above
+
+    def above(self: WholeNumbers, value: int) -> bool:
+        answer = real(self, value)
+        self.halted = False
+        return answer
+
+    patch.setattr(WholeNumbers, "above", above)
+
+
+def _any_row(patch: Patch) -> None:
+    patch.setattr(base, "_within", lambda x, row_bound: np.asarray(x, np.float64))
+
+
+FAULTS = (
+    Fault(
+        "a chain not charged",
+        "Several chains are released and one is charged, as if they were one run looked at several times.",
+        _one_chain,
+        (checks.events_cover_every_query, accounting.saved_guarantees_are_verified),
+    ),
+    Fault(
+        "burn-in not charged",
+        "Steps whose draws are thrown away are left out, though every later draw depends on them.",
+        _kept_steps_alone,
+        (checks.events_cover_every_query, accounting.saved_guarantees_are_verified),
+    ),
+    Fault(
+        "noise rounded down to float32",
+        "The accountant has the float64 noise, and the device a float32 below it.",
+        _charged_before_rounding,
+        (checks.events_cover_every_query,),
+    ),
+    Fault(
+        "second moment not charged",
+        "A preconditioner's second query of the same minibatch goes for free.",
+        _second_for_free,
+        (checks.events_cover_every_query, accounting.saved_guarantees_are_verified),
+    ),
+    Fault(
+        "two queries of one batch composed as independent",
+        "Gradient and second moment see the same records and are charged as if each had drawn its own: 2.96 for 5.29.",
+        _second_as_another_batch,
+        (checks.one_batch_is_one_event,),
+    ),
+    Fault(
+        "sensitivity C where 2C is right",
+        "Under replace_one one gradient leaves the sum and another enters, and one of them is charged.",
+        _half_the_sensitivity,
+        (accounting.full_batch_runs_cost_their_closed_form,),
+    ),
+    Fault(
+        "replacement accounted as removal",
+        "The subsampled pair of add_remove is used under replace_one.",
+        _replacement_as_removal,
+        (accounting.minibatch_runs_cost_what_an_independent_accountant_says,),
+    ),
+    Fault(
+        "accountant's cache without the adjacency",
+        "A memoised step cost is keyed by noise and rate alone, and the first adjacency that asks decides for all.",
+        _stale_accountant,
+        (accounting.full_batch_runs_cost_their_closed_form,),
+    ),
+    Fault(
+        "calibrations remembered without the adjacency",
+        "Noise found for another promise is read from disk and trusted.",
+        _stale_calibration,
+        (accounting.a_plan_meets_its_epsilon_whatever_was_planned_before,),
+    ),
+    Fault(
+        "adjacencies mixed in a composition",
+        "Two guarantees about different neighbours are added up under the label of one of them.",
+        _composes_anything,
+        (accounting.guarantees_of_different_adjacency_do_not_compose,),
+    ),
+    Fault(
+        "a group charged kε at the same δ",
+        "The group property of pure privacy is used where δ > 0.",
+        _group_at_the_same_delta,
+        (accounting.a_group_costs_its_closed_form,),
+    ),
+    Fault(
+        "objective perturbation without the determinant",
+        "The density of a minimiser has the Hessian's determinant as a factor, and a proof that forgets it says the "
+        "Gaussian mechanism's ε.",
+        _no_determinant,
+        (accounting.minimisers_stay_within_their_profile,),
+    ),
+    Fault(
+        "draws of an unconverged chain charged as exact",
+        "OPS is told that its draws are within τ of the posterior, and does not charge it.",
+        _draws_pass_for_exact,
+        (accounting.draws_that_are_not_exact_are_charged,),
+    ),
+    Fault(
+        "AboveThreshold with half its noise",
+        "The noise of each value has the scale of the threshold's, which is half of what the proof needs.",
+        _half_the_query_noise,
+        (accounting.a_stream_of_questions_costs_its_price,),
+    ),
+    Fault(
+        "AboveThreshold goes on after True",
+        "A stream that has halted answers the next question for free.",
+        _never_halts,
+        (accounting.a_stream_of_questions_costs_its_price,),
+    ),
+    Fault(
+        "public row bound not enforced",
+        "The proof rests on ‖x‖ <= R, and the records are taken as they come.",
+        _any_row,
+        (accounting.rows_beyond_their_public_bound_are_refused,),
+    ),
+)

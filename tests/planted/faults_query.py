@@ -1,0 +1,505 @@
+"""Faults of the query: clipping, sums, normaliser, noise, keys, batches, and what a step reads beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpmcmc import engine
+from dpmcmc.data.owners import MASK
+from dpmcmc.planning import Plan
+from dpmcmc.privacy import chacha, discrete_gaussian, fixed_point, query, randomness
+from dpmcmc.privacy.fixed_point import FixedPoint
+from dpmcmc.privacy.query import GradientQuery
+from dpmcmc.privacy.randomness import SecretKey, Streams
+from dpmcmc.privacy.subsampling import FixedSize, Poisson
+from tests.planted import Fault
+from tests.planted import checks_accounting as accounting
+from tests.planted import checks_query as checks
+
+Patch = pytest.MonkeyPatch
+
+
+# Clipping and sums.
+
+
+def _no_clip(patch: Patch) -> None:
+    def unclipped(norm: Any, mask: Any, clip: Any) -> Any:
+        return jnp.where(mask & jnp.isfinite(norm), 1.0 / clip, 0.0)
+
+    patch.setattr(fixed_point, "unit_factor", unclipped)
+
+
+def _clip_after_the_mean(patch: Patch) -> None:
+    real = fixed_point.clipped_sum
+
+    def of_mean(rows: Any, mask: Any, clip: Any, bits: int) -> FixedPoint:
+        count = jnp.maximum(jnp.sum(mask), 1)
+
+        def mean(leaf: Any) -> Any:
+            keep = mask.reshape(-1, *[1] * (leaf.ndim - 1))
+            return jnp.sum(jnp.where(keep, leaf, 0.0), axis=0, keepdims=True) / count
+
+        one = real(jax.tree.map(mean, rows), jnp.ones(1, bool), clip, bits)
+        return jax.tree.map(lambda limb: limb * count.astype(jnp.int32), one)
+
+    patch.setattr(fixed_point, "clipped_sum", of_mean)
+
+
+def _silenced_norms(patch: Patch) -> None:
+    real = fixed_point.unit_factor
+    patch.setattr(fixed_point, "unit_factor", lambda norm, mask, clip: real(jnp.nan_to_num(norm), mask, clip))
+
+
+def _padding_counts(patch: Patch) -> None:
+    real = fixed_point.unit_factor
+    patch.setattr(fixed_point, "unit_factor", lambda norm, mask, clip: real(norm, jnp.ones_like(mask), clip))
+
+
+def _prior_gradient(self: GradientQuery, params: Any) -> Any:
+    return jax.grad(lambda p: -self.target.log_prior(p))(params)
+
+
+def _prior_inside_the_clip(patch: Patch) -> None:
+    real = GradientQuery._scores
+
+    def scores(self: GradientQuery, params: Any, batch: Any) -> Any:
+        prior = _prior_gradient(self, params)
+        return jax.tree.map(lambda rows, p: rows + p / self.num_records, real(self, params, batch), prior)
+
+    patch.setattr(GradientQuery, "_scores", scores)
+
+
+def _changed_release(patch: Patch, change: Any) -> None:
+    """What the query releases becomes ``change(query, params, count of the batch, value without prior, prior)``."""
+    real = GradientQuery.__call__
+
+    def call(self: GradientQuery, params: Any, records: Any, batch_key: Any, noise_key: Any, noise_std: Any) -> Any:
+        out = real(self, params, records, batch_key, noise_key, noise_std)
+        count = self.num_records if self.select is None else jnp.sum(self.select(batch_key)[1])
+        prior = _prior_gradient(self, params)
+        likelihood = jax.tree.map(jnp.subtract, out.value, prior)
+        value = jax.tree.map(lambda g, p: change(self, count, g, p), likelihood, prior)
+        return out._replace(value=value)
+
+    patch.setattr(GradientQuery, "__call__", call)
+
+
+def _prior_per_record(patch: Patch) -> None:
+    _changed_release(patch, lambda q, count, likelihood, prior: likelihood + prior * count / q.batch_size)
+
+
+def _actual_batch(patch: Patch) -> None:
+    _changed_release(
+        patch, lambda q, count, likelihood, prior: likelihood * q.batch_size / jnp.maximum(count, 1) + prior
+    )
+
+
+def _floored_batch(patch: Patch) -> None:
+    real = Plan.batch_size.fget
+    assert real is not None
+    patch.setattr(Plan, "batch_size", property(lambda plan: float(int(real(plan)))))
+
+
+def _rows_of_owners_are_clipped(patch: Patch) -> None:
+    real = GradientQuery._microbatch_sum
+
+    def each_row(self: GradientQuery, params: Any, batch: Any, mask: Any) -> FixedPoint:
+        if not (isinstance(batch, dict) and MASK in batch):
+            return real(self, params, batch, mask)
+        places = batch[MASK].shape[1]
+        one_each = {name: leaf.reshape(-1, 1, *leaf.shape[2:]) for name, leaf in batch.items()}
+        scores = self._scores(params, one_each)
+        return fixed_point.clipped_sum(scores, jnp.repeat(mask, places), self.clip, self.bits)
+
+    patch.setattr(GradientQuery, "_microbatch_sum", each_row)
+
+
+# Noise.
+
+
+def _scaled_noise(patch: Patch, factor: float) -> None:
+    real = query._with_noise
+    patch.setattr(query, "_with_noise", lambda total, key, std, *more: real(total, key, factor * std, *more))
+
+
+def _noise_per_record(patch: Patch) -> None:
+    real = query._with_noise
+
+    def summed(total: FixedPoint, key: Any, std: Any, *more: Any) -> FixedPoint:
+        rows = 4
+        for one in jax.random.split(key, rows):
+            total = real(total, one, std / rows, *more)
+        return total
+
+    patch.setattr(query, "_with_noise", summed)
+
+
+def _same_noise_for_every_leaf(patch: Patch) -> None:
+    def by_leaf(key: Any, like: Any, copies: int = 1) -> list[Any]:
+        one = jax.tree.map(lambda leaf: randomness.normal(key, leaf.shape), like)
+        return [one] * copies
+
+    patch.setattr(randomness, "tree_normal", by_leaf)
+
+
+def _same_noise_for_both_queries(patch: Patch) -> None:
+    real_call, real_release = GradientQuery.__call__, GradientQuery._released
+
+    def call(self: GradientQuery, params: Any, records: Any, batch_key: Any, noise_key: Any, noise_std: Any) -> Any:
+        object.__setattr__(self, "_shared", jax.random.split(noise_key)[0])
+        return real_call(self, params, records, batch_key, noise_key, noise_std)
+
+    def release(self: GradientQuery, moment: Any, params: Any, key: Any, noise_std: Any, scale: Any) -> Any:
+        return real_release(self, moment, params, self._shared, noise_std, scale)  # type: ignore[attr-defined]
+
+    patch.setattr(GradientQuery, "__call__", call)
+    patch.setattr(GradientQuery, "_released", release)
+
+
+def _stock_normals(patch: Patch) -> None:
+    patch.setattr(randomness, "normal", lambda key, shape: jax.random.normal(key, shape))
+
+
+def _no_fine_noise(patch: Patch) -> None:
+    patch.setattr(fixed_point, "FINE_NOISE", 2.0**-60)
+
+
+def _no_top_coefficient(patch: Patch) -> None:
+    real = discrete_gaussian.coefficients
+    patch.setattr(discrete_gaussian, "coefficients", lambda std, levels: real(std, levels).at[-1].set(0))
+
+
+# Keys.
+
+
+def _keys_at(patch: Patch, change: Any) -> None:
+    real = Streams.at
+    patch.setattr(Streams, "at", lambda self, chain, step: real(self, *change(chain, step)))
+
+
+def _one_key_for_batch_and_noise(patch: Patch) -> None:
+    real = Streams.at
+
+    def at(self: Streams, chain: Any, step: Any) -> Streams:
+        keys = real(self, chain, step)
+        return keys._replace(batch=keys.noise)
+
+    patch.setattr(Streams, "at", at)
+
+
+def _fold_in_forgets(patch: Patch) -> None:
+    def fold_in(key: Any, data: Any) -> Any:
+        # A nonce of the wrong width: the counter falls off its end.
+        return chacha.block(key, jnp.asarray(data).astype(jnp.uint32)[None] * np.uint32(0), (3, 0, 0))[:8, 0]
+
+    real = Streams.at
+
+    def at(self: Streams, chain: Any, step: Any) -> Streams:
+        if not self.hardened:
+            return real(self, chain, step)
+        folded = [fold_in(fold_in(jax.random.key_data(key), chain), step) for key in self]
+        return Streams(*(jax.random.wrap_key_data(words, impl=chacha.CHACHA20) for words in folded))
+
+    patch.setattr(Streams, "at", at)
+
+
+def _seeded_keys(patch: Patch) -> None:
+    def entropy(hardened: bool) -> Any:
+        return chacha.secret_key(bytes(32)) if hardened else jax.random.key(0)
+
+    patch.setattr(randomness, "_entropy", entropy)
+
+
+def _keys_used_again(patch: Patch) -> None:
+    def streams(self: SecretKey) -> Streams:
+        assert self._streams is not None
+        return self._streams
+
+    patch.setattr(SecretKey, "streams", streams)
+
+
+# Batches.
+
+
+def _fixed_size_for_poisson(patch: Patch) -> None:
+    patch.setattr(Poisson, "selector", lambda self, n, slots: FixedSize(int(self.batch_size)).selector(n, slots))
+
+
+def _shuffled_epochs(patch: Patch) -> None:
+    real = Streams.at
+
+    def at(self: Streams, chain: Any, step: Any) -> Streams:
+        # The words of the minibatch key say which step of which chain this is.
+        words = jnp.stack([jnp.asarray(chain, jnp.uint32), jnp.asarray(step, jnp.uint32)])
+        return real(self, chain, step)._replace(batch=jax.random.wrap_key_data(words, impl="threefry2x32"))
+
+    def selector(self: Poisson, n: int, slots: int) -> Any:
+        size = int(self.batch_size)
+        batches = n // size
+
+        def select(key: Any) -> Any:
+            chain, step = jax.random.key_data(key)
+            epoch = jax.random.fold_in(jax.random.fold_in(jax.random.key(7), chain), step // batches)
+            order = jax.random.permutation(epoch, n)
+            return jax.lax.dynamic_slice(order, (step % batches * size,), (size,)), jnp.ones(size, bool)
+
+        return select
+
+    patch.setattr(Streams, "at", at)
+    patch.setattr(Poisson, "selector", selector)
+
+
+def _blocks_of_the_file(patch: Patch) -> None:
+    def selector(self: Poisson, n: int, slots: int) -> Any:
+        size = round(self.batch_size)
+        places = jnp.arange(size, dtype=jnp.int32)
+        return lambda key: ((jax.random.randint(key, (), 0, n) + places) % n, jnp.ones(size, bool))
+
+    patch.setattr(Poisson, "selector", selector)
+
+
+def _no_room(patch: Patch) -> None:
+    real = Poisson.capacity
+    patch.setattr(Poisson, "capacity", lambda self, n, overflow: (real(self, n, 0.02)[0], 0.0))
+
+
+# What a step reads beside the query.
+
+
+def _changed_step(patch: Patch, change: Any) -> None:
+    """What a step makes becomes ``change(program, cell, records, t, state, info)``."""
+    real = engine.Program.step
+
+    def step(self: Any, cell: Any, state: Any, t: Any, noise_std: Any, records: Any) -> Any:
+        return change(cell, records, t, *real(self, cell, state, t, noise_std, records))
+
+    patch.setattr(engine.Program, "step", step)
+
+
+def _batch_key_in_info(patch: Patch) -> None:
+    def change(cell: Any, records: Any, t: Any, state: Any, info: Any) -> Any:
+        return state, (info, jax.random.key_data(cell.streams.at(cell.chain, t).batch))
+
+    _changed_step(patch, change)
+
+
+def _raw_size(records: Any) -> Any:
+    return jnp.sum(jnp.where(jnp.abs(records["g"]) < 10, records["g"] ** 2, 0.0))
+
+
+def _thermostat_reads_records(patch: Patch) -> None:
+    def change(cell: Any, records: Any, t: Any, state: Any, info: Any) -> Any:
+        if hasattr(state, "thermostat"):
+            state = state._replace(thermostat=state.thermostat + 1e-4 * _raw_size(records))
+        return state, info
+
+    _changed_step(patch, change)
+
+
+def _fisher_reads_records(patch: Patch) -> None:
+    def change(cell: Any, records: Any, t: Any, state: Any, info: Any) -> Any:
+        if hasattr(state, "fisher"):
+            finite = jnp.where(jnp.isfinite(records["g"]), records["g"], 0.0)
+            state = state._replace(fisher=state.fisher + 1e-3 * jnp.clip(finite, -1, 1).T @ jnp.clip(finite, -1, 1))
+        return state, info
+
+    _changed_step(patch, change)
+
+
+def _loss_in_info(patch: Patch) -> None:
+    _changed_step(patch, lambda cell, records, t, state, info: (state, (info, _raw_size(records))))
+
+
+FAULTS = (
+    Fault(
+        "clip missing",
+        "Rows are scaled by 1/C and never shrunk to norm 1; comes about where clipping is a flag that stays off.",
+        _no_clip,
+        (checks.neighbours_stay_within_the_sensitivity, checks.the_sum_is_that_of_the_selected_clipped_records),
+    ),
+    Fault(
+        "clip after the mean",
+        "The minibatch's mean gradient is clipped in place of each record's, as gradient-norm clipping for stability "
+        "does.",
+        _clip_after_the_mean,
+        (checks.neighbours_stay_within_the_sensitivity, checks.the_sum_is_that_of_the_selected_clipped_records),
+    ),
+    Fault(
+        "non-finite row escapes the mask",
+        "A norm that is NaN is silenced by nan_to_num, passes for a small one, and the row goes in unclipped.",
+        _silenced_norms,
+        (checks.neighbours_stay_within_the_sensitivity,),
+    ),
+    Fault(
+        "padded rows counted",
+        "The mask of a padded batch is ignored, so the record that padding repeats is summed many times.",
+        _padding_counts,
+        (checks.neighbours_stay_within_the_sensitivity, checks.the_sum_is_that_of_the_selected_clipped_records),
+    ),
+    Fault(
+        "rows of an owner clipped one by one",
+        "Each row is clipped in place of each owner's sum of rows, and an owner moves the sum by all of their rows.",
+        _rows_of_owners_are_clipped,
+        (checks.owners_stay_within_the_sensitivity,),
+    ),
+    Fault(
+        "prior inside the clip",
+        "Per-record gradients are those of log-likelihood + log-prior/N, so the prior is clipped and counted with the "
+        "records.",
+        _prior_inside_the_clip,
+        (checks.the_sum_is_that_of_the_selected_clipped_records,),
+    ),
+    Fault(
+        "prior once per record",
+        "The prior's gradient is added for every record of the batch, so its size tells how many were selected.",
+        _prior_per_record,
+        (checks.the_release_is_prior_and_normalised_sum,),
+    ),
+    Fault(
+        "normaliser of the actual batch",
+        "The sum is divided by the number of selected records: a random, private number, and the noise with it.",
+        _actual_batch,
+        (checks.the_release_is_prior_and_normalised_sum, checks.released_noise_is_as_stated),
+    ),
+    Fault(
+        "normaliser rounded to whole records",
+        "b is stored as an integer, so that the same s_t is less noise on the sum than was charged.",
+        _floored_batch,
+        (checks.events_cover_every_query, checks.the_release_is_prior_and_normalised_sum),
+    ),
+    Fault(
+        "noise halved",
+        "Noise of half the std that is charged, for instance a variance taken for a std.",
+        lambda patch: _scaled_noise(patch, 0.5),
+        (
+            checks.released_noise_is_as_stated,
+            checks.both_noises_are_as_stated,
+            accounting.an_audit_finds_no_more_than_is_claimed,
+        ),
+    ),
+    Fault(
+        "noise per record at the wrong scale",
+        "Every row of a batch of b gets noise of std σ/b, and the sum of them has σ/√b.",
+        _noise_per_record,
+        (checks.released_noise_is_as_stated,),
+    ),
+    Fault(
+        "same noise for two leaves",
+        "One key draws the noise of every leaf of the parameters, and a difference of leaves is free of noise.",
+        _same_noise_for_every_leaf,
+        (checks.released_noise_is_as_stated,),
+    ),
+    Fault(
+        "same noise for gradient and second moment",
+        "Both queries of a step draw from one key.",
+        _same_noise_for_both_queries,
+        (checks.both_noises_are_as_stated,),
+    ),
+    Fault(
+        "noise without tails",
+        "jax.random.normal inverts a 23-bit uniform and ends at 5.42σ, where a Gaussian's guarantee relies on more.",
+        _stock_normals,
+        (checks.noise_reaches_its_tails,),
+    ),
+    Fault(
+        "noise coarser than the sum",
+        "Noise in one float32 has 24 bits, and beyond them the low bits of the exact sum show through.",
+        _no_fine_noise,
+        (checks.noise_hides_the_low_bits_of_the_sum,),
+    ),
+    Fault(
+        "hardened: top coefficient dropped",
+        "Of the integer noise's sum of table draws the widest is left out, as an index off by one does.",
+        _no_top_coefficient,
+        (checks.integer_noise_is_as_stated,),
+    ),
+    Fault(
+        "key reused across chains",
+        "The chain's number is not folded into the keys, so two chains' noise cancels in their difference.",
+        lambda patch: _keys_at(patch, lambda chain, step: (0, step)),
+        (checks.no_key_is_used_twice,),
+    ),
+    Fault(
+        "key reused across steps",
+        "The step's number is not folded into the keys.",
+        lambda patch: _keys_at(patch, lambda chain, step: (chain, 0)),
+        (checks.no_key_is_used_twice, checks.released_noise_is_as_stated),
+    ),
+    Fault(
+        "hardened: key derivation ignores its data",
+        "ChaCha20's fold_in loses the counter, and every chain and step has the same key.",
+        _fold_in_forgets,
+        (checks.no_chacha_key_is_used_twice,),
+    ),
+    Fault(
+        "noise and minibatch share a key",
+        "One key per step serves both purposes, so that who was selected tells of the noise.",
+        _one_key_for_batch_and_noise,
+        (checks.no_key_is_used_twice,),
+    ),
+    Fault(
+        "keys from a fixed seed",
+        "Secret keys come from a constant in place of the operating system, and anybody can subtract the noise.",
+        _seeded_keys,
+        (accounting.two_secret_keys_are_different,),
+    ),
+    Fault(
+        "one secret key for two runs",
+        "A key object may be used again, and the same noise on two data sets cancels in their difference.",
+        _keys_used_again,
+        (accounting.two_secret_keys_are_different,),
+    ),
+    Fault(
+        "minibatch key public",
+        "A diagnostic in Info lets an observer recompute who was selected, who then faces rate 1 where q is charged.",
+        _batch_key_in_info,
+        (checks.a_step_is_a_function_of_the_release,),
+    ),
+    Fault(
+        "fixed-size batches accounted as Poisson",
+        "A loader draws exactly b records without replacement, and the accountant's theorem is for independent ones.",
+        _fixed_size_for_poisson,
+        (checks.batches_follow_the_law_that_is_charged,),
+    ),
+    Fault(
+        "shuffled epochs accounted as Poisson",
+        "Batches are cut from a permutation of the data, as every training loop does, and nothing is amplified so.",
+        _shuffled_epochs,
+        (checks.batches_follow_the_law_that_is_charged,),
+    ),
+    Fault(
+        "contiguous blocks accounted as Poisson",
+        "A batch is a stretch of the file from a random place, so that neighbours in the file come together.",
+        _blocks_of_the_file,
+        (checks.batches_follow_the_law_that_is_charged,),
+    ),
+    Fault(
+        "batch overflow not charged",
+        "A padded batch has room for most draws, and the probability of truncating one is left out of δ.",
+        _no_room,
+        (checks.events_cover_every_query,),
+    ),
+    Fault(
+        "thermostat reads records",
+        "SGNHT's thermostat is driven by a statistic of the raw records beside the noisy gradient.",
+        _thermostat_reads_records,
+        (checks.a_thermostat_is_a_function_of_the_release,),
+    ),
+    Fault(
+        "Fisher information reads records",
+        "SGFS averages the outer products of raw gradients, which no event pays for.",
+        _fisher_reads_records,
+        (checks.a_preconditioner_is_a_function_of_the_release,),
+    ),
+    Fault(
+        "training loss in Info",
+        "A diagnostic of the training records is stored with every draw.",
+        _loss_in_info,
+        (checks.a_step_is_a_function_of_the_release,),
+    ),
+)

@@ -1,0 +1,180 @@
+"""Faults of what outlives a step: ledgers, checkpoints, and the files of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpmcmc import checkpoint, engine, run
+from dpmcmc.privacy import Guarantee, Ledger
+from dpmcmc.privacy.ledger import Receipt, costs, filters
+from dpmcmc.privacy.ledger.book import Book
+from dpmcmc.reservation import Reservation
+from tests.planted import Fault
+from tests.planted import checks_state as checks
+
+Patch = pytest.MonkeyPatch
+
+
+def _with_sqlite(path: Any, *statements: str) -> None:
+    """What somebody with the file and sqlite3 does, triggers taken off and put back."""
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        triggers = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for name, _ in triggers:
+            db.execute(f"DROP TRIGGER {name}")
+        for statement in statements:
+            db.execute(statement)
+        for _, sql in triggers:
+            db.execute(sql)
+        db.commit()
+
+
+def _after_settling(patch: Patch, *statements: str) -> None:
+    real = Ledger.settle
+
+    def settle(self: Ledger, receipt_or_id: Any, outcome: str) -> None:
+        real(self, receipt_or_id, outcome)
+        if len(self.history()) == 7:
+            _with_sqlite(self.path, *statements)
+
+    patch.setattr(Ledger, "settle", settle)
+
+
+def _entry_deleted(patch: Patch) -> None:
+    _after_settling(patch, "DELETE FROM entries WHERE sequence = 4")
+
+
+def _entry_edited(patch: Patch) -> None:
+    _after_settling(patch, "UPDATE entries SET text = replace(text, '\"cost\": ', '\"cost\": 0') WHERE sequence = 4")
+
+
+def _entries_rolled_back(patch: Patch) -> None:
+    _after_settling(patch, "DELETE FROM entries WHERE sequence > 5")
+
+
+def _reads_before_the_transaction(patch: Patch) -> None:
+    real = Ledger.reserve
+
+    def reserve(self: Ledger, guarantee: Guarantee, label: str) -> Receipt:
+        fits = self.fits(guarantee)
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Book, "refusal", lambda self, charge: None if fits else "more than is left")
+            return real(self, guarantee, label)
+
+    patch.setattr(Ledger, "reserve", reserve)
+
+
+def _best_order_in_hindsight(patch: Patch) -> None:
+    def cost(self: filters.Renyi, events: Any, adjacency: str) -> float:
+        orders = (2, 4, self.order)
+        return min(costs.total(events, adjacency, lambda e, a=a: costs.renyi(e, adjacency, a)) for a in orders)
+
+    patch.setattr(filters.Renyi, "cost", cost)
+
+
+def _always_given_back(patch: Patch) -> None:
+    def settle(self: Reservation) -> None:
+        self.ledger.settle(self.receipt, "void")
+
+    patch.setattr(Reservation, "settle", settle)
+
+
+def _same_keys_elsewhere(patch: Patch) -> None:
+    real = checkpoint.Checkpoint.begin
+
+    def begin(self: Any, *arguments: Any) -> Any:
+        if self.begun:
+            self._run["platform"] = checkpoint.platform()
+        return real(self, *arguments)
+
+    patch.setattr(checkpoint.Checkpoint, "begin", begin)
+
+
+def _moves_for_free(patch: Patch) -> None:
+    patch.setattr(engine, "charged_again", lambda *_: ())
+
+
+def _training_score(patch: Patch) -> None:
+    real = run.Run.released_facts
+
+    def facts(self: Any) -> dict[str, Any]:
+        return real(self) | {"training": {"mean_label": float(np.mean(self.data.train["y"]))}}
+
+    patch.setattr(run.Run, "released_facts", facts)
+
+
+def _held_out_passes_for_public(patch: Patch) -> None:
+    real = run.Run.released_facts
+
+    def facts(self: Any) -> dict[str, Any]:
+        return real(self) | {"rmse": float(np.sqrt(np.mean(self.data.test["y"] ** 2)))}
+
+    patch.setattr(run.Run, "released_facts", facts)
+
+
+FAULTS = (
+    Fault(
+        "ledger entry deleted",
+        "Somebody with sqlite3 removes a run from the ledger, and its budget would be there again.",
+        _entry_deleted,
+        (checks.every_entry_of_a_ledger_is_there,),
+    ),
+    Fault(
+        "ledger entry edited",
+        "Somebody lowers what a run has cost.",
+        _entry_edited,
+        (checks.every_entry_of_a_ledger_is_there,),
+    ),
+    Fault(
+        "ledger rolled back",
+        "The last entries are taken off, as putting back an old copy does.",
+        _entries_rolled_back,
+        (checks.every_entry_of_a_ledger_is_there,),
+    ),
+    Fault(
+        "ledger read outside its transaction",
+        "The sum of what is spent is read first and the entry written later, and two runs take the same budget.",
+        _reads_before_the_transaction,
+        (checks.two_runs_cannot_take_the_same_budget,),
+    ),
+    Fault(
+        "ledger charges the best order in hindsight",
+        "Each run costs the Rényi order that suits it best, though a filter holds for one order fixed in advance.",
+        _best_order_in_hindsight,
+        (checks.adaptive_analysts_stay_within_the_budget,),
+    ),
+    Fault(
+        "reservation given back after records were read",
+        "A run that ends is settled as void, whatever it has computed.",
+        _always_given_back,
+        (checks.a_run_that_read_records_stays_charged,),
+    ),
+    Fault(
+        "resume with the same keys on another platform",
+        "A checkpoint is carried to another machine, whose floats round the query differently under the same noise.",
+        _same_keys_elsewhere,
+        (checks.a_run_that_moves_takes_fresh_keys,),
+    ),
+    Fault(
+        "resume that forgets the charge",
+        "Steps taken again under fresh keys are a second release, and are charged as one.",
+        _moves_for_free,
+        (checks.a_run_that_moves_pays_again,),
+    ),
+    Fault(
+        "training statistic in metrics.json",
+        "A number computed from training records without privacy is written where everybody reads.",
+        _training_score,
+        (checks.released_metrics_hold_nothing_of_private_records,),
+    ),
+    Fault(
+        "held-out private records scored in metrics.json",
+        "Rows held out of a private file are private too, and a score on them is a release.",
+        _held_out_passes_for_public,
+        (checks.released_metrics_hold_nothing_of_private_records,),
+    ),
+)

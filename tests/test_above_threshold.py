@@ -1,0 +1,363 @@
+"""The noise is exact, the loss of a whole stream is ε and no less, and nothing is looked at before it is paid for."""
+
+import copy
+import math
+import pickle
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpmcmc.privacy import Guarantee
+from dpmcmc.privacy.interactive import AboveThreshold, EarlyStopping, Halted, discrete_laplace
+from dpmcmc.privacy.interactive.above_threshold import WholeNumbers
+from dpmcmc.privacy.ledger import Ledger, OverBudget
+
+
+@pytest.fixture
+def seeded(monkeypatch):
+    """Reproducible entropy."""
+    monkeypatch.setattr(discrete_laplace, "randbelow", random.Random(7).randrange)
+
+
+@pytest.fixture
+def silent(monkeypatch):
+    """No noise at all; what was asked for."""
+    scales: list[Fraction] = []
+
+    def none(scale: Fraction) -> int:
+        scales.append(scale)
+        return 0
+
+    monkeypatch.setattr(discrete_laplace, "sample", none)
+    return scales
+
+
+# The noise.
+
+
+def law(x: np.ndarray, s: float) -> np.ndarray:
+    return math.tanh(1 / (2 * s)) * np.exp(-np.abs(x) / s)
+
+
+@pytest.mark.parametrize("scale", [Fraction(1, 3), Fraction(7, 5), Fraction(12), Fraction(10**15 + 1, 10**15)])
+def test_draws_follow_the_discrete_laplace_law(seeded, scale):
+    count = 6000
+    draws = np.array([discrete_laplace.sample(scale) for _ in range(count)])
+    reach = max(1, int(4 * scale))
+    inside = np.arange(-reach, reach + 1)
+    expected = law(inside, float(scale))
+    tail = (1 - expected.sum()) / 2
+    observed = [np.sum(draws < -reach), *(np.sum(draws == x) for x in inside), np.sum(draws > reach)]
+    chances = np.array([tail, *expected, tail])
+    keep = chances * count >= 5
+    chances, observed = chances[keep], np.array(observed)[keep]
+    rest = max(1 - chances.sum(), 0)
+    if rest > 1e-12:
+        chances, observed = np.append(chances, rest), np.append(observed, count - observed.sum())
+    # A fixed seed; a sampler of another law (zero counted twice, say) gives p below 1e-20.
+    assert stats.chisquare(observed, chances * count).pvalue > 1e-3
+
+
+def test_a_sampler_that_counts_zero_twice_is_caught(seeded):
+    """Planted fault: signs on a geometric magnitude."""
+    rng = np.random.default_rng(0)
+    draws = (rng.geometric(1 - math.exp(-1 / 1.4), 6000) - 1) * rng.choice([-1, 1], 6000)
+    expected = law(np.arange(-3, 4), 1.4)
+    observed = [np.sum(draws == x) for x in range(-3, 4)]
+    chances = np.append(expected, 1 - expected.sum())
+    assert stats.chisquare([*observed, 6000 - sum(observed)], chances * 6000).pvalue < 1e-20
+
+
+def test_the_bernoulli_of_an_exponential_is_exact(monkeypatch):
+    """Its probability is the alternating series, computed from the very comparisons it makes."""
+    for numerator, denominator in ((0, 1), (1, 1), (1, 3), (2, 7)):
+        # P(run reaches k) is the product of the chances asked for; drive it and record them.
+        probability, reach, k = Fraction(0), Fraction(1), 0
+        while k < 30:
+            k += 1
+            asked = []
+
+            def below(n, asked=asked, k=k, numerator=numerator):
+                asked.append(n)
+                return 0 if len(asked) < k and numerator > 0 else n - 1 if n > numerator else numerator
+
+            monkeypatch.setattr(discrete_laplace, "randbelow", below)
+            result = discrete_laplace._bernoulli_exp(numerator, denominator)
+            stop = 1 - Fraction(numerator, asked[-1])
+            probability += reach * stop * result
+            reach *= Fraction(numerator, asked[-1])
+            if reach == 0:
+                break
+        assert float(probability) == pytest.approx(math.exp(-numerator / denominator), abs=1e-15)
+
+
+@pytest.mark.parametrize("scale", [Fraction(0), Fraction(-1)])
+def test_no_scale_is_refused(scale):
+    with pytest.raises(ValueError, match="scale must be > 0"):
+        discrete_laplace.sample(scale)
+
+
+# The loss of a stream, by exact enumeration of the laws.
+
+
+def log_below(x: np.ndarray, s: float) -> tuple[np.ndarray, np.ndarray]:
+    """(log P(Z <= x), log P(Z > x)) of the discrete Laplace law."""
+    low = np.minimum(x, -1) / s - math.log1p(math.exp(-1 / s))  # for x < 0
+    high = -(np.maximum(x, 0) + 1) / s - math.log1p(math.exp(-1 / s))  # log P(Z > x) for x >= 0
+    return np.where(x < 0, low, np.log1p(-np.exp(high))), np.where(x < 0, np.log1p(-np.exp(low)), high)
+
+
+def log_probability(mechanism: WholeNumbers, values: np.ndarray, halts: bool) -> float:
+    """log P(False, …, False, then True if it halts) with the mechanism's own scales, threshold 0."""
+    s, q = float(mechanism.threshold_scale), float(mechanism.query_scale)
+    reach = int(60 * q)
+    t = np.arange(-reach, reach + 1)
+    total = -np.abs(t) / s + math.log(math.tanh(1 / (2 * s)))
+    for value, count in zip(*np.unique(values[:-1] if halts else values, return_counts=True), strict=True):
+        total = total + count * log_below(t - value, q)[0]
+    if halts:
+        total = total + log_below(t - values[-1], q)[1]
+    return float(np.logaddexp.reduce(total))
+
+
+def largest_loss(mechanism: WholeNumbers, steps: int, k: int) -> float:
+    """The largest log-ratio over values and the worst neighbours: all False by one side, the True by the other."""
+    worst = 0.0
+    q = float(mechanism.query_scale)
+    for low in np.linspace(-8 * q, 8 * q, 9).astype(int):
+        for last in np.linspace(-24 * q, 8 * q, 9).astype(int):
+            before = np.append(np.full(k - 1, low), last)
+            for sign in (1, -1):
+                after = before + np.append(np.full(k - 1, sign * steps), -sign * steps)
+                ratio = log_probability(mechanism, before, True) - log_probability(mechanism, after, True)
+                worst = max(worst, abs(ratio))
+        never = [log_probability(mechanism, np.full(k, low + d), False) for d in (0, steps)]
+        worst = max(worst, abs(never[1] - never[0]))
+    return worst
+
+
+@pytest.mark.parametrize(("epsilon", "steps", "k"), [(1.0, 3, 200), (0.5, 1, 50), (2.0, 5, 1000)])
+def test_the_loss_of_a_stream_is_epsilon_and_no_more(epsilon, steps, k):
+    worst = largest_loss(WholeNumbers(0, Fraction(epsilon), steps), steps, k)
+    assert worst <= epsilon * (1 + 1e-9)
+    assert worst >= 0.999 * epsilon
+
+
+@pytest.mark.parametrize("scale", ["threshold_scale", "query_scale"])
+def test_half_of_either_noise_is_caught(scale):
+    """Planted fault."""
+    mechanism = WholeNumbers(0, Fraction(1), 3)
+    setattr(mechanism, scale, getattr(mechanism, scale) / 2)
+    assert largest_loss(mechanism, 3, 200) > 1.2
+
+
+def test_random_neighbours_lose_at_most_epsilon():
+    rng = np.random.default_rng(1)
+    mechanism = WholeNumbers(0, Fraction(1), 2)
+    for _ in range(60):
+        before = rng.integers(-30, 30, 6)
+        after = before + rng.integers(-2, 3, 6)
+        halts = bool(rng.random() < 0.7)
+        ratio = log_probability(mechanism, before, halts) - log_probability(mechanism, after, halts)
+        assert abs(ratio) <= 1 + 1e-9
+
+
+def test_probabilities_of_all_answers_add_up():
+    mechanism = WholeNumbers(0, Fraction(1), 2)
+    values = np.array([3, -10, 25, 0])
+    parts = [math.exp(log_probability(mechanism, values[: k + 1], True)) for k in range(4)]
+    assert sum(parts) + math.exp(log_probability(mechanism, values, False)) == pytest.approx(1, abs=1e-9)
+
+
+def test_the_scales_enumerated_are_those_drawn(silent):
+    stream = AboveThreshold(0.5, 0.25, 0.01)
+    assert not silent
+    stream.above(0.1)
+    stream.above(0.2)
+    steps = stream.steps
+    assert silent == [Fraction(2 * steps, 1) / Fraction(0.25), *[Fraction(4 * steps, 1) / Fraction(0.25)] * 2]
+
+
+def test_the_decision_is_noisy_value_above_noisy_threshold(monkeypatch):
+    noise = iter([5, 2, 4, 6])
+    monkeypatch.setattr(discrete_laplace, "sample", lambda scale: next(noise))
+    mechanism = WholeNumbers(10, Fraction(1), 1)  # threshold 15
+    assert [mechanism.above(v) for v in (13, 11, 10)] == [False, False, True]
+
+
+def test_rounding_is_charged(silent):
+    """Whatever float values differ by Δ, the rounded ones differ by at most the charged steps."""
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        sensitivity = float(rng.uniform(1e-4, 10))
+        grid = float(sensitivity * rng.uniform(0.01, 3))
+        stream = AboveThreshold(0.0, 1.0, sensitivity, grid=grid)
+        value = float(rng.normal() * 100)
+        error = grid / 2  # of a float that stands for a real number
+        moved = abs(stream._rounded(value) - stream._rounded(value + sensitivity + error))
+        assert moved <= stream.steps
+    default = AboveThreshold(0.0, 1.0, 0.01)
+    assert 1024 <= Fraction(0.01) / default.grid < 2048
+    assert default.steps <= 1.002 * Fraction(0.01) / default.grid
+
+
+def test_without_noise_it_says_what_is_true(silent):
+    stream = AboveThreshold(0.5, 1.0, 0.01)
+    assert [stream.above(v) for v in (0.1, 0.49, 0.5)] == [False, False, False]
+    assert stream.above(0.53)
+    assert stream.halted
+
+
+# Its manners.
+
+
+class Double:
+    """A ledger that writes down what happens to it, in the order of everything else."""
+
+    def __init__(self, log: list, full: bool = False) -> None:
+        self.log, self.full = log, full
+
+    def reserve(self, guarantee, label):
+        if self.full:
+            raise OverBudget("no room")
+        assert isinstance(guarantee, Guarantee)
+        self.log.append("reserve")
+        return "receipt"
+
+    def settle(self, receipt, outcome):
+        assert (receipt, outcome) == ("receipt", "released")
+        self.log.append("settle")
+
+
+def test_the_price_is_reserved_before_the_first_value_is_looked_at():
+    log: list = []
+    stream = AboveThreshold(1e9, 1.0, 0.1, Double(log))
+    assert log == []
+
+    def score() -> float:
+        log.append("read")
+        return 0.0
+
+    stream.above(score)
+    stream.above(score)
+    assert log == ["reserve", "read", "settle", "read"]
+
+
+def test_nothing_is_looked_at_where_the_ledger_refuses():
+    stream = AboveThreshold(1e9, 1.0, 0.1, Double([], full=True))
+    with pytest.raises(OverBudget):
+        stream.above(lambda: pytest.fail("the value was looked at"))
+    stopping = EarlyStopping(epsilon=1.0, sensitivity=0.1, patience=2, ledger=Double([], full=True))
+    with pytest.raises(OverBudget):
+        stopping.stop(lambda: pytest.fail("the score was looked at"))
+
+
+def test_a_real_ledger_takes_it(tmp_path):
+    terms = {"name": "holdout", "epsilon": 3.0, "delta": 1e-6, "adjacency": "replace_one", "num_records": 500}
+    ledger = Ledger.init(tmp_path / "ledger", **terms)
+    AboveThreshold(1e9, 1.0, 0.1, ledger).above(0.0)
+    assert ledger.state().spent > 0
+    assert not ledger.state().open
+    with pytest.raises(OverBudget):
+        AboveThreshold(1e9, 2.9, 0.1, ledger).above(0.0)
+
+
+def test_it_halts():
+    stream = AboveThreshold(0.0, 10.0, 0.01)
+    assert stream.above(100.0)
+    with pytest.raises(Halted):
+        stream.above(0.0)
+
+
+def test_its_guarantee_is_pure_and_composes():
+    g = AboveThreshold(0.0, 0.7, 0.01).guarantee
+    assert g.epsilon == pytest.approx(0.7, rel=1e-5)
+    assert g.delta_at(0.7) == 0
+    assert g.release == "estimate"
+    assert "0.01" in g.assumptions[0]
+    other = Guarantee.from_events(g.events, delta=1e-6, adjacency="replace_one", accountant="pld", release="estimate")
+    assert other.compose(g).epsilon == pytest.approx(1.4, rel=1e-3)
+
+
+def test_it_cannot_be_copied():
+    stream = AboveThreshold(0.0, 1.0, 0.01)
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot be copied"):
+            duplicate(stream)
+    assert "0.01" in repr(stream)
+
+
+@pytest.mark.parametrize("name", ["epsilon", "sensitivity", "grid"])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+def test_numbers_that_cannot_be_are_refused(name, value):
+    arguments = {"epsilon": 1.0, "sensitivity": 0.1, "grid": 0.01} | {name: value}
+    with pytest.raises(ValueError, match=name):
+        AboveThreshold(0.0, **arguments)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_values_without_a_sensitivity_are_refused(value):
+    with pytest.raises(ValueError, match="finite"):
+        AboveThreshold(0.0, 1.0, 0.1).above(value)
+    with pytest.raises(ValueError, match="finite"):
+        EarlyStopping(epsilon=1.0, sensitivity=0.1, patience=1).stop(value)
+    with pytest.raises(ValueError, match="threshold must be finite"):
+        AboveThreshold(value, 1.0, 0.1)
+
+
+# Early stopping.
+
+
+def test_it_stops_above_a_score(silent):
+    stopping = EarlyStopping(epsilon=1.0, sensitivity=0.01, reach=0.8)
+    assert [stopping.stop(s) for s in (0.5, 0.79, 0.85)] == [False, False, True]
+    with pytest.raises(Halted):
+        stopping.stop(0.5)
+
+
+def test_it_stops_where_nothing_improves(silent):
+    stopping = EarlyStopping(epsilon=1.0, sensitivity=0.001, patience=2, improvement=0.05)
+    scores = (0.5, 0.6, 0.7, 0.72, 0.71)
+    # After the last two, the best is .72 where .70 stood before.
+    assert [stopping.stop(s) for s in scores] == [False, False, False, False, True]
+
+
+def test_scores_before_there_is_anything_to_compare_draw_no_noise(silent):
+    stopping = EarlyStopping(epsilon=1.0, sensitivity=0.001, patience=3)
+    for _ in range(3):
+        stopping.stop(0.5)
+    assert len(silent) == 1
+    stopping.stop(0.9)
+    assert len(silent) == 2
+
+
+def test_the_sensitivity_of_no_improvement_is_twice_a_scores():
+    rng = np.random.default_rng(0)
+
+    def value(s: np.ndarray) -> float:
+        return float(s[:-2].max() - s[-2:].max())
+
+    worst = 0.0
+    for _ in range(2000):
+        scores = rng.normal(size=6) * 0.5
+        worst = max(worst, abs(value(scores) - value(scores + rng.choice([-1, 1], 6))))
+    assert worst == pytest.approx(2)
+    assert EarlyStopping(epsilon=1.0, sensitivity=0.25, patience=2)._above.sensitivity == 0.5
+    assert EarlyStopping(epsilon=1.0, sensitivity=0.25, reach=0.5)._above.sensitivity == 0.25
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({}, "exactly one of reach"),
+        ({"reach": 0.5, "patience": 2}, "exactly one of reach"),
+        ({"reach": 0.5, "improvement": 0.1}, "improvement goes with patience"),
+        ({"patience": 0}, "whole number >= 1"),
+    ],
+)
+def test_rules_that_are_none_are_refused(rule, message):
+    with pytest.raises(ValueError, match=message):
+        EarlyStopping(epsilon=1.0, sensitivity=0.1, **rule)

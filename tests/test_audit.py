@@ -1,0 +1,433 @@
+"""Audits of real plans: below the claim where the code is right, above it where a bug is planted."""
+
+import dataclasses
+import json
+import types
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpmcmc
+from dpmcmc import audit as face
+from dpmcmc import config, config_file
+from dpmcmc import data as data_room
+from dpmcmc.cache import keep_compiled_programs
+from dpmcmc.mechanisms import OPS, CertifiedOPS, Hybrid, ObjectivePerturbation, OutputPerturbation, SufficientStatistics
+from dpmcmc.privacy import UnsupportedCombination, account, fixed_point, query
+from dpmcmc.privacy.audit import AuditReport, Neighbours, audit, bounds, shortened
+from dpmcmc.privacy.audit.neighbours import probe, strongest
+from dpmcmc.samplers import SAMPLERS
+from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
+
+N, BATCH, DELTA = 200, 20, 1e-5
+LOGISTIC = LogisticRegression(num_features=2, row_bound=1.0)
+LINEAR = LinearRegression(num_features=2, row_bound=1.0, label_bound=1.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once():
+    # An audit runs one program on two data sets; compiling takes longer than running it.
+    keep_compiled_programs()
+
+
+def planned(sampler=None, *, sampling=None, steps=1, chains=1, epsilon=2.0, adjacency="replace_one", accountant="pld"):
+    return dpmcmc.plan(
+        LOGISTIC,
+        num_records=N,
+        sampler=dpmcmc.SGLD(step_size=1e4) if sampler is None else sampler,
+        sampling=dpmcmc.Full() if sampling is None else sampling,
+        steps=steps,
+        chains=chains,
+        privacy=dpmcmc.Privacy(epsilon=epsilon, delta=DELTA, adjacency=adjacency, accountant=accountant),
+    )
+
+
+def at_epsilon_two(mechanism, target=LOGISTIC, adjacency="replace_one"):
+    return mechanism.plan(target, num_records=N, epsilon=2.0, delta=DELTA, adjacency=adjacency)
+
+
+# --- power ----------------------------------------------------------------------------------------------------------
+
+
+def test_gdp_reaches_seventy_percent_on_one_gaussian_step_of_a_thousand_runs():
+    plan = planned()
+    report = audit(plan, runs=1000, seed=1)
+    # One full-batch step attains its guarantee: the claim is the truth.
+    assert 0.7 * plan.guarantee.epsilon < report.lower_bound <= plan.guarantee.epsilon
+    assert not report.violated
+    assert not report.proved
+
+
+def test_clopper_pearson_is_proved_and_weaker():
+    pytest.importorskip("jax_privacy")
+    report = audit(planned(epsilon=6.0), method="clopper_pearson", runs=2000, seed=1)
+    assert 0.25 * 6.0 < report.lower_bound <= 6.0
+    assert report.proved
+    assert report.verdict == "consistent"
+
+
+@pytest.mark.slow
+def test_many_canaries_in_one_run_show_epsilon():
+    pytest.importorskip("jax_privacy")
+    report = audit(planned(epsilon=6.0), method="one_run", canaries=200, seed=1)
+    assert 0.5 < report.lower_bound <= 6.0
+    assert sum(report.runs) == 200
+
+
+def test_the_histogram_tester_accepts_the_claim_and_rejects_a_tenth_of_it():
+    plan = planned(epsilon=8.0)
+    options = {"method": "histogram", "alpha": 0.15, "bins": 4, "at_epsilon": 0.0, "seed": 1}
+    report = audit(plan, **options)
+    assert not report.violated
+    assert "ACCEPTS" in report.notes[1]
+    less = dataclasses.replace(plan, guarantee=planned(epsilon=0.8).guarantee)
+    report = audit(less, **options)
+    assert report.violated
+    assert "REJECTS" in report.notes[1]
+
+
+def test_a_histogram_that_is_too_large_says_what_would_be_less():
+    with pytest.raises(ValueError, match=r"runs of each data set.*--bins.*--at-epsilon"):
+        audit(planned(epsilon=8.0), method="histogram")
+
+
+# --- what is right is not accused -----------------------------------------------------------------------------------
+
+SAMPLERS_AUDITED = {
+    "sgld": dpmcmc.SGLD(step_size=0.5),
+    "sghmc": dpmcmc.SGHMC(step_size=0.5),
+    "sgnht": dpmcmc.SGNHT(step_size=0.05),
+    "sgfs": dpmcmc.SGFS(step_size=0.5),
+    "sgfs_query": dpmcmc.SGFS(step_size=0.5, fisher="query", prior_precision=1.0),
+    "sgfs_own_batch": dpmcmc.SGFS(step_size=0.5, fisher="query", prior_precision=1.0, own_batch=True),
+    "sgfs_metric": dpmcmc.SGFS(step_size=0.5, metric=((2.0, 0.5), (0.0, 1.0))),
+}
+SAMPLINGS = {"poisson": dpmcmc.Poisson(BATCH), "fixed_size": dpmcmc.FixedSize(BATCH), "full": dpmcmc.Full()}
+
+
+def test_every_registered_sampler_is_audited():
+    assert {name.split("_")[0] for name in SAMPLERS_AUDITED} == set(SAMPLERS)
+
+
+def check_sampler(name, sampling, adjacency, target="probe"):
+    pytest.importorskip("jax_privacy")
+    accountant = "rdp" if sampling == "fixed_size" else "pld"
+    plan = planned(
+        SAMPLERS_AUDITED[name], sampling=SAMPLINGS[sampling], steps=5, adjacency=adjacency, accountant=accountant
+    )
+    report = audit(plan, method="clopper_pearson", runs=2000, confidence=0.999, target=target, seed=2)
+    assert not report.violated, str(report)
+
+
+def test_a_sampler_stays_below_its_claim():
+    check_sampler("sghmc", "full", "replace_one")
+
+
+#: Every sampler on minibatches, and every kind of batch under every adjacency.
+COMBINATIONS = [(name, "poisson", adjacency) for name in SAMPLERS_AUDITED for adjacency in ("replace_one", "zero_out")]
+COMBINATIONS += [("sgld", "poisson", "add_remove"), ("sgld", "fixed_size", "replace_one")]
+COMBINATIONS += [("sgld", "full", adjacency) for adjacency in ("replace_one", "add_remove", "zero_out")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "sampling", "adjacency"), COMBINATIONS)
+def test_every_sampler_stays_below_its_claim(name, sampling, adjacency):
+    check_sampler(name, sampling, adjacency)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [LOGISTIC, LINEAR, SoftmaxRegression(num_features=2, num_classes=3, row_bound=1.0)])
+def test_a_config_s_own_target_can_be_audited(target):
+    # At the first step both labels still pull; where the chain has moved far, one has little gradient left.
+    plan = dataclasses.replace(planned(), target=target)
+    report = audit(plan, target="config", runs=2000, seed=2)
+    # A label moves a logistic gradient by 1 where clipping would allow 2.
+    assert 0.2 * plan.guarantee.epsilon < report.lower_bound <= plan.guarantee.epsilon
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adjacency", ["replace_one", "zero_out"])
+def test_a_fisher_query_s_second_moment_is_seen(adjacency):
+    # With so little noise on the second moment most of what is released is there, unless the labels' sign tells all.
+    sampler = dpmcmc.SGFS(step_size=100.0, fisher="query", prior_precision=1.0, noise_ratio=0.3)
+    plan = planned(sampler, adjacency=adjacency)
+    report = audit(plan, runs=1000, seed=2)
+    assert report.lower_bound <= plan.guarantee.epsilon
+    assert (report.lower_bound > 0.7 * plan.guarantee.epsilon) == (adjacency == "zero_out")
+
+
+MECHANISMS_AUDITED = {
+    "ops_closed_form": (OPS(engine="closed_form", radius=3.0), LINEAR),
+    "ops_gdp": (OPS(), LOGISTIC),
+    "ops_range": (OPS(form="range", radius=2.0), LOGISTIC),
+    "ops_printed": (OPS(form="printed", radius=2.0, draws=2), LOGISTIC),
+    "certified_ops": (CertifiedOPS(steps=50), LOGISTIC),
+    "output_perturbation": (OutputPerturbation(), LOGISTIC),
+    "objective_perturbation": (ObjectivePerturbation(), LOGISTIC),
+    "sufficient_statistics": (SufficientStatistics(), LINEAR),
+    "sufficient_draws": (SufficientStatistics(draws=3), LINEAR),
+    "hybrid": (Hybrid(start=OPS(), sampler=dpmcmc.SGLD(step_size=1.0), steps=5), LOGISTIC),
+}
+
+
+def check_mechanism(name, adjacency="replace_one", runs=1000):
+    pytest.importorskip("jax_privacy")
+    plan = at_epsilon_two(*MECHANISMS_AUDITED[name], adjacency=adjacency)
+    report = audit(plan, method="clopper_pearson", runs=runs, confidence=0.999, seed=3)
+    assert not report.violated, str(report)
+
+
+@pytest.mark.parametrize("name", ["ops_closed_form", "sufficient_statistics"])
+def test_one_shot_methods_stay_below_their_claim(name):
+    check_mechanism(name, runs=300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adjacency", ["replace_one", "zero_out"])
+@pytest.mark.parametrize("name", list(MECHANISMS_AUDITED))
+def test_every_one_shot_method_stays_below_its_claim(name, adjacency):
+    check_mechanism(name, adjacency)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("ops_gdp", 0.4),
+        ("certified_ops", 0.4),
+        ("output_perturbation", 0.4),
+        ("objective_perturbation", 0.15),
+        ("sufficient_statistics", 0.4),
+        ("hybrid", 0.15),
+    ],
+)
+def test_one_shot_audits_have_power(name, share):
+    plan = at_epsilon_two(*MECHANISMS_AUDITED[name])
+    report = audit(plan, runs=2000, seed=4)
+    assert share * plan.guarantee.epsilon < report.lower_bound <= plan.guarantee.epsilon
+
+
+# --- planted bugs ---------------------------------------------------------------------------------------------------
+
+
+def accused(plan, **options):
+    return audit(plan, **{"runs": 500, "seed": 5} | options).violated
+
+
+def test_halved_noise_is_caught(monkeypatch):
+    plan = planned(sampling=dpmcmc.Poisson(BATCH), steps=10)
+    with_noise = query._with_noise
+    monkeypatch.setattr(query, "_with_noise", lambda total, key, size, *rest: with_noise(total, key, size / 2, *rest))
+    assert accused(plan)
+
+
+@pytest.mark.slow
+def test_halved_noise_is_caught_with_proof(monkeypatch):
+    pytest.importorskip("jax_privacy")
+    plan = planned()
+    assert not accused(plan, method="clopper_pearson")
+    with_noise = query._with_noise
+    monkeypatch.setattr(query, "_with_noise", lambda total, key, size, *rest: with_noise(total, key, size / 2, *rest))
+    assert accused(plan, method="clopper_pearson")
+
+
+def test_a_missing_clip_is_caught(monkeypatch):
+    plan = planned()
+    loose = lambda norm, mask, clip: jnp.where(mask, 1 / fixed_point.float32(clip), 0.0)  # noqa: E731
+    monkeypatch.setattr(fixed_point, "unit_factor", loose)
+    assert accused(plan)
+
+
+def test_batches_of_a_fixed_size_accounted_as_poisson_are_caught():
+    pytest.importorskip("jax_privacy")
+    steps, z = 5, 0.7
+    fixed = planned(sampling=dpmcmc.FixedSize(BATCH), steps=steps, accountant="rdp")
+    claim = account(z, steps=steps, sampling=dpmcmc.Poisson(BATCH), num_records=N, delta=DELTA)
+    noise = np.full(steps, z * N / BATCH * fixed.privacy.clip, np.float32)
+    doctored = dataclasses.replace(fixed, noise_std=noise, guarantee=claim)
+    report = audit(doctored, method="clopper_pearson", runs=2000, seed=5)
+    # At its own δ the claim survives; along its curve it does not.
+    assert report.lower_bound < claim.epsilon
+    assert report.violated
+
+
+def test_a_chain_that_is_not_charged_is_caught():
+    plan = planned(steps=2)
+    assert accused(dataclasses.replace(plan, chains=4))
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "factor"),
+    [("sufficient_statistics", "noise_std", 0.4), ("ops_closed_form", "temper", 16.0)],
+)
+def test_a_mechanism_with_less_noise_is_caught(name, setting, factor):
+    plan = at_epsilon_two(*MECHANISMS_AUDITED[name])
+    wrong = {**plan.settings, setting: plan.settings[setting] * factor}
+    if setting == "noise_std":
+        wrong["label_noise_std"] *= factor
+    assert accused(dataclasses.replace(plan, settings=wrong))
+
+
+# --- what is audited ------------------------------------------------------------------------------------------------
+
+
+def test_the_audit_drives_the_plan_s_own_numbers(monkeypatch):
+    plan, seen = planned(sampling=dpmcmc.Poisson(BATCH), steps=3, chains=2), []
+
+    def watch(audited, data, **_):
+        seen.append((audited, data))
+        scores = np.random.default_rng(len(seen)).normal(size=(audited.chains, 1, 1))
+        return types.SimpleNamespace(info=types.SimpleNamespace(score=scores))
+
+    monkeypatch.setattr(dpmcmc.engine, "sample", watch)
+    audit(plan, runs=30, seed=6)
+    (inside, data), (_, other) = seen
+    for name in ("noise_std", "slots", "bits", "sampling", "num_records", "steps", "privacy"):
+        assert getattr(inside, name) is getattr(plan, name) or getattr(inside, name) == getattr(plan, name)
+    assert inside.chains == 30 * plan.chains
+    # Neighbours: one row differs, and the others are no one's.
+    assert np.sum(np.any(data["x"] != other["x"], axis=1)) == 1
+    assert not data["x"][1:].any()
+
+
+def test_neighbours_differ_as_the_adjacency_says():
+    for adjacency, moved in (("replace_one", 2), ("zero_out", 1), ("add_remove", 1)):
+        pair = probe(planned(adjacency=adjacency))[1]
+        signs = np.sign(pair.inside["x"][0]) - np.sign(pair.outside["x"][0])
+        assert np.max(signs) == moved
+
+
+def test_rows_of_the_strongest_pair_keep_their_bound_and_pull_apart():
+    plan = at_epsilon_two(OutputPerturbation())
+    pair = strongest(plan, LOGISTIC)
+    for side in (pair.inside, pair.outside):
+        assert np.linalg.norm(side["x"][0]) <= 1.0
+    assert np.linalg.norm(pair.inside["x"] - pair.outside["x"]) > 1.5
+
+
+def test_a_shortened_plan_is_charged_for_its_own_steps_at_their_own_noise():
+    plan = planned(sampling=dpmcmc.Poisson(BATCH), steps=20)
+    short = shortened(plan, 4)
+    z = plan.noise_multipliers[:4]
+    again = account(z, steps=4, sampling=plan.sampling, num_records=N, delta=DELTA)
+    assert short.guarantee.epsilon == pytest.approx(again.epsilon)
+    np.testing.assert_array_equal(short.noise_std, plan.noise_std[:4])
+    with pytest.raises(ValueError, match="steps: must lie in"):
+        shortened(plan, 21)
+
+
+@pytest.mark.slow
+def test_a_seed_reproduces_and_entropy_does_not():
+    plan = planned(epsilon=8.0)
+    same = [audit(plan, runs=50, seed=7).lower_bound for _ in range(2)]
+    assert same[0] == same[1]
+    fresh = {audit(plan, runs=50).lower_bound for _ in range(2)}
+    assert len(fresh) > 1
+
+
+@pytest.mark.slow
+def test_your_own_neighbours_are_taken():
+    zero = np.zeros(2, np.float32)
+    row = {"x": zero[None], "y": np.ones(1, np.int32)}
+    same = Neighbours(row, row, {"x": zero, "y": np.int32(0)}, N)
+    report = audit(planned(), target="config", neighbours=same, method="histogram", at_epsilon=0.1, alpha=0.5)
+    assert report.lower_bound == 0
+
+
+def test_what_cannot_be_audited_is_refused_in_a_sentence():
+    plan = planned()
+    nothing = dpmcmc.plan(LOGISTIC, num_records=N, sampler=dpmcmc.SGLD(step_size=1.0), steps=1)
+    for wrong, options, said in (
+        (nothing, {}, "nothing to audit"),
+        (plan, {"method": "guess"}, "method: must be one of"),
+        (plan, {"confidence": 0.4}, "confidence: must lie"),
+        (plan, {"runs": 2}, "runs: must lie"),
+        (plan, {"method": "one_run", "runs": 100}, "runs: method one_run"),
+        (plan, {"method": "one_run", "canaries": N + 1}, "canaries: must lie"),
+        (at_epsilon_two(OutputPerturbation()), {"steps": 1}, "steps: only a sampler"),
+    ):
+        if options.get("method") == "one_run":
+            pytest.importorskip("jax_privacy")
+        with pytest.raises(ValueError, match=said):
+            audit(wrong, **options)
+    strange = types.SimpleNamespace(num_features=2)
+    with pytest.raises(UnsupportedCombination, match="strongest is not known"):
+        strongest(plan, strange)
+
+
+# --- command line ---------------------------------------------------------------------------------------------------
+
+SMALL = ["--set", "run.passes=null", "--set", "run.steps=2", "--set", "sampling={scheme: full}", "--runs", "50"]
+ADULT = "configs/adult.yaml"
+
+
+def test_the_command_prints_a_consistent_verdict_and_reads_no_record(capsys, monkeypatch):
+    def forbidden(*_, **__):
+        raise AssertionError("a record was read")
+
+    monkeypatch.setattr(data_room, "load", forbidden)
+    assert face.main([ADULT, *SMALL, "--seed", "1", "--set", "run.thin=1"]) == 0
+    out = capsys.readouterr()
+    for word in ("claimed", "lower bound", "synthetic records only", "consistent", "ESTIMATE"):
+        assert word in out.out
+    assert "50 runs" in out.err
+
+
+def reported(bound, violated):
+    return AuditReport(
+        "s", 1.0, DELTA, "replace_one", "trace", "gdp", bound, False, 0.95, (9, 9), 0.1, violated, ("n",)
+    )
+
+
+def test_the_command_prints_json(capsys, monkeypatch):
+    monkeypatch.setattr(face, "audit", lambda *_, **__: reported(0.5, False))
+    assert face.main([ADULT, "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["verdict"] == "consistent"
+    assert body["lower_bound"] <= body["claimed"]
+
+
+def test_the_command_says_violated_with_exit_code_one(capsys, monkeypatch):
+    monkeypatch.setattr(face, "audit", lambda *_, **__: reported(2.00009, True))
+    assert face.main([ADULT]) == 1
+    out = capsys.readouterr()
+    assert "VIOLATED" in out.out
+    # A lower bound is never rounded up.
+    assert "epsilon 2 at" in out.out
+    assert "do not rely on it" in out.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--set", "privacy=null"], "privacy is null"),
+        (["--set", "privacy.insecure_noise_seed=1"], "insecure_noise_seed"),
+        (["--steps", "100000"], "--steps: must lie in"),
+        (["--records", "10"], "--records: a sampler"),
+        (["--method", "histogram", "--set", "privacy.epsilon=9"], "--method: histogram needs about"),
+    ],
+)
+def test_user_errors_are_one_sentence_with_exit_code_two(capsys, options, said):
+    assert face.main([ADULT, *options]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+
+
+def test_without_jax_privacy_the_command_says_how_to_get_it(capsys, monkeypatch):
+    def missing(name, package=None):
+        raise ImportError(name)
+
+    monkeypatch.setattr(bounds.importlib, "import_module", missing)
+    assert face.main([ADULT, "--method", "clopper_pearson", "--steps", "1"]) == 2
+    assert "pip install 'dpmcmc[audit]'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_free_plan_is_audited_against_what_it_reports():
+    options = ["privacy.calibrator=free", "privacy.epsilon=null", "run.passes=null", "run.steps=2", "run.thin=1"]
+    plan = config.make_plan(config_file.load(ADULT, options))
+    report = audit(plan, runs=50, seed=1)
+    assert report.claimed == plan.guarantee.epsilon
+    assert not report.violated

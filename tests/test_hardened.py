@@ -1,0 +1,422 @@
+"""Hardened runs: ChaCha20 against its RFC, keys of the right kind, replay on neighbours, and what is charged."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpmcmc
+from dpmcmc import planning
+from dpmcmc.config import ConfigError
+from dpmcmc.config_file import load
+from dpmcmc.privacy import chacha, discrete_gaussian, fixed_point, query, randomness
+from dpmcmc.privacy.chacha import CHACHA20
+from dpmcmc.privacy.charging import DRAW_SHARE
+from dpmcmc.privacy.fixed_point import KAPPA
+from dpmcmc.privacy.query import GradientQuery
+from dpmcmc.privacy.randomness import SecretKey, streams_of
+from dpmcmc.privacy.second_moment import SecondMoment
+from dpmcmc.sweep import sample_all
+
+# --- the generator --------------------------------------------------------------------------------------
+
+#: RFC 8439: (key bytes, counter, nonce bytes, words), of section 2.3.2 and appendix A.1.
+VECTORS = [
+    (
+        bytes(range(32)),
+        1,
+        bytes.fromhex("000000090000004a00000000"),
+        "e4e7f110 15593bd1 1fdd0f50 c47120a3 c7f4d1c7 0368c033 9aaa2204 4e6cd4c3"
+        "466482d2 09aa9f07 05d7c214 a2028bd9 d19c12b5 b94e16de e883d0cb 4e3c50a2",
+    ),
+    (
+        bytes(32),
+        0,
+        bytes(12),
+        "ade0b876 903df1a0 e56a5d40 28bd8653 b819d2bd 1aed8da0 ccef36a8 c70d778b"
+        "7c5941da 8d485751 3fe02477 374ad8b8 f4b8436a 1ca11815 69b687c3 8665eeb2",
+    ),
+    (
+        bytes(32),
+        1,
+        bytes(12),
+        "bee7079f 7a385155 7c97ba98 0d082d73 a0290fcb 6965e348 3e53c612 ed7aee32"
+        "7621b729 434ee69c b03371d5 d539d874 281fed31 45fb0a51 1f0ae1ac 6f4d794b",
+    ),
+]
+
+
+def words_of(raw: bytes) -> jax.Array:
+    return jnp.asarray(np.frombuffer(raw, "<u4").astype(np.uint32))
+
+
+@pytest.mark.parametrize(("key", "counter", "nonce", "words"), VECTORS, ids=["2.3.2", "A.1-1", "A.1-2"])
+def test_blocks_are_those_of_the_rfc(key, counter, nonce, words):
+    found = chacha.block(words_of(key), jnp.asarray([counter], jnp.uint32), words_of(nonce))[:, 0]
+    assert [f"{word:08x}" for word in np.asarray(found)] == [words.replace(" ", "")[8 * i :][:8] for i in range(16)]
+
+
+def test_fewer_rounds_are_not_those_of_the_rfc(monkeypatch):
+    loop = jax.lax.fori_loop
+    monkeypatch.setattr(chacha.jax.lax, "fori_loop", lambda a, b, body, start: loop(a, b - 1, body, start))
+    key, counter, nonce, words = VECTORS[0]
+    found = chacha.block(words_of(key), jnp.asarray([counter], jnp.uint32), words_of(nonce))[:, 0]
+    assert f"{int(found[0]):08x}" != words[:8]
+
+
+def inputs_read(monkeypatch) -> list[tuple[int, ...]]:
+    """(counter, nonce) of every block that a key's uses read."""
+    read: list[tuple[int, ...]] = []
+    honest = chacha.block
+
+    def recorded(key, counter, nonce):
+        read.extend((int(c), *(int(n) for n in nonce)) for c in np.asarray(counter))
+        return honest(key, counter, nonce)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(chacha, "block", recorded)
+        key = jnp.arange(8, dtype=jnp.uint32)
+        chacha._random_bits(key, 32, (40, 3))
+        chacha._split(key, (9,))
+        for data in (0, 1, 7, 2**32 - 1):
+            chacha._fold_in(key, np.uint32(data))
+    return read
+
+
+def test_bits_split_and_fold_in_never_read_the_same_block(monkeypatch):
+    read = inputs_read(monkeypatch)
+    assert len(read) == 8 + 5 + 4
+    assert len(set(read)) == len(read)
+    monkeypatch.setattr(chacha, "_SPLIT", chacha._FOLD)  # planted: one nonce for two uses
+    read = inputs_read(monkeypatch)
+    assert len(set(read)) < len(read)
+
+
+def test_words_and_keys_are_all_different():
+    key = jax.random.key(1, impl=CHACHA20)
+
+    @jax.jit
+    def everything(key):
+        folded = jax.vmap(lambda i: jax.random.key_data(jax.random.fold_in(key, i)))(jnp.arange(20))
+        return jax.random.bits(key, (1000,), jnp.uint32), jax.random.key_data(jax.random.split(key, 101)), folded
+
+    words, children, folded = (np.asarray(part) for part in everything(key))
+    assert children.shape == (101, 8)
+    every = np.concatenate([words, children.ravel(), folded.ravel()])
+    # 2000 words of 32 bits: a collision has probability 5e-4.
+    assert len(np.unique(every)) == every.size
+
+
+def test_it_works_under_jit_vmap_and_scan():
+    keys = jax.random.split(jax.random.key(0, impl=CHACHA20), (2, 3))
+
+    def draw(key):
+        return jax.random.bits(jax.random.fold_in(jax.random.split(key)[1], 5), (4, 5), jnp.uint32)
+
+    together = np.asarray(jax.jit(jax.vmap(jax.vmap(draw)))(keys))
+    scanned = jax.lax.scan(lambda carry, key: (carry, draw(key)), 0, keys.reshape(-1))[1]
+    np.testing.assert_array_equal(together.reshape(6, 4, 5), scanned)
+    np.testing.assert_array_equal(together[1, 2], draw(keys[1, 2]))
+
+
+def test_every_width_and_shape():
+    key = jax.random.key(3, impl=CHACHA20)
+    for dtype, shape in ((jnp.uint8, (17,)), (jnp.uint16, (0,)), (jnp.uint32, ()), (jnp.uint32, (3, 5))):
+        bits = jax.random.bits(key, shape, dtype)
+        assert bits.shape == shape
+        assert bits.dtype == dtype
+    x = np.asarray(jax.random.uniform(key, (20_000,)))
+    assert abs(x.mean() - 0.5) < 4 / math.sqrt(12 * 20_000)
+    assert sorted(np.asarray(jax.random.permutation(key, 10)).tolist()) == list(range(10))
+
+
+def test_more_blocks_than_the_counter_has_are_refused():
+    key = jax.ShapeDtypeStruct((8,), jnp.uint32)
+    with pytest.raises(ValueError, match="4294967296 blocks"):
+        jax.eval_shape(lambda k: chacha._random_bits(k, 32, (1 << 20, (1 << 16) + 1)), key)
+    with pytest.raises(ValueError, match="4294967296 blocks"):
+        jax.eval_shape(lambda k: chacha._split(k, (1 << 20, (1 << 13) + 1)), key)
+    assert jax.eval_shape(lambda k: chacha._random_bits(k, 32, (1 << 20, 1 << 9)), key).size == 1 << 29
+
+
+def test_seeds_and_other_keys_are_adopted():
+    assert jax.random.key_data(jax.random.key(5, impl=CHACHA20)).tolist() == [5, 0, 0, 0, 0, 0, 0, 0]
+    threefry = jax.random.key(5, impl="threefry2x32")
+    assert chacha.is_chacha(chacha.adopted(threefry))
+    assert not chacha.is_chacha(threefry)
+    own = jax.random.key(5, impl=CHACHA20)
+    assert chacha.adopted(own) is own
+    with pytest.raises(ValueError, match="32 bytes"):
+        chacha.secret_key(bytes(31))
+
+
+# --- keys of a run --------------------------------------------------------------------------------------
+
+N, D = 400, 4
+RNG = np.random.default_rng(0)
+DATA = {"x": RNG.normal(size=(N, D)).astype(np.float32) / 2, "y": RNG.integers(0, 2, N)}
+
+
+def make(hardened=True, sampler=None, target=None, epsilon=2.0, sampling=None, **kwargs):
+    privacy = dpmcmc.Privacy(epsilon=epsilon, delta=1e-5, hardened=hardened, **kwargs.pop("privacy", {}))
+    kwargs = {"steps": 12, "chains": 2, **kwargs}
+    return dpmcmc.plan(
+        dpmcmc.targets.LogisticRegression(num_features=D) if target is None else target,
+        num_records=N,
+        sampler=dpmcmc.SGLD(step_size=1.0) if sampler is None else sampler,
+        sampling=dpmcmc.Poisson(40) if sampling is None else sampling,
+        privacy=privacy,
+        **kwargs,
+    )
+
+
+@pytest.fixture(scope="module", name="plans")
+def _plans():
+    return {hardened: make(hardened) for hardened in (False, True)}
+
+
+def test_fresh_keys_are_of_the_plans_generator(plans):
+    for hardened in (False, True):
+        streams, secret = streams_of(None, hardened)
+        assert secret
+        assert all(chacha.is_chacha(key) == hardened for key in streams)
+        assert jax.random.key_data(streams.noise).size == (8 if hardened else 2)
+    a, b = (dpmcmc.sample(plans[True], DATA) for _ in range(2))
+    assert a.guarantee == plans[True].guarantee
+    assert not np.array_equal(a.draws, b.draws)
+
+
+def test_a_secret_key_of_the_other_generator_is_refused_and_stays_unused(plans):
+    for hardened in (False, True):
+        key = SecretKey(hardened=not hardened)
+        with pytest.raises(ValueError, match="other generator"):
+            dpmcmc.sample(plans[hardened], DATA, key=key)
+        with pytest.raises(ValueError, match="other generator"):
+            sample_all([plans[hardened]], DATA, keys=[key])
+        key.streams()
+        with pytest.raises(ValueError, match="has been used"):
+            streams_of(key, not hardened)
+
+
+def test_seeds_reproduce_with_chacha_and_without_a_guarantee(plans):
+    runs = [dpmcmc.sample(plans[True], DATA, key=key) for key in (3, 3, 4, jax.random.key(9), jax.random.key(9))]
+    assert all(run.guarantee is None for run in runs)
+    np.testing.assert_array_equal(runs[0].draws, runs[1].draws)
+    np.testing.assert_array_equal(runs[3].draws, runs[4].draws)
+    assert not np.array_equal(runs[0].draws, runs[2].draws)
+    assert all(chacha.is_chacha(key) for seed in (3, jax.random.key(3)) for key in streams_of(seed, True)[0])
+
+
+def test_a_sweep_is_the_single_runs():
+    # Full batches: a Poisson plan's draws depend on the room that its program has for a batch.
+    plans = [make(epsilon=epsilon, sampling=dpmcmc.Full()) for epsilon in (2.0, 1.0)]
+    together = sample_all(plans, DATA, keys=[3, 5])
+    for plan, key, result in zip(plans, (3, 5), together, strict=True):
+        np.testing.assert_allclose(result.draws, dpmcmc.sample(plan, DATA, key=key).draws, atol=1e-5)
+    assert not np.allclose(together[0].draws, together[1].draws)
+
+
+# --- what is charged ------------------------------------------------------------------------------------
+
+
+def test_integer_noise_costs_its_deviation_and_no_more(plans):
+    standard, hardened = plans[False].guarantee, plans[True].guarantee
+    (draw,) = (e for e in hardened.events if e.mechanism == "approximate_draw")
+    assert draw.count == D * 12 * 2
+    assert draw.rate >= discrete_gaussian.deviation(plans[True].levels[0])
+    assert [e for e in hardened.events if e != draw] == list(standard.events)
+    assert standard.epsilon <= hardened.epsilon <= min(standard.epsilon * (1 + 1e-6), 2.0)
+    again = dpmcmc.Guarantee.from_json(hardened.to_json())
+    assert again.epsilon == hardened.epsilon
+    assert plans[False].levels == (0, 0)
+    assert set(plans[True].guarantee.cross_check()) == {"advanced", "rdp", "pld"}
+
+
+def test_full_batches_and_closed_form_meet_their_target():
+    target = dpmcmc.targets.LogisticRegression(num_features=D)
+    common = {"num_records": N, "sampler": dpmcmc.SGLD(step_size=1.0), "steps": 4}
+    for sampling, privacy in (
+        (dpmcmc.Full(), {}),
+        (dpmcmc.FixedSize(4), {"calibrator": "closed_form", "accountant": "advanced"}),
+    ):
+        plans = [
+            dpmcmc.plan(
+                target,
+                sampling=sampling,
+                privacy=dpmcmc.Privacy(epsilon=0.01, delta=1e-5, hardened=hardened, **privacy),
+                **common,
+            )
+            for hardened in (False, True)
+        ]
+        assert plans[1].guarantee.epsilon <= 0.01
+        # Nothing but the deviation's own share of δ: no noise is spent on it.
+        assert plans[1].required_multiplier == pytest.approx(plans[0].required_multiplier, rel=1e-3)
+
+
+def test_a_second_moment_is_charged_by_the_entry():
+    sampler = dpmcmc.SGFS(step_size=0.01, fisher="query", noise_ratio=3.0)
+    plan = make(sampler=sampler)
+    assert isinstance(plan.second, SecondMoment)
+    assert min(plan.levels) >= 3
+    (draw,) = (e for e in plan.guarantee.events if e.mechanism == "approximate_draw")
+    assert draw.count >= (D + D * (D + 1) // 2) * 12 * 2
+    assert np.all(np.isfinite(dpmcmc.sample(plan, DATA, key=0).draws))
+
+
+def test_an_epsilon_at_which_the_deviation_shows_is_refused():
+    with pytest.raises(dpmcmc.privacy.UnsupportedCombination, match="hardened: at epsilon"):
+        make(epsilon=60.0)
+    assert make(False, epsilon=60.0).guarantee.epsilon <= 60
+    assert DRAW_SHARE < 1e-3
+
+
+def test_a_target_whose_shape_is_not_known_is_refused():
+    with pytest.raises(ValueError, match="num_features"):
+        make(target=dpmcmc.targets.LogisticRegression())
+
+
+def test_noise_too_small_for_integers_is_refused():
+    # One quiet step among loud ones, whose noise takes the grid's fine end away.
+    quiet = np.array([0.002, 5.0])
+    with pytest.raises(ValueError, match="too small for integer noise"):
+        planning._levels(quiet, (21, 0), None)
+    assert planning._levels(quiet * 50, (21, 0), None) == (5, 0)
+    assert planning._levels(np.array([5.0]), (21, 19), SecondMoment(ratio=3.0)) == (4, 4)
+
+
+CONFIG = """
+name: hardened
+data: {{name: two_normals}}
+target: {{name: logistic_regression, prior_scale: 1.0}}
+{how}
+privacy: {{epsilon: 1.0, delta: 1.0e-6, hardened: true}}
+"""
+
+
+def test_a_config_makes_a_hardened_plan_and_a_mechanism_refuses_it(tmp_path):
+    path = tmp_path / "c.yaml"
+    how = "sampler: {name: sgld, step_size: 1.0}\nsampling: {scheme: poisson, batch_size: 50}\nrun: {steps: 10}"
+    path.write_text(CONFIG.format(how=how))
+    config = load(path, [])
+    assert config.privacy.hardened
+    assert dpmcmc.config.make_plan(config).hardened
+    path.write_text(dpmcmc.config.dump(config, tmp_path))
+    assert load(path, []) == config
+    path.write_text(CONFIG.format(how="mechanism: {name: output_perturbation}"))
+    with pytest.raises(ConfigError, match=r"privacy\.hardened"):
+        load(path, [])
+
+
+# --- the query ------------------------------------------------------------------------------------------
+
+
+class Linear:
+    """θ = 0, so the gradient of a record is −y·x."""
+
+    def log_prior(self, params):
+        return -0.5 * jnp.sum(params**2)
+
+    def log_likelihood(self, params, record):
+        return -0.5 * (record["y"] - record["x"] @ params) ** 2
+
+
+def neighbours(rows: int = 64, size: int = 6):
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(rows, size)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    y = np.full(rows, 3.0, np.float32)
+    other = y.copy()
+    other[7] = -3.0
+    return {"x": x, "y": y}, {"x": x, "y": other}
+
+
+def hardened_query(rows: int = 64, **kwargs) -> GradientQuery:
+    return GradientQuery(Linear(), rows, float(rows), 1.0, None, levels=(4, 4), **kwargs)
+
+
+def test_neighbours_under_the_same_keys_differ_by_their_sums_alone(monkeypatch):
+    """In integers: not one unit of the noise depends on the data."""
+    seen = []
+    honest = query._with_noise
+
+    def recorded(total, *arguments):
+        noisy = honest(total, *arguments)
+        seen.append((total, noisy))
+        return noisy
+
+    monkeypatch.setattr(query, "_with_noise", recorded)
+    q = hardened_query(second=SecondMoment(ratio=2.0))
+    key = jax.random.key(2, impl=CHACHA20)
+
+    @jax.jit
+    def run(records):
+        seen.clear()
+        return q(jnp.zeros(6), records, key, jax.random.fold_in(key, 1), jnp.float32(40.0)).value, list(seen)
+
+    def exact(total) -> np.ndarray:
+        return np.asarray(total.high, np.int64) * 65536 + np.asarray(total.low)
+
+    (value, sums), (other_value, other_sums) = (run(records) for records in neighbours())
+    assert len(sums) == 2  # gradient and second moment
+    for (one, noisy), (other, other_noisy) in zip(sums, other_sums, strict=True):
+        np.testing.assert_array_equal(exact(noisy) - exact(one), exact(other_noisy) - exact(other))
+        assert np.all(exact(noisy) != exact(one))
+    moved = (exact(sums[0][0]) - exact(other_sums[0][0])) * 2.0**-21
+    assert 1.99 < np.linalg.norm(moved) <= 2 * (1 + KAPPA)
+    distance = np.linalg.norm(np.asarray(value - other_value, np.float64))
+    assert distance == pytest.approx(np.linalg.norm(moved), rel=1e-4)
+
+
+def noise_of(q: GradientQuery, draws: int, std: float) -> np.ndarray:
+    """Noise in the value over s_t, (draws·size,)."""
+    records = neighbours()[0]
+    keys = jax.random.split(jax.random.key(4, impl=CHACHA20), draws)
+    call = jax.jit(jax.vmap(lambda key: q(jnp.zeros(6), records, key, key, jnp.float32(std)).value))
+    clean = fixed_point.FixedPoint.to_float64(q.clipped_sum(jnp.zeros(6), records, keys[0]), 1.0, q.bits)
+    return np.ravel(np.asarray(call(keys), np.float64) - clean) / std
+
+
+def test_the_query_adds_the_noise_that_is_charged(monkeypatch):
+    found = noise_of(hardened_query(), 3000, 5.0)
+    error = math.sqrt(2 / len(found))
+    assert abs(np.mean(found**2) - 1) < 4 * error
+    assert abs(np.mean(found)) < 4 / math.sqrt(len(found))
+    honest = discrete_gaussian.tree_noise
+    monkeypatch.setattr(
+        discrete_gaussian, "tree_noise", lambda key, like, std, *rest: honest(key, like, std / 2, *rest)
+    )
+    assert abs(np.mean(noise_of(hardened_query(), 3000, 5.0) ** 2) - 1) > 20 * error
+
+
+def test_leaves_and_entries_of_one_release_have_noise_of_their_own():
+    like = {"a": jnp.zeros((4, 3), jnp.int32), "b": jnp.zeros(12, jnp.int32), "c": jnp.zeros((), jnp.int32)}
+    key = jax.random.key(1, impl=CHACHA20)
+    high, low = jax.jit(lambda key: discrete_gaussian.tree_noise(key, like, jnp.float32(2.0**22), 1.0, 4))(key)
+    assert jax.tree.map(jnp.shape, low) == jax.tree.map(jnp.shape, like)
+    flat = [
+        int(h) * 65536 + int(l)
+        for h, l in zip(*(np.concatenate([np.ravel(x) for x in jax.tree.leaves(t)]) for t in (high, low)), strict=True)
+    ]
+    assert len(set(flat)) == 25
+
+
+def test_the_noise_of_a_second_moment_has_its_scales():
+    scale = np.array([1, 0.5**0.5, 1, 0.5**0.5], np.float32)
+    like = jnp.zeros(4, jnp.int32)
+    keys = jax.random.split(jax.random.key(6, impl=CHACHA20), 20_000)
+    draw = jax.jit(jax.vmap(lambda key: discrete_gaussian.tree_noise(key, like, jnp.float32(2.0**22), scale, 4)))
+    high, low = (np.asarray(part, np.float64) for part in draw(keys))
+    std = np.std((high * 65536 + low) / 2.0**22, axis=0)
+    np.testing.assert_allclose(std, scale, rtol=4 / math.sqrt(2 * 20_000))
+
+
+def test_plain_runs_and_mechanisms_have_no_hardened_keys():
+    key = SecretKey(hardened=True)
+    plain = dataclasses.replace(make(False), privacy=None, guarantee=None, noise_multipliers=None)
+    assert not plain.hardened
+    with pytest.raises(ValueError, match="not hardened"):
+        dpmcmc.sample(plain, DATA, key=key)
+    assert randomness.PURPOSES == ("batch", "noise", "dynamics", "init")

@@ -1,0 +1,393 @@
+"""Noise is noise: the query's noise, from floats and in integers, against the Gaussian it stands for."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpmcmc.privacy import discrete_gaussian, query
+from dpmcmc.privacy.chacha import CHACHA20
+from dpmcmc.privacy.fixed_point import FixedPoint
+from dpmcmc.privacy.randomness import streams_of
+
+DRAWS = 1_000_000
+#: Of the noise on the sum, in grid units: z = 1.7 on the finest grid.
+STD = 1.7 * 2.0**21
+LEVELS = discrete_gaussian.levels_for(STD, STD)
+KINDS = {"standard": 0, "hardened": LEVELS}
+
+
+def impl(levels):
+    return CHACHA20 if levels else None
+
+
+def integers(key, size: int, levels: int):
+    """(high, low) of the noise that the query adds to a sum of zeros."""
+    zero = jnp.zeros(size, jnp.int32)
+    return query._with_noise(FixedPoint(zero, zero), key, jnp.float32(STD), 1.0, levels)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def in_stds(key, size: int, levels: int):
+    total = integers(key, size, levels)
+    return (total.high.astype(jnp.float32) * 65536 + total.low.astype(jnp.float32)) / jnp.float32(STD)
+
+
+@pytest.fixture(scope="module", params=KINDS, name="draws")
+def _draws(request) -> np.ndarray:
+    levels = KINDS[request.param]
+    return np.asarray(in_stds(jax.random.key(20, impl=impl(levels)), DRAWS, levels), np.float64)
+
+
+def z_of_variance(x) -> float:
+    return (np.mean(x**2) - 1) / math.sqrt(2 / len(x))
+
+
+def test_noise_passes_kolmogorov_smirnov(draws):
+    assert stats.kstest(draws, "norm", method="asymp").pvalue > 1e-3
+    assert abs(z_of_variance(draws)) < 4
+
+
+def test_a_scale_off_by_one_percent_is_rejected(draws):
+    for scale in (0.99, 1.01):
+        # sup |Φ(x) − Φ(x/1.01)| = 0.0024, and the critical value at 1e-2 is 1.6/√10⁶.
+        assert stats.kstest(scale * draws, "norm", method="asymp").pvalue < 1e-2
+        assert abs(z_of_variance(scale * draws)) > 8
+
+
+def test_moments_match_within_four_standard_errors(draws):
+    for power, mean, variance in ((1, 0, 1), (3, 0, 15), (4, 3, 96), (6, 15, 10395 - 225)):
+        assert abs(np.mean(draws**power) - mean) < 4 * math.sqrt(variance / DRAWS)
+
+
+def correlation(a, b) -> float:
+    """In standard errors."""
+    return float(np.mean(a * b) * math.sqrt(len(a)))
+
+
+def test_neighbouring_coordinates_are_uncorrelated(draws):
+    for lag in (1, 2):
+        assert abs(correlation(draws[:-lag], draws[lag:])) < 4
+        squares = (draws**2 - 1) / math.sqrt(2)
+        assert abs(correlation(squares[:-lag], squares[lag:])) < 4
+    shared = draws + 0.01 * np.roll(draws, 1)  # planted: a hundredth of the neighbour
+    assert abs(correlation(shared[:-1], shared[1:])) > 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chains_steps_and_purposes_are_uncorrelated(kind):
+    levels = KINDS[kind]
+    streams, _ = streams_of(5, bool(levels))
+    at = jax.jit(lambda chain, step: streams.at(chain, step))
+    keys = {
+        (purpose, chain, step): getattr(at(chain, step), purpose)
+        for purpose in ("batch", "noise", "dynamics")
+        for chain, step in ((0, 0), (1, 0), (0, 1))
+    }
+    found = {name: np.asarray(in_stds(key, 50_000, levels), np.float64) for name, key in keys.items()}
+    names = sorted(found)
+    for i, one in enumerate(names):
+        for other in names[:i]:
+            # 36 pairs: 4.5 standard errors each is 1 in 4000 in all.
+            assert abs(correlation(found[one], found[other])) < 4.5, (one, other)
+    assert correlation(found[names[0]], found[names[0]]) > 100
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_low_bits_are_uniform(kind):
+    levels = KINDS[kind]
+    total = jax.jit(integers, static_argnums=(1, 2))(jax.random.key(8, impl=impl(levels)), DRAWS, levels)
+    low = np.asarray(total.low)
+    for bits in (1, 4, 10):
+        counts = np.bincount(low & ((1 << bits) - 1), minlength=1 << bits)
+        assert stats.chisquare(counts).pvalue > 1e-4
+        # Planted: every other draw even, as a float32 beyond 2^24 would be.
+        even = np.where(np.arange(DRAWS) % 2 == 0, low & ~1, low)
+        assert stats.chisquare(np.bincount(even & ((1 << bits) - 1), minlength=1 << bits)).pvalue < 1e-6
+
+
+def test_one_part_of_float32_noise_fails_the_low_bits():
+    """Planted fault: a single float32 normal, whose lattice is coarser than the grid."""
+    from dpmcmc.privacy.fixed_point import add_noise
+    from dpmcmc.privacy.randomness import normal
+
+    zero = jnp.zeros(DRAWS, jnp.int32)
+    coarse = add_noise(FixedPoint(zero, zero), normal(jax.random.key(1), (DRAWS,)) * jnp.float32(2.0**28))
+    counts = np.bincount(np.asarray(coarse.low) & 15, minlength=16)
+    assert stats.chisquare(counts).pvalue < 1e-6
+
+
+def poisson_tail(seen: int, expected: float) -> float:
+    """Two-sided p-value of a count."""
+    return 2 * min(stats.poisson.cdf(seen, expected), stats.poisson.sf(seen - 1, expected))
+
+
+THRESHOLDS = (5.0, 5.42, 6.0)
+
+
+def tail_counts(levels: int, chunk: int, chunks: int, scale: float = 1.0) -> np.ndarray:
+    key = jax.random.key(77, impl=impl(levels))
+
+    @jax.jit
+    def count(key):
+        size = jnp.abs(in_stds(key, chunk, levels))
+        return jnp.array([jnp.sum(size > t / scale) for t in (*THRESHOLDS, THRESHOLDS[0] / 1.01)])
+
+    @jax.jit
+    def run(key):
+        def body(total, i):
+            return total + count(jax.random.fold_in(key, i)), None
+
+        return jax.lax.scan(body, jnp.zeros(len(THRESHOLDS) + 1, jnp.int32), jnp.arange(chunks))[0]
+
+    return np.asarray(run(key))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "chunk", "chunks"),
+    # A billion draws in integers would take minutes.
+    [("standard", 1 << 15, 30_518), ("hardened", 1 << 14, 6_104)],
+)
+def test_the_tails_have_their_mass(kind, chunk, chunks):
+    *counts, off = tail_counts(KINDS[kind], chunk, chunks)
+    draws = chunk * chunks
+    assert draws >= (1e8 if kind == "hardened" else 1e9)
+    for seen, threshold in zip(counts, THRESHOLDS, strict=True):
+        assert poisson_tail(seen, draws * 2 * stats.norm.sf(threshold)) > 1e-4
+    if draws >= 1e9:
+        # A scale off by one percent has 28 % more beyond 5σ.
+        assert poisson_tail(off, draws * 2 * stats.norm.sf(THRESHOLDS[0])) < 1e-4
+
+
+# --- the table and the convolutions, exactly ------------------------------------------------------------
+
+_DIGITS = 400  # of a binary fixed-point number
+
+
+def exact_gaussian(variance: int, largest: int) -> list[int]:
+    """exp(−k²/2·variance), k = 0..largest, times 2^400, by recursion from a Taylor series: no library's exp."""
+    one, ratio, term, n = 1 << _DIGITS, 0, 1 << _DIGITS, 0
+    while term:
+        ratio += term if n % 2 == 0 else -term
+        n += 1
+        term //= n * 2 * variance
+    found, factor, step = [one], ratio, (ratio * ratio) >> _DIGITS
+    for _ in range(largest):
+        found.append((found[-1] * factor) >> _DIGITS)
+        factor = (factor * step) >> _DIGITS
+    return found
+
+
+@pytest.fixture(scope="module", name="base")
+def _base() -> list[int]:
+    return exact_gaussian(discrete_gaussian.BASE**2, 24 * discrete_gaussian.BASE)
+
+
+def law_of(words: np.ndarray) -> list[int]:
+    """Probability of each column over 2^96, from the table as it is stored."""
+    bits, columns = 96 - 13, words.shape[1]
+    law = [0] * columns
+    for i, (first, middle, last) in enumerate(words.T.tolist()):
+        kept = (first >> 13) << 64 | middle << 32 | last
+        law[i] += kept
+        law[first & 8191] += (1 << bits) - kept
+    return law
+
+
+def test_the_table_is_the_discrete_gaussian(base):
+    table = discrete_gaussian.table()
+    law = law_of(table.words)
+    assert sum(law) == 1 << 96
+    assert tuple(law) == table.weights
+    whole = base[0] + 2 * sum(base[1:])
+    # All over 2^96·whole, so that every number is an integer.
+    exact = [base[abs(k)] << 96 for k in range(-4096, 4096)]
+    off = sum(abs(p * whole - q) for p, q in zip(law, exact, strict=True)) + (whole << 96) - sum(exact)
+    distance = off / (2 * (whole << 96))
+    assert distance <= table.deviation * (1 + 1e-6)
+    assert table.deviation < 2.0**-84
+    assert distance > 0.5 * table.deviation
+
+
+def test_a_table_that_is_off_is_found(base):
+    """Planted faults: 64-bit probabilities, and an alias that points elsewhere."""
+    table = discrete_gaussian.table()
+    words = table.words.copy()
+    words[2] = 0
+    assert tuple(law_of(words)) != table.weights
+    words = table.words.copy()
+    words[0, 100] ^= 1
+    assert tuple(law_of(words)) != table.weights
+
+
+def test_a_draw_reads_the_table_at_its_thresholds(monkeypatch):
+    words = discrete_gaussian.table().words
+    rng = np.random.default_rng(0)
+    columns = np.concatenate([rng.integers(0, 8192, 200), [0, 8191, 4096]]).astype(np.uint64)
+    thresholds = [int(words[0, c]) >> 13 << 64 | int(words[1, c]) << 32 | int(words[2, c]) for c in columns]
+    for offset in (-1, 0, -(1 << 32), 1 << 32, -(1 << 64), 1 << 64):
+        levels = [min(max(t + offset, 0), (1 << 83) - 1) for t in thresholds]
+        drawn = np.array(
+            [
+                [(level >> 64) << 13 | int(c) for level, c in zip(levels, columns, strict=True)],
+                [level >> 32 & 0xFFFFFFFF for level in levels],
+                [level & 0xFFFFFFFF for level in levels],
+            ],
+            np.uint32,
+        )
+        monkeypatch.setattr(
+            discrete_gaussian.jax.random, "bits", lambda key, shape, dtype, drawn=drawn: jnp.asarray(drawn)
+        )
+        found = np.asarray(discrete_gaussian.draw(jax.random.key(0), (len(columns),)))
+        kept = np.array([level < t for level, t in zip(levels, thresholds, strict=True)])
+        np.testing.assert_array_equal(found, np.where(kept, columns, words[0][columns] & 8191).astype(int) - 4096)
+
+
+def test_a_convolution_of_two_tables_is_a_discrete_gaussian(base):
+    law = discrete_gaussian.table().weights
+    c = math.floor(discrete_gaussian._RATIO)
+    variance = discrete_gaussian.BASE**2 * (1 + c * c)
+    std = math.isqrt(variance)
+    # Wherever the table's own rounding leaves 70 bits.
+    steps = [*range(40), *range(std - 5, std + 5), 2 * std, 3 * std + 1]
+    wide = exact_gaussian(variance, 3 * std + 2)
+
+    def probability(n: int, factor: int) -> int:
+        inside = (k for k in range(-4096, 4096) if -4096 <= n - factor * k < 4096)
+        return sum(law[k + 4096] * law[n - factor * k + 4096] for k in inside)
+
+    reference = probability(0, c), wide[0]
+
+    def error(factor: int) -> float:
+        worst = 0.0
+        for n in steps:
+            here, there = probability(n, factor) * reference[1], reference[0] * wide[n]
+            worst = max(worst, abs(here - there) / there)
+        return worst
+
+    assert error(c) < 2.0**-70
+    # Planted: a factor beyond what the first draw smooths leaves a comb.
+    assert error(8 * c) > 1e-3
+
+
+def sums_of(found) -> list[int]:
+    return [1 + sum(int(c) ** 2 for c in column) for column in found.T]
+
+
+def worst_of(stds: np.ndarray, found: np.ndarray) -> tuple[float, float, float]:
+    """Largest shortfall of S² − σ₀² from σ²; 4c_j²/(s²(1 − 4/σ₀²)); relative excess of S: in exact integers."""
+    square, most = discrete_gaussian.BASE**2, 0.0
+    before = [1] * len(stds)
+    for row in found.tolist():
+        # c_j² <= s²(1/4 − 1/σ₀²), s² in units of σ₀².
+        most = max(most, max(4 * c * c / (s * (square - 4)) for c, s in zip(row, before, strict=True)))
+        before = [s + c * c for c, s in zip(row, before, strict=True)]
+    exact = [float(std).as_integer_ratio() for std in stds]
+    short = max(
+        1 - (s - 1) * square * below**2 / above**2 for s, (above, below) in zip(before, exact, strict=True) if above
+    )
+    excess = max(math.sqrt(s * square) / float(std) - 1 for s, std in zip(before, stds, strict=True) if std)
+    return short, most, excess
+
+
+@pytest.mark.parametrize("levels", discrete_gaussian.LEVELS)
+def test_coefficients_reach_the_asked_std_and_keep_the_smoothing(levels):
+    rng = np.random.default_rng(levels)
+    largest = discrete_gaussian.reach(levels)
+    stds = np.exp(rng.uniform(math.log(2.0**16), math.log(largest), 5000)).astype(np.float32)
+    stds = np.append(stds, np.float32(largest))
+    # Compiled, products and sums may round once instead of twice: both must hold.
+    for choose in (jax.jit(discrete_gaussian.coefficients, static_argnums=1), discrete_gaussian.coefficients):
+        found = np.asarray(choose(jnp.asarray(stds), levels))
+        short, most, excess = worst_of(stds, found)
+        assert short <= 0
+        assert most <= 1
+        assert excess <= max(discrete_gaussian.excess(float(std), levels) for std in (stds.min(), largest))
+    for std, column in zip(stds[:300], found.T, strict=False):
+        assert worst_of(np.array([std]), column[:, None])[2] <= discrete_gaussian.excess(float(std), levels)
+    # Planted faults: the last coefficient rounded down, the top level missing, a top too large for what is below it.
+    lower = found.copy()
+    lower[0] -= 1
+    assert worst_of(stds, lower)[0] > 0
+    missing = found.copy()
+    missing[-1] = 0
+    assert worst_of(stds, missing)[0] > 0.1
+    bare = found.copy()
+    bare[:-1] = 0
+    assert worst_of(stds, bare)[1] > 1
+
+
+def test_a_missing_level_fails_the_variance(monkeypatch):
+    def planted(std, levels):
+        return honest(std, levels).at[-1].set(0)
+
+    honest = discrete_gaussian.coefficients
+    monkeypatch.setattr(discrete_gaussian, "coefficients", planted)
+    high, low = jax.jit(lambda key: discrete_gaussian.noise(key, 20_000, jnp.float32(STD), LEVELS))(jax.random.key(0))
+    x = (np.asarray(high, np.float64) * 65536 + np.asarray(low)) / STD
+    assert abs(z_of_variance(x)) > 8
+
+
+def test_limbs_hold_what_the_coefficients_ask_for(monkeypatch):
+    rng = np.random.default_rng(3)
+    for levels in discrete_gaussian.LEVELS:
+        factors = rng.integers(1 << 24, 1 << 25, levels - 1)
+        monkeypatch.setattr(
+            discrete_gaussian, "coefficients", lambda std, levels, factors=factors: jnp.asarray(factors, jnp.int32)
+        )
+        key = jax.random.key(levels)
+        high, low = jax.jit(lambda key, levels=levels: discrete_gaussian.noise(key, 1000, 1.0, levels))(key)
+        each = np.asarray(jax.jit(discrete_gaussian.draw, static_argnums=1)(key, (levels, 1000)), np.int64)
+        exact = each[0] + factors @ each[1:]
+        np.testing.assert_array_equal(np.asarray(high, np.int64) * 65536 + np.asarray(low), exact)
+        assert np.abs(np.asarray(low)).max() < 1 << 28
+
+
+def test_stds_that_integers_cannot_have_are_refused():
+    with pytest.raises(ValueError, match="too small for integer noise"):
+        discrete_gaussian.levels_for(2.0**10, 2.0**20)
+    with pytest.raises(ValueError, match="beyond"):
+        discrete_gaussian.levels_for(2.0**30, 2.0**38)
+    assert [discrete_gaussian.levels_for(2.0**b, 2.0**b) for b in (21, 24, 32)] == [3, 4, 5]
+
+
+def test_the_smoothing_error_is_below_what_is_charged():
+    # η of the module's docstring; the deviation charges L draws of the table, and L + 1 convolutions.
+    eta = 2 * sum(math.exp(-2 * (math.pi * discrete_gaussian.SMOOTH * j) ** 2) for j in (1, 2, 3))
+    assert (1 + eta) / (1 - eta) - 1 < 2.0**-111 or eta < 2.0**-112
+    for levels in discrete_gaussian.LEVELS:
+        total = levels * discrete_gaussian.table().deviation + (levels + 1) * 2 * eta
+        assert total <= discrete_gaussian.deviation(levels) < 2.0**-80
+    # And numerically, at a smoothing small enough for float64 to see: Σ ρ_s(k − μ) is within 1 ± η.
+    s = 0.8
+    k = np.arange(-60, 61)
+    eta = 2 * math.exp(-2 * (math.pi * s) ** 2)
+    sums = [
+        np.sum(np.exp(-((k - mu) ** 2) / (2 * s * s))) / (s * math.sqrt(2 * math.pi)) for mu in np.linspace(0, 1, 9)
+    ]
+    assert max(abs(np.array(sums) - 1)) <= eta * (1 + 1e-6)
+    assert max(abs(np.array(sums) - 1)) > 0.9 * eta
+
+
+def test_integer_noise_is_a_rounding_of_real_noise():
+    """Point 2 of the proof, by quadrature at a smoothing that float64 can see."""
+    tau, std, x = 0.8, 3.0, 5
+    grid = np.linspace(x - 12 * std, x + 12 * std, 40_001)
+    k = np.arange(x - 25, x + 26)
+    real = np.exp(-((grid - x) ** 2) / (2 * (std**2 - tau**2)))
+    rounding = np.exp(-((k[:, None] - grid) ** 2) / (2 * tau**2))
+    everywhere = np.sum(np.exp(-((np.arange(-80, 91)[:, None] - grid) ** 2) / (2 * tau**2)), axis=0)
+    law = (rounding / everywhere) @ real
+    law /= law.sum()
+    discrete = np.exp(-((k - x) ** 2) / (2 * std**2))
+    discrete /= discrete.sum()
+    eta = 2 * math.exp(-2 * (math.pi * tau) ** 2)
+    ratio = np.abs(law / discrete - 1)
+    assert ratio.max() <= 4 * eta + 1e-9
+    wrong = np.exp(-((k - x) ** 2) / (2 * (std**2 - tau**2)))
+    assert np.abs(law / (wrong / wrong.sum()) - 1).max() > 0.05

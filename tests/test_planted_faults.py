@@ -1,0 +1,67 @@
+"""Every planted fault is caught by each check that is said to catch it, and the healthy code passes all of them."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.planted import Caught, Fault, Scene, where
+from tests.planted.catalogue import DOCUMENT, FAULTS, table
+
+CHECKS = list(dict.fromkeys(check for fault in FAULTS for check in fault.checks))
+
+
+def forget() -> None:
+    """Empty every cache of compiled programs and of accountants that a fault may have filled, or been kept from."""
+    for name in list(sys.modules):
+        if name == "dpmcmc.engine" or name.startswith(("dpmcmc.privacy.accounting", "dpmcmc.privacy.group")):
+            for item in list(vars(sys.modules[name]).values()):
+                if isinstance(item, functools._lru_cache_wrapper):
+                    item.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory) -> Scene:
+    return Scene(tmp_path_factory.mktemp("healthy"))
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_healthy_code_passes_every_check(check, healthy):
+    check(healthy)
+
+
+def _marked(fault: Fault):
+    return pytest.param(fault, id=fault.name, marks=[pytest.mark.slow] if fault.slow else [])
+
+
+@pytest.mark.parametrize("fault", [_marked(fault) for fault in FAULTS])
+def test_fault_is_caught(fault, tmp_path, monkeypatch):
+    forget()
+    try:
+        fault.plant(monkeypatch)
+        scene = Scene(tmp_path)
+        for check in fault.checks:
+            with pytest.raises(Caught):
+                check(scene)
+    finally:
+        monkeypatch.undo()
+        forget()
+
+
+def test_faults_have_names_of_their_own():
+    names = [fault.name for fault in FAULTS]
+    assert len(set(names)) == len(names) >= 22
+
+
+def test_the_table_of_the_document_is_that_of_the_suite():
+    text = Path(DOCUMENT).read_text(encoding="utf-8")
+    assert table() in text, "docs/trust.md has another table; print this one with python -m tests.planted"
+
+
+def test_checks_are_where_the_table_says():
+    for check in CHECKS:
+        file, _, name = where(check).partition("::")
+        assert f"def {name}(" in (Path(DOCUMENT).parents[1] / file).read_text(encoding="utf-8")

@@ -1,0 +1,394 @@
+"""Owners as records: gathering, exact padding, the sensitivity to ALL rows of one owner, and a run from a file."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+
+import dpmcmc
+from dpmcmc import data
+from dpmcmc.data.owners import MASK
+from dpmcmc.privacy.fixed_point import KAPPA
+from dpmcmc.privacy.query import GradientQuery
+from dpmcmc.privacy.subsampling import Poisson
+from dpmcmc.targets import Custom, LogisticRegression, PerOwner, TargetError
+from dpmcmc.targets.per_owner import rows_of
+from dpmcmc.testing import check_target
+from tests.test_command_line import call
+
+D, M, OWNERS = 4, 5, 40
+#: One grid step a coordinate is lost to truncation.
+CLIP = 1.0
+
+
+def rows(seed: int = 0, count: int = 150) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(count, D)).astype(np.float32)
+    return {"x": x, "y": (rng.random(count) < 0.5).astype(np.int32)}, rng.integers(0, OWNERS, count)
+
+
+def gathered(seed: int = 0) -> dict[str, np.ndarray]:
+    values, owner = rows(seed)
+    return data.by_owner(values, owner, num_owners=OWNERS, records_per_owner=M)
+
+
+def exact_sum(target, records, params, select=None, key=0) -> np.ndarray:
+    n = len(jax.tree.leaves(records)[0])
+    q = GradientQuery(target, n, float(n), CLIP, select)
+    total = jax.jit(q.clipped_sum)(params, records, jax.random.key(key))
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(total.to_float64(CLIP, q.bits))])
+
+
+# Gathering.
+
+
+def test_rows_stand_with_their_owner_in_their_order():
+    values, owner = rows()
+    records = data.by_owner(values, owner, num_owners=OWNERS, records_per_owner=M)
+    assert records["x"].shape == (OWNERS, M, D)
+    for o in range(OWNERS):
+        own = np.flatnonzero(owner == o)[:M]
+        assert records[MASK][o].sum() == len(own)
+        np.testing.assert_array_equal(records["x"][o, : len(own)], values["x"][own])
+        np.testing.assert_array_equal(records["y"][o, : len(own)], values["y"][own])
+        assert not records["x"][o, len(own) :].any()
+    assert (np.bincount(owner, minlength=OWNERS) > M).any()
+
+
+def test_no_other_owner_is_touched_by_what_one_owner_does():
+    values, owner = rows()
+    records = data.by_owner(values, owner, num_owners=OWNERS, records_per_owner=M)
+    victim = int(owner[0])
+    mine = owner == victim
+    rng = np.random.default_rng(9)
+    # All rows of one owner go, and fifty others come in random places of the file.
+    place = np.sort(rng.integers(0, (~mine).sum() + 1, 50))
+    changed = {
+        "x": np.insert(values["x"][~mine], place, rng.normal(size=(50, D)).astype(np.float32), axis=0),
+        "y": np.insert(values["y"][~mine], place, 1),
+    }
+    other = data.by_owner(changed, np.insert(owner[~mine], place, victim), num_owners=OWNERS, records_per_owner=M)
+    rest = np.arange(OWNERS) != victim
+    for name in records:
+        np.testing.assert_array_equal(records[name][rest], other[name][rest])
+    assert (records["x"][victim] != other["x"][victim]).any()
+
+
+def test_an_absent_owner_is_padding():
+    records = data.by_owner({"x": np.ones((2, D))}, np.array([0, 2]), num_owners=4, records_per_owner=3)
+    np.testing.assert_array_equal(records[MASK].sum(axis=1), [1, 0, 1, 0])
+
+
+def test_no_rows_at_all_are_padding():
+    records = data.by_owner({"x": np.ones((0, D))}, np.zeros(0, int), num_owners=2, records_per_owner=3)
+    assert not records[MASK].any()
+
+
+@pytest.mark.parametrize(
+    ("owner", "message"),
+    [
+        ([0, 5], "outside 0 to 3"),
+        ([-1, 0], "outside 0 to 3"),
+        ([0.0, 1.0], "whole number a row"),
+        ([0], "1 owners of rows"),
+        ([[0, 1]], "whole number a row"),
+    ],
+)
+def test_numbers_that_are_no_owners_are_refused(owner, message):
+    with pytest.raises(data.DataError, match=message):
+        data.by_owner({"x": np.ones((2, D))}, np.array(owner), num_owners=4, records_per_owner=3)
+
+
+def test_an_array_called_mask_and_counts_of_zero_are_refused():
+    with pytest.raises(data.DataError, match="named 'mask'"):
+        data.by_owner({"mask": np.ones(2)}, np.zeros(2, int), num_owners=1, records_per_owner=1)
+    with pytest.raises(data.DataError, match=r"data\.records_per_owner: 0"):
+        data.by_owner({"x": np.ones(2)}, np.zeros(2, int), num_owners=1, records_per_owner=0)
+
+
+# The target.
+
+
+def test_an_owner_is_worth_the_sum_of_their_rows():
+    target, records = PerOwner(LogisticRegression(1.0, num_features=D)), gathered()
+    params = jnp.asarray(np.random.default_rng(1).normal(size=D), jnp.float32)
+    value, grad = jax.vmap(jax.value_and_grad(target.log_likelihood), (None, 0))(params, records)
+    for o in range(OWNERS):
+        keep = records[MASK][o]
+        x, y = records["x"][o][keep].astype(np.float64), records["y"][o][keep]
+        margin = x @ np.asarray(params, np.float64)
+        np.testing.assert_allclose(value[o], np.sum(y * margin - np.logaddexp(0, margin)), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(grad[o], (y - 1 / (1 + np.exp(-margin))) @ x, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_check_target_accepts_it():
+    check_target(PerOwner(LogisticRegression(1.0)), gathered())
+
+
+#: Not a number at x = 0, value and gradient, as padding has it.
+LOG_RATE = Custom(
+    init=lambda key: jnp.ones(1),
+    log_prior=lambda p: -jnp.sum(p**2),
+    log_likelihood=lambda p, r: -p[0] * jnp.log(r["x"][0]) * jnp.sqrt(r["x"][0] * p[0]) / r["x"][0],
+)
+
+
+def positive() -> dict[str, np.ndarray]:
+    x = np.random.default_rng(2).uniform(0.5, 2, (6, 1)).astype(np.float32)
+    return data.by_owner({"x": x}, np.array([0, 0, 1, 1, 1, 3]), num_owners=5, records_per_owner=3)
+
+
+def test_padding_that_a_likelihood_cannot_bear_contributes_nothing():
+    records, params = positive(), jnp.ones(1)
+    inner = LOG_RATE.log_likelihood
+    assert np.isnan(jax.grad(inner)(params, {"x": jnp.zeros(1)})).all()
+    target = PerOwner(LOG_RATE)
+    value, grad = jax.vmap(jax.value_and_grad(target.log_likelihood), (None, 0))(params, records)
+    assert np.isfinite(value).all()
+    assert np.isfinite(grad).all()
+    # Owners 2 and 4 have no rows; vmap within grad, as the plain query has it, is another program.
+    np.testing.assert_array_equal(np.asarray(value)[[2, 4]], 0)
+    np.testing.assert_array_equal(np.asarray(grad)[[2, 4]], 0)
+    total = jax.grad(lambda p: jnp.sum(jax.vmap(target.log_likelihood, (None, 0))(p, records)))(params)
+    np.testing.assert_allclose(total, grad.sum(axis=0), rtol=1e-5)
+    each = jax.vmap(jax.grad(inner), (None, 0))(params, rows_of(records))
+    np.testing.assert_allclose(total, each.sum(axis=0), rtol=1e-5)
+    # And forward mode, which a Hessian takes.
+    assert np.isfinite(jax.vmap(lambda r: jax.hessian(target.log_likelihood)(params, r))(records)).all()
+
+
+def test_a_bad_row_takes_its_owner_out_and_nobody_else():
+    records = gathered()
+    bad = {k: v.copy() for k, v in records.items()}
+    owner = int(np.flatnonzero(records[MASK].sum(axis=1) >= 2)[0])
+    bad["x"][owner, 1] = np.nan
+    without = {k: v.copy() for k, v in records.items()}
+    without[MASK][owner] = False
+    target, params = PerOwner(LogisticRegression(1.0, num_features=D)), jnp.ones(D)
+    np.testing.assert_array_equal(exact_sum(target, bad, params), exact_sum(target, without, params))
+
+
+def test_it_knows_its_shapes_and_bound():
+    inner = LogisticRegression(1.0, row_bound=2.0)
+    bound = dpmcmc.targets.bind(PerOwner(inner), dpmcmc.targets.record_shapes(gathered()))
+    assert (bound.records_per_owner, bound.target.num_features, bound.gradient_bound) == (M, D, 2.0 * M)
+    assert bound.unit == f"owner (at most {M} rows)"
+    assert PerOwner(inner).gradient_bound is None
+    with pytest.raises(TargetError, match="records_per_owner 3 but records have 5"):
+        PerOwner(inner, 3).bind(dpmcmc.targets.record_shapes(gathered()))
+    with pytest.raises(TargetError, match="records have no owners"):
+        PerOwner(inner).bind(dpmcmc.targets.record_shapes(rows()[0]))
+    with pytest.raises(ValueError, match="whole number >= 1"):
+        PerOwner(inner, 0)
+    assert not hasattr(PerOwner(inner), "clipped_gradient_sum")
+
+
+def test_labels_are_checked_row_by_row():
+    records = gathered()
+    records["y"][0, 0] = 7
+    with pytest.raises(ValueError, match="logistic_regression"):
+        dpmcmc.targets.check(PerOwner(LogisticRegression(1.0)), records)
+
+
+# Sensitivity: neighbours differ in all rows of one owner, under the same keys.
+
+
+class PerRow(PerOwner):
+    """Planted fault: each row is clipped by itself, and an owner contributes the sum of the clipped."""
+
+    def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
+        flat = {k: v.reshape(-1, *v.shape[2:]) for k, v in batch.items() if k != MASK}
+        keep = (batch[MASK] & mask[:, None]).reshape(-1)
+        return self.target.clipped_gradient_sum(params, flat, keep, clip, bits)
+
+
+def worst_move(target, select=None, key=0) -> float:
+    """Distance of the clipped sums over 2C, where an owner's rows all push one way and then all the other."""
+    x = np.tile(np.full((1, 1, D), 2.0, np.float32), (OWNERS, M, 1))
+    first = {"x": x, "y": np.zeros((OWNERS, M), np.int32), MASK: np.ones((OWNERS, M), bool)}
+    second = {k: v.copy() for k, v in first.items()}
+    at = 3
+    if select is not None:
+        indices, taken = jax.jit(select)(jax.random.key(key))
+        assert taken[0]
+        at = int(indices[0])
+    second["y"][at] = 1
+    params = jnp.zeros(D)
+    sums = [exact_sum(target, records, params, select, key) for records in (first, second)]
+    return float(np.linalg.norm(sums[0] - sums[1])) / (2 * CLIP)
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_neighbours_in_all_rows_of_an_owner_move_the_sum_by_at_most_the_sensitivity(sampled):
+    scheme = Poisson(15.0)
+    select = scheme.selector(OWNERS, scheme.capacity(OWNERS, 1e-12)[0]) if sampled else None
+    worst = worst_move(PerOwner(LogisticRegression(1.0, num_features=D)), select)
+    assert 0.999 < worst <= 1 + KAPPA
+
+
+def test_random_neighbours_stay_within_the_sensitivity():
+    target = PerOwner(LogisticRegression(1.0, num_features=D))
+    records, rng = gathered(), np.random.default_rng(4)
+    params = jnp.asarray(rng.normal(size=D), jnp.float32)
+    before = exact_sum(target, records, params)
+    for owner in range(0, OWNERS, 7):
+        other = {k: v.copy() for k, v in records.items()}
+        other["x"][owner] = rng.normal(size=(M, D)) * 10
+        other["y"][owner] = rng.integers(0, 2, M)
+        other[MASK][owner] = rng.random(M) < 0.7
+        assert np.linalg.norm(exact_sum(target, other, params) - before) <= 2 * CLIP * (1 + KAPPA)
+
+
+def test_replay_catches_clipping_by_row():
+    assert worst_move(PerRow(LogisticRegression(1.0, num_features=D))) > M - 1
+
+
+# A file, a plan and a run.
+
+
+def file(folder, seed=0, owners=60, count=400) -> str:
+    rng = np.random.default_rng(seed)
+    weights = rng.normal(size=3) * 2
+    x = rng.normal(size=(count, 3)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    y = (rng.random(count) < 1 / (1 + np.exp(-4 * x @ weights))).astype(np.int64)
+    path = folder / "people.npz"
+    np.savez(path, x=x, y=y, person=rng.integers(0, owners, count))
+    return str(path)
+
+
+def config(path, **changes) -> dict:
+    body = {
+        "name": "people",
+        "data": {
+            "path": path,
+            "owner": "person",
+            "num_owners": 60,
+            "records_per_owner": 4,
+            "test_fraction": 0.25,
+            "row_bound": 1.0,
+        },
+        "target": {"name": "logistic_regression", "prior_scale": 1.0},
+        "sampler": {"name": "sgld", "step_size": 0.5},
+        "sampling": {"scheme": "poisson", "batch_size": 15},
+        "privacy": {"epsilon": 5.0, "delta": 1e-3},
+        "run": {"steps": 60, "thin": 5},
+    }
+    for key, value in changes.items():
+        section, _, name = key.partition("__")
+        if name:
+            body[section] = {**body[section], name: value}
+        else:
+            body[section] = value
+    return {key: value for key, value in body.items() if value != "out"}
+
+
+def written(folder, **changes):
+    path = folder / "people.yaml"
+    path.write_text(yaml.safe_dump(config(file(folder), **changes)))
+    return path
+
+
+def test_no_person_is_on_both_sides(tmp_path):
+    path = file(tmp_path)
+    loaded = data.load(path, owner="person", num_owners=60, records_per_owner=4, test_fraction=0.25)
+    assert loaded.spec == data.describe(path, owner="person", num_owners=60, records_per_owner=4, test_fraction=0.25)
+    assert loaded.spec.num_records == 45 == len(loaded.train["x"])
+    with np.load(path) as stored:
+        person = {tuple(x): p for x, p in zip(stored["x"], stored["person"], strict=True)}
+    assert loaded.test is not None
+    held_out = {person[tuple(x)] for x in loaded.test["x"]}
+    training = {person[tuple(x)] for x in rows_of(loaded.train)["x"]}
+    assert not held_out & training
+    assert len(held_out) <= 15
+    for place, mask in zip(loaded.train["x"], loaded.train[MASK], strict=True):
+        assert len({person[tuple(x)] for x in place[mask]}) <= 1
+
+
+@pytest.mark.parametrize("public", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_run_says_that_its_unit_is_an_owner(tmp_path, capsys, public):
+    out = tmp_path / "out"
+    assert call("run", written(tmp_path, data__public=public), "--out", out) == 0
+    said = capsys.readouterr().out
+    assert "45 training owners" in said
+    assert "a record is one owner (at most 4 rows)" in said
+    privacy = json.loads((out / "privacy.json").read_text())
+    assert privacy["unit"] == "owner (at most 4 rows)"
+    assert privacy["num_records"] == 45
+    assert privacy["epsilon"] <= 5.0
+    assert json.loads((out / "plan.json").read_text())["unit"] == privacy["unit"]
+    metrics = json.loads((out / "metrics.json").read_text())
+    diagnostics = json.loads((out / "confidential" / "diagnostics.json").read_text())
+    scores = metrics if public else diagnostics
+    assert 0 <= scores["accuracy"]["mean"] <= 1
+    assert diagnostics["train"]["accuracy"] is not None
+    assert (metrics["accuracy"] is None) is not public
+    assert call("verify", out / "privacy.json") == 0
+
+
+def test_a_plan_says_it_without_reading_the_file(tmp_path, capsys):
+    path = written(tmp_path)
+    (tmp_path / "people.npz").unlink()
+    assert call("plan", path) == 0
+    said = capsys.readouterr().out
+    assert "45 training owners of at most 4 rows" in said
+    assert "a record is one owner" in said
+
+
+def test_a_run_of_rows_has_records_for_its_unit():
+    target = LogisticRegression(1.0, num_features=2)
+    made = dpmcmc.plan(target, num_records=100, sampler=dpmcmc.SGLD(step_size=0.5), steps=2)
+    assert made.to_json()["unit"] == "record"
+    assert dpmcmc.result.privacy_json(made, None)["unit"] == "record"
+    assert "a record is one" not in str(made)
+
+
+def test_the_python_face_samples_owners():
+    records = gathered()
+    made = dpmcmc.plan(
+        PerOwner(LogisticRegression(1.0)),
+        num_records=OWNERS,
+        sampler=dpmcmc.SGLD(step_size=0.5),
+        sampling=Poisson(10.0),
+        steps=20,
+        privacy=dpmcmc.Privacy(epsilon=5.0, delta=1e-3),
+    )
+    result = dpmcmc.sample(made, records)
+    assert jax.tree.leaves(result.draws)[0].shape == (1, 20, D)
+    assert result.guarantee is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data__num_owners": None}, "data.num_owners: with data.owner this must be declared"),
+        ({"data__records_per_owner": 0}, "data.records_per_owner: with data.owner this must be declared"),
+        ({"data__owner": None}, "data.num_owners: says nothing without data.owner"),
+        ({"data__num_records": 45}, "data.num_records: with data.owner N counts training owners"),
+        ({"data__owner": "y"}, "data.owner: 'y' is also the name"),
+        (
+            {"data": {"name": "digits", "owner": "p", "num_owners": 3, "records_per_owner": 1}},
+            "data.owner is for your own",
+        ),
+        (
+            {"mechanism": {"name": "output_perturbation"}, "sampler": "out", "sampling": "out", "run": "out"},
+            "mechanism: output_perturbation bounds what one row can do",
+        ),
+    ],
+)
+def test_confusing_combinations_are_refused(tmp_path, capsys, changes, message):
+    assert call("plan", written(tmp_path, **changes)) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"data__num_owners": 30}, "outside 0 to 29"), ({"data__owner": "nobody"}, "has no array 'nobody'")],
+)
+def test_a_file_that_breaks_the_declaration_is_refused(tmp_path, capsys, changes, message):
+    assert call("run", written(tmp_path, **changes), "--out", tmp_path / "out") == 2
+    assert message in capsys.readouterr().err
