@@ -46,7 +46,9 @@ def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
             return _say(str(error), 2)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            return _say(f"{where}{error.strerror or error}; free space or choose another folder.", 2)
+            return _say(f"{where}{error.strerror or error}; mend its permissions, free space, or name another.", 2)
+        except MemoryError as error:
+            return _say(f"memory: there is too little ({error}); take fewer steps, chains or records.", 2)
         except KeyboardInterrupt:
             return _say("stopped by the user; every step already taken counts as released.", 130)
         return 0

@@ -106,12 +106,18 @@ def _split_owners(
         )
     training, _ = fixed_split(request.num_owners, _held_out_owners(request))
     kept = np.isin(owner, training)
-    train = by_owner(
-        {"x": x[kept], "y": y[kept]},
-        np.searchsorted(training, owner[kept]),
-        num_owners=len(training),
-        records_per_owner=request.records_per_owner,
-    )
+    try:
+        train = by_owner(
+            {"x": x[kept], "y": y[kept]},
+            np.searchsorted(training, owner[kept]),
+            num_owners=len(training),
+            records_per_owner=request.records_per_owner,
+        )
+    except MemoryError:
+        raise DataError(
+            f"data.records_per_owner: {len(training)} owners with room for {request.records_per_owner} rows each are "
+            "more than there is memory for: declare fewer."
+        ) from None
     # Owners without rows leave nothing to test on.
     return train, None if kept.all() else {"x": x[~kept], "y": y[~kept]}
 
