@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o644) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o644, last: bool = True) -> None:
     """Call ``write(temporary_path)`` beside ``path``, then rename; nothing is left behind on failure.
 
     The content is on the disk before the name is, and the name before this returns.
@@ -17,6 +17,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o
         path: of the file.
         write: fills the file it is given.
         mode: who may read the file: everybody by default.
+        last: of several files in one folder; the names of those before are on the disk with that of the last.
 
     Raises:
         OSError: the file could not be written; what stood at ``path`` before still does.
@@ -29,7 +30,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o
         os.chmod(temporary, mode)
         _flush(temporary, os.O_RDWR)
         os.replace(temporary, path)
-        if os.name != "nt":  # where a folder cannot be opened, and renaming is durable
+        if last and os.name != "nt":  # where a folder cannot be opened, and renaming is durable
             _flush(path.parent, os.O_RDONLY)
     finally:
         temporary.unlink(missing_ok=True)

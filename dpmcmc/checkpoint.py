@@ -263,7 +263,7 @@ class Checkpoint:
                 for k, leaf in enumerate(jax.tree.leaves(piece))
             }
             name = f"draws-{point.number + 1:05d}.bin"
-            point.files.append((name, self._put(name, _packed(arrays))))
+            point.files.append((name, self._put(name, _packed(arrays), last=False)))
         point.seconds = seconds
         point.norms = [float(trace.norm) for trace in traces]
         point.states = None if block_done else [np.asarray(_plain(leaf)) for leaf in jax.tree.leaves(states)]
@@ -290,10 +290,10 @@ class Checkpoint:
         text = json.dumps(self._run)
         write_atomically(self.folder / "run.json", lambda path: path.write_text(text), 0o600)
 
-    def _put(self, name: str, content: bytes) -> str:
+    def _put(self, name: str, content: bytes, last: bool = True) -> str:
         digest = hashlib.sha256(content)
         whole = digest.digest() + content
-        write_atomically(self.folder / name, lambda path: path.write_bytes(whole), 0o600)
+        write_atomically(self.folder / name, lambda path: path.write_bytes(whole), 0o600, last)
         return digest.hexdigest()
 
     def _get(self, path: Path) -> tuple[str, dict[str, np.ndarray]] | None:

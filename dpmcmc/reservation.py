@@ -59,6 +59,8 @@ class Reservation:
         #: Whether the run may have computed something from a record, now or before it was stopped.
         self.begun = checkpoint is not None and checkpoint.begun
         self.receipt = self.ledger.reserve(guarantee, f"{label} {name}") if found is None else found
+        self._open = found is None or self.ledger.is_open(found)
+        self._identified: Any = None
 
     def identify(self, data: Any) -> None:
         """Refuse records of another data set than the ledger's.
@@ -66,7 +68,10 @@ class Reservation:
         Raises:
             LedgerError: they are.
         """
+        if data is self._identified:
+            return
         self.ledger.identify(lambda key: fingerprint(key, data))
+        self._identified = data
 
     def extend(self, events: tuple[Event, ...], why: str) -> None:
         """Charge what the run does beyond its guarantee, before it does."""
@@ -74,8 +79,9 @@ class Reservation:
 
     def settle(self) -> None:
         """Spent where the run has begun; given back where it ended before it computed anything from a record."""
-        if self.ledger.is_open(self.receipt):
+        if self._open:
             self.ledger.settle(self.receipt, "released" if self.begun else "void")
+            self._open = False
 
 
 @contextlib.contextmanager

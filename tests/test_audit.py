@@ -75,6 +75,7 @@ def test_many_canaries_in_one_run_show_epsilon():
     assert sum(report.runs) == 200
 
 
+@pytest.mark.slow
 def test_the_histogram_tester_accepts_the_claim_and_rejects_a_tenth_of_it():
     plan = planned(epsilon=8.0)
     options = {"method": "histogram", "alpha": 0.15, "bins": 4, "at_epsilon": 0.0, "seed": 1}
@@ -118,10 +119,6 @@ def check_sampler(name, sampling, adjacency, target="probe"):
     )
     report = audit(plan, method="clopper_pearson", runs=2000, confidence=0.999, target=target, seed=2)
     assert not report.violated, str(report)
-
-
-def test_a_sampler_stays_below_its_claim():
-    check_sampler("sghmc", "full", "replace_one")
 
 
 #: Every sampler on minibatches, and every kind of batch under every adjacency.
@@ -178,9 +175,8 @@ def check_mechanism(name, adjacency="replace_one", runs=1000):
     assert not report.violated, str(report)
 
 
-@pytest.mark.parametrize("name", ["ops_closed_form", "sufficient_statistics"])
-def test_one_shot_methods_stay_below_their_claim(name):
-    check_mechanism(name, runs=300)
+def test_a_one_shot_method_stays_below_its_claim():
+    check_mechanism("ops_closed_form", runs=300)
 
 
 @pytest.mark.slow

@@ -129,11 +129,11 @@ def test_a_truncated_file_costs_its_commit_and_nothing_else(tmp_path, alone, nam
 def test_a_full_disk_leaves_the_commit_before(tmp_path, alone, monkeypatch):
     real, count = checkpoint.write_atomically, itertools.count()
 
-    def full(path, write, mode):
+    def full(path, write, mode, *last):
         if next(count) >= 20:
             path.with_name(".x").write_bytes(b"half")
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        return real(path, write, mode)
+        return real(path, write, mode, *last)
 
     monkeypatch.setattr(checkpoint, "write_atomically", full)
     with pytest.raises(OSError, match="No space"):

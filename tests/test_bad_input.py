@@ -1,0 +1,200 @@
+"""Bad input gives exit code 2 and one sentence, or runs correctly: never a traceback, never a half-written file."""
+
+import collections
+import contextlib
+import functools
+import importlib
+import io
+import json
+import os
+import random
+import re
+import sys
+
+import pytest
+import xarray
+
+import dpmcmc
+from dpmcmc import ledger, planning, run, verify
+from dpmcmc.command import command
+from dpmcmc.data import store
+from tests import malformed
+from tests.malformed import Case
+
+COMMANDS = {"plan": importlib.import_module("dpmcmc.plan").main, "run": run.main, "verify": verify.main, "ledger": ledger.main}
+# The command face was imported under the function's name.
+dpmcmc.plan = planning.plan
+#: A message is read in a terminal: two or three of its lines and a path.
+LONGEST = 700
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch):
+    """No network, and nothing left in this process of a user's module."""
+
+    def offline(name):
+        raise store.FileUnavailable(f"{name} is in no folder: set data.standin: allow.")
+
+    monkeypatch.setattr(store, "_download", offline)
+
+
+def called(case: Case, folder) -> tuple[int, str, str, dict[str, bytes], dict[str, bytes]]:
+    """(exit code, stdout, stderr, files before, files after) of a case's command, called in this process."""
+    arguments = case.make(folder)
+    if case.command == "run" and not {"--out", "--resume"} & set(arguments) and "arguments" not in case.name:
+        arguments += ["--out", str(folder / "out"), "--quiet"]
+    before, out, err = malformed.tree(folder), io.StringIO(), io.StringIO()
+    paths, modules = list(sys.path), set(sys.modules)
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.chdir(folder)
+        if case.data is not None:
+            patch.setenv("DPMCMC_DATA", case.data if case.data.startswith("~") else str(folder / case.data))
+        try:
+            code = COMMANDS[case.command](arguments)
+        finally:
+            sys.path[:] = paths
+            for name in set(sys.modules) - modules:
+                if name.startswith("malformed"):
+                    del sys.modules[name]
+    after = {name: content for name, content in malformed.tree(folder).items() if "__pycache__" not in name}
+    return code, out.getvalue(), err.getvalue(), before, after
+
+
+def faults(case: Case, folder) -> tuple[int | None, list[str]]:
+    """(exit code, or None after an exception; what is wrong with how the command took the case)."""
+    try:
+        code, out, err, before, after = called(case, folder)
+    except (Exception, SystemExit) as error:
+        return None, [f"raised {type(error).__name__}: {error}"]
+    wrong = [] if code in case.codes else [f"exit code {code}, expected one of {case.codes}"]
+    if code == 0:
+        wrong += [f"printed an error and succeeded: {err}"] if err else []
+        wrong += [] if out.strip() else ["printed nothing"]
+        wrong += ["printed a number that is none"] if re.search(r"\bnan\b", out) else []
+    else:
+        wrong += not_one_sentence(err)
+        wrong += [f"names no {word!r}" for word in case.words if word not in err]
+    if code == 2 and before != after:
+        wrong.append(f"left or changed {sorted(n for n in before | after if before.get(n) != after.get(n))}")
+    return code, [*wrong, *half_written(case, folder, code)] if wrong == [] or code == 0 else [*wrong, err]
+
+
+def not_one_sentence(error: str) -> list[str]:
+    """What keeps a message from being one printable line of one sentence."""
+    wrong = [] if error.startswith("error: ") else ["no error:"]
+    wrong += [] if error.count("\n") == 1 and error.endswith(".\n") else ["not one line that ends in a stop"]
+    wrong += ["a traceback"] if "Traceback" in error else []
+    wrong += ["two sentences"] if re.search(r"[.!?][)'\"]?\s+[A-Z(]", error.replace("Wang's", "")) else []
+    wrong += ["characters that a terminal obeys"] if not error[:-1].isprintable() else []
+    wrong += [f"{len(error)} characters"] if len(error) > LONGEST else []
+    return wrong
+
+
+def half_written(case: Case, folder, code: int) -> list[str]:
+    """Files of a run that ended which do not parse, or a cost that does not cover its events."""
+    out = folder / "out"
+    if case.command != "run" or code == 2 or not out.is_dir():
+        return []
+    for path in out.rglob("*.json"):
+        json.loads(path.read_bytes(), parse_constant=pytest.fail)
+    if code == 0:
+        with xarray.open_dataset(out / "draws.nc", group="posterior", engine="h5netcdf") as draws:
+            assert draws.sizes["draw"] >= 1
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as error:
+        stated = json.loads((out / "privacy.json").read_bytes())["epsilon"] is not None
+        if stated and verify.main([str(out / "privacy.json")]):
+            return [f"privacy.json does not verify: {error.getvalue()}"]
+    leftover = [str(p) for p in out.rglob("*") if p.name.startswith(".") or "checkpoint" in p.name]
+    return [f"left {leftover}"] if leftover else []
+
+
+@functools.cache
+def sample(seed: int, **sizes: int) -> list[Case]:
+    """So many cases of each group; all of a smaller one."""
+    out: list[Case] = []
+    for group in malformed.GROUPS:
+        of_group = list(group())
+        size = sizes.get(group.__name__, 0)
+        out += of_group if size >= len(of_group) else random.Random(seed).sample(of_group, size)
+    return out
+
+
+QUICK = sample(
+    1, spoilt_values=16, odd_pairs=4, spoilt_sections=8, broken_texts=8, overrides=7, customs=7, data_files=6, folders=4,
+    registered_files=2, saved_guarantees=5, ledgers=3,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", QUICK, ids=[re.sub(r"\W+", "-", case.name)[:60] for case in QUICK])
+def test_bad_input_is_refused_in_one_sentence_or_runs(case, tmp_path):
+    assert faults(case, tmp_path)[1] == []
+
+
+@pytest.mark.slow
+def test_two_thousand_bad_inputs(tmp_path):
+    """The same, of every kind; prints how many there were and how they ended."""
+    codes: collections.Counter = collections.Counter()
+    found = {}
+    for number, case in enumerate(
+        sample(
+            2, spoilt_values=500, odd_pairs=150, spoilt_sections=150, broken_texts=999, overrides=999, customs=999,
+            data_files=120, folders=70, registered_files=999, saved_guarantees=999, ledgers=70,
+        )
+    ):  # fmt: skip
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        code, wrong = faults(case, folder)
+        codes[code] += 1
+        if wrong:
+            found[case.name] = wrong
+    print(f"{sum(codes.values())} cases: " + ", ".join(f"exit {code} {count}" for code, count in codes.items()))
+    assert found == {}
+    assert sum(codes.values()) >= 500
+
+
+def fake(main, codes=(2,), words=()):
+    """A case whose command is ``main``."""
+    COMMANDS["fake"] = command(main)
+    return Case("fake", "fake", lambda folder: [str(folder)], codes, words)
+
+
+def says(text):
+    """A command that refuses with this text, unedited."""
+
+    def main(argv):
+        print(text, file=sys.stderr)
+        raise SystemExit(2)
+
+    return main
+
+
+def test_the_check_finds_what_it_is_for(tmp_path):
+    """A traceback, a wrong code, two sentences, a message that names nothing, files left behind and odd output."""
+
+    def raises(argv):
+        raise KeyError("a fault of the library")
+
+    def refuses(argv):
+        raise ValueError("data.x: is wrong; mend it")
+
+    def two(argv):
+        raise ValueError("data.x: is wrong. Mend it")
+
+    def leaves(argv):
+        with open(os.path.join(argv[0], "half"), "w") as file:
+            file.write("{")
+        raise ValueError("data.x: is wrong; mend it")
+
+    def not_a_number(argv):
+        print("epsilon nan")
+
+    assert faults(fake(refuses, words=("data.x",)), tmp_path) == (2, [])
+    assert "raised KeyError" in faults(fake(raises), tmp_path)[1][0]
+    assert "raised SystemExit" in faults(fake(says("usage: nothing")), tmp_path)[1][0]
+    assert "exit code 2" in faults(fake(refuses, codes=(0,)), tmp_path)[1][0]
+    assert "two sentences" in faults(fake(two), tmp_path)[1]
+    assert "names no 'data.y'" in faults(fake(refuses, words=("data.y",)), tmp_path)[1]
+    assert "printed a number that is none" in faults(fake(not_a_number, codes=(0,)), tmp_path)[1]
+    assert faults(fake(leaves), tmp_path)[1][0] == "left or changed ['half']"
+    assert not_one_sentence("error: a\nb.\n") == ["not one line that ends in a stop", "characters that a terminal obeys"]
+    assert not_one_sentence("error: \x1b[31m.\n") == ["characters that a terminal obeys"]
