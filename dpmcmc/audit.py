@@ -1,7 +1,7 @@
 """``python -m dpmcmc.audit CONFIG``: a lower bound on the ε of what a config really releases, beside the claimed one.
 
 All records are synthetic: neither the config's data nor any key is read or written. Exit code 0 where the runs are
-consistent with the claim, 1 where they contradict it, 2 for a user's error.
+consistent with the claim, 1 where they contradict it or, by an unproved estimate, seem to, 2 for a user's error.
 """
 
 from __future__ import annotations
@@ -82,6 +82,12 @@ def main(argv: list[str] | None = None) -> None:
     else:
         print(config.name)
         print(report)
+    if report.verdict == "suspicious":
+        raise CommandError(
+            f"{arguments.config}: the estimate is above the claimed epsilon, which contradicts it only if scores are "
+            "Gaussian; confirm with --method clopper_pearson or histogram.",
+            code=1,
+        )
     if report.violated:
         raise CommandError(f"{arguments.config}: the runs contradict the claimed epsilon; do not rely on it.", code=1)
 

@@ -23,37 +23,39 @@ of private data could be searched for.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
-import hmac
 import io
 import json
 import math
 import os
-import platform as machine
-import re
 import secrets
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib
 import numpy as np
 
 from dpmcmc.atomic import write_atomically
-from dpmcmc.privacy import Event, Guarantee
+from dpmcmc.fingerprint import fingerprint, plan_digest, platform
+from dpmcmc.privacy import Event, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.randomness import Streams
 
 #: A commit may cost this share of the time until the next.
 _OVERHEAD = 0.01
+#: Chunks that may pass before the first commit, when it is not known how long they take.
+_FIRST = 64
 _VERSION = 1
 #: What a guarantee says when steps were charged again.
 INTERRUPTED = "the run was interrupted, and resumed on another platform, for reasons that do not depend on the records."
 
 
+_KEPT = "draws-release.bin"
 #: Added to the name of a folder that is being removed.
 REMOVED = "-removed"
 
@@ -105,13 +107,23 @@ class Checkpoint:
         folder: made if it is not there; readable by its owner alone.
 
     Raises:
-        CheckpointError: it holds something that is not a checkpoint of this version.
+        CheckpointError: another process has it; it holds something else, or a checkpoint of another version.
         OSError: it cannot be made.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        # Two processes with one set of keys, on two platforms, would subtract each other's noise.
+        self._lock: int | None = _locked(self.folder.with_name(self.folder.name + ".lock"))
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        self.folder.mkdir(exist_ok=True, mode=0o700)
         self._commit_seconds = 0.0
         self._since = 0.0
         path = self.folder / "run.json"
@@ -124,8 +136,22 @@ class Checkpoint:
                 raise CheckpointError(
                     f"{path}: is not a checkpoint of this version; what it charged stays charged, start a new run"
                 ) from None
-            for left in self.folder.glob(".*"):  # of a write that was killed
+            for left in self._leftovers():
                 left.unlink()
+        elif any(path for path in self.folder.iterdir() if path not in set(self._leftovers())):
+            raise CheckpointError(
+                f"{self.folder}: holds files that are no checkpoint; give a folder that is new or empty"
+            )
+
+    def _leftovers(self) -> list[Path]:
+        """Of writes that were killed."""
+        return [path for name in ("run.json", "state-", "draws-") for path in self.folder.glob(f".{name}*")]
+
+    def close(self) -> None:
+        """Let another process have it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     @property
     def begun(self) -> bool:
@@ -147,7 +173,7 @@ class Checkpoint:
         Raises:
             CheckpointError: it is another.
         """
-        if self.begun and self._run["plan"] != _plan_digest(plan):
+        if self.begun and self._run["plan"] != plan_digest(plan):
             raise CheckpointError(
                 f"{self.folder}: was begun with another plan; go on with the plan it was begun with, or start a new run"
             )
@@ -170,7 +196,12 @@ class Checkpoint:
         here = platform()
         if not self.begun:
             key = secrets.token_bytes(32)
-            self._run |= {"plan": _plan_digest(plan), "records_key": key.hex(), "records": fingerprint(key, data), "again": []}
+            self._run |= {
+                "plan": plan_digest(plan),
+                "records_key": key.hex(),
+                "records": fingerprint(key, data),
+                "again": [],
+            }
             self._run |= {"platform": here, "secret": secret, "keys": _to_text(streams)}
             self._save()
             return streams, secret, False
@@ -187,7 +218,8 @@ class Checkpoint:
             )
         if self._run["keys"] is None:
             point = self.point()
-            return streams, secret, point is None or not point.complete
+            complete = self.kept() is not None or (point is not None and point.complete)
+            return streams, secret, not complete
         if self._run["platform"] == here:
             return _from_text(self._run["keys"], streams), secret, False
         return streams, secret, True
@@ -198,11 +230,24 @@ class Checkpoint:
         self._run |= {"platform": platform(), "keys": _to_text(streams)}
         self._save()
 
-    def guarantee(self, planned: Guarantee) -> Guarantee:
-        """The plan's guarantee, with what was charged again."""
-        again = tuple(Event(**event) for event in self._run.get("again", []))
+    def guarantee(self, planned: Guarantee, more: tuple[Event, ...] = ()) -> Guarantee:
+        """The plan's guarantee, with what was charged again, and with what is about to be.
+
+        Raises:
+            CheckpointError: no accountant covers both, so that the run cannot go on here.
+        """
+        again = (*(Event(**event) for event in self._run.get("again", [])), *more)
         if not again:
             return planned
+        try:
+            return self._joint(planned, again)
+        except UnsupportedCombination as error:
+            raise CheckpointError(
+                f"{self.folder}: cannot be made again on another platform, for nothing covers both: {error} Go on "
+                "where it was begun, or start a new run"
+            ) from None
+
+    def _joint(self, planned: Guarantee, again: tuple[Event, ...]) -> Guarantee:
         return Guarantee.from_events(
             (*planned.events, *again),
             delta=planned.delta,
@@ -211,6 +256,19 @@ class Checkpoint:
             release=planned.release,
             assumptions=tuple(dict.fromkeys((*planned.assumptions, INTERRUPTED))),
         )
+
+    def keep(self, leaves: list[np.ndarray]) -> None:
+        """Commit what a one-shot release drew, and erase its keys: it will not be drawn again."""
+        self._put(_KEPT, _packed({str(i): leaf for i, leaf in enumerate(leaves)}))
+        self._run["keys"] = None
+        self._save()
+
+    def kept(self) -> list[np.ndarray] | None:
+        """What :meth:`keep` was given, or None."""
+        if not self.begun or self._run["keys"] is not None:
+            return None
+        found = self._get(self.folder / _KEPT)
+        return None if found is None else [found[1][str(i)] for i in range(len(found[1]))]
 
     def point(self) -> Point | None:
         """The last commit that is whole, or None."""
@@ -231,11 +289,16 @@ class Checkpoint:
     def start(self, shape: tuple[int, int], chains: int) -> Point:
         """Commit the beginning of a run of so many chains."""
         started = time.perf_counter()
-        point = Point(shape=shape, until=shape[1], norms=[0.0] * chains, pieces=[[] for _ in range(chains)])
+        point = Point(shape=shape, until=_FIRST * shape[1], norms=[0.0] * chains, pieces=[[] for _ in range(chains)])
         self._write(point)
         self._since = time.perf_counter()
         self._commit_seconds = self._since - started
         return point
+
+    def due(self, point: Point, step: int) -> bool:
+        """Whether a block at this step should commit: before ``until``, and sooner where that costs little."""
+        passed = time.perf_counter() - self._since
+        return step + point.shape[1] > point.until or passed > self._commit_seconds / _OVERHEAD
 
     def commit(self, point: Point, step: int, states: Any, traces: Any, steps: int, seconds: float) -> None:
         """Make what a run has done last.
@@ -268,8 +331,8 @@ class Checkpoint:
         point.norms = [float(trace.norm) for trace in traces]
         point.states = None if block_done else [np.asarray(_plain(leaf)) for leaf in jax.tree.leaves(states)]
         point.block, point.step = (point.block + point.shape[0], 0) if block_done else (point.block, step)
-        # As many chunks before the next commit as keep its cost within its share of the time.
-        ahead = max(1, math.ceil(self._commit_seconds / _OVERHEAD / max(chunk_seconds, 1e-6)))
+        # Twice the chunks that should pass before the next is due.
+        ahead = max(1, math.ceil(2 * self._commit_seconds / _OVERHEAD / max(chunk_seconds, 1e-6)))
         point.until = point.step + ahead * point.shape[1]
         point.number += 1
         self._write(point)
@@ -285,6 +348,8 @@ class Checkpoint:
         self.folder.rename(gone)
         (gone / "run.json").unlink(missing_ok=True)  # the keys first
         shutil.rmtree(gone)
+        self.folder.with_name(self.folder.name + ".lock").unlink(missing_ok=True)
+        self.close()
 
     def _save(self) -> None:
         text = json.dumps(self._run)
@@ -346,53 +411,6 @@ class Checkpoint:
         return point
 
 
-def fingerprint(key: bytes, data: Any) -> str:
-    """HMAC-SHA256 of records: names, shapes, types and bytes of a pytree's leaves; hexadecimal.
-
-    Args:
-        key: secret, 32 bytes.
-        data: pytree of arrays.
-    """
-    digest = hmac.new(key, digestmod=hashlib.sha256)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(data):
-        array = np.ascontiguousarray(leaf)
-        digest.update(repr((jax.tree_util.keystr(path), array.shape, str(array.dtype))).encode())
-        digest.update(array.data if array.size else b"")
-    return digest.hexdigest()
-
-
-def platform() -> str:
-    """Digest of everything that may decide how a program rounds: two equal ones compute the same bits."""
-    package = Path(__file__).parent
-    sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(package.rglob("*.py"))))
-    try:
-        info = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        info = machine.processor()
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:
-        cores = os.cpu_count() or 1
-    settings: Any = jax.config
-    facts = (
-        (jax.__version__, jaxlib.__version__, np.__version__, machine.machine()),
-        sorted(set(re.findall(r"^(?:model name|flags|Features)\s*:.*$", info, re.M))),
-        (cores, os.environ.get("XLA_FLAGS", ""), settings.jax_enable_x64, settings.jax_default_matmul_precision),
-        [device.device_kind for device in jax.devices()],
-        sources.hexdigest(),
-    )
-    return hashlib.sha256(repr(facts).encode()).hexdigest()
-
-
-def _plan_digest(plan: Any) -> str:
-    """Digest of a plan: what it says of itself, and its noise to the last bit."""
-    run = getattr(plan, "run", plan)
-    noise = b"" if run is None else np.asarray(run.noise_std).tobytes()
-    # An object's address is no part of what it is.
-    text = re.sub(r" at 0x[0-9a-f]+", "", json.dumps(plan.to_json(), sort_keys=True, default=repr))
-    return hashlib.sha256(text.encode() + noise).hexdigest()
-
-
 def _check(run: Any) -> None:
     """Raise ValueError, KeyError, AttributeError or TypeError unless ``run.json`` holds what this version writes."""
     if run["version"] != _VERSION:
@@ -405,7 +423,7 @@ def _check(run: Any) -> None:
         Event(**event)
     for words in run["keys"] or []:
         np.asarray(words, np.uint32)
-    if run["keys"] is not None and len(run["keys"]) != len(Streams._fields) or not isinstance(run["secret"], bool):
+    if (run["keys"] is not None and len(run["keys"]) != len(Streams._fields)) or not isinstance(run["secret"], bool):
         raise ValueError("other keys")
     run["platform"], run["records"]
 
@@ -443,3 +461,34 @@ def _from_text(values: list[list[int]], like: Streams) -> Streams:
         for value, key in zip(values, like, strict=True)
     )
     return Streams(*keys)
+
+
+@contextlib.contextmanager
+def opened(checkpoint: Checkpoint | str | Path | None) -> Iterator[Checkpoint | None]:
+    """The checkpoint of a folder, for as long as it is needed; one that the caller opened is the caller's to close."""
+    if checkpoint is None or isinstance(checkpoint, Checkpoint):
+        yield checkpoint
+        return
+    kept = Checkpoint(checkpoint)
+    try:
+        yield kept
+    finally:
+        kept.close()
+
+
+def _locked(path: Path) -> int:
+    """A handle of a file that no other process may lock; let go when it is closed, or the process ends."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise CheckpointError(f"{path}: another process is running this; wait for it, or stop it") from None
+    return handle

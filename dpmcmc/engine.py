@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc import targets
-from dpmcmc.checkpoint import Checkpoint, Point, restored
+from dpmcmc.checkpoint import Checkpoint, Point, opened, restored
 from dpmcmc.planning import Plan
 from dpmcmc.privacy import Event, Guarantee, Ledger
 from dpmcmc.privacy.charging import charged_again
@@ -95,14 +95,12 @@ def sample(
         CheckpointError: the checkpoint is of another plan or other records.
         DivergedError: a chain left the range of floats.
     """
-    kept = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
-    with reserved(
-        ledger, plan.guarantee if secret_key(key) else None, type(plan.sampler).__name__, kept, plan.num_records
-    ) as held:
+    guarantee, label = plan.guarantee if secret_key(key) else None, type(plan.sampler).__name__
+    with opened(checkpoint) as kept, reserved(ledger, guarantee, label, kept, plan.num_records) as held:
         records = check_records(plan, data)
         target = targets.bind(plan.target, targets.record_shapes(records))
         begun = checked_starts(plan, target, starts)
-        if held is not None:
+        if held is not None and held is not ledger:
             held.identify(data)
         streams, secret = streams_of(key, plan.hardened)
         program = Program.of(plan, template(target), template(plan.sampler))
@@ -110,7 +108,7 @@ def sample(
         if kept is not None:
             run = _resumed(run, kept, (data, starts), held)
         if held is not None:
-            held.begun = True
+            held.start(plan.guarantee)
         report = None if progress is None else lambda done: progress(done, plan.steps)
         (outcome,) = run_together(program, [run], records, report, kept)
         if isinstance(outcome, DivergedError):
@@ -142,6 +140,7 @@ def _resumed(run: Run, kept: Checkpoint, data: Any, held: Reservation | None) ->
             chains,
             multiples(plan.second),
         )
+        kept.guarantee(plan.guarantee, again)  # raises where nothing covers both
     if held is not None and again:
         held.extend(again, f"steps {first} to {until} taken again on another platform")
     kept.moved(again, run.streams)
@@ -310,7 +309,7 @@ def run_together(
                 break
             if kept is not None and point is not None and not failed:
                 after, steps = first + width, rows[-1].plan.steps
-                if after >= min(point.until, steps):
+                if after >= steps or kept.due(point, after):
                     kept.commit(point, after, states, traces, steps, time.perf_counter() - started)
     seconds = {"compile": compile_seconds, "run": time.perf_counter() - started}
     return _outcomes(

@@ -58,6 +58,7 @@ class Plan:
         curvature: public bound on the curvature of the mean loss, or None.
         after: guarantee of the private starting points that the run is given, part of ``guarantee``; or None.
         levels: draws per coordinate of the integer noise of a hardened run, for the gradient and for the second moment.
+        coordinates: of integer noise that a step is charged for; None where noise is from floats.
     """
 
     target: Target
@@ -81,6 +82,7 @@ class Plan:
     curvature: float | None = None
     after: Guarantee | None = None
     levels: tuple[int, int] = (0, 0)
+    coordinates: int | None = None
 
     @property
     def hardened(self) -> bool:
@@ -297,7 +299,8 @@ def plan(
         )
     # z = s · unit
     unit = b / (num_records * privacy.clip)
-    deviations = _deviations(target, second, steps, chains) if privacy.hardened else ()
+    coordinates = _coordinates(target, second) if privacy.hardened else None
+    deviations = () if coordinates is None else draw_events(coordinates, steps, chains)
     if privacy.epsilon is not None:
         _check_deviations(privacy.epsilon, privacy.delta, deviations)
     if getattr(bound, "unresolved", False):
@@ -355,11 +358,12 @@ def plan(
         bits=bits[0],
         second_bits=bits[1],
         levels=levels,
+        coordinates=coordinates,
     )
 
 
-def _deviations(target: Target, second: SecondMoment | None, steps: int, chains: int) -> tuple[Event, ...]:
-    """What integer noise is charged for not being exactly Gaussian, however many coordinates a step releases."""
+def _coordinates(target: Target, second: SecondMoment | None) -> int:
+    """Noisy numbers that a step releases, as the target has them now; the query holds the run to them."""
     try:
         params = jax.eval_shape(target.init, jax.random.key(0))
     except Exception:  # shapes that only the data tell
@@ -368,8 +372,7 @@ def _deviations(target: Target, second: SecondMoment | None, steps: int, chains:
             "give its number of features (num_features)"
         ) from None
     released = [params] if second is None else [params, released_shape(second, params).value]
-    coordinates = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(released))
-    return draw_events(coordinates, steps, chains)
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(released))
 
 
 def _check_deviations(epsilon: float, delta: float, deviations: tuple[Event, ...]) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dpmcmc.checkpoint import Checkpoint, fingerprint
+from dpmcmc.checkpoint import Checkpoint
+from dpmcmc.fingerprint import fingerprint
 from dpmcmc.privacy import Event, Guarantee, Ledger, LedgerError
+from dpmcmc.privacy.accounting import run_length
 
 
 class Reservation:
@@ -51,16 +54,24 @@ class Reservation:
         found = None
         if name is None:
             # Written before the ledger is, so that a run that is killed in between is found by this name.
-            name = secrets.token_hex(8)
+            name = f"{label} {secrets.token_hex(8)}"
             if checkpoint is not None:
                 checkpoint.note(reservation=name)
         else:
-            found = self.ledger.find(f"{label} {name}", guarantee)
+            found = self.ledger.find(name, guarantee)
         #: Whether the run may have computed something from a record, now or before it was stopped.
         self.begun = checkpoint is not None and checkpoint.begun
-        self.receipt = self.ledger.reserve(guarantee, f"{label} {name}") if found is None else found
+        if found is not None and not self.begun and not self.ledger.is_open(found):
+            raise LedgerError(
+                f"{self.ledger.path}: run {name!r} was settled and has not begun here: this is a copy of a run that "
+                "is done; start a new one."
+            )
+        self.receipt = self.ledger.reserve(guarantee, name) if found is None else found
+        # What another start of the run reserved is not this one's to give back.
+        self._own = found is None
         self._open = found is None or self.ledger.is_open(found)
-        self._identified: Any = None
+        self._events = run_length(guarantee.events)
+        self._started = False
 
     def identify(self, data: Any) -> None:
         """Refuse records of another data set than the ledger's.
@@ -68,10 +79,19 @@ class Reservation:
         Raises:
             LedgerError: they are.
         """
-        if data is self._identified:
-            return
         self.ledger.identify(lambda key: fingerprint(key, data))
-        self._identified = data
+
+    def start(self, guarantee: Guarantee | None) -> None:
+        """The run of this guarantee begins to compute from records.
+
+        Raises:
+            LedgerError: it is not what was reserved, or the reservation has been used or settled.
+        """
+        if guarantee is None or run_length(guarantee.events) != self._events:
+            raise LedgerError(f"{self.ledger.path}: the run is not the one that was reserved; reserve it by itself.")
+        if self._started or (not self.begun and not self._open):
+            raise LedgerError(f"{self.ledger.path}: a reservation is for one run, and this one has been used.")
+        self._started = self.begun = True
 
     def extend(self, events: tuple[Event, ...], why: str) -> None:
         """Charge what the run does beyond its guarantee, before it does."""
@@ -79,9 +99,14 @@ class Reservation:
 
     def settle(self) -> None:
         """Spent where the run has begun; given back where it ended before it computed anything from a record."""
-        if self._open:
+        if not self._open or not (self.begun or self._own):
+            return
+        try:
             self.ledger.settle(self.receipt, "released" if self.begun else "void")
             self._open = False
+        except LedgerError as error:
+            # Spent it is either way, and what the run released must not be lost.
+            warnings.warn(f"{error} The run's budget stays spent.", stacklevel=2)
 
 
 @contextlib.contextmanager
@@ -92,10 +117,10 @@ def reserved(
     checkpoint: Checkpoint | None = None,
     num_records: int | None = None,
 ) -> Iterator[Reservation | None]:
-    """Reserve for what runs inside, which says when it has ``begun``, and settle.
+    """Reserve for what runs inside, which says when it starts, and settle.
 
     An error before that gives the reservation back; one after it leaves it spent and open, for the run to go on under.
-    A Reservation of the caller's is the caller's to settle.
+    A Reservation of the caller's is the caller's to identify and to settle.
     """
     if ledger is None or isinstance(ledger, Reservation):
         yield ledger

@@ -77,7 +77,10 @@ def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] |
             "scheme": plan.sampling.scheme,
             "batch_size": plan.batch_size,
             "rate": plan.sampling.rate(plan.num_records),
+            "slots": plan.slots,
         },
+        "hardened": plan.hardened,
+        "coordinates": plan.coordinates,
         "num_records": plan.num_records,
         "free_fraction": None if plan.privacy is None else plan.free_fraction,
         "data": data,
@@ -118,10 +121,10 @@ def versions() -> dict[str, str]:
     return out
 
 
-def write_json(path: Path, body: Any) -> None:
+def write_json(path: Path, body: Any, mode: int = 0o644) -> None:
     """Write strict JSON (no NaN) through a temporary file, so that no half-written file is ever seen."""
     text = json.dumps(body, indent=2, allow_nan=False) + "\n"
-    write_atomically(path, lambda temporary: temporary.write_text(text))
+    write_atomically(path, lambda temporary: temporary.write_text(text), mode)
 
 
 def write_draws(path: Path, draws: Any, info: Any, guarantee: Guarantee | None) -> None:

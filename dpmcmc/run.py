@@ -16,6 +16,7 @@ import os
 import shutil
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,18 @@ def main(argv: list[str] | None = None) -> None:
     calibrate_seconds = time.perf_counter() - started
     place.make(config)
     try:
+        _carry_out(config, plan, place, calibrate_seconds, console)
+    finally:
+        place.checkpoint.close()
+    if arguments.quiet:
+        print(place.folder)
+
+
+def _carry_out(
+    config: Config, plan: Plan | MechanismPlan, place: Place, calibrate_seconds: float, console: Console
+) -> None:
+    """Reserve, read, run, save, settle."""
+    try:
         held = _reservation(config, plan, place.checkpoint)
         try:
             data = data_room.load(config.data)
@@ -86,11 +99,13 @@ def main(argv: list[str] | None = None) -> None:
         run.save(result, calibrate_seconds, console)
     except DivergedError as error:
         write_json(run.folder / "metrics.json", {**run.released_facts(), "diverged_at": error.step})
+        run.open()  # a run that went on elsewhere has spent more than was planned
         run.finish()
         raise CommandError(f"sampler.step_size: {error}", code=1) from None
     except DrawError as error:
         # Why, and that it happened, depend on the records: for the data holder alone.
-        write_json(run.confidential / "failure.json", {"draw": str(error)})
+        write_json(run.confidential / "failure.json", {"draw": str(error)}, mode=0o600)
+        run.open()
         run.finish()
         raise CommandError(
             f"mechanism: no draw was made and nothing was released; why is in {run.confidential / 'failure.json'}. "
@@ -106,8 +121,6 @@ def main(argv: list[str] | None = None) -> None:
             f"{error.filename or run.folder}: {error.strerror or error}; free space, then go on with: {place.command}"
         ) from None
     run.finish()
-    if arguments.quiet:
-        print(run.folder)
 
 
 @dataclass
@@ -129,7 +142,11 @@ class Place:
         try:
             self.confidential.mkdir(parents=True, exist_ok=True, mode=0o700)
             (self.folder / "figures").mkdir(parents=True, exist_ok=True)
+            os.chmod(self.confidential, 0o700)
             self.checkpoint = Checkpoint(self.confidential / _CHECKPOINT)
+            if self.resumed != (self.folder / "config.yaml").exists():  # another process was faster
+                self.checkpoint.close()
+                raise CommandError(f"{self._option}: another process has taken {self.folder}; give another folder.")
             # Last, so that what holds a config can be resumed.
             text = config_room.dump(config, self.folder)
             write_atomically(self.folder / "config.yaml", lambda path: path.write_text(text, encoding="utf-8"))
@@ -140,7 +157,11 @@ class Place:
             where = error.filename or self.folder
             raise CommandError(f"--out: {where} cannot be written ({error.strerror}); give another folder.") from None
         except CheckpointError as error:
-            raise CommandError(f"--resume: {error}.") from None
+            raise CommandError(f"{self._option}: {error}.") from None
+
+    @property
+    def _option(self) -> str:
+        return "--resume" if self.resumed else "--out"
 
     def clear(self) -> None:
         """Take back what :meth:`make` made, where no run has begun in it."""
@@ -281,7 +302,10 @@ class Run:
         """What the run was to release has been written: settle, and erase the keys."""
         if self.held is not None:
             self.held.begun = True
-            self.held.settle()
+            with warnings.catch_warnings(record=True) as said:
+                self.held.settle()
+            for one in said:
+                print(f"warning: {one.message}", file=sys.stderr)
         self.checkpoint.remove()
 
     def print_plan(self, console: Console) -> None:
@@ -303,7 +327,8 @@ class Run:
         """State plan and guarantee before anything is released; privacy.json holds a run's cost from the start."""
         try:
             write_json(self.folder / "plan.json", self.plan.to_json(self.secret))
-            self._write_privacy(self.plan.guarantee if self.secret else None)
+            guarantee = self.plan.guarantee if self.secret else None
+            self._write_privacy(None if guarantee is None else self.checkpoint.guarantee(guarantee))
         except OSError as error:
             raise CommandError(
                 f"--out: {error.filename or self.folder} cannot be written ({error.strerror}); give another folder."
@@ -387,8 +412,7 @@ class Run:
         if isinstance(result, Release):
             confidential["wall_seconds"] = result.seconds
         confidential["about"] = "Computed from training records without privacy. Never publish or archive this folder."
-        write_json(self.confidential / "diagnostics.json", _finite(confidential))
-        os.chmod(self.confidential / "diagnostics.json", 0o600)
+        write_json(self.confidential / "diagnostics.json", _finite(confidential), mode=0o600)
         if test is not None:
             self._draw_predictions(result, shown, test["y"])
         if isinstance(result, Release):

@@ -124,9 +124,9 @@ def _sample_all(
         group.program = dataclasses.replace(program, slots=max(program.slots, group.program.slots))
         group.places.append(at)
         group.runs.append(run)
-    for held in reservations:
+    for held, plan in zip(reservations, plans, strict=True):
         if held is not None:
-            held.begun = True
+            held.start(plan.guarantee)
     return _run(list(groups.values()), records, progress)
 
 

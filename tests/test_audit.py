@@ -55,7 +55,7 @@ def test_gdp_reaches_seventy_percent_on_one_gaussian_step_of_a_thousand_runs():
     report = audit(plan, runs=1000, seed=1)
     # One full-batch step attains its guarantee: the claim is the truth.
     assert 0.7 * plan.guarantee.epsilon < report.lower_bound <= plan.guarantee.epsilon
-    assert not report.violated
+    assert report.verdict == "consistent"
     assert not report.proved
 
 
@@ -208,7 +208,7 @@ def test_one_shot_audits_have_power(name, share):
 
 
 def accused(plan, **options):
-    return audit(plan, **{"runs": 500, "seed": 5} | options).violated
+    return audit(plan, **{"runs": 500, "seed": 5} | options).exceeded
 
 
 def test_halved_noise_is_caught(monkeypatch):
@@ -313,6 +313,22 @@ def test_a_shortened_plan_is_charged_for_its_own_steps_at_their_own_noise():
         shortened(plan, 21)
 
 
+def test_a_shortened_hardened_plan_keeps_the_deviation_of_its_steps():
+    plan = dpmcmc.plan(
+        LOGISTIC,
+        num_records=N,
+        sampler=dpmcmc.SGLD(step_size=1.0),
+        sampling=dpmcmc.Full(),
+        steps=6,
+        privacy=dpmcmc.Privacy(epsilon=2.0, delta=DELTA, hardened=True),
+    )
+    counts = {
+        p.steps: sum(e.count for e in p.guarantee.events if e.mechanism == "approximate_draw")
+        for p in (plan, shortened(plan, 4))
+    }
+    assert counts == {6: 6 * 2, 4: 4 * 2}
+
+
 @pytest.mark.slow
 def test_a_seed_reproduces_and_entropy_does_not():
     plan = planned(epsilon=8.0)
@@ -370,9 +386,10 @@ def test_the_command_prints_a_consistent_verdict_and_reads_no_record(capsys, mon
     assert "50 runs" in out.err
 
 
-def reported(bound, violated):
+def reported(bound, exceeded, method="gdp"):
+    proved = method != "gdp"
     return AuditReport(
-        "s", 1.0, DELTA, "replace_one", "trace", "gdp", bound, False, 0.95, (9, 9), 0.1, violated, ("n",)
+        "s", 1.0, DELTA, "replace_one", "trace", method, bound, proved, 0.95, (9, 9), 0.1, exceeded, ("n",)
     )
 
 
@@ -385,13 +402,26 @@ def test_the_command_prints_json(capsys, monkeypatch):
 
 
 def test_the_command_says_violated_with_exit_code_one(capsys, monkeypatch):
-    monkeypatch.setattr(face, "audit", lambda *_, **__: reported(2.00009, True))
+    monkeypatch.setattr(face, "audit", lambda *_, **__: reported(2.00009, True, "clopper_pearson"))
     assert face.main([ADULT]) == 1
     out = capsys.readouterr()
     assert "VIOLATED" in out.out
     # A lower bound is never rounded up.
     assert "epsilon 2 at" in out.out
     assert "do not rely on it" in out.err
+
+
+def test_an_estimate_above_the_claim_is_suspicious_and_contradicts_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(face, "audit", lambda *_, **__: reported(2.0, True))
+    assert face.main([ADULT, "--json"]) == 1
+    out = capsys.readouterr()
+    body = json.loads(out.out)
+    assert (body["verdict"], body["exceeded"], body["violated"]) == ("suspicious", True, False)
+    assert "only if scores are Gaussian; confirm with --method" in out.err
+    assert face.main([ADULT]) == 1
+    out = capsys.readouterr()
+    assert "VIOLATED" not in out.out + out.err
+    assert "suspicious: above the claim if scores are Gaussian" in out.out
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ import pytest
 import dpmcmc
 from dpmcmc import checkpoint, engine
 from dpmcmc.checkpoint import INTERRUPTED, Checkpoint, CheckpointError
+from dpmcmc.mechanisms import OutputPerturbation, release
+from dpmcmc.privacy import Ledger
 from tests.test_engine import DATA, TARGET, make
 
 PLAN = make(chains=3, sampler=dpmcmc.SGNHT(step_size=0.01))
@@ -131,7 +133,7 @@ def test_a_full_disk_leaves_the_commit_before(tmp_path, alone, monkeypatch):
 
     def full(path, write, mode, *last):
         if next(count) >= 20:
-            path.with_name(".x").write_bytes(b"half")
+            path.with_name(f".{path.name}.half").write_bytes(b"half")
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         return real(path, write, mode, *last)
 
@@ -201,15 +203,90 @@ def test_the_platform_knows_its_flags_and_its_code(monkeypatch):
 
 
 def test_a_release_that_was_stopped_is_made_again_to_the_same_bits(tmp_path, monkeypatch):
-    from dpmcmc.mechanisms import OutputPerturbation, release
+    plan = one_shot(OutputPerturbation())
 
-    target = dpmcmc.targets.LogisticRegression(prior_scale=1.0, num_features=3, row_bound=1.0)
-    plan = OutputPerturbation().plan(target, num_records=400, epsilon=1.0, delta=1e-4)
+    def stop(*_):
+        raise Stop
+
+    drawn = []
+    real = OutputPerturbation.draw
+    monkeypatch.setattr(OutputPerturbation, "draw", lambda *a: drawn.append(real(*a)) or drawn[-1])
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "keep", stop)
+        for _ in range(2):
+            with pytest.raises(Stop):
+                release(plan, DATA, checkpoint=tmp_path / "c")
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert release(plan, DATA, checkpoint=tmp_path / "c").guarantee == plan.guarantee
+    np.testing.assert_array_equal(drawn[0], drawn[2])
+
+
+def test_a_release_that_was_made_is_not_drawn_again_anywhere(tmp_path, monkeypatch):
+    """It may have been seen, and its keys are gone."""
+    plan = one_shot(OutputPerturbation())
     first = release(plan, DATA, checkpoint=tmp_path / "c")
+    assert json.loads((tmp_path / "c" / "run.json").read_text())["keys"] is None
+    monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
     again = release(plan, DATA, checkpoint=tmp_path / "c")
     np.testing.assert_array_equal(first.draws, again.draws)
     assert again.guarantee == plan.guarantee
+    (tmp_path / "c" / "draws-release.bin").write_bytes(b"lost")
+    lost = release(plan, DATA, checkpoint=tmp_path / "c")
+    assert not np.array_equal(first.draws, lost.draws)
+    assert lost.guarantee.epsilon > 1.3 * plan.guarantee.epsilon
+
+
+def test_a_release_that_no_accountant_covers_twice_is_refused_elsewhere_before_it_is_charged(tmp_path, monkeypatch):
+    from dpmcmc.mechanisms import ObjectivePerturbation
+
+    plan = one_shot(ObjectivePerturbation())
+    ledger = Ledger.init(tmp_path / "l.db", name="d", num_records=400, adjacency="replace_one", epsilon=9.0, delta=1e-4)
+
+    def stop(*_):
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "keep", stop)
+        with pytest.raises(Stop):
+            release(plan, DATA, checkpoint=tmp_path / "c", ledger=ledger)
+    spent = ledger.state().spent
     monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
-    moved = release(plan, DATA, checkpoint=tmp_path / "c")
-    assert not np.array_equal(first.draws, moved.draws)
-    assert moved.guarantee.epsilon > 1.3 * plan.guarantee.epsilon
+    with pytest.raises(CheckpointError, match="nothing covers both"):
+        release(plan, DATA, checkpoint=tmp_path / "c", ledger=ledger)
+    assert ledger.state().spent == spent
+
+
+def one_shot(mechanism):
+    target = dpmcmc.targets.LogisticRegression(prior_scale=1.0, num_features=3, row_bound=1.0)
+    return mechanism.plan(target, num_records=400, epsilon=1.0, delta=1e-4)
+
+
+def test_two_holders_of_one_checkpoint_are_refused(tmp_path):
+    held = Checkpoint(tmp_path / "c")
+    with pytest.raises(CheckpointError, match="another process"):
+        dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c")
+    held.close()
+    dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c")
+
+
+def test_a_folder_of_ones_own_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years")
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "years"
+
+
+def test_other_code_under_the_same_name_is_another_plan(tmp_path):
+    def target(factor):
+        def log_likelihood(theta, record):
+            return factor * record["x"] @ theta
+
+        return dpmcmc.targets.Custom(lambda key: np.zeros(3, np.float32), lambda t: -t @ t, log_likelihood)
+
+    def planned(factor):
+        return dpmcmc.plan(target(factor), num_records=400, sampler=dpmcmc.SGLD(step_size=0.1), steps=40)
+
+    stopped(tmp_path / "c", 2, plan=planned(1.0), key=1)
+    with pytest.raises(CheckpointError, match="another plan"):
+        dpmcmc.sample(planned(-7.0), DATA, key=1, checkpoint=tmp_path / "c")
+    dpmcmc.sample(planned(1.0), DATA, key=1, checkpoint=tmp_path / "c")

@@ -194,7 +194,7 @@ def test_composed_steps_agree_with_another_implementation():
     other = privacy_loss_distribution.from_mixture_gaussian_mechanism(
         z, shifts, chances, value_discretization_interval=5e-3
     ).self_compose(steps)
-    ours = poisson(z, q, steps).for_group(k).epsilon
+    ours = poisson(z, q, steps).for_group(k, one_sided=True).epsilon
     assert ours == pytest.approx(other.get_epsilon_for_delta(DELTA), rel=5e-3)
 
 
@@ -232,7 +232,39 @@ def test_the_mixture_dominates_vectors(seed):
 def test_a_mixture_is_never_worse_than_conversion():
     g = poisson(0.6, 0.01, 20)
     converted = converted_epsilon(_lines(g, DELTA), 3, DELTA)
-    assert g.for_group(3).epsilon < 0.7 * converted
+    assert g.for_group(3, one_sided=True).epsilon < 0.7 * converted
+
+
+def test_a_mixture_is_not_used_where_some_records_leave_and_others_join():
+    """Proved is the path of k neighbours alone; the one-sided bound is much lower, and is asked for by name."""
+    g = poisson(0.6, 0.01, 20)
+    converted = converted_epsilon(_lines(g, DELTA), 3, DELTA)
+    both, one = g.for_group(3), g.for_group(3, one_sided=True)
+    assert both.epsilon == pytest.approx(converted, rel=1e-12)
+    assert not both.one_sided
+    assert "for any 3 records" in str(both)
+    assert "with or without 3 records (all on one side)" in str(one)
+    assert "with or without 3 owners" in one.about("owner")
+
+
+@pytest.mark.parametrize(("z", "q"), [(0.7, 0.3), (1.0, 0.05), (2.0, 0.9)])
+def test_one_record_that_leaves_and_one_that_joins_are_covered(z, q):
+    """Both laws are mixtures, N(±1) with probability q, by quadrature."""
+    x = np.linspace(-12 * z - 1, 12 * z + 1, 40_001)
+
+    def density(centre: float) -> np.ndarray:
+        return np.exp(-((x - centre) ** 2) / (2 * z * z)) / math.sqrt(2 * math.pi) / z * (x[1] - x[0])
+
+    sides = [(1 - q) * density(0.0) + q * density(sign) for sign in (1.0, -1.0)]
+    g = poisson(z, q, 1)
+    for delta in (1e-6, 1e-3, 0.05):
+        epsilon = g.for_group(2, delta).epsilon
+        assert max(hockey_stick(*sides, epsilon), hockey_stick(*sides[::-1], epsilon)) <= delta * (1 + 1e-6)
+
+
+def test_one_sided_is_refused_where_records_are_replaced():
+    with pytest.raises(ValueError, match="one_sided"):
+        GUARANTEES["replaced"].for_group(2, one_sided=True)
 
 
 def test_overflow_is_charged_at_the_ends():
@@ -241,11 +273,11 @@ def test_overflow_is_charged_at_the_ends():
     assert beta > 0
     events = tuple(e for e in g.events if e.mechanism != "batch_overflow")
     without = guarantee(*events)
-    group = g.for_group(3)
+    group = g.for_group(3, one_sided=True)
     # The same promise without deviations, at what they leave of δ.
     left = DELTA - (1 + math.exp(group.epsilon)) * beta
-    assert without.for_group(3, left).epsilon <= group.epsilon * (1 + 1e-5)
-    assert group.epsilon >= without.for_group(3).epsilon * (1 - 1e-9)
+    assert without.for_group(3, left, one_sided=True).epsilon <= group.epsilon * (1 + 1e-5)
+    assert group.epsilon >= without.for_group(3, one_sided=True).epsilon * (1 - 1e-9)
 
 
 def test_nothing_finite_is_said_where_nothing_is_proved():
@@ -282,5 +314,17 @@ def test_verify_prints_the_line(tmp_path, capsys):
     verify.main([str(path), "--group", "3"])
     out = capsys.readouterr().out
     assert f"group        {g.for_group(3)}" in out
+    assert "one side" not in out  # a Gaussian's is the same on one side
     assert verify.main([str(path), "--group", "0"]) == 2
     assert "--group: 0 is not a number of records" in capsys.readouterr().err
+
+
+def test_verify_prints_both_groups_where_they_differ_and_names_owners(tmp_path, capsys):
+    g = poisson(0.6, 0.01, 20)
+    path = tmp_path / "privacy.json"
+    path.write_text(json.dumps(g.to_json() | {"unit": "owner (at most 4 rows)"}))
+    assert verify.main([str(path), "--group", "2"]) == 0
+    out = capsys.readouterr().out
+    assert f"group        {g.for_group(2).about('owner')}" in out
+    assert f"             {g.for_group(2, one_sided=True).about('owner')}" in out
+    assert "for any 2 owners" in out

@@ -26,8 +26,10 @@ from dpmcmc.config_file import load
 from dpmcmc.data import by_owner
 from dpmcmc.privacy import CalibrationError, Full, Guarantee, UnsupportedCombination, account
 from dpmcmc.privacy.accounting import DEVIATIONS
+from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpmcmc.privacy.second_moment import multiples
 from dpmcmc.result import privacy_json
+from tests.planted import faults_query
 from tests.planted.benches import Bench, Observed
 from tests.planted.checks_query import is_charged, the_rest_is_the_same
 from tests.replay import FAST, Replay, share
@@ -131,16 +133,15 @@ def configs(draw: Any) -> dict[str, Any]:
 
 
 def planned(config: dict[str, Any], folder: Any) -> Any:
-    """The plan of a drawn config; the example is dropped where the library refuses it, or proves nothing."""
+    """The plan of a drawn config; None where the library refuses it, or proves nothing."""
     body = {key: value for key, value in config.items() if key != "num_records"}
     path = folder / "drawn.yaml"
     path.write_text(yaml.safe_dump(body))
     try:
         plan = make_plan(load(path), None if "path" in config["data"] else config["num_records"])
     except (ConfigError, UnsupportedCombination, CalibrationError):
-        plan = None
-    assume(plan is not None and math.isfinite(plan.guarantee.epsilon))
-    return plan
+        return None
+    return plan if math.isfinite(plan.guarantee.epsilon) else None
 
 
 # Records.
@@ -198,9 +199,8 @@ def changed(records: Any, others: Any, at: int, zero: bool) -> Any:
 MOST = 12 * M
 
 
-def replayed(config: dict[str, Any], data: list, folder: Any, options: Any) -> None:
+def replayed(plan: Any, config: dict[str, Any], data: list, options: Any) -> None:
     """Every step of the config's plan on neighbours: what they move is charged, and nothing else moves."""
-    plan = planned(config, folder)
     first, *others = (records_of(config, *one) for one in data)
     replay = Replay(plan, first, options)
     trace = replay(first)
@@ -234,7 +234,30 @@ def folder(tmp_path_factory):
 @settings(QUICK, max_examples=10)
 @given(configs(), DATA)
 def test_no_config_has_a_finite_epsilon_and_a_query_beyond_its_sensitivity(folder, config, data):
-    replayed(config, data, folder, FAST)
+    plan = planned(config, folder)
+    assume(plan is not None)
+    replayed(plan, config, data, FAST)
+
+
+def test_a_missing_clip_fails_the_property(folder, monkeypatch):
+    """Planted fault."""
+    config = {
+        "num_records": 5,
+        "name": "drawn",
+        "data": {"name": "two_normals"},
+        "target": {"name": "linear_regression"},
+        "sampler": {"name": "sgld", "step_size": 1.0},
+        "sampling": {"scheme": "poisson", "batch_size": 2.5},
+        "privacy": {"epsilon": 1.0, "delta": 1e-5, "accountant": "rdp"},
+        "run": {"steps": 3},
+    }
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(5, D)).astype(np.float32), np.full(5, 4.0, np.float32)) for _ in range(3)]
+    plan = planned(config, folder)
+    replayed(plan, config, data, FAST)
+    faults_query.no_clip(monkeypatch)
+    with pytest.raises(AssertionError, match=r"(zero|replaced \d): "):
+        replayed(plan, config, data, FAST)
 
 
 @pytest.mark.slow
@@ -246,7 +269,9 @@ def test_no_config_of_many_has_a_finite_epsilon_and_a_query_beyond_its_sensitivi
     @settings(QUICK, derandomize=False, max_examples=50)
     @given(configs(), DATA)
     def check(config, data):
-        replayed(config, data, folder, FAST if part % 2 else None)
+        plan = planned(config, folder)
+        assume(plan is not None)
+        replayed(plan, config, data, FAST if part % 2 else None)
 
     check()
 
@@ -255,6 +280,7 @@ def test_no_config_of_many_has_a_finite_epsilon_and_a_query_beyond_its_sensitivi
 @given(configs())
 def test_what_a_config_promises_is_what_its_events_cost(folder, config):
     plan = planned(config, folder)
+    assume(plan is not None)
     guarantee, asked = plan.guarantee, config["privacy"]["epsilon"]
     assert asked is None or guarantee.epsilon <= asked
     queries = [e for e in guarantee.events if e.mechanism not in DEVIATIONS]
@@ -282,7 +308,16 @@ def test_a_divergence_that_float64_rounds_away_has_a_delta(z):
 
 
 def test_delta_at_epsilon_zero_is_the_least_that_gives_it():
-    guarantee = account(200.0, steps=4, sampling=Full(), num_records=9, delta=1e-2, accountant="advanced")
+    guarantee = account(400.0, steps=4, sampling=Full(), num_records=9, delta=1e-2, accountant="advanced")
     assert guarantee.epsilon == 0.0
-    assert 2 * norm.cdf(2 / 200) - 1 <= guarantee.delta_at(0.0) <= 1e-2
+    assert 2 * norm.cdf(2 / 400) - 1 <= guarantee.delta_at(0.0) <= 1e-2
     assert guarantee.epsilon_at(guarantee.delta_at(0.0)) == 0.0
+
+
+@pytest.mark.parametrize("below", [1e-16, 3e-16, 1e-14, 1e-9])
+def test_epsilon_is_found_where_delta_is_hardly_below_that_of_epsilon_zero(below):
+    mu = 1 / 163.3
+    delta = gaussian_delta(mu, 0.0) * (1 - below)
+    epsilon = gaussian_epsilon(mu, delta)
+    assert gaussian_delta(mu, epsilon) <= delta * (1 + 1e-14)
+    assert epsilon <= 2 * below + 1e-12

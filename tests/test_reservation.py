@@ -12,6 +12,7 @@ from dpmcmc import checkpoint, engine
 from dpmcmc import run as run_command
 from dpmcmc.mechanisms import OutputPerturbation, release
 from dpmcmc.privacy import Ledger, LedgerError, OverBudget
+from dpmcmc.reservation import Reservation
 from tests.test_checkpoint import Stop, stopped
 from tests.test_engine import DATA, make
 
@@ -134,6 +135,54 @@ def test_elsewhere_a_run_whose_repetition_does_not_fit_is_refused(tmp_path, monk
     with pytest.raises(OverBudget, match="cannot go on"):
         dpmcmc.sample(PLAN, DATA, checkpoint=tmp_path / "c", ledger=tight)
     assert outcomes(tight) == ["open"]
+
+
+def test_a_reservation_is_for_its_own_run_and_once(ledger):
+    held = Reservation(ledger, PLAN.guarantee, "mine")
+    with pytest.raises(LedgerError, match="not the one that was reserved"):
+        dpmcmc.sample(make(steps=100), DATA, ledger=held)
+    dpmcmc.sample(PLAN, DATA, ledger=held)
+    with pytest.raises(LedgerError, match="one run"):
+        dpmcmc.sample(PLAN, DATA, ledger=held)
+    void = Reservation(ledger, PLAN.guarantee, "void")
+    void.settle()
+    with pytest.raises(LedgerError, match="one run"):
+        dpmcmc.sample(PLAN, DATA, ledger=void)
+
+
+def test_a_ledger_that_cannot_be_settled_costs_no_result(ledger, monkeypatch):
+    def broken(*_):
+        raise LedgerError("the disk is full.")
+
+    monkeypatch.setattr(Ledger, "settle", broken)
+    with pytest.warns(UserWarning, match="stays spent"):
+        assert dpmcmc.sample(PLAN, DATA, ledger=ledger).guarantee == PLAN.guarantee
+    assert outcomes(ledger) == ["open"]
+
+
+def test_a_run_that_moved_and_then_diverged_states_all_it_spent(ledger, config, tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "_CHUNK_STEPS", 20)
+    monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
+    real = engine._hand_out
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_hand_out", lambda rows, first, *a: real(rows, first, *a) if first < 20 else _stop())
+        patch.setattr(run_command.Place, "clear", lambda self: None)
+        with pytest.raises(Stop):
+            call(config, "--out", tmp_path / "run")
+
+    def diverged(rows, *_):
+        rows[0].failure = 40, 1.0
+
+    monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
+    monkeypatch.setattr(engine, "_hand_out", diverged)
+    assert call("--resume", tmp_path / "run") == 1
+    stated = json.loads((tmp_path / "run" / "privacy.json").read_text())
+    assert sum(e["count"] for e in stated["events"] if e["mechanism"] == "poisson_gaussian") > 60
+    assert checkpoint.INTERRUPTED in stated["assumptions"]
+
+
+def _stop():
+    raise Stop
 
 
 def test_a_sweep_reserves_all_or_nothing(ledger):

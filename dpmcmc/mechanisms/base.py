@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from dpmcmc import targets
-from dpmcmc.checkpoint import Checkpoint
+from dpmcmc.checkpoint import Checkpoint, opened
 from dpmcmc.engine import DivergedError
 from dpmcmc.planning import Plan
 from dpmcmc.privacy import Guarantee, Ledger, UnsupportedCombination, round_up
@@ -166,19 +166,17 @@ def release(
         CheckpointError: the checkpoint is of another plan or other records.
         DrawError: no draw could be made. That it happened depends on the records: for the data holder alone.
     """
-    kept = Checkpoint(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
-    label = type(plan.mechanism).__name__
-    with reserved(ledger, plan.guarantee if secret_key(key) else None, label, kept, plan.num_records) as held:
+    guarantee, label = plan.guarantee if secret_key(key) else None, type(plan.mechanism).__name__
+    with opened(checkpoint) as kept, reserved(ledger, guarantee, label, kept, plan.num_records) as held:
         records = _check_records(plan, data)
-        if held is not None:
+        if held is not None and held is not ledger:
             held.identify(data)
-        streams, secret = streams_of(key)
-        guarantee = plan.guarantee if secret else None
+        streams, _ = streams_of(key)
         if kept is not None:
             streams, guarantee = _kept_keys(plan, data, streams, guarantee, kept, held)
         if held is not None:
-            held.begun = True
-        return _drawn(plan, records, streams, guarantee)
+            held.start(plan.guarantee)
+        return _drawn(plan, records, streams, guarantee, kept)
 
 
 def _kept_keys(
@@ -193,24 +191,35 @@ def _kept_keys(
     streams, _, moved = kept.begin(plan, data, streams, guarantee is not None)
     if moved:
         again = () if guarantee is None else guarantee.events
+        if guarantee is not None:
+            kept.guarantee(guarantee, again)  # raises where nothing covers both
         if held is not None:
             held.extend(again, "released again on another platform")
         kept.moved(again, streams)
     return streams, None if guarantee is None else kept.guarantee(guarantee)
 
 
-def _drawn(plan: MechanismPlan, records: Any, streams: Streams, guarantee: Guarantee | None) -> Release:
+def _drawn(
+    plan: MechanismPlan, records: Any, streams: Streams, guarantee: Guarantee | None, kept: Checkpoint | None
+) -> Release:
     started = time.perf_counter()
-    try:
-        # What a library warns of here is a function of the records.
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            drawn = plan.mechanism.draw(plan, records, streams)
-    except DivergedError as error:
-        raise DivergedError(error.step, 0.0, guarantee) from None
-    chains = 1 if plan.run is None else plan.run.chains
-    positions = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32).reshape((chains, -1, *leaf.shape[1:])), drawn)
     target = targets.bind(plan.target, targets.record_shapes(records))
+    before = None if kept is None else kept.kept()
+    if before is not None:
+        structure = jax.tree.structure(jax.eval_shape(target.init, jax.random.key(0)))
+        positions = jax.tree.unflatten(structure, before)
+    else:
+        try:
+            # What a library warns of here is a function of the records.
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                drawn = plan.mechanism.draw(plan, records, streams)
+        except DivergedError as error:
+            raise DivergedError(error.step, 0.0, guarantee) from None
+        rows = 1 if plan.run is None else plan.run.chains
+        positions = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32).reshape((rows, -1, *leaf.shape[1:])), drawn)
+        if kept is not None:
+            kept.keep(jax.tree.leaves(positions))
     seconds = time.perf_counter() - started
     constrain = getattr(target, "constrain", None)
     draws = positions if constrain is None else jax.tree.map(np.asarray, jax.vmap(jax.vmap(constrain))(positions))

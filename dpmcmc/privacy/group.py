@@ -1,13 +1,16 @@
 r"""A guarantee for k records at once: those of one household, or all that one person contributed.
 
-    guarantee.for_group(5)      # GroupGuarantee: two data sets that differ in any 5 records
+    guarantee.for_group(5)                     # GroupGuarantee: two data sets that are 5 neighbours apart
+    guarantee.for_group(5, one_sided=True)     # add_remove, zero_out: a data set with and without 5 records
 
-The smallest of the bounds that are proved for what was charged:
+By default any k steps of the adjacency may lie between the two data sets, some records leaving and others joining. All
+on one side is less, and what a household asks for that is there or is not. The smallest of the bounds that are proved for what was charged:
 
 * Gaussian releases, posterior draws and noisy descents: a μ-GDP release is kμ-GDP for k records (Dong, Roth and Su
   2022, Theorem 2.14), which is attained: z becomes z/k. A pure release costs kε.
-* Poisson-sampled steps, under add_remove and zero_out by accountant pld: how many of the k take part is binomial
-  (``accounting/mixture.py``, with the proof).
+* Poisson-sampled steps, ``one_sided`` alone and by accountant pld: how many of the k take part is binomial
+  (``accounting/mixture.py``). Its proof needs one side without any of them: with records on both, both laws are
+  mixtures, and nothing is proved.
 * Everything, by conversion of the curve δ(ε) of one record. Along a path of k neighbours
 
       P_0 <= d_1 + e^{ε_1} P_1 <= d_1 + e^{ε_1}(d_2 + e^{ε_2} P_2) <= …,     d_i = δ(ε_i), or 1 − e^{−ε}(1 − δ(ε)) at −ε
@@ -53,7 +56,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class GroupGuarantee:
-    """(ε, δ)-differential privacy between data sets that differ in any ``size`` records.
+    """(ε, δ)-differential privacy between data sets that are ``size`` neighbours apart.
 
     Attributes:
         size: k.
@@ -62,6 +65,7 @@ class GroupGuarantee:
         adjacency: of one record; a group's is k steps of it.
         of: the guarantee for one record.
         assumptions: as there.
+        one_sided: whether it is only between a data set and the one without k of its records.
     """
 
     size: int
@@ -70,9 +74,17 @@ class GroupGuarantee:
     adjacency: str
     of: Guarantee
     assumptions: tuple[str, ...]
+    one_sided: bool = False
 
     def __str__(self) -> str:
-        text = f"({round_up(self.epsilon)}, {self.delta:.6g})-DP for any {self.size} records, {self.adjacency}, "
+        return self.about("record")
+
+    def about(self, unit: str) -> str:
+        """What it says, with what a record is (``record``, ``owner``)."""
+        who = f"for any {self.size} {unit}s" if self.size > 1 else f"for any {unit}"
+        if self.one_sided and self.size > 1:
+            who = f"with or without {self.size} {unit}s (all on one side)"
+        text = f"({round_up(self.epsilon)}, {self.delta:.6g})-DP {who}, {self.adjacency}, "
         text += f"{self.of.release} release, by {self.of.accountant}"
         if math.isinf(self.epsilon):
             text += "; nothing finite is proved at this delta: ask at a larger one, or for fewer records"
@@ -81,33 +93,38 @@ class GroupGuarantee:
         return text
 
 
-def for_group(guarantee: Guarantee, size: int, delta: float | None = None) -> GroupGuarantee:
-    """The guarantee between data sets that differ in any ``size`` records.
+def for_group(
+    guarantee: Guarantee, size: int, delta: float | None = None, *, one_sided: bool = False
+) -> GroupGuarantee:
+    """The guarantee between data sets that are ``size`` neighbours apart.
 
     Args:
         guarantee: for one record.
         size: k >= 1.
         delta: total δ of the result; by default that of ``guarantee``.
+        one_sided: only between a data set and the one without k of its records (add_remove, zero_out).
 
     Raises:
-        ValueError: size not a whole number >= 1, or delta outside (0, 1).
+        ValueError: size not a whole number >= 1, delta outside (0, 1), or one_sided under replace_one.
     """
+    if one_sided and guarantee.adjacency == "replace_one":
+        raise ValueError("one_sided: a record that is replaced is on both sides, under replace_one; leave it out")
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
         raise ValueError(f"size must be a whole number of records >= 1, got {size!r}")
     delta = guarantee.delta if delta is None else delta
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
     size = int(size)
-    epsilon = guarantee.epsilon_at(delta) if size == 1 else _epsilon(guarantee, size, delta)
-    return GroupGuarantee(size, epsilon, delta, guarantee.adjacency, guarantee, guarantee.assumptions)
+    epsilon = guarantee.epsilon_at(delta) if size == 1 else _epsilon(guarantee, size, delta, one_sided)
+    return GroupGuarantee(size, epsilon, delta, guarantee.adjacency, guarantee, guarantee.assumptions, one_sided)
 
 
-def _epsilon(guarantee: Guarantee, size: int, delta: float) -> float:
+def _epsilon(guarantee: Guarantee, size: int, delta: float, one_sided: bool) -> float:
     """Smallest proved ε at total δ for ``size`` >= 2 records."""
     beta = overflow_probability(guarantee.events)
     lines = _lines(guarantee, delta)
     by_conversion = with_deviations(functools.partial(converted_epsilon, lines, size), beta, delta)
-    exact = _exact_epsilon(guarantee, size, by_conversion)
+    exact = _exact_epsilon(guarantee, size, by_conversion, one_sided)
     if exact is None:
         return by_conversion
     return min(by_conversion, with_deviations(exact, beta, delta))
@@ -174,7 +191,9 @@ def _lines(guarantee: Guarantee, delta: float) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([positive, -positive]), np.concatenate([charged, mirrored])
 
 
-def _exact_epsilon(guarantee: Guarantee, size: int, guess: float) -> Callable[[float], float] | None:
+def _exact_epsilon(
+    guarantee: Guarantee, size: int, guess: float, one_sided: bool
+) -> Callable[[float], float] | None:
     """δ -> ε from the events of a group, deviations left out; None where they are not all known."""
     name, adjacency = guarantee.accountant, guarantee.adjacency
     kept = [e for e in guarantee.events if e.count and e.mechanism not in DEVIATIONS]
@@ -185,7 +204,7 @@ def _exact_epsilon(guarantee: Guarantee, size: int, guess: float) -> Callable[[f
     accountant_for(name, scaled, adjacency)
     if not steps:
         return functools.partial(base_epsilon, name, scaled, adjacency)
-    if name != "pld" or adjacency == "replace_one" or size > mixture.MOST or any(not e.noise_multiplier for e in steps):
+    if not one_sided or name != "pld" or size > mixture.MOST or any(not e.noise_multiplier for e in steps):
         return None
     releases, rest = pure.split(scaled)
     mu = gaussian_parameter(queries(rest), adjacency)

@@ -116,11 +116,14 @@ class Guarantee:
             low, high = (low, right) if at_left <= at_right else (left, high)
         return min(1.0, best)
 
-    def for_group(self, size: int, delta: float | None = None) -> GroupGuarantee:
-        """The guarantee between data sets that differ in any ``size`` records; see ``group.py``."""
+    def for_group(self, size: int, delta: float | None = None, *, one_sided: bool = False) -> GroupGuarantee:
+        """The guarantee between data sets that are ``size`` neighbours apart; see ``group.py``.
+
+        With ``one_sided``, only between a data set and the one without ``size`` of its records.
+        """
         from dpmcmc.privacy.group import for_group  # which is built on this module
 
-        return for_group(self, size, delta)
+        return for_group(self, size, delta, one_sided=one_sided)
 
     def compose(self, other: Guarantee, delta: float | None = None) -> Guarantee:
         """Both releases together, recomputed from the union of their events.

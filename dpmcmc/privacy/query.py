@@ -74,6 +74,7 @@ class GradientQuery:
         metric: public F in whose norm gradients are clipped and noised, or None for the identity.
         levels: draws per coordinate of integer noise on the gradient and on the second moment
             (``discrete_gaussian.py``); 0 for noise from floats.
+        coordinates: numbers with integer noise that a step is charged for, the most it may release; None: no limit.
     """
 
     target: Model
@@ -87,6 +88,7 @@ class GradientQuery:
     second_bits: int = 21
     metric: PublicMatrix | None = None
     levels: tuple[int, int] = (0, 0)
+    coordinates: int | None = None
 
     def __call__(
         self, params: Any, records: Any, batch_key: jax.Array, noise_key: jax.Array, noise_std: jax.Array
@@ -99,6 +101,9 @@ class GradientQuery:
             batch_key: key of the minibatch.
             noise_key: key of the noise, distinct from every other key of the run.
             noise_std: s_t, ().
+
+        Raises:
+            ValueError: more numbers with integer noise than are charged for; while tracing, before a record is read.
         """
         scale = np.float32(self.num_records / self.batch_size)
         second_batch_key = second_noise_key = None
@@ -114,6 +119,7 @@ class GradientQuery:
             likelihood = jax.tree.map(lambda s, n: scale * s + noise_std * n, total, noise)
         else:
             total, moment = self.clipped_sums(params, records, batch_key, second_batch_key)
+            self._check_charged(total.high, None if moment is None else moment.high)
             unit = float32(self.clip * 2.0**-self.bits)
             total = _with_noise(total, noise_key, noise_std / (scale * unit), 1.0, self.levels[0])
             likelihood = jax.tree.map(lambda s: scale * s, total.to_float(self.clip, self.bits))
@@ -124,6 +130,17 @@ class GradientQuery:
         if self.second is not None:
             releases = (self._released(moment, params, second_noise_key, noise_std, scale),)
         return PrivateGradient(jax.tree.map(jnp.add, prior, likelihood), noise_std, releases)
+
+    def _check_charged(self, *sums: Any) -> None:
+        """Refuse sums with more entries than the plan charged integer noise for, by their shapes."""
+        if not self.levels[0] or self.coordinates is None:
+            return
+        released = sum(leaf.size for leaf in jax.tree.leaves(sums))
+        if released > self.coordinates:
+            raise ValueError(
+                f"hardened: a step releases {released} numbers and the plan charged for {self.coordinates}; bind the "
+                "target to its data's shape (num_features) before planning."
+            )
 
     def _released(
         self, moment: Any, params: Any, key: Any, noise_std: jax.Array, scale: np.float32

@@ -102,6 +102,25 @@ class Poisson:
         # scipy's tail sums are good to about 1e-10 relative; stay on the private side.
         return slots, beta * (1 + 1e-6)
 
+    def truncation(self, num_records: int, slots: int) -> float:
+        """The least that :meth:`capacity` could charge for a step with so many slots, over all ways to share them."""
+        if self.rate(num_records) == 1:
+            return 0.0
+        tables = _gap_tables(self.rate(num_records), num_records)
+        if slots >= num_records + tables.most_restarts + 1:
+            return 0.0
+
+        def parts(room: Any) -> tuple[Any, Any]:
+            spare = slots - room - 1
+            restarts = binom.sf(spare, slots, tables.restart_probability)
+            selections = binom.sf(room, num_records, tables.charged_rate)
+            return selections, np.where(spare < tables.most_restarts, restarts, 0.0)
+
+        # The one falls and the other rises with the room for selections: least, up to its neighbours, where they meet.
+        meet = _smallest(lambda room: bool(np.less_equal(*parts(room))), max(slots - 1, 0))
+        rooms = np.arange(max(meet - 64, 0), min(meet + 64, max(slots - 1, 0)) + 1)
+        return float(min(1.0, np.min(sum(parts(rooms)))))
+
     def selector(self, num_records: int, slots: int) -> Callable[[jax.Array], Selection] | None:
         """Function key -> (indices (slots,), mask (slots,)); None where every record takes part."""
         if self.rate(num_records) == 1:

@@ -13,6 +13,7 @@ from scipy import stats
 from dpmcmc.privacy import Poisson, fixed_point, query, randomness
 from dpmcmc.privacy.accounting import DEVIATIONS, overflow_probability
 from dpmcmc.privacy.fixed_point import KAPPA, FixedPoint
+from dpmcmc.privacy.subsampling import expected_batch
 from tests.planted import Observed, Scene, require
 from tests.planted.benches import D
 from tests.replay import same_bits, share
@@ -111,7 +112,7 @@ def the_sum_is_that_of_the_selected_clipped_records(scene: Scene) -> None:
 def _noise(seen: Observed) -> np.ndarray:
     """What is released beyond prior and sum, over the s_t that the plan states, (chains, steps, D) float64."""
     plan, call = seen.plan, seen.trace.calls[0]
-    scale = plan.num_records / plan.batch_size
+    scale = plan.num_records / expected_batch(plan.sampling, plan.num_records)
     leaves = [leaf.reshape(*leaf.shape[:2], -1) for leaf in jax.tree.leaves(call.released.value)]
     value = np.concatenate(leaves, axis=-1).astype(np.float64)
     signal = call.params + scale * plan.privacy.clip * seen.trace.sum_of()
@@ -167,7 +168,7 @@ def both_noises_are_as_stated(scene: Scene) -> None:
     plan, release = seen.plan, seen.trace.calls[0].released.releases[0]
     row, column = np.triu_indices(D)
     unit = np.where(row == column, 1.0, math.sqrt(2))
-    scale = plan.num_records / plan.batch_size * plan.privacy.clip**2
+    scale = plan.num_records / expected_batch(plan.sampling, plan.num_records) * plan.privacy.clip**2
     value = release.value.astype(np.float64)[..., row, column] * unit
     moment = (value - scale * seen.trace.moment_of()) / (
         plan.second.ratio * plan.privacy.clip * plan.noise_std.astype(np.float64)[None, :, None]
@@ -220,7 +221,7 @@ def no_chacha_key_is_used_twice(scene: Scene) -> None:
 # Batches.
 
 
-def batches_follow_the_law_thatis_charged(scene: Scene) -> None:
+def batches_follow_the_law_that_is_charged(scene: Scene) -> None:
     """Independent inclusion at the charged rate: sizes vary, records and steps know nothing of each other."""
     seen = scene.see("poisson")
     (event,) = {(e.mechanism, e.rate) for e in seen.plan.guarantee.events if e.mechanism not in DEVIATIONS}

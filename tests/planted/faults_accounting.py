@@ -107,7 +107,7 @@ def _composes_anything(patch: Patch) -> None:
 
 
 def _group_at_the_same_delta(patch: Patch) -> None:
-    def for_group(self: Guarantee, size: int, delta: float | None = None) -> GroupGuarantee:
+    def for_group(self: Guarantee, size: int, delta: float | None = None, **_: bool) -> GroupGuarantee:
         return GroupGuarantee(size, size * self.epsilon, self.delta, self.adjacency, self, ())
 
     patch.setattr(Guarantee, "for_group", for_group)

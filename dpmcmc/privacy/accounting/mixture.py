@@ -14,7 +14,8 @@ charged rate q' bounds a record's chance given ALL others (``subsampling.py``), 
 records' selection has one law on both sides, an average over it is jointly convex, and dominated steps compose
 adaptively (Zhu, Dong and Wang 2022, Theorem 10).
 
-Under replace_one both sides are mixtures and the inequality says nothing: such a pair is not offered.
+Where records differ on both sides (replace_one, or some that leave while others join) both laws are mixtures and the
+inequality says nothing: such a pair is not offered.
 """
 
 from __future__ import annotations

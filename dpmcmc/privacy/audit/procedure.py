@@ -18,7 +18,7 @@ from dpmcmc.privacy import Guarantee, round_up
 from dpmcmc.privacy.audit import bounds, histogram
 from dpmcmc.privacy.audit.neighbours import Neighbours, probe, strongest
 from dpmcmc.privacy.audit.scores import source
-from dpmcmc.privacy.charging import charged_guarantee
+from dpmcmc.privacy.charging import charged_guarantee, draw_events
 from dpmcmc.privacy.second_moment import multiples
 
 METHODS = ("gdp", "clopper_pearson", "one_run", "histogram")
@@ -31,6 +31,13 @@ MOST_RUNS, _AT_ONCE = 200_000, 20_000
 _PILOT = 500
 #: Where a claimed curve is tested, relative to the claimed ε.
 _CLAIMS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
+
+
+_MEANING = {
+    "consistent": "not contradicted, which proves nothing",
+    "VIOLATED": "the claim is wrong, or the code is",
+    "suspicious": "above the claim if scores are Gaussian: confirm with --method clopper_pearson or histogram",
+}
 
 
 @dataclass(frozen=True)
@@ -46,10 +53,10 @@ class AuditReport:
         lower_bound: on ε at ``delta``; smaller than the truth with probability ``confidence``, or, for gdp, an estimate
             of such a bound.
         proved: whether it is a bound without assumptions on the scores.
-        confidence: of the bound and of the verdict together.
+        confidence: of the bound and of the verdict together; where nothing is proved, only if scores are Gaussian.
         runs: on one data set and on its neighbour (canaries in and out, for one_run).
         seconds: wall time.
-        violated: whether the runs contradict the claim.
+        exceeded: whether the bound is above the claim, or shown to be above its curve.
         notes: sentences on what was found.
     """
 
@@ -64,24 +71,31 @@ class AuditReport:
     confidence: float
     runs: tuple[int, int]
     seconds: float
-    violated: bool
+    exceeded: bool
     notes: tuple[str, ...] = ()
 
     @property
+    def violated(self) -> bool:
+        """Whether the runs contradict the claim, with proof."""
+        return self.exceeded and self.proved
+
+    @property
     def verdict(self) -> str:
-        """``consistent`` or ``VIOLATED``."""
-        return "VIOLATED" if self.violated else "consistent"
+        """``consistent``, ``VIOLATED``, or ``suspicious``: above the claim by an estimate, which proves nothing."""
+        if not self.exceeded:
+            return "consistent"
+        return "VIOLATED" if self.proved else "suspicious"
 
     def to_json(self) -> dict[str, Any]:
         """Plain dict, for people's programs."""
         out = dataclasses.asdict(self)
-        return out | {"verdict": self.verdict, "runs": list(self.runs), "notes": list(self.notes)}
+        return out | {"violated": self.violated, "verdict": self.verdict, "runs": list(self.runs), "notes": list(self.notes)}
 
     def lines(self) -> list[tuple[str, str]]:
         """(label, text) rows of a table."""
         certainty = f"confidence {self.confidence:g}"
         if not self.proved:
-            certainty = f"an ESTIMATE assuming Gaussian scores, at {certainty}: not proved"
+            certainty = f"an ESTIMATE, of {certainty} only if scores are Gaussian: not proved"
         units = "canaries in, out" if self.method == "one_run" else "runs on either side"
         rows = [
             ("audited", self.subject),
@@ -91,8 +105,7 @@ class AuditReport:
             ("runs", f"{self.runs[0]:,} + {self.runs[1]:,} ({units}), {self.seconds:.1f} s"),
         ]
         rows += [("", note) for note in self.notes]
-        meaning = "the claim is wrong, or the code is" if self.violated else "not contradicted, which proves nothing"
-        return [*rows, ("verdict", f"{self.verdict}: {meaning}")]
+        return [*rows, ("verdict", f"{self.verdict}: {_MEANING[self.verdict]}")]
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<12} {text}".rstrip() for name, text in self.lines())
@@ -171,11 +184,11 @@ def audit(
         if say is not None:
             say(f"one run with {data.canaries} canaries")
         found = bounds.one_run(scores(coins, 1)[0], coins, claim.delta, significance)
-        violated, counts = found > claim.epsilon, (int(coins.sum()), int((~coins).sum()))
+        exceeded, counts = found > claim.epsilon, (int(coins.sum()), int((~coins).sum()))
     elif method == "histogram":
         result = _histogram(scores, claim, bins, alpha, at_epsilon, significance, rng, say)
         found, counts = result.epsilon_lower(claim.delta), result.runs
-        violated = result.delta_lower > result.delta or found > claim.epsilon
+        exceeded = result.delta_lower > result.delta or found > claim.epsilon
         notes = (
             f"at epsilon {result.epsilon:.4g}: delta claimed {round_up(result.delta)}, shown to be at least "
             f"{round_down(result.delta_lower)} at confidence {confidence:g}",
@@ -190,12 +203,12 @@ def audit(
         counts = (count, count)
         if method == "gdp":
             found = bounds.gdp(inside, outside, claim.delta, significance)
-            violated = found > claim.epsilon
+            exceeded = found > claim.epsilon
         else:
             # The bound and the curve together hold at the confidence asked for.
             found = bounds.clopper_pearson(inside, outside, claim.delta, significance / 2)
             curve = bounds.claimed_curve(inside, outside, claims_of(claim), significance / 2)
-            violated = found > claim.epsilon or curve.violated
+            exceeded = found > claim.epsilon or curve.violated
             notes = (
                 f"of the claimed curve, closest at epsilon {curve.epsilon:.4g}: delta claimed "
                 f"{round_up(curve.claimed)}, shown to be at least {round_down(curve.shown)}",
@@ -212,7 +225,7 @@ def audit(
         confidence=confidence,
         runs=counts,
         seconds=time.perf_counter() - started,
-        violated=bool(violated),
+        exceeded=bool(exceeded),
         notes=(*notes, *(f"claimed assuming: {sentence}" for sentence in claim.assumptions)),
     )
 
@@ -229,6 +242,7 @@ def shortened(plan: Plan | MechanismPlan, steps: int) -> Plan:
         raise ValueError(f"steps: must lie in 1..{plan.steps}, the plan's, got {steps}")
     assert plan.privacy is not None
     assert plan.noise_multipliers is not None
+    deviations = () if plan.coordinates is None else draw_events(plan.coordinates, steps, plan.chains)
     guarantee, slots = charged_guarantee(
         plan.noise_multipliers[:steps],
         plan.sampling,
@@ -240,6 +254,7 @@ def shortened(plan: Plan | MechanismPlan, steps: int) -> Plan:
         release=plan.privacy.release,
         multiples=multiples(plan.second),
         after=plan.after,
+        deviations=deviations,
     )
     return dataclasses.replace(
         plan,

@@ -176,9 +176,15 @@ class Sampled:
 
     def __init__(self, plan: Plan, target: Any, neighbours: Neighbours, keys: Keys) -> None:
         self.plan, self.neighbours, self.keys = plan, neighbours, keys
-        # What is kept is the last step alone: it has the score.
+        # What is kept is the last step alone: it has the score. A probe may have more numbers than were charged for.
         self.audited = dataclasses.replace(
-            plan, target=target, sampler=Observed(plan, target, neighbours), burn_in=0, thin=plan.steps, curvature=None
+            plan,
+            target=target,
+            sampler=Observed(plan, target, neighbours),
+            burn_in=0,
+            thin=plan.steps,
+            curvature=None,
+            coordinates=None,
         )
 
     def __call__(self, coins: np.ndarray, count: int, starts: Any = None) -> np.ndarray:
