@@ -188,6 +188,7 @@ class Program:
         bits: grid exponents of the gradient's sum and the second moment's.
         second: what is released beside the gradient.
         levels: draws per coordinate of integer noise on each; 0 where noise is from floats.
+        coordinates: numbers with integer noise that a step is charged for, or None.
     """
 
     target: Template
@@ -200,6 +201,7 @@ class Program:
     bits: tuple[int, int]
     second: SecondMoment | None
     levels: tuple[int, int]
+    coordinates: int | None = None
 
     @classmethod
     def of(cls, plan: Plan, target: Template, sampler: Template, trace_clip: bool = False) -> Program:
@@ -207,7 +209,7 @@ class Program:
         clip: Any = None if plan.privacy is None else "traced" if trace_clip else plan.privacy.clip
         bits = (plan.bits, plan.second_bits)
         size = (plan.num_records, plan.batch_size, plan.slots)
-        return cls(target, sampler, plan.sampling, *size, clip, bits, plan.second, plan.levels)
+        return cls(target, sampler, plan.sampling, *size, clip, bits, plan.second, plan.levels, plan.coordinates)
 
     def start(self, cell: Cells) -> Any:
         """A cell's first state; depends on its keys, and on its start where it has one."""
@@ -231,6 +233,7 @@ class Program:
             second_bits=self.bits[1],
             metric=getattr(sampler, "metric", None),
             levels=self.levels,
+            coordinates=self.coordinates,
         )
         keys = cell.streams.at(cell.chain, t)
         gradient = query(state.position, records, keys.batch, keys.noise, noise_std)

@@ -1,6 +1,7 @@
 """``python -m dpmcmc.verify privacy.json``: recompute ε from the saved events.
 
-Exit code 0 where the stated ε is at least the recomputed one, 1 where it is smaller.
+Exit code 0 where the stated ε is at least the recomputed one and the events cover what the file says of the run, 1
+where not.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dpmcmc.command import CommandError, Parser, command
-from dpmcmc.privacy import Guarantee
+from dpmcmc.privacy import Guarantee, Poisson, discrete_gaussian
+from dpmcmc.privacy.accounting import Event
 
 #: Accountants of different versions may differ in the last digits.
 _TOLERANCE = 1e-6
@@ -42,6 +44,30 @@ def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise TypeError(f"{value!r}, where a number >= 0 is needed")
     return value
+
+
+def _deviates(body: dict[str, Any], events: tuple[Event, ...], promised: float) -> dict[str, tuple[float, float]]:
+    """(charged, least that the run deviates by) in all its steps, by event: total variation, or a probability.
+
+    Args:
+        body: privacy.json.
+        events: charged.
+        promised: minibatches of all steps and chains.
+    """
+    need = {"batch_overflow": 0.0, "approximate_draw": 0.0}
+    if "steps" in body:
+        sampling = body["sampling"]
+        if sampling["scheme"] == Poisson.scheme:
+            scheme, records = Poisson(_number(sampling["batch_size"])), _number(body["num_records"])
+            scheme.validate(int(records))
+            need["batch_overflow"] = promised * scheme.truncation(int(records), int(_number(sampling["slots"])))
+        if body["hardened"]:
+            each = discrete_gaussian.deviation(discrete_gaussian.LEVELS[-1])
+            need["approximate_draw"] = each * _number(body["coordinates"]) * body["steps"] * body["chains"]
+    return {
+        name: (math.fsum(e.rate * e.count for e in events if e.mechanism == name), least)
+        for name, least in need.items()
+    }
 
 
 @command
@@ -77,6 +103,8 @@ def main(argv: list[str] | None = None) -> None:
         draws = sum(e.count for e in recomputed.events if e.mechanism in _DRAWS)
         kept = _number(body.get("charged_draws", draws))
         settled = _number((body.get("settings") or {}).get("noise_multiplier", math.inf))
+        deviates = _deviates(body, recomputed.events, promised)
+        unit = "owner" if str(body.get("unit", "")).startswith("owner") else "record"
         said, checks = str(recomputed), recomputed.cross_check()
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise CommandError(
@@ -88,12 +116,25 @@ def main(argv: list[str] | None = None) -> None:
     for name, value in checks.items():
         print(f"{name:<12} {'no derivation for this combination' if value is None else f'epsilon {value:.6g}'}")
     if group is not None:
-        print(f"group        {recomputed.for_group(group)}")
+        whole = recomputed.for_group(group)
+        print(f"group        {whole.about(unit)}")
+        if group > 1 and recomputed.adjacency != "replace_one":
+            one_sided = recomputed.for_group(group, one_sided=True)
+            if one_sided.epsilon < whole.epsilon:
+                print(f"             {one_sided.about(unit)}")
     if not recomputed.epsilon <= stated * (1 + _TOLERANCE):
         raise CommandError(
             f"{path}: states epsilon {stated:.6g}, and its events cost {recomputed.epsilon:.6g}; do not rely on it.",
             code=1,
         )
+    if "trace" in recomputed.release.split(" + ") and not any(e.count and e.rate for e in noisy):
+        raise CommandError(f"{path}: releases a trace and charges no query for it; do not rely on it.", code=1)
+    for name, (paid, least) in deviates.items():
+        if paid < least * (1 - _TOLERANCE):
+            raise CommandError(
+                f"{path}: charges {paid:.3g} for {name} where the run deviates by {least:.3g}; do not rely on it.",
+                code=1,
+            )
     if queries < promised:
         raise CommandError(
             f"{path}: charges {queries} queries where steps x chains x minibatches is {promised}; do not rely on it.",
@@ -117,6 +158,8 @@ def main(argv: list[str] | None = None) -> None:
             f"{path}: charges for noise multiplier {charged:.6g} where the run added {added:.6g}; do not rely on it.",
             code=1,
         )
+    if "trace" in recomputed.release.split(" + ") and "steps" not in body:
+        print("unchecked    the file does not say how many steps the run took, so they may be more than its events")
     print("verified: the stated epsilon covers the events")
 
 

@@ -6,14 +6,15 @@ import pickle
 import random
 from fractions import Fraction
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
 from dpmcmc.privacy import Guarantee
-from dpmcmc.privacy.interactive import AboveThreshold, EarlyStopping, Halted, discrete_laplace
+from dpmcmc.privacy.interactive import AboveThreshold, EarlyStopping, Halted, Thresholdout, discrete_laplace
 from dpmcmc.privacy.interactive.above_threshold import WholeNumbers
-from dpmcmc.privacy.ledger import Ledger, OverBudget
+from dpmcmc.privacy.ledger import Ledger, LedgerError, OverBudget
 
 
 @pytest.fixture
@@ -214,6 +215,9 @@ def test_without_noise_it_says_what_is_true(silent):
 # Its manners.
 
 
+RECORDS = {"x": np.arange(6.0).reshape(3, 2), "y": np.ones(3)}
+
+
 class Double:
     """A ledger that writes down what happens to it, in the order of everything else."""
 
@@ -227,6 +231,10 @@ class Double:
         self.log.append("reserve")
         return "receipt"
 
+    def identify(self, fingerprint):
+        assert len(fingerprint(bytes(32))) == 64
+        self.log.append("identify")
+
     def settle(self, receipt, outcome):
         assert (receipt, outcome) == ("receipt", "released")
         self.log.append("settle")
@@ -234,7 +242,7 @@ class Double:
 
 def test_the_price_is_reserved_before_the_first_value_is_looked_at():
     log: list = []
-    stream = AboveThreshold(1e9, 1.0, 0.1, Double(log))
+    stream = AboveThreshold(1e9, 1.0, 0.1, Double(log), records=RECORDS)
     assert log == []
 
     def score() -> float:
@@ -243,14 +251,14 @@ def test_the_price_is_reserved_before_the_first_value_is_looked_at():
 
     stream.above(score)
     stream.above(score)
-    assert log == ["reserve", "read", "settle", "read"]
+    assert log == ["reserve", "identify", "read", "settle", "read"]
 
 
 def test_nothing_is_looked_at_where_the_ledger_refuses():
-    stream = AboveThreshold(1e9, 1.0, 0.1, Double([], full=True))
+    stream = AboveThreshold(1e9, 1.0, 0.1, Double([], full=True), records=RECORDS)
     with pytest.raises(OverBudget):
         stream.above(lambda: pytest.fail("the value was looked at"))
-    stopping = EarlyStopping(epsilon=1.0, sensitivity=0.1, patience=2, ledger=Double([], full=True))
+    stopping = EarlyStopping(epsilon=1.0, sensitivity=0.1, patience=2, ledger=Double([], full=True), records=RECORDS)
     with pytest.raises(OverBudget):
         stopping.stop(lambda: pytest.fail("the score was looked at"))
 
@@ -258,11 +266,35 @@ def test_nothing_is_looked_at_where_the_ledger_refuses():
 def test_a_real_ledger_takes_it(tmp_path):
     terms = {"name": "holdout", "epsilon": 3.0, "delta": 1e-6, "adjacency": "replace_one", "num_records": 500}
     ledger = Ledger.init(tmp_path / "ledger", **terms)
-    AboveThreshold(1e9, 1.0, 0.1, ledger).above(0.0)
+    AboveThreshold(1e9, 1.0, 0.1, ledger, records=RECORDS).above(0.0)
     assert ledger.state().spent > 0
     assert not ledger.state().open
     with pytest.raises(OverBudget):
-        AboveThreshold(1e9, 2.9, 0.1, ledger).above(0.0)
+        AboveThreshold(1e9, 2.9, 0.1, ledger, records=RECORDS).above(0.0)
+
+
+def test_the_ledger_of_other_records_refuses_and_gives_back(tmp_path):
+    terms = {"name": "holdout", "epsilon": 3.0, "delta": 1e-6, "adjacency": "replace_one", "num_records": 3}
+    ledger = Ledger.init(tmp_path / "ledger", **terms)
+    AboveThreshold(1e9, 0.5, 0.1, ledger, records=RECORDS).above(0.0)
+    spent = ledger.state().spent
+    others = {**RECORDS, "y": np.zeros(3)}
+    look = lambda *_: pytest.fail("it was looked at")  # noqa: E731
+    for ask in (
+        lambda: AboveThreshold(1e9, 0.5, 0.1, ledger, records=others).above(look),
+        lambda: EarlyStopping(epsilon=0.5, sensitivity=0.1, reach=0.5, ledger=ledger, records=others).stop(look),
+        lambda: Thresholdout(RECORDS, others, 0.1, 1.0, 1, ledger).ask(look),
+    ):
+        with pytest.raises(LedgerError, match="not the data"):
+            ask()
+        assert ledger.state().spent == spent
+        assert not ledger.state().open
+    for kind in (AboveThreshold, EarlyStopping):
+        with pytest.raises(ValueError, match="records: give those"):
+            kind(**{"epsilon": 0.5, "sensitivity": 0.1, "ledger": ledger} | WHERE[kind])
+
+
+WHERE = {AboveThreshold: {"threshold": 0.5}, EarlyStopping: {"reach": 0.5}}
 
 
 def test_it_halts():
@@ -296,6 +328,35 @@ def test_numbers_that_cannot_be_are_refused(name, value):
     arguments = {"epsilon": 1.0, "sensitivity": 0.1, "grid": 0.01} | {name: value}
     with pytest.raises(ValueError, match=name):
         AboveThreshold(0.0, **arguments)
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), np.float16(0.5), jnp.float32(0.5), jnp.zeros(()), np.zeros(2)])
+def test_values_whose_type_rounds_more_than_is_charged_are_refused(value):
+    with pytest.raises(ValueError, match="float64, or as a Fraction"):
+        AboveThreshold(0.0, 1.0, 1e-7).above(value)
+    for rule in ({"reach": 0.5}, {"patience": 1}):
+        with pytest.raises(ValueError, match="float64, or as a Fraction"):
+            EarlyStopping(epsilon=1.0, sensitivity=1e-7, **rule).stop(lambda: value)
+
+
+def test_accuracies_of_neighbours_move_by_what_is_charged_and_in_float32_by_more():
+    n = 10**7
+    stream = AboveThreshold(0.9, 1.0, 1 / n)
+    counts = np.random.default_rng(0).integers(n // 2, n, 2000).tolist()
+
+    def moved(accuracy) -> int:
+        return max(abs(stream._rounded(accuracy(c + 1)) - stream._rounded(accuracy(c))) for c in counts)
+
+    assert moved(lambda c: Fraction(c, n)) <= stream.steps
+    assert moved(lambda c: c / n) <= stream.steps
+    assert moved(lambda c: float(np.float32(c) / np.float32(n))) > stream.steps
+
+
+def test_fractions_integers_and_float64_of_any_kind_are_taken_as_they_are(silent):
+    for value in (Fraction(1, 3), 1, np.int32(1), np.float64(0.25), np.array(0.25)):
+        assert not AboveThreshold(2.0, 1.0, 0.01).above(value)
+    with pytest.raises(ValueError, match="too large for float64"):
+        AboveThreshold(0.0, 1.0, 1e-7).above(1e12)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -21,7 +21,12 @@ from dpmcmc.data import store
 from tests import malformed
 from tests.malformed import Case
 
-COMMANDS = {"plan": importlib.import_module("dpmcmc.plan").main, "run": run.main, "verify": verify.main, "ledger": ledger.main}
+COMMANDS = {
+    "plan": importlib.import_module("dpmcmc.plan").main,
+    "run": run.main,
+    "verify": verify.main,
+    "ledger": ledger.main,
+}
 # The command face was imported under the function's name.
 dpmcmc.plan = planning.plan
 #: A message is read in a terminal: two or three of its lines and a path.
@@ -41,7 +46,7 @@ def _alone(monkeypatch):
 def called(case: Case, folder) -> tuple[int, str, str, dict[str, bytes], dict[str, bytes]]:
     """(exit code, stdout, stderr, files before, files after) of a case's command, called in this process."""
     arguments = case.make(folder)
-    if case.command == "run" and not {"--out", "--resume"} & set(arguments) and "arguments" not in case.name:
+    if case.command == "run" and not case.bare and not {"--out", "--resume"} & set(arguments):
         arguments += ["--out", str(folder / "out"), "--quiet"]
     before, out, err = malformed.tree(folder), io.StringIO(), io.StringIO()
     paths, modules = list(sys.path), set(sys.modules)
@@ -120,8 +125,8 @@ def sample(seed: int, **sizes: int) -> list[Case]:
 
 
 QUICK = sample(
-    1, spoilt_values=16, odd_pairs=4, spoilt_sections=8, broken_texts=8, overrides=7, customs=7, data_files=6, folders=4,
-    registered_files=2, saved_guarantees=5, ledgers=3,
+    1, values=16, pairs=4, sections=8, files=7, paths=2, overrides=7, modules=6, arrays=2, archives=3, declared=3,
+    official=1, places=3, resumes=3, saved=5, ledgers=3,
 )  # fmt: skip
 
 
@@ -135,12 +140,11 @@ def test_two_thousand_bad_inputs(tmp_path):
     """The same, of every kind; prints how many there were and how they ended."""
     codes: collections.Counter = collections.Counter()
     found = {}
-    for number, case in enumerate(
-        sample(
-            2, spoilt_values=500, odd_pairs=150, spoilt_sections=150, broken_texts=999, overrides=999, customs=999,
-            data_files=120, folders=70, registered_files=999, saved_guarantees=999, ledgers=70,
-        )
-    ):  # fmt: skip
+    cases = sample(
+        2, values=500, pairs=150, sections=150, files=999, paths=999, overrides=999, modules=999, arrays=999,
+        archives=999, declared=999, owners=999, official=999, places=999, resumes=60, saved=999, ledgers=999,
+    )  # fmt: skip
+    for number, case in enumerate(cases):
         folder = tmp_path / str(number)
         folder.mkdir()
         code, wrong = faults(case, folder)
@@ -196,5 +200,8 @@ def test_the_check_finds_what_it_is_for(tmp_path):
     assert "names no 'data.y'" in faults(fake(refuses, words=("data.y",)), tmp_path)[1]
     assert "printed a number that is none" in faults(fake(not_a_number, codes=(0,)), tmp_path)[1]
     assert faults(fake(leaves), tmp_path)[1][0] == "left or changed ['half']"
-    assert not_one_sentence("error: a\nb.\n") == ["not one line that ends in a stop", "characters that a terminal obeys"]
+    assert not_one_sentence("error: a\nb.\n") == [
+        "not one line that ends in a stop",
+        "characters that a terminal obeys",
+    ]
     assert not_one_sentence("error: \x1b[31m.\n") == ["characters that a terminal obeys"]

@@ -1,6 +1,7 @@
 """Hardened runs: ChaCha20 against its RFC, keys of the right kind, replay on neighbours, and what is charged."""
 
 import dataclasses
+import json
 import math
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc import planning
+from dpmcmc import planning, verify
 from dpmcmc.config import ConfigError
 from dpmcmc.config_file import load
 from dpmcmc.privacy import chacha, discrete_gaussian, fixed_point, query, randomness
@@ -19,6 +20,7 @@ from dpmcmc.privacy.fixed_point import KAPPA
 from dpmcmc.privacy.query import GradientQuery
 from dpmcmc.privacy.randomness import SecretKey, streams_of
 from dpmcmc.privacy.second_moment import SecondMoment
+from dpmcmc.result import privacy_json
 from dpmcmc.sweep import sample_all
 
 # --- the generator --------------------------------------------------------------------------------------
@@ -276,6 +278,91 @@ def test_an_epsilon_at_which_the_deviation_shows_is_refused():
 def test_a_target_whose_shape_is_not_known_is_refused():
     with pytest.raises(ValueError, match="num_features"):
         make(target=dpmcmc.targets.LogisticRegression())
+
+
+class Growing:
+    """A target of one parameter until it has seen the data, and of as many as they have features from then on."""
+
+    size = 1
+
+    def init(self, key):
+        return jnp.zeros(self.size)
+
+    def log_prior(self, params):
+        return -0.5 * jnp.sum(params**2)
+
+    def log_likelihood(self, params, record):
+        return -0.5 * (record["y"] - record["x"] @ params) ** 2
+
+
+def test_a_query_refuses_more_numbers_than_were_charged():
+    plan = make(target=Growing())
+    assert plan.coordinates == 1
+    key = jax.random.key(0, impl=CHACHA20)
+
+    def release(charged, second=None):
+        q = hardened_query(coordinates=charged, second=second)
+        return jax.eval_shape(q, jnp.zeros(6), neighbours()[0], key, key, jnp.float32(5.0))
+
+    release(6)
+    release(None)
+    with pytest.raises(ValueError, match="releases 6 numbers and the plan charged for 1"):
+        release(plan.coordinates)
+    moment = SecondMoment(ratio=2.0, structure="diagonal")
+    release(12, moment)
+    with pytest.raises(ValueError, match="releases 12 numbers"):
+        release(6, moment)
+
+
+def test_a_plan_counts_what_its_query_releases():
+    assert make().coordinates == D
+    assert make(False).coordinates is None
+    (draw,) = (e for e in make().guarantee.events if e.mechanism == "approximate_draw")
+    assert draw.count == D * 12 * 2
+
+
+def without(body, *mechanisms):
+    """The file with these events left out, and ε restated for what is left."""
+    body = {**body, "events": [e for e in body["events"] if e["mechanism"] not in mechanisms]}
+    return body | {"epsilon": dpmcmc.Guarantee.from_json(body).epsilon}
+
+
+def test_verify_wants_the_deviations_of_a_hardened_run(plans, tmp_path, capsys):
+    path = tmp_path / "privacy.json"
+    plan = plans[True]
+    body = privacy_json(plan, plan.guarantee)
+
+    def verified(content) -> int:
+        path.write_text(json.dumps(content))
+        return verify.main([str(path)])
+
+    assert verified(body) == 0
+    for mechanism in ("approximate_draw", "batch_overflow"):
+        assert verified(without(body, mechanism)) == 1
+        assert mechanism in capsys.readouterr().err
+    for name in ("rate", "count"):
+        small = json.loads(json.dumps(body))
+        for event in small["events"]:
+            if event["mechanism"] in ("approximate_draw", "batch_overflow"):
+                event[name] = 0 if name == "count" else event[name] / 2
+        assert verified(small) == 1
+    for name in ("hardened", "coordinates", "sampling"):
+        assert verified({key: value for key, value in body.items() if key != name}) == 2
+    assert verified(body | {"sampling": body["sampling"] | {"slots": plan.slots - 5}}) == 1
+    standard = plans[False]
+    assert verified(privacy_json(standard, standard.guarantee)) == 0
+
+
+def test_verify_refuses_a_trace_without_a_query(plans, tmp_path, capsys):
+    body = plans[True].guarantee.to_json()
+    nothing = {"mechanism": "approximate_draw", "noise_multiplier": 0.0, "rate": 0.0, "count": 1}
+    path = tmp_path / "privacy.json"
+    path.write_text(json.dumps(body | {"events": [nothing], "epsilon": 0.0}))
+    assert verify.main([str(path)]) == 1
+    assert "charges no query" in capsys.readouterr().err
+    path.write_text(json.dumps(body))
+    assert verify.main([str(path)]) == 0
+    assert "unchecked" in capsys.readouterr().out
 
 
 def test_noise_too_small_for_integers_is_refused():

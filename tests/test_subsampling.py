@@ -258,6 +258,17 @@ def test_room_for_everybody_cannot_overflow():
     assert hits.sum(1).max() <= 100
 
 
+@pytest.mark.parametrize(("n", "b"), [(40, 3.0), (1000, 100.0), (1000, 970.0), (32_561, 512.0), (10**6, 1e4)])
+def test_what_slots_must_be_charged_is_at_most_what_they_are_and_not_far_below(n, b):
+    for allowed in (1e-30, 1e-14, 1e-6, 1e-2):
+        slots, beta = Poisson(b).capacity(n, allowed)
+        least = Poisson(b).truncation(n, slots)
+        assert 0.3 * beta <= least <= beta
+        assert least >= stats.binom.sf(slots, n, Poisson(b).rate(n))
+        assert Poisson(b).truncation(n, slots - 1) >= least
+    assert Poisson(b).truncation(n, int(b)) > 0.1
+
+
 def test_slots_depend_on_the_batch_and_not_on_the_data():
     slots = [Poisson(200.0).capacity(n, 1e-14)[0] for n in (30_000, 10**6, 10**8)]
     assert max(slots) - min(slots) <= 0.02 * slots[0]

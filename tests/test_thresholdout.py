@@ -173,7 +173,7 @@ def test_the_price_is_reserved_before_a_holdout_record_is_looked_at():
 
     desk.ask(phi)
     desk.ask(phi)
-    assert log == ["reserve", *["read"] * 5, "settle", *["read"] * 5]
+    assert log == ["reserve", "identify", *["read"] * 5, "settle", *["read"] * 5]
 
 
 # What it is for.

@@ -4,7 +4,9 @@ r"""A guarantee for k records at once: those of one household, or all that one p
     guarantee.for_group(5, one_sided=True)     # add_remove, zero_out: a data set with and without 5 records
 
 By default any k steps of the adjacency may lie between the two data sets, some records leaving and others joining. All
-on one side is less, and what a household asks for that is there or is not. The smallest of the bounds that are proved for what was charged:
+on one side is less, and what a household asks for that is there or is not.
+
+What comes back is the smallest of the bounds that are proved for what was charged:
 
 * Gaussian releases, posterior draws and noisy descents: a μ-GDP release is kμ-GDP for k records (Dong, Roth and Su
   2022, Theorem 2.14), which is attained: z becomes z/k. A pure release costs kε.
@@ -191,9 +193,7 @@ def _lines(guarantee: Guarantee, delta: float) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([positive, -positive]), np.concatenate([charged, mirrored])
 
 
-def _exact_epsilon(
-    guarantee: Guarantee, size: int, guess: float, one_sided: bool
-) -> Callable[[float], float] | None:
+def _exact_epsilon(guarantee: Guarantee, size: int, guess: float, one_sided: bool) -> Callable[[float], float] | None:
     """δ -> ε from the events of a group, deviations left out; None where they are not all known."""
     name, adjacency = guarantee.accountant, guarantee.adjacency
     kept = [e for e in guarantee.events if e.count and e.mechanism not in DEVIATIONS]

@@ -89,7 +89,12 @@ class AuditReport:
     def to_json(self) -> dict[str, Any]:
         """Plain dict, for people's programs."""
         out = dataclasses.asdict(self)
-        return out | {"violated": self.violated, "verdict": self.verdict, "runs": list(self.runs), "notes": list(self.notes)}
+        return out | {
+            "violated": self.violated,
+            "verdict": self.verdict,
+            "runs": list(self.runs),
+            "notes": list(self.notes),
+        }
 
     def lines(self) -> list[tuple[str, str]]:
         """(label, text) rows of a table."""

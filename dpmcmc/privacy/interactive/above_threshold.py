@@ -9,8 +9,9 @@ iff T̂ >= g and v_k + Z_k > T̂. On the neighbour g' <= g + Δ: moving T̂ up b
 price of Δ/(2Δ/ε) + 2Δ/(4Δ/ε) = ε. A stream of nothing but False moves T̂ alone. Both scales are needed: with either
 halved the loss exceeds ε (``tests/test_above_threshold.py``). That monotone values need half the noise is not used.
 
-Values are floats, so they are rounded to a public grid first. That, and their own rounding errors up to half a grid
-step each, is charged as one grid step of sensitivity. Noise is exact (``discrete_laplace.py``).
+Values are rounded to a public grid first. That, and their own rounding errors up to half a grid step each, is charged
+as one grid step of sensitivity: enough for float64, and not for float32, which is refused. Noise is exact
+(``discrete_laplace.py``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
+
+import numpy as np
 
 from dpmcmc.privacy.guarantee import Guarantee
 from dpmcmc.privacy.interactive import discrete_laplace
@@ -65,6 +68,31 @@ class WholeNumbers(Once):
         return self.halted
 
 
+def exact(name: str, value: Any, grid: Fraction) -> Fraction:
+    """A value as it is, where its own rounding error may be within half a grid step.
+
+    Raises:
+        ValueError: not one finite number, or one whose type is coarser than the grid.
+    """
+    kind = np.asarray(value).dtype if hasattr(value, "dtype") else None
+    if kind is not None and (np.size(value) != 1 or not (kind == np.float64 or np.issubdtype(kind, np.integer))):
+        raise ValueError(
+            f"{name} has type {kind} and shape {np.shape(value)}, whose rounding exceeds what is charged for: compute "
+            "one number in float64, or as a Fraction of whole numbers"
+        )
+    number = value if kind is None else np.asarray(value).item()
+    if not isinstance(number, int | float | Fraction):
+        raise ValueError(f"{name} is a {type(value).__name__}: give one number, a float64 or a Fraction")
+    if isinstance(number, float):
+        if not math.isfinite(number):
+            raise ValueError(f"{name} is not finite: ask about a number that is finite on every data set")
+        if math.ulp(number) > grid:
+            raise ValueError(
+                f"{name} is too large for float64 to hold it to a grid step, {float(grid):g}: use a Fraction"
+            )
+    return Fraction(number)
+
+
 class AboveThreshold(Once):
     """Says of each value of a stream whether it is above a threshold, up to the first that is.
 
@@ -73,12 +101,13 @@ class AboveThreshold(Once):
         epsilon: ε of all answers together, with δ = 0.
         sensitivity: Δ: how far a neighbouring data set can move ONE value.
         ledger: where the price is reserved before the first value is looked at; None for none.
+        records: what values are computed from, a pytree, where there is a ledger; it is held to be about these.
         adjacency: of the sensitivity.
         grid: public grid that values are rounded to; by default a power of two, at most Δ/1024.
         label: what the ledger calls it.
 
     Raises:
-        ValueError: a number that is not finite and positive (the threshold: finite).
+        ValueError: a ledger without records, or a number that is not finite and positive (the threshold: finite).
     """
 
     def __init__(
@@ -89,6 +118,7 @@ class AboveThreshold(Once):
         ledger: Ledger | None = None,
         adjacency: str = "replace_one",
         *,
+        records: Any = None,
         grid: float | None = None,
         label: str = "above threshold",
     ) -> None:
@@ -111,6 +141,7 @@ class AboveThreshold(Once):
             ),
             ledger,
             label,
+            records,
         )
         self._stream: WholeNumbers | None = None
 
@@ -133,28 +164,27 @@ class AboveThreshold(Once):
             self._charge.reserve()
             self._stream = WholeNumbers(self._rounded(self.threshold), Fraction(self.epsilon), self.steps)
 
-    def above(self, value: float | Callable[[], float]) -> bool:
+    def above(self, value: float | Fraction | Callable[[], float | Fraction]) -> bool:
         """Whether ``value``, with noise, is above the noisy threshold.
 
         Args:
-            value: of the stated sensitivity, or a function of no arguments that computes it; a function is called
-                after the price is reserved.
+            value: of the stated sensitivity, computed in float64 or as a Fraction, or a function of no arguments that
+                computes it; a function is called after the price is reserved.
 
         Raises:
             Halted: True has been said.
-            ValueError: a value that is not finite, which has no sensitivity. The data holder is told, nobody else.
+            ValueError: a value that is not finite, which has no sensitivity, or of a type coarser than the grid
+                (float32). The data holder is told, nobody else.
         """
         if self.halted:
             raise Halted("AboveThreshold has halted at its first True; another stream costs another epsilon")
         self.begin()
         assert self._stream is not None
-        number = float(value() if callable(value) else value)
-        if not math.isfinite(number):
-            raise ValueError("value is not finite: ask about a number that is finite on every data set")
+        number = exact("value", value() if callable(value) else value, self.grid)
         answer = self._stream.above(self._rounded(number))
         self._charge.settle()
         return answer
 
-    def _rounded(self, value: float) -> int:
+    def _rounded(self, value: float | Fraction) -> int:
         """Nearest grid step, halves up."""
         return math.floor(Fraction(value) / self.grid + Fraction(1, 2))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
+from dpmcmc.fingerprint import fingerprint
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.guarantee import Guarantee
 
@@ -16,6 +18,9 @@ class Ledger(Protocol):
 
     def reserve(self, guarantee: Guarantee, label: str) -> Any:
         """A receipt; raises where the budget does not allow it."""
+
+    def identify(self, fingerprint: Callable[[bytes], str]) -> None:
+        """Raises where the records are not those that the ledger is about."""
 
     def settle(self, receipt_or_id: Any, outcome: str) -> None:
         """Say what became of it."""
@@ -34,11 +39,25 @@ def pure(epsilon: float, count: int, adjacency: str, *assumptions: str) -> Guara
 
 
 class Charge:
-    """A guarantee on its way through a ledger; with no ledger, nothing happens."""
+    """A guarantee on its way through a ledger; with no ledger, nothing happens.
 
-    def __init__(self, guarantee: Guarantee, ledger: Ledger | None, label: str) -> None:
+    Args:
+        guarantee: of all answers.
+        ledger: or None.
+        label: what the ledger calls it.
+        records: what is asked about, a pytree; the ledger is held to be about these.
+
+    Raises:
+        ValueError: a ledger, and no records.
+    """
+
+    def __init__(self, guarantee: Guarantee, ledger: Ledger | None, label: str, records: Any) -> None:
+        if ledger is not None and records is None:
+            raise ValueError(
+                "records: give those that are asked about, for the ledger to tell whether they are its own"
+            )
         self.guarantee = guarantee
-        self._ledger, self._label = ledger, label
+        self._ledger, self._label, self._records = ledger, label, records
         self._receipt: Any = None
         self._reserved = self._settled = False
 
@@ -46,6 +65,11 @@ class Charge:
         """Before the first look; raises what the ledger raises, and then nothing has been looked at."""
         if self._ledger is not None and not self._reserved:
             self._receipt = self._ledger.reserve(self.guarantee, self._label)
+            try:
+                self._ledger.identify(lambda key: fingerprint(key, self._records))
+            except BaseException:
+                self._ledger.settle(self._receipt, "void")
+                raise
         self._reserved = True
 
     def settle(self) -> None:

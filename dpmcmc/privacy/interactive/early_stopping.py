@@ -14,11 +14,12 @@ held-out records and of what is public by then, as an adaptive stream may be.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
 
 from dpmcmc.privacy.guarantee import Guarantee
-from dpmcmc.privacy.interactive.above_threshold import AboveThreshold, Halted, Once
+from dpmcmc.privacy.interactive.above_threshold import AboveThreshold, Halted, Once, exact
 from dpmcmc.privacy.interactive.charge import Ledger
 
 
@@ -32,11 +33,12 @@ class EarlyStopping(Once):
         patience: stop when so many scores in a row bring no improvement.
         improvement: by how much, for ``patience``.
         ledger: where the price is reserved before the first score is looked at.
+        records: that are scored on, a pytree, where there is a ledger; it is held to be about these.
         adjacency: of the sensitivity.
         label: what the ledger calls it.
 
     Raises:
-        ValueError: not exactly one rule, or a number that cannot be.
+        ValueError: not exactly one rule, a ledger without records, or a number that cannot be.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class EarlyStopping(Once):
         patience: int | None = None,
         improvement: float = 0.0,
         ledger: Ledger | None = None,
+        records: Any = None,
         adjacency: str = "replace_one",
         label: str = "early stopping",
     ) -> None:
@@ -58,34 +61,35 @@ class EarlyStopping(Once):
         if patience is not None and (isinstance(patience, bool) or int(patience) != patience or patience < 1):
             raise ValueError(f"patience must be a whole number >= 1, got {patience!r}")
         self._patience = patience
-        self._scores: list[float] = []
+        self._scores: list[Fraction] = []
         threshold = -improvement if reach is None else reach
         doubled = 1 if patience is None else 2
-        self._above = AboveThreshold(threshold, epsilon, doubled * sensitivity, ledger, adjacency, label=label)
+        self._above = AboveThreshold(
+            threshold, epsilon, doubled * sensitivity, ledger, adjacency, records=records, label=label
+        )
 
     @property
     def guarantee(self) -> Guarantee:
         """Of all answers together, for the records that are scored on."""
         return self._above.guarantee
 
-    def stop(self, score: float | Callable[[], float]) -> bool:
+    def stop(self, score: float | Fraction | Callable[[], float | Fraction]) -> bool:
         """Whether to stop after this score.
 
         Args:
-            score: of the published model of now, or a function of no arguments that computes it.
+            score: of the published model of now, in float64 or as a Fraction, or a function of no arguments that
+                computes it.
 
         Raises:
             Halted: it has said so before.
-            ValueError: a score that is not finite.
+            ValueError: a score that is not finite, or of a type coarser than the grid (float32).
         """
         if self._above.halted:
             raise Halted("it has said to stop; going on needs another EarlyStopping, at another epsilon")
         self._above.begin()
-        number = float(score() if callable(score) else score)
+        number = exact("score", score() if callable(score) else score, self._above.grid)
         if self._patience is None:
             return self._above.above(number)
-        if not math.isfinite(number):
-            raise ValueError("score is not finite: use one that is finite on every data set")
         self._scores.append(number)
         earlier, latest = self._scores[: -self._patience], self._scores[-self._patience :]
         if not earlier:

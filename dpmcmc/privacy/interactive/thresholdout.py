@@ -47,7 +47,7 @@ class Thresholdout(Once):
         threshold: T > 0, how much disagreement is tolerated.
         tolerance: τ > 0, the size of the noise.
         budget: B >= 1, answers that may come from the holdout.
-        ledger: where the price is reserved before the first holdout record is looked at.
+        ledger: of the holdout records, where the price is reserved before the first one is looked at.
         label: what the ledger calls it.
 
     Raises:
@@ -85,6 +85,7 @@ class Thresholdout(Once):
             ),
             ledger,
             label,
+            holdout,
         )
         self._test: WholeNumbers | None = None
 

@@ -1,0 +1,77 @@
+"""privacy.json, spoilt, for ``verify``."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from dpmcmc import SGLD, Poisson, Privacy, targets
+from dpmcmc.planning import plan
+from dpmcmc.result import privacy_json
+from tests.malformed.case import EITHER, REFUSED, Case, Make, beside, changed, leaves, plant, without
+
+_VALUES: list[Any] = [None, True, 0, -1, 1.5, 1e300, -1e300, 10**30, "x", "1", "", [], {}, [None], {"min": None}]
+_VALUES += [float("nan"), float("inf")]
+_TEXTS = {
+    "empty": b"",
+    "null": b"null",
+    "number": b"3",
+    "list": b"[]",
+    "dict": b"{}",
+    "text": b'"a"',
+    "random": random.Random(9).randbytes(500),
+    "deep": b"[" * 100_000,
+    "deep-dict": b'{"a":' * 100_000,
+    "long-number": b'{"epsilon": ' + b"9" * 10_000 + b"}",
+    "nul": b"\x00" * 100,
+    "yaml": b"epsilon: 1\n",
+    "events-text": b'{"events": "abc"}',
+    "events-dict": b'{"events": {"a": 1}}',
+    "events-number": b'{"events": 7}',
+    "events-numbers": b'{"events": [1, 2]}',
+    "surrogate": b'{"events": ["\\ud800"]}',
+}
+
+
+@functools.cache
+def good() -> dict[str, Any]:
+    """A privacy.json that verifies, with what only a mechanism's has."""
+    made = plan(
+        targets.LogisticRegression(num_features=3, row_bound=1.0),
+        num_records=500,
+        sampler=SGLD(step_size=1.0),
+        sampling=Poisson(50),
+        steps=20,
+        privacy=Privacy(epsilon=1.0, delta=1e-4),
+    )
+    return privacy_json(made, made.guarantee) | {"charged_draws": 0, "settings": {"noise_multiplier": 1.0}}
+
+
+def _saved(content: Any, arguments: str = "HERE/privacy.json") -> Make:
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return beside(arguments, lambda folder: plant(folder, {"privacy.json": text}) or [])
+
+
+def saved() -> Iterator[Case]:
+    """Every value of a good one replaced, texts that are none, and command lines."""
+    body = good()
+    yield Case("verify-good", "verify", _saved(body), (0,))
+    places = [*leaves(body), *((("events", 0, *path), value) for path, value in leaves(body["events"][0]))]
+    for path, value in places:
+        yield Case(f"verify-without-{path}", "verify", _saved(without(body, path)), (0, 1, 2))
+        for number, bad in enumerate(_VALUES):
+            # A guarantee is recomputed from its events: a damaged one is refused, or found to cost more than stated.
+            text = isinstance(bad, str | list | dict | float) and bad != 1.5 and isinstance(value, int | float)
+            codes = (1, 2) if text and path[0] in ("delta", "events", "steps", "chains") else (0, 1, 2)
+            yield Case(f"verify-{path}-{number}", "verify", _saved(changed(body, path, bad)), codes)
+    text = json.dumps(body)
+    whole = {"utf16": text.encode("utf-16"), "bom": text.encode("utf-8-sig"), "half": text[:200].encode()}
+    for name, content in {**_TEXTS, **whole}.items():
+        yield Case(f"verify-text-{name}", "verify", _saved(content), REFUSED, ("privacy.json",))
+    for group in ("0", "-1", "x", "1.5", "EMPTY", "1e3", "9" * 30, "1000000000", "nan", "3"):
+        yield Case(f"verify-group-{group[:10]}", "verify", _saved(body, f"HERE/privacy.json --group {group}"), EITHER)
+    for line in ("HERE/nowhere", "HERE", "/dev/null", "/dev/zero", "LONG", "EMPTY", "", "a b", "--group 3"):
+        yield Case(f"verify-{line}", "verify", _saved(body, line))
