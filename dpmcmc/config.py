@@ -121,7 +121,9 @@ class FullConfig(Section):
 class PrivacyConfig(Section):
     """What is promised. Write ``privacy: null`` for plain SG-MCMC without a guarantee."""
 
-    epsilon: float | None = Field(None, gt=0, le=1e6, description="Target ε; left out with calibrator free, which reports it.")
+    epsilon: float | None = Field(
+        None, gt=0, le=1e6, description="Target ε; left out with calibrator free, which reports it."
+    )
     delta: float = Field(gt=0, lt=1, description="Total δ, below 1/N.")
     adjacency: Literal["replace_one", "add_remove", "zero_out"] = Field(
         "replace_one", description="What a neighbour is: one record replaced, present or absent, or zeroed."

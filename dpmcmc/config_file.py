@@ -27,7 +27,6 @@ from dpmcmc.samplers import SAMPLERS, SCHEDULES
 from dpmcmc.schema import SCHEDULE_SECTIONS
 from dpmcmc.targets import TARGETS
 
-
 #: A config file has a few hundred characters; what is longer is something else (a data file, a device).
 _MOST_CHARACTERS = 1_000_000
 #: Values of a config once its aliases are written out; a few lines of YAML can stand for more than memory holds.
@@ -103,9 +102,9 @@ def parse_yaml(text: str, where: str) -> Any:
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
+        number = text.count("\n", 0, error.position) + 1
         raise ConfigError(
-            f"{where}: line {line} holds character number {error.character}, which YAML does not allow; take it out."
+            f"{where}: line {number} holds character number {error.character}, which YAML does not allow; take it out."
         ) from None
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or "not valid YAML"

@@ -13,9 +13,7 @@ from dpmcmc.command import Parser, command
 
 def parser() -> argparse.ArgumentParser:
     """Command-line arguments."""
-    out = Parser(
-        prog="python -m dpmcmc.plan", description="Plan a configuration without reading a record."
-    )
+    out = Parser(prog="python -m dpmcmc.plan", description="Plan a configuration without reading a record.")
     out.add_argument("config", help="YAML file, for example configs/adult.yaml")
     out.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override one key")
     out.add_argument("--json", action="store_true", help="print the plan as JSON")

@@ -20,7 +20,6 @@ from pydantic import BaseModel, ConfigDict, Field, Tag, create_model, field_vali
 
 from dpmcmc.samplers import SCHEDULES
 
-
 #: Sizes of numbers that float32 arithmetic can still multiply and divide.
 _SMALLEST, _LARGEST = 1e-30, 1e30
 
