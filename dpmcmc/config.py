@@ -505,7 +505,8 @@ def _custom(section: str, chosen: CustomConfig) -> Any:
             factory = getattr(factory, part)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise ConfigError(
-            f"{section}.name: {chosen.name} cannot be imported ({_of(error)}); it is looked for from the current folder."
+            f"{section}.name: {chosen.name} cannot be imported ({_of(error)}); it is looked for from the current "
+            "folder."
         ) from None
     if not callable(factory):
         raise ConfigError(f"{section}.name: {chosen.name} is not callable; name a function or a class that makes one.")

@@ -99,7 +99,8 @@ def fixed(
         raise LedgerError("filter programme needs the guarantees of its runs, and no other filter takes them.")
     if order is not None and (filter != "renyi" or not 2 <= order <= _LARGEST_ORDER or order != int(order)):
         raise LedgerError(
-            f"order must be a whole number from 2 to {_LARGEST_ORDER}, of filter renyi alone; got {order} with {filter}."
+            f"order must be a whole number from 2 to {_LARGEST_ORDER}, of filter renyi alone; got {order} with "
+            f"{filter}."
         )
     if not 0 <= share < 1:
         raise LedgerError(f"overflow_share must lie in [0, 1), got {share}.")
