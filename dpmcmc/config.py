@@ -84,6 +84,15 @@ class CustomConfig(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
     name: str = Field(pattern=r"^[\w.]+:[\w.]+$", description="``module:attribute``.")
 
+    @model_validator(mode="after")
+    def _sizes(self) -> CustomConfig:
+        for key, value in (self.model_extra or {}).items():
+            try:
+                schema.of_a_size(value)
+            except ValueError as error:
+                raise ValueError(f"{key}: {error}, got {value}") from None
+        return self
+
 
 #: Sections of the registered targets and samplers, derived from their constructors.
 TARGET_SECTIONS = {name: schema.model(name, constructor) for name, constructor in TARGETS.items()}

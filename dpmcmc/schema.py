@@ -20,8 +20,19 @@ from pydantic import BaseModel, ConfigDict, Field, Tag, create_model, field_vali
 
 from dpmcmc.samplers import SCHEDULES
 
-#: Sizes of numbers that float32 arithmetic can still multiply and divide.
-_SMALLEST, _LARGEST = 1e-30, 1e30
+#: Sizes of numbers whose products float32 still holds.
+_SMALLEST, _LARGEST = 1e-30, 1e15
+
+
+def of_a_size(value: Any) -> Any:
+    """The value.
+
+    Raises:
+        ValueError: a number other than 0 that no run can compute with.
+    """
+    if isinstance(value, int | float) and value != 0 and not _SMALLEST <= abs(value) <= _LARGEST:
+        raise ValueError(f"input should be 0 or of a size between {_SMALLEST:g} and {_LARGEST:g}")
+    return value
 
 
 class Section(BaseModel):
@@ -29,12 +40,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
-    @field_validator("*")
-    @classmethod
-    def _of_a_size(cls, value: Any) -> Any:
-        if isinstance(value, int | float) and value != 0 and not _SMALLEST <= abs(value) <= _LARGEST:
-            raise ValueError(f"input should be 0 or of a size between {_SMALLEST:g} and {_LARGEST:g}")
-        return value
+    _sizes = field_validator("*")(of_a_size)
 
 
 def keys(constructor: type) -> list[dataclasses.Field]:

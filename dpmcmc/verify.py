@@ -106,6 +106,7 @@ def main(argv: list[str] | None = None) -> None:
         deviates = _deviates(body, recomputed.events, promised)
         unit = "owner" if str(body.get("unit", "")).startswith("owner") else "record"
         said, checks = str(recomputed), recomputed.cross_check()
+        released = recomputed.release.split(" + ")
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise CommandError(
             f"{path}: is not a privacy.json of this library; {type(error).__name__} at {error}; give one as it was "
@@ -127,7 +128,7 @@ def main(argv: list[str] | None = None) -> None:
             f"{path}: states epsilon {stated:.6g}, and its events cost {recomputed.epsilon:.6g}; do not rely on it.",
             code=1,
         )
-    if "trace" in recomputed.release.split(" + ") and not any(e.count and e.rate for e in noisy):
+    if "trace" in released and not any(e.count and e.rate for e in noisy):
         raise CommandError(f"{path}: releases a trace and charges no query for it; do not rely on it.", code=1)
     for name, (paid, least) in deviates.items():
         if paid < least * (1 - _TOLERANCE):
@@ -158,7 +159,7 @@ def main(argv: list[str] | None = None) -> None:
             f"{path}: charges for noise multiplier {charged:.6g} where the run added {added:.6g}; do not rely on it.",
             code=1,
         )
-    if "trace" in recomputed.release.split(" + ") and "steps" not in body:
+    if "trace" in released and "steps" not in body:
         print("unchecked    the file does not say how many steps the run took, so they may be more than its events")
     print("verified: the stated epsilon covers the events")
 

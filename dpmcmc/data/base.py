@@ -113,6 +113,12 @@ class DataRequest:
             raise DataError(f"data.test_fraction is for your own file; {self.name} has a fixed split: leave it out.")
         if self.path is not None and self.encoding != ENCODINGS[0]:
             raise DataError("data.encoding is for registered sets; your own file is used as it is: leave it out.")
+        if self.path is not None and self.standin != "refuse":
+            raise DataError("data.standin is for registered sets; nothing replaces your own file: leave it out.")
+        if self.path is None and (self.x, self.y, self.public) != ("x", "y", False):
+            raise DataError(
+                f"data.x, data.y and data.public are for your own file; {self.name} has its own: leave them out."
+            )
         self._check_owners()
 
     def _check_owners(self) -> None:

@@ -164,7 +164,7 @@ def resumes() -> Iterator[Case]:
         "other-data": lambda: {"mine.npz": npz({**records(), "x": records()["x"] / 2})},
         "fewer-data": lambda: {"mine.npz": npz({k: v[:-1] for k, v in records().items()})},
         "damaged-data": lambda: {"mine.npz": b"PK"},
-        "done": lambda: {_RUN: b'{"version": 1, "done": true}', "out/metrics.json": b"{}"},
+        "done": lambda: {name: None for name in stopped() if name.startswith(_KEPT)} | {"out/metrics.json": b"{}"},
     }
     for name, files in whole.items():
         yield Case(f"resume-{name}", "run", _resumed(files), REFUSED if name != "no-run-json" else EITHER)

@@ -24,8 +24,8 @@ _NO_NUMBER = raws(
     "!!binary aGVsbG8= | 1,5 | 0x | 1e | '1e5' | nan | 1:60:1"
 )
 _ODD_NUMBER = raws(
-    "0 | -1 | -1.0 | -0.0 | 1e-320 | 1e-30 | 1e30 | 1e308 | 1000000000000000000000000000000 | 0.5 | 2.5 | 2147483648 | "
-    "9223372036854775808 | ~"
+    "0 | -1 | -1.0 | -0.0 | 1e-320 | 1e-30 | 1e15 | 1e30 | 1e308 | 1000000000000000000000000000000 | "
+    "0.5 | 2.5 | 2147483648 | 9223372036854775808 | ~"
 )
 _NO_TEXT = raws("1 | 1.5 | true | [] | {} | [a] | {a: b} | .nan | 2001-01-01")
 _ODD_TEXT = [
@@ -63,8 +63,8 @@ def values() -> Iterator[Case]:
                 dict: (_NO_SECTION, [Raw("~")]),
             }[type(value)]
             odd = [bad for bad in odd if path[-1] != "batch_size" or bad not in _SMALL]
-            # A target of one's own takes what it takes.
-            codes = EITHER if _is_custom(body, path) else REFUSED
+            # A target of one's own takes what it takes; a step size may be a number or auto.
+            codes = EITHER if _is_custom(body, path) or value == "auto" else REFUSED
             for right, bads in ((codes, wrong), (EITHER, odd)):
                 for bad in bads:
                     words = (path[-1],) if right == REFUSED else ()
@@ -77,7 +77,7 @@ def pairs(count: int = 4000) -> Iterator[Case]:
     rng = random.Random(11)
     numbers = raws(
         "0 | 1 | 2 | 3 | 0.5 | 0.999 | 1e-3 | 1e-9 | 1e-30 | 10 | 1000 | 12345 | 1000000 | 1000000000 | 2147483648 | "
-        "1e9 | 1e30 | 1000000000000000000 | ~"
+        "1e9 | 1e15 | 1e30 | 1000000000000000000 | ~"
     )
     bodies = good_configs()
     for number in range(count):
@@ -96,8 +96,8 @@ def sections() -> Iterator[Case]:
     """Keys left out, unknown keys at every level, keys given twice, and one config's section in another."""
     bodies = good_configs()
     for stem, body in bodies.items():
-        for path, _ in leaves(body):
-            codes = REFUSED if path[-1] in _NEEDED else EITHER
+        for path, value in leaves(body):
+            codes = REFUSED if path[-1] in _NEEDED and value is not None else EITHER
             yield Case(f"{stem}-without-{'.'.join(path)}", "plan", config(without(body, path)), codes)
         for path in [(), *(path for path, value in leaves(body) if isinstance(value, dict))]:
             for key in _UNKNOWN if not _is_custom(body, path) else []:

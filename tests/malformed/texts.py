@@ -262,6 +262,8 @@ data.test_fraction=0.5
 data.num_records=999
 data.num_records=0
 data.public=1
+data.public=true
+data.x=features
 data.name=[]
 data.name=../adult
 """.strip().splitlines()
