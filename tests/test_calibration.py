@@ -127,6 +127,7 @@ def test_an_array_floor_is_paid_for_once():
     assert z == pytest.approx(needed / math.sqrt(2 - 1 / 9), rel=4e-3)
 
 
+@pytest.mark.slow
 def test_a_schedule_of_many_floors_calibrates():
     settings = {**FLOORED, "steps": 2000, "sampling": Poisson(20), "accountant": "rdp"}
     check({**settings, "floor": np.geomspace(0.5, 10, 2000)})

@@ -96,6 +96,7 @@ def test_moments_do_not_see_a_common_drift():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_private_sgnht_recovers_the_posterior_within_ten_per_cent():
     settings = fig3_1.load(fig3_1._CONFIG)
     problem = fig3_1.make_problem(settings.regression)

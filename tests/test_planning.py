@@ -65,6 +65,7 @@ def test_privacy_is_free_when_langevin_noise_suffices():
     assert "privacy is free" in str(plan)
 
 
+@pytest.mark.slow
 def test_decaying_steps_are_free_from_some_step_on_and_composed_not_averaged():
     plan = make(sampler=dpmcmc.SGLD(step_size=Polynomial(a=8.0, b=1.0, gamma=1.0)), steps=300)
     assert 0 < plan.free_fraction < 1

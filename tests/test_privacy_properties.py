@@ -261,7 +261,7 @@ def test_a_missing_clip_fails_the_property(folder, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", [*range(3), *(pytest.param(p, marks=pytest.mark.exhaustive) for p in range(3, 10))])
+@pytest.mark.parametrize("part", [*range(2), *(pytest.param(p, marks=pytest.mark.exhaustive) for p in range(2, 10))])
 def test_no_config_of_many_has_a_finite_epsilon_and_a_query_beyond_its_sensitivity(folder, part):
     """With the compiler's own options in half of the parts."""
 
@@ -278,6 +278,7 @@ def test_no_config_of_many_has_a_finite_epsilon_and_a_query_beyond_its_sensitivi
 
 @settings(QUICK, max_examples=25)
 @given(configs())
+@pytest.mark.slow
 def test_what_a_config_promises_is_what_its_events_cost(folder, config):
     plan = planned(config, folder)
     assume(plan is not None)
