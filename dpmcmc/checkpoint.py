@@ -53,8 +53,7 @@ _FIRST = 64
 _VERSION = 1
 #: What a guarantee says when steps were charged again.
 INTERRUPTED = "the run was interrupted, and resumed on another platform, for reasons that do not depend on the records."
-
-
+#: What a one-shot release drew.
 _KEPT = "draws-release.bin"
 #: Added to the name of a folder that is being removed.
 REMOVED = "-removed"
@@ -178,7 +177,7 @@ class Checkpoint:
                 f"{self.folder}: was begun with another plan; go on with the plan it was begun with, or start a new run"
             )
 
-    def begin(self, plan: Any, data: Any, streams: Streams, secret: bool) -> tuple[Streams, bool, bool]:
+    def begin(self, plan: Any, data: Any, streams: Streams, secret: bool) -> tuple[Streams, bool]:
         """Start a run here, or go on with the one that was started.
 
         Args:
@@ -188,7 +187,7 @@ class Checkpoint:
             secret: whether they are.
 
         Returns:
-            (keys to use, whether they are secret, whether this is another platform than the one before).
+            (keys to use, whether they are fresh ones in the place of others, so that what they repeat is charged).
 
         Raises:
             CheckpointError: another plan, other records or another kind of key than what was started.
@@ -204,7 +203,7 @@ class Checkpoint:
             }
             self._run |= {"platform": here, "secret": secret, "keys": _to_text(streams)}
             self._save()
-            return streams, secret, False
+            return streams, False
         self.check(plan)
         if self._run["records"] != fingerprint(bytes.fromhex(self._run["records_key"]), data):
             raise CheckpointError(
@@ -219,10 +218,10 @@ class Checkpoint:
         if self._run["keys"] is None:
             point = self.point()
             complete = self.kept() is not None or (point is not None and point.complete)
-            return streams, secret, not complete
+            return streams, not complete
         if self._run["platform"] == here:
-            return _from_text(self._run["keys"], streams), secret, False
-        return streams, secret, True
+            return _from_text(self._run["keys"], streams), False
+        return streams, True
 
     def moved(self, events: tuple[Event, ...], streams: Streams) -> None:
         """Go on here with fresh keys, after ``events`` have been charged again."""
@@ -272,19 +271,16 @@ class Checkpoint:
 
     def point(self) -> Point | None:
         """The last commit that is whole, or None."""
-        found, lost = [], False
-        for at in (0, 1):
-            path = self.folder / f"state-{at}.bin"
-            if path.exists():
-                point = self._read(path)
-                lost |= point is None
-                found += [] if point is None else [point]
-        if not found:
-            return None
-        latest = max(found, key=lambda point: point.number)
-        latest.sure = not lost and (latest.number == 0 or len(found) == 2)
+        states = [path for path in (self.folder / f"state-{at}.bin" for at in (0, 1)) if path.exists()]
+        found = [point for point in map(self._state, states) if point is not None]
+        found.sort(key=lambda point: -point.number)
         self._since = time.perf_counter()
-        return latest
+        for point in found:
+            if self._with_pieces(point):
+                latest = point is found[0] and len(found) == len(states)
+                point.sure = latest and (point.number == 0 or len(found) == 2)
+                return point
+        return None
 
     def start(self, shape: tuple[int, int], chains: int) -> Point:
         """Commit the beginning of a run of so many chains."""
@@ -382,7 +378,8 @@ class Checkpoint:
             arrays[f"state/{i}"] = leaf
         self._put(f"state-{point.number % 2}.bin", _packed(arrays))
 
-    def _read(self, path: Path) -> Point | None:
+    def _state(self, path: Path) -> Point | None:
+        """A commit without its draws; None where it is not whole."""
         found = self._get(path)
         if found is None:
             return None
@@ -396,19 +393,23 @@ class Checkpoint:
         point.shape = tuple(point.shape)  # type: ignore[assignment]
         states = [arrays[f"state/{i}"] for i in range(len(arrays))]
         point.states = states or None
+        point.files = [tuple(entry) for entry in point.files]  # type: ignore[misc]
+        return point
+
+    def _with_pieces(self, point: Point) -> bool:
+        """Read the draws that a commit names; whether they are whole."""
         point.pieces = [[] for _ in point.norms]
         for name, digest in point.files:
             held = self._get(self.folder / name)
             if held is None or held[0] != digest:
-                return None
+                return False
             grouped: dict[tuple[int, int], list[np.ndarray]] = {}
             for key, leaf in held[1].items():
                 i, j, _ = (int(part) for part in key.split("/"))
                 grouped.setdefault((i, j), []).append(leaf)
             for (i, _), leaves in grouped.items():
                 point.pieces[i].append(leaves)
-        point.files = [tuple(entry) for entry in point.files]  # type: ignore[misc]
-        return point
+        return True
 
 
 def _check(run: Any) -> None:
@@ -452,15 +453,11 @@ def restored(leaves: list[np.ndarray], like: Any) -> Any:
 
 
 def _to_text(streams: Streams) -> list[list[int]]:
-    return [np.asarray(jax.random.key_data(key)).tolist() for key in streams]
+    return [np.asarray(_plain(key)).tolist() for key in streams]
 
 
 def _from_text(values: list[list[int]], like: Streams) -> Streams:
-    keys = (
-        jax.random.wrap_key_data(jax.numpy.asarray(value, jax.numpy.uint32), impl=jax.random.key_impl(key))
-        for value, key in zip(values, like, strict=True)
-    )
-    return Streams(*keys)
+    return restored([np.asarray(value, np.uint32) for value in values], like)
 
 
 @contextlib.contextmanager

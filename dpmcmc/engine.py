@@ -120,7 +120,7 @@ def sample(
 
 def _resumed(run: Run, kept: Checkpoint, data: Any, held: Reservation | None) -> Run:
     """The run with the keys that its checkpoint has, or with its own where it begins or comes from elsewhere."""
-    streams, _, moved = kept.begin(run.plan, data, run.streams, run.secret)
+    streams, moved = kept.begin(run.plan, data, run.streams, run.secret)
     if not moved:
         return run._replace(streams=streams)
     again: tuple[Event, ...] = ()

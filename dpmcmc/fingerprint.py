@@ -87,12 +87,14 @@ def plan_digest(plan: Any) -> str:
         digest.update(np.asarray(run.noise_std).tobytes())
     for part in (plan.target, getattr(run, "sampler", None), getattr(plan, "mechanism", None)):
         for piece in _code(part, set()):
-            digest.update(piece)
+            digest.update(b"%d:" % len(piece) + piece)
     return digest.hexdigest()
 
 
 def _code(value: Any, seen: set[int]) -> list[bytes]:
     """What the functions inside an object compute: their instructions, constants, defaults and what they close over."""
+    if isinstance(value, (int, float, str, bytes, np.generic)):
+        return [repr(value).encode()]
     if id(value) in seen or isinstance(value, type):
         return []
     seen.add(id(value))
@@ -100,8 +102,6 @@ def _code(value: Any, seen: set[int]) -> list[bytes]:
         return [value.co_code, repr(value.co_names).encode(), *_each(value.co_consts, seen)]
     if isinstance(value, (np.ndarray, jax.Array)) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         return [np.ascontiguousarray(value).tobytes()]
-    if isinstance(value, (int, float, str, bytes, bool)):
-        return [repr(value).encode()]
     if isinstance(value, (list, tuple)):
         return _each(value, seen)
     if isinstance(value, dict):

@@ -111,9 +111,8 @@ def _sample_all(
     records = next(iter(checked.values()))
     shapes = targets.record_shapes(records)
     bound = {id(plan.target): targets.bind(plan.target, shapes) for plan in plans}
-    for held in reservations:
-        if held is not None:
-            held.identify(data)
+    if reservations[0] is not None:  # of one ledger, all of them
+        reservations[0].identify(data)
     groups: dict[Any, _Group] = {}
     opener = _Opener(records)
     for at, (plan, key, start) in enumerate(zip(plans, keys, starts, strict=True)):

@@ -12,6 +12,7 @@ import pytest
 import dpmcmc
 from dpmcmc import checkpoint, engine
 from dpmcmc.checkpoint import INTERRUPTED, Checkpoint, CheckpointError
+from dpmcmc.fingerprint import plan_digest
 from dpmcmc.mechanisms import OutputPerturbation, release
 from dpmcmc.privacy import Ledger
 from tests.test_engine import DATA, TARGET, make
@@ -290,3 +291,15 @@ def test_other_code_under_the_same_name_is_another_plan(tmp_path):
     with pytest.raises(CheckpointError, match="another plan"):
         dpmcmc.sample(planned(-7.0), DATA, key=1, checkpoint=tmp_path / "c")
     dpmcmc.sample(planned(1.0), DATA, key=1, checkpoint=tmp_path / "c")
+
+
+def test_numbers_that_are_one_object_count_each_time():
+    def planned(x, y):
+        target = dpmcmc.targets.Custom(
+            lambda key: np.zeros(3, np.float32), lambda t: -t @ t, lambda t, r, at=(1, x, y, 2): at[1] * r["x"] @ t
+        )
+        return dpmcmc.plan(target, num_records=400, sampler=dpmcmc.SGLD(step_size=0.1), steps=40)
+
+    assert plan_digest(planned(1, 2)) == plan_digest(planned(1, 2))
+    assert plan_digest(planned(1, 2)) != plan_digest(planned(2, 1))
+    assert plan_digest(planned(1, 2)) != plan_digest(planned(2, 2))

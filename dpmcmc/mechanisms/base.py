@@ -188,7 +188,7 @@ def _kept_keys(
     held: Reservation | None,
 ) -> tuple[Streams, Guarantee | None]:
     """(keys, guarantee) that the checkpoint says to use."""
-    streams, _, moved = kept.begin(plan, data, streams, guarantee is not None)
+    streams, moved = kept.begin(plan, data, streams, guarantee is not None)
     if moved:
         again = () if guarantee is None else guarantee.events
         if guarantee is not None:
