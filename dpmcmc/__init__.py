@@ -8,8 +8,9 @@ Every sampler is post-processing of one noisy gradient query::
     result.draws, result.guarantee
 """
 
-from dpmcmc import data, mechanisms, privacy, samplers, targets
+from dpmcmc import data, diagnostics, mechanisms, privacy, samplers, targets
 from dpmcmc.engine import DivergedError, sample
+from dpmcmc.mesh import mesh
 from dpmcmc.planning import Plan, plan
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, Privacy, SecretKey
 from dpmcmc.result import Result
@@ -31,7 +32,9 @@ __all__ = [
     "Result",
     "SecretKey",
     "data",
+    "diagnostics",
     "mechanisms",
+    "mesh",
     "plan",
     "privacy",
     "sample",

@@ -177,7 +177,9 @@ class Checkpoint:
                 f"{self.folder}: was begun with another plan; go on with the plan it was begun with, or start a new run"
             )
 
-    def begin(self, plan: Any, data: Any, streams: Streams, secret: bool) -> tuple[Streams, bool]:
+    def begin(
+        self, plan: Any, data: Any, streams: Streams, secret: bool, mesh: tuple[int, int] | None = None
+    ) -> tuple[Streams, bool]:
         """Start a run here, or go on with the one that was started.
 
         Args:
@@ -185,14 +187,17 @@ class Checkpoint:
             data: its records.
             streams: fresh keys, for a new run and for one that goes on elsewhere.
             secret: whether they are.
+            mesh: devices along the chains and along the records, another of which is another platform; None: no mesh.
 
         Returns:
             (keys to use, whether they are fresh ones in the place of others, so that what they repeat is charged).
 
         Raises:
-            CheckpointError: another plan, other records or another kind of key than what was started.
+            CheckpointError: another plan, other records or another kind of key than what was started; or chains that
+                the mesh cannot share as they were.
         """
-        here = platform()
+        # Chains and records that are shared out otherwise round otherwise.
+        self._here = here = platform() if mesh is None else f"{platform()} {mesh}"
         if not self.begun:
             key = secrets.token_bytes(32)
             self._run |= {
@@ -215,6 +220,8 @@ class Checkpoint:
                 f"{self.folder}: was begun with {'secret' if self._run['secret'] else 'known'} noise; go on with the "
                 "same, or start a new run"
             )
+        if mesh is not None:
+            self._check_shared(mesh[0])
         if self._run["keys"] is None:
             point = self.point()
             complete = self.kept() is not None or (point is not None and point.complete)
@@ -223,10 +230,19 @@ class Checkpoint:
             return _from_text(self._run["keys"], streams), False
         return streams, True
 
+    def _check_shared(self, devices: int) -> None:
+        """Refuse blocks of chains that do not divide over so many devices."""
+        point = self.point()
+        if point is not None and point.shape[0] % devices:
+            raise CheckpointError(
+                f"{self.folder}: was begun with {point.shape[0]} chains side by side, which {devices} devices cannot "
+                "share; go on with a mesh whose chain axis divides them, or with none"
+            )
+
     def moved(self, events: tuple[Event, ...], streams: Streams) -> None:
         """Go on here with fresh keys, after ``events`` have been charged again."""
         self._run["again"] += [event.to_json() for event in events]
-        self._run |= {"platform": platform(), "keys": _to_text(streams)}
+        self._run |= {"platform": self._here, "keys": _to_text(streams)}
         self._save()
 
     def guarantee(self, planned: Guarantee, more: tuple[Event, ...] = ()) -> Guarantee:

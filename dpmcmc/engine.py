@@ -1,38 +1,42 @@
-"""Runs plans: a chunked ``lax.scan`` over steps, ``vmap`` over cells, a cell being one chain of one plan.
+"""Runs plans, chunk by chunk, a block of cells at a time, a cell being one chain of one plan.
 
-A chunk is one device call of a fixed number of steps for a block of cells, compiled once per :class:`Program`: noise,
-keys and records are its arguments, so another seed compiles nothing, nor does another ε that leaves the batch's room
-as it is. Between chunks the host keeps the thinned draws, moves the progress bar and gives up a cell that has diverged.
-Padding steps at the end of the last chunk leave the state as it is and are not released.
+What a chunk computes is compiled once per :class:`Program` (``program.py``). Between chunks the host keeps the thinned
+draws, moves the progress bar and gives up a cell that has diverged. Padding steps at the end of the last chunk leave
+the state as it is and are not released.
 
 ``sample`` runs one plan with its numbers compiled in; ``sweep.py`` runs many that differ in numbers as one program.
 """
 
 from __future__ import annotations
 
-import functools
+import dataclasses
+import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from dpmcmc import targets
 from dpmcmc.checkpoint import Checkpoint, Point, opened, restored
+from dpmcmc.mesh import CHAIN, DATA, checked, on_host, sizes, spread
 from dpmcmc.planning import Plan
 from dpmcmc.privacy import Event, Guarantee, Ledger
 from dpmcmc.privacy.charging import charged_again
-from dpmcmc.privacy.query import LINEAR_ROWS, MICROBATCH, GradientQuery
+from dpmcmc.privacy.query import LINEAR_ROWS, MICROBATCH
 from dpmcmc.privacy.randomness import SecretKey, Streams, secret_key, streams_of
-from dpmcmc.privacy.second_moment import SecondMoment, multiples
+from dpmcmc.privacy.second_moment import multiples
+from dpmcmc.processes import agreed
+from dpmcmc.program import DRAWN_STEPS, Cells, Program, compiled, num_bytes
+from dpmcmc.records_on_disk import Supply, on_disk
 from dpmcmc.reservation import Reservation, reserved
 from dpmcmc.result import Result
-from dpmcmc.template import Template, template
+from dpmcmc.template import template
 
 #: Most steps in one device call; fewer where the draws of a chunk would not fit ``_CHUNK_BYTES``.
 _CHUNK_STEPS = 256
@@ -68,6 +72,7 @@ def sample(
     progress: Progress | None = None,
     checkpoint: Checkpoint | str | Path | None = None,
     ledger: Reservation | Ledger | str | Path | None = None,
+    mesh: Mesh | None = None,
 ) -> Result:
     """Run a plan on records.
 
@@ -85,42 +90,49 @@ def sample(
             saved.
         ledger: budget ledger to charge: the whole guarantee before a record is read. Whoever has reserved it already
             gives the Reservation, and settles it.
+        mesh: devices that share the work, from :func:`dpmcmc.mesh`; None: one device. The guarantee is the same.
 
     Returns:
         Result, with draws of shape (chains, draws, ...).
 
     Raises:
-        ValueError: wrong N or shapes, or rows that are not finite (before anything is computed from them).
+        ValueError: wrong N or shapes, or rows that are not finite (before anything is computed from them); a checkpoint
+            or a ledger in one of several processes.
         LedgerError: the run is over the ledger's budget.
         CheckpointError: the checkpoint is of another plan or other records.
         DivergedError: a chain left the range of floats.
     """
     guarantee, label = plan.guarantee if secret_key(key) else None, type(plan.sampler).__name__
+    mesh = checked(mesh)
+    if jax.process_count() > 1:
+        for name, value in (("checkpoint", checkpoint), ("ledger", ledger)):
+            if value is not None:
+                raise ValueError(f"{name}: not with several processes; run on the devices of one process")
     with opened(checkpoint) as kept, reserved(ledger, guarantee, label, kept, plan.num_records) as held:
-        records = check_records(plan, data)
+        records = check_records(plan, data, host=mesh is not None)
         target = targets.bind(plan.target, targets.record_shapes(records))
         begun = checked_starts(plan, target, starts)
         if held is not None and held is not ledger:
             held.identify(data)
         streams, secret = streams_of(key, plan.hardened)
-        program = Program.of(plan, template(target), template(plan.sampler))
-        run = Run(plan, target, streams, secret, starts=begun)
+        program = Program.of(plan, template(target), template(plan.sampler), mesh=mesh)
+        run = Run(plan, target, agreed(streams, secret, plan, (records, begun), mesh), secret, starts=begun)
         if kept is not None:
-            run = _resumed(run, kept, (data, starts), held)
+            run = _resumed(run, kept, (data, starts), held, mesh)
         if held is not None:
             held.start(plan.guarantee)
         report = None if progress is None else lambda done: progress(done, plan.steps)
         (outcome,) = run_together(program, [run], records, report, kept)
         if isinstance(outcome, DivergedError):
             raise outcome
-        if out is not None:
+        if out is not None and jax.process_index() == 0:
             outcome.save(out)
     return outcome
 
 
-def _resumed(run: Run, kept: Checkpoint, data: Any, held: Reservation | None) -> Run:
+def _resumed(run: Run, kept: Checkpoint, data: Any, held: Reservation | None, mesh: Mesh | None) -> Run:
     """The run with the keys that its checkpoint has, or with its own where it begins or comes from elsewhere."""
-    streams, moved = kept.begin(run.plan, data, run.streams, run.secret)
+    streams, moved = kept.begin(run.plan, data, run.streams, run.secret, None if mesh is None else sizes(mesh))
     if not moved:
         return run._replace(streams=streams)
     again: tuple[Event, ...] = ()
@@ -167,80 +179,6 @@ class Run(NamedTuple):
     starts: Any = None
 
 
-class Cells(NamedTuple):
-    """What the device is told about one chain of one plan, or, with a leading axis, about several."""
-
-    numbers: dict[str, dict[str, jax.Array]]
-    streams: Streams
-    chain: jax.Array
-    steps: jax.Array
-    start: Any = None
-
-
-@dataclass(frozen=True)
-class Program:
-    """What is compiled for a cell. Runs with equal programs share one, whatever their noise, keys and open numbers.
-
-    Attributes:
-        target, sampler: with the numbers taken out that runs may differ in.
-        sampling, num_records, batch_size, slots: which records a step reads, and into how many places.
-        clip: C, None without privacy, or traced where runs may differ in it.
-        bits: grid exponents of the gradient's sum and the second moment's.
-        second: what is released beside the gradient.
-        levels: draws per coordinate of integer noise on each; 0 where noise is from floats.
-        coordinates: numbers with integer noise that a step is charged for, or None.
-    """
-
-    target: Template
-    sampler: Template
-    sampling: Any
-    num_records: int
-    batch_size: float
-    slots: int
-    clip: float | Literal["traced"] | None
-    bits: tuple[int, int]
-    second: SecondMoment | None
-    levels: tuple[int, int]
-    coordinates: int | None = None
-
-    @classmethod
-    def of(cls, plan: Plan, target: Template, sampler: Template, trace_clip: bool = False) -> Program:
-        """The program of a plan."""
-        clip: Any = None if plan.privacy is None else "traced" if trace_clip else plan.privacy.clip
-        bits = (plan.bits, plan.second_bits)
-        size = (plan.num_records, plan.batch_size, plan.slots)
-        return cls(target, sampler, plan.sampling, *size, clip, bits, plan.second, plan.levels, plan.coordinates)
-
-    def start(self, cell: Cells) -> Any:
-        """A cell's first state; depends on its keys, and on its start where it has one."""
-        key, dynamics = jax.random.split(cell.streams.at(cell.chain, 0).init)
-        position = cell.start
-        if position is None:
-            position = self.target.fill(cell.numbers.get("target", {})).init(key)
-        return self.sampler.fill(cell.numbers.get("sampler", {})).init(dynamics, position)
-
-    def step(self, cell: Cells, state: Any, t: jax.Array, noise_std: jax.Array, records: Any) -> tuple[Any, Any]:
-        """(state after step t, info); the state as it was where the cell has done all its steps."""
-        sampler = self.sampler.fill(cell.numbers.get("sampler", {}))
-        query = GradientQuery(
-            self.target.fill(cell.numbers.get("target", {})),
-            self.num_records,
-            self.batch_size,
-            cell.numbers["query"]["clip"] if self.clip == "traced" else self.clip,
-            self.sampling.selector(self.num_records, self.slots),
-            self.bits[0],
-            second=self.second,
-            second_bits=self.bits[1],
-            metric=getattr(sampler, "metric", None),
-            levels=self.levels,
-            coordinates=self.coordinates,
-        )
-        keys = cell.streams.at(cell.chain, t)
-        gradient = query(state.position, records, keys.batch, keys.noise, noise_std)
-        following, info = sampler.step(keys.dynamics, state, gradient, t)
-        return jax.tree.map(lambda new, old: jnp.where(t < cell.steps, new, old), following, state), info
-
-
 def run_together(
     program: Program,
     runs: Sequence[Run],
@@ -262,21 +200,35 @@ def run_together(
     """
     started = time.perf_counter()
     # Chains that end together side by side, so that none waits for another.
+    supplied = on_disk(records)
+    if supplied:
+        _check_supplied(program, runs)
+        program = dataclasses.replace(program, supplied=True)
     owners = sorted((i for i, run in enumerate(runs) for _ in range(run.plan.chains)), key=lambda i: runs[i].plan.steps)
     cells = _cells(runs, owners)
     shapes = jax.eval_shape(jax.vmap(program.start), cells).position
     size = _cells_at_once(program, shapes, records)
-    width = _chunk_steps(runs[owners[-1]].plan.steps, _bytes(shapes) * size // len(owners))
+    step_bytes = num_bytes(shapes) // len(owners)
+    if supplied:
+        step_bytes = max(step_bytes, program.slots * num_bytes(records) // program.num_records)
+    width = _chunk_steps(runs[owners[-1]].plan.steps, step_bytes * size)
     point = None if kept is None else kept.point()
     if point is not None:
         size, width = point.shape
     room = width // min(run.plan.thin for run in runs) + 1
-    initial, chunk = _compile(program, width)
+    prepared, initial, draw, chunk = compiled(program, width)
     traces = [_Trace(runs[i].plan) for i in owners]
-    block = _block(cells, 0, size)
-    states = _initial_states(initial, block)
-    arguments = (states, block, np.int32(0), *_schedules(traces[:size], size, 0, width, room), records)
-    compiled = chunk.lower(*arguments).compile()
+    block = _block(cells, 0, size, program.mesh)
+    states = initial(block)
+    if program.mesh is not None:
+        records = spread(records, program.mesh, DATA)
+    if not supplied:
+        records = prepared(records)
+    schedules = _schedules(traces[:size], size, 0, width, room)
+    supply = Supply(records, draw) if supplied else None
+    wanted = records if supply is None else supply.shapes(block, schedules[0])
+    arguments = (states, block, np.int32(0), *schedules, wanted)
+    steps_of_chunk = chunk.lower(*arguments).compile()
     compile_seconds = time.perf_counter() - started
     started = time.perf_counter()
     if kept is not None and point is None:
@@ -296,13 +248,19 @@ def run_together(
                 continue
             begin = point.step
         if start:
-            block = _block(cells, start, size)
-            states = _initial_states(initial, block)
+            block = _block(cells, start, size, program.mesh)
+            states = initial(block)
         if begin and point is not None and point.states is not None:
             states = restored(point.states, states)
-        for first in range(begin, rows[-1].plan.steps, width):
+            if program.mesh is not None:
+                states = spread(states, program.mesh, CHAIN)
+        firsts = range(begin, rows[-1].plan.steps, width)
+        supplies: Iterator[Any] = itertools.repeat(records)
+        if supply is not None:
+            supplies = supply.chunks(block, firsts, lambda first: _schedules(rows, size, first, width, room)[0])  # noqa: B023
+        for first, at_hand in zip(firsts, supplies, strict=False):
             schedules = _schedules(rows, size, first, width, room)
-            states, *output = compiled(states, block, np.int32(first), *schedules, records)
+            states, *output = steps_of_chunk(states, block, np.int32(first), *schedules, at_hand)
             _hand_out(rows, first, width, *output)
             done += sum(min(width, max(row.plan.steps - first, 0)) / row.plan.chains for row in rows)
             if report is not None:
@@ -318,6 +276,23 @@ def run_together(
     return _outcomes(
         runs, [[t for t, i in zip(traces, owners, strict=True) if i == j] for j in range(len(runs))], seconds, kept
     )
+
+
+def _check_supplied(program: Program, runs: Sequence[Run]) -> None:
+    """Refuse what memory-mapped records cannot be run with.
+
+    Raises:
+        ValueError: a mesh; full batches; a second moment from a batch of its own.
+    """
+    if program.mesh is not None:
+        raise ValueError("mesh: not with memory-mapped records; give each device's memory its rows, as arrays")
+    if program.sampling.selector(program.num_records, program.slots) is None:
+        raise ValueError(
+            "sampling: memory-mapped records need minibatches, full ones would read the whole file in every step; use "
+            "Poisson, or load the records with np.asarray"
+        )
+    if program.second is not None and program.second.own_batch:
+        raise ValueError("own_batch: not with memory-mapped records; set it to false, or load them with np.asarray")
 
 
 def _restore(traces: list[_Trace], point: Point, chunk: Any, arguments: Any) -> None:
@@ -390,39 +365,36 @@ def _cells(runs: Sequence[Run], owners: Sequence[int]) -> Cells:
     return Cells(numbers, streams, jnp.asarray(chain), steps, start)
 
 
-def _block(cells: Cells, start: int, size: int) -> Cells:
-    """Cells [start, start + size); beyond the last one, copies of it that take no step."""
+def _block(cells: Cells, start: int, size: int, mesh: Mesh | None) -> Cells:
+    """Cells [start, start + size), on their devices; beyond the last one, copies of it that take no step."""
     count = len(cells.steps)
     at = np.arange(start, start + size)
     block = jax.tree.map(lambda leaf: leaf[np.minimum(at, count - 1)], cells)
-    return block._replace(steps=jnp.where(at < count, block.steps, 0))
+    block = block._replace(steps=jnp.where(at < count, block.steps, 0))
+    return block if mesh is None else spread(block, mesh, CHAIN)
 
 
 def _cells_at_once(program: Program, positions: Any, records: Any) -> int:
     """Cells in a block, all blocks alike; ``positions`` are the shapes of every cell's."""
     count = jax.tree.leaves(positions)[0].shape[0]
-    rows = min(program.slots, LINEAR_ROWS) * _bytes(records) // program.num_records
-    each = max(rows, MICROBATCH * _bytes(positions) // count, 1)
+    rows = min(program.slots, LINEAR_ROWS) * num_bytes(records) // program.num_records
+    each = max(rows, MICROBATCH * num_bytes(positions) // count, 1)
     if jax.default_backend() == "cpu":
         most = max(_CACHE_BYTES // each, min(_CELLS_ON_CPU, _DEVICE_BYTES // each), 1)
     else:
         most = max(_DEVICE_BYTES // each, 1)
-    return math.ceil(count / math.ceil(count / most))
-
-
-def _bytes(tree: Any) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
-def _initial_states(initial: Any, block: Cells) -> Any:
-    """One state per cell, on the device."""
-    return initial(block)
+    devices = sizes(program.mesh)[0]
+    even = math.ceil(count / math.ceil(count / (most * devices)))
+    return math.ceil(even / devices) * devices
 
 
 def _chunk_steps(steps: int, step_bytes: int) -> int:
-    """Steps per device call, as even as possible."""
+    """Steps per device call, as even as possible, and of groups that can be drawn together."""
     most = max(1, min(_CHUNK_STEPS, _CHUNK_BYTES // max(step_bytes, 1), steps))
-    return math.ceil(steps / math.ceil(steps / most))
+    even = math.ceil(steps / math.ceil(steps / most))
+    if even <= DRAWN_STEPS:
+        return even
+    return min(math.ceil(even / size) * size for size in range(DRAWN_STEPS // 2, DRAWN_STEPS + 1))
 
 
 def _kept_steps(plan: Plan, first: int, width: int) -> np.ndarray:
@@ -447,10 +419,8 @@ def _schedules(rows: list[_Trace], size: int, first: int, width: int, room: int)
 def _hand_out(rows: list[_Trace], first: int, width: int, output: Any, finite: Any, norms: Any) -> None:
     """Give every chain what it keeps of a chunk."""
     counts = [len(_kept_steps(row.plan, first, width)) for row in rows]
-    host = jax.tree.map(np.asarray, output) if any(counts) else None
-    for at, (row, count, good, norm) in enumerate(
-        zip(rows, counts, np.asarray(finite), np.asarray(norms), strict=False)
-    ):
+    host = on_host(output) if any(counts) else None
+    for at, (row, count, good, norm) in enumerate(zip(rows, counts, *on_host((finite, norms)), strict=False)):
         if count:
             # A copy, so that the rest of the chunk can go.
             row.pieces.append(jax.tree.map(lambda leaf, at=at, count=count: leaf[:count, at].copy(), host))
@@ -485,49 +455,26 @@ def _outcomes(
     return outcomes
 
 
-def _compile(program: Program, width: int) -> Any:
-    """(jitted start of cells, jitted chunk), shared by runs of equal programs."""
-    # What may change behind its hash, or has none, is compiled anew.
-    steady = all(t.whole is None or targets.immutable(t.whole) for t in (program.target, program.sampler))
-    try:
-        if steady:
-            return _compile_cached(program, width)
-        return _compile_cached.__wrapped__(program, width)
-    except TypeError:
-        return _compile_cached.__wrapped__(program, width)
+def check_records(plan: Plan, data: Any, host: bool = False) -> Any:
+    """Arrays of the right length, finite, float32 or int32, and of the values the target is for.
 
-
-@functools.lru_cache(maxsize=32)
-def _compile_cached(program: Program, width: int) -> Any:
-    every_cell = jax.vmap(program.step, in_axes=(0, 0, None, 0, None))
-
-    def chunk(states, cells, first, noise_std, kept, records):  # type: ignore[no-untyped-def]
-        def body(states, inputs):  # type: ignore[no-untyped-def]
-            t, s = inputs
-            states, info = every_cell(cells, states, t, s, records)
-            return states, (states.position, info)
-
-        steps = first + jnp.arange(width, dtype=jnp.int32)
-        states, output = jax.lax.scan(body, states, (steps, noise_std.T))
-        leaves = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(states.position)]
-        finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf), axis=1) for leaf in leaves]), axis=0)
-        norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf), axis=1) for leaf in leaves))
-        at = jnp.arange(kept.shape[0])
-        return states, jax.tree.map(lambda leaf: leaf[kept.T, at], output), finite, norm
-
-    return jax.jit(jax.vmap(program.start)), jax.jit(chunk, donate_argnums=(0,))
-
-
-def check_records(plan: Plan, data: Any) -> Any:
-    """Device arrays of the right length, finite, float32 or int32, and of the values the target is for.
+    Args:
+        plan: its N and target.
+        data: as of :func:`sample`.
+        host: NumPy arrays, that a mesh takes its parts of; else on the device.
 
     Raises:
         ValueError: they are not.
     """
     targets.check_rows(data, plan.num_records, np.float32)
 
-    def convert(leaf: Any) -> jax.Array:
+    def convert(leaf: Any) -> Any:
+        if isinstance(leaf, np.memmap):
+            return leaf
         array = np.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
+        if host:
+            dtype = jnp.float32 if jnp.issubdtype(array.dtype, jnp.floating) else jnp.asarray(array[:0]).dtype
+            return np.asarray(array, dtype)
         return jnp.asarray(array, jnp.float32 if jnp.issubdtype(array.dtype, jnp.floating) else None)
 
     targets.check(plan.target, data)

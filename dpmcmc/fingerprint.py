@@ -17,6 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpmcmc.records_on_disk import blocks
+
 #: Libraries whose version may decide a rounding.
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "numpyro", "flax", "optax")
 #: And environment variables, by how they begin.
@@ -34,17 +36,18 @@ def fingerprint(key: bytes, data: Any) -> str:
     """
     digest = hmac.new(key, digestmod=hashlib.sha256)
     for path, leaf in jax.tree_util.tree_leaves_with_path(data):
-        array = np.ascontiguousarray(leaf)
-        digest.update(repr((jax.tree_util.keystr(path), array.shape, str(array.dtype))).encode())
-        digest.update(array.data if array.size else b"")
+        kind = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+        digest.update(repr((jax.tree_util.keystr(path), np.shape(leaf), str(kind))).encode())
+        for _, part in blocks(leaf):
+            digest.update(np.ascontiguousarray(part).data if part.size else b"")
     return digest.hexdigest()
 
 
-def platform() -> str:
+def platform(own: bool = True) -> str:
     """Digest of everything that may decide how a program rounds: two equal ones compute the same bits.
 
     On an accelerator that holds only under ``XLA_FLAGS=--xla_gpu_deterministic_ops=true``; else every process is a
-    platform of its own.
+    platform of its own, unless ``own`` is false: arithmetic number by number is the same there too.
     """
     package = Path(__file__).parent
     sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(package.rglob("*.py"))))
@@ -65,7 +68,7 @@ def platform() -> str:
         sorted((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES)),
         [device.device_kind for device in jax.devices()],
         sources.hexdigest(),
-        "" if fixed else _ONCE,
+        "" if fixed or not own else _ONCE,
     )
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 

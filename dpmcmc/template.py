@@ -7,7 +7,7 @@ ones in their place, past its ``__post_init__``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +39,16 @@ class Template:
         """The object with these numbers, which may be traced."""
         if self.kind is None:
             return self.whole
+        return self._made((name, numbers[name]) for name in self.names)
+
+    def without(self) -> Any:
+        """The object for what needs none of its numbers: in their place is what no arithmetic takes."""
+        return self.whole if self.kind is None else self._made((name, object()) for name in self.names)
+
+    def _made(self, numbers: Iterable[tuple[str, Any]]) -> Any:
+        assert self.kind is not None
         made: Any = object.__new__(self.kind)
-        for name, value in (*self.settings, *((name, numbers[name]) for name in self.names)):
+        for name, value in (*self.settings, *numbers):
             object.__setattr__(made, name, value)
         return made
 

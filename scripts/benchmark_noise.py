@@ -24,7 +24,7 @@ from dpmcmc.engine import Cells, Program
 from dpmcmc.privacy import discrete_gaussian
 from dpmcmc.privacy.chacha import CHACHA20
 from dpmcmc.privacy.fixed_point import FixedPoint
-from dpmcmc.privacy.query import _with_noise
+from dpmcmc.privacy.query import _with_noise, drawn_noise
 from dpmcmc.privacy.randomness import streams_of
 from dpmcmc.template import template
 
@@ -86,7 +86,7 @@ def noise(levels: int, size: int) -> Callable[[jax.Array], jax.Array]:
         zero = jnp.zeros(size, jnp.int32)
         # A std that XLA does not know, as in a run.
         std = jnp.float32(2.0**22) * (1 + 0 * jax.random.key_data(key)[0].astype(jnp.float32))
-        total = _with_noise(FixedPoint(zero, zero), key, std, 1.0, levels)
+        total = _with_noise(FixedPoint(zero, zero), drawn_noise(key, zero, std, 1.0, levels), std, 1.0)
         return total.high * 65536 + total.low
 
     return draw

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc import engine, targets
+from dpmcmc import engine, program, targets
 from dpmcmc.privacy.fixed_point import KAPPA
 from dpmcmc.privacy.metric import flat
 from dpmcmc.privacy.query import GradientQuery, PrivateGradient
@@ -91,18 +91,22 @@ class _Watched(GradientQuery):
         if self.select is not None:
             object.__setattr__(self, "select", _watched_select(self.select))
 
-    def __call__(self, params, records, batch_key, noise_key, noise_std):  # type: ignore[no-untyped-def]
+    def draw(self, params, batch_key, noise_key, noise_std):  # type: ignore[no-untyped-def]
         log = _log[-1]
         log.selections.append([])
-        released = super().__call__(params, records, batch_key, noise_key, noise_std)
+        log.keys.append(tuple(jax.random.key_data(key) for key in (batch_key, noise_key)))
+        return super().draw(params, batch_key, noise_key, noise_std)
+
+    def answer(self, params, records, draws, noise_std):  # type: ignore[no-untyped-def]
+        log = _log[-1]
+        released = super().answer(params, records, draws, noise_std)
         gradient, moment = log.sums
-        keys = (jax.random.key_data(key) for key in (batch_key, noise_key))
         limbs = lambda total: tuple(flat(part)[0] for part in total) if total is not None else ()  # noqa: E731
         log.queries.append(self)
         log.calls.append(
             Call(
                 flat(params)[0],
-                *keys,
+                *log.keys.pop(),
                 jnp.asarray(noise_std, jnp.float32),
                 tuple(log.selections.pop()),
                 limbs(gradient),
@@ -114,9 +118,9 @@ class _Watched(GradientQuery):
             return released
         return jax.tree.map(lambda given, own: jnp.where(log.replace, given, own), log.given, released)
 
-    def clipped_sums(self, *arguments: Any) -> Any:
+    def sums(self, *arguments: Any) -> Any:
         """The real sums, kept."""
-        _log[-1].sums = super().clipped_sums(*arguments)
+        _log[-1].sums = super().sums(*arguments)
         return _log[-1].sums
 
 
@@ -136,6 +140,7 @@ class _Log:
         self.calls: list[Call] = []
         self.queries: list[GradientQuery] = []
         self.selections: list[list] = []
+        self.keys: list[tuple] = []
         self.sums: Any = None
 
 
@@ -144,14 +149,14 @@ _log: list[_Log] = []
 
 @contextlib.contextmanager
 def _watching(given: Any, replace: Any) -> Iterator[_Log]:
-    real = engine.GradientQuery
-    engine.GradientQuery = _Watched  # type: ignore[misc]
+    real = program.GradientQuery
+    program.GradientQuery = _Watched  # type: ignore[misc]
     _log.append(_Log(given, replace))
     try:
         yield _log[-1]
     finally:
         _log.pop()
-        engine.GradientQuery = real  # type: ignore[misc]
+        program.GradientQuery = real  # type: ignore[misc]
 
 
 class Replay:

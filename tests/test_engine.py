@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc import engine
+from dpmcmc import engine, program
 from dpmcmc.diagnostics import reference
 
 RNG = np.random.default_rng(0)
@@ -78,14 +78,14 @@ def test_draws_do_not_depend_on_how_steps_are_chunked(monkeypatch):
 
 
 def test_another_epsilon_or_seed_compiles_nothing():
-    engine._compile_cached.cache_clear()
+    program._compile_cached.cache_clear()
     dpmcmc.sample(make(), DATA)
-    misses = engine._compile_cached.cache_info().misses
+    misses = program._compile_cached.cache_info().misses
     for epsilon in (0.9, 1.1):
         # A neighbouring ε may need another batch capacity; the shipped range of a sweep mostly does not.
         plan = make(privacy=dpmcmc.Privacy(epsilon=epsilon, delta=1e-4), sampling=dpmcmc.Full())
         dpmcmc.sample(plan, DATA)
-    assert engine._compile_cached.cache_info().misses == misses + 1
+    assert program._compile_cached.cache_info().misses == misses + 1
 
 
 def test_progress_reaches_the_end_and_never_goes_back():

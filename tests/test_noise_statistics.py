@@ -28,7 +28,8 @@ def impl(levels):
 def integers(key, size: int, levels: int):
     """(high, low) of the noise that the query adds to a sum of zeros."""
     zero = jnp.zeros(size, jnp.int32)
-    return query._with_noise(FixedPoint(zero, zero), key, jnp.float32(STD), 1.0, levels)
+    noise = query.drawn_noise(key, zero, jnp.float32(STD), 1.0, levels)
+    return query._with_noise(FixedPoint(zero, zero), noise, jnp.float32(STD), 1.0)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))

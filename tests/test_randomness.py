@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 import dpmcmc
-from dpmcmc import engine
+from dpmcmc import program
 from dpmcmc.privacy import randomness
 from dpmcmc.privacy.query import GradientQuery
 from dpmcmc.privacy.randomness import SecretKey, Streams, normal, streams_of, tree_normal
@@ -101,12 +101,12 @@ def keys_used(monkeypatch, hardened: bool) -> list[tuple[str, tuple[int, ...]]]:
     def note(purpose: str, key) -> None:
         jax.debug.callback(lambda words: used.append((purpose, tuple(words.tolist()))), jax.random.key_data(key))
 
-    query, step, start = GradientQuery.__call__, dpmcmc.SGLD.step, dpmcmc.targets.LogisticRegression.init
+    query, step, start = GradientQuery.draw, dpmcmc.SGLD.step, dpmcmc.targets.LogisticRegression.init
 
-    def noted_query(self, params, records, batch_key, noise_key, noise_std):
+    def noted_query(self, params, batch_key, noise_key, noise_std):
         note("batch", batch_key)
         note("noise", noise_key)
-        return query(self, params, records, batch_key, noise_key, noise_std)
+        return query(self, params, batch_key, noise_key, noise_std)
 
     def noted_step(self, key, state, gradient, t):
         note("dynamics", key)
@@ -127,14 +127,14 @@ def keys_used(monkeypatch, hardened: bool) -> list[tuple[str, tuple[int, ...]]]:
     )
     data = {"x": np.ones((60, 3), np.float32), "y": np.arange(60) % 2}
     # What is compiled with these must not serve another test, nor the other way round.
-    engine._compile_cached.cache_clear()
+    program._compile_cached.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(GradientQuery, "__call__", noted_query)
+        patch.setattr(GradientQuery, "draw", noted_query)
         patch.setattr(dpmcmc.SGLD, "step", noted_step)
         patch.setattr(dpmcmc.targets.LogisticRegression, "init", noted_start)
         dpmcmc.sample(plan, data, key=5)
         jax.effects_barrier()
-    engine._compile_cached.cache_clear()
+    program._compile_cached.cache_clear()
     # Before the run, a target is tried out on a public key.
     return [(purpose, words) for purpose, words in used if words != (0, 0)]
 

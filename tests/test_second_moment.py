@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import dpmcmc
-from dpmcmc import engine, planning, verify
+from dpmcmc import planning, program, verify
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, Privacy, UnsupportedCombination, account, fixed_point
 from dpmcmc.privacy import second_moment as second_room
 from dpmcmc.privacy.accounting import ADJACENCIES, TRACE_ACCOUNTANTS
@@ -20,7 +20,7 @@ from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.charging import charged_guarantee
 from dpmcmc.privacy.fixed_point import KAPPA
 from dpmcmc.privacy.metric import PublicMatrix
-from dpmcmc.privacy.query import GradientQuery, PrivateGradient
+from dpmcmc.privacy.query import Draws, GradientQuery, PrivateGradient
 from dpmcmc.privacy.second_moment import PrivateSecondMoment, SecondMoment, multiples
 from dpmcmc.result import privacy_json
 from dpmcmc.samplers import SGFS
@@ -418,7 +418,8 @@ class Replay:
         return at, min(set(range(self.n)).difference(*batches))
 
     def _exact(self, records):
-        return self.query.clipped_sums(self.params, records, *self._keys())
+        batch, second = (None if key is None else self.query._batch(key) for key in self._keys())
+        return self.query.sums(self.params, records, Draws(batch, second, None, None))
 
     def records(self, white, at):
         rows = self.rows.copy()
@@ -693,8 +694,8 @@ def test_a_private_run_never_takes_the_plain_path(own, monkeypatch):
     def plain(*arguments):
         raise Reached
 
-    monkeypatch.setattr(engine, "GradientQuery", spy)
-    monkeypatch.setattr(GradientQuery, "plain_sum", plain)
+    monkeypatch.setattr(program, "GradientQuery", spy)
+    monkeypatch.setattr(GradientQuery, "plain_sums", plain)
     sampler = SGFS(step_size=LARGE, fisher="query", noise_ratio=1e4, own_batch=own, metric=2.0)
     for privacy in (Privacy(epsilon=2.0, delta=1e-4, accountant="rdp"), None):
         plan = dpmcmc.plan(Given(), num_records=400, sampling=Poisson(41.5), sampler=sampler, steps=2, privacy=privacy)

@@ -11,6 +11,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc import engine, sweep
+from dpmcmc import program as compiled_programs
 from dpmcmc.privacy import fixed_point
 from dpmcmc.privacy.fixed_point import KAPPA
 from dpmcmc.sweep import sample_all
@@ -165,7 +166,7 @@ def test_draws_do_not_depend_on_blocks_nor_chunks(monkeypatch):
     monkeypatch.setattr(engine, "_CACHE_BYTES", 1)
     monkeypatch.setattr(engine, "_CHUNK_STEPS", 6)
     blocks = []
-    monkeypatch.setattr(engine, "_block", lambda *a, f=engine._block: blocks.append(a[1:]) or f(*a))
+    monkeypatch.setattr(engine, "_block", lambda *a, f=engine._block: blocks.append(a[1:3]) or f(*a))
     for one, other in zip(whole, sample_all(plans, DATA, keys=[1, 2, 3]), strict=True):
         np.testing.assert_allclose(other.draws, one.draws, rtol=1e-5, atol=1e-6)
     assert blocks == [(0, 4), (4, 4)]  # seven chains, and one that takes no step
@@ -280,10 +281,10 @@ def test_other_numbers_and_seeds_compile_nothing():
     def cells(epsilon, step, clip):
         return [make(epsilon=epsilon * f, sampler=dpmcmc.SGLD(step), clip=clip) for f in (1, 2)]
 
-    engine._compile_cached.cache_clear()
+    compiled_programs._compile_cached.cache_clear()
     first = sample_all(cells(1.0, 0.5, 1.0), DATA)
     again = sample_all(cells(0.7, 0.2, 0.5), DATA)
-    assert engine._compile_cached.cache_info().misses == 1
+    assert compiled_programs._compile_cached.cache_info().misses == 1
     assert again[0].wall_seconds["compile"] < first[0].wall_seconds["compile"] / 3
 
 
@@ -424,11 +425,11 @@ def test_what_the_device_is_given_besides_records_is_the_same_for_every_data_set
         return np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf)
 
     def spied(*arguments):
-        initial, chunk = compile_(*arguments)
-        return initial, Chunk(chunk)
+        functions = compile_(*arguments)
+        return functions._replace(chunk=Chunk(functions.chunk))
 
-    compile_ = engine._compile
-    monkeypatch.setattr(engine, "_compile", spied)
+    compile_ = engine.compiled
+    monkeypatch.setattr(engine, "compiled", spied)
     plans = [
         make(sampling=dpmcmc.Poisson(40), epsilon=epsilon, clip=clip) for epsilon, clip in ((1.0, 1.0), (1.1, 0.5))
     ]

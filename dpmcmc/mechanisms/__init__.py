@@ -2,18 +2,24 @@
 
 ``ops``        posterior draws, private as they are;  ``certified``  one draw that needs no convergence
 ``hybrid``     a posterior draw, then a sampler from there
-``objective``  ``output``  ``sufficient``  the estimators that they are compared with
+``adaops``     one draw from a ridge posterior, tempered privately;  ``exponential``  one hypothesis of a public set
+``selection``  the best of several private candidates
+``objective``  ``output``  ``sufficient``  ``adassp``  the estimators that they are compared with
 
 Each plans without records and reads them once (``base.py``).
 """
 
+from dpmcmc.mechanisms.adaops import AdaOPS
+from dpmcmc.mechanisms.adassp import AdaSSP
 from dpmcmc.mechanisms.base import MechanismPlan, Release, release
 from dpmcmc.mechanisms.certified import CertifiedOPS
 from dpmcmc.mechanisms.engines import DrawError
+from dpmcmc.mechanisms.exponential import Exponential
 from dpmcmc.mechanisms.hybrid import Hybrid
 from dpmcmc.mechanisms.objective import ObjectivePerturbation
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.output import OutputPerturbation
+from dpmcmc.mechanisms.selection import Chain, PrivateSelection
 from dpmcmc.mechanisms.sufficient import SufficientStatistics
 
 #: By the name that a YAML says; a hybrid is made of one of these and a sampler.
@@ -23,17 +29,25 @@ MECHANISMS = {
     "objective_perturbation": ObjectivePerturbation,
     "output_perturbation": OutputPerturbation,
     "sufficient_statistics": SufficientStatistics,
+    "adassp": AdaSSP,
+    "adaops": AdaOPS,
+    "exponential": Exponential,
 }
 
 __all__ = [
     "MECHANISMS",
     "OPS",
+    "AdaOPS",
+    "AdaSSP",
     "CertifiedOPS",
+    "Chain",
     "DrawError",
+    "Exponential",
     "Hybrid",
     "MechanismPlan",
     "ObjectivePerturbation",
     "OutputPerturbation",
+    "PrivateSelection",
     "Release",
     "SufficientStatistics",
     "release",

@@ -131,7 +131,7 @@ class OPS:
             temper = self._settled(epsilon / (unit * self.draws))
             charged = Event("pure", 0.0, 1.0, self.draws, epsilon=unit * temper)
             settings |= {"loss_bound": largest, "epsilon_per_draw": unit * temper}
-        guarantee = self._guarantee(charged, delta, adjacency, vouched(target))
+        guarantee = self._guarantee(charged, delta, adjacency, target)
         # A pure release is charged at δ 0, whatever the accountant could make of a positive one.
         spent = max(guarantee.epsilon, self.draws * (charged.epsilon or 0.0))
         if spent > epsilon * (1 + 1e-12):
@@ -165,6 +165,24 @@ class OPS:
     def posterior(self, plan: MechanismPlan) -> Tempered:
         """What is drawn from, on the ball where a radius is set."""
         return Tempered(plan.target, plan.settings["temper"], plan.settings["prior_temper"], self.prior_precision)
+
+    def unit_epsilon(self, target: Any, adjacency: str) -> float:
+        """ε of one draw at temper 1, for forms with bounded losses.
+
+        Raises:
+            UnsupportedCombination: the target has no ``loss_bounds``.
+        """
+        return self._loss_bounds(target, adjacency)[1]
+
+    def assumptions(self, target: Any) -> tuple[str, ...]:
+        """What a guarantee of these draws assumes, where no total variation is charged."""
+        if ENGINES[self.engine].EXACT:
+            sentence = "draws are exact, which they are up to float64 rounding."
+        else:
+            sentence = (
+                f"draws of engine {self.engine} are exact draws from the posterior, which no finite run certifies."
+            )
+        return (sentence, *self._may_fail(), *vouched(target))
 
     def _may_fail(self) -> tuple[str, ...]:
         """The assumption of engines that reject draws outside a ball: whether one is left depends on the records."""
@@ -233,25 +251,21 @@ class OPS:
         within = getattr(target, "gradient_bound_within", lambda radius: None)(self.radius)
         return float(largest), float(varies if within is None else min(varies, 2 * self.radius * within))
 
-    def _guarantee(self, charged: Event, delta: float, adjacency: str, vouched: tuple[str, ...]) -> Guarantee:
+    def _guarantee(self, charged: Event, delta: float, adjacency: str, target: Any) -> Guarantee:
         events: tuple[Event, ...] = (charged,)
+        assumptions = self.assumptions(target)
         if self.total_variation is not None:
             events = (charged, Event("approximate_draw", 0.0, self.total_variation, self.draws))
             sentence = (
                 f"each draw of engine {self.engine} is within total variation {self.total_variation:g} of an exact "
                 "one, which is the user's claim: no finite run certifies it."
             )
-        elif ENGINES[self.engine].EXACT:
-            sentence = "draws are exact, which they are up to float64 rounding."
-        else:
-            sentence = (
-                f"draws of engine {self.engine} are exact draws from the posterior, which no finite run certifies."
-            )
+            assumptions = (sentence, *assumptions[1:])
         return Guarantee.from_events(
             events,
             delta=delta,
             adjacency=adjacency,
             accountant="one_sample",
             release="one_sample",
-            assumptions=(sentence, *self._may_fail(), *vouched),
+            assumptions=assumptions,
         )

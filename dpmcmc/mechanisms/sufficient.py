@@ -108,7 +108,7 @@ class SufficientStatistics:
         noise_std = plan.settings["noise_std"]
         weight = noise_std / plan.settings["label_noise_std"]
         released = gaussian_release(statistics(x, y, weight), noise_std, streams.noise)
-        gram, moment = _split(released, x.shape[1], weight)
+        gram, moment = split(released, x.shape[1], weight)
         mean, factor = ridge(gram, moment, plan.target, noise_std)
         if self.draws == 0:
             return mean[None]
@@ -174,7 +174,7 @@ def _scale(row: np.ndarray, column: np.ndarray) -> np.ndarray:
     return np.where(row == column, 1.0, math.sqrt(2))
 
 
-def _split(released: np.ndarray, d: int, weight: float) -> tuple[np.ndarray, np.ndarray]:
+def split(released: np.ndarray, d: int, weight: float) -> tuple[np.ndarray, np.ndarray]:
     """(XᵀX, Xᵀy) of a noisy :func:`statistics`."""
     row, column = np.triu_indices(d)
     gram = np.zeros((d, d))

@@ -64,6 +64,10 @@ class FixedPoint(NamedTuple):
             FixedPoint(jax.tree.map(jnp.add, self.high, other.high), jax.tree.map(jnp.add, self.low, other.low))
         )
 
+    def across(self, axis: str) -> FixedPoint:
+        """Exact sum over the devices of a mesh axis, at most 2^15 of them."""
+        return _carry(FixedPoint(*jax.lax.psum((self.high, self.low), axis)))
+
     def to_float(self, clip: Clip, fraction_bits: int) -> Any:
         """Pytree of float32. Rounds, so never call it on a sum before its noise is in."""
         unit = clip * 2.0**-fraction_bits
@@ -106,22 +110,30 @@ def fraction_bits(largest_noise_multiplier: float) -> int:
 
 def squared_norms(rows: Any) -> jax.Array:
     """Squared l2 norm of each row of a pytree with leaves (n, ...), rounded as ``KAPPA`` assumes."""
-    parts: list[jax.Array] = []
-    for leaf in jax.tree.leaves(rows):
-        squares = jnp.square(leaf.reshape(leaf.shape[0], -1)) + _TINY
-        while squares.shape[1] > 1:
-            width = squares.shape[1]
-            block = min(width, _SQUARES_BLOCK)
-            short = -width % block
-            if short:
-                squares = jnp.pad(squares, ((0, 0), (0, short)))
-            squares = jnp.sum(squares.reshape(squares.shape[0], -1, block), axis=2)
-            # Without the barrier XLA merges the levels into one long sum, and the bound is lost.
-            squares = jax.lax.optimization_barrier(squares)
-        parts.append(squares[:, 0])
+    parts = [squared_norms_of(leaf) for leaf in jax.tree.leaves(rows)]
     if not parts:
         raise ValueError("a gradient needs at least one array leaf")
-    while len(parts) > 1:  # a balanced tree: log2(leaves) roundings
+    return sum_in_pairs(parts)
+
+
+def squared_norms_of(leaf: jax.Array, most: int = _SQUARES_BLOCK) -> jax.Array:
+    """Squared l2 norm of each row of ONE array (n, ...), summed in blocks of at most ``most``."""
+    squares = jnp.square(leaf.reshape(leaf.shape[0], -1)) + _TINY
+    while squares.shape[1] > 1:
+        width = squares.shape[1]
+        block = min(width, most)
+        short = -width % block
+        if short:
+            squares = jnp.pad(squares, ((0, 0), (0, short)))
+        squares = jnp.sum(squares.reshape(squares.shape[0], -1, block), axis=2)
+        # Without the barrier XLA merges the levels into one long sum, and the bound is lost.
+        squares = jax.lax.optimization_barrier(squares)
+    return squares[:, 0]
+
+
+def sum_in_pairs(parts: list[jax.Array]) -> jax.Array:
+    """Sum of arrays of one shape by a balanced tree: log2(parts) roundings."""
+    while len(parts) > 1:
         pairs = [a + b for a, b in zip(parts[::2], parts[1::2], strict=False)]
         parts = pairs + parts[2 * len(pairs) :]
     return parts[0]
@@ -157,7 +169,11 @@ def clipped_sum(rows: Any, mask: jax.Array, clip: Clip, bits: int) -> FixedPoint
         bits: grid exponent p of :func:`fraction_bits`.
     """
     rows = held(rows)
-    factor = unit_factor(jnp.sqrt(squared_norms(rows)), mask, clip)
+    return scaled_sum(rows, unit_factor(jnp.sqrt(squared_norms(rows)), mask, clip), bits)
+
+
+def scaled_sum(rows: Any, factor: jax.Array, bits: int) -> FixedPoint:
+    """Σ of rows times their factor, in units of the grid; rows whose factor is zero are left out, NaN or not."""
     keep = factor > 0
 
     def integers(leaf: jax.Array) -> jax.Array:
@@ -166,7 +182,7 @@ def clipped_sum(rows: Any, mask: jax.Array, clip: Clip, bits: int) -> FixedPoint
         # 0 · NaN is NaN, so a rejected row is replaced rather than multiplied away.
         return jnp.where(keep.reshape(shape), scaled, 0.0).astype(jnp.int32)
 
-    return _sum_rows(jax.tree.map(integers, rows))
+    return sum_rows(jax.tree.map(integers, rows))
 
 
 def second_moment_sum(rows: Any, mask: jax.Array, clip: Clip, bits: int, dense: bool) -> FixedPoint:
@@ -185,10 +201,17 @@ def second_moment_sum(rows: Any, mask: jax.Array, clip: Clip, bits: int, dense: 
     unit = jnp.where((factor > 0)[:, None], flat * factor[:, None], 0.0)
     row, column = np.triu_indices(flat.shape[1]) if dense else (slice(None), slice(None))
     # Truncation and the rounding of one product only shorten, up to what KAPPA has room for.
-    return _sum_rows((unit[:, row] * unit[:, column] * np.float32(2.0**bits)).astype(jnp.int32))
+    return sum_rows((unit[:, row] * unit[:, column] * np.float32(2.0**bits)).astype(jnp.int32))
 
 
-def linear_sum(residual: jax.Array, x: jax.Array, mask: jax.Array, clip: Clip, bits: int) -> FixedPoint:
+def row_norms(rows: Any) -> jax.Array:
+    """l2 norm of each row of a pytree with leaves (n, ...), rounded as ``KAPPA`` assumes."""
+    return jnp.sqrt(squared_norms(rows))
+
+
+def linear_sum(
+    residual: jax.Array, x: jax.Array, mask: jax.Array, clip: Clip, bits: int, norms: jax.Array | None = None
+) -> FixedPoint:
     """Σ clip(residual_i · x_i): the generalised-linear case, with norms in closed form.
 
     Args:
@@ -197,16 +220,17 @@ def linear_sum(residual: jax.Array, x: jax.Array, mask: jax.Array, clip: Clip, b
         mask: (n,) bool.
         clip: C.
         bits: grid exponent p.
+        norms: :func:`row_norms` of x, where they are known.
 
     Returns:
         FixedPoint with leaves (d,).
     """
     residual = held(residual)
-    norm = jnp.abs(residual) * jnp.sqrt(squared_norms(x))
+    norm = jnp.abs(residual) * (row_norms(x) if norms is None else norms)
     factor = unit_factor(norm, mask & jnp.isfinite(residual), clip)
     weight = jnp.where(factor > 0, residual * factor, 0.0) * np.float32(2.0**bits)
     scaled = jnp.where((factor > 0)[:, None], x * weight[:, None], 0.0)
-    return _sum_rows(scaled.astype(jnp.int32))
+    return sum_rows(scaled.astype(jnp.int32))
 
 
 def add_noise(total: FixedPoint, noise: Any) -> FixedPoint:
@@ -229,7 +253,7 @@ def add_noise(total: FixedPoint, noise: Any) -> FixedPoint:
     return _carry(FixedPoint(high, low))
 
 
-def _sum_rows(integers: Any) -> FixedPoint:
+def sum_rows(integers: Any) -> FixedPoint:
     """Exact sum over axis 0 of int32 leaves bounded by 2^30 / BLOCK_ROWS in size."""
 
     def limbs(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:

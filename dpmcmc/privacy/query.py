@@ -47,6 +47,23 @@ class PrivateGradient(NamedTuple):
     releases: tuple = ()
 
 
+class Draws(NamedTuple):
+    """What is random in one query: of keys and public numbers alone, so drawn before a record is read.
+
+    Attributes:
+        batch: (indices or None, mask or None): which records take part, all of them where both are None; without
+            indices the records at hand are the batch's.
+        second_batch: likewise of the second moment's own, or None.
+        noise: on the gradient's sum: pytrees of standard normals, or a ``FixedPoint`` of integer noise.
+        second_noise: on the second moment's, or None.
+    """
+
+    batch: tuple[jax.Array | None, jax.Array | None]
+    second_batch: tuple[jax.Array | None, jax.Array | None] | None
+    noise: Any
+    second_noise: Any
+
+
 class Model(Protocol):
     """What the query needs of a target."""
 
@@ -62,7 +79,7 @@ class GradientQuery:
     """A private (or, with ``clip=None``, plain) gradient of the potential.
 
     Args:
-        target: the model; a ``clipped_gradient_sum`` method is used where it has one.
+        target: the model; a ``clipped_gradient_sum`` method is used where it has one, on :meth:`prepared` records.
         num_records: N, public.
         batch_size: b, expected, public.
         clip: C, a number or traced; None for the non-private query.
@@ -75,6 +92,8 @@ class GradientQuery:
         levels: draws per coordinate of integer noise on the gradient and on the second moment
             (``discrete_gaussian.py``); 0 for noise from floats.
         coordinates: numbers with integer noise that a step is charged for, the most it may release; None: no limit.
+        rows: records at hand, where they are not all N.
+        axis: mesh axis over whose devices the records are split and sums are added, or None.
     """
 
     target: Model
@@ -89,6 +108,8 @@ class GradientQuery:
     metric: PublicMatrix | None = None
     levels: tuple[int, int] = (0, 0)
     coordinates: int | None = None
+    rows: int | None = None
+    axis: str | None = None
 
     def __call__(
         self, params: Any, records: Any, batch_key: jax.Array, noise_key: jax.Array, noise_std: jax.Array
@@ -105,31 +126,85 @@ class GradientQuery:
         Raises:
             ValueError: more numbers with integer noise than are charged for; while tracing, before a record is read.
         """
-        scale = np.float32(self.num_records / self.batch_size)
-        second_batch_key = second_noise_key = None
+        return self.answer(params, records, self.draw(params, batch_key, noise_key, noise_std), noise_std)
+
+    def prepared(self, records: Any) -> Any:
+        """Records with what the target computes of each of them alone, once for all steps: leaves (N, ...)."""
+        prepare = getattr(self.target, "prepared", None)
+        return records if prepare is None else prepare(records)
+
+    def draw(self, params: Any, batch_key: jax.Array, noise_key: jax.Array, noise_std: jax.Array) -> Draws:
+        """Everything random of one query.
+
+        Args:
+            params: only their shapes are looked at.
+            batch_key, noise_key, noise_std: as of the query.
+        """
+        second_batch = second_noise = None
+        wanted: Any = params
+        size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
+        if self.metric is not None:
+            wanted = jax.ShapeDtypeStruct((size,), jnp.float32)
         if self.second is not None:
             noise_key, second_noise_key = jax.random.split(noise_key)
             if self.second.own_batch:
                 batch_key, second_batch_key = jax.random.split(batch_key)
+                second_batch = self._batch(second_batch_key)
+            if self.clip is not None:
+                shape, scales = self._moment_shape(size)
+                grid = self._moment_grid(noise_std)
+                second_noise = drawn_noise(second_noise_key, shape, grid, scales, self.levels[1])
+        if self.clip is None:
+            noise: Any = randomness.tree_normal(noise_key, wanted)[0]
+        else:
+            noise = drawn_noise(noise_key, wanted, self._grid(noise_std), 1.0, self.levels[0])
+        return Draws(self._batch(batch_key), second_batch, noise, second_noise)
+
+    def answer(self, params: Any, records: Any, draws: Draws, noise_std: jax.Array) -> PrivateGradient:
+        """The noisy gradient that these draws make of the records; arguments and errors as of the query."""
+        scale = self._scale
         moment: Any
         total: Any
         if self.clip is None:
-            total, moment = self.plain_sum(params, records, batch_key, second_batch_key)
-            noise = randomness.tree_normal(noise_key, total)[0]
-            likelihood = jax.tree.map(lambda s, n: scale * s + noise_std * n, total, noise)
+            total, moment = self.plain_sums(params, records, draws)
+            likelihood = jax.tree.map(lambda s, n: scale * s + noise_std * n, total, draws.noise)
         else:
-            total, moment = self.clipped_sums(params, records, batch_key, second_batch_key)
+            total, moment = self.sums(params, records, draws)
             self._check_charged(total.high, None if moment is None else moment.high)
-            unit = float32(self.clip * 2.0**-self.bits)
-            total = _with_noise(total, noise_key, noise_std / (scale * unit), 1.0, self.levels[0])
+            total = _with_noise(total, draws.noise, self._grid(noise_std), 1.0)
             likelihood = jax.tree.map(lambda s: scale * s, total.to_float(self.clip, self.bits))
         if self.metric is not None:
             likelihood = flat(params)[1](self.metric.times(likelihood))
         prior = jax.grad(lambda p: -self.target.log_prior(p))(params)
         releases: tuple = ()
         if self.second is not None:
-            releases = (self._released(moment, params, second_noise_key, noise_std, scale),)
+            releases = (self._released(moment, params, draws.second_noise, noise_std),)
         return PrivateGradient(jax.tree.map(jnp.add, prior, likelihood), noise_std, releases)
+
+    @property
+    def _scale(self) -> np.float32:
+        """N/b."""
+        return np.float32(self.num_records / self.batch_size)
+
+    def _grid(self, noise_std: jax.Array) -> Any:
+        """Std of the noise on the gradient's sum in grid units."""
+        return noise_std / (self._scale * float32(self.clip * 2.0**-self.bits))  # type: ignore[operator]
+
+    def _moment_grid(self, noise_std: jax.Array) -> Any:
+        """Std of the noise on the second moment's sum: z_V C² = ratio·z_g·C², so ratio·C·s_t in gradient units."""
+        assert self.second is not None
+        unit = float32(self.clip * 2.0**-self.second_bits)  # type: ignore[operator]
+        return np.float32(self.second.ratio) * noise_std / (self._scale * unit)
+
+    def _moment_shape(self, size: int) -> tuple[Any, Any]:
+        """(shape of the second moment's sum, factors on its noise) for so many parameters."""
+        assert self.second is not None
+        dense = second_moment.is_dense(self.second.structure, size)
+        shape = (size * (size + 1) // 2,) if dense else (size,)
+        return jax.ShapeDtypeStruct(shape, jnp.float32), second_moment.noise_scale(size, dense)
+
+    def _batch(self, key: jax.Array) -> tuple[jax.Array | None, jax.Array | None]:
+        return (None, None) if self.select is None else self.select(key)
 
     def _check_charged(self, *sums: Any) -> None:
         """Refuse sums with more entries than the plan charged integer noise for, by their shapes."""
@@ -142,46 +217,41 @@ class GradientQuery:
                 "target to its data's shape (num_features) before planning."
             )
 
-    def _released(
-        self, moment: Any, params: Any, key: Any, noise_std: jax.Array, scale: np.float32
-    ) -> PrivateSecondMoment:
-        """V with its noise, whose std on the sum is z_V C² = ratio·z_g·C², so ratio·C·s_t in gradient units."""
+    def _released(self, moment: Any, params: Any, drawn: Any, noise_std: jax.Array) -> PrivateSecondMoment:
+        """V with its noise."""
         assert self.second is not None
         size = flat(params)[0].size
         dense = second_moment.is_dense(self.second.structure, size)
         noise = jnp.zeros((), jnp.float32)
         if self.clip is not None:
-            ratio = np.float32(self.second.ratio)
-            in_grid = ratio * noise_std / (scale * float32(self.clip * 2.0**-self.second_bits))
-            scales = second_moment.noise_scale(size, dense)
-            moment = _with_noise(moment, key, in_grid, scales, self.levels[1])
+            moment = _with_noise(moment, drawn, self._moment_grid(noise_std), self._moment_shape(size)[1])
             moment = moment.to_float(self.clip**2, self.second_bits)
-            noise = ratio * float32(self.clip) * noise_std
-        value = scale * moment
+            noise = np.float32(self.second.ratio) * float32(self.clip) * noise_std
+        value = self._scale * moment
         return PrivateSecondMoment(second_moment.symmetric(value, size) if dense else value, noise)
 
     def clipped_sum(self, params: Any, records: Any, batch_key: jax.Array) -> FixedPoint:
         """Exact Σ clip(−∇ log-likelihood) over the batch, before noise. Private: it must not leave."""
-        return self.clipped_sums(params, records, batch_key)[0]
+        return self.sums(params, records, Draws(self._batch(batch_key), None, None, None))[0]
 
-    def clipped_sums(
-        self, params: Any, records: Any, batch_key: jax.Array, second_batch_key: jax.Array | None = None
-    ) -> tuple[FixedPoint, FixedPoint | None]:
+    def sums(self, params: Any, records: Any, draws: Draws) -> tuple[FixedPoint, FixedPoint | None]:
         """(exact clipped gradient sum, exact second-moment sum or None), before noise. Private: must not leave."""
+        total, moment = self._sums_here(params, records, draws)
+        if self.axis is None:
+            return total, moment
+        return total.across(self.axis), None if moment is None else moment.across(self.axis)
+
+    def _sums_here(self, params: Any, records: Any, draws: Draws) -> tuple[FixedPoint, FixedPoint | None]:
         assert self.clip is not None
-        for leaf in jax.tree.leaves(records):
-            # A gather beyond the end would repeat the last record, and its sensitivity with it.
-            if leaf.shape[0] != self.num_records:
-                raise ValueError(f"records have {leaf.shape[0]} rows, the query was planned for {self.num_records}")
+        self._check_rows(records, draws)
         fast = getattr(self.target, "clipped_gradient_sum", None)
-        if self.second is not None and second_batch_key is None:
-            return self._scan(params, records, batch_key, self._both_sums, self.microbatch)
+        if self.second is not None and draws.second_batch is None:
+            return self._scan(params, records, draws.batch, self._both_sums, self.microbatch)
         moment = None
         if self.second is not None:
-            assert second_batch_key is not None
-            moment = self._scan(params, records, second_batch_key, self._moment_sum, self.microbatch)
+            moment = self._scan(params, records, draws.second_batch, self._moment_sum, self.microbatch)
         if fast is None or self.metric is not None:
-            return self._scan(params, records, batch_key, self._microbatch_sum, self.microbatch), moment
+            return self._scan(params, records, draws.batch, self._microbatch_sum, self.microbatch), moment
 
         def rows(params: Any, batch: Any, mask: jax.Array) -> FixedPoint:
             total = fast(params, batch, mask, self.clip, bits=self.bits)
@@ -193,11 +263,17 @@ class GradientQuery:
                 )
             return total
 
-        return self._scan(params, records, batch_key, rows, LINEAR_ROWS), moment
+        return self._scan(params, records, draws.batch, rows, LINEAR_ROWS), moment
 
-    def plain_sum(
-        self, params: Any, records: Any, batch_key: jax.Array, second_batch_key: jax.Array | None = None
-    ) -> tuple[Any, jax.Array | None]:
+    def _check_rows(self, records: Any, draws: Draws) -> None:
+        indices, mask = draws.batch
+        # A gather beyond the end would repeat the last record, and its sensitivity with it.
+        wanted = (self.rows or self.num_records) if mask is None or indices is not None else mask.shape[0]
+        for leaf in jax.tree.leaves(records):
+            if leaf.shape[0] != wanted:
+                raise ValueError(f"records have {leaf.shape[0]} rows, the query was planned for {wanted}")
+
+    def plain_sums(self, params: Any, records: Any, draws: Draws) -> tuple[Any, jax.Array | None]:
         """(Σ −∇ log-likelihood over the batch, Σ of outer products or None), unclipped, float32: the plain query."""
 
         def rows(params: Any, batch: Any, mask: jax.Array) -> Any:
@@ -215,13 +291,14 @@ class GradientQuery:
                 return (each.T @ each)[row, column]
             return jnp.sum(jnp.square(each), axis=0)
 
-        total = self._scan(params, records, batch_key, rows, LINEAR_ROWS)
+        across = lambda leaf: leaf if self.axis is None else jax.lax.psum(leaf, self.axis)  # noqa: E731
+        total = across(self._scan(params, records, draws.batch, rows, LINEAR_ROWS))
         if self.metric is not None:
             total = self.metric.whiten(flat(total)[0])
         if self.second is None:
             return total, None
-        key = batch_key if second_batch_key is None else second_batch_key
-        return total, self._scan(params, records, key, outer, self.microbatch)
+        batch = draws.batch if draws.second_batch is None else draws.second_batch
+        return total, across(self._scan(params, records, batch, outer, self.microbatch))
 
     def _scores(self, params: Any, batch: Any) -> Any:
         """−∇ log-likelihood of each row, leaves (n, ...); one flat leaf (n, p) in whitened units under a metric."""
@@ -256,16 +333,12 @@ class GradientQuery:
         dense = second_moment.is_dense(self.second.structure, flat(params)[0].size)
         return fixed_point.second_moment_sum(rows, mask, self.clip, self.second_bits, dense)
 
-    def _scan(self, params: Any, records: Any, key: jax.Array, rows: Callable[..., Any], width: int) -> Any:
+    def _scan(self, params: Any, records: Any, selection: Any, rows: Callable[..., Any], width: int) -> Any:
         """Sum ``rows(params, batch, mask)`` over blocks of at most ``width`` selected records."""
-        if self.select is None:
-            count = self.num_records
-            indices, mask = None, None
-        else:
-            indices, mask = self.select(key)
-            count = indices.shape[0]
+        indices, mask = selection
+        count = jax.tree.leaves(records)[0].shape[0] if indices is None else indices.shape[0]
         if count <= width:
-            batch = records if indices is None else jax.tree.map(lambda leaf: leaf[indices], records)
+            batch = records if indices is None else _rows(records, indices)
             return rows(params, batch, jnp.ones(count, bool) if mask is None else mask)
         blocks = -(-count // width)
         width = -(-count // blocks)
@@ -277,7 +350,7 @@ class GradientQuery:
             at = jnp.minimum(at, count - 1)
             where = at if indices is None else indices[at]
             keep = inside if mask is None else inside & mask[at]
-            part = rows(params, jax.tree.map(lambda leaf: leaf[where], records), keep)
+            part = rows(params, _rows(records, where), keep)
             # FixedPoint adds with carry; a plain pytree adds leaf by leaf.
             exact = lambda node: isinstance(node, FixedPoint)  # noqa: E731
             return jax.tree.map(lambda a, b: a + b, total, part, is_leaf=exact), None
@@ -286,7 +359,7 @@ class GradientQuery:
             shape = jax.eval_shape(
                 rows,
                 params,
-                jax.tree.map(lambda leaf: leaf[offsets], records),
+                _rows(records, offsets),
                 jnp.zeros(width, bool),
             )
             return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shape)
@@ -294,15 +367,28 @@ class GradientQuery:
         return jax.lax.scan(add, zeros(), jnp.arange(blocks, dtype=jnp.int32))[0]
 
 
-def _with_noise(total: FixedPoint, key: jax.Array, in_grid: jax.Array, scale: Any, levels: int) -> FixedPoint:
-    """Add Gaussian noise of std ``in_grid · scale`` grid units to an exact sum.
+def _rows(records: Any, indices: jax.Array) -> Any:
+    """The records at these places, which lie within them."""
+    # Without the fill of places outside, a masked copy of the whole batch.
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf).at[indices].get(mode="clip"), records)
 
-    In integers alone where ``levels`` says of how many draws (``discrete_gaussian.py``). Else from floats in two parts,
-    where the fine part reaches the bits that the coarse part, a float32, does not (``fixed_point.py``).
+
+def drawn_noise(key: jax.Array, like: Any, in_grid: jax.Array, scale: Any, levels: int) -> Any:
+    """Noise for :func:`_with_noise` shaped like a pytree.
+
+    In integers of std ``in_grid · scale`` grid units where ``levels`` says of how many draws
+    (``discrete_gaussian.py``). Else two trees of standard normals: a coarse part and a fine one, which reaches the bits
+    that the coarse part, a float32, does not (``fixed_point.py``).
     """
     if levels:
-        return total + FixedPoint(*discrete_gaussian.tree_noise(key, total.high, in_grid, scale, levels))
-    sizes = (1.0, fixed_point.FINE_NOISE)
-    for size, noise in zip(sizes, randomness.tree_normal(key, total.high, copies=2), strict=True):
-        total = fixed_point.add_noise(total, jax.tree.map(lambda n, s=size: n * (s * in_grid) * scale, noise))
+        return FixedPoint(*discrete_gaussian.tree_noise(key, like, in_grid, scale, levels))
+    return tuple(randomness.tree_normal(key, like, copies=2))
+
+
+def _with_noise(total: FixedPoint, noise: Any, in_grid: jax.Array, scale: Any) -> FixedPoint:
+    """Add noise of :func:`drawn_noise`, of std ``in_grid · scale`` grid units, to an exact sum."""
+    if isinstance(noise, FixedPoint):
+        return total + noise
+    for size, part in zip((1.0, fixed_point.FINE_NOISE), noise, strict=True):
+        total = fixed_point.add_noise(total, jax.tree.map(lambda n, s=size: n * (s * in_grid) * scale, part))
     return total

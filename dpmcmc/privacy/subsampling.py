@@ -45,10 +45,15 @@ import numpy as np
 from scipy.stats import binom
 
 Selection = tuple[jax.Array, jax.Array]
+#: Of one shard of the records; no indices where every row of it takes part that the mask leaves.
+ShardSelector = Callable[[jax.Array, jax.Array], tuple[jax.Array | None, jax.Array]]
 _WORD = 1 << 32
 _MOST_RECORDS = (1 << 30) - 2  # two saturated positions still add up within int32
 # The law of a restart: r^L just above e^-7 keeps restarts rare (0.1 %) and their 32-bit probability exact to 1e-7.
 _RESTART_EXPONENT = 7.0
+#: A table is looked up by a word's leading bits, and then by comparing what thresholds share them.
+_GUIDE_BITS = 11
+_GUIDE_SHIFT = np.uint32(32 - _GUIDE_BITS)
 #: Tables of gaps grow with 1/√rate: they take ten seconds here, and prove a percent less.
 _SMALLEST_RATE = 1e-9
 
@@ -84,26 +89,7 @@ class Poisson:
 
     def capacity(self, num_records: int, overflow: float) -> tuple[int, float]:
         """(slots, β): the fewest slots whose truncation probability in one step is β <= overflow."""
-        if self.rate(num_records) == 1:
-            return num_records, 0.0
-        tables = _gap_tables(self.rate(num_records), num_records)
-        most = num_records + tables.most_restarts + 1
-        if overflow <= 0:
-            return most, 0.0
-        rate = tables.charged_rate
-        room = _smallest(lambda k: binom.sf(k, num_records, rate) <= overflow / 2, num_records)
-        spare = _smallest(
-            lambda k: binom.sf(k, room + k + 1, tables.restart_probability) <= overflow / 2,
-            tables.most_restarts,
-        )
-        slots = room + spare + 1
-        if slots >= most:
-            return most, 0.0
-        beta = float(binom.sf(room, num_records, rate))
-        if spare < tables.most_restarts:  # more restarts than that do not fit before the end of the data
-            beta += float(binom.sf(spare, slots, tables.restart_probability))
-        # scipy's tail sums are good to about 1e-10 relative; stay on the private side.
-        return slots, beta * (1 + 1e-6)
+        return _capacity(self.rate(num_records), num_records, overflow)
 
     def truncation(self, num_records: int, slots: int) -> float:
         """The least that :meth:`capacity` could charge for a step with so many slots, over all ways to share them."""
@@ -130,6 +116,28 @@ class Poisson:
             return None
         tables = _gap_tables(self.rate(num_records), num_records)
         return functools.partial(_draw_poisson, tables=tables, num_records=num_records, slots=slots)
+
+    def shard_slots(self, num_records: int, shards: int, slots: int) -> int:
+        """Slots of each of so many shards, which together truncate no more often than ``slots`` of all records do."""
+        overflow = self.truncation(num_records, slots) / shards
+        return _capacity(self.rate(num_records), shard_rows(num_records, shards), overflow)[0]
+
+    def shard_selector(self, num_records: int, shards: int, slots: int) -> ShardSelector:
+        """Function (key, shard) -> (indices within the shard, mask), at the same rate, each shard by a key of its own.
+
+        The charged rate of a shard is no larger than that of all records: fewer restarts fit in.
+        """
+        rate, rows = self.rate(num_records), shard_rows(num_records, shards)
+        if rate == 1:
+            return Full().shard_selector(num_records, shards, slots)
+        tables = _gap_tables(rate, rows)
+
+        def select(key: jax.Array, shard: jax.Array) -> tuple[jax.Array, jax.Array]:
+            own = jax.random.fold_in(key, shard)
+            indices, mask = _draw_poisson(own, tables=tables, num_records=rows, slots=slots)
+            return indices, mask & (indices < num_records - shard * rows)
+
+        return select
 
 
 @dataclass(frozen=True)
@@ -170,6 +178,27 @@ class FixedSize:
             return functools.partial(_draw_complement, num_records=num_records, size=size)
         return lambda key: (_draw_distinct(key, num_records, size), jnp.ones(size, bool))
 
+    def shard_slots(self, num_records: int, shards: int, slots: int) -> int:
+        """As many as without shards: all of a batch may lie in one."""
+        return slots
+
+    def shard_selector(self, num_records: int, shards: int, slots: int) -> ShardSelector:
+        """Function (key, shard) -> (indices within the shard, mask): every shard draws the one batch, takes its own."""
+        select, rows = self.selector(num_records, slots), shard_rows(num_records, shards)
+        if select is None:
+            return Full().shard_selector(num_records, shards, slots)
+
+        def chosen(key: jax.Array, shard: jax.Array) -> tuple[jax.Array | None, jax.Array]:
+            indices, mask = select(key)
+            if slots == num_records:  # a complement, whose indices are all there are
+                every = jnp.pad(mask, (0, shards * rows - num_records))
+                return None, jax.lax.dynamic_slice(every, (shard * rows,), (rows,))
+            within = indices - shard * rows
+            mask = mask & (within >= 0) & (within < rows)
+            return jnp.where(mask, within, 0), mask
+
+        return chosen
+
 
 @dataclass(frozen=True)
 class Full:
@@ -198,8 +227,22 @@ class Full:
         """None: every record takes part."""
         return None
 
+    def shard_slots(self, num_records: int, shards: int, slots: int) -> int:
+        """Rows of a shard."""
+        return shard_rows(num_records, shards)
+
+    def shard_selector(self, num_records: int, shards: int, slots: int) -> ShardSelector:
+        """Function (key, shard) -> (None, mask of the rows that are no padding)."""
+        rows = shard_rows(num_records, shards)
+        return lambda key, shard: (None, jnp.arange(rows, dtype=jnp.int32) < num_records - shard * rows)
+
 
 Sampling = Poisson | FixedSize | Full
+
+
+def shard_rows(num_records: int, shards: int) -> int:
+    """Rows of each shard; the last ones are padded."""
+    return -(-num_records // shards)
 
 
 def expected_batch(sampling: Sampling, num_records: int) -> float:
@@ -240,6 +283,30 @@ class _GapTables:
     restart_probability: float
     most_restarts: int  # ⌈N/L⌉
     charged_rate: float
+
+
+def _capacity(rate: float, num_records: int, overflow: float) -> tuple[int, float]:
+    """(slots, β) of :meth:`Poisson.capacity` at this rate."""
+    if rate == 1:
+        return num_records, 0.0
+    tables = _gap_tables(rate, num_records)
+    most = num_records + tables.most_restarts + 1
+    if overflow <= 0:
+        return most, 0.0
+    charged = tables.charged_rate
+    room = _smallest(lambda k: binom.sf(k, num_records, charged) <= overflow / 2, num_records)
+    spare = _smallest(
+        lambda k: binom.sf(k, room + k + 1, tables.restart_probability) <= overflow / 2,
+        tables.most_restarts,
+    )
+    slots = room + spare + 1
+    if slots >= most:
+        return most, 0.0
+    beta = float(binom.sf(room, num_records, charged))
+    if spare < tables.most_restarts:  # more restarts than that do not fit before the end of the data
+        beta += float(binom.sf(spare, slots, tables.restart_probability))
+    # scipy's tail sums are good to about 1e-10 relative; stay on the private side.
+    return slots, beta * (1 + 1e-6)
 
 
 @functools.lru_cache(maxsize=64)
@@ -296,10 +363,25 @@ def _gap_tables(rate: float, num_records: int) -> _GapTables:
 
 def _rank(thresholds: np.ndarray, words: jax.Array) -> jax.Array:
     """How many thresholds are <= each word."""
-    if len(thresholds) <= 64:
-        # A wide comparison beats a binary search while the table fits a few vector registers.
-        return jnp.sum(words[:, None] >= jnp.asarray(thresholds)[None, :], axis=1, dtype=jnp.int32)
-    return jnp.searchsorted(jnp.asarray(thresholds), words, side="right").astype(jnp.int32)
+    below, most = _guide(thresholds.tobytes())
+    rank = jnp.asarray(below)[words >> _GUIDE_SHIFT]
+    first, padded = rank, np.append(thresholds, np.full(most, _WORD - 1, np.uint32))
+    for j in range(most):
+        at = first + j
+        counts = (at < len(thresholds)) & (words >= jnp.asarray(padded).at[at].get(mode="clip"))
+        rank = rank + counts.astype(jnp.int32)
+    return rank
+
+
+@functools.lru_cache(maxsize=128)
+def _guide(thresholds: bytes) -> tuple[np.ndarray, int]:
+    """(thresholds <= the least word of each bucket of words with one leading part, most thresholds within a bucket)."""
+    values = np.frombuffer(thresholds, np.uint32)
+    starts = np.arange(1 << _GUIDE_BITS, dtype=np.uint32) << _GUIDE_SHIFT
+    below = np.searchsorted(values, starts, side="right").astype(np.int32)
+    through = np.append(below[1:], np.int32(np.searchsorted(values, _WORD - 1, side="right")))
+    # A threshold on the least word of the next bucket counts there; looked at here too, it is above every word.
+    return below, int(np.max(through - below, initial=0))
 
 
 def _draw_poisson(key: jax.Array, *, tables: _GapTables, num_records: int, slots: int) -> Selection:

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.records_on_disk import blocks
+
 
 @runtime_checkable
 class Target(Protocol):
@@ -134,12 +136,16 @@ def check_rows(data: Any, num_records: int, dtype: Any = None) -> None:
             )
         if jnp.issubdtype(array.dtype, jnp.floating):
             with np.errstate(over="ignore"):
-                bad = ~np.isfinite(np.asarray(array, dtype)).reshape(num_records, -1).all(axis=1)
+                bad = ~np.concatenate([_finite_rows(np.asarray(part, dtype)) for _, part in blocks(array)])
             if bad.any():
                 raise ValueError(
                     f"data{name} has {int(bad.sum())} rows that are not finite (first: row {int(bad.argmax())}); "
                     "remove or impute them"
                 )
+
+
+def _finite_rows(rows: np.ndarray) -> np.ndarray:
+    return np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
 
 
 def features_of(record_shapes: Any, declared: int | None = None) -> int:

@@ -123,9 +123,12 @@ class _Checks:
         def generic(params: Any, batch: Any, mask: jax.Array, clip: float) -> FixedPoint:
             return fixed_point.clipped_sum(self.scores(params, batch), mask, clip, _BITS)
 
+        prepare = getattr(self.target, "prepared", lambda records: records)
+        self._each_alone(prepare)
+
         def own(params: Any, batch: Any, mask: jax.Array, clip: float) -> FixedPoint:
             assert fast is not None
-            return fast(params, batch, mask, clip, bits=_BITS)
+            return fast(params, prepare(batch), mask, clip, bits=_BITS)
 
         for params in self.points:
             norms = self._norms(params, self.records)
@@ -136,6 +139,18 @@ class _Checks:
                 if fast is not None:
                     self._same(generic, own, params, clip, norms)
                 self._neighbours(generic if fast is None else own, params, clip)
+
+    def _each_alone(self, prepare: Callable) -> None:
+        """``prepared`` computes of each record alone."""
+        every = prepare(self.records)
+        for j in (0, self.count - 1):
+            alone = prepare(jax.tree.map(lambda leaf, j=j: leaf[j : j + 1], self.records))
+            for one, of_all in zip(jax.tree.leaves(alone), jax.tree.leaves(every), strict=True):
+                _demand(
+                    np.shape(of_all)[:1] == (self.count,) and np.allclose(one[0], of_all[j], rtol=1e-5, equal_nan=True),
+                    f"{self.name}.prepared gives record {j} other numbers alone than among the others: it must compute "
+                    "of each record alone",
+                )
 
     def _same(self, generic: Callable, own: Callable, params: Any, clip: float, norms: np.ndarray) -> None:
         """The two sums agree within float32, for full, partial and empty masks."""

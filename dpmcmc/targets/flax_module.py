@@ -6,13 +6,15 @@ r"""A Flax network as a target: a Bayesian neural network.
     bernoulli:    P(y = 1) = σ(f)                 f () or (1,)
     gaussian:     y = f + N(0, noise_scale²)      f () or (1,)
 
-Per-record gradients are those of a batch of one, by ``vmap``.
+Per-record gradients are those of a batch of one, by ``vmap``; the matrices of dense layers are summed without being
+formed (``ghost_norms.py``).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.privacy.fixed_point import Clip, FixedPoint
+from dpmcmc.targets import ghost_norms
 from dpmcmc.targets.base import TargetError
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 from dpmcmc.targets.labels import check_labels
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from dpmcmc.targets.flax_networks import Network
 
 _LIKELIHOODS = ("categorical", "bernoulli", "gaussian")
+_PER_RECORD = ("auto", "plain", "ghost")
 
 
 def from_flax(
@@ -37,6 +42,7 @@ def from_flax(
     prior_scale: float = 1.0,
     noise_scale: float = 1.0,
     num_classes: int | None = None,
+    per_record: Literal["auto", "plain", "ghost"] = "auto",
 ) -> FlaxTarget:
     """A Flax network as a Target. Records are ``{"x": ONE input without a batch axis, "y": ()}``.
 
@@ -47,6 +53,9 @@ def from_flax(
         prior_scale: prior standard deviation of every parameter.
         noise_scale: standard deviation of y given x under ``gaussian``, a public constant.
         num_classes: K, checked against the network's outputs; None takes it from them.
+        per_record: how gradients are clipped, to the same sums: ``plain`` forms each record's; ``auto`` leaves out the
+            matrices of dense layers on one vector a record, several times faster; ``ghost`` is ``auto``, and refuses a
+            network with other matrices (convolutions, embeddings, layers on sequences, shared weights).
 
     Returns:
         FlaxTarget: parameters are the module's own nested dict.
@@ -57,6 +66,8 @@ def from_flax(
     """
     if likelihood not in _LIKELIHOODS:
         raise ValueError(f"likelihood must be one of {', '.join(_LIKELIHOODS)}, got {likelihood!r}")
+    if per_record not in _PER_RECORD:
+        raise ValueError(f"per_record must be one of {', '.join(_PER_RECORD)}, got {per_record!r}")
     for name, value in (("prior_scale", prior_scale), ("noise_scale", noise_scale)):
         if not value > 0:
             raise ValueError(f"{name} must be > 0, got {value}")
@@ -73,7 +84,8 @@ def from_flax(
     # Flax takes half a second to import, and most runs do not need it.
     from dpmcmc.targets.flax_networks import network
 
-    return FlaxTarget(network(module), likelihood, prior_scale, noise_scale, num_classes=num_classes)
+    made = network(module)
+    return FlaxTarget(made, likelihood, prior_scale, noise_scale, num_classes=num_classes, per_record=per_record)
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,7 @@ class FlaxTarget(GaussianPrior):
 
     Args:
         network: parameters and outputs of the module.
-        likelihood, prior_scale, noise_scale, num_classes: as given.
+        likelihood, prior_scale, noise_scale, num_classes, per_record: as given.
         row: (shape, dtype) of one input.
     """
 
@@ -91,6 +103,7 @@ class FlaxTarget(GaussianPrior):
     prior_scale: float
     noise_scale: float
     num_classes: int | None = dataclasses.field(default=None, kw_only=True)
+    per_record: str = dataclasses.field(default="auto", kw_only=True)
     row: tuple[tuple[int, ...], str] | None = dataclasses.field(default=None, kw_only=True)
 
     gradient_bound = None
@@ -99,8 +112,8 @@ class FlaxTarget(GaussianPrior):
         """Fix the input's shape, and K from the outputs.
 
         Raises:
-            TargetError: records that do not fit, a network that mixes rows, holds state or draws random numbers, or
-                outputs that the likelihood cannot use.
+            TargetError: records that do not fit, a network that mixes rows, holds state or draws random numbers,
+                outputs that the likelihood cannot use, or matrices that ``per_record="ghost"`` has no closed form for.
         """
         if not isinstance(record_shapes, dict) or not {"x", "y"} <= set(record_shapes):
             raise TargetError('records must be a dict {"x": inputs, "y": labels or numbers}')
@@ -110,6 +123,13 @@ class FlaxTarget(GaussianPrior):
         dtype = "float32" if jnp.issubdtype(x.dtype, jnp.floating) else str(jax.dtypes.canonicalize_dtype(x.dtype))
         row = (tuple(x.shape), dtype)
         outputs = _outputs(self.network, row)
+        if self.per_record == "ghost":
+            for use in _uses(self.network, row):
+                if use.operation and use.axes > 1:
+                    raise TargetError(
+                        f"per_record ghost needs each matrix of {self.network!r} in ONE product with one vector a "
+                        f"record, and {use.path} enters {use.operation}: use per_record auto"
+                    )
         if self.likelihood != "categorical":
             if outputs not in ((), (1,)):
                 raise TargetError(
@@ -145,6 +165,21 @@ class FlaxTarget(GaussianPrior):
         if self.likelihood == "bernoulli":
             return record["y"] * outputs - jax.nn.softplus(outputs)
         return jax.scipy.stats.norm.logpdf(record["y"], outputs, self.noise_scale)
+
+    @property
+    def clipped_gradient_sum(self) -> Callable[..., FixedPoint]:
+        """Σ clip(−∇ log-likelihood) over a batch, exactly summed; absent where the plain route is taken.
+
+        Raises:
+            AttributeError: ``per_record="plain"``, a target that is not bound, or no matrix to leave out.
+        """
+        if self.per_record == "plain" or self.row is None or all(u.operation for u in _uses(self.network, self.row)):
+            raise AttributeError("every record's whole gradient is formed")
+
+        def total(params: Any, batch: Any, mask: jax.Array, clip: Clip, bits: int = 21) -> FixedPoint:
+            return ghost_norms.clipped_gradient_sum(self.log_likelihood, params, batch, mask, clip, bits)
+
+        return total
 
     def predict(self, params: Any, x: jax.Array) -> jax.Array:
         """P(y = k | x, θ) (n, K); P(y = 1 | x, θ) (n,) under bernoulli; E[y | x, θ] (n,) under gaussian."""
@@ -189,6 +224,14 @@ def _outputs(network: Network, row: tuple[tuple[int, ...], str]) -> tuple[int, .
             "record's likelihood would depend on the others"
         )
     return tuple(found.shape[1:])
+
+
+@functools.lru_cache(maxsize=64)
+def _uses(network: Network, row: tuple[tuple[int, ...], str]) -> tuple[ghost_norms.Use, ...]:
+    """What the network does with each of its parameters on one row."""
+    one = jax.ShapeDtypeStruct(*row)
+    params = jax.eval_shape(lambda: network.init(jax.random.key(0), one))
+    return ghost_norms.uses(lambda params, x: network.apply(params, x[None]), params, one)
 
 
 def _mixes_rows(network: Network, row: tuple[tuple[int, ...], str], count: int) -> bool:

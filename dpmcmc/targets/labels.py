@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from dpmcmc.records_on_disk import blocks
+
 
 def check_labels(y: Any, num_classes: int, who: str) -> None:
     """Raise ValueError, with the row, unless every label is one of 0..K−1.
@@ -18,8 +20,7 @@ def check_labels(y: Any, num_classes: int, who: str) -> None:
         num_classes: K.
         who: the target, for the message.
     """
-    y = np.asarray(y)
-    good = np.isin(y, np.arange(num_classes))
+    good = np.concatenate([np.isin(part, np.arange(num_classes)) for _, part in blocks(y)])
     if not good.all():
         row = int(np.argmin(good.reshape(len(y), -1).all(axis=1)))
         classes = "0 and 1" if num_classes == 2 else f"0 to {num_classes - 1}"

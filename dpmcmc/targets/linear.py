@@ -99,6 +99,10 @@ class LinearRegression(GaussianPrior):
         """log N(y; x·θ, noise_scale²), normalised."""
         return jax.scipy.stats.norm.logpdf(record["y"], record["x"] @ params, self.noise_scale)
 
+    def prepared(self, records: Any) -> Any:
+        """Records with ``x_norm``, the norm of each row of x."""
+        return {**records, "x_norm": fixed_point.row_norms(records["x"])}
+
     def clipped_gradient_sum(
         self, params: jax.Array, batch: Any, mask: jax.Array, clip: float, bits: int = 21
     ) -> FixedPoint:
@@ -106,13 +110,13 @@ class LinearRegression(GaussianPrior):
 
         Args:
             params: (d,).
-            batch: ``{"x": (n, d), "y": (n,)}``.
+            batch: ``{"x": (n, d), "y": (n,)}``, with or without ``x_norm`` (n,).
             mask: (n,) bool.
             clip: C.
             bits: grid exponent; ``result.to_float(clip, bits)`` has shape (d,).
         """
         residual = (batch["x"] @ params - batch["y"]) / self.noise_scale**2
-        return fixed_point.linear_sum(residual, batch["x"], mask, clip, bits)
+        return fixed_point.linear_sum(residual, batch["x"], mask, clip, bits, batch.get("x_norm"))
 
     def predict(self, params: jax.Array, x: jax.Array) -> jax.Array:
         """E[y | x, θ], (n,)."""

@@ -93,6 +93,10 @@ class LogisticRegression(GaussianPrior):
         margin = record["x"] @ params
         return record["y"] * margin - jax.nn.softplus(margin)
 
+    def prepared(self, records: Any) -> Any:
+        """Records with ``x_norm``, the norm of each row of x."""
+        return {**records, "x_norm": fixed_point.row_norms(records["x"])}
+
     def clipped_gradient_sum(
         self, params: jax.Array, batch: Any, mask: jax.Array, clip: float, bits: int = 21
     ) -> FixedPoint:
@@ -100,13 +104,13 @@ class LogisticRegression(GaussianPrior):
 
         Args:
             params: (d,).
-            batch: ``{"x": (n, d), "y": (n,)}``.
+            batch: ``{"x": (n, d), "y": (n,)}``, with or without ``x_norm`` (n,).
             mask: (n,) bool.
             clip: C.
             bits: grid exponent; ``result.to_float(clip, bits)`` has shape (d,).
         """
         residual = jax.nn.sigmoid(batch["x"] @ params) - batch["y"]
-        return fixed_point.linear_sum(residual, batch["x"], mask, clip, bits)
+        return fixed_point.linear_sum(residual, batch["x"], mask, clip, bits, batch.get("x_norm"))
 
     def predict(self, params: jax.Array, x: jax.Array) -> jax.Array:
         """P(y = 1 | x, θ), (n,)."""

@@ -25,6 +25,7 @@ from dpmcmc.targets.linear import LinearRegression
 _PASSED = (
     "predict",
     "check_records",
+    "prepared",
     "constrain",
     "num_classes",
     "log_concave",

@@ -193,7 +193,8 @@ def noise_hides_the_low_bits_of_the_sum(scene: Scene) -> None:
     draws = 20_000
     zeros = np.zeros(draws, np.int32)
     z = np.float32(60.0 * 2.0 ** fixed_point.fraction_bits(60.0))
-    total = query._with_noise(FixedPoint(zeros, zeros + 1), jax.random.key(5), z, 1.0, 0)
+    noise = query.drawn_noise(jax.random.key(5), zeros, z, 1.0, 0)
+    total = query._with_noise(FixedPoint(zeros, zeros + 1), noise, z, 1.0)
     odd = float(np.mean(np.asarray(total.low) % 2))
     require(abs(odd - 0.5) < FAR * 0.5 / math.sqrt(draws), f"an odd sum is released odd {100 * odd:.0f} % of the time")
 

@@ -126,19 +126,18 @@ def _rows_of_owners_are_clipped(patch: Patch) -> None:
 
 def _scaled_noise(patch: Patch, factor: float) -> None:
     real = query._with_noise
-    patch.setattr(query, "_with_noise", lambda total, key, std, *more: real(total, key, factor * std, *more))
+    patch.setattr(query, "_with_noise", lambda total, noise, std, *more: real(total, noise, factor * std, *more))
 
 
 def _noise_per_record(patch: Patch) -> None:
-    real = query._with_noise
+    real = query.drawn_noise
 
-    def summed(total: FixedPoint, key: Any, std: Any, *more: Any) -> FixedPoint:
+    def summed(key: Any, *more: Any) -> Any:
         rows = 4
-        for one in jax.random.split(key, rows):
-            total = real(total, one, std / rows, *more)
-        return total
+        parts = [real(one, *more) for one in jax.random.split(key, rows)]
+        return jax.tree.map(lambda *normals: sum(normals) / rows, *parts)
 
-    patch.setattr(query, "_with_noise", summed)
+    patch.setattr(query, "drawn_noise", summed)
 
 
 def _same_noise_for_every_leaf(patch: Patch) -> None:
@@ -150,17 +149,18 @@ def _same_noise_for_every_leaf(patch: Patch) -> None:
 
 
 def _same_noise_for_both_queries(patch: Patch) -> None:
-    real_call, real_release = GradientQuery.__call__, GradientQuery._released
+    real = GradientQuery.draw
 
-    def call(self: GradientQuery, params: Any, records: Any, batch_key: Any, noise_key: Any, noise_std: Any) -> Any:
-        object.__setattr__(self, "_shared", jax.random.split(noise_key)[0])
-        return real_call(self, params, records, batch_key, noise_key, noise_std)
+    def draw(self: GradientQuery, params: Any, batch_key: Any, noise_key: Any, noise_std: Any) -> Any:
+        drawn = real(self, params, batch_key, noise_key, noise_std)
+        if self.second is None:
+            return drawn
+        shape, scales = self._moment_shape(sum(leaf.size for leaf in jax.tree.leaves(params)))
+        shared = jax.random.split(noise_key)[0]
+        noise = query.drawn_noise(shared, shape, self._moment_grid(noise_std), scales, self.levels[1])
+        return drawn._replace(second_noise=noise)
 
-    def release(self: GradientQuery, moment: Any, params: Any, key: Any, noise_std: Any, scale: Any) -> Any:
-        return real_release(self, moment, params, self._shared, noise_std, scale)  # type: ignore[attr-defined]
-
-    patch.setattr(GradientQuery, "__call__", call)
-    patch.setattr(GradientQuery, "_released", release)
+    patch.setattr(GradientQuery, "draw", draw)
 
 
 def _stock_normals(patch: Patch) -> None:
@@ -275,12 +275,12 @@ def _no_room(patch: Patch) -> None:
 
 def _changed_step(patch: Patch, change: Any) -> None:
     """What a step makes becomes ``change(program, cell, records, t, state, info)``."""
-    real = engine.Program.step
+    real = engine.Program.advance
 
-    def step(self: Any, cell: Any, state: Any, t: Any, noise_std: Any, records: Any) -> Any:
-        return change(cell, records, t, *real(self, cell, state, t, noise_std, records))
+    def advance(self: Any, cell: Any, state: Any, t: Any, noise_std: Any, records: Any, drawn: Any) -> Any:
+        return change(cell, records, t, *real(self, cell, state, t, noise_std, records, drawn))
 
-    patch.setattr(engine.Program, "step", step)
+    patch.setattr(engine.Program, "advance", advance)
 
 
 def _batch_key_in_info(patch: Patch) -> None:

@@ -1,0 +1,312 @@
+r"""AdaOPS: one draw from a ridge posterior whose regularisation and temperature are chosen privately.
+
+    θ ~ N(θ̂, H⁻¹/γ),    H = XᵀX + λI,    θ̂ = H⁻¹Xᵀy        (Wang 2018; thesis, Algorithm 6, corrected)
+
+for rows ‖x‖ <= b and labels |y| <= Y, N public. Three Gaussian-DP stages, each choosing the next one's constants:
+
+1. λ_min(XᵀX) with Gaussian noise of sensitivity b² (Weyl). It moves by [0, b²] when a row is added, so by at most b²
+   when one is replaced. ``low`` = release − quantile − b² is below λ_min on both neighbours; λ is chosen from it, and
+   h = low + λ <= λ_min(H) on both.
+2. log B, B = Y + b‖θ̂‖, a bound on every residual at θ̂. H'(θ̂' − θ̂) = x'(y' − x'·θ̂) − x(y − x·θ̂), so
+   ‖θ̂' − θ̂‖ <= kbB/h, and log B moves by at most log(1 + kb²/h): k = 2 for replace_one, 1 otherwise.
+3. The draw. Within the slabs |y − x·θ| <= R' around the records that differ, the two potentials are γh-strongly convex
+   and their difference is kγbR'-Lipschitz, so the draw is μ-GDP there (``accounting/one_sample.py``):
+
+       μ = kγbR'/√(γh) = k(√(γ/h)·bR + t·b²/h),    R' = R + t·b/√(γh),
+
+   where R is the smaller of stage 2's bound and Y(1 + b·√N·max s/(s² + λ)), and a draw is outside with probability at
+   most 2kΦ(−t). γ is the largest whose μ is the share of stage 3.
+
+What may fail (quantiles of stages 1 and 2, slabs) has total probability ``failure`` and is charged as
+``approximate_draw``. The proof with every constant, and what is wrong with the printed version, is in
+``docs/adaops.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from scipy.special import ndtri
+
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.linear_bounds import gram_and_moment, linear_bounds, rounding
+from dpmcmc.privacy import CalibrationError, Guarantee
+from dpmcmc.privacy.accounting import Event
+from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.gaussian_release import check_promise, gaussian_release, mu_std, standard_normal
+from dpmcmc.privacy.randomness import Streams
+from dpmcmc.targets.linear import LinearRegression
+
+#: Share of δ for what may fail.
+_FAILURE = 0.05
+#: λ is looked for on this grid, in units of the least curvature that any draw needs.
+_GRID = np.concatenate([[0.0], np.geomspace(1e-5, 1e5, 601)])
+#: Released noise is on a grid of 2^-30 of its std; quantiles leave room for it.
+_ROOM = 1 + 2.0**-20
+
+
+class Chosen(NamedTuple):
+    """What the private stages settled; may be published with the draw.
+
+    Attributes:
+        ridge: λ.
+        curvature: h, at most λ_min(XᵀX + λI).
+        residual: R.
+        temperature: 1/γ, in squared units of the labels.
+    """
+
+    ridge: float
+    curvature: float
+    residual: float
+    temperature: float
+
+
+@dataclass(frozen=True)
+class AdaOPS:
+    """One draw from a linear regression's ridge posterior, its regularisation and temperature chosen privately.
+
+    Args:
+        ridge: λ > 0, public; XᵀX + λI is then known to be at least λ, and no eigenvalue is released: OPS with a fixed
+            ridge. Left out: chosen from the private eigenvalue, at least the target's own noise²/prior².
+        eigenvalue_share: of μ², for the smallest eigenvalue of XᵀX; not used with ``ridge``.
+        residual_share: of μ², for the bound on residuals; 0 takes the worst case.
+
+    Raises:
+        ValueError: a value outside these, or shares that leave nothing to the draw.
+    """
+
+    ridge: float | None = None
+    eigenvalue_share: float = 0.1
+    residual_share: float = 0.1
+
+    release = "one_sample"
+
+    def __post_init__(self) -> None:
+        if self.ridge is not None and not (self.ridge > 0 and math.isfinite(self.ridge)):
+            raise ValueError(f"ridge: must be a finite number > 0, got {self.ridge}")
+        if not 0 < self.eigenvalue_share < 1:
+            raise ValueError(f"eigenvalue_share: must lie in (0, 1), got {self.eigenvalue_share}")
+        if not 0 <= self.residual_share < 1:
+            raise ValueError(f"residual_share: must lie in [0, 1), got {self.residual_share}")
+        if self.eigenvalue_share + self.residual_share >= 1:
+            raise ValueError("eigenvalue_share: with residual_share it leaves nothing to the draw; lower one of them")
+
+    def plan(
+        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+    ) -> MechanismPlan:
+        """Settle every stage's share; reads no record.
+
+        Raises:
+            UnsupportedCombination: another target than linear regression.
+            CalibrationError: a ``ridge`` so small that no temperature is private.
+            ValueError: no row_bound or label_bound, or impossible numbers.
+        """
+        check_promise(num_records, epsilon, delta)
+        linear_bounds(target, "adaops", adjacency)
+        if epsilon > 700:
+            raise CalibrationError(f"epsilon: adaops is for an epsilon of at most 700, got {epsilon:g}")
+        failure = _FAILURE * delta / (1 + math.exp(epsilon))
+        mu = gaussian_mu(epsilon, (1 - _FAILURE) * delta) * (1 - 1e-9)
+        first = 0.0 if self.ridge is not None else self.eigenvalue_share
+        second = self.residual_share
+        parts = {"eigenvalue": first, "residual": second, "draw": 1 - first - second}
+        mus = {name: mu * math.sqrt(part) for name, part in parts.items()}
+        factor = moved_by(adjacency)
+        events = [Event("gaussian", factor / mus[name], 1.0, 1) for name in ("eigenvalue", "residual") if mus[name]]
+        draw = Event("posterior_draw", factor / mus["draw"], 1.0, 1)
+        guarantee = Guarantee.from_events(
+            (*events, draw, Event("approximate_draw", 0.0, failure, 1)),
+            delta=delta,
+            adjacency=adjacency,
+            accountant="one_sample",
+            release=self.release,
+            assumptions=("draws are exact, which they are up to float64 rounding.",),
+        )
+        settings = {
+            **{f"{name}_mu": value for name, value in mus.items()},
+            "noise_multiplier": draw.noise_multiplier,
+            "failure": failure,
+        }
+        plan = MechanismPlan(self, target, num_records, guarantee, settings)
+        stage = Stage.of(plan)
+        settings["least_curvature"] = stage.least_curvature
+        if first:
+            settings["eigenvalue_noise_std"] = stage.eigenvalue_noise
+        elif not self.ridge > stage.least_curvature:  # type: ignore[operator]
+            raise CalibrationError(
+                f"ridge: {self.ridge:g} is too small for one draw at epsilon {epsilon:g} and delta {delta:g}; give one "
+                f"well above {stage.least_curvature:.4g}, or leave it out"
+            )
+        return plan
+
+    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
+        """The draw, (1, d)."""
+        return self.choose_and_draw(plan, records, streams)[1]
+
+    def choose_and_draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> tuple[Chosen, np.ndarray]:
+        """(what the private stages settled, the draw (1, d)); one guarantee covers both.
+
+        Args:
+            plan: made by :meth:`plan`.
+            records: ``{"x": (N, d), "y": (N,)}``, checked.
+            streams: secret keys.
+        """
+        stage = Stage.of(plan)
+        eigenvalue_key, residual_key = jax.random.split(streams.noise)
+        gram, moment = gram_and_moment(np.asarray(records["x"], np.float64), np.asarray(records["y"], np.float64))
+        values, vectors = np.linalg.eigh(gram)
+        moment = vectors.T @ moment
+        if self.ridge is None:
+            noisy = gaussian_release(values[:1], stage.eigenvalue_noise, eigenvalue_key)
+            low = stage.low(float(noisy[0]))
+            ridge = stage.choose_ridge(low)
+        else:
+            low, ridge = 0.0, self.ridge
+        curvatures = np.maximum(values, 0.0) + ridge
+        centre = moment / curvatures
+        residual = stage.residual_bound(low, ridge)
+        if stage.residual_mu:
+            size = stage.label + stage.row * float(np.linalg.norm(centre))
+            noise = stage.residual_noise(low, ridge)
+            noisy = gaussian_release(np.log([size]), noise, residual_key)
+            residual = min(residual, stage.residual_from(float(noisy[0]), low, ridge))
+        chosen = Chosen(ridge, low + ridge, residual, 1 / stage.precision(low + ridge, residual))
+        normal = standard_normal(streams.dynamics, centre.shape)
+        drawn = vectors @ (centre + np.sqrt(chosen.temperature / curvatures) * normal)
+        return chosen, drawn[None]
+
+
+def moved_by(adjacency: str) -> float:
+    """k: how many records' terms a neighbour changes."""
+    return 2.0 if adjacency == "replace_one" else 1.0
+
+
+class Stage(NamedTuple):
+    """The public constants of a plan, and the formulas of its stages; none of them reads a record.
+
+    Attributes:
+        row: b.
+        label: Y.
+        size: d.
+        num_records: the larger N of two neighbours.
+        factor: k.
+        eigenvalue_mu, residual_mu, draw_mu: of the stages.
+        failure: probability that each of three bounds may fail with.
+        own_ridge: the target's noise²/prior².
+        prior_scale: the target's.
+    """
+
+    row: float
+    label: float
+    size: int
+    num_records: int
+    factor: float
+    eigenvalue_mu: float
+    residual_mu: float
+    draw_mu: float
+    failure: float
+    own_ridge: float
+    prior_scale: float
+
+    @classmethod
+    def of(cls, plan: MechanismPlan) -> Stage:
+        """Of a plan of :class:`AdaOPS`."""
+        target, adjacency = plan.target, plan.guarantee.adjacency
+        assert isinstance(target, LinearRegression)
+        row, label, size = linear_bounds(target, "adaops", adjacency)
+        settings = plan.settings
+        return cls(
+            row,
+            label,
+            size,
+            plan.num_records + (adjacency == "add_remove"),
+            moved_by(adjacency),
+            settings["eigenvalue_mu"],
+            settings["residual_mu"],
+            settings["draw_mu"],
+            settings["failure"] / 3,
+            (target.noise_scale / target.prior_scale) ** 2,
+            target.prior_scale,
+        )
+
+    @property
+    def quantile(self) -> float:
+        """z with Φ(−z) = failure, for stages 1 and 2."""
+        return -float(ndtri(self.failure)) * _ROOM
+
+    @property
+    def slab_quantile(self) -> float:
+        """t with 2kΦ(−t) = failure: two sides of each slab."""
+        return -float(ndtri(self.failure / (2 * self.factor))) * _ROOM
+
+    @property
+    def least_curvature(self) -> float:
+        """h at which the slabs alone cost the share of the draw: k·t·b²/h = μ."""
+        return self.factor * self.slab_quantile * self.row**2 / self.draw_mu
+
+    @property
+    def eigenvalue_noise(self) -> float:
+        """Noise std of stage 1."""
+        unsure = self._unsure * self.num_records * self.row**2
+        return mu_std(self.row**2 + 2 * unsure, 1, self.eigenvalue_mu)
+
+    def low(self, noisy: float) -> float:
+        """A bound below λ_min(XᵀX) of both neighbours, but for probability Φ(−quantile)."""
+        unsure = self._unsure * self.num_records * self.row**2
+        return max(0.0, noisy - self.quantile * self.eigenvalue_noise - self.row**2 - unsure)
+
+    def choose_ridge(self, low: float) -> float:
+        """λ of least excess risk by public bounds: of the noise, and of shrinking coefficients as large as the prior's.
+
+        Any function of ``low`` is private. This one bounds E‖X(θ − θ*)‖²/d by 1/γ + prior_scale²·max sλ²/(s + λ)² over
+        eigenvalues s >= low, at the residual Y + b·prior_scale·√d where stage 2 may find it.
+        """
+        ridges = np.maximum(self.own_ridge, self.least_curvature * _GRID)
+        usual = self.label + self.row * self.prior_scale * math.sqrt(self.size) if self.residual_mu else math.inf
+
+        def risk(ridge: float) -> float:
+            h = low + ridge
+            if not h > self.least_curvature * (1 + 1e-6):
+                return math.inf
+            residual = min(usual, self.residual_bound(low, ridge))
+            shrunk = ridge / 4 if low <= ridge else low * (ridge / h) ** 2
+            return 1 / self.precision(h, residual) + shrunk * self.prior_scale**2
+
+        return float(min(ridges, key=risk))
+
+    def residual_bound(self, low: float, ridge: float) -> float:
+        """R of the worst case: Y(1 + b√N·max s/(s² + λ)) over s² >= low."""
+        largest = math.sqrt(low) / (low + ridge) if low > ridge else 0.5 / math.sqrt(ridge)
+        return self.label * (1 + self.row * math.sqrt(self.num_records) * largest)
+
+    def residual_sensitivity(self, low: float, ridge: float) -> float:
+        """Of log B: log(1 + kb²/h)."""
+        return math.log1p(self.factor * self.row**2 / (low + ridge))
+
+    def residual_noise(self, low: float, ridge: float) -> float:
+        """Noise std of stage 2."""
+        unsure = self._unsure_residual(low, ridge)
+        return mu_std(self.residual_sensitivity(low, ridge) + 2 * unsure, 1, self.residual_mu)
+
+    def residual_from(self, noisy: float, low: float, ridge: float) -> float:
+        """R of stage 2, at least B of both neighbours but for probability Φ(−quantile)."""
+        room = self.quantile * self.residual_noise(low, ridge) + self.residual_sensitivity(low, ridge)
+        return math.exp(min(noisy + room + self._unsure_residual(low, ridge), 700.0))
+
+    def precision(self, curvature: float, residual: float) -> float:
+        """γ: the largest at which k(√(γ/h)·bR + t·b²/h) is the share of the draw."""
+        left = self.draw_mu / self.factor - self.slab_quantile * self.row**2 / curvature
+        return curvature * (left / (self.row * residual)) ** 2 * (1 - 1e-9)
+
+    @property
+    def _unsure(self) -> float:
+        """Relative to N·b², what float64 leaves unsure of an eigenvalue of XᵀX."""
+        return rounding(self.num_records, self.size)
+
+    def _unsure_residual(self, low: float, ridge: float) -> float:
+        """What float64 leaves unsure of log B: the condition number of H times that of its parts."""
+        return 2 * self._unsure * (self.num_records * self.row**2 + ridge) / (low + ridge)

@@ -1,0 +1,117 @@
+r"""AdaSSP: ridge regression from noisy sufficient statistics, its ridge chosen from a private smallest eigenvalue.
+
+    (Ĝ + λI)⁻¹ m̂,    Ĝ = XᵀX + noise,  m̂ = Xᵀy + noise,    λ = max(λ₀, τ − low)      (Wang 2018, Algorithm 3)
+
+``low`` is a bound below λ_min(XᵀX) from one Gaussian release of sensitivity b² (Weyl, as in ``adaops.py``), and τ the
+size that the noise of Ĝ may have in any direction: with N(0, σ²) on the diagonal and N(0, σ²/2) off it,
+E λ_max <= σ√(2d) (Gordon) and λ_max is σ-Lipschitz in the noise, so
+
+    ‖noise‖ <= τ = σ(√(2d) + √(2 log(2/ρ)))     but for probability ρ.
+
+Where XᵀX is well conditioned, no ridge is added. The statistics are one query (``sufficient.py``, which raises noisy
+eigenvalues in place of a ridge). Everything after the noise is post-processing, whatever λ is: privacy is that of two
+Gaussian releases, μ² = μ₁² + μ₂².
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.linear_bounds import linear_bounds, rounding
+from dpmcmc.mechanisms.sufficient import sensitivity_of, split, statistics
+from dpmcmc.privacy import Guarantee
+from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.gaussian_release import check_promise, gaussian_event, gaussian_release, mu_std
+from dpmcmc.privacy.randomness import Streams
+
+
+@dataclass(frozen=True)
+class AdaSSP:
+    """Ridge regression from noisy XᵀX and Xᵀy, with no more ridge than a private eigenvalue asks for.
+
+    Args:
+        eigenvalue_share: of μ², for the smallest eigenvalue of XᵀX.
+        label_weight: how much of the rest goes to Xᵀy, as for ``sufficient_statistics``.
+        failure: ρ, probability that noise or eigenvalue are beyond what λ makes room for; not a matter of privacy.
+
+    Raises:
+        ValueError: a value outside these.
+    """
+
+    eigenvalue_share: float = 0.1
+    label_weight: float = 1.0
+    failure: float = 0.05
+
+    release = "estimate"
+
+    def __post_init__(self) -> None:
+        for name in ("eigenvalue_share", "failure"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name}: must lie in (0, 1), got {getattr(self, name)}")
+        if not (self.label_weight > 0 and math.isfinite(self.label_weight)):
+            raise ValueError(f"label_weight: must be a finite number > 0, got {self.label_weight}")
+
+    def plan(
+        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+    ) -> MechanismPlan:
+        """Settle the noise; reads no record.
+
+        Raises:
+            UnsupportedCombination: another target than linear regression.
+            ValueError: no row_bound or label_bound, or impossible numbers.
+        """
+        check_promise(num_records, epsilon, delta)
+        row, label, size = linear_bounds(target, "adassp", adjacency)
+        weight = self.label_weight * row / label
+        count = num_records + (adjacency == "add_remove")
+        unsure = rounding(count, size) * count
+        mu = gaussian_mu(epsilon, delta) * (1 - 1e-9)
+        eigenvalue = row**2 * (1 + 2 * unsure)
+        together = sensitivity_of(row, label, weight, adjacency)
+        together += 2 * unsure * math.hypot(row**2, weight * row * label)
+        entries = size * (size + 3) // 2
+        eigenvalue_std = mu_std(eigenvalue, 1, mu * math.sqrt(self.eigenvalue_share))
+        noise_std = mu_std(together, entries, mu * math.sqrt(1 - self.eigenvalue_share))
+        guarantee = Guarantee.from_events(
+            (
+                gaussian_event(eigenvalue_std, eigenvalue, 1, adjacency),
+                gaussian_event(noise_std, together, entries, adjacency),
+            ),
+            delta=delta,
+            adjacency=adjacency,
+            accountant="one_sample",
+            release=self.release,
+        )
+        settings = {
+            "eigenvalue_noise_std": eigenvalue_std,
+            "sensitivity": together,
+            "noise_std": noise_std,
+            "label_noise_std": noise_std / weight,
+        }
+        return MechanismPlan(self, target, num_records, guarantee, settings)
+
+    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
+        """The estimate, (1, d)."""
+        x, y = np.asarray(records["x"], np.float64), np.asarray(records["y"], np.float64)
+        settings, target, size = plan.settings, plan.target, x.shape[1]
+        weight = settings["noise_std"] / settings["label_noise_std"]
+        eigenvalue_key, statistics_key = jax.random.split(streams.noise)
+        exact = statistics(x, y, weight)
+        least = np.linalg.eigvalsh(split(exact, size, weight)[0])[:1]
+        noisy = float(gaussian_release(least, settings["eigenvalue_noise_std"], eigenvalue_key)[0])
+        gram, moment = split(gaussian_release(exact, settings["noise_std"], statistics_key), size, weight)
+        tail = math.sqrt(2 * math.log(2 / self.failure))
+        low = max(0.0, noisy - tail * settings["eigenvalue_noise_std"])
+        wanted = settings["noise_std"] * (math.sqrt(2 * size) + tail)
+        ridge = max((target.noise_scale / target.prior_scale) ** 2, wanted - low)
+        # What is left below the ridge, with a probability of about ρ, is noise.
+        values, vectors = np.linalg.eigh(gram)
+        precision = (vectors * (np.maximum(values, 0.0) + ridge)) @ vectors.T
+        return cho_solve(cho_factor(precision), moment)[None]

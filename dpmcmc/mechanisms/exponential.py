@@ -1,0 +1,277 @@
+r"""Exponential mechanism for penalised empirical risk minimisation (thesis, Algorithm 1; McSherry and Talwar 2007).
+
+    p(h) ∝ exp(−c·(Σ_i ℓ(h, z_i) + g(h))),      h in a public set H, g a public penalty
+
+Two records' losses differ by at most Δ over H. A neighbour changes Σℓ by D(h), and the log density by
+−cD(h) − log E[e^{−cD}], which is within c·(sup D − inf D). For ``replace_one`` D = ℓ_z − ℓ_z' varies by at most 2Δ;
+where a record is added, removed or zeroed D = ±ℓ_z, which varies by what one record's loss does over H. So
+
+    c = ε/(2Δ) (replace_one),      c = ε/Δ (add_remove, zero_out; 0 <= ℓ <= Δ),
+
+and the release is ε-DP with no δ. The source's c is ε/4 for losses in [0, 1] and replace_one: half of what its own
+argument allows, since q = −(1/n)Σℓ moves by 1/n there, not by 2/n.
+
+``hypotheses`` given, H is finite and losses are clipped to [0, loss_bound]. They are rounded to whole levels, 2^-20 of
+the bound, and so are penalties, so that sums are exact in any order; a hypothesis is drawn by whole numbers, whose
+weights are e^{−c·sum} up to a relative 2^-36, which is charged. Nothing is assumed.
+
+``radius`` given, H is a ball with Lebesgue measure, and a draw is made by an engine of ``ops``: its form ``range`` at
+any temper, with a penalty of its own. A set of infinite measure has no density in general, and cannot be asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmcmc import targets
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.engines import ENGINES, DrawError
+from dpmcmc.mechanisms.float64 import float64
+from dpmcmc.mechanisms.ops import OPS
+from dpmcmc.privacy import Guarantee, UnsupportedCombination
+from dpmcmc.privacy.accounting import ADJACENCIES, Event
+from dpmcmc.privacy.gaussian_release import check_promise
+from dpmcmc.privacy.randomness import Streams
+from dpmcmc.targets.tempered import Tempered
+
+#: A loss in whole numbers, as a share of its bound.
+LEVELS = 1 << 20
+#: Weights are whole numbers with so many bits after the point of the largest, 1; smaller ones count as one.
+_BITS = 4096
+#: Relative error of a weight: its exponent is at most 4096 bits, with an error of a few 2^-53 of that.
+_WEIGHT_ERROR = 2.0**-36
+#: Penalties beyond the least one are cut off here, in levels; no sum of losses comes near.
+_LARGEST_PENALTY = 1 << 60
+
+
+@dataclass(frozen=True, eq=False)
+class Exponential:
+    """One hypothesis from a public set, exponentially unlikely in its penalised loss.
+
+    Args:
+        radius: R: the set is the ball ‖θ‖ <= R, for targets with ``loss_bounds``.
+        regularisation: Λ: the penalty (Λ/2)‖θ‖², of the sum of losses.
+        engine: how a draw from the ball is made: ``nuts`` | ``sgnht`` (assumed to converge) | ``closed_form``.
+        hypotheses: in place of a ball: pytree like the target's parameters, leaves (M, ...), public.
+        penalty: g of each of them, (M,), public; added to (Λ/2)‖θ‖².
+        loss: (params, record) -> loss; left out: −log p(record|θ).
+        loss_bound: losses are clipped to [0, loss_bound]; with ``hypotheses``.
+
+    Raises:
+        ValueError: a value outside these; both a ball and hypotheses, or neither.
+    """
+
+    radius: float | None = None
+    regularisation: float = 1.0
+    engine: str = "nuts"
+    hypotheses: Any = field(default=None, kw_only=True, repr=False)
+    penalty: Any = field(default=None, kw_only=True, repr=False)
+    loss: Callable[[Any, Any], Any] | None = field(default=None, kw_only=True)
+    loss_bound: float | None = field(default=None, kw_only=True)
+
+    release = "one_sample"
+
+    def __post_init__(self) -> None:
+        if (self.radius is None) == (self.hypotheses is None):
+            raise ValueError("radius: give the radius of a ball, or hypotheses (in Python)")
+        if self.radius is not None and not (self.radius > 0 and math.isfinite(self.radius)):
+            raise ValueError(f"radius: must be a finite number > 0, got {self.radius}")
+        if not (self.regularisation >= 0 and math.isfinite(self.regularisation)):
+            raise ValueError(f"regularisation: must be a finite number >= 0, got {self.regularisation}")
+        if self.engine not in ENGINES:
+            raise ValueError(f"engine: unknown {self.engine!r}; known: {', '.join(ENGINES)}")
+        if self.hypotheses is None:
+            for name in ("penalty", "loss", "loss_bound"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name}: is for hypotheses; leave it out with a radius")
+            if not self.regularisation > 0:
+                raise ValueError(f"regularisation: must be > 0 on a ball, got {self.regularisation}")
+            return
+        if self.loss_bound is None or not (self.loss_bound > 0 and math.isfinite(self.loss_bound)):
+            raise ValueError(f"loss_bound: hypotheses need a finite number > 0, got {self.loss_bound}")
+        sizes = {len(leaf) for leaf in jax.tree.leaves(self.hypotheses)}
+        if len(sizes) != 1 or min(sizes) < 1:
+            raise ValueError(f"hypotheses: leaves must share a leading axis of at least 1, got lengths {sorted(sizes)}")
+        if self.penalty is not None:
+            penalty = np.asarray(self.penalty, np.float64)
+            if penalty.shape != (sizes.pop(),) or not np.all(np.isfinite(penalty)):
+                raise ValueError(f"penalty: must be one finite number per hypothesis, got shape {penalty.shape}")
+
+    def plan(
+        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+    ) -> MechanismPlan:
+        """Settle c; reads no record.
+
+        Args:
+            target: with ``loss_bounds`` for a ball.
+            num_records: N.
+            epsilon: spent in full.
+            delta: not spent; the guarantee is stated at it.
+            adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
+
+        Raises:
+            UnsupportedCombination: a ball, and a target without bounded losses there.
+            ValueError: numbers that make no sense.
+        """
+        check_promise(num_records, epsilon, delta)
+        if adjacency not in ADJACENCIES:
+            raise UnsupportedCombination(f"unknown adjacency {adjacency!r}; known: {', '.join(ADJACENCIES)}.")
+        if self.hypotheses is None:
+            ball = OPS(form="range", engine=self.engine, radius=self.radius)
+            ENGINES[self.engine].check(target, self.radius)
+            unit, rounding, assumptions = ball.unit_epsilon(target, adjacency), 0.0, ball.assumptions(target)
+        else:
+            assert self.loss_bound is not None
+            unit = (2.0 if adjacency == "replace_one" else 1.0) * self.loss_bound
+            rounding, assumptions = 4 * _WEIGHT_ERROR, ()
+        if epsilon <= rounding:
+            raise ValueError(f"epsilon: {epsilon:g} is within what rounding costs, {rounding:.3g}; raise it")
+        # A hair below, so that rounding ends on the private side.
+        coefficient = (epsilon - rounding) / unit * (1 - 1e-12)
+        guarantee = Guarantee.from_events(
+            (Event("pure", 0.0, 1.0, 1, epsilon=epsilon),),
+            delta=delta,
+            adjacency=adjacency,
+            accountant="one_sample",
+            release=self.release,
+            assumptions=assumptions,
+        )
+        settings = {"coefficient": coefficient, "epsilon_per_draw": epsilon}
+        return MechanismPlan(self, target, num_records, guarantee, settings)
+
+    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
+        """The hypothesis, leaves (1, ...).
+
+        Raises:
+            DrawError: an engine has no draw; nothing leaves.
+        """
+        if self.hypotheses is None:
+            return self._draw_on_ball(plan, records, streams)
+        index = self.draw_index(plan, records, streams.noise)
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[index : index + 1], self.hypotheses)
+
+    def draw_index(self, plan: MechanismPlan, records: Any, key: jax.Array) -> int:
+        """Which of the hypotheses is released.
+
+        Args:
+            plan: made by :meth:`plan`.
+            records: pytree, leaves (N, ...).
+            key: secret JAX key.
+        """
+        return choice(self.weights(plan, records), key)
+
+    def weights(self, plan: MechanismPlan, records: Any) -> list[int]:
+        """Whole numbers proportional to the probability of each hypothesis; not private."""
+        assert self.loss_bound is not None
+        energy = level_sums(self._loss(plan.target), self.hypotheses, records, self.loss_bound) + self._penalties()
+        level = plan.settings["coefficient"] * self.loss_bound / LEVELS
+        return weights_of(-level * (energy - np.min(energy)))
+
+    def _loss(self, target: Any) -> Callable[[Any, Any], Any]:
+        return self.loss or (lambda params, record: -target.log_likelihood(params, record))
+
+    def _penalties(self) -> np.ndarray:
+        """In whole levels of the loss, (M,) int64."""
+        assert self.loss_bound is not None
+        leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(self.hypotheses)]
+        squares = sum(np.sum(leaf.reshape(len(leaf), -1) ** 2, axis=1) for leaf in leaves)
+        own = 0.0 if self.penalty is None else np.asarray(self.penalty, np.float64)
+        whole = 0.5 * self.regularisation * np.asarray(squares) + own
+        levels = np.minimum((whole - np.min(whole)) * (LEVELS / self.loss_bound), _LARGEST_PENALTY)
+        return np.rint(levels).astype(np.int64)
+
+    def _draw_on_ball(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
+        c = plan.settings["coefficient"]
+        tempered = Tempered(plan.target, c, c, self.regularisation).bind(targets.record_shapes(records))
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")  # what a library warns of here is a function of the records
+            drawn = ENGINES[self.engine].draw(
+                tempered, records, radius=self.radius, draws=1, steps=None, streams=streams
+            )
+        if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(drawn)):
+            raise DrawError(f"engine: {self.engine} left the range of floats. Nothing was released")
+        return drawn
+
+
+def level_sums(loss: Callable[[Any, Any], Any], hypotheses: Any, records: Any, bound: float) -> np.ndarray:
+    """Σ over records of their losses in whole levels of bound/2^20, (M,) int64: exact, and in any order.
+
+    One record at a time, so that what a record adds does not depend on the others, nor on where it stands. A loss that
+    is not a number counts as the bound.
+
+    Args:
+        loss: (params, record) -> scalar.
+        hypotheses: pytree, leaves (M, ...).
+        records: pytree, leaves (N, ...).
+        bound: losses are clipped to [0, bound].
+    """
+
+    with float64():
+        given, data = jax.tree.map(_double, hypotheses), jax.tree.map(_double, records)
+        return np.asarray(_level_sums(loss, given, data, jnp.float64(bound)))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _level_sums(loss: Callable[[Any, Any], Any], hypotheses: Any, records: Any, bound: jax.Array) -> jax.Array:
+    def add(total: jax.Array, record: Any) -> tuple[jax.Array, None]:
+        losses = jax.vmap(lambda params: loss(params, record))(hypotheses)
+        share = jnp.where(jnp.isnan(losses), 1.0, jnp.clip(losses / bound, 0.0, 1.0))
+        return total + jnp.floor(share * LEVELS).astype(jnp.int64), None
+
+    start = jnp.zeros(len(jax.tree.leaves(hypotheses)[0]), jnp.int64)
+    return jax.lax.scan(add, start, records)[0]
+
+
+def _double(leaf: Any) -> jax.Array:
+    leaf = np.asarray(leaf)
+    return jnp.asarray(leaf, jnp.float64 if np.issubdtype(leaf.dtype, np.floating) else None)
+
+
+def weights_of(scores: np.ndarray) -> list[int]:
+    """Whole numbers proportional to e^{score}, up to a relative 2^-36.
+
+    Weights below 2^-4096 of the largest count as that: raising scores to a floor below their maximum moves none of
+    them by more than the scores moved, so the range of their differences between neighbours, on which privacy rests,
+    does not grow.
+
+    Args:
+        scores: (M,) float64, finite.
+    """
+    bits = np.maximum((scores - np.max(scores)) / math.log(2), -float(_BITS))
+    whole = np.floor(bits)
+    mantissas = np.floor(np.exp2(bits - whole) * 2.0**52).astype(np.int64)
+    return [int(m) << (_BITS + int(w)) for m, w in zip(mantissas, whole, strict=True)]
+
+
+def choice(weights: list[int], key: jax.Array) -> int:
+    """An index with probability exactly proportional to its weight.
+
+    Args:
+        weights: whole numbers >= 0, not all 0.
+        key: secret JAX key, used for nothing else.
+    """
+    point, index = _below(sum(weights), key), 0
+    while point >= weights[index]:
+        point, index = point - weights[index], index + 1
+    return index
+
+
+def _below(limit: int, key: jax.Array) -> int:
+    """A whole number uniform on [0, limit), by rejection: fewer than 2 tries on average."""
+    size = limit.bit_length()
+    tries = 0
+    while True:
+        words = np.asarray(jax.random.bits(jax.random.fold_in(key, tries), (-(-size // 32),), np.uint32))
+        value = int.from_bytes(words.tobytes(), "little") >> (-size % 32)
+        if value < limit:
+            return value
+        tries += 1

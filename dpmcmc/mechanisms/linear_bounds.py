@@ -1,0 +1,64 @@
+"""What the one-shot mechanisms of linear regression share: public bounds, and XᵀX and Xᵀy with their rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dpmcmc.privacy import UnsupportedCombination
+from dpmcmc.privacy.accounting import ADJACENCIES
+from dpmcmc.targets.base import require_bound
+from dpmcmc.targets.linear import LinearRegression
+
+_BLOCK = 512
+
+
+def linear_bounds(target: Any, mechanism: str, adjacency: str) -> tuple[float, float, int]:
+    """(row_bound, label_bound, num_features).
+
+    Args:
+        target: linear regression with its public bounds.
+        mechanism: named in errors.
+        adjacency: checked.
+
+    Raises:
+        UnsupportedCombination: another target, whose posterior is not Gaussian, or an unknown adjacency.
+        ValueError: a bound that is not given.
+    """
+    if adjacency not in ADJACENCIES:
+        raise UnsupportedCombination(f"unknown adjacency {adjacency!r}; known: {', '.join(ADJACENCIES)}.")
+    if type(target) is not LinearRegression:
+        raise UnsupportedCombination(
+            f"{mechanism} needs the Gaussian posterior of LinearRegression, and the target is "
+            f"{type(target).__name__}; use certified_ops or output_perturbation for other convex losses."
+        )
+    row = require_bound(target.row_bound, "row_bound", "LinearRegression")
+    label = require_bound(target.label_bound, "label_bound", "LinearRegression")
+    if target.num_features is None:
+        raise ValueError("num_features: LinearRegression needs it before a plan; give it")
+    return row, label, target.num_features
+
+
+def gram_and_moment(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(XᵀX, Xᵀy), summed in blocks of rows.
+
+    Args:
+        x: (N, d) float64.
+        y: (N,) float64.
+    """
+    gram, moment = np.zeros((x.shape[1], x.shape[1])), np.zeros(x.shape[1])
+    for i in range(0, len(x), _BLOCK):
+        rows = x[i : i + _BLOCK]
+        gram += rows.T @ rows
+        moment += rows.T @ y[i : i + _BLOCK]
+    return gram, moment
+
+
+def rounding(num_records: int, size: int) -> float:
+    """What float64 leaves unsure of an eigenvalue of XᵀX, relative to its largest trace N·row_bound².
+
+    Sums in blocks are off by (_BLOCK + N/_BLOCK + 16)·2^-53 of Σ‖x‖² in Frobenius norm; eigenvalues of a symmetric
+    matrix by a modest multiple of 2^-53·‖XᵀX‖ (backward stability, Weyl), for which 16d² leaves ample room.
+    """
+    return 2.0**-53 * (_BLOCK + num_records / _BLOCK + 16 + 16 * size**2)

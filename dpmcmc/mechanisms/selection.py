@@ -1,0 +1,213 @@
+r"""High-confidence boosting: several private candidates on disjoint parts, the best by a private vote of another part.
+
+(Thesis, Theorem 2.25.) Records are dealt by a secret permutation, which does not depend on them, into a parts of
+⌊N/(a + 1)⌋ and one with the rest. Candidate j reads part j alone, the choice among the a releases is the exponential
+mechanism on the last part. The record in which two neighbours differ is in one part: everything else is the same or
+post-processing, so (ε, δ)-DP of every candidate and ε-DP of the choice make the whole (ε, δ)-DP (parallel composition),
+not (2ε, δ). Choosing by the plain least validation error would have no guarantee.
+
+An (ε, δ)-DP pair is within total variation δ/(1 + e^ε) of an ε-DP pair, on both sides (Dwork and Roth 2014, Lemma
+3.17); so the whole is charged as ``pure`` ε and ``approximate_draw`` δ/(1 + e^ε).
+
+Utility, for losses in [0, B] (corrected: the source takes n for the n_v = N/(a + 1) records that vote). With
+candidates of excess risk at most ξ on average, Markov's inequality leaves all a of them above e·ξ with probability at
+most e^{−a}; Hoeffding for a candidates and the tail of the exponential mechanism give, but for a probability of
+``failure``,
+
+    R(chosen) − R* <= e·ξ + 2B√(log(6a/failure)/(2 n_v)) + (2B/(ε n_v))·log(3a/failure),      a = ⌈log(3/failure)⌉.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpmcmc import planning
+from dpmcmc.engine import sample
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.exponential import Exponential
+from dpmcmc.planning import Plan
+from dpmcmc.privacy import Full, Guarantee, Privacy, UnsupportedCombination
+from dpmcmc.privacy.accounting import Event
+from dpmcmc.privacy.gaussian_release import check_promise
+from dpmcmc.privacy.randomness import SecretKey, Streams
+from dpmcmc.privacy.subsampling import Sampling
+from dpmcmc.samplers.base import Sampler
+
+
+def number_of_candidates(failure: float) -> int:
+    """a = ⌈log(3/failure)⌉: so many runs, of which one is good but for a third of ``failure``."""
+    return math.ceil(math.log(3 / failure))
+
+
+def excess_of_choice(candidates: int, validation: int, *, epsilon: float, loss_bound: float, failure: float) -> float:
+    """How much worse than the best candidate's risk that of the chosen one may be, but for 2/3 of ``failure``.
+
+    Args:
+        candidates: a.
+        validation: n_v, records that vote.
+        epsilon: of the choice.
+        loss_bound: B.
+        failure: probability, of which a third is for Hoeffding and a third for the choice.
+    """
+    hoeffding = 2 * loss_bound * math.sqrt(math.log(6 * candidates / failure) / (2 * validation))
+    return hoeffding + 2 * loss_bound / (epsilon * validation) * math.log(3 * candidates / failure)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A sampler's run as a candidate; its last kept draw is what is compared.
+
+    Args:
+        sampler: for example ``dpmcmc.SGLD(step_size=16.0)``.
+        steps: of the run.
+        sampling: ``Poisson(b)`` | ``FixedSize(b)`` | ``Full()``, b for the part.
+        clip: C.
+    """
+
+    sampler: Sampler
+    steps: int
+    sampling: Sampling = field(default_factory=Full)
+    clip: float = 1.0
+
+    def plan(
+        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+    ) -> Plan:
+        """The run's plan on ``num_records`` records."""
+        return planning.plan(
+            target,
+            num_records=num_records,
+            sampler=self.sampler,
+            sampling=self.sampling,
+            steps=self.steps,
+            burn_in=self.steps - 1,
+            privacy=Privacy(epsilon=epsilon, delta=delta, adjacency=adjacency, clip=self.clip),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateSelection:
+    """The best of several private candidates, each on a part of the records, by a private vote of the last part.
+
+    Args:
+        candidates: mechanisms of one draw, or :class:`Chain`: one configuration several times (boosting), or several.
+        loss_bound: B; losses of the vote are clipped to [0, B].
+        loss: (params, record) -> loss of the vote; left out: −log p(record|θ).
+
+    Raises:
+        ValueError: fewer than two candidates, or a bound that is not positive.
+    """
+
+    candidates: Sequence[Any]
+    loss_bound: float
+    loss: Callable[[Any, Any], Any] | None = None
+
+    release = "estimate"
+
+    def __post_init__(self) -> None:
+        if len(self.candidates) < 2:
+            raise ValueError(f"candidates: a choice needs at least 2, got {len(self.candidates)}")
+        if not (self.loss_bound > 0 and math.isfinite(self.loss_bound)):
+            raise ValueError(f"loss_bound: must be a finite number > 0, got {self.loss_bound}")
+
+    def plan(
+        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+    ) -> MechanismPlan:
+        """Plan every candidate on its part, and the vote on the last; reads no record.
+
+        Raises:
+            UnsupportedCombination: an adjacency under which the parts' sizes would differ, or a candidate without plan.
+            ValueError: fewer records than parts.
+        """
+        check_promise(num_records, epsilon, delta)
+        if adjacency not in ("replace_one", "zero_out"):
+            raise UnsupportedCombination(
+                f"private selection deals a public number of records into parts, and {adjacency} changes it; use "
+                "replace_one or zero_out."
+            )
+        part = num_records // (len(self.candidates) + 1)
+        if part < 1:
+            raise ValueError(f"num_records: {num_records} records make no {len(self.candidates) + 1} parts")
+        promise: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
+        plans = [candidate.plan(target, num_records=part, **promise) for candidate in self.candidates]
+        spent = max(epsilon, *(one.guarantee.epsilon for one in plans))
+        for one in plans:
+            # The parts are composed as (ε, δ)-DP: each has to be that.
+            if not (one.guarantee.epsilon <= epsilon * (1 + 1e-9) and one.guarantee.delta <= delta):
+                raise ValueError(f"candidates: one costs {one.guarantee}, more than epsilon {epsilon:g} was asked for")
+            if getattr(one, "charged_draws", 1) > 1:
+                raise ValueError("candidates: each must release one draw; set draws to 1")
+        # Any hypothesis will do here: what the vote costs does not depend on which.
+        vote = self._vote(np.zeros((1, 1)))
+        voting = vote.plan(target, num_records=num_records - part * len(plans), **promise)
+        failure = delta / (1 + math.exp(min(spent, 700.0))) * (1 - 1e-9)
+        guarantee = Guarantee.from_events(
+            (Event("pure", 0.0, 1.0, 1, epsilon=spent), Event("approximate_draw", 0.0, failure, 1)),
+            delta=delta,
+            adjacency=adjacency,
+            accountant="one_sample",
+            release=self.release,
+            assumptions=tuple(dict.fromkeys(said for one in plans for said in one.guarantee.assumptions)),
+        )
+        settings = {
+            "candidates": float(len(plans)),
+            "records_of_a_candidate": float(part),
+            "records_that_vote": float(voting.num_records),
+            "coefficient": voting.settings["coefficient"],
+        }
+        return _SelectionPlan(self, target, num_records, guarantee, settings, parts=tuple(plans), voting=voting)
+
+    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
+        """The chosen candidate's release, leaves (1, ...)."""
+        found, index = self.candidates_and_choice(plan, records, streams)
+        return jax.tree.map(lambda leaf: leaf[index : index + 1], found)
+
+    def candidates_and_choice(self, plan: MechanismPlan, records: Any, streams: Streams) -> tuple[Any, int]:
+        """(every candidate's release, leaves (a, ...); which was chosen); one guarantee covers both.
+
+        Args:
+            plan: made by :meth:`plan`.
+            records: pytree, leaves (N, ...).
+            streams: secret keys.
+        """
+        assert isinstance(plan, _SelectionPlan)
+        order = np.asarray(jax.random.permutation(streams.batch, plan.num_records))
+        part, found = plan.parts[0].num_records, []
+        for j, one in enumerate(plan.parts):
+            own = jax.tree.map(lambda leaf, j=j: np.asarray(leaf)[order[j * part : (j + 1) * part]], records)
+            found.append(_released(one, own, Streams(*(jax.random.fold_in(key, j) for key in streams))))
+        together = jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
+        last = jax.tree.map(lambda leaf: np.asarray(leaf)[order[part * len(plan.parts) :]], records)
+        key = jax.random.fold_in(streams.noise, len(plan.parts))
+        return together, self._vote(together).draw_index(plan.voting, last, key)
+
+    def _vote(self, hypotheses: Any) -> Exponential:
+        return Exponential(hypotheses=hypotheses, loss=self.loss, loss_bound=self.loss_bound, regularisation=0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _SelectionPlan(MechanismPlan):
+    """With the plans of the parts.
+
+    Attributes:
+        parts: of the candidates.
+        voting: of the vote.
+    """
+
+    parts: tuple[Any, ...] = ()
+    voting: Any = None
+
+
+def _released(plan: Any, records: Any, streams: Streams) -> Any:
+    """One candidate's release, leaves (1, ...) float64."""
+    if isinstance(plan, Plan):
+        draws = sample(plan, records, key=SecretKey._of(streams)).flat_draws()
+        drawn = jax.tree.map(lambda leaf: leaf[-1:], draws)
+    else:
+        drawn = plan.mechanism.draw(plan, records, streams)
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), drawn)

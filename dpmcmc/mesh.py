@@ -1,0 +1,97 @@
+"""Devices in two axes: chains side by side along ``chain``, records split along ``data``.
+
+    mesh = dpmcmc.mesh(chain=2, data=4)          # 8 devices, of one process or of several
+    dpmcmc.sample(plan, records, mesh=mesh)
+
+A shard of the data draws its own Poisson batch, which together are the Poisson batch of the whole: records take part
+independently. The shards' exact sums are added as integers, in one ``psum`` a step, and every device adds the same
+noise to the same sum. So neither the guarantee nor the law of the draws depends on the mesh. Under one seed full
+batches draw the same up to float32 rounding, which the shapes of the shards change; Poisson batches are others. The
+rooms of the shards together overflow no more often than the plan charged (``Poisson.shard_slots``).
+
+Each process of several holds the rows of its own devices (``processes.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+CHAIN, DATA = "chain", "data"
+
+
+def mesh(chain: int = 1, data: int | None = None) -> Mesh:
+    """A mesh of the first ``chain * data`` devices.
+
+    Args:
+        chain: devices along the chains.
+        data: devices along the records; None: what the other axis leaves.
+
+    Raises:
+        ValueError: more devices than there are, with several processes not all of them, or devices of several kinds.
+    """
+    devices = jax.devices()
+    if data is None:
+        data = len(devices) // chain if chain > 0 else 0
+    if chain < 1 or data < 1 or chain * data > len(devices):
+        raise ValueError(
+            f"mesh: chain={chain} times data={data} devices are wanted and {len(devices)} are there; "
+            "on a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=8 makes 8 of one"
+        )
+    if len({device.device_kind for device in devices}) > 1:
+        raise ValueError("mesh: its devices must be of one kind, which rounds alike; hide the others from JAX")
+    if jax.process_count() > 1 and chain * data != len(devices):
+        raise ValueError(f"mesh: with several processes it must span all {len(devices)} devices, not {chain * data}")
+    return Mesh(np.array(devices[: chain * data]).reshape(chain, data), (CHAIN, DATA))
+
+
+def checked(mesh: Mesh | None) -> Mesh | None:
+    """The mesh, if it has the two axes.
+
+    Raises:
+        ValueError: it has others.
+    """
+    if mesh is not None and tuple(mesh.axis_names) != (CHAIN, DATA):
+        raise ValueError(f"mesh: its axes must be ('chain', 'data'), as dpmcmc.mesh makes them, not {mesh.axis_names}")
+    return mesh
+
+
+def sizes(mesh: Mesh | None) -> tuple[int, int]:
+    """(devices along the chains, devices along the records)."""
+    return (1, 1) if mesh is None else (mesh.shape[CHAIN], mesh.shape[DATA])
+
+
+def spread(tree: Any, mesh: Mesh, axis: str) -> Any:
+    """Arrays that every process has whole, split over the devices of an axis along their leading axis.
+
+    Rows are padded with zeros to a multiple of the axis.
+    """
+    sharding = NamedSharding(mesh, PartitionSpec(axis))
+
+    def one(leaf: Any) -> jax.Array:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            words = one(jax.random.key_data(leaf))
+            return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
+        host = np.asarray(leaf)
+        rows = host.shape[0] + -host.shape[0] % mesh.shape[axis]
+
+        def part(index: Any) -> np.ndarray:
+            held = host[index]
+            start, stop, _ = index[0].indices(rows)
+            return np.pad(held, [(0, stop - start - len(held))] + [(0, 0)] * (host.ndim - 1))
+
+        return jax.make_array_from_callback((rows, *host.shape[1:]), sharding, part)
+
+    return jax.tree.map(one, tree)
+
+
+def on_host(tree: Any) -> Any:
+    """NumPy arrays of device ones, whole on every process."""
+    if all(leaf.is_fully_addressable for leaf in jax.tree.leaves(tree)):
+        return jax.tree.map(np.asarray, tree)
+    return multihost_utils.process_allgather(tree, tiled=True)

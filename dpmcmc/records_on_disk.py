@@ -1,0 +1,117 @@
+"""Records beyond memory: memory-mapped arrays, of which only the rows that a batch selects are read.
+
+    x = np.load("x.npy", mmap_mode="r")          # np.memmap, however large
+    dpmcmc.sample(plan, {"x": x, "y": np.load("y.npy", mmap_mode="r")})
+
+Which records a chunk of steps reads depends on keys and public numbers alone, so the device draws it, a thread reads
+those rows, and the steps run on them while the next chunk's rows are being read. Memory holds the rows of three chunks;
+what is mapped is given back as it is used. Rows are float32 or int32 when they reach the device.
+
+What every record must be looked at for (that rows are finite, that labels are classes, a ledger's fingerprint) is
+done in blocks before the run.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+#: Bytes read of a map before its pages are given back.
+_HELD_BYTES = 256 << 20
+_BLOCK_BYTES = 64 << 20
+
+
+def on_disk(data: Any) -> bool:
+    """Whether some of the records are memory-mapped."""
+    return any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(data))
+
+
+def blocks(array: Any) -> Iterator[tuple[int, np.ndarray]]:
+    """(first row, rows) of an array, block by block: of a memory-mapped one, pages are given back after each."""
+    if not isinstance(array, np.memmap):
+        yield 0, np.asarray(array)
+        return
+    row = max(array.dtype.itemsize * int(np.prod(array.shape[1:])), 1)
+    rows = max(_BLOCK_BYTES // row, 1)
+    for start in range(0, max(len(array), 1), rows):
+        yield start, np.asarray(array[start : start + rows])
+        _give_back(array)
+
+
+class Supply:
+    """Rows of the batches of one chunk after another, read ahead.
+
+    Args:
+        records: pytree of NumPy arrays, some of them memory-mapped.
+        draw: of ``program.Compiled``.
+    """
+
+    def __init__(self, records: Any, draw: Callable[..., Any]) -> None:
+        self._records, self._draw = records, draw
+        self._held = 0
+
+    def shapes(self, cells: Any, noise_std: np.ndarray) -> Any:
+        """Shapes of what :meth:`chunks` yields."""
+        draws, keys = jax.eval_shape(self._draw, cells, np.int32(0), noise_std)
+        indices, mask = draws.batch
+        rows = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((*indices.shape, *leaf.shape[1:]), _dtype(leaf)), self._records
+        )
+        return rows, (draws._replace(batch=(None, mask)), keys)
+
+    def chunks(self, cells: Any, firsts: Iterable[int], noise_at: Callable[[int], np.ndarray]) -> Iterator[Any]:
+        """(rows, draws) of the chunk that begins at each of these steps; the next one's are read meanwhile.
+
+        Args:
+            cells: block of them.
+            firsts: first steps.
+            noise_at: first step -> noise of the chunk, (cells, steps).
+        """
+        with ThreadPoolExecutor(1, "rows") as reader:
+            waiting: Future | None = None
+            for first in firsts:
+                ahead = reader.submit(self._read, cells, first, noise_at(first))
+                if waiting is not None:
+                    yield waiting.result()
+                waiting = ahead
+            if waiting is not None:
+                yield waiting.result()
+
+    def _read(self, cells: Any, first: int, noise_std: np.ndarray) -> Any:
+        draws, keys = self._draw(cells, np.int32(first), noise_std)
+        indices, mask = (np.asarray(part) for part in draws.batch)
+        rows = jax.tree.map(lambda leaf: _selected(leaf, indices, mask), self._records)
+        self._held += sum(leaf.nbytes for leaf in jax.tree.leaves(rows))
+        if self._held > _HELD_BYTES:
+            jax.tree.map(_give_back, self._records)
+            self._held = 0
+        return rows, (draws._replace(batch=(None, draws.batch[1])), keys)
+
+
+def _dtype(leaf: np.ndarray) -> Any:
+    return np.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else np.int32
+
+
+def _selected(leaf: np.ndarray, indices: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Rows at the unmasked indices, zeros elsewhere, (*indices.shape, ...)."""
+    rows = np.zeros((*indices.shape, *leaf.shape[1:]), _dtype(leaf))
+    wanted = indices[mask]
+    order = np.argsort(wanted)  # along the file
+    places = np.flatnonzero(mask)[order]
+    rows.reshape(-1, *leaf.shape[1:])[places] = leaf[wanted[order]]
+    return rows
+
+
+def _give_back(array: Any) -> None:
+    """Let go of the pages that were read through a map; the system may keep them, as it pleases."""
+    base = array
+    while base is not None and not isinstance(base, mmap.mmap):
+        base = getattr(base, "base", None)
+    if base is not None and hasattr(mmap, "MADV_DONTNEED"):
+        base.madvise(mmap.MADV_DONTNEED)

@@ -1,0 +1,171 @@
+r"""Figure 1 of the per-instance DP paper: three levels of privacy loss of one release.
+
+    python -m experiments.fig_pdp_1 [--quick] [--out DIR] [--config configs/figures/fig_pdp_1.yaml]
+
+The release is the ridge estimate plus N(0, σ² I). Asked of it, at one δ: what could anyone lose, whatever the data
+(differential privacy); what could a person lose who joins these data (per-instance DP for all); what do the people in
+these data lose, each against the others. Every ε is of the exact Gaussian curve. ``results.csv`` has a row per data set
+and level, ``records.csv`` the people of the first one. The data are generated: of real ones, all but the first level is
+confidential.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from pydantic import Field
+from rich.console import Console
+
+from dpmcmc.command import command
+from dpmcmc.diagnostics import per_instance
+from dpmcmc.plots import STYLE
+from dpmcmc.privacy import round_up
+from dpmcmc.schema import Section
+from experiments.figure_files import arguments_of, load, write_table
+
+COLUMNS = ("repeat", "level", "sensitivity", "epsilon", "delta")
+
+
+class Regression(Section):
+    """The generated data: rows uniform on the unit sphere, targets of a linear Gaussian model, clipped to [-1, 1]."""
+
+    num_records: int = Field(gt=1, description="n.")
+    dimension: int = Field(gt=0, description="d.")
+    noise_scale: float = Field(gt=0, description="Of y given x, before y is clipped.")
+    seed: int = Field(ge=0, description="Of coefficients and records.")
+
+
+class Quick(Section):
+    """What ``--quick`` shortens."""
+
+    repeats: int = Field(gt=0, description="Data sets.")
+
+
+class Settings(Section):
+    """The whole YAML."""
+
+    name: str = Field(description="Names the picture.")
+    regression: Regression = Field(description="The data.")
+    ridge: float = Field(gt=0, description="λ.")
+    noise_std: float = Field(gt=0, description="σ.")
+    delta: float = Field(gt=0, lt=1, description="δ.")
+    repeats: int = Field(gt=0, description="Data sets.")
+    quick: Quick = Field(description="What --quick shortens.")
+
+
+def make_coefficients(regression: Regression, repeat: int = 0) -> tuple[np.random.Generator, np.ndarray]:
+    """A generator, and coefficients ~ N(0, I/d) drawn from it."""
+    rng = np.random.default_rng([regression.seed, repeat])
+    return rng, rng.normal(size=regression.dimension) / np.sqrt(regression.dimension)
+
+
+def draw_records(
+    rng: np.random.Generator, regression: Regression, coefficients: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows (count, d) and targets (count,)."""
+    x = rng.normal(size=(count, regression.dimension))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return x, np.clip(x @ coefficients + regression.noise_scale * rng.normal(size=count), -1, 1)
+
+
+def run(settings: Settings) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """Rows of results.csv, and of the first data set each record's leverage, residual, shift and ε."""
+    body, rows, first = settings.regression, [], {}
+    promise = {"noise_std": settings.noise_std, "delta": settings.delta}
+    # Of the public n and λ alone.
+    worst = per_instance.output_perturbation_sensitivity(num_records=body.num_records, ridge=settings.ridge)
+    for repeat in range(settings.repeats):
+        rng, coefficients = make_coefficients(body, repeat)
+        x, y = draw_records(rng, body, coefficients, body.num_records)
+        others = per_instance.leave_one_out(x, y, settings.ridge)
+        each = per_instance.output_perturbation_epsilon(others.shift, **promise)
+        anyone = per_instance.output_perturbation_for_all(
+            x, y, ridge=settings.ridge, row_bound=1.0, target_bound=1.0, **promise
+        )
+        if repeat == 0:
+            first = {"leverage": others.leverage, "residual": others.residual, "shift": others.shift, "epsilon": each}
+        levels = {
+            "differential privacy": (worst, float(per_instance.output_perturbation_epsilon(worst, **promise))),
+            "for all, proved": (None, anyone.epsilon),
+            "for all, attained": (None, anyone.attained),
+            "in the data, largest": (float(others.shift.max()), float(each.max())),
+            "in the data, mean": (float(others.shift.mean()), float(each.mean())),
+            "in the data, median": (float(np.median(others.shift)), float(np.median(each))),
+        }
+        rows += [
+            {"repeat": repeat, "level": level, "sensitivity": moved, "epsilon": epsilon, "delta": settings.delta}
+            for level, (moved, epsilon) in levels.items()
+        ]
+    return rows, first
+
+
+def of_level(rows: list[dict[str, Any]], level: str) -> np.ndarray:
+    """ε of each data set."""
+    return np.array([row["epsilon"] for row in rows if row["level"] == level])
+
+
+def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], each: np.ndarray, note: str | None) -> None:
+    """Histogram of the people's ε, and the two levels above them as lines."""
+    values = {level: of_level(rows, level)[0] for level in ("differential privacy", "for all, proved")}
+    shown = np.maximum(each, 1e-4)
+    edges = np.geomspace(shown.min() / 1.3, values["differential privacy"] * 1.6, 46)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(7.6, 4.4))
+        axis = figure.subplots()
+        axis.hist(shown, bins=edges, color="C0", alpha=0.75, label=f"the {len(each)} people in these data")
+        lines = (
+            (float(each.mean()), "C0", ":", "their mean"),
+            (values["for all, proved"], "C1", "--", "anyone who could join these data, at most"),
+            (values["differential privacy"], "C3", "-", "anyone, whatever the data: differential privacy"),
+        )
+        for value, colour, dashes, name in lines:
+            axis.axvline(value, color=colour, ls=dashes, lw=1.8, label=f"{name}: ε = {round_up(value, 3)}")
+        axis.set_xscale("log")
+        axis.set_xlabel(f"ε at δ = {settings.delta:.0e}".replace("e-0", "e-"))
+        axis.set_ylabel("people")
+        body = settings.regression
+        axis.set_title(
+            f"One release, three questions: ridge estimate + N(0, {settings.noise_std:g}² I), "
+            f"n = {body.num_records}, d = {body.dimension}" + ("" if note is None else f"  ({note})")
+        )
+        axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize=8.5)
+        figure.tight_layout()
+        figure.savefig(path)
+
+
+def summary(rows: list[dict[str, Any]]) -> list[str]:
+    """The levels, and how far apart they are over data sets."""
+    worst, anyone = of_level(rows, "differential privacy"), of_level(rows, "for all, proved")
+    mean = of_level(rows, "in the data, mean")
+    lines = [
+        f"{level}: ε = {round_up(of_level(rows, level)[0], 4)}" for level in dict.fromkeys(r["level"] for r in rows)
+    ]
+    for name, ratio in (("DP over for all", worst / anyone), ("DP over the mean in the data", worst / mean)):
+        lines.append(f"{name}: {ratio[0]:.1f}; {ratio.min():.1f} to {ratio.max():.1f} over {len(ratio)} data sets")
+    return lines
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    arguments = arguments_of("fig_pdp_1", "Redraw Figure 1 of the per-instance DP paper.", argv)
+    settings = load(arguments.config, Settings)
+    if arguments.quick:
+        settings = settings.model_copy(update={"repeats": settings.quick.repeats})
+    rows, first = run(settings)
+    write_table(arguments.out / "results.csv", COLUMNS, rows)
+    people = [dict(zip(first, map(float, values), strict=True)) for values in zip(*first.values(), strict=True)]
+    write_table(arguments.out / "records.csv", tuple(first), people)
+    draw(arguments.out / f"{settings.name}.png", settings, rows, first["epsilon"], None)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    for line in summary(rows):
+        console.print(line)
+    console.print(f"saved {arguments.out}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,67 @@
+"""Runs a configuration as a user does, ``python -m dpmcmc.run``, in a process of its own, and measures that process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A process that has ended.
+
+    Attributes:
+        seconds: from its start to its end.
+        peak_bytes: the most memory it held (``ru_maxrss``).
+        wall_seconds: what the run itself says: ``calibrate``, ``compile``, ``run``; empty for another command.
+        failure: the last line it wrote to stderr where it failed, else None.
+    """
+
+    seconds: float
+    peak_bytes: int
+    wall_seconds: dict[str, float] = field(default_factory=dict)
+    failure: str | None = None
+
+
+def run_config(config: str, cache: Path) -> Measured:
+    """Run a configuration of ``configs/`` in a new folder, with compiled programs kept in ``cache``."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        measured = process(["-m", "dpmcmc.run", f"configs/{config}.yaml", "--quiet", "--out", str(out)], cache)
+        if measured.failure is not None:
+            return measured
+        wall = json.loads((out / "metrics.json").read_text()).get("wall_seconds", {})
+    return Measured(measured.seconds, measured.peak_bytes, wall)
+
+
+#: A new process is charged with the memory of the one that started it, so a small one stands between.
+_LAUNCH = """
+import json, resource, subprocess, sys, time
+started = time.perf_counter()
+status = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode
+seconds = time.perf_counter() - started
+print(json.dumps([status, seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss]))
+"""
+
+
+def process(arguments: list[str], cache: Path) -> Measured:
+    """Run this Python with these arguments."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", _LAUNCH, sys.executable, *arguments],
+        cwd=ROOT,
+        env=os.environ | {"DPMCMC_CACHE": str(cache)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    status, seconds, peak = json.loads(done.stdout)
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    unit = 1 if sys.platform == "darwin" else 1024
+    return Measured(seconds, peak * unit, failure=last if status else None)

@@ -1,0 +1,188 @@
+"""dpmcmc's private step against what users would otherwise run, on one model, with one batch size, drawn in the loop.
+
+blackjax is not private. It comes with no batches, so these draw theirs within the scan: by ``jax.random.choice``
+without replacement, as its documentation does, and by ``jax.random.randint`` with replacement, the cheapest there is.
+``blackjax.sghmc`` takes ten gradients on one batch and forgets its momentum after them, so it is timed per gradient;
+beside it stands its integrator alone, one gradient a batch, as our SGHMC. (With one gradient a step blackjax.sghmc
+throws the gradient away with the momentum, and the compiler with it.) jax-privacy and Opacus are private training, not
+sampling: a clipped gradient, a Gaussian, a descent step, with float32 sums and float32 noise. jax-privacy's batches are
+drawn with replacement as well; Opacus has its own Poisson loader, or the rows of a random index.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import dpmcmc
+from benchmarks.opacus_worker import Worker, WorkerError
+from benchmarks.problem import CLIP, STEP_SIZE, Size, make_plan, records, sampled
+from benchmarks.report import Table
+from benchmarks.timing import Clock, in_turn, ratio, scanned
+
+#: Calls of these programs take a fraction of the steps: choice permutes all N records at every step.
+_SLOW = 20
+
+DrawBatch = Callable[[jax.Array, int, int], jax.Array]
+
+
+def without_replacement(key: jax.Array, num_records: int, batch: int) -> jax.Array:
+    """(batch,) distinct indices, as blackjax's documentation draws them."""
+    return jax.random.choice(key, num_records, (batch,), replace=False)
+
+
+def with_replacement(key: jax.Array, num_records: int, batch: int) -> jax.Array:
+    """(batch,) independent indices."""
+    return jax.random.randint(key, (batch,), 0, num_records)
+
+
+DRAWS: dict[str, DrawBatch] = {"choice, no replacement": without_replacement, "randint": with_replacement}
+TEN = "SGHMC, ten gradients a batch, per gradient"
+SAMPLERS = {
+    "SGLD": dpmcmc.SGLD(step_size=STEP_SIZE),
+    "SGHMC": dpmcmc.SGHMC(step_size=4.0, friction=0.2),
+    "SGNHT": dpmcmc.SGNHT(step_size="auto", friction=0.1),
+    "SGFS, Fisher from gradients": dpmcmc.SGFS(step_size=STEP_SIZE, prior_precision=1.0),
+    "SGFS, Fisher queried": dpmcmc.SGFS(step_size=STEP_SIZE, prior_precision=1.0, fisher="query"),
+}
+
+
+def tables(size: Size) -> list[Table]:
+    """One table: every program's time, and its ratio to dpmcmc's step of the same sampler."""
+    data = records(size.num_records, size.features)
+    about = f"N {size.num_records:,}, d {size.features}, batch {size.batch}"
+    table = Table(
+        f"A private step against others ({about})",
+        "Logistic regression. The last column is the time of the row over that of dpmcmc's private step of the same "
+        "sampler (of SGLD, for those that have none), median and quartiles of paired repeats: above 1, dpmcmc is "
+        "faster. dpmcmc is timed through `dpmcmc.sample` and keeps every position on the host; blackjax keeps them on "
+        f"the device. SGFS factorises a {size.features} × {size.features} matrix a step, and has no counterpart there.",
+    )
+    clocks: dict[tuple[str, str, str, str], Clock] = {}
+    for name, sampler in SAMPLERS.items():
+        steps = size.steps if not name.startswith("SGFS") else max(size.steps // 10, 20)
+        plan = make_plan(size.num_records, size.features, size.batch, steps, sampler=sampler)
+        clocks["dpmcmc", name, "yes", "Poisson"] = sampled(plan, data)
+    if find_spec("blackjax"):
+        for name in ("SGLD", "SGHMC", TEN, "SGNHT"):
+            for draw in DRAWS:
+                steps = size.steps if draw == "randint" else max(size.steps // _SLOW, 10)
+                program = blackjax_scan(name, DRAWS[draw], data, size, steps // 10 if name == TEN else steps)
+                clocks["blackjax", name, "no", draw] = scanned(program, steps)
+    else:
+        table.skipped.append("blackjax: not installed.")
+    if find_spec("jax_privacy"):
+        program = jax_privacy_scan(data, size)
+        clocks["jax-privacy", "DP-SGD", "yes", "randint"] = scanned(program, size.steps)
+    else:
+        table.skipped.append("jax-privacy: not installed.")
+    with Worker(size) as worker:
+        try:
+            steps = max(size.steps // 10, 20)
+            for draw in worker.variants():
+                clocks["Opacus", "DP-SGD", "yes", draw] = functools.partial(worker.time, draw, steps)
+        except WorkerError as error:
+            table.skipped.append(f"Opacus: {error}.")
+        times = in_turn(clocks, size.repeats)
+    for at in clocks:
+        library, sampler_name, private, batches = at
+        base = ("dpmcmc", "SGHMC" if sampler_name == TEN else sampler_name, "yes", "Poisson")
+        base = base if base in times else ("dpmcmc", "SGLD", "yes", "Poisson")
+        table.rows.append(
+            {
+                "library": library,
+                "step": sampler_name,
+                "private": private,
+                "batch by": batches,
+                "µs a step": float(np.median(times[at])),
+                "÷ dpmcmc": ratio(times[at], times[base]),
+            }
+        )
+    return [table]
+
+
+def log_prior(theta: jax.Array) -> jax.Array:
+    """θ ~ N(0, I)."""
+    return -0.5 * jnp.sum(jnp.square(theta))
+
+
+def log_likelihood(theta: jax.Array, record: dict[str, jax.Array]) -> jax.Array:
+    """Of one record, as dpmcmc's LogisticRegression has it."""
+    margin = record["x"] @ theta
+    return record["y"] * margin - jax.nn.softplus(margin)
+
+
+def blackjax_scan(name: str, draw: DrawBatch, data: Any, size: Size, steps: int) -> Callable[[], Any]:
+    """``steps`` steps of a blackjax sampler in one compiled scan."""
+    import blackjax
+    from blackjax.base import SamplingAlgorithm
+    from blackjax.sgmcmc.diffusions import sghmc
+    from blackjax.sgmcmc.gradients import grad_estimator
+
+    gradient = grad_estimator(log_prior, log_likelihood, size.num_records)
+    step_size = STEP_SIZE / size.num_records
+    theta = jnp.zeros(size.features)
+    if name == "SGLD":
+        algorithm, state = blackjax.sgld(gradient), theta
+    elif name == TEN:
+        algorithm, state = blackjax.sghmc(gradient, num_integration_steps=10), theta
+    elif name == "SGHMC":
+        integrator = sghmc(alpha=0.01)
+
+        def step(key: jax.Array, state: Any, minibatch: Any, step_size: float) -> Any:
+            return integrator(key, *state, gradient(state[0], minibatch), step_size)
+
+        algorithm, state = SamplingAlgorithm(lambda position: position, step), (theta, theta)
+    else:
+        algorithm = blackjax.sgnht(gradient)
+        state = algorithm.init(theta, jax.random.key(1))
+        # Its first thermostat is a Python float, which a scan's carry cannot be.
+        state = jax.tree.map(jnp.float32, state)
+
+    @jax.jit
+    def run(state: Any, key: jax.Array, data: Any) -> Any:
+        def body(state: Any, key: jax.Array) -> tuple[Any, Any]:
+            batch_key, step_key = jax.random.split(key)
+            indices = draw(batch_key, size.num_records, size.batch)
+            minibatch = jax.tree.map(lambda leaf: leaf[indices], data)
+            state = algorithm.step(step_key, state, minibatch, step_size)
+            return state, state[0] if name in ("SGHMC", "SGNHT") else state
+
+        return jax.lax.scan(body, state, jax.random.split(key, steps))
+
+    return functools.partial(run, state, jax.random.key(0), data)
+
+
+def jax_privacy_scan(data: Any, size: Size) -> Callable[[], Any]:
+    """DP-SGD from jax-privacy's clipped gradient and ``jax.random.normal``, in one compiled scan."""
+    from jax_privacy.clipping import clipped_grad
+
+    clipped = clipped_grad(
+        lambda theta, record: -log_likelihood(theta, record),
+        l2_clip_norm=CLIP,
+        batch_argnums=1,
+        keep_batch_dim=False,
+    )
+    plan = make_plan(size.num_records, size.features, size.batch, size.steps)
+    assert plan.noise_multipliers is not None
+    noise, scale, learning_rate = float(plan.noise_multipliers[0]) * CLIP, 1 / size.batch, STEP_SIZE
+
+    @jax.jit
+    def run(theta: jax.Array, key: jax.Array, data: Any) -> Any:
+        def body(theta: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+            batch_key, noise_key = jax.random.split(key)
+            indices = with_replacement(batch_key, size.num_records, size.batch)
+            minibatch = jax.tree.map(lambda leaf: leaf[indices], data)
+            total = clipped(theta, minibatch) + noise * jax.random.normal(noise_key, theta.shape)
+            theta = theta - learning_rate * (scale * total + theta / size.num_records)
+            return theta, theta
+
+        return jax.lax.scan(body, theta, jax.random.split(key, size.steps))
+
+    return functools.partial(run, jnp.zeros(size.features), jax.random.key(0), data)

@@ -1,0 +1,283 @@
+"""What ``test_mesh.py`` looks at, computed on 8 simulated devices by a process of its own.
+
+    XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m tests.on_devices RESULT.npz GROUP
+
+A result is a mapping from a name to an array; what must hold of it is said in the tests.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+import dpmcmc
+from dpmcmc import sweep
+from dpmcmc.engine import Program
+from dpmcmc.mesh import CHAIN, DATA, spread
+from dpmcmc.privacy import query as query_room
+from dpmcmc.privacy.query import Draws, GradientQuery
+from dpmcmc.privacy.randomness import streams_of
+from dpmcmc.program import Cells
+from dpmcmc.samplers.base import SteppedSampler
+from dpmcmc.template import template
+
+DEVICES = 8
+#: No multiple of any axis.
+N, D = 41, 3
+RNG = np.random.default_rng(0)
+#: Multiples of a power of two, whose products and sums are exact in float32 whatever their order.
+X = (RNG.integers(-16, 17, size=(N, D)) / 32).astype(np.float32)
+Y = (RNG.random(N) < 1 / (1 + np.exp(-X @ np.array([2.0, -1.0, 0.5])))).astype(np.int32)
+DATA_SET = {"x": X, "y": Y}
+TARGET = dpmcmc.targets.LogisticRegression(prior_scale=1.0)
+MESHES = [(1, 8), (2, 4), (4, 1), (1, 1)]
+NOISY_STEPS = 600
+
+
+def make(**changes: Any) -> dpmcmc.Plan:
+    """A short plan on the records."""
+    settings = {
+        "num_records": N,
+        "sampler": dpmcmc.SGLD(step_size=0.5),
+        "sampling": dpmcmc.Full(),
+        "steps": 9,
+        "chains": 4,
+        "privacy": dpmcmc.Privacy(epsilon=4.0, delta=1e-4, clip=0.25),
+    }
+    return dpmcmc.plan(TARGET, **(settings | changes))
+
+
+class Fixed(NamedTuple):
+    """A position that stays where it is."""
+
+    position: Any
+
+
+class Seen(NamedTuple):
+    """What the sampler got to see, less the prior's part, which is zero at zero."""
+
+    gradient: jax.Array
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Watching(SteppedSampler):
+    """Stays at zero and shows every gradient."""
+
+    def noise_std(self, t: Any) -> Any:
+        """None of its own."""
+        return 0.0 * self.eta(t)
+
+    def temperature_at(self, noise_std: Any, t: Any) -> Any:
+        """None."""
+        return 0.0 * noise_std
+
+    def time_at(self, noise_std: Any, t: Any) -> Any:
+        """None."""
+        return 0.0 * noise_std
+
+    def init(self, key: jax.Array, position: Any) -> Fixed:
+        """At zero."""
+        return Fixed(jnp.zeros_like(position))
+
+    def step(self, key: jax.Array, state: Fixed, gradient: Any, t: jax.Array) -> tuple[Fixed, Seen]:
+        """Nowhere."""
+        return state, Seen(gradient.value)
+
+
+WATCHED = make(sampler=Watching(step_size=0.1, temperature=0.0), steps=NOISY_STEPS, chains=2)
+
+
+def draws() -> dict[str, np.ndarray]:
+    """Draws of one seed on several meshes and on none."""
+    found = {}
+    for name, sampling in {"full": dpmcmc.Full(), "poisson": dpmcmc.Poisson(11)}.items():
+        plan = make(sampling=sampling)
+        found[f"{name}/none"] = dpmcmc.sample(plan, DATA_SET, key=5).draws
+        for shape in MESHES if name == "full" else [(1, 1), (4, 1)]:
+            found[f"{name}/{shape[0]}x{shape[1]}"] = dpmcmc.sample(
+                plan, DATA_SET, key=5, mesh=dpmcmc.mesh(*shape)
+            ).draws
+    return found
+
+
+def noise() -> dict[str, np.ndarray]:
+    """Gradients at zero on 8 shards, as they are and with noise on every shard."""
+    mesh = dpmcmc.mesh(1, 8)
+    found = {"noise/std": WATCHED.noise_std}
+    found["noise/once"] = dpmcmc.sample(WATCHED, DATA_SET, key=1, mesh=mesh).info.gradient
+    real_sums, real_noise = GradientQuery.sums, query_room._with_noise
+
+    def sums(self: GradientQuery, params: Any, records: Any, draws: Draws) -> Any:
+        total, moment = self._sums_here(params, records, draws)
+        # Another noise on every shard: this one's draws in another order.
+        own = jax.tree.map(lambda n: jnp.roll(n, jax.lax.axis_index(DATA)), draws.noise)
+        noisy = real_noise(total, own, self._grid(jnp.float32(WATCHED.noise_std[0])), 1.0)
+        return noisy.across(DATA), moment
+
+    GradientQuery.sums, query_room._with_noise = sums, lambda total, *rest: total
+    try:
+        # Another length: another program.
+        plan = make(sampler=Watching(step_size=0.1, temperature=0.0), steps=NOISY_STEPS + 1, chains=2)
+        found["noise/planted"] = dpmcmc.sample(plan, DATA_SET, key=1, mesh=mesh).info.gradient
+    finally:
+        GradientQuery.sums, query_room._with_noise = real_sums, real_noise
+    return found
+
+
+def sums() -> dict[str, np.ndarray]:
+    """Exact sums over shards of a few batches, the records selected, and the sums of the same on one device."""
+    found = {}
+    schemes = {"poisson": dpmcmc.Poisson(11), "small": dpmcmc.FixedSize(7), "large": dpmcmc.FixedSize(30)}
+    promise = dpmcmc.Privacy(epsilon=4.0, delta=1e-4, clip=0.25, accountant="rdp")
+    keys = jax.random.split(jax.random.key(2), 6)
+    theta = jnp.zeros(D)
+    for name, sampling in (schemes | {"full": dpmcmc.Full()}).items():
+        plan = make(sampling=sampling, privacy=promise)
+        cell = Cells({}, streams_of(0)[0], jnp.int32(0), jnp.int32(1))
+        for shape in [(1, 8), (2, 4)]:
+            mesh = dpmcmc.mesh(*shape)
+            query = Program.of(plan, template(TARGET), template(plan.sampler), mesh=mesh).query(cell)
+            rows = query.rows
+
+            def one(key, records, query=query, rows=rows):  # type: ignore[no-untyped-def]
+                indices, mask = query._batch(key)
+                taken = jnp.where(mask, jnp.arange(rows) if indices is None else indices, rows)
+                counts = jnp.zeros(rows + 1, jnp.int32).at[taken].add(1)[:rows]
+                total, _ = query.sums(theta, records, Draws((indices, mask), None, None, None))
+                return counts, total
+
+            run = jax.jit(
+                jax.shard_map(
+                    lambda keys, records, one=one: jax.vmap(one, in_axes=(0, None))(keys, records),
+                    mesh=mesh,
+                    in_specs=(PartitionSpec(), PartitionSpec(DATA)),
+                    out_specs=(PartitionSpec(None, DATA), PartitionSpec()),
+                    check_vma=False,
+                )
+            )
+            records = spread(TARGET.prepared(DATA_SET), mesh, DATA)
+            counts, total = run(keys, records)
+            # What lies beyond the last record: nothing that may be looked at.
+            garbage = jax.tree.map(
+                lambda leaf: np.concatenate([leaf[:N], np.full_like(leaf[N:], 7 if leaf.dtype == np.int32 else np.nan)]),
+                jax.tree.map(np.asarray, records),
+            )
+            _, again = run(keys, spread(garbage, mesh, DATA))
+            whole = GradientQuery(TARGET, N, plan.batch_size, 0.25, None, plan.bits)
+            masks = jnp.asarray(counts[:, :N] > 0)
+            alone = jax.vmap(
+                lambda mask, whole=whole: whole.sums(theta, TARGET.prepared(DATA_SET), Draws((None, mask), None, None, None))[0]
+            )(masks)
+            at = f"sums/{name}/{shape[0]}x{shape[1]}"
+            found[f"{at}/counts"] = np.asarray(counts)
+            for part, value in {"total": total, "again": again, "alone": alone}.items():
+                found[f"{at}/{part}"] = value.to_float64(0.25, plan.bits)
+            if shape == (1, 8):
+                shard_slots = sampling.shard_slots(N, 8, plan.slots)
+                select = sampling.shard_selector(N, 8, shard_slots)
+                selected = np.zeros((len(keys), 8 * rows), np.int32)
+                for i, key in enumerate(keys):
+                    for shard in range(8):
+                        indices, mask = select(key, shard)
+                        taken = np.arange(rows) if indices is None else np.asarray(indices)
+                        np.add.at(selected[i], shard * rows + taken[np.asarray(mask)], 1)
+                found[f"{at}/wanted"] = selected
+    return found
+
+
+def kinds() -> dict[str, np.ndarray]:
+    """Every kind of run with full batches, on devices and on none."""
+    samplers = {
+        "sghmc": dpmcmc.SGHMC(step_size=0.05, friction=0.3),
+        "sgnht": dpmcmc.SGNHT(step_size=0.01),
+        "sgfs": dpmcmc.SGFS(step_size=0.1),
+    }
+    plans = {name: make(sampler=sampler) for name, sampler in samplers.items()}
+    plans["hardened"] = make(privacy=dpmcmc.Privacy(epsilon=4.0, delta=1e-4, clip=0.25, hardened=True), chains=2)
+    plans["three_chains"] = make(chains=3)
+    plans["plain"] = make(privacy=None)
+    found = {}
+    for name, plan in plans.items():
+        found[f"kinds/{name}/none"] = dpmcmc.sample(plan, DATA_SET, key=5).draws
+        found[f"kinds/{name}/mesh"] = dpmcmc.sample(plan, DATA_SET, key=5, mesh=dpmcmc.mesh(2, 4)).draws
+    for scheme in (dpmcmc.Poisson(11), dpmcmc.FixedSize(7)):
+        promise = dpmcmc.Privacy(epsilon=4.0, delta=1e-4, clip=0.25, accountant="rdp")
+        result = dpmcmc.sample(make(sampling=scheme, privacy=promise), DATA_SET, mesh=dpmcmc.mesh(2, 4))
+        found[f"kinds/{scheme.scheme}/draws"] = result.draws
+        found[f"kinds/{scheme.scheme}/same_guarantee"] = np.array(result.guarantee == result.plan.guarantee)
+    return found
+
+
+def sweeps() -> dict[str, np.ndarray]:
+    """Plans that differ in numbers, as one program on a mesh and each alone on one device."""
+    plans = [make(privacy=dpmcmc.Privacy(epsilon=e, delta=1e-4, clip=0.25), chains=c) for e, c in ((1.0, 2), (4.0, 3))]
+    together = sweep.sample_all(plans, DATA_SET, keys=[1, 2], mesh=dpmcmc.mesh(2, 4))
+    found = {}
+    for i, (plan, result) in enumerate(zip(plans, together, strict=True)):
+        found[f"sweep/{i}/mesh"] = result.draws
+        found[f"sweep/{i}/none"] = dpmcmc.sample(plan, DATA_SET, key=i + 1).draws
+    return found
+
+
+class _Stop(BaseException):
+    """A kill."""
+
+
+def resumed(folder: Path) -> dict[str, np.ndarray]:
+    """Draws of a run that was stopped on a mesh and went on there, on another one, and where it cannot."""
+    from dpmcmc import checkpoint, engine
+
+    engine._CHUNK_STEPS = 4
+    checkpoint._OVERHEAD = 1e9
+    plan = make(sampling=dpmcmc.Poisson(11), steps=16, chains=3)
+
+    def stopped(at: Path, mesh: Any) -> Path:
+        def progress(done: int, total: int) -> None:
+            if done >= 8:
+                raise _Stop
+
+        try:
+            dpmcmc.sample(plan, DATA_SET, key=dpmcmc.SecretKey(), checkpoint=at, mesh=mesh, progress=progress)
+        except _Stop:
+            return at
+        raise AssertionError("it was not stopped")
+
+    found = {}
+    two, four = dpmcmc.mesh(2, 2), dpmcmc.mesh(2, 4)
+    at = stopped(folder / "same", two)
+    begun = checkpoint.Checkpoint(at)
+    streams = checkpoint._from_text(begun._run["keys"], streams_of(0)[0])
+    begun.close()
+    result = dpmcmc.sample(plan, DATA_SET, checkpoint=at, mesh=two)
+    whole = dpmcmc.sample(plan, DATA_SET, key=dpmcmc.SecretKey._of(streams), mesh=two)
+    found["resumed/same"], found["resumed/whole"] = result.draws, whole.draws
+    found["resumed/same/epsilon"] = np.array([result.guarantee.epsilon, plan.guarantee.epsilon])
+    result = dpmcmc.sample(plan, DATA_SET, checkpoint=stopped(folder / "other", two), mesh=four)
+    found["resumed/other/epsilon"] = np.array([result.guarantee.epsilon, plan.guarantee.epsilon])
+    found["resumed/other/interrupted"] = np.array(checkpoint.INTERRUPTED in result.guarantee.assumptions)
+    try:
+        dpmcmc.sample(plan, DATA_SET, checkpoint=stopped(folder / "refused", two), mesh=dpmcmc.mesh(8, 1))
+        found["resumed/refused"] = np.array("")
+    except checkpoint.CheckpointError as error:
+        found["resumed/refused"] = np.array(str(error))
+    return found
+
+
+GROUPS = {
+    "quick": lambda folder: draws() | noise() | sums(),
+    "slow": lambda folder: kinds() | sweeps() | resumed(folder),
+}
+
+
+if __name__ == "__main__":
+    assert jax.device_count() == DEVICES
+    path = Path(sys.argv[1])
+    np.savez(path, **GROUPS[sys.argv[2]](path.parent))

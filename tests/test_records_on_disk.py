@@ -1,0 +1,166 @@
+"""Memory-mapped records give the draws of records in memory, and only the rows of a batch are read."""
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import dpmcmc
+from dpmcmc import engine, records_on_disk
+from dpmcmc.fingerprint import fingerprint
+from dpmcmc.targets import check_rows
+from dpmcmc.targets.labels import check_labels
+
+N, D = 3000, 7
+rng = np.random.default_rng(3)
+#: As files often are: float64 and int64.
+X, Y = rng.normal(size=(N, D)) / D**0.5, rng.integers(0, 2, N)
+TARGET = dpmcmc.targets.LogisticRegression(prior_scale=1.0)
+
+
+def mapped(folder, **arrays):
+    found = {}
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+        found[name] = np.load(folder / f"{name}.npy", mmap_mode="r")
+    return found
+
+
+def make(sampling=None, **more):
+    privacy = dpmcmc.Privacy(epsilon=5.0, delta=1e-5, accountant="rdp")
+    given = {"steps": 90, "chains": 3, "thin": 4, "privacy": privacy, "sampler": dpmcmc.SGLD(step_size=0.5)} | more
+    return dpmcmc.plan(TARGET, num_records=N, sampling=sampling or dpmcmc.Poisson(40), **given)
+
+
+PLANS = {
+    "poisson": make(),
+    "fixed_size": make(dpmcmc.FixedSize(40)),
+    "momentum": make(sampler=dpmcmc.SGHMC(step_size=0.1, friction=0.2)),
+    "plain": make(privacy=None),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_draws_are_those_of_records_in_memory(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "_CHUNK_STEPS", 32)  # several chunks, so that rows are read ahead
+    plan = PLANS[name]
+    inside = dpmcmc.sample(plan, {"x": X, "y": Y}, key=5).draws
+    np.testing.assert_array_equal(dpmcmc.sample(plan, mapped(tmp_path, x=X, y=Y), key=5).draws, inside)
+
+
+def test_a_target_of_ones_own_and_a_sweep_run_on_them_too(tmp_path):
+    own = dpmcmc.targets.Custom(
+        lambda key: np.zeros(D, np.float32), lambda t: -t @ t / 2, lambda t, r: -((r["x"] @ t - r["y"]) ** 2)
+    )
+    plan = dpmcmc.plan(
+        own, num_records=N, sampler=dpmcmc.SGLD(step_size=0.1), sampling=dpmcmc.Poisson(20), steps=30, chains=2
+    )
+    records = mapped(tmp_path, x=X, y=Y)
+    np.testing.assert_allclose(
+        dpmcmc.sample(plan, records, key=1).draws, dpmcmc.sample(plan, {"x": X, "y": Y}, key=1).draws, rtol=1e-5
+    )
+    plans = [make(), make(privacy=dpmcmc.Privacy(epsilon=4.0, delta=1e-5, accountant="rdp"))]
+    together = dpmcmc.sample_all(plans, records, keys=[1, 2])
+    for one, other in zip(together, dpmcmc.sample_all(plans, {"x": X, "y": Y}, keys=[1, 2]), strict=True):
+        np.testing.assert_array_equal(one.draws, other.draws)
+
+
+def test_only_selected_rows_are_read_and_only_before_their_chunk(tmp_path, monkeypatch):
+    read = []
+    selected = records_on_disk._selected
+
+    def spy(leaf, indices, mask):
+        if leaf.ndim == 2:
+            read.append(indices[mask])
+        return selected(leaf, indices, mask)
+
+    monkeypatch.setattr(records_on_disk, "_selected", spy)
+    monkeypatch.setattr(engine, "_CHUNK_STEPS", 32)
+    plan = make(chains=1)
+    dpmcmc.sample(plan, mapped(tmp_path, x=X, y=Y), key=5)
+    assert len(read) == 3
+    # 90 steps and a few of padding, of 40 rows each in the mean.
+    rows = sum(map(len, read))
+    assert 0.9 * 90 * 40 < rows < 1.2 * 96 * 40
+
+
+def test_a_resumed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "_CHUNK_STEPS", 16)
+    plan, records = make(), mapped(tmp_path, x=X, y=Y)
+    alone = dpmcmc.sample(plan, records, key=5).draws
+
+    class Stopped(Exception):
+        pass
+
+    def stop(done, steps):
+        if done > 40:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        dpmcmc.sample(plan, records, key=5, checkpoint=tmp_path / "c", progress=stop)
+    np.testing.assert_array_equal(dpmcmc.sample(plan, records, key=6, checkpoint=tmp_path / "c").draws, alone)
+
+
+def test_what_cannot_be_had_is_refused_by_name(tmp_path):
+    records = mapped(tmp_path, x=X, y=Y)
+    with pytest.raises(ValueError, match="sampling: memory-mapped records need minibatches"):
+        dpmcmc.sample(make(dpmcmc.Full(), steps=3), records, key=0)
+    second = dpmcmc.SGFS(step_size=0.5, fisher="query", own_batch=True)
+    with pytest.raises(ValueError, match="own_batch: not with memory-mapped records"):
+        dpmcmc.sample(make(sampler=second, privacy=None), records, key=0)
+    with pytest.raises(ValueError, match="mesh: not with memory-mapped records"):
+        dpmcmc.sample(make(), records, key=0, mesh=dpmcmc.mesh(1, 1))
+
+
+def test_blocks_see_every_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(records_on_disk, "_BLOCK_BYTES", 1000)
+    records = mapped(tmp_path, x=X, y=Y)
+    assert fingerprint(b"k" * 32, records) == fingerprint(b"k" * 32, {"x": X, "y": Y})
+    bad = X.copy()
+    bad[[1234, 2999], [3, 0]] = np.nan, np.inf
+    with pytest.raises(ValueError, match=r"2 rows that are not finite \(first: row 1234\)"):
+        check_rows(mapped(tmp_path, bad=bad), N)
+    labels = Y.copy()
+    labels[2999] = 2
+    with pytest.raises(ValueError, match="row 2999 has 2"):
+        check_labels(mapped(tmp_path, labels=labels)["labels"], 2, "t")
+
+
+def test_rows_of_unmasked_places_alone_reach_the_device(tmp_path):
+    leaf = mapped(tmp_path, x=X)["x"]
+    indices = np.array([[5, 2, 9], [2999, 0, 0]])
+    mask = np.array([[True, True, False], [True, False, True]])
+    got = records_on_disk._selected(leaf, indices, mask)
+    np.testing.assert_array_equal(got, np.where(mask[..., None], X[indices], 0).astype(np.float32))
+    assert got.dtype == np.float32
+
+
+HUGE = """
+    import numpy as np, dpmcmc, resource
+    rows, d = {rows}, 109
+    x = np.lib.format.open_memmap({folder!r} + "/x.npy", "w+", np.float32, (rows, d))
+    y = np.lib.format.open_memmap({folder!r} + "/y.npy", "w+", np.int32, (rows,))
+    del x, y  # holes: files of any size without a disk for them
+    records = {{name: np.load({folder!r} + f"/{{name}}.npy", mmap_mode="r") for name in "xy"}}
+    plan = dpmcmc.plan(
+        dpmcmc.targets.LogisticRegression(1.0), num_records=rows, sampler=dpmcmc.SGLD(step_size=1.0),
+        sampling=dpmcmc.Poisson(180), steps=2000, thin=100,
+        privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-10, accountant="rdp"),
+    )
+    result = dpmcmc.sample(plan, records, key=0)
+    assert result.draws.shape == (1, 20, d)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+"""
+
+
+@pytest.mark.parametrize(
+    "rows", [pytest.param(10_000_000, marks=pytest.mark.slow), pytest.param(120_000_000, marks=pytest.mark.exhaustive)]
+)
+def test_a_file_larger_than_memory_needs_less_than_two_gigabytes(rows, tmp_path):
+    """4.4 and 52 GB."""
+    script = textwrap.dedent(HUGE.format(rows=rows, folder=str(tmp_path)))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) < 2048
