@@ -235,7 +235,7 @@ class Checkpoint:
         point = self.point()
         if point is not None and point.shape[0] % devices:
             raise CheckpointError(
-                f"{self.folder}: was begun with {point.shape[0]} chains side by side, which {devices} devices cannot "
+                f"{self.folder}: was begun with places for {point.shape[0]} chains, which {devices} devices cannot "
                 "share; go on with a mesh whose chain axis divides them, or with none"
             )
 

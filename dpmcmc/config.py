@@ -19,12 +19,14 @@ import jax
 import numpy as np
 import pydantic
 import yaml
+from jax.sharding import Mesh
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
 
 from dpmcmc import data as data_room
 from dpmcmc import schema
 from dpmcmc.data import DataSpec
 from dpmcmc.mechanisms import MECHANISMS, OPS, Hybrid, MechanismPlan
+from dpmcmc.mesh import mesh
 from dpmcmc.planning import Plan, plan
 from dpmcmc.privacy import CalibrationError, FixedSize, Full, Poisson, Privacy, UnsupportedCombination
 from dpmcmc.privacy.subsampling import Sampling
@@ -164,6 +166,13 @@ _OF_SAMPLERS = ("release", "accountant", "calibrator", "clip", "hardened")
 _NOT_OF_HYBRIDS = ("release", "hardened")
 
 
+class MeshConfig(Section):
+    """Devices that share the work: chains side by side along one axis, records split along the other."""
+
+    chain: int = Field(1, gt=0, description="Devices along the chains.")
+    data: int | None = Field(None, gt=0, description="Devices along the records; null: what the other axis leaves.")
+
+
 class RunConfig(Section):
     """How long. Give ``passes`` or ``steps``."""
 
@@ -178,6 +187,7 @@ class RunConfig(Section):
         description="PUBLIC bound on the curvature of the MEAN loss, prior included; a step beyond its limit is "
         "refused.",
     )
+    mesh: MeshConfig | None = Field(None, description="Devices that share the work; null: one device.")
 
     @model_validator(mode="after")
     def _one_length(self) -> RunConfig:
@@ -243,6 +253,8 @@ class Config(Section):
                     "iterate use mechanism certified_ops, for posterior draws ops"
                 )
             return self
+        if self.run is not None and self.run.mesh is not None:
+            raise ValueError(f"run.mesh: mechanism {name} runs on one device; leave it out")
         if self.privacy is None or self.privacy.epsilon is None:
             raise ValueError("privacy: a mechanism needs epsilon and delta")
         for key in _OF_SAMPLERS if self.one_shot else _NOT_OF_HYBRIDS:
@@ -388,6 +400,19 @@ def _with_shapes(target: Any, spec: DataSpec) -> Any:
         return target
     row = {"x": jax.ShapeDtypeStruct((spec.num_features,), np.float32), "y": jax.ShapeDtypeStruct((), np.float32)}
     return bind(target, row)
+
+
+def make_mesh(config: Config) -> Mesh | None:
+    """The devices that a config's run shares, or None for one.
+
+    Raises:
+        ConfigError: there are fewer.
+    """
+    wanted = None if config.run is None else config.run.mesh
+    try:
+        return None if wanted is None else mesh(wanted.chain, wanted.data)
+    except ValueError as error:
+        raise ConfigError(f"run.{error}.") from None
 
 
 def is_secret(config: Config) -> bool:

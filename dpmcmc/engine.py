@@ -12,8 +12,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -218,16 +220,17 @@ def run_together(
     room = width // min(run.plan.thin for run in runs) + 1
     prepared, initial, draw, chunk = compiled(program, width)
     traces = [_Trace(runs[i].plan) for i in owners]
-    block = _block(cells, 0, size, program.mesh)
-    states = initial(block)
+    beside = _lanes(size, program.mesh)
+    each = size // beside
+    block = _block(cells, 0, each, program.mesh)
     if program.mesh is not None:
         records = spread(records, program.mesh, DATA)
     if not supplied:
         records = prepared(records)
-    schedules = _schedules(traces[:size], size, 0, width, room)
+    schedules = _schedules(traces[:each], each, 0, width, room)
     supply = Supply(records, draw) if supplied else None
     wanted = records if supply is None else supply.shapes(block, schedules[0])
-    arguments = (states, block, np.int32(0), *schedules, wanted)
+    arguments = (initial(block), block, np.int32(0), *schedules, wanted)
     steps_of_chunk = chunk.lower(*arguments).compile()
     compile_seconds = time.perf_counter() - started
     started = time.perf_counter()
@@ -238,44 +241,80 @@ def run_together(
         _restore(traces, point, chunk, arguments)
     done = 0.0
     failed: set[int] = set()
-    for start in range(0, len(owners), size):
-        members, rows = owners[start : start + size], traces[start : start + size]
-        if failed.issuperset(members):
-            continue
-        begin = 0
-        if point is not None and start <= point.block:
-            if start < point.block:
-                continue
-            begin = point.step
-        if start:
-            block = _block(cells, start, size, program.mesh)
-            states = initial(block)
-        if begin and point is not None and point.states is not None:
-            states = restored(point.states, states)
-            if program.mesh is not None:
-                states = spread(states, program.mesh, CHAIN)
-        firsts = range(begin, rows[-1].plan.steps, width)
-        supplies: Iterator[Any] = itertools.repeat(records)
-        if supply is not None:
-            supplies = supply.chunks(block, firsts, lambda first: _schedules(rows, size, first, width, room)[0])  # noqa: B023
-        for first, at_hand in zip(firsts, supplies, strict=False):
-            schedules = _schedules(rows, size, first, width, room)
-            states, *output = steps_of_chunk(states, block, np.int32(first), *schedules, at_hand)
-            _hand_out(rows, first, width, *output)
-            done += sum(min(width, max(row.plan.steps - first, 0)) / row.plan.chains for row in rows)
-            if report is not None:
-                report(round(done))
-            failed |= {i for i, row in zip(members, rows, strict=True) if row.failure is not None}
+    # Threads, for a CPU computes a call in the thread that makes it.
+    with ThreadPoolExecutor(beside, "lane") as workers:
+        for start in range(0, len(owners), size):
+            members, rows = owners[start : start + size], traces[start : start + size]
             if failed.issuperset(members):
-                break
-            if kept is not None and point is not None and not failed:
-                after, steps = first + width, rows[-1].plan.steps
-                if after >= steps or kept.due(point, after):
-                    kept.commit(point, after, states, traces, steps, time.perf_counter() - started)
+                continue
+            begin = 0
+            if point is not None and start <= point.block:
+                if start < point.block:
+                    continue
+                begin = point.step
+            blocks = [_block(cells, start + k * each, each, program.mesh) for k in range(beside)]
+            states = [initial(block) for block in blocks]
+            if begin and point is not None and point.states is not None:
+                states = restored(point.states, states)
+                if program.mesh is not None:
+                    states = spread(states, program.mesh, CHAIN)
+            firsts = range(begin, rows[-1].plan.steps, width)
+            lanes = []
+            for k, (block, state) in enumerate(zip(blocks, states, strict=True)):
+                lane = _Lane(rows[k * each : (k + 1) * each], block, state, each, width, room)
+                lane.supplies = itertools.repeat(records)
+                if supply is not None:
+                    lane.supplies = supply.chunks(block, firsts, lane.noise)
+                lanes.append(lane)
+            for first in firsts:
+                outputs = list(workers.map(lambda lane: lane.take(steps_of_chunk, first), lanes))  # noqa: B023
+                for lane, output in zip(lanes, outputs, strict=True):
+                    _hand_out(lane.rows, first, width, *output)
+                done += sum(min(width, max(row.plan.steps - first, 0)) / row.plan.chains for row in rows)
+                if report is not None:
+                    report(round(done))
+                failed |= {i for i, row in zip(members, rows, strict=True) if row.failure is not None}
+                if failed.issuperset(members):
+                    break
+                if kept is not None and point is not None and not failed:
+                    after, steps = first + width, rows[-1].plan.steps
+                    if after >= steps or kept.due(point, after):
+                        states = [lane.states for lane in lanes]
+                        kept.commit(point, after, states, traces, steps, time.perf_counter() - started)
     seconds = {"compile": compile_seconds, "run": time.perf_counter() - started}
     return _outcomes(
         runs, [[t for t, i in zip(traces, owners, strict=True) if i == j] for j in range(len(runs))], seconds, kept
     )
+
+
+class _Lane:
+    """Cells of a block that are computed beside the others, on a core of their own.
+
+    Attributes:
+        rows: traces of its cells; fewer than there are cells where these are padded.
+        states: where its cells are.
+        supplies: what its chunks find in the place of records, one after another.
+    """
+
+    def __init__(self, rows: list[_Trace], block: Cells, states: Any, size: int, width: int, room: int) -> None:
+        self.rows, self.states = rows, states
+        self.supplies: Iterator[Any] = iter(())
+        self._block, self._shape = block, (size, width, room)
+
+    def schedules(self, first: int) -> tuple[np.ndarray, np.ndarray]:
+        """Noise and places to keep of the chunk that begins at this step."""
+        size, width, room = self._shape
+        return _schedules(self.rows, size, first, width, room)
+
+    def noise(self, first: int) -> np.ndarray:
+        """Of the chunk that begins at this step."""
+        return self.schedules(first)[0]
+
+    def take(self, steps_of_chunk: Any, first: int) -> Any:
+        """Compute a chunk; what it gives beside the states."""
+        arguments = (self.states, self._block, np.int32(first), *self.schedules(first), next(self.supplies))
+        self.states, *output = jax.block_until_ready(steps_of_chunk(*arguments))
+        return output
 
 
 def _check_supplied(program: Program, runs: Sequence[Run]) -> None:
@@ -375,7 +414,10 @@ def _block(cells: Cells, start: int, size: int, mesh: Mesh | None) -> Cells:
 
 
 def _cells_at_once(program: Program, positions: Any, records: Any) -> int:
-    """Cells in a block, all blocks alike; ``positions`` are the shapes of every cell's."""
+    """Cells in a block, all blocks alike; ``positions`` are the shapes of every cell's.
+
+    A block has as many parts as there are cores, or devices along the mesh's chains, each of as many cells as fit.
+    """
     count = jax.tree.leaves(positions)[0].shape[0]
     rows = min(program.slots, LINEAR_ROWS) * num_bytes(records) // program.num_records
     each = max(rows, MICROBATCH * num_bytes(positions) // count, 1)
@@ -383,9 +425,24 @@ def _cells_at_once(program: Program, positions: Any, records: Any) -> int:
         most = max(_CACHE_BYTES // each, min(_CELLS_ON_CPU, _DEVICE_BYTES // each), 1)
     else:
         most = max(_DEVICE_BYTES // each, 1)
-    devices = sizes(program.mesh)[0]
-    even = math.ceil(count / math.ceil(count / (most * devices)))
-    return math.ceil(even / devices) * devices
+    parts = sizes(program.mesh)[0] if program.mesh is not None else min(_cores(), count)
+    even = math.ceil(count / math.ceil(count / (most * parts)))
+    return math.ceil(even / parts) * parts
+
+
+def _lanes(size: int, mesh: Mesh | None) -> int:
+    """Parts of a block of so many cells that are computed beside each other: no more than there are cores."""
+    return 1 if mesh is not None else max(lanes for lanes in range(1, _cores() + 1) if size % lanes == 0)
+
+
+def _cores() -> int:
+    """Cores that one CPU device computes on; an accelerator is one."""
+    if jax.default_backend() != "cpu":
+        return 1
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
 
 
 def _chunk_steps(steps: int, step_bytes: int) -> int:

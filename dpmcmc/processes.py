@@ -44,7 +44,6 @@ def connect() -> None:
         ValueError: neither says it.
         RuntimeError: something was computed before, or the others cannot be reached.
     """
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")
     named = [os.environ.get(name) for name in (COORDINATOR, PROCESSES, PROCESS)]
     who: dict[str, Any] = {}
     if any(named):
@@ -56,6 +55,7 @@ def connect() -> None:
             )
         who = {"coordinator_address": address, "num_processes": int(count), "process_id": int(process)}
         who["cluster_detection_method"] = "deactivate"
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
     try:
         jax.distributed.initialize(
             **who,
@@ -69,6 +69,8 @@ def connect() -> None:
             f"scripts/launch_local.py or SLURM, or set {COORDINATOR}, {PROCESSES} and {PROCESS}"
         ) from None
     sys.excepthook = _fail
+    # Here, where all have just met: later, one that reads its records longer than 30 s would be taken for lost.
+    multihost_utils.process_allgather(np.zeros(1))
 
 
 def leave(code: int) -> NoReturn:

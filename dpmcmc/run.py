@@ -5,11 +5,15 @@ live elsewhere (``--confidential DIR``).
 
 The budget is reserved first, where the config names a ledger; then records are read. A run that was stopped, however
 and whenever, goes on with ``--resume DIR``.
+
+With ``--distributed`` several processes run the config together (``processes.py``). Process 0 alone writes and prints;
+it keeps no checkpoint and charges no ledger.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import functools
 import os
@@ -17,11 +21,14 @@ import shutil
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+from jax.sharding import Mesh
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -37,8 +44,10 @@ from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import convergence, predictive, reference
 from dpmcmc.engine import DivergedError, sample
 from dpmcmc.mechanisms import DrawError, MechanismPlan, Release, release
+from dpmcmc.mesh import sizes
 from dpmcmc.planning import Plan, check_fit
 from dpmcmc.privacy import Guarantee, round_up
+from dpmcmc.processes import connect, leave
 from dpmcmc.reservation import Reservation
 from dpmcmc.result import Result, guarantee_json, privacy_json, write_draws, write_json
 from dpmcmc.targets import TargetError, bind, check, record_shapes
@@ -52,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--out", metavar="DIR", help="run folder (default: runs/NAME-TIME)")
     out.add_argument("--resume", metavar="DIR", help="go on with the run in this folder, which was stopped")
     out.add_argument("--confidential", metavar="DIR", help="where to keep what must not be published")
+    out.add_argument("--distributed", action="store_true", help="one of several processes that share the config's mesh")
     out.add_argument("--quiet", action="store_true", help="print only where the run was saved")
     return out
 
@@ -60,30 +70,105 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Entry point; see :func:`parser`."""
     arguments = parser().parse_args(argv)
+    if arguments.distributed:
+        _join(arguments)
     console = Console(quiet=arguments.quiet, highlight=False, soft_wrap=True, markup=False)
     keep_compiled_programs()
+    if arguments.distributed and jax.process_index() > 0:
+        return _take_part(arguments)
     config, place = _new(arguments) if arguments.resume is None else _resumed(arguments)
+    mesh = _mesh(config)
     started = time.perf_counter()
     plan = config_room.make_plan(config)
     calibrate_seconds = time.perf_counter() - started
     place.make(config)
     try:
-        _carry_out(config, plan, place, calibrate_seconds, console)
+        _carry_out(config, plan, place, mesh, calibrate_seconds, console)
     finally:
         place.checkpoint.close()
     if arguments.quiet:
         print(place.folder)
 
 
+def _join(arguments: argparse.Namespace) -> None:
+    """Become one of several processes.
+
+    Raises:
+        CommandError: there is no saying which, or they cannot be reached.
+    """
+    if arguments.resume is not None:
+        raise CommandError("--distributed: keeps no checkpoint, so there is nothing to resume; start the run anew.")
+    try:
+        connect()
+    except (ValueError, RuntimeError) as error:
+        raise CommandError(f"--{str(error).removeprefix('--')}.", code=1) from None
+
+
+def _mesh(config: Config) -> Mesh | None:
+    """The config's devices.
+
+    Raises:
+        CommandError: what several processes cannot do.
+    """
+    if jax.process_count() > 1:
+        if config.run is None or config.run.mesh is None:
+            raise CommandError(
+                "run.mesh: several processes need to know how their devices share the work; give it, for example by "
+                "--set run.mesh.data=2."
+            )
+        if config.privacy is not None and config.privacy.ledger is not None:
+            raise CommandError(
+                "privacy.ledger: a run of several processes charges no ledger; leave it out and charge the ledger "
+                "yourself, or run in one process."
+            )
+    return config_room.make_mesh(config)
+
+
+def _take_part(arguments: argparse.Namespace) -> None:
+    """Compute what process 0 writes and prints."""
+    config = config_file.load(arguments.config or "", arguments.set)
+    mesh, plan = _mesh(config), config_room.make_plan(config)
+    assert isinstance(plan, Plan)  # no mechanism takes a mesh
+    with _together():
+        try:
+            sample(plan, data_room.load(config.data).train, key=_seed(config), mesh=mesh)
+        except DivergedError:
+            raise CommandError("sampler.step_size: the chain diverged; process 0 says where.", code=1) from None
+
+
+@contextlib.contextmanager
+def _together() -> Iterator[None]:
+    """Say in a sentence that another process is gone."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1:
+            raise
+        raise CommandError(
+            f"--distributed: the processes have lost each other, and nothing was released ({str(error).splitlines()[0]}"
+            "); see what the first of them to fail says, and start the run anew.",
+            code=1,
+        ) from None
+
+
+def _seed(config: Config) -> int | None:
+    return None if config.privacy is None else config.privacy.insecure_noise_seed
+
+
 def _carry_out(
-    config: Config, plan: Plan | MechanismPlan, place: Place, calibrate_seconds: float, console: Console
+    config: Config,
+    plan: Plan | MechanismPlan,
+    place: Place,
+    mesh: Mesh | None,
+    calibrate_seconds: float,
+    console: Console,
 ) -> None:
     """Reserve, read, run, save, settle."""
     try:
         held = _reservation(config, plan, place.checkpoint)
         try:
             data = data_room.load(config.data)
-            run = Run(config, plan, data, place.folder, place.confidential, place.checkpoint, held)
+            run = Run(config, plan, data, place.folder, place.confidential, place.checkpoint, held, mesh)
             run.check()
         except BaseException:
             if held is not None and not held.begun:
@@ -113,6 +198,8 @@ def _carry_out(
             code=1,
         ) from None
     except KeyboardInterrupt:
+        if jax.process_count() > 1:
+            raise CommandError("stopped by the user; nothing was released, so start the run anew", code=130) from None
         raise CommandError(
             f"stopped by the user; what it was to spend stays spent, and it goes on with: {place.command}", code=130
         ) from None
@@ -253,6 +340,7 @@ class Run:
     confidential: Path
     checkpoint: Checkpoint
     held: Reservation | None = None
+    mesh: Mesh | None = None
 
     @property
     def trace(self) -> Plan | None:
@@ -322,6 +410,11 @@ class Run:
             console.print(f"             {self.note}", style="bold red")
         for name, text in self.plan.lines(self.secret):
             console.print(f"{name:<12} {text}")
+        if self.mesh is not None:
+            chain, data = sizes(self.mesh)
+            console.print(f"devices      {chain} along the chains, {data} along the records")
+        if jax.process_count() > 1:
+            console.print(f"processes    {jax.process_count()}, without a checkpoint: a run that is stopped is lost")
 
     def open(self) -> None:
         """State plan and guarantee before anything is released; privacy.json holds a run's cost from the start."""
@@ -355,8 +448,8 @@ class Run:
 
     def sample(self, console: Console) -> Result | Release:
         """Run the plan, a sampler's with a progress bar kept outside the compiled code."""
+        seed, alone = _seed(self.config), jax.process_count() == 1
         if isinstance(self.plan, MechanismPlan):
-            seed = self.config.privacy.insecure_noise_seed if self.config.privacy else None
             with console.status("drawing"):
                 return release(self.plan, self.data.train, key=seed, checkpoint=self.checkpoint, ledger=self.held)
         columns = (
@@ -367,15 +460,16 @@ class Run:
             TimeRemainingColumn(),
         )
         # A log file or a pipe wants no bar, nor the blank line it would leave.
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar, _together():
             task = bar.add_task("", total=self.plan.steps)
             return sample(
                 self.plan,
                 self.data.train,
-                key=self.config.privacy.insecure_noise_seed if self.config.privacy else None,
+                key=seed,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
-                checkpoint=self.checkpoint,
+                checkpoint=self.checkpoint if alone else None,
                 ledger=self.held,
+                mesh=self.mesh,
             )
 
     def save(self, result: Result | Release, calibrate_seconds: float, console: Console) -> None:
@@ -585,4 +679,4 @@ def _finite(body: Any) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from dpmcmc import targets
 from dpmcmc.engine import (
@@ -34,9 +35,11 @@ from dpmcmc.engine import (
     checked_starts,
     run_together,
 )
+from dpmcmc.mesh import checked
 from dpmcmc.planning import Plan
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.randomness import SecretKey, secret_key, streams_of
+from dpmcmc.processes import agreed
 from dpmcmc.reservation import Reservation, reserved
 from dpmcmc.result import Result
 from dpmcmc.template import numbers, template
@@ -54,6 +57,7 @@ def sample_all(
     starts: Sequence[Any] | None = None,
     progress: Progress | None = None,
     ledger: Ledger | str | Path | None = None,
+    mesh: Mesh | None = None,
 ) -> list[Result | DivergedError]:
     """Run many plans on the same records; a plan given several times is run that often, independently.
 
@@ -66,14 +70,15 @@ def sample_all(
         starts: one per plan, as :func:`dpmcmc.sample` takes it, or None; None for all: the targets' own.
         progress: called on the host with (steps done, steps in all), summed over plans.
         ledger: budget ledger to charge, every plan's guarantee before a record is read; all of them, or none.
+        mesh: devices that share the work, as :func:`dpmcmc.sample` takes it.
 
     Returns:
         One item per plan, in their order: its Result, or the DivergedError that ``sample`` would raise, which leaves
         the others as they are. A Result's wall time is its share of its program's, by steps.
 
     Raises:
-        ValueError: as many keys as plans are needed; a SecretKey given twice; or what ``sample`` refuses in the data,
-            before anything is computed from them.
+        ValueError: as many keys as plans are needed; a SecretKey given twice; a ledger in one of several processes; or
+            what ``sample`` refuses in the data, before anything is computed from them.
         LedgerError: the plans together are over the ledger's budget.
     """
     plans = list(plans)
@@ -85,6 +90,8 @@ def sample_all(
         raise ValueError(f"starts must be one per plan: got {len(starts)} for {len(plans)} plans")
     if not plans:
         return []
+    if jax.process_count() > 1 and ledger is not None:
+        raise ValueError("ledger: not with several processes; run on the devices of one process")
     with contextlib.ExitStack() as held:
         reservations = [
             held.enter_context(
@@ -92,7 +99,7 @@ def sample_all(
             )
             for plan, key in zip(plans, keys, strict=True)
         ]
-        return _sample_all(plans, data, keys, starts, progress, reservations)
+        return _sample_all(plans, data, keys, starts, progress, reservations, checked(mesh))
 
 
 def _sample_all(
@@ -102,13 +109,14 @@ def _sample_all(
     starts: list[Any],
     progress: Progress | None,
     reservations: list[Reservation | None],
+    mesh: Mesh | None,
 ) -> list[Result | DivergedError]:
-    checked: dict[Any, Any] = {}
+    seen: dict[Any, Any] = {}
     for plan in plans:
         about = (plan.num_records, id(plan.target))
-        if about not in checked:
-            checked[about] = check_records(plan, data)
-    records = next(iter(checked.values()))
+        if about not in seen:
+            seen[about] = check_records(plan, data, host=mesh is not None)
+    records = next(iter(seen.values()))
     shapes = targets.record_shapes(records)
     bound = {id(plan.target): targets.bind(plan.target, shapes) for plan in plans}
     if reservations[0] is not None:  # of one ledger, all of them
@@ -117,8 +125,11 @@ def _sample_all(
     opener = _Opener(records)
     for at, (plan, key, start) in enumerate(zip(plans, keys, starts, strict=True)):
         target = bound[id(plan.target)]
-        run = Run(plan, target, *streams_of(key, plan.hardened), starts=checked_starts(plan, target, start))
-        program, run = opener.open(run)
+        streams, secret = streams_of(key, plan.hardened)
+        start = checked_starts(plan, target, start)
+        streams = agreed(streams, secret, plan, (start, None if at else records), mesh)
+        program, run = opener.open(Run(plan, target, streams, secret, starts=start))
+        program = dataclasses.replace(program, mesh=mesh)
         group = groups.setdefault(_identity(program, run), _Group(program))
         group.program = dataclasses.replace(program, slots=max(program.slots, group.program.slots))
         group.places.append(at)

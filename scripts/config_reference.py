@@ -25,7 +25,7 @@ SECTIONS = {
     "mechanism": [*config.MECHANISM_SECTIONS.values()],
     "sampling": [config.PoissonConfig, config.FixedSizeConfig, config.FullConfig],
     "privacy": [config.PrivacyConfig],
-    "run": [config.RunConfig],
+    "run": [config.RunConfig, config.MeshConfig],
 }
 
 

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec
 import dpmcmc
 from dpmcmc import sweep
 from dpmcmc.engine import Program
-from dpmcmc.mesh import CHAIN, DATA, spread
+from dpmcmc.mesh import DATA, spread
 from dpmcmc.privacy import query as query_room
 from dpmcmc.privacy.query import Draws, GradientQuery
 from dpmcmc.privacy.randomness import streams_of
@@ -36,9 +36,9 @@ RNG = np.random.default_rng(0)
 X = (RNG.integers(-16, 17, size=(N, D)) / 32).astype(np.float32)
 Y = (RNG.random(N) < 1 / (1 + np.exp(-X @ np.array([2.0, -1.0, 0.5])))).astype(np.int32)
 DATA_SET = {"x": X, "y": Y}
-TARGET = dpmcmc.targets.LogisticRegression(prior_scale=1.0)
-MESHES = [(1, 8), (2, 4), (4, 1), (1, 1)]
-NOISY_STEPS = 600
+TARGET = dpmcmc.targets.LogisticRegression(prior_scale=1.0, num_features=D)
+MESHES = {"full": (2, 4), "poisson": (1, 1)}
+NOISY_STEPS = 128
 
 
 def make(**changes: Any) -> dpmcmc.Plan:
@@ -92,19 +92,16 @@ class Watching(SteppedSampler):
         return state, Seen(gradient.value)
 
 
-WATCHED = make(sampler=Watching(step_size=0.1, temperature=0.0), steps=NOISY_STEPS, chains=2)
+WATCHED = make(sampler=Watching(step_size=0.1, temperature=0.0), steps=NOISY_STEPS)
 
 
 def draws() -> dict[str, np.ndarray]:
-    """Draws of one seed on several meshes and on none."""
+    """Draws of one seed on a mesh and on none."""
     found = {}
     for name, sampling in {"full": dpmcmc.Full(), "poisson": dpmcmc.Poisson(11)}.items():
         plan = make(sampling=sampling)
         found[f"{name}/none"] = dpmcmc.sample(plan, DATA_SET, key=5).draws
-        for shape in MESHES if name == "full" else [(1, 1), (4, 1)]:
-            found[f"{name}/{shape[0]}x{shape[1]}"] = dpmcmc.sample(
-                plan, DATA_SET, key=5, mesh=dpmcmc.mesh(*shape)
-            ).draws
+        found[f"{name}/mesh"] = dpmcmc.sample(plan, DATA_SET, key=5, mesh=dpmcmc.mesh(*MESHES[name])).draws
     return found
 
 
@@ -112,90 +109,88 @@ def noise() -> dict[str, np.ndarray]:
     """Gradients at zero on 8 shards, as they are and with noise on every shard."""
     mesh = dpmcmc.mesh(1, 8)
     found = {"noise/std": WATCHED.noise_std}
-    found["noise/once"] = dpmcmc.sample(WATCHED, DATA_SET, key=1, mesh=mesh).info.gradient
-    real_sums, real_noise = GradientQuery.sums, query_room._with_noise
+    # A secret key as any other, and the same in every run of the tests.
+    result = dpmcmc.sample(WATCHED, DATA_SET, key=dpmcmc.SecretKey._of(streams_of(1)[0]), mesh=mesh)
+    found["noise/once"] = result.info.gradient
+    found["noise/same_guarantee"] = np.array(result.guarantee == WATCHED.guarantee)
+    real_draw, real_sums, real_noise = GradientQuery.draw, GradientQuery.sums, query_room._with_noise
+
+    def draw(self: GradientQuery, params: Any, batch_key: Any, noise_key: Any, noise_std: Any) -> Draws:
+        return real_draw(self, params, batch_key, jax.random.fold_in(noise_key, jax.lax.axis_index(DATA)), noise_std)
 
     def sums(self: GradientQuery, params: Any, records: Any, draws: Draws) -> Any:
         total, moment = self._sums_here(params, records, draws)
-        # Another noise on every shard: this one's draws in another order.
-        own = jax.tree.map(lambda n: jnp.roll(n, jax.lax.axis_index(DATA)), draws.noise)
-        noisy = real_noise(total, own, self._grid(jnp.float32(WATCHED.noise_std[0])), 1.0)
+        noisy = real_noise(total, draws.noise, self._grid(jnp.float32(WATCHED.noise_std[0])), 1.0)
         return noisy.across(DATA), moment
 
-    GradientQuery.sums, query_room._with_noise = sums, lambda total, *rest: total
+    GradientQuery.draw, GradientQuery.sums, query_room._with_noise = draw, sums, lambda total, *rest: total
     try:
         # Another length: another program.
-        plan = make(sampler=Watching(step_size=0.1, temperature=0.0), steps=NOISY_STEPS + 1, chains=2)
+        plan = make(sampler=Watching(step_size=0.1, temperature=0.0), steps=NOISY_STEPS + 1)
         found["noise/planted"] = dpmcmc.sample(plan, DATA_SET, key=1, mesh=mesh).info.gradient
     finally:
-        GradientQuery.sums, query_room._with_noise = real_sums, real_noise
+        GradientQuery.draw, GradientQuery.sums, query_room._with_noise = real_draw, real_sums, real_noise
     return found
 
 
 def sums() -> dict[str, np.ndarray]:
-    """Exact sums over shards of a few batches, the records selected, and the sums of the same on one device."""
+    """Exact sums over 8 shards of a few batches, the records selected, and the sums of the same on one device."""
     found = {}
-    schemes = {"poisson": dpmcmc.Poisson(11), "small": dpmcmc.FixedSize(7), "large": dpmcmc.FixedSize(30)}
+    schemes = {"full": dpmcmc.Full(), "poisson": dpmcmc.Poisson(11)}
+    schemes |= {"small": dpmcmc.FixedSize(7), "large": dpmcmc.FixedSize(30)}
     promise = dpmcmc.Privacy(epsilon=4.0, delta=1e-4, clip=0.25, accountant="rdp")
-    keys = jax.random.split(jax.random.key(2), 6)
-    theta = jnp.zeros(D)
-    for name, sampling in (schemes | {"full": dpmcmc.Full()}).items():
+    keys, theta, mesh = jax.random.split(jax.random.key(2), 6), jnp.zeros(D), dpmcmc.mesh(1, 8)
+    cell = Cells({}, streams_of(0)[0], jnp.int32(0), jnp.int32(1))
+    prepared = TARGET.prepared(DATA_SET)
+    records = spread(prepared, mesh, DATA)
+    garbage = spread(jax.tree.map(lambda leaf: _beyond(np.asarray(leaf)), records), mesh, DATA)
+    for name, sampling in schemes.items():
         plan = make(sampling=sampling, privacy=promise)
-        cell = Cells({}, streams_of(0)[0], jnp.int32(0), jnp.int32(1))
-        for shape in [(1, 8), (2, 4)]:
-            mesh = dpmcmc.mesh(*shape)
-            query = Program.of(plan, template(TARGET), template(plan.sampler), mesh=mesh).query(cell)
-            rows = query.rows
+        query = Program.of(plan, template(TARGET), template(plan.sampler), mesh=mesh).query(cell)
+        select = sampling.shard_selector(N, DEVICES, sampling.shard_slots(N, DEVICES, plan.slots))
 
-            def one(key, records, query=query, rows=rows):  # type: ignore[no-untyped-def]
-                indices, mask = query._batch(key)
-                taken = jnp.where(mask, jnp.arange(rows) if indices is None else indices, rows)
-                counts = jnp.zeros(rows + 1, jnp.int32).at[taken].add(1)[:rows]
-                total, _ = query.sums(theta, records, Draws((indices, mask), None, None, None))
-                return counts, total
+        def counted(indices: Any, mask: Any, rows: Any = query.rows) -> Any:
+            taken = jnp.where(mask, jnp.arange(rows) if indices is None else indices, rows)
+            return jnp.zeros(rows + 1, jnp.int32).at[taken].add(1)[:rows]
 
-            run = jax.jit(
-                jax.shard_map(
-                    lambda keys, records, one=one: jax.vmap(one, in_axes=(0, None))(keys, records),
-                    mesh=mesh,
-                    in_specs=(PartitionSpec(), PartitionSpec(DATA)),
-                    out_specs=(PartitionSpec(None, DATA), PartitionSpec()),
-                    check_vma=False,
-                )
-            )
-            records = spread(TARGET.prepared(DATA_SET), mesh, DATA)
-            counts, total = run(keys, records)
-            # What lies beyond the last record: nothing that may be looked at.
-            garbage = jax.tree.map(
-                lambda leaf: np.concatenate([leaf[:N], np.full_like(leaf[N:], 7 if leaf.dtype == np.int32 else np.nan)]),
-                jax.tree.map(np.asarray, records),
-            )
-            _, again = run(keys, spread(garbage, mesh, DATA))
+        def one(key: Any, records: Any, query: Any = query, counted: Any = counted) -> Any:
+            batch = query._batch(key)
+            return counted(*batch), query.sums(theta, records, Draws(batch, None, None, None))[0]
+
+        run = jax.shard_map(
+            jax.vmap(one, in_axes=(0, None)),
+            mesh=mesh,
+            in_specs=(PartitionSpec(), PartitionSpec(DATA)),
+            out_specs=(PartitionSpec(None, DATA), PartitionSpec()),
+            check_vma=False,
+        )
+        run = jax.jit(run)
+        counts, total = jax.tree.map(np.asarray, run(keys, records))
+        again = run(keys, garbage)[1]
+
+        @jax.jit
+        def alone(masks: Any, keys: Any, plan: Any = plan, select: Any = select, counted: Any = counted) -> Any:
             whole = GradientQuery(TARGET, N, plan.batch_size, 0.25, None, plan.bits)
-            masks = jnp.asarray(counts[:, :N] > 0)
-            alone = jax.vmap(
-                lambda mask, whole=whole: whole.sums(theta, TARGET.prepared(DATA_SET), Draws((None, mask), None, None, None))[0]
-            )(masks)
-            at = f"sums/{name}/{shape[0]}x{shape[1]}"
-            found[f"{at}/counts"] = np.asarray(counts)
-            for part, value in {"total": total, "again": again, "alone": alone}.items():
-                found[f"{at}/{part}"] = value.to_float64(0.25, plan.bits)
-            if shape == (1, 8):
-                shard_slots = sampling.shard_slots(N, 8, plan.slots)
-                select = sampling.shard_selector(N, 8, shard_slots)
-                selected = np.zeros((len(keys), 8 * rows), np.int32)
-                for i, key in enumerate(keys):
-                    for shard in range(8):
-                        indices, mask = select(key, shard)
-                        taken = np.arange(rows) if indices is None else np.asarray(indices)
-                        np.add.at(selected[i], shard * rows + taken[np.asarray(mask)], 1)
-                found[f"{at}/wanted"] = selected
+            batches = jax.vmap(lambda mask: whole.sums(theta, prepared, Draws((None, mask), None, None, None))[0])
+            wanted = jax.vmap(lambda key: jax.vmap(lambda i: counted(*select(key, i)))(jnp.arange(DEVICES)))
+            return batches(masks), wanted(keys).reshape(len(keys), -1)
+
+        same, wanted = alone(counts[:, :N] > 0, keys)
+        found |= {f"sums/{name}/counts": counts, f"sums/{name}/wanted": wanted}
+        for part, value in {"total": total, "again": again, "alone": same}.items():
+            found[f"sums/{name}/{part}"] = value.to_float64(0.25, plan.bits)
     return found
+
+
+def _beyond(leaf: np.ndarray) -> np.ndarray:
+    """Padded records with something in the place of the padding that must not be looked at."""
+    return np.concatenate([leaf[:N], np.full_like(leaf[N:], 7 if leaf.dtype == np.int32 else np.nan)])
 
 
 def kinds() -> dict[str, np.ndarray]:
     """Every kind of run with full batches, on devices and on none."""
     samplers = {
+        "sgld": dpmcmc.SGLD(step_size=0.5),
         "sghmc": dpmcmc.SGHMC(step_size=0.05, friction=0.3),
         "sgnht": dpmcmc.SGNHT(step_size=0.01),
         "sgfs": dpmcmc.SGFS(step_size=0.1),
@@ -207,7 +202,9 @@ def kinds() -> dict[str, np.ndarray]:
     found = {}
     for name, plan in plans.items():
         found[f"kinds/{name}/none"] = dpmcmc.sample(plan, DATA_SET, key=5).draws
-        found[f"kinds/{name}/mesh"] = dpmcmc.sample(plan, DATA_SET, key=5, mesh=dpmcmc.mesh(2, 4)).draws
+        for shape in [(1, 8), (4, 1)] if name == "sgld" else [(2, 4)]:
+            result = dpmcmc.sample(plan, DATA_SET, key=5, mesh=dpmcmc.mesh(*shape))
+            found[f"kinds/{name}/{shape[0]}x{shape[1]}"] = result.draws
     for scheme in (dpmcmc.Poisson(11), dpmcmc.FixedSize(7)):
         promise = dpmcmc.Privacy(epsilon=4.0, delta=1e-4, clip=0.25, accountant="rdp")
         result = dpmcmc.sample(make(sampling=scheme, privacy=promise), DATA_SET, mesh=dpmcmc.mesh(2, 4))

@@ -20,7 +20,7 @@ from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.charging import charged_guarantee
 from dpmcmc.privacy.fixed_point import KAPPA
 from dpmcmc.privacy.metric import PublicMatrix
-from dpmcmc.privacy.query import Draws, GradientQuery, PrivateGradient
+from dpmcmc.privacy.query import Draws, GradientQuery, PrivateGradient, drawn_noise
 from dpmcmc.privacy.second_moment import PrivateSecondMoment, SecondMoment, multiples
 from dpmcmc.result import privacy_json
 from dpmcmc.samplers import SGFS
@@ -312,12 +312,11 @@ def test_off_diagonal_noise_twice_too_small_is_caught(monkeypatch):
 class SameKey(GradientQuery):
     """Planted fault: both queries draw their noise from one key."""
 
-    def __call__(self, params, records, batch_key, noise_key, noise_std):
-        object.__setattr__(self, "shared", jax.random.split(noise_key)[0])
-        return super().__call__(params, records, batch_key, noise_key, noise_std)
-
-    def _released(self, moment, params, key, noise_std, scale):
-        return super()._released(moment, params, self.shared, noise_std, scale)
+    def draw(self, params, batch_key, noise_key, noise_std):
+        drawn = super().draw(params, batch_key, noise_key, noise_std)
+        shape, scales = self._moment_shape(params.size)
+        shared = jax.random.split(noise_key)[0]
+        return drawn._replace(second_noise=drawn_noise(shared, shape, self._moment_grid(noise_std), scales, 0))
 
 
 @pytest.mark.parametrize("structure", ["dense", "diagonal"])

@@ -256,22 +256,22 @@ def add_noise(total: FixedPoint, noise: Any) -> FixedPoint:
 def sum_rows(integers: Any) -> FixedPoint:
     """Exact sum over axis 0 of int32 leaves bounded by 2^30 / BLOCK_ROWS in size."""
 
-    def limbs(leaf: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def blocks(leaf: jax.Array) -> jax.Array:
         n = leaf.shape[0]
         if n > 1 << 23:  # so that the sum of 2^14 low limbs fits an int32
             raise ValueError(f"sum at most 2^23 rows at once, got {n}; add FixedPoint sums of smaller blocks")
         short = -n % BLOCK_ROWS if n > BLOCK_ROWS else 0
         if short:
             leaf = jnp.pad(leaf, ((0, short),) + ((0, 0),) * (leaf.ndim - 1))
-        blocks = leaf.reshape((-1, min(max(n, 1), BLOCK_ROWS), *leaf.shape[1:])).sum(axis=1)
-        return (blocks >> 16).sum(axis=0), (blocks & 0xFFFF).sum(axis=0)
+        return leaf.reshape((-1, min(max(n, 1), BLOCK_ROWS), *leaf.shape[1:])).sum(axis=1)
 
-    return _carry(
-        FixedPoint(
-            jax.tree.map(lambda leaf: limbs(leaf)[0], integers),
-            jax.tree.map(lambda leaf: limbs(leaf)[1], integers),
-        )
-    )
+    return sum_blocks(jax.tree.map(blocks, integers))
+
+
+def sum_blocks(totals: Any) -> FixedPoint:
+    """Exact sum over axis 0, at most 2^14 long, of int32 leaves: each the sum of up to BLOCK_ROWS rows."""
+    high = jax.tree.map(lambda leaf: (leaf >> 16).sum(axis=0), totals)
+    return _carry(FixedPoint(high, jax.tree.map(lambda leaf: (leaf & 0xFFFF).sum(axis=0), totals)))
 
 
 def _carry(total: FixedPoint) -> FixedPoint:

@@ -122,22 +122,27 @@ def _row_by_row(pairs: list[Pair], nearest: bool) -> FixedPoint:
     # The longer side last: that is the loop which a compiler makes vectors of.
     turned = [w.shape[1] < a.shape[1] for a, w in pairs]
     pairs = [(w, a) if turn else (a, w) for turn, (a, w) in zip(turned, pairs, strict=True)]
-    zeros = [jnp.zeros((a.shape[1], w.shape[1]), jnp.int32) for a, w in pairs]
-    blocks = jax.tree.map(_blocks, pairs)
-    rows = _ROWS_AT_ONCE * blocks[0][0].shape[2]
-    begin = _wrapped(-rows * _INTEGER_BITS) if nearest else np.int32(0)
+    pairs = jax.tree.map(_split, pairs)
+    blocks, passes = pairs[0][0].shape[:2]
+    begin = _wrapped(-_ROWS_AT_ONCE * passes * _INTEGER_BITS) if nearest else np.int32(0)
+    zeros = [jnp.full((blocks, a.shape[3], w.shape[3]), begin) for a, w in pairs]
 
-    def add(totals: list[jax.Array], rows: list[list[Pair]]) -> tuple[list[jax.Array], None]:
-        for row in rows:
-            terms = [_bits(a[:, None] * w, nearest) for a, w in row]
-            totals = [total + term for total, term in zip(totals, terms, strict=True)]
-        return totals, None
+    def add(totals: list[jax.Array], step: jax.Array) -> tuple[list[jax.Array], None]:
+        block, at = step // passes, step % passes
 
-    def add_block(total: FixedPoint, block: list[Pair]) -> tuple[FixedPoint, None]:
-        rows = [jax.tree.map(lambda leaf, r=r: leaf[r], block) for r in range(_ROWS_AT_ONCE)]
-        return total + FixedPoint(zeros, jax.lax.scan(add, [zero + begin for zero in zeros], rows)[0]), None
+        def added(total: jax.Array, pair: Pair) -> jax.Array:
+            block_sum = jax.lax.dynamic_index_in_dim(total, block, keepdims=False)
+            for r in range(_ROWS_AT_ONCE):
+                # Indexed here: what a scan hands out is copied first.
+                a, w = (jax.lax.dynamic_slice(x, (block, at, r, 0), (1, 1, 1, x.shape[3])).reshape(-1) for x in pair)
+                block_sum += _bits(a[:, None] * w, nearest)
+            # An update in place is not split over threads, which here would wait for each other at every step.
+            return jax.lax.dynamic_update_index_in_dim(total, block_sum, block, 0)
 
-    total = jax.lax.scan(add_block, FixedPoint(zeros, zeros), blocks)[0]
+        return [added(total, pair) for total, pair in zip(totals, pairs, strict=True)], None
+
+    totals = jax.lax.scan(add, zeros, jnp.arange(blocks * passes, dtype=jnp.int32))[0]
+    total = fixed_point.sum_blocks(totals)
     return FixedPoint(*([t.T if turn else t for turn, t in zip(turned, limb, strict=True)] for limb in total))
 
 
@@ -152,12 +157,13 @@ def _bits(x: jax.Array, nearest: bool) -> jax.Array:
     return jax.lax.bitcast_convert_type(x + _INTEGER, jnp.int32) if nearest else x.astype(jnp.int32)
 
 
-def _blocks(leaf: jax.Array) -> jax.Array:
-    """(n, d) as (blocks of at most ``BLOCK_ROWS``, ``_ROWS_AT_ONCE``, passes, d), filled with zeros."""
-    blocks = max(-(-leaf.shape[0] // BLOCK_ROWS), 1)
+def _split(leaf: jax.Array) -> jax.Array:
+    """(n, d) as (blocks of at most ``BLOCK_ROWS``, passes, ``_ROWS_AT_ONCE``, d), filled with zeros."""
+    # Two at least: a compiler takes an update of the only block for one of the whole array.
+    blocks = max(-(-leaf.shape[0] // BLOCK_ROWS), 2)
     passes = -(-leaf.shape[0] // (blocks * _ROWS_AT_ONCE))
-    short = blocks * _ROWS_AT_ONCE * passes - leaf.shape[0]
-    return jnp.pad(leaf, ((0, short), (0, 0))).reshape(blocks, _ROWS_AT_ONCE, passes, leaf.shape[1])
+    short = blocks * passes * _ROWS_AT_ONCE - leaf.shape[0]
+    return jnp.pad(leaf, ((0, short), (0, 0))).reshape(blocks, passes, _ROWS_AT_ONCE, leaf.shape[1])
 
 
 def _wrapped(number: int) -> np.int32:

@@ -36,7 +36,8 @@ def tables(size: Size) -> list[Table]:
     if not switched:
         table.skipped.append("Ghost norms: this dpmcmc's `from_flax` has no `per_record`.")
     steps = max(size.steps // 20, 20)
-    for name, sampling in (("128", dpmcmc.Poisson(128)), (f"{n:,} (full)", dpmcmc.Full())):
+    batches = {"128": dpmcmc.Poisson(128), f"{n:,} (full)": dpmcmc.Full()}
+    for name, sampling in list(batches.items())[: 1 if size.quick else None]:
         clocks: dict[str, Clock] = {}
         for how in ("no privacy", "auto", "plain") if switched else ("no privacy", "plain"):
             more = {"per_record": how} if switched and how != "no privacy" else {}

@@ -78,17 +78,17 @@ def _prior_inside_the_clip(patch: Patch) -> None:
 
 def _changed_release(patch: Patch, change: Any) -> None:
     """What the query releases becomes ``change(query, params, count of the batch, value without prior, prior)``."""
-    real = GradientQuery.__call__
+    real = GradientQuery.answer
 
-    def call(self: GradientQuery, params: Any, records: Any, batch_key: Any, noise_key: Any, noise_std: Any) -> Any:
-        out = real(self, params, records, batch_key, noise_key, noise_std)
-        count = self.num_records if self.select is None else jnp.sum(self.select(batch_key)[1])
+    def answer(self: GradientQuery, params: Any, records: Any, draws: Any, noise_std: Any) -> Any:
+        out = real(self, params, records, draws, noise_std)
+        count = self.num_records if self.select is None else jnp.sum(draws.batch[1])
         prior = _prior_gradient(self, params)
         likelihood = jax.tree.map(jnp.subtract, out.value, prior)
         value = jax.tree.map(lambda g, p: change(self, count, g, p), likelihood, prior)
         return out._replace(value=value)
 
-    patch.setattr(GradientQuery, "__call__", call)
+    patch.setattr(GradientQuery, "answer", answer)
 
 
 def _prior_per_record(patch: Patch) -> None:

@@ -1,0 +1,131 @@
+"""Start several processes on this machine that share one run, and end them together.
+
+    python scripts/launch_local.py --processes 2
+    python scripts/launch_local.py --processes 2 -- python -m dpmcmc.run CONFIG --distributed --set run.mesh.data=2
+    python scripts/launch_local.py --processes 2 -- python your_script.py     # which calls dpmcmc.processes.connect()
+
+Every process is told who it is by DPMCMC_COORDINATOR, DPMCMC_PROCESSES and DPMCMC_PROCESS. What process 0 prints is
+shown, and the errors of all. Where one fails the others are ended, and the exit code is its. Without a command it runs
+configs/two_normals.yaml, its records split over the processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Seconds that the others have, after one has failed, to say why they end.
+_GRACE = 5.0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Command-line arguments."""
+    out = argparse.ArgumentParser(description="Start several processes on this machine that share one run.")
+    out.add_argument("--processes", type=int, default=2, metavar="N", help="how many (default 2)")
+    out.add_argument("--timeout", type=float, metavar="SECONDS", help="end them all after so long (default: never)")
+    out.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what each of them runs")
+    return out
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def default_command(processes: int) -> list[str]:
+    """The shipped example, its records split over the processes."""
+    config = str(ROOT / "configs" / "two_normals.yaml")
+    return [sys.executable, "-m", "dpmcmc.run", config, "--distributed", "--set", f"run.mesh.data={processes}"]
+
+
+def launch(command: list[str], processes: int, timeout: float | None = None) -> int:
+    """Run a command in so many processes.
+
+    Args:
+        command: and its arguments.
+        processes: how many.
+        timeout: seconds, or None.
+
+    Returns:
+        0 where all succeed; else the first failure's code, or 124 after the timeout.
+    """
+    who = {"DPMCMC_COORDINATOR": f"127.0.0.1:{free_port()}", "DPMCMC_PROCESSES": str(processes)}
+    running = []
+    for process in range(processes):
+        environment = {**os.environ, **who, "DPMCMC_PROCESS": str(process)}
+        shown = None if process == 0 else subprocess.DEVNULL
+        # Each in a group of its own, so that what it started ends with it.
+        running.append(
+            subprocess.Popen(command, env=environment, stdout=shown, stderr=subprocess.PIPE, start_new_session=True)
+        )
+    readers = [threading.Thread(target=_pass_on, args=(i, p.stderr), daemon=True) for i, p in enumerate(running)]
+    for reader in readers:
+        reader.start()
+    try:
+        code = _wait(running, timeout)
+    finally:
+        _end(running)
+    for reader in readers:
+        reader.join(timeout=_GRACE)
+    return code
+
+
+def _pass_on(process: int, errors: IO[bytes]) -> None:
+    for line in errors:
+        sys.stderr.write(f"[{process}] {line.decode(errors='replace')}")
+        sys.stderr.flush()
+
+
+def _wait(running: list[subprocess.Popen], timeout: float | None) -> int:
+    """Wait for all, or for the first that fails and a little longer."""
+    started = time.monotonic()
+    failed: int | None = None
+    until = float("inf") if timeout is None else started + timeout
+    while any(process.poll() is None for process in running):
+        codes = [process.returncode for process in running if process.returncode]
+        if codes and failed is None:
+            failed, until = codes[0], min(until, time.monotonic() + _GRACE)
+        if time.monotonic() > until:
+            return 124 if failed is None else _exit_code(failed)
+        time.sleep(0.05)
+    if failed is None:
+        failed = next((process.returncode for process in running if process.returncode), 0)
+    return _exit_code(failed)
+
+
+def _exit_code(code: int) -> int:
+    """A shell's code of a process that a signal ended."""
+    return 128 - code if code < 0 else code
+
+
+def _end(running: list[subprocess.Popen]) -> None:
+    for ask in (signal.SIGTERM, signal.SIGKILL):
+        for process in running:
+            if process.poll() is None:
+                os.killpg(process.pid, ask)
+        deadline = time.monotonic() + _GRACE
+        while any(process.poll() is None for process in running) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def main() -> int:
+    arguments = parser().parse_args()
+    if arguments.processes < 1:
+        parser().error(f"--processes must be at least 1, got {arguments.processes}")
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    return launch(command or default_command(arguments.processes), arguments.processes, arguments.timeout)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

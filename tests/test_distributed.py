@@ -1,0 +1,207 @@
+"""Several processes run one plan as the devices of one process do, and none waits for one that has failed."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import xarray
+
+import dpmcmc
+from dpmcmc import config_file, processes, run, verify
+from dpmcmc.command import CommandError
+from dpmcmc.config import ConfigError
+from dpmcmc.privacy.randomness import streams_of
+from tests.test_engine import DATA, make
+
+ROOT = Path(__file__).resolve().parents[1]
+LAUNCHER = str(ROOT / "scripts" / "launch_local.py")
+RUN = [sys.executable, "-m", "dpmcmc.run", str(ROOT / "configs" / "two_normals.yaml"), "--set", "run.mesh.data=2"]
+#: A few steps of Poisson batches, so that who selects which records matters.
+TINY = ["sampling={scheme: poisson, batch_size: 100}", "run.steps=12", "run.burn_in=0", "sampler.step_size=1.0"]
+_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
+
+def settings(*overrides):
+    return [word for override in overrides for word in ("--set", override)]
+
+
+def started(command, devices=1, **environment):
+    """A finished process, that saw so many simulated devices."""
+    flags = f"{_FLAGS} --xla_force_host_platform_device_count={devices}"
+    fresh = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, **environment}
+    return subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **fresh}, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def launched(command, *options):
+    return started([sys.executable, LAUNCHER, "--processes", "2", "--timeout", "240", *options, "--", *command])
+
+
+# --- the launcher ---------------------------------------------------------------------------------------------
+
+
+def test_every_process_is_told_who_it_is(tmp_path):
+    code = (
+        "import os, pathlib, sys; who = os.environ['DPMCMC_PROCESS']; print('from', who); print('bad', file=sys.stderr);"
+        f"pathlib.Path({str(tmp_path)!r}, who).write_text(os.environ['DPMCMC_COORDINATOR'])"
+    )
+    done = launched([sys.executable, "-c", code])
+    assert done.returncode == 0
+    assert done.stdout == "from 0\n"
+    assert sorted(done.stderr.splitlines()) == ["[0] bad", "[1] bad"]
+    (one,) = {path.read_text() for path in tmp_path.iterdir()}
+    assert one.startswith("127.0.0.1:")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_where_one_process_fails_the_others_end(failing):
+    code = f"import os, sys, time; sys.exit(7) if os.environ['DPMCMC_PROCESS'] == '{failing}' else time.sleep(200)"
+    begun = time.monotonic()
+    assert launched([sys.executable, "-c", code]).returncode == 7
+    assert time.monotonic() - begun < 60
+
+
+def test_processes_that_hang_are_ended():
+    done = launched([sys.executable, "-c", "import time; time.sleep(200)"], "--timeout", "1")
+    assert done.returncode == 124
+
+
+# --- what one process says ------------------------------------------------------------------------------------
+
+
+def test_one_process_keeps_its_own_keys():
+    streams = streams_of(0)[0]
+    assert processes.agreed(streams, False, None, None, None) is streams
+
+
+@pytest.mark.parametrize("named", [{"DPMCMC_COORDINATOR": "127.0.0.1:1"}, {"DPMCMC_PROCESS": "x"}])
+def test_a_process_that_does_not_know_the_others_is_refused(named, monkeypatch):
+    for name in (processes.COORDINATOR, processes.PROCESSES, processes.PROCESS):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in named.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="go together"):
+        processes.connect()
+
+
+# --- runs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    """(folder, what was printed) of a secret run of two processes."""
+    folder = tmp_path_factory.mktemp("together") / "run"
+    done = launched([*RUN, "--distributed", "--out", str(folder), *settings(*TINY)])
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def test_two_processes_release_one_folder_whose_guarantee_verifies(together, capsys):
+    folder, printed = together
+    released = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert {"config.yaml", "plan.json", "privacy.json", "metrics.json", "draws.nc"} < released
+    assert "confidential/diagnostics.json" in released
+    assert not (folder / "confidential" / "checkpoint").exists()
+    assert verify.main([str(folder / "privacy.json")]) == 0
+    assert "verified" in capsys.readouterr().out
+    # One of them prints.
+    assert printed.count("two_normals:") == 1
+    assert "1 along the chains, 2 along the records" in printed
+    assert "without a checkpoint" in printed
+
+
+@pytest.mark.slow
+def test_two_processes_draw_what_two_devices_of_one_process_draw(tmp_path):
+    seed = settings(*TINY, "privacy.insecure_noise_seed=3")
+    done = launched([*RUN, "--distributed", "--out", str(tmp_path / "two"), *seed])
+    assert done.returncode == 0, done.stderr
+    done = started([*RUN, "--out", str(tmp_path / "one"), *seed], devices=2)
+    assert done.returncode == 0, done.stderr
+    two, one = (xarray.load_dataset(tmp_path / name / "draws.nc")["theta"].values for name in ("two", "one"))
+    np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)
+    assert np.ptp(one) > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["sampler.step_size=2.0"], "the processes differ in their plan;"),
+        (["privacy.insecure_noise_seed=3"], "the processes differ in their kind of key;"),
+    ],
+)
+def test_processes_that_are_not_alike_are_refused(tmp_path, changes, words):
+    own = " ".join(f"'{word}'" for word in settings(*changes))
+    words_of_all = " ".join(
+        f"'{word}'" for word in [*RUN, "--distributed", "--out", str(tmp_path / "run"), *settings(*TINY)]
+    )
+    done = launched(
+        ["sh", "-c", f'if [ "$DPMCMC_PROCESS" = 1 ]; then exec {words_of_all} {own}; else exec {words_of_all}; fi']
+    )
+    assert done.returncode == 2
+    assert done.stderr.count(words) == 2
+    assert not (tmp_path / "run" / "draws.nc").exists()
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_ends_the_run(tmp_path):
+    long = settings("run.steps=2000000", "run.thin=1000")
+    words = " ".join(f"'{word}'" for word in [*RUN, "--distributed", "--out", str(tmp_path / "run"), *long])
+    ready = tmp_path / "run" / "privacy.json"
+    kill = f"{words} & p=$!; while ! [ -e {ready} ]; do sleep 0.1; done; sleep 2; kill -9 $p; exit 9"
+    begun = time.monotonic()
+    done = launched(["sh", "-c", f'if [ "$DPMCMC_PROCESS" = 1 ]; then {kill}; else exec {words}; fi'])
+    assert done.returncode in (1, 9)
+    assert time.monotonic() - begun < 200
+    assert not (tmp_path / "run" / "draws.nc").exists()
+    # What it cost was said before the first step.
+    assert json.loads((tmp_path / "run" / "privacy.json").read_text())["epsilon"] <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["run.mesh.data=2", "privacy.ledger=budget.json"], "privacy.ledger: a run of several processes charges no"),
+        ([], "run.mesh: several processes need to know"),
+    ],
+)
+def test_what_several_processes_cannot_do_is_refused(monkeypatch, changes, words):
+    config = config_file.load(ROOT / "configs" / "two_normals.yaml", changes)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(CommandError, match=words):
+        run._mesh(config)
+
+
+@pytest.mark.parametrize(("name", "value"), [("checkpoint", "folder"), ("ledger", "budget.json")])
+def test_what_is_kept_on_one_machine_is_refused_with_several_processes(monkeypatch, name, value):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    for call in (dpmcmc.sample, lambda plan, data, **more: dpmcmc.sample_all([plan], data, **more)):
+        if name == "ledger" or call is dpmcmc.sample:
+            with pytest.raises(ValueError, match=f"{name}: not with several processes"):
+                call(make(), DATA, **{name: value})
+
+
+def test_a_distributed_run_has_nothing_to_resume(tmp_path, capsys):
+    assert run.main(["--distributed", "--resume", str(tmp_path)]) == 2
+    assert "keeps no checkpoint" in capsys.readouterr().err
+
+
+def test_a_config_with_more_devices_than_there_are_is_refused_before_anything_is_written(tmp_path, capsys):
+    more = f"run.mesh.data={jax.device_count() + 1}"
+    config = str(ROOT / "configs" / "two_normals.yaml")
+    assert run.main([config, "--out", str(tmp_path / "run"), "--set", more]) == 2
+    assert "error: run.mesh: chain=1 times data=" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_mechanism_takes_no_mesh():
+    with pytest.raises(ConfigError, match=r"run\.mesh: mechanism hybrid runs on one device"):
+        config_file.load(ROOT / "configs" / "adult_hybrid.yaml", ["run.mesh.data=2"])
