@@ -28,15 +28,16 @@ def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o
     try:
         write(temporary)
         os.chmod(temporary, mode)
-        _flush(temporary, os.O_RDWR)
+        flush(temporary, os.O_RDWR)
         os.replace(temporary, path)
         if last and os.name != "nt":  # where a folder cannot be opened, and renaming is durable
-            _flush(path.parent, os.O_RDONLY)
+            flush(path.parent, os.O_RDONLY)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _flush(path: Path, flags: int) -> None:
+def flush(path: Path, flags: int) -> None:
+    """Have what was written to a file or a folder on the disk."""
     handle = os.open(path, flags)
     try:
         os.fsync(handle)

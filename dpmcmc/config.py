@@ -45,10 +45,14 @@ MOST_STEPS = 20_000_000
 
 
 class DataConfig(Section):
-    """Which records. A registered ``name``, or the ``path`` of your own .npz file."""
+    """Which records. A registered ``name``, or the ``path`` of your own .npz file or folder of .npy files."""
 
     name: str | None = Field(None, description=" | ".join(data_room.NAMES) + ".")
-    path: str | None = Field(None, description="Your own .npz, relative to the config file.")
+    path: str | None = Field(
+        None,
+        description="Your own .npz, or for records beyond memory a folder with x.npy and y.npy; relative to the config "
+        "file.",
+    )
     encoding: Literal["public", "linear"] = Field(
         "public", description="Feature encoding of a registered set; every constant in it is public."
     )

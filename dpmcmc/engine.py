@@ -111,6 +111,7 @@ def sample(
             if value is not None:
                 raise ValueError(f"{name}: not with several processes; run on the devices of one process")
     with opened(checkpoint) as kept, reserved(ledger, guarantee, label, kept, plan.num_records) as held:
+        check_on_disk(plan, data, mesh)
         records = check_records(plan, data, host=mesh is not None)
         target = targets.bind(plan.target, targets.record_shapes(records))
         begun = checked_starts(plan, target, starts)
@@ -204,7 +205,6 @@ def run_together(
     # Chains that end together side by side, so that none waits for another.
     supplied = on_disk(records)
     if supplied:
-        _check_supplied(program, runs)
         program = dataclasses.replace(program, supplied=True)
     owners = sorted((i for i, run in enumerate(runs) for _ in range(run.plan.chains)), key=lambda i: runs[i].plan.steps)
     cells = _cells(runs, owners)
@@ -222,15 +222,16 @@ def run_together(
     traces = [_Trace(runs[i].plan) for i in owners]
     beside = _lanes(size, program.mesh)
     each = size // beside
-    block = _block(cells, 0, each, program.mesh)
+    blocks = [_block(cells, k * each, each, program.mesh) for k in range(beside)]
+    states = [initial(block) for block in blocks]
     if program.mesh is not None:
         records = spread(records, program.mesh, DATA)
     if not supplied:
         records = prepared(records)
     schedules = _schedules(traces[:each], each, 0, width, room)
     supply = Supply(records, draw) if supplied else None
-    wanted = records if supply is None else supply.shapes(block, schedules[0])
-    arguments = (initial(block), block, np.int32(0), *schedules, wanted)
+    wanted = records if supply is None else supply.shapes(blocks[0], schedules[0])
+    arguments = (states[0], blocks[0], np.int32(0), *schedules, wanted)
     steps_of_chunk = chunk.lower(*arguments).compile()
     compile_seconds = time.perf_counter() - started
     started = time.perf_counter()
@@ -252,12 +253,13 @@ def run_together(
                 if start < point.block:
                     continue
                 begin = point.step
-            blocks = [_block(cells, start + k * each, each, program.mesh) for k in range(beside)]
-            states = [initial(block) for block in blocks]
+            if start:
+                blocks = [_block(cells, start + k * each, each, program.mesh) for k in range(beside)]
+                states = [initial(block) for block in blocks]
             if begin and point is not None and point.states is not None:
-                states = restored(point.states, states)
+                states = _split(restored(point.states, states[0]), beside)
                 if program.mesh is not None:
-                    states = spread(states, program.mesh, CHAIN)
+                    states = [spread(states[0], program.mesh, CHAIN)]
             firsts = range(begin, rows[-1].plan.steps, width)
             lanes = []
             for k, (block, state) in enumerate(zip(blocks, states, strict=True)):
@@ -317,21 +319,23 @@ class _Lane:
         return output
 
 
-def _check_supplied(program: Program, runs: Sequence[Run]) -> None:
-    """Refuse what memory-mapped records cannot be run with.
+def check_on_disk(plan: Plan, data: Any, mesh: Mesh | None = None) -> None:
+    """Refuse what memory-mapped records cannot be run with; nothing is read.
 
     Raises:
         ValueError: a mesh; full batches; a second moment from a batch of its own.
     """
-    if program.mesh is not None:
-        raise ValueError("mesh: not with memory-mapped records; give each device's memory its rows, as arrays")
-    if program.sampling.selector(program.num_records, program.slots) is None:
+    if not on_disk(data):
+        return
+    if mesh is not None:
+        raise ValueError("mesh: not with memory-mapped records; leave it out, or use arrays in memory")
+    if plan.sampling.rate(plan.num_records) == 1:
         raise ValueError(
             "sampling: memory-mapped records need minibatches, full ones would read the whole file in every step; use "
-            "Poisson, or load the records with np.asarray"
+            "Poisson, or arrays in memory"
         )
-    if program.second is not None and program.second.own_batch:
-        raise ValueError("own_batch: not with memory-mapped records; set it to false, or load them with np.asarray")
+    if plan.second is not None and plan.second.own_batch:
+        raise ValueError("own_batch: not with memory-mapped records; set it to false, or use arrays in memory")
 
 
 def _restore(traces: list[_Trace], point: Point, chunk: Any, arguments: Any) -> None:
@@ -433,6 +437,13 @@ def _cells_at_once(program: Program, positions: Any, records: Any) -> int:
 def _lanes(size: int, mesh: Mesh | None) -> int:
     """Parts of a block of so many cells that are computed beside each other: no more than there are cores."""
     return 1 if mesh is not None else max(lanes for lanes in range(1, _cores() + 1) if size % lanes == 0)
+
+
+def _split(states: Any, parts: int) -> list[Any]:
+    """States of a block as those of its parts, one after another."""
+    every = [jnp.split(leaf, parts) for leaf in jax.tree.leaves(states)]
+    structure = jax.tree.structure(states)
+    return [jax.tree.unflatten(structure, [leaf[k] for leaf in every]) for k in range(parts)]
 
 
 def _cores() -> int:

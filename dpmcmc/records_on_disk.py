@@ -32,16 +32,17 @@ def on_disk(data: Any) -> bool:
     return any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(data))
 
 
-def blocks(array: Any) -> Iterator[tuple[int, np.ndarray]]:
-    """(first row, rows) of an array, block by block: of a memory-mapped one, pages are given back after each."""
-    if not isinstance(array, np.memmap):
-        yield 0, np.asarray(array)
+def blocks(records: Any) -> Iterator[tuple[int, Any]]:
+    """(first row, rows) of an array or a pytree of them, block by block: what was mapped is given back after each."""
+    leaves = jax.tree.leaves(records)
+    if not on_disk(leaves):
+        yield 0, jax.tree.map(np.asarray, records)
         return
-    row = max(array.dtype.itemsize * int(np.prod(array.shape[1:])), 1)
+    row = max(sum(leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in leaves), 1)
     rows = max(_BLOCK_BYTES // row, 1)
-    for start in range(0, max(len(array), 1), rows):
-        yield start, np.asarray(array[start : start + rows])
-        _give_back(array)
+    for start in range(0, max(len(leaves[0]), 1), rows):
+        yield start, jax.tree.map(lambda leaf: np.asarray(leaf[start : start + rows]), records)  # noqa: B023
+        jax.tree.map(_give_back, records)
 
 
 class Supply:

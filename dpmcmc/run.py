@@ -42,12 +42,13 @@ from dpmcmc.command import CommandError, Parser, command
 from dpmcmc.config import Config
 from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import convergence, predictive, reference
-from dpmcmc.engine import DivergedError, sample
+from dpmcmc.engine import DivergedError, check_on_disk, sample
 from dpmcmc.mechanisms import DrawError, MechanismPlan, Release, release
 from dpmcmc.mesh import sizes
 from dpmcmc.planning import Plan, check_fit
 from dpmcmc.privacy import Guarantee, round_up
 from dpmcmc.processes import connect, leave
+from dpmcmc.records_on_disk import on_disk
 from dpmcmc.reservation import Reservation
 from dpmcmc.result import Result, guarantee_json, privacy_json, write_draws, write_json
 from dpmcmc.targets import TargetError, bind, check, record_shapes
@@ -371,6 +372,7 @@ class Run:
             CommandError, DataError: one sentence.
         """
         try:
+            self._check_on_disk()
             check(self.plan.target, self.data.train)
             predictive.check(self.target, self.data.train)
             if self.trace is not None:
@@ -385,6 +387,32 @@ class Run:
             raise CommandError(f"--resume: {error}.") from None
         if self.held is not None:
             self.held.identify(self.data.train)
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether only the rows of batches are read, and what would read all of them is not computed."""
+        return on_disk(self.data.train)
+
+    def _check_on_disk(self) -> None:
+        """Refuse what needs all records at once of records that lie on disk.
+
+        Raises:
+            CommandError: a one-shot mechanism, a mesh, full batches, a second batch.
+        """
+        if not self.on_disk:
+            return
+        mechanism = self.config.mechanism
+        if mechanism is not None:
+            raise CommandError(
+                f"mechanism: {mechanism.name} computes from all records at once, and those of a folder are read batch "
+                "by batch; store records that fit in memory in one .npz file, or use a sampler alone."
+            )
+        assert self.trace is not None
+        try:
+            check_on_disk(self.trace, self.data.train, self.mesh)
+        except ValueError as error:
+            section = {"mesh": "run.", "own_batch": "sampler."}.get(str(error).partition(":")[0], "")
+            raise CommandError(f"{section}{error}.") from None
 
     def finish(self) -> None:
         """What the run was to release has been written: settle, and erase the keys."""
@@ -406,6 +434,8 @@ class Run:
             f"data         {self.data.spec.name}: {len(x):,} training {what} and {test} test records, {x.shape[-1]} "
             f"features, from {self.data.origin}"
         )
+        if self.on_disk:
+            console.print("             on disk: no training-set scores and no non-private fit, which read all records")
         if self.note:
             console.print(f"             {self.note}", style="bold red")
         for name, text in self.plan.lines(self.secret):
@@ -574,10 +604,15 @@ class Run:
 
         Whether the fit succeeds depends on the records, so its failure is written here and changes nothing else.
         """
-        out: dict[str, Any] = {"train": predictive.predict(self.target, flat, self.data.train).to_json()}
+        if self.on_disk:
+            out: dict[str, Any] = {"train": None, "skipped": _SKIPPED}
+        else:
+            out = {"train": predictive.predict(self.target, flat, self.data.train).to_json()}
         held_out = self.data.test if not self.data.test_is_public else None
         if held_out is not None:
             out |= predictive.predict(self.target, flat, held_out).to_json()
+        if self.on_disk:
+            return out, None
         try:
             fit = reference.fit(self.target, self.data.train)
             summary: dict[str, Any] = {"method": fit.method, "distance": None}
@@ -634,6 +669,10 @@ class Run:
                 f"{measure:<12} {_number(score['posterior_predictive'])} posterior predictive, "
                 f"{_number(score['mean'])} ± {_number(score['std'])} single draw{against}"
             )
+
+
+#: diagnostics.json of records on disk.
+_SKIPPED = "Scores of the training records and the non-private fit would read all records, which lie on disk."
 
 
 @dataclass(frozen=True)

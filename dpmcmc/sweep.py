@@ -31,6 +31,7 @@ from dpmcmc.engine import (
     Program,
     Progress,
     Run,
+    check_on_disk,
     check_records,
     checked_starts,
     run_together,
@@ -113,6 +114,7 @@ def _sample_all(
 ) -> list[Result | DivergedError]:
     seen: dict[Any, Any] = {}
     for plan in plans:
+        check_on_disk(plan, data, mesh)
         about = (plan.num_records, id(plan.target))
         if about not in seen:
             seen[about] = check_records(plan, data, host=mesh is not None)

@@ -92,16 +92,16 @@ def _wait(running: list[subprocess.Popen], timeout: float | None) -> int:
     started = time.monotonic()
     failed: int | None = None
     until = float("inf") if timeout is None else started + timeout
-    while any(process.poll() is None for process in running):
-        codes = [process.returncode for process in running if process.returncode]
-        if codes and failed is None:
-            failed, until = codes[0], min(until, time.monotonic() + _GRACE)
+    while True:
+        codes = [process.poll() for process in running]
+        bad = [code for code in codes if code]
+        if bad and failed is None:
+            failed, until = bad[0], min(until, time.monotonic() + _GRACE)
+        if None not in codes:
+            return _exit_code(failed or 0)
         if time.monotonic() > until:
             return 124 if failed is None else _exit_code(failed)
         time.sleep(0.05)
-    if failed is None:
-        failed = next((process.returncode for process in running if process.returncode), 0)
-    return _exit_code(failed)
 
 
 def _exit_code(code: int) -> int:

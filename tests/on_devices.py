@@ -207,8 +207,10 @@ def kinds() -> dict[str, np.ndarray]:
             found[f"kinds/{name}/{shape[0]}x{shape[1]}"] = result.draws
     for scheme in (dpmcmc.Poisson(11), dpmcmc.FixedSize(7)):
         promise = dpmcmc.Privacy(epsilon=4.0, delta=1e-4, clip=0.25, accountant="rdp")
-        result = dpmcmc.sample(make(sampling=scheme, privacy=promise), DATA_SET, mesh=dpmcmc.mesh(2, 4))
+        plan, key = make(sampling=scheme, privacy=promise), dpmcmc.SecretKey._of(streams_of(5)[0])
+        result = dpmcmc.sample(plan, DATA_SET, key=key, mesh=dpmcmc.mesh(2, 4))
         found[f"kinds/{scheme.scheme}/draws"] = result.draws
+        found[f"kinds/{scheme.scheme}/none"] = dpmcmc.sample(plan, DATA_SET, key=5).draws
         found[f"kinds/{scheme.scheme}/same_guarantee"] = np.array(result.guarantee == result.plan.guarantee)
     return found
 

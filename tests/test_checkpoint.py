@@ -29,6 +29,7 @@ def _small_steps(monkeypatch):
     """Chunks of 7 steps, blocks of 2 cells, a commit after every chunk."""
     monkeypatch.setattr(engine, "_CHUNK_STEPS", 7)
     monkeypatch.setattr(engine, "_cells_at_once", lambda *_: 2)
+    monkeypatch.setattr(engine, "_cores", lambda: 1)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
 
 
@@ -37,6 +38,7 @@ def alone():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_CHUNK_STEPS", 7)
         patch.setattr(engine, "_cells_at_once", lambda *_: 2)
+        patch.setattr(engine, "_cores", lambda: 1)
         return dpmcmc.sample(PLAN, DATA, key=3)
 
 
@@ -72,6 +74,18 @@ def test_a_run_is_stopped_at_every_chunk(tmp_path, alone, monkeypatch):
         stopped(tmp_path / "c", 1, key=3)
     assert same(dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c"), alone)
     assert len(ran) <= 2 * 18 + 1
+
+
+def test_chains_beside_each_other_go_on_too_on_whatever_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "_cores", lambda: 2)
+    alone = dpmcmc.sample(PLAN, DATA, key=3)
+    for cores, chunk in ((2, 5), (1, 12)):
+        folder = tmp_path / str(cores)
+        monkeypatch.setattr(engine, "_cores", lambda: 2)
+        stopped(folder, chunk, key=3)
+        monkeypatch.setattr(engine, "_cores", lambda cores=cores: cores)
+        after = dpmcmc.sample(PLAN, DATA, key=3, checkpoint=folder)
+        assert same(after, alone) if cores == 2 else np.allclose(after.draws, alone.draws, rtol=1e-4, atol=1e-6)
 
 
 def test_a_finished_run_is_read_and_holds_no_key(tmp_path, alone):

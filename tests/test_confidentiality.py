@@ -77,6 +77,7 @@ def holds_a_row(folder):
     return contents, any(row in content for content in contents for row in rows)
 
 
+@pytest.mark.slow
 def test_compiled_programs_kept_on_disk_hold_no_record(tmp_path):
     """A closure over records would write them into the persistent compilation cache."""
     import subprocess
@@ -179,7 +180,7 @@ def test_the_cost_is_on_disk_before_the_first_step(mine, tmp_path, monkeypatch):
     def killed(*arguments, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine, "_initial_states", killed)
+    monkeypatch.setattr(engine, "_block", killed)
     assert call("run", mine, "--out", tmp_path / "run") == 130
     privacy = json.loads((tmp_path / "run" / "privacy.json").read_text())
     assert privacy["epsilon"] > 0

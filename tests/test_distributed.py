@@ -48,9 +48,14 @@ def launched(command, *options):
 
 
 def test_every_process_is_told_who_it_is(tmp_path):
-    code = (
-        "import os, pathlib, sys; who = os.environ['DPMCMC_PROCESS']; print('from', who); print('bad', file=sys.stderr);"
-        f"pathlib.Path({str(tmp_path)!r}, who).write_text(os.environ['DPMCMC_COORDINATOR'])"
+    code = "\n".join(
+        [
+            "import os, pathlib, sys",
+            "who = os.environ['DPMCMC_PROCESS']",
+            "print('from', who)",
+            "print('bad', file=sys.stderr)",
+            f"pathlib.Path({str(tmp_path)!r}, who).write_text(os.environ['DPMCMC_COORDINATOR'])",
+        ]
     )
     done = launched([sys.executable, "-c", code])
     assert done.returncode == 0
@@ -66,7 +71,7 @@ def test_where_one_process_fails_the_others_end(failing):
     code = f"import os, sys, time; sys.exit(7) if os.environ['DPMCMC_PROCESS'] == '{failing}' else time.sleep(200)"
     begun = time.monotonic()
     assert launched([sys.executable, "-c", code]).returncode == 7
-    assert time.monotonic() - begun < 60
+    assert time.monotonic() - begun < 100
 
 
 def test_processes_that_hang_are_ended():
@@ -118,6 +123,11 @@ def test_two_processes_release_one_folder_whose_guarantee_verifies(together, cap
     assert "without a checkpoint" in printed
 
 
+def _theta(folder):
+    with xarray.open_dataset(folder / "draws.nc", group="posterior", engine="h5netcdf") as draws:
+        return draws["theta"].values
+
+
 @pytest.mark.slow
 def test_two_processes_draw_what_two_devices_of_one_process_draw(tmp_path):
     seed = settings(*TINY, "privacy.insecure_noise_seed=3")
@@ -125,7 +135,7 @@ def test_two_processes_draw_what_two_devices_of_one_process_draw(tmp_path):
     assert done.returncode == 0, done.stderr
     done = started([*RUN, "--out", str(tmp_path / "one"), *seed], devices=2)
     assert done.returncode == 0, done.stderr
-    two, one = (xarray.load_dataset(tmp_path / name / "draws.nc")["theta"].values for name in ("two", "one"))
+    two, one = (_theta(tmp_path / name) for name in ("two", "one"))
     np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)
     assert np.ptp(one) > 0.1
 

@@ -75,6 +75,7 @@ def test_run_writes_a_folder_that_can_be_published(name, write, tmp_path, capsys
     assert again.mechanism.name == name
 
 
+@pytest.mark.slow
 def test_a_hybrid_is_one_guarantee(write, tmp_path, capsys):
     path = write(
         {"name": "hybrid", "share": 0.4, "form": "gdp", "engine": "nuts"},

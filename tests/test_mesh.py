@@ -216,7 +216,13 @@ def test_every_kind_of_run_is_on_devices_what_it_is_on_one(more, kind):
 @pytest.mark.parametrize("scheme", ["poisson", "fixed_size"])
 def test_a_run_on_devices_carries_the_plans_guarantee(more, scheme):
     assert more[f"kinds/{scheme}/same_guarantee"]
-    assert np.isfinite(more[f"kinds/{scheme}/draws"]).all()
+    draws, alone = more[f"kinds/{scheme}/draws"], more[f"kinds/{scheme}/none"]
+    assert np.isfinite(draws).all()
+    if scheme == "fixed_size":
+        assert_close(draws, alone)
+    else:
+        # Other batches of the same law.
+        assert not np.allclose(draws, alone)
 
 
 @pytest.mark.slow

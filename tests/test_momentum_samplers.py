@@ -82,6 +82,7 @@ def test_one_thermostat_for_the_whole_pytree():
     np.testing.assert_allclose(leaves, states[1].position, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [dpmcmc.SGHMC(1.0, friction=0.5), dpmcmc.SGNHT(1.0, friction=0.5)])
 def test_public_check_passes(sampler):
     check_sampler(sampler, chains=256)

@@ -77,7 +77,7 @@ def test_runs_are_admitted_until_the_budget_is_spent(ledger):
 def test_the_budget_is_taken_before_a_record_is_looked_at(ledger, monkeypatch):
     looked = []
     real = engine.check_records
-    monkeypatch.setattr(engine, "check_records", lambda *a: (looked.append(outcomes(ledger)), real(*a))[1])
+    monkeypatch.setattr(engine, "check_records", lambda *a, **k: (looked.append(outcomes(ledger)), real(*a, **k))[1])
     dpmcmc.sample(PLAN, DATA, ledger=ledger)
     assert looked == [["open"]]
 

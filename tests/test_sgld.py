@@ -39,6 +39,7 @@ def test_temperature_half_law_of_the_printed_algorithm_is_rejected():
         )
 
 
+@pytest.mark.slow
 def test_public_check_passes_sgld_and_catches_a_wrong_noise():
     check_sampler(dpmcmc.SGLD(step_size=1.0), chains=256)
 

@@ -90,6 +90,7 @@ def test_plans_that_differ_in_numbers_alone_are_one_program_and_draw_what_they_d
     assert all(result.guarantee is None for result in results)
 
 
+@pytest.mark.slow
 def test_minibatches_are_those_of_the_plan_alone(programs):
     poisson = dpmcmc.Poisson(40)
     plans = [make(clip=clip, sampler=dpmcmc.SGLD(step), sampling=poisson) for clip, step in ((1.0, 0.5), (0.5, 2.0))]
@@ -109,6 +110,7 @@ SAMPLERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_every_sampler_shares_a_program_over_its_numbers(name, programs):
     plans = [make(sampler=SAMPLERS[name](f), epsilon=2.0, clip=c, steps=8) for f, c in ((1.0, 1.0), (0.5, 0.5))]
@@ -118,6 +120,7 @@ def test_every_sampler_shares_a_program_over_its_numbers(name, programs):
     assert_as_alone(plans, results, (1, 2), rtol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [dpmcmc.Full(), dpmcmc.FixedSize(40)])
 def test_plain_plans_sweep_too(sampling, programs):
     plans = [make(privacy=None, sampling=sampling, sampler=dpmcmc.SGLD(step)) for step in (0.5, 1.0)]
@@ -125,6 +128,7 @@ def test_plain_plans_sweep_too(sampling, programs):
     assert programs == [2]
 
 
+@pytest.mark.slow
 def test_a_target_with_gradients_by_vmap_sweeps_with_its_clip_open(programs):
     linear = dpmcmc.targets.LogisticRegression(1.0, num_features=D)
     target = dpmcmc.targets.Custom(linear.init, linear.log_prior, linear.log_likelihood)
@@ -133,6 +137,7 @@ def test_a_target_with_gradients_by_vmap_sweeps_with_its_clip_open(programs):
     assert programs == [2]
 
 
+@pytest.mark.slow
 def test_plans_with_starts_begin_there_and_are_apart_from_those_without(programs, monkeypatch):
     monkeypatch.setattr(engine, "_CHUNK_STEPS", 3)  # several chunks: a start must outlive the first
     draw = dpmcmc.privacy.Event("posterior_draw", 1000.0, 1.0, 1)
@@ -247,6 +252,7 @@ def test_a_number_worked_out_from_another_follows_it(beside, groups, programs):
     assert programs == groups
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hashed", [True, False])
 def test_a_target_that_is_no_dataclass_or_has_no_hash_is_itself_alone(hashed, programs, monkeypatch):
     class Plain:
@@ -266,6 +272,7 @@ def test_a_target_that_is_no_dataclass_or_has_no_hash_is_itself_alone(hashed, pr
     assert grouped([one, other, one, make(Plain(), steps=4)], monkeypatch) == ([1, 3] if hashed else [1, 1, 2])
 
 
+@pytest.mark.slow
 def test_a_fast_path_that_wants_clip_as_a_python_number_gets_it(programs, monkeypatch):
     class Strict(dpmcmc.targets.LogisticRegression):
         def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
@@ -373,6 +380,7 @@ def noises_are_independent(noise):
     return gaps.min() > 1e-3 and abs(np.mean(noise**2) - 1) < 5 * np.sqrt(2 / noise.size)
 
 
+@pytest.mark.slow
 def test_noise_is_each_cells_own_and_shared_keys_would_be_seen(monkeypatch):
     once = make(steps=1, chains=2)
     plans = [once] * 10 + [make(steps=1, chains=2, epsilon=e) for e in np.linspace(0.5, 3, 10)]

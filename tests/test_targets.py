@@ -112,6 +112,7 @@ def test_fast_paths_equal_the_generic_one(name, clip):
     assert np.abs(fast - slow).max() <= N * clip * (2.0**-21 + fixed_point.KAPPA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_built_ins_pass_the_public_check(name):
     check_target(BUILT_IN[name], records(name))
@@ -258,6 +259,7 @@ def predict(params, x):
     return x @ params["w"]
 
 
+@pytest.mark.slow
 def test_functions_make_a_target_that_runs_privately():
     target = Custom(start, log_prior, log_likelihood, predict)
     check_target(target, records("linear_regression"))
@@ -357,7 +359,7 @@ class NaNSpreads(LinearRegression):
 
     def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
         x = jnp.nan_to_num(batch["x"], posinf=1e3, nan=1e3)
-        return super().clipped_gradient_sum(params, {**batch, "x": x}, mask, clip, bits)
+        return super().clipped_gradient_sum(params, {"x": x, "y": batch["y"]}, mask, clip, bits)
 
 
 class SmallBound(LogisticRegression):

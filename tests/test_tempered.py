@@ -26,6 +26,7 @@ TARGETS = {
 }
 
 
+@pytest.mark.slow
 def test_protocol_sums_and_bounds_hold():
     check_target(Tempered(TARGETS["logistic"], 0.03, 0.5), FEW)
 

@@ -142,6 +142,7 @@ def positive() -> dict[str, np.ndarray]:
     return data.by_owner({"x": x}, np.array([0, 0, 1, 1, 1, 3]), num_owners=5, records_per_owner=3)
 
 
+@pytest.mark.slow
 def test_padding_that_a_likelihood_cannot_bear_contributes_nothing():
     records, params = positive(), jnp.ones(1)
     inner = LOG_RATE.log_likelihood

@@ -116,6 +116,7 @@ def test_sgfs_from_a_query_takes_natural_gradient_steps():
     same(ours(sampler, (moment,)), damped_newton(N * fisher, 2 / eta * np.eye(D)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "optimiser"),
     [

@@ -1,4 +1,4 @@
-"""Where records come from: benchmark sets, generated sets and a user's own ``.npz`` file.
+"""Where records come from: benchmark sets, generated sets, a user's own ``.npz`` file or folder of ``.npy`` files.
 
 Two doors, and the order matters for privacy:
 
@@ -17,12 +17,14 @@ computed from several records (a maximum, a mean, a level list) ever reaches the
 statistic would be an unaccounted release.
 
 Rooms: ``adult``, ``abalone`` (UCI files, found by ``store``), ``bundled`` (scikit-learn), ``synthetic``
-(generated), ``user_file``; ``owners`` gathers rows by whom they belong to; ``encoding`` and ``split`` hold what they
+(generated), ``user_file``, ``npy_folder`` (records larger than memory); ``columnar`` turns Parquet and Arrow over
+into such a folder; ``owners`` gathers rows by whom they belong to; ``encoding`` and ``split`` hold what they
 share. A new data set is one file and one line of ``registry.REGISTRY``.
 """
 
 from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec
+from dpmcmc.data.columnar import to_rows
 from dpmcmc.data.owners import by_owner
 from dpmcmc.data.registry import NAMES, describe, load
 
-__all__ = ["NAMES", "DataError", "DataRequest", "DataSet", "DataSpec", "by_owner", "describe", "load"]
+__all__ = ["NAMES", "DataError", "DataRequest", "DataSet", "DataSpec", "by_owner", "describe", "load", "to_rows"]

@@ -46,10 +46,12 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class DataSet:
-    """Records in memory, checked, and within ``spec.row_bound``.
+    """Records, checked, and within ``spec.row_bound``, in memory or memory-mapped (``npy_folder.py``; there as their
+    files hold them, which may pass the bound by rounding).
 
     ``train`` and ``test`` are ``{"x": float32 (N, d), "y": (N,)}``; ``y`` is int32 for class numbers
-    (0 and 1 for two classes) and counts, and float32 for reals. Where records are owners, ``train`` is what
+    (0 and 1 for two classes) and counts, and float32 for reals; memory-mapped, they have these types once read. Where
+    records are owners, ``train`` is what
     ``by_owner`` makes, and ``test`` has rows all the same. ``test_is_public`` says whether metrics on the
     test rows may be released; rows held out of a private file are as private as the training rows. ``origin``
     is one of ``DPMCMC_DATA``, ``cache``, ``download``, ``stand-in``, ``generated``, ``scikit-learn``, ``user file``.
@@ -70,7 +72,8 @@ class DataSet:
 class DataRequest:
     """The ``data:`` section of a configuration, whatever form it arrived in.
 
-    Either ``name`` (a registered set) or ``path`` (a user's ``.npz``, taken from ``base_dir`` when relative).
+    Either ``name`` (a registered set) or ``path`` (a user's ``.npz``, or folder of ``.npy`` files, taken from
+    ``base_dir`` when relative).
     ``encoding`` and ``standin`` concern registered sets; ``x``, ``y``, ``row_bound``, ``test_fraction``,
     ``num_records`` and ``public`` concern a user's file, and so do ``owner``, ``num_owners`` and
     ``records_per_owner``, which go together.
@@ -96,7 +99,7 @@ class DataRequest:
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.path is None):
-            raise DataError("data: give either name (a registered data set) or path (your own .npz file).")
+            raise DataError("data: give either name (a registered data set) or path (your own .npz file or folder).")
         if self.encoding not in ENCODINGS:
             raise DataError(f"data.encoding: {self.encoding!r} is not one of {', '.join(ENCODINGS)}.")
         if self.standin not in ("allow", "refuse"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpmcmc.data import abalone, adult, bundled, synthetic, user_file
+from dpmcmc.data import abalone, adult, bundled, npy_folder, synthetic, user_file
 from dpmcmc.data.base import ENCODINGS, DataError, DataRequest, DataSet, DataSpec, KnownSet
 
 REGISTRY: dict[str, KnownSet] = {
@@ -39,6 +39,8 @@ def describe(config: Any, **options: Any) -> DataSpec:
 def load(config: Any, **options: Any) -> DataSet:
     """Reads and checks the records; takes what :func:`describe` takes, and returns that spec with them.
 
+    Those of a folder are memory-mapped (``npy_folder.py``).
+
     A generated stand-in of the same shape replaces a benchmark file that cannot be had only where
     ``standin="allow"``; the result then has ``origin == "stand-in"``.
 
@@ -47,7 +49,7 @@ def load(config: Any, **options: Any) -> DataSet:
     """
     request = DataRequest.of(config, **options)
     if request.path is not None:
-        return user_file.load(request)
+        return (npy_folder if npy_folder.is_folder(request) else user_file).load(request)
     entry = _known(request)
     return entry.load(entry.describe(request), request)
 
@@ -57,6 +59,6 @@ def _known(request: DataRequest) -> KnownSet:
     if entry is None:
         raise DataError(
             f"data.name: {request.name!r} is not a known data set ({', '.join(NAMES)}); "
-            "for your own records give data.path, an .npz file."
+            "for your own records give data.path, an .npz file or a folder of .npy files."
         )
     return entry

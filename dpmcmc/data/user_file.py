@@ -15,14 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec
+from dpmcmc.data.checks import check_labels, check_labels_type, check_rows, norms
 from dpmcmc.data.encoding import clipped_rows
 from dpmcmc.data.owners import by_owner, checked_owner
 from dpmcmc.data.split import fixed_split
-
-# A row that was normalised to the bound elsewhere may pass it by float32 rounding; such a row is drawn back
-# onto the bound. Beyond this relative slack the row is the data holder's to mend.
-_ROUNDING_SLACK = 1e-5
-_LARGEST_CLASS = np.iinfo(np.int32).max
 
 
 def describe(request: DataRequest) -> DataSpec:
@@ -40,6 +36,11 @@ def describe(request: DataRequest) -> DataSpec:
     )
 
 
+def path_of(request: DataRequest) -> Path:
+    """Where the file or folder is; nothing is opened."""
+    return Path(request.base_dir or ".") / os.path.expanduser(str(request.path))
+
+
 def load(request: DataRequest) -> DataSet:
     """Reads arrays ``request.x`` (n, d) and ``request.y`` (n,) and holds out ``test_fraction`` of the rows.
 
@@ -54,17 +55,10 @@ def load(request: DataRequest) -> DataSet:
         DataError: the file or an array is missing, or the records break a declared or necessary condition.
     """
     spec = describe(request)
-    path = Path(request.base_dir or ".") / os.path.expanduser(str(request.path))
+    path = path_of(request)
     arrays = _read(path, request.x, request.y, *([] if request.owner is None else [request.owner]))
-    x = _features(arrays[request.x], request.x, path)
-    y = _labels(arrays[request.y], request.y, path)
-    if x.shape[0] != y.shape[0]:
-        raise DataError(
-            f"{path}: {request.x!r} has {x.shape[0]} rows and {request.y!r} has {y.shape[0]}: "
-            "store one label for each row."
-        )
-    _refuse_non_finite(x, y, path)
-    x = _within_bound(x, spec.row_bound, path)
+    rows = checked_rows(arrays[request.x], arrays[request.y], request.x, request.y, spec.row_bound, path)
+    x, y = rows["x"], rows["y"]
     columns = tuple(f"{request.x}[{k}]" for k in range(x.shape[1]))
     if request.owner is not None:
         train, test = _split_owners(request, x, y, arrays[request.owner], path)
@@ -79,6 +73,27 @@ def load(request: DataRequest) -> DataSet:
     train = {"x": x[train_rows], "y": y[train_rows]}
     test = {"x": x[test_rows], "y": y[test_rows]} if test_rows.size else None
     return DataSet(spec, train, test, request.public, "user file", {}, columns)
+
+
+def checked_rows(
+    x: np.ndarray, y: np.ndarray, x_name: str, y_name: str, bound: float, path: Path
+) -> dict[str, np.ndarray]:
+    """``{"x": float32 (N, d), "y": int32 or float32 (N,)}`` of rows in memory; those beyond the bound by rounding are
+    drawn back onto it.
+
+    Raises:
+        DataError: they are no such rows.
+    """
+    x, y = _features(x, x_name, path), _labels(y, y_name, path)
+    if x.shape[0] != y.shape[0]:
+        raise DataError(
+            f"{path}: {x_name!r} has {x.shape[0]} rows and {y_name!r} has {y.shape[0]}: store one label for each row."
+        )
+    check_rows(x, y, bound, str(path))
+    beyond = norms(x) > bound
+    if beyond.any():
+        x[beyond] = clipped_rows(x[beyond].astype(np.float64), bound)
+    return {"x": x, "y": y}
 
 
 def _held_out_owners(request: DataRequest) -> int:
@@ -174,45 +189,7 @@ def _features(x: np.ndarray, name: str, path: Path) -> np.ndarray:
 
 
 def _labels(y: np.ndarray, name: str, path: Path) -> np.ndarray:
-    if y.ndim != 1:
-        raise DataError(f"{path}: {name!r} has shape {y.shape}: store one label per record, (N,).")
-    if y.dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            return y.astype(np.float32)
-    if y.dtype.kind not in "iub":
-        raise DataError(f"{path}: {name!r} has type {y.dtype}: store class numbers, or real numbers for regression.")
-    outside = np.flatnonzero((y < 0) | (y > _LARGEST_CLASS)) if y.dtype.kind != "b" else np.array([], dtype=int)
-    if outside.size:
-        raise DataError(
-            f"{path}: {name!r} has {outside.size} integers that are no class numbers (first: "
-            f"row {outside[0]}, counted from 0, value {y[outside[0]]}): number the classes from 0 (-1 and 1 "
-            "become 0 and 1), or store floats for regression."
-        )
-    return y.astype(np.int32)
-
-
-def _refuse_non_finite(x: np.ndarray, y: np.ndarray, path: Path) -> None:
-    bad = np.flatnonzero(~(np.isfinite(x).all(axis=1) & np.isfinite(y)))
-    if bad.size:
-        raise DataError(
-            f"{path}: {bad.size} rows hold NaN or a value too large for float32 (first: row {bad[0]}, "
-            "counted from 0): repair or remove them."
-        )
-
-
-def _within_bound(x: np.ndarray, bound: float, path: Path) -> np.ndarray:
-    if math.isinf(bound):
-        return x
-    # Squares are summed in float64: in float32 the sum's own rounding could decide on which side a row falls.
-    norms = np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))
-    beyond = np.flatnonzero(norms > bound * (1.0 + _ROUNDING_SLACK))
-    if beyond.size:
-        raise DataError(
-            f"{path}: {beyond.size} rows have an l2 norm above data.row_bound = {bound:g} (first: row "
-            f"{beyond[0]}, counted from 0, norm {norms[beyond[0]]:.6g}): rescale the features, or raise "
-            "row_bound."
-        )
-    rounded = norms > bound
-    if rounded.any():
-        x[rounded] = clipped_rows(x[rounded].astype(np.float64), bound)
-    return x
+    check_labels_type(y, name, str(path))
+    check_labels(y, name, str(path))
+    with np.errstate(over="ignore"):
+        return y.astype(np.float32 if y.dtype.kind == "f" else np.int32)

@@ -1,10 +1,10 @@
 """What can be learnt about a run after it.
 
 ``convergence`` and ``predictive`` read released draws and public test rows: post-processing.
-``reference``, ``per_instance`` and ``on_average_kl`` read training records without privacy: confidential unless the
-records are public.
+``reference``, ``per_instance``, ``per_record`` and ``on_average_kl`` read training records without privacy:
+confidential unless the records are public.
 """
 
-from dpmcmc.diagnostics import on_average_kl, per_instance
+from dpmcmc.diagnostics import on_average_kl, per_instance, per_record
 
-__all__ = ["on_average_kl", "per_instance"]
+__all__ = ["on_average_kl", "per_instance", "per_record"]

@@ -23,7 +23,7 @@ A row with ‖a‖² or ‖b‖² beyond float32 contributes zero, as one whose 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -119,31 +119,52 @@ def squared_norms(gradients: list[jax.Array | Outer]) -> jax.Array:
 
 def _row_by_row(pairs: list[Pair], nearest: bool) -> FixedPoint:
     """Σ_i round(a_i ⊗ w_i), adding a few matrices at a time to a sum that stays in a CPU's cache."""
+
+    @jax.custom_batching.custom_vmap
+    def cells(pairs: list[Pair]) -> list[jax.Array]:
+        return _block_sums(pairs, nearest)
+
+    @cells.def_vmap  # JAX's own rule makes gathers and scatters of slices
+    def _(size: int, batched: list[Any], pairs: list[Pair]) -> tuple[list[jax.Array], list[bool]]:
+        def merged(leaf: jax.Array, has_axis: bool) -> jax.Array:
+            every = leaf if has_axis else jnp.broadcast_to(leaf, (size, *leaf.shape))
+            return every.reshape(-1, *leaf.shape[-2:])
+
+        totals = cells(jax.tree.map(merged, pairs, batched[0]))
+        return [t.reshape(size, -1, *t.shape[1:]) for t in totals], [True] * len(totals)
+
     # The longer side last: that is the loop which a compiler makes vectors of.
     turned = [w.shape[1] < a.shape[1] for a, w in pairs]
     pairs = [(w, a) if turn else (a, w) for turn, (a, w) in zip(turned, pairs, strict=True)]
+    totals = cells(jax.tree.map(lambda leaf: leaf[None], pairs))
+    return fixed_point.sum_blocks([t[0].mT if turn else t[0] for turn, t in zip(turned, totals, strict=True)])
+
+
+def _block_sums(pairs: list[Pair], nearest: bool) -> list[jax.Array]:
+    """Per cell and block of rows, of (cells, n, j) and (cells, n, k): (cells, blocks, j, k)."""
     pairs = jax.tree.map(_split, pairs)
-    blocks, passes = pairs[0][0].shape[:2]
+    cells, blocks, passes = pairs[0][0].shape[:3]
     begin = _wrapped(-_ROWS_AT_ONCE * passes * _INTEGER_BITS) if nearest else np.int32(0)
-    zeros = [jnp.full((blocks, a.shape[3], w.shape[3]), begin) for a, w in pairs]
+    zeros = [jnp.full((cells, blocks, a.shape[4], w.shape[4]), begin) for a, w in pairs]
 
     def add(totals: list[jax.Array], step: jax.Array) -> tuple[list[jax.Array], None]:
         block, at = step // passes, step % passes
 
+        def row(leaf: jax.Array, r: int) -> jax.Array:
+            # Indexed here: what a scan hands out is copied first.
+            return jax.lax.dynamic_slice(leaf, (0, block, at, r, 0), (cells, 1, 1, 1, leaf.shape[4]))[:, 0, 0]
+
         def added(total: jax.Array, pair: Pair) -> jax.Array:
-            block_sum = jax.lax.dynamic_index_in_dim(total, block, keepdims=False)
+            block_sum = jax.lax.dynamic_slice(total, (0, block, 0, 0), (cells, 1, *total.shape[2:]))
             for r in range(_ROWS_AT_ONCE):
-                # Indexed here: what a scan hands out is copied first.
-                a, w = (jax.lax.dynamic_slice(x, (block, at, r, 0), (1, 1, 1, x.shape[3])).reshape(-1) for x in pair)
-                block_sum += _bits(a[:, None] * w, nearest)
+                a, w = (row(leaf, r) for leaf in pair)
+                block_sum += _bits(a[:, :, :, None] * w[:, :, None, :], nearest)
             # An update in place is not split over threads, which here would wait for each other at every step.
-            return jax.lax.dynamic_update_index_in_dim(total, block_sum, block, 0)
+            return jax.lax.dynamic_update_slice(total, block_sum, (0, block, 0, 0))
 
         return [added(total, pair) for total, pair in zip(totals, pairs, strict=True)], None
 
-    totals = jax.lax.scan(add, zeros, jnp.arange(blocks * passes, dtype=jnp.int32))[0]
-    total = fixed_point.sum_blocks(totals)
-    return FixedPoint(*([t.T if turn else t for turn, t in zip(turned, limb, strict=True)] for limb in total))
+    return jax.lax.scan(add, zeros, jnp.arange(blocks * passes, dtype=jnp.int32))[0]
 
 
 def _all_rows(pairs: list[Pair], nearest: bool) -> FixedPoint:
@@ -158,12 +179,13 @@ def _bits(x: jax.Array, nearest: bool) -> jax.Array:
 
 
 def _split(leaf: jax.Array) -> jax.Array:
-    """(n, d) as (blocks of at most ``BLOCK_ROWS``, passes, ``_ROWS_AT_ONCE``, d), filled with zeros."""
+    """(cells, n, d) as (cells, blocks of at most ``BLOCK_ROWS``, passes, ``_ROWS_AT_ONCE``, d), filled with zeros."""
+    cells, n, d = leaf.shape
     # Two at least: a compiler takes an update of the only block for one of the whole array.
-    blocks = max(-(-leaf.shape[0] // BLOCK_ROWS), 2)
-    passes = -(-leaf.shape[0] // (blocks * _ROWS_AT_ONCE))
-    short = blocks * passes * _ROWS_AT_ONCE - leaf.shape[0]
-    return jnp.pad(leaf, ((0, short), (0, 0))).reshape(blocks, passes, _ROWS_AT_ONCE, leaf.shape[1])
+    blocks = max(-(-n // BLOCK_ROWS), 2)
+    passes = -(-n // (blocks * _ROWS_AT_ONCE))
+    short = blocks * passes * _ROWS_AT_ONCE - n
+    return jnp.pad(leaf, ((0, 0), (0, short), (0, 0))).reshape(cells, blocks, passes, _ROWS_AT_ONCE, d)
 
 
 def _wrapped(number: int) -> np.int32:

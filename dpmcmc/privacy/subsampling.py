@@ -304,6 +304,8 @@ def _capacity(rate: float, num_records: int, overflow: float) -> tuple[int, floa
     slots += -slots % grain
     if slots >= most:
         return most, 0.0
+    spare = _smallest(lambda k: binom.sf(k, slots, tables.restart_probability) <= overflow / 2, tables.most_restarts)
+    room = slots - spare - 1
     beta = float(binom.sf(room, num_records, charged))
     if spare < tables.most_restarts:  # more restarts than that do not fit before the end of the data
         beta += float(binom.sf(spare, slots, tables.restart_probability))

@@ -128,7 +128,8 @@ def check_rows(data: Any, num_records: int, dtype: Any = None) -> None:
         raise ValueError("data has no arrays; pass a pytree such as {'x': (N, d), 'y': (N,)}")
     for path, leaf in leaves:
         name = jax.tree_util.keystr(path)
-        array = np.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
+        # np.asarray would make one array of a memory-mapped one, to be looked at as a whole.
+        array = leaf if isinstance(leaf, (jax.Array, np.memmap)) else np.asarray(leaf)
         if array.ndim == 0 or array.shape[0] != num_records:
             raise ValueError(
                 f"data{name} has shape {array.shape}, and the plan is for num_records {num_records}: "

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.records_on_disk import blocks
 from dpmcmc.targets.base import TargetError
 
 if TYPE_CHECKING:
@@ -161,13 +162,15 @@ class NumPyroTarget:
 
             return jax.lax.map(one, records, batch_size=_ROWS)
 
-        device = {name: jnp.asarray(np.asarray(records[name]), dtype) for name, _, dtype in self._leaves}
-        for name, good in possible(device).items():
-            if not np.all(good):
-                row = int(np.argmin(good))
-                raise ValueError(
-                    f"{name}: row {row} is outside the support of its distribution in the model; recode or remove it"
-                )
+        for start, block in blocks({name: records[name] for name, _, _ in self._leaves}):
+            device = {name: jnp.asarray(block[name], dtype) for name, _, dtype in self._leaves}
+            for name, good in possible(device).items():
+                if not np.all(good):
+                    row = start + int(np.argmin(good))
+                    raise ValueError(
+                        f"{name}: row {row} is outside the support of its distribution in the model; recode or remove "
+                        "it"
+                    )
 
     @property
     def _leaves(self) -> Leaves:

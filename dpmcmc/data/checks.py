@@ -1,0 +1,110 @@
+"""What every record of a user's own must be: finite, within the declared bound, and of a class that is a class.
+
+Arrays are looked at block by block, so that those on disk need not fit in memory. Messages speak of single rows: they
+go to the data holder.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from dpmcmc.data.base import DataError
+from dpmcmc.records_on_disk import blocks
+
+#: A row that was normalised to the bound elsewhere may pass it by float32 rounding. Beyond this relative slack the
+#: row is the data holder's to mend.
+ROUNDING_SLACK = 1e-5
+_LARGEST_CLASS = np.iinfo(np.int32).max
+
+
+class Marked:
+    """Rows that were found bad, counted over blocks.
+
+    Attributes:
+        count: how many.
+        first: the first one's number, counted from 0.
+        value: what is wrong with it.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.first = 0, 0
+        self.value: Any = None
+
+    def add(self, start: int, bad: np.ndarray, values: np.ndarray) -> None:
+        """Mark ``bad`` (rows,) of the block that begins at row ``start``."""
+        if bad.any() and not self.count:
+            at = int(bad.argmax())
+            self.first, self.value = start + at, values[at]
+        self.count += int(bad.sum())
+
+
+def norms(x: np.ndarray) -> np.ndarray:
+    """l2 norms of rows (N, d), float64: in float32 the sum's own rounding could decide on which side a row falls."""
+    return np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))
+
+
+def check_labels_type(y: np.ndarray, name: str, where: str) -> None:
+    """Refuse labels that are not one real number for each record.
+
+    Raises:
+        DataError: their shape or type.
+    """
+    if y.ndim != 1:
+        raise DataError(f"{where}: {name!r} has shape {y.shape}: store one label per record, (N,).")
+    if y.dtype.kind not in "fiub":
+        raise DataError(f"{where}: {name!r} has type {y.dtype}: store class numbers, or real numbers for regression.")
+
+
+def check_labels(y: np.ndarray, name: str, where: str) -> None:
+    """Refuse integers (N,) that are no class numbers or counts.
+
+    Raises:
+        DataError: how many, and the first.
+    """
+    if y.dtype.kind in "fb":
+        return
+    bad = Marked()
+    for start, part in blocks(y):
+        bad.add(start, (part < 0) | (part > _LARGEST_CLASS), part)
+    if bad.count:
+        raise DataError(
+            f"{where}: {name!r} has {bad.count} integers that are no class numbers (first: row {bad.first}, counted "
+            f"from 0, value {bad.value}): number the classes from 0 (-1 and 1 become 0 and 1), or store floats for "
+            "regression."
+        )
+
+
+def check_rows(x: np.ndarray, y: np.ndarray, bound: float, where: str) -> None:
+    """Refuse rows that are not finite in float32, or whose norm is above the bound by more than rounding.
+
+    Args:
+        x: (N, d).
+        y: (N,).
+        bound: on the l2 norm of a row of x; ``inf`` for none.
+        where: the file, for the message.
+
+    Raises:
+        DataError: how many, and the first.
+    """
+    infinite, beyond = Marked(), Marked()
+    for start, block in blocks({"x": x, "y": y}):
+        # A float64 beyond float32 becomes inf, and is then reported as such.
+        with np.errstate(all="ignore"):
+            rows = block["x"].astype(np.float32, copy=False)
+            infinite.add(start, ~(np.isfinite(rows).all(axis=1) & np.isfinite(block["y"].astype(np.float32))), rows)
+            if not math.isinf(bound):
+                sizes = norms(rows)
+                beyond.add(start, sizes > bound * (1.0 + ROUNDING_SLACK), sizes)
+    if infinite.count:
+        raise DataError(
+            f"{where}: {infinite.count} rows hold NaN or a value too large for float32 (first: row {infinite.first}, "
+            "counted from 0): repair or remove them."
+        )
+    if beyond.count:
+        raise DataError(
+            f"{where}: {beyond.count} rows have an l2 norm above data.row_bound = {bound:g} (first: row "
+            f"{beyond.first}, counted from 0, norm {beyond.value:.6g}): rescale the features, or raise row_bound."
+        )

@@ -1,0 +1,376 @@
+"""Parquet and Arrow files, turned over into a folder of ``.npy`` files that a run can read single rows of.
+
+    to_rows("people.parquet", "people", x=["age", "income"], y="label")      people/x.npy and people/y.npy
+
+Turned over once, because a step reads a few rows at random: in a Parquet file these lie in nearly every row group,
+and every page that holds a value of one has to be decompressed whole. In a ``.npy`` file row i of x is 4 d bytes at a
+known place.
+
+Files are streamed batch by batch: memory holds one batch (of an Arrow file that is compressed, one as it is stored;
+of Parquet, a page of each column). Nothing is scaled, encoded or left out; what cannot be stored as it is is refused.
+The folder appears under its name when it is whole, and only its owner may read it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from dpmcmc.atomic import flush
+from dpmcmc.data.base import DataError
+from dpmcmc.data.checks import Marked
+
+#: Bytes of features held at a time.
+_BATCH_BYTES = 16 << 20
+_SUFFIXES = (".parquet", ".pq", ".arrow", ".feather", ".ipc")
+_LARGEST = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What was written.
+
+    Attributes:
+        folder: of the arrays.
+        num_records: training rows N.
+        num_features: d.
+        labels: ``"int32"`` for class numbers and counts, ``"float32"`` for real numbers.
+        num_test: test rows.
+    """
+
+    folder: Path
+    num_records: int
+    num_features: int
+    labels: str
+    num_test: int = 0
+
+
+def to_rows(
+    source: str | Path, folder: str | Path, *, x: str | list[str], y: str, test: str | Path | None = None
+) -> Rows:
+    """Turn Parquet or Arrow files over into a folder of ``.npy`` files.
+
+    Args:
+        source: a Parquet file, an Arrow IPC (Feather) file, or a folder of such files, whose rows follow each other in
+            the order of their paths.
+        folder: to be made; it must not exist.
+        x: columns of the features, numbers or booleans, in this order; or one column of lists of equal length.
+        y: column of the labels: integers or booleans become int32 class numbers or counts, floats float32.
+        test: files of test rows, of the same columns.
+
+    Returns:
+        Rows; what ``num_records`` says is to be declared in the config, if it is public.
+
+    Raises:
+        DataError: naming the file, the column and the first row that cannot be had, or what is missing.
+    """
+    folder = Path(folder)
+    if os.path.lexists(folder):
+        raise DataError(f"{folder} exists: give a new folder, so that nothing is overwritten.")
+    if not folder.absolute().parent.is_dir():
+        raise DataError(f"{folder} cannot be made, because {folder.absolute().parent} is no folder: make that first.")
+    features = [x] if isinstance(x, str) else list(x)
+    if not features or len({*features, y}) != len(features) + 1:
+        raise DataError(f"x, y: {', '.join([*features, y])} must be one or more features and a label, each named once.")
+    parts = [_Source(source, features, y)]
+    if test is not None:
+        parts.append(_Source(test, features, y, parts[0].shape))
+    made = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=f".{folder.name}."))  # for its owner alone
+    try:
+        for part, suffix in zip(parts, ("", "_test"), strict=False):
+            part.write(made, suffix)
+        os.rename(made, folder)
+        if os.name != "nt":  # where a folder cannot be opened
+            flush(folder.absolute().parent, os.O_RDONLY)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    (width, labels), counts = parts[0].shape, [part.num_rows for part in parts]
+    return Rows(folder, counts[0], width, labels.name, sum(counts[1:]))
+
+
+class _Source:
+    """Files that hold one table.
+
+    Args:
+        source: file or folder.
+        x: columns of the features.
+        y: column of the label.
+        shape: (features, type of labels) that it must have.
+    """
+
+    def __init__(
+        self, source: str | Path, x: list[str], y: str, shape: tuple[int, np.dtype[Any]] | None = None
+    ) -> None:
+        self._x, self._y = x, y
+        # Of an empty file, the length of lists is not known.
+        self._files = [file for file in map(_opened, _paths(Path(source))) if file.num_rows]
+        self.num_rows = sum(file.num_rows for file in self._files)
+        if not self._files:
+            raise DataError(f"{source} holds no row: name a file that does.")
+        self.shape = self._files[0].shape(x, y) if shape is None else shape
+        for file in self._files:
+            found = file.shape(x, y)
+            if found != self.shape:
+                raise DataError(
+                    f"{file.path} has {found[0]} features and labels that become {found[1]}, others have "
+                    f"{self.shape[0]} and {self.shape[1]}: store all files alike."
+                )
+
+    def write(self, folder: Path, suffix: str) -> None:
+        """Write x.npy and y.npy, with a suffix to their names.
+
+        Raises:
+            DataError: nulls, numbers that float32 or int32 cannot hold, lists of other lengths.
+        """
+        width, kind = self.shape
+        with ExitStack() as stack:
+            x = stack.enter_context(_new(folder / f"x{suffix}.npy", (self.num_rows, width), np.dtype(np.float32)))
+            y = stack.enter_context(_new(folder / f"y{suffix}.npy", (self.num_rows,), kind))
+            written = 0
+            for file in self._files:
+                start = 0
+                for batch in file.batches([*self._x, self._y], max(_BATCH_BYTES // (4 * width), 1)):
+                    rows, labels = _arrays(batch, self._x, self._y, width, kind, file.path, start)
+                    x.write(rows.data)
+                    y.write(labels.data)
+                    start += len(labels)
+                written += start
+            if written != self.num_rows:
+                raise DataError(
+                    f"{folder.name}: the files state {self.num_rows} rows and hold {written}; make them anew."
+                )
+            for stream in (x, y):
+                stream.flush()
+                os.fsync(stream.fileno())
+
+
+def _new(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> BinaryIO:
+    """A ``.npy`` file whose header is written, for its owner alone.
+
+    Rows are appended: a map would end the process, not raise, where the disk is full.
+    """
+    stream = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, header)
+    return stream
+
+
+def _paths(source: Path) -> list[Path]:
+    """The files of a source, in the order of their paths."""
+    if source.is_file():
+        return [source]
+    if not source.is_dir():
+        raise DataError(f"{source}: there is no such file or folder; correct the path.")
+    inside = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
+    # What begins so is no data by the convention of those who write such folders (_SUCCESS, _metadata, .crc).
+    found = sorted(path for path in inside if not any(part.startswith(("_", ".")) for part in path.parts))
+    other = [path for path in found if path.suffix not in _SUFFIXES]
+    if other or not found:
+        what = f"holds {other[0]}, which is neither" if other else "holds none"
+        raise DataError(f"{source} {what}: name a folder of Parquet or Arrow files ({', '.join(_SUFFIXES)}) alone.")
+    return [source / path for path in found]
+
+
+def _opened(path: Path) -> _Parquet | _Arrow:
+    """A file by its first bytes."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise DataError("Parquet and Arrow files need pyarrow: pip install 'dpmcmc[arrow]'.") from None
+    try:
+        with path.open("rb") as stream:
+            begins = stream.read(6)
+        if begins == b"ARROW1":
+            return _Arrow(path)
+        if begins[:4] == b"PAR1":
+            return _Parquet(path)
+    except pyarrow.ArrowException as error:
+        raise _damaged(path, error) from None
+    except OSError as error:
+        raise _damaged(path, error) from None
+    raise DataError(f"{path} is neither Parquet nor an Arrow IPC file: write it as one of these.")
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path} is damaged or cannot be read ({' '.join(str(error).split())[:200]}): make it anew.")
+
+
+class _File:
+    """One file; nothing of it is kept open, for there may be thousands.
+
+    Attributes:
+        path: of it.
+        num_rows: as it states.
+        schema: Arrow's.
+    """
+
+    path: Path
+    num_rows: int
+    schema: Any
+
+    def _stream(self, columns: list[str], rows: int) -> Iterable[Any]:
+        raise NotImplementedError
+
+    def shape(self, x: list[str], y: str) -> tuple[int, np.dtype[Any]]:
+        """(number of features, type that labels become).
+
+        Raises:
+            DataError: a column is missing, there twice, or holds no numbers.
+        """
+        import pyarrow
+
+        for name in (*x, y):
+            count = self.schema.names.count(name)
+            if count != 1:
+                known = ", ".join(self.schema.names)
+                raise DataError(f"{self.path} has {count} columns {name!r}; name one of {known}.")
+        kinds = {name: self.schema.field(name).type for name in (*x, y)}
+        width = len(x)
+        if len(x) == 1 and _is_list(kinds[x[0]]):
+            width = self._width(x[0])
+            if not width:
+                raise DataError(f"{self.path}: column {x[0]!r} has an empty list in row 0: make all lists alike.")
+            kinds[x[0]] = kinds[x[0]].value_type
+        for name, kind in kinds.items():
+            if not (
+                pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_boolean(kind)
+            ):
+                alone = " (a column of lists stands alone as x)" if _is_list(kind) else ""
+                raise DataError(f"{self.path}: column {name!r} holds {kind}{alone}: turn it into numbers first.")
+        return width, np.dtype(np.float32 if pyarrow.types.is_floating(kinds[y]) else np.int32)
+
+    def batches(self, columns: list[str], rows: int) -> Iterator[Any]:
+        """Record batches of these columns, of at most so many rows."""
+        import pyarrow
+
+        try:
+            for batch in self._stream(columns, rows):
+                for start in range(0, batch.num_rows, rows):
+                    yield batch.slice(start, rows)
+        except (pyarrow.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of the file's content
+                raise
+            raise _damaged(self.path, error) from None
+
+    def _width(self, name: str) -> int:
+        """Length of the lists of a column, all alike."""
+        kind = self.schema.field(name).type
+        if hasattr(kind, "list_size"):
+            return int(kind.list_size)
+        for batch in self.batches([name], 1):
+            length = batch.column(0).value_lengths()[0].as_py()
+            return int(length or 0)
+        return 0
+
+
+class _Parquet(_File):
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet
+
+        with pyarrow.parquet.ParquetFile(path) as file:
+            self.path, self.num_rows, self.schema = path, file.metadata.num_rows, file.schema_arrow
+
+    def _stream(self, columns: list[str], rows: int) -> Iterable[Any]:
+        import pyarrow.parquet
+
+        # Without the buffer, a row group's columns would be read whole.
+        with pyarrow.parquet.ParquetFile(self.path, buffer_size=1 << 20, pre_buffer=False) as file:
+            yield from file.iter_batches(rows, columns=columns, use_threads=False)
+
+
+class _Arrow(_File):
+    def __init__(self, path: Path) -> None:
+        import pyarrow.dataset
+
+        with pyarrow.ipc.open_file(pyarrow.memory_map(str(path))) as reader:
+            self.schema = reader.schema
+        self.path, self.num_rows = path, pyarrow.dataset.dataset(path, format="ipc").count_rows()
+
+    def _stream(self, columns: list[str], rows: int) -> Iterable[Any]:
+        import pyarrow
+
+        wanted = pyarrow.ipc.IpcReadOptions(included_fields=[self.schema.get_field_index(name) for name in columns])
+        with pyarrow.ipc.open_file(pyarrow.memory_map(str(self.path)), options=wanted) as reader:
+            for number in range(reader.num_record_batches):
+                yield reader.get_batch(number)
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow
+
+    types = pyarrow.types
+    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+
+
+def _arrays(
+    batch: Any, x: list[str], y: str, width: int, kind: np.dtype[Any], path: Path, start: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(features (rows, width) float32, labels (rows,)) of a batch that begins at row ``start`` of a file."""
+    rows = np.empty((batch.num_rows, width), np.float32)
+    for number, name in enumerate(x):
+        column = _without_nulls(batch.column(name), name, path, start)
+        if _is_list(column.type):
+            rows[:] = _of_lists(column, name, width, path, start)
+        else:
+            _fill(rows[:, number], column)
+    found = _without_nulls(batch.column(y), y, path, start).to_numpy(zero_copy_only=False)
+    bad = Marked()
+    if found.dtype.kind in "iu":
+        bad.add(start, (found < 0) | (found > _LARGEST), found)
+        if bad.count:
+            raise DataError(
+                f"{path}: column {y!r} has {bad.value} in row {bad.first}, counted from 0, which is no class number: "
+                "number the classes from 0 (-1 and 1 become 0 and 1), or store floats for regression."
+            )
+    with np.errstate(over="ignore"):
+        labels = found.astype(kind)
+    bad.add(start, ~(np.isfinite(rows).all(axis=1) & np.isfinite(labels)), labels)
+    if bad.count:
+        raise DataError(
+            f"{path}: row {bad.first}, counted from 0, holds NaN or a value too large for float32: repair or remove "
+            "such rows."
+        )
+    return rows, labels
+
+
+def _fill(place: np.ndarray, column: Any) -> None:
+    with np.errstate(over="ignore"):  # what becomes inf is refused
+        place[:] = column.to_numpy(zero_copy_only=False)
+
+
+def _without_nulls(column: Any, name: str, path: Path, start: int) -> Any:
+    if column.null_count:
+        first = start + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+        raise DataError(
+            f"{path}: column {name!r} is null in row {first}, counted from 0: fill or remove such rows, by a rule that "
+            "does not look at other records."
+        )
+    return column
+
+
+def _of_lists(column: Any, name: str, width: int, path: Path, start: int) -> np.ndarray:
+    """(rows, width) of a column of lists."""
+    if not hasattr(column.type, "list_size"):
+        lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+        if (lengths != width).any():
+            at = int(np.argmax(lengths != width))
+            raise DataError(
+                f"{path}: column {name!r} has lists of {width} numbers, and one of {lengths[at]} in row {start + at}, "
+                "counted from 0: make them alike."
+            )
+    values = column.flatten()
+    if values.null_count:
+        at = start + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False))) // width
+        raise DataError(f"{path}: column {name!r} holds a null in row {at}, counted from 0: fill or remove it.")
+    flat = np.empty(len(values), np.float32)
+    _fill(flat, values)
+    return flat.reshape(len(column), width)

@@ -1,0 +1,14 @@
+"""What a DP-SG-MCMC run cost each training record, along the trajectory that it took.
+
+CONFIDENTIAL: computed from every record at every step, without privacy. It belongs in ``confidential/``, never in a
+released folder, and must not be used to set noise.
+
+``account``     the sum over steps, and the ε read off it: what is claimed, and what is not
+``norms``       upper bounds on a record's gradient norm at every step, from checks every k steps
+``divergence``  Rényi divergence of one step for a record that moves the sum by less than the clip norm
+``picture``     histogram
+"""
+
+from dpmcmc.diagnostics.per_record.account import PerRecord, per_record_epsilon, sample_and_account
+
+__all__ = ["PerRecord", "per_record_epsilon", "sample_and_account"]

@@ -1,0 +1,130 @@
+r"""Upper bounds on the norm of every record's gradient at every step, from checks every few steps.
+
+At a check the gradient is computed. At a step in between, whose position lies D from the check's,
+
+    ‖g(θ')‖ <= ‖g(θ)‖ + L_i D,
+
+L_i the largest curvature of the record's loss; D = 0 at the check itself. For a linear predictor m = x·θ the
+residual is what can change, by at most what |m' − m| <= ‖x‖D allows:
+
+* logistic: |σ(m) − y| = σ(s), s = ±m, so at most σ(s + ‖x‖D); never above the bound by L_i = ‖x‖²/4;
+* linear: |m − y|/σ² at most (|m − y| + ‖x‖D)/σ², the bound by L_i = ‖x‖²/σ².
+
+Softmax regression has L_i = ‖x‖²/2 (diag(p) − ppᵀ <= 1/2), another target its ``smoothness``. In a public metric F the
+gradient is F⁻¹g, and L_i is divided by the smallest singular value of F.
+
+*Rounding.* The run computed its margins in float32, and so does this. Each is within 2dU‖x‖‖θ‖ of x·θ, U the unit
+roundoff, in whatever order it is summed, so D is enlarged by 2dU(‖θ‖ + ‖θ'‖). The norm of another target is enlarged by
+a part in 2^15 of C; that this covers the rounding of two gradients is not proved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmcmc.privacy.fixed_point import KAPPA, row_norms
+from dpmcmc.privacy.metric import PublicMatrix, flat
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.softmax import SoftmaxRegression
+from dpmcmc.targets.tempered import Tempered
+
+_UNIT = 2.0**-24
+#: Of a product on an accelerator, whose matrix products may round to 10 bits.
+_PRODUCT = 2.0**-10
+#: Of a sigmoid or a difference.
+_ELEMENT = 2.0**-21
+
+
+class Norms(NamedTuple):
+    """How norms are computed; both functions are jitted and take the records as an argument.
+
+    Attributes:
+        check: (positions (J, ...), rows (n, ...)) -> what is kept of each check, (n, J).
+        bound: (kept (n, S), rows (n, ...), D (S,)) -> upper bounds on the norms, (n, S).
+        rounding: what D is enlarged by, per unit of ‖θ‖ at the check and at the step.
+        row_bytes: memory that one record takes in a check.
+    """
+
+    check: Callable[[Any, Any], jax.Array]
+    bound: Callable[[jax.Array, Any, jax.Array], jax.Array]
+    rounding: float
+    row_bytes: int
+
+
+def norms_of(target: Any, metric: PublicMatrix | None, clip: float, every: int) -> Norms:
+    """The sharpest bounds known of a target.
+
+    Args:
+        target: bound to the records' shapes.
+        metric: in which gradients are clipped, or None.
+        clip: C.
+        every: steps between checks.
+
+    Raises:
+        ValueError: steps without a check, and no bound on the target's curvature.
+    """
+    inner, temper = (target.target, target.temper) if isinstance(target, Tempered) else (target, 1.0)
+    if isinstance(inner, (LogisticRegression, LinearRegression)):
+        return _linear_predictor(inner, temper, metric)
+    return _any_target(target, inner, temper, metric, clip, every)
+
+
+def _linear_predictor(inner: Any, temper: float, metric: PublicMatrix | None) -> Norms:
+    logistic = isinstance(inner, LogisticRegression)
+
+    @jax.jit
+    def check(positions: Any, rows: Any) -> jax.Array:
+        margin = jnp.matmul(rows["x"], positions.T, precision="highest")
+        y = rows["y"][:, None]
+        return jnp.where(y > 0, -margin, margin) if logistic else jnp.abs(margin - y)
+
+    @jax.jit
+    def bound(kept: jax.Array, rows: Any, moved: jax.Array) -> jax.Array:
+        length = row_norms(rows["x"])
+        farthest = kept + length[:, None] * moved
+        residual = jax.nn.sigmoid(farthest) + _ELEMENT if logistic else farthest * (1 + _ELEMENT) / inner.noise_scale**2
+        outer = length if metric is None else row_norms(jax.vmap(metric.whiten)(rows["x"]))
+        return temper * residual * outer[:, None]
+
+    unit = _UNIT * inner.num_features + (0.0 if jax.default_backend() == "cpu" else _PRODUCT)
+    return Norms(check, bound, 2 * unit, 4 * inner.num_features)
+
+
+def _any_target(target: Any, inner: Any, temper: float, metric: PublicMatrix | None, clip: float, every: int) -> Norms:
+    softmax = isinstance(inner, SoftmaxRegression)
+    smoothness = None if softmax else getattr(target, "smoothness", None)
+    if every > 1 and not softmax and smoothness is None:
+        raise ValueError(
+            f"every: {type(target).__name__} states no bound on its curvature (smoothness), so nothing is known of a "
+            "norm between two checks; use every=1"
+        )
+    stretch = 1.0 if metric is None else metric.stretch()
+
+    @jax.jit
+    def check(positions: Any, rows: Any) -> jax.Array:
+        def at(params: Any) -> jax.Array:
+            def gradient(record: Any) -> jax.Array:
+                each = flat(jax.grad(lambda p: -target.log_likelihood(p, record))(params))[0]
+                return each if metric is None else metric.whiten(each)
+
+            return row_norms(jax.vmap(gradient)(rows))
+
+        return jax.lax.map(at, positions).T
+
+    @jax.jit
+    def bound(kept: jax.Array, rows: Any, moved: jax.Array) -> jax.Array:
+        curvature: Any = smoothness or 0.0
+        if softmax:
+            curvature = temper * jnp.square(row_norms(rows["x"])) / 2
+        drift = jnp.broadcast_to(jnp.asarray(curvature / stretch, jnp.float32), kept.shape[:1])
+        return kept + drift[:, None] * moved + KAPPA * clip
+
+    shapes = jax.eval_shape(target.init, jax.random.key(0))
+    size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
+    return Norms(check, bound, 0.0, 8 * size)

@@ -1,0 +1,372 @@
+"""What a run cost each record: against brute force in float64, and against the worst case."""
+
+import dataclasses
+import math
+import stat
+import types
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import simpson
+from scipy.stats import norm
+
+import dpmcmc
+from dpmcmc.diagnostics import per_record
+from dpmcmc.diagnostics.per_record import account, divergence, norms
+from dpmcmc.privacy import Guarantee, UnsupportedCombination
+from dpmcmc.privacy.accounting import rdp
+from dpmcmc.samplers.schedules import Polynomial
+from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression
+from dpmcmc.targets.tempered import Tempered
+
+N, D, STEPS = 120, 5, 24
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(N, D))
+X = (X / np.maximum(1.0, np.linalg.norm(X, axis=1))[:, None] * RNG.uniform(0.1, 1, size=(N, 1))).astype(np.float32)
+Y = (X[:, 0] + 0.1 * RNG.normal(size=N) > 0).astype(np.int32)
+DATA = {"x": X, "y": Y}
+LOGISTIC = LogisticRegression(num_features=D)
+POISSON = dpmcmc.Poisson(12)
+#: Of the grid of norms, on which a divergence that grows as the square of the norm is at most so much larger.
+GRID = 1.03
+
+
+def made(adjacency="zero_out", sampling=POISSON, target=LOGISTIC, clip=0.25, sampler=None, steps=STEPS, **more):
+    return dpmcmc.plan(
+        target,
+        num_records=N,
+        sampler=dpmcmc.SGLD(step_size=8.0) if sampler is None else sampler,
+        sampling=sampling,
+        steps=steps,
+        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-4, adjacency=adjacency, clip=clip),
+        **more,
+    )
+
+
+def trajectory(plan, data=DATA, key=3):
+    """Positions before each step, of a target that starts at zero, (chains, steps, d)."""
+    after = dpmcmc.sample(dataclasses.replace(plan, thin=1, burn_in=0), data, key=key).positions
+    return np.concatenate([np.zeros_like(after[:, :1]), after[:, :-1]], axis=1)
+
+
+def exact_norms(positions, clip, target=LOGISTIC, data=DATA):
+    """Clipped norms over C in float64, (N, chains·steps)."""
+    theta = positions.reshape(-1, positions.shape[-1]).astype(np.float64)
+    x, y = data["x"].astype(np.float64), data["y"].astype(np.float64)
+    margin = x @ theta.T
+    residual = margin - y[:, None]
+    if isinstance(target, LogisticRegression):
+        residual = 1 / (1 + np.exp(-margin)) - y[:, None]
+    return np.minimum(np.abs(residual) * np.linalg.norm(x, axis=1)[:, None] / clip, 1.0)
+
+
+def brute_force(w, z, q, alpha, adjacency):
+    """The larger D_α of the record's pair, by Simpson's rule on a fine grid."""
+    x = np.linspace(-40, 60, 20_001)
+    held, other = (
+        np.logaddexp(math.log1p(-q) + norm.logpdf(x), math.log(q) + norm.logpdf(x - shift))
+        for shift in (w / z, -1 / z if adjacency == "replace_one" else 0.0)
+    )
+
+    def one(p, r):
+        return math.log(simpson(np.exp(alpha * p + (1 - alpha) * r), x=x)) / (alpha - 1)
+
+    return max(one(held, other), one(other, held))
+
+
+def noise_of(plan):
+    return plan.noise_multipliers[0] / (1 + account.KAPPA), plan.sampling.charged_rate(N)
+
+
+def direct(plan, shares, record, alpha):
+    """R_i(α) of one record at one order: every step integrated on its own."""
+    z, q = noise_of(plan)
+    return sum(brute_force(w, z, q, alpha, plan.privacy.adjacency) for w in shares[record])
+
+
+@pytest.fixture(scope="module", params=["zero_out", "replace_one"])
+def case(request):
+    """(plan, positions before each step, clipped norms over C, account) of a minibatch run."""
+    plan = made(request.param)
+    positions = trajectory(plan)
+    shares = exact_norms(positions, plan.privacy.clip)
+    return types.SimpleNamespace(
+        plan=plan, positions=positions, shares=shares, got=per_record.per_record_epsilon(plan, DATA, positions)
+    )
+
+
+def above_brute_force(case, got, records=(0, 7, 31, 64, 119)):
+    """Whether the account is nowhere below direct integration at the true norms, for some records and orders."""
+    for k in (0, 1, 3):
+        alpha = got.orders[k]
+        truth = np.array([direct(case.plan, case.shares, i, alpha) for i in records])
+        if np.any(got.renyi[list(records), k] < truth * (1 - 1e-9)):
+            return False
+    return True
+
+
+def test_individual_renyi_loss_is_that_of_direct_integration(case):
+    """Never below it, and above it by the grid of norms alone."""
+    assert above_brute_force(case, case.got)
+    for record in (0, 7, 64):
+        truth = direct(case.plan, case.shares, record, case.got.orders[0])
+        assert case.got.renyi[record, 0] <= truth * GRID
+    # There is something to tell apart: unequal records, clipped ones among them.
+    assert case.got.epsilon.max() > 1.2 * case.got.epsilon.min()
+    assert 0.05 < np.mean(case.shares >= 1) < 0.95
+
+
+def test_epsilon_is_that_of_the_renyi_loss(case):
+    """dp-accounting's own conversion, at δ less what batch overflow may take."""
+    beta = sum(e.rate * e.count for e in case.plan.guarantee.events if e.mechanism == "batch_overflow")
+    for record in (0, 31, 119):
+        epsilon = case.got.epsilon[record]
+        left = case.plan.guarantee.delta - (1 + math.exp(epsilon)) * beta
+        expected = rdp.compute_epsilon(case.got.orders, case.got.renyi[record], left)[0]
+        assert epsilon == pytest.approx(expected, rel=1e-9)
+
+
+def test_no_record_exceeds_the_worst_case(case):
+    assert case.got.epsilon.max() <= case.got.worst_case * (1 + 1e-9)
+    assert np.all(case.got.clipped_share == np.mean(case.shares >= 1, axis=1))
+
+
+@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove", "zero_out"])
+@pytest.mark.parametrize("sampling", [POISSON, dpmcmc.Full()], ids=["poisson", "full"])
+def test_clipped_at_every_step_is_the_worst_case(adjacency, sampling):
+    """Equal to the Rényi accountant of the plan."""
+    plan = made(adjacency, sampling, clip=1e-3, chains=2)
+    positions = np.zeros((2, STEPS, D), np.float32)
+    got = per_record.per_record_epsilon(plan, DATA, positions)
+    guarantee = Guarantee.from_events(plan.guarantee.events, delta=1e-4, adjacency=adjacency, accountant="rdp")
+    assert np.all(got.clipped_share == 1)
+    assert got.worst_case == guarantee.epsilon
+    np.testing.assert_allclose(got.epsilon, guarantee.epsilon, rtol=1e-9)
+
+
+def test_long_schedules_equal_the_worst_case_too():
+    """Noise in more levels than the accountant tells apart."""
+    sampler = dpmcmc.SGLD(step_size=Polynomial(a=0.02, b=1.0, gamma=0.4))
+    plan = made(sampler=sampler, clip=1e-4, steps=40)
+    assert len(np.unique(plan.noise_multipliers)) > 24
+    got = per_record.per_record_epsilon(plan, DATA, np.zeros((1, 40, D), np.float32))
+    np.testing.assert_allclose(got.epsilon, got.worst_case, rtol=1e-9)
+
+
+def walk(shape=(), chains=1, steps=STEPS):
+    """A random walk from zero, such as a hot chain takes."""
+    taken = np.random.default_rng(8).normal(size=(chains, steps, D, *shape)) * 0.3
+    return np.cumsum(taken, axis=1, dtype=np.float32) - taken[:, :1].astype(np.float32)
+
+
+def test_full_batches_are_exact():
+    """R_i(α) = α Σ_t w_t²/(2z²), with no grid."""
+    plan, positions = made(sampling=dpmcmc.Full()), walk()
+    shares = exact_norms(positions, plan.privacy.clip)
+    got = per_record.per_record_epsilon(plan, DATA, positions)
+    truth = got.orders[0] / 2 * np.sum(shares**2, axis=1) / noise_of(plan)[0] ** 2
+    assert np.all(got.renyi[:, 0] >= truth)
+    np.testing.assert_allclose(got.renyi[:, 0], truth, rtol=3e-4)
+
+
+LINEAR = LinearRegression(num_features=D, noise_scale=0.7)
+TARGETS = {
+    "logistic": LOGISTIC,
+    "linear": LINEAR,
+    "softmax": SoftmaxRegression(num_classes=3, num_features=D),
+    "tempered": Tempered(LOGISTIC, 0.5),
+}
+
+
+def test_bounds_between_checks_are_never_below_the_exact_loss_of_a_run(case):
+    for every in (2, 7, 100):
+        bound = per_record.per_record_epsilon(case.plan, DATA, case.positions, every=every)
+        assert np.all(bound.renyi >= case.got.renyi * (1 - 1e-12))
+        assert np.all(bound.epsilon >= case.got.epsilon * (1 - 1e-12))
+        assert bound.epsilon.mean() > case.got.epsilon.mean()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_bounds_between_checks_hold_for_every_target(name):
+    plan = made(target=TARGETS[name], sampling=dpmcmc.Full())
+    positions = walk((3,) if name == "softmax" else ())
+    exact = per_record.per_record_epsilon(plan, DATA, positions)
+    for every in (2, 7):
+        bound = per_record.per_record_epsilon(plan, DATA, positions, every=every)
+        assert np.all(bound.renyi >= exact.renyi * (1 - 1e-12))
+        assert np.any(bound.epsilon < bound.worst_case * 0.99)
+
+
+@pytest.mark.parametrize("name", ["logistic", "linear"])
+def test_closed_form_norms_are_those_of_automatic_gradients(name):
+    """A subclass nobody knows takes the way of any target."""
+    target = TARGETS[name]
+
+    class Unknown:
+        def __init__(self):
+            self.init, self.log_likelihood = target.init, target.log_likelihood
+
+    positions = RNG.normal(size=(7, D)).astype(np.float32)
+    rows, moved = {"x": X, "y": Y}, np.zeros(7, np.float32)
+    values = []
+    for each in (target, Unknown()):
+        way = norms.norms_of(each, None, 1.0, 1)
+        values.append(np.asarray(way.bound(way.check(positions, rows), rows, moved)))
+    truth = exact_norms(positions[None], 1e9, target) * 1e9 / (1 if name == "logistic" else 0.49)
+    np.testing.assert_allclose(values[0], values[1], atol=4e-5)
+    np.testing.assert_allclose(values[0], truth, atol=1e-5)
+
+
+def test_a_run_is_accounted_from_its_start_and_keeps_its_guarantee():
+    """At θ = 0 every residual of a logistic regression is 1/2."""
+    plan = made(sampling=dpmcmc.Full(), steps=1)
+    result, got = per_record.sample_and_account(plan, DATA)
+    truth = got.orders[0] / 2 * np.square(np.minimum(np.linalg.norm(X, axis=1) / 2 / 0.25, 1) / noise_of(plan)[0])
+    np.testing.assert_allclose(got.renyi[:, 0], truth, rtol=3e-4)
+    assert result.guarantee == plan.guarantee
+
+
+def test_a_run_with_a_key_is_the_run_that_is_accounted(case):
+    """The start, which no Result holds, included."""
+    result, got = per_record.sample_and_account(case.plan, DATA, key=3)
+    assert np.all(result.positions[:, :-1] == case.positions[:, 1:])
+    assert np.all(got.renyi == case.got.renyi)
+
+
+@pytest.mark.parametrize("own_batch", [False, True])
+def test_clipped_at_every_step_is_the_worst_case_with_second_moments_too(own_batch):
+    plan = made(sampler=dpmcmc.SGFS(step_size=1.0, own_batch=own_batch), clip=1e-3)
+    got = per_record.per_record_epsilon(plan, DATA, walk() * 0)
+    np.testing.assert_allclose(got.epsilon, got.worst_case, rtol=1e-9)
+
+
+def test_second_moments_move_by_the_square():
+    share = np.array([0.3, 1.0])
+    for second, expected in (
+        (None, [share]),
+        (account.SecondMoment(ratio=2.0, own_batch=True), [share, share**2]),
+        (account.SecondMoment(ratio=2.0), [np.sqrt((share**2 + share**4 / 4) / 1.25)]),
+    ):
+        for got, want in zip(account.sensitivities(share, second), expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4)
+            assert got[1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 4.0, 17.3])
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+def test_divergence_of_one_step_is_that_of_direct_integration(alpha, adjacency):
+    moved = np.array([0.05, 0.4, 0.93, 1.0])
+    got = divergence.renyi(moved, 1.3, 0.07, "poisson_gaussian", adjacency, (alpha,))[:, 0]
+    truth = [brute_force(w, 1.3, 0.07, alpha, adjacency) for w in moved]
+    np.testing.assert_allclose(got, truth, rtol=2e-7, atol=1e-11)
+    assert np.all(np.diff(got) > 0)
+
+
+def test_a_counterpart_of_its_own_is_never_worse_than_the_worst_pair():
+    """Vectors that are not antiparallel, or shorter: below the pair that is charged."""
+    q, z, alpha = 0.1, 1.0, 6.0
+    grid = np.linspace(-9, 9, 361)
+    first, second = np.meshgrid(grid, grid)
+
+    def mixture(m):
+        ring = lambda u: np.exp(-((first - u[0]) ** 2 + (second - u[1]) ** 2) / 2) / (2 * np.pi)  # noqa: E731
+        return (1 - q) * ring((0, 0)) + q * ring(m)
+
+    charged = divergence.renyi(np.array([0.4]), z, q, "poisson_gaussian", "replace_one", (alpha,))[0, 0]
+    for angle in (0.0, 1.0, 2.0, 3.0, math.pi):
+        for size in (0.2, 0.7, 1.0):
+            p, r = mixture((0.4, 0)), mixture((size * math.cos(angle), size * math.sin(angle)))
+            for a, b in ((p, r), (r, p)):
+                value = math.log(np.sum(a**alpha * b ** (1 - alpha)) * 0.05**2) / (alpha - 1)
+                assert value <= charged * (1 + 1e-6)
+
+
+# --- Planted faults: each must be seen by a test above --------------------------------------------
+
+
+def test_norms_before_clipping_are_seen(case, monkeypatch):
+    """Unclipped norms charge too much: more than the worst case."""
+    grid = lambda s, second: [np.asarray(s) * 3.0]  # noqa: E731
+    monkeypatch.setattr(account, "sensitivities", grid)
+    got = per_record.per_record_epsilon(case.plan, DATA, case.positions)
+    assert got.epsilon.max() > got.worst_case * 1.1
+
+
+def test_norms_of_sampled_steps_alone_are_seen(case, monkeypatch):
+    """An estimate, and not ε: a step that left the record out has cost it too."""
+    real = account._Tally._relative_norms
+
+    def sampled(self, *arguments):
+        for share, place, reached in real(self, *arguments):
+            held = np.random.default_rng(0).uniform(size=share.shape) < 0.1
+            unseen = account._GRID - 1 + account._GRID * np.arange(len(share))[:, None]
+            yield np.where(held, share, 0), np.where(held, place, unseen), reached
+
+    monkeypatch.setattr(account._Tally, "_relative_norms", sampled)
+    assert not above_brute_force(case, per_record.per_record_epsilon(case.plan, DATA, case.positions))
+
+
+def test_a_lipschitz_constant_that_is_too_small_is_seen(case, monkeypatch):
+    real = account._trajectory
+
+    def short(*arguments):
+        found = real(*arguments)
+        return found._replace(moved=found.moved / 20)
+
+    assert above_brute_force(case, per_record.per_record_epsilon(case.plan, DATA, case.positions, every=8))
+    monkeypatch.setattr(account, "_trajectory", short)
+    assert not above_brute_force(case, per_record.per_record_epsilon(case.plan, DATA, case.positions, every=8))
+
+
+def test_positions_after_the_step_are_seen(case):
+    after = np.concatenate([case.positions[:, 1:], case.positions[:, -1:]], axis=1)
+    assert not above_brute_force(case, per_record.per_record_epsilon(case.plan, DATA, after))
+
+
+def test_norms_rounded_down_are_seen(case, monkeypatch):
+    real = account._placed
+
+    def down(*arguments):
+        share, place = real(*arguments)
+        return share, np.minimum(np.asarray(place) % account._GRID + 1, account._GRID - 1) + (
+            account._GRID * np.arange(len(place))[:, None]
+        )
+
+    monkeypatch.setattr(account, "_placed", down)
+    assert not above_brute_force(case, per_record.per_record_epsilon(case.plan, DATA, case.positions))
+
+
+# --- What is refused, and what is confidential ------------------------------------------------------
+
+
+def test_what_has_no_derivation_is_refused():
+    zeros = np.zeros((1, STEPS, D), np.float32)
+    with pytest.raises(UnsupportedCombination, match="fixed_size"):
+        per_record.per_record_epsilon(made("replace_one", dpmcmc.FixedSize(12)), DATA, zeros)
+    plain = dpmcmc.plan(LOGISTIC, num_records=N, sampler=dpmcmc.SGLD(step_size=1.0), steps=STEPS)
+    with pytest.raises(ValueError, match="no privacy"):
+        per_record.per_record_epsilon(plain, DATA, zeros)
+    with pytest.raises(ValueError, match="positions"):
+        per_record.per_record_epsilon(made(), DATA, zeros[:, :-1])
+    for every in (0, True, 1.5):
+        with pytest.raises(ValueError, match="every"):
+            per_record.sample_and_account(made(), DATA, every=every)
+
+
+def test_steps_without_a_check_need_a_proved_bound():
+    target = Custom(
+        init=lambda key: jnp.zeros(D),
+        log_prior=lambda p: -0.5 * (p @ p),
+        log_likelihood=lambda p, record: -((record["x"] @ p) ** 4),
+    )
+    with pytest.raises(ValueError, match="curvature"):
+        per_record.per_record_epsilon(made(target=target), DATA, np.zeros((1, STEPS, D), np.float32), every=2)
+
+
+def test_the_account_is_the_owners_alone(tmp_path, case):
+    case.got.save(tmp_path / "per_record.npz")
+    assert stat.S_IMODE((tmp_path / "per_record.npz").stat().st_mode) == 0o600
+    with np.load(tmp_path / "per_record.npz") as kept:
+        np.testing.assert_array_equal(kept["epsilon"], case.got.epsilon)
+    assert str(case.got.epsilon[0])[:6] not in repr(case.got)
