@@ -281,8 +281,8 @@ def run_together(
                 if kept is not None and point is not None and not failed:
                     after, steps = first + width, rows[-1].plan.steps
                     if after >= steps or kept.due(point, after):
-                        states = [lane.states for lane in lanes]
-                        kept.commit(point, after, states, traces, steps, time.perf_counter() - started)
+                        joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(lane.states for lane in lanes))
+                        kept.commit(point, after, joined, traces, steps, time.perf_counter() - started)
     seconds = {"compile": compile_seconds, "run": time.perf_counter() - started}
     return _outcomes(
         runs, [[t for t, i in zip(traces, owners, strict=True) if i == j] for j in range(len(runs))], seconds, kept

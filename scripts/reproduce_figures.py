@@ -30,7 +30,10 @@ def main() -> int:
         for panel in ("two_normals", "abalone", "adult")
     ]
     jobs.append(["experiments.headline", "--results", str(out / "fig3_2_adult"), "--out", str(out / "headline")])
-    jobs += [[f"experiments.{name}", "--out", str(out / name)] for name in ("fig4_2", "fig5_1", "fig_pdp_1")]
+    jobs += [
+        [f"experiments.{name}", "--out", str(out / name)]
+        for name in ("fig4_2", "fig5_1", "fig_pdp_1", "fig_per_record")
+    ]
     failed = []
     for job in jobs:
         print(f"== {' '.join(job)}", flush=True)

@@ -190,6 +190,20 @@ def test_no_check_looks_at_more_than_a_block(write, monkeypatch):
     assert max(seen) <= 1200
 
 
+def test_rows_of_a_chunk_are_read_in_parts_and_each_is_given_back(write, monkeypatch):
+    leaf = data.load(path=write(), config={}).train["x"]
+    monkeypatch.setattr(records_on_disk, "_give_back", lambda array: given_back.append(array.nbytes))
+    indices = rng.integers(0, N, size=(5, 9))
+    mask = rng.uniform(size=indices.shape) < 0.8
+    for held, times in ((leaf.nbytes, 0), (leaf.nbytes - 1, -(-int(mask.sum()) // 10))):
+        given_back = []
+        monkeypatch.setattr(records_on_disk, "_AROUND", held // 10 - 4 * D)
+        monkeypatch.setattr(records_on_disk, "_HELD_BYTES", held)
+        rows = records_on_disk._selected(leaf, indices, mask)
+        np.testing.assert_array_equal(rows, np.where(mask[..., None], X[indices], 0))
+        assert given_back == [leaf.nbytes] * times
+
+
 def test_a_model_of_numpyro_is_asked_block_by_block(write, monkeypatch):
     import numpyro
     import numpyro.distributions as dist
@@ -233,12 +247,11 @@ def test_a_run_gives_the_draws_of_the_same_records_in_memory(tmp_path, capsys):
     [
         (
             {
-                "mechanism": {"name": "output_perturbation"},
+                "mechanism": {"name": "ops"},
                 "privacy": {"epsilon": 1.0, "delta": 1e-4},
-                "target": {"name": "logistic_regression", "prior_scale": 1.0, "num_features": D},
                 **dict.fromkeys(("sampler", "sampling", "run")),
             },
-            "mechanism: output_perturbation computes from all records at once",
+            "mechanism: ops computes from all records at once",
         ),
         ({"sampling": {"scheme": "full"}}, "sampling: memory-mapped records need minibatches"),
         ({"run": {"steps": 40, "mesh": {"data": 1}}}, "run.mesh: not with memory-mapped records"),

@@ -1,17 +1,21 @@
 """What a run cost each record: against brute force in float64, and against the worst case."""
 
+import csv
 import dataclasses
 import math
 import stat
 import types
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray
 from scipy.integrate import simpson
 from scipy.stats import norm
 
 import dpmcmc
+from dpmcmc import per_record as command
 from dpmcmc.diagnostics import per_record
 from dpmcmc.diagnostics.per_record import account, divergence, norms
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
@@ -19,6 +23,7 @@ from dpmcmc.privacy.accounting import rdp
 from dpmcmc.samplers.schedules import Polynomial
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression
 from dpmcmc.targets.tempered import Tempered
+from experiments import fig_per_record
 
 N, D, STEPS = 120, 5, 24
 RNG = np.random.default_rng(5)
@@ -32,7 +37,16 @@ POISSON = dpmcmc.Poisson(12)
 GRID = 1.03
 
 
-def made(adjacency="zero_out", sampling=POISSON, target=LOGISTIC, clip=0.25, sampler=None, steps=STEPS, **more):
+def made(
+    adjacency="zero_out",
+    sampling=POISSON,
+    target=LOGISTIC,
+    clip=0.25,
+    sampler=None,
+    steps=STEPS,
+    accountant="pld",
+    **more,
+):
     return dpmcmc.plan(
         target,
         num_records=N,
@@ -145,12 +159,13 @@ def test_clipped_at_every_step_is_the_worst_case(adjacency, sampling):
     np.testing.assert_allclose(got.epsilon, guarantee.epsilon, rtol=1e-9)
 
 
-def test_long_schedules_equal_the_worst_case_too():
-    """Noise in more levels than the accountant tells apart."""
+@pytest.mark.parametrize(("sampling", "steps"), [(dpmcmc.Full(), 40), (POISSON, 3)], ids=["long", "short"])
+def test_a_schedule_equals_the_worst_case_too(sampling, steps):
+    """Noise that changes, also in more levels than the accountant tells apart."""
     sampler = dpmcmc.SGLD(step_size=Polynomial(a=0.02, b=1.0, gamma=0.4))
-    plan = made(sampler=sampler, clip=1e-4, steps=40)
-    assert len(np.unique(plan.noise_multipliers)) > 24
-    got = per_record.per_record_epsilon(plan, DATA, np.zeros((1, 40, D), np.float32))
+    plan = made(sampler=sampler, sampling=sampling, clip=1e-4, steps=steps)
+    assert len(np.unique(plan.noise_multipliers)) > (24 if steps > 24 else 1)
+    got = per_record.per_record_epsilon(plan, DATA, np.zeros((1, steps, D), np.float32))
     np.testing.assert_allclose(got.epsilon, got.worst_case, rtol=1e-9)
 
 
@@ -182,8 +197,8 @@ TARGETS = {
 def test_bounds_between_checks_are_never_below_the_exact_loss_of_a_run(case):
     for every in (2, 7, 100):
         bound = per_record.per_record_epsilon(case.plan, DATA, case.positions, every=every)
-        assert np.all(bound.renyi >= case.got.renyi * (1 - 1e-12))
-        assert np.all(bound.epsilon >= case.got.epsilon * (1 - 1e-12))
+        assert np.all(bound.renyi >= case.got.renyi * (1 - 1e-6))
+        assert np.all(bound.epsilon >= case.got.epsilon * (1 - 1e-6))
         assert bound.epsilon.mean() > case.got.epsilon.mean()
 
 
@@ -194,7 +209,8 @@ def test_bounds_between_checks_hold_for_every_target(name):
     exact = per_record.per_record_epsilon(plan, DATA, positions)
     for every in (2, 7):
         bound = per_record.per_record_epsilon(plan, DATA, positions, every=every)
-        assert np.all(bound.renyi >= exact.renyi * (1 - 1e-12))
+        # Of the same margin in float32, computed beside others.
+        assert np.all(bound.renyi >= exact.renyi * (1 - 1e-6))
         assert np.any(bound.epsilon < bound.worst_case * 0.99)
 
 
@@ -370,3 +386,44 @@ def test_the_account_is_the_owners_alone(tmp_path, case):
     with np.load(tmp_path / "per_record.npz") as kept:
         np.testing.assert_array_equal(kept["epsilon"], case.got.epsilon)
     assert str(case.got.epsilon[0])[:6] not in repr(case.got)
+
+
+def test_the_command_keeps_the_account_apart_from_what_is_released(tmp_path, capsys):
+    config = Path(__file__).parents[1] / "configs" / "breast_cancer.yaml"
+    arguments = [str(config), "--set", "run={steps: 12, burn_in: 0.5, thin: 2}", "--out", str(tmp_path / "run")]
+    assert command.main(arguments) == 0
+    folder, confidential = tmp_path / "run", tmp_path / "run" / "confidential"
+    assert {p.name for p in folder.iterdir()} == {"draws.nc", "plan.json", "privacy.json", "confidential"}
+    assert {p.name for p in confidential.iterdir()} == {"per_record.npz", "per_record.png"}
+    assert stat.S_IMODE(confidential.stat().st_mode) == 0o700
+    assert all(stat.S_IMODE(p.stat().st_mode) == 0o600 for p in confidential.iterdir())
+    with np.load(confidential / "per_record.npz") as kept:
+        assert kept["epsilon"].max() <= kept["worst_case"] * (1 + 1e-9)
+        # The worst case's own is public.
+        numbers = {f"{e:.6f}" for e in kept["epsilon"] if e < 0.999 * kept["worst_case"]}
+    released = (folder / "privacy.json").read_text() + capsys.readouterr().out
+    assert len(numbers) > 100
+    assert not any(number in released for number in numbers)
+    with xarray.open_dataset(folder / "draws.nc", group="posterior") as draws:
+        assert draws.sizes["draw"] == 3
+    for wrong, said in (
+        (arguments, "already holds something"),
+        ([str(config), "--set", "privacy=null", "--out", str(tmp_path / "other")], "no guarantee"),
+        ([*arguments[:-1], str(tmp_path / "third"), "--every", "0"], "every"),
+    ):
+        assert command.main(wrong) == 2
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_figure_of_adult(tmp_path):
+    assert fig_per_record.main(["--quick", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "fig_per_record.png").stat().st_size > 10_000
+    with (tmp_path / "results.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == fig_per_record.COLUMNS
+    for row in rows:
+        assert float(row["smallest"]) < float(row["mean"]) < float(row["worst_case"])
+        assert float(row["largest"]) == pytest.approx(float(row["worst_case"]), rel=1e-5)
+    exact, bound = (float(row["mean"]) for row in rows[:2])
+    assert exact < bound

@@ -91,23 +91,8 @@ class Poisson:
         return _capacity(self.rate(num_records), num_records, overflow)
 
     def truncation(self, num_records: int, slots: int) -> float:
-        """The least that :meth:`capacity` could charge for a step with so many slots, over all ways to share them."""
-        if self.rate(num_records) == 1:
-            return 0.0
-        tables = _gap_tables(self.rate(num_records), num_records)
-        if slots >= num_records + tables.most_restarts + 1:
-            return 0.0
-
-        def parts(room: Any) -> tuple[Any, Any]:
-            spare = slots - room - 1
-            restarts = binom.sf(spare, slots, tables.restart_probability)
-            selections = binom.sf(room, num_records, tables.charged_rate)
-            return selections, np.where(spare < tables.most_restarts, restarts, 0.0)
-
-        # The one falls and the other rises with the room for selections: least, up to its neighbours, where they meet.
-        meet = _smallest(lambda room: bool(np.less_equal(*parts(room))), max(slots - 1, 0))
-        rooms = np.arange(max(meet - 64, 0), min(meet + 64, max(slots - 1, 0)) + 1)
-        return float(min(1.0, np.min(sum(parts(rooms)))))
+        """What :meth:`capacity` charges for a step with so many slots, up to its allowance for rounding."""
+        return _truncation(self.rate(num_records), num_records, slots)
 
     def selector(self, num_records: int, slots: int) -> Callable[[jax.Array], Selection] | None:
         """Function key -> (indices (slots,), mask (slots,)); None where every record takes part."""
@@ -304,13 +289,29 @@ def _capacity(rate: float, num_records: int, overflow: float) -> tuple[int, floa
     slots += -slots % grain
     if slots >= most:
         return most, 0.0
-    spare = _smallest(lambda k: binom.sf(k, slots, tables.restart_probability) <= overflow / 2, tables.most_restarts)
-    room = slots - spare - 1
-    beta = float(binom.sf(room, num_records, charged))
-    if spare < tables.most_restarts:  # more restarts than that do not fit before the end of the data
-        beta += float(binom.sf(spare, slots, tables.restart_probability))
     # scipy's tail sums are good to about 1e-10 relative; stay on the private side.
-    return slots, beta * (1 + 1e-6)
+    return slots, _truncation(rate, num_records, slots) * (1 + 1e-6)
+
+
+def _truncation(rate: float, num_records: int, slots: int) -> float:
+    """Bound on the probability that so many slots truncate a batch, the least over all ways to share them."""
+    if rate == 1:
+        return 0.0
+    tables = _gap_tables(rate, num_records)
+    if slots >= num_records + tables.most_restarts + 1:
+        return 0.0
+
+    def parts(room: Any) -> tuple[Any, Any]:
+        spare = slots - room - 1
+        restarts = binom.sf(spare, slots, tables.restart_probability)
+        selections = binom.sf(room, num_records, tables.charged_rate)
+        # More restarts than ``most_restarts`` do not fit before the end of the data.
+        return selections, np.where(spare < tables.most_restarts, restarts, 0.0)
+
+    # The one falls and the other rises with the room for selections: least, up to its neighbours, where they meet.
+    meet = _smallest(lambda room: bool(np.less_equal(*parts(room))), max(slots - 1, 0))
+    rooms = np.arange(max(meet - 64, 0), min(meet + 64, max(slots - 1, 0)) + 1)
+    return float(min(1.0, np.min(sum(parts(rooms)))))
 
 
 @functools.lru_cache(maxsize=64)

@@ -10,5 +10,6 @@ released folder, and must not be used to set noise.
 """
 
 from dpmcmc.diagnostics.per_record.account import PerRecord, per_record_epsilon, sample_and_account
+from dpmcmc.diagnostics.per_record.picture import draw
 
-__all__ = ["PerRecord", "per_record_epsilon", "sample_and_account"]
+__all__ = ["PerRecord", "draw", "per_record_epsilon", "sample_and_account"]

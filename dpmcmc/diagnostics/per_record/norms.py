@@ -20,6 +20,7 @@ a part in 2^15 of C; that this covers the rounding of two gradients is not prove
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ import numpy as np
 
 from dpmcmc.privacy.fixed_point import KAPPA, row_norms
 from dpmcmc.privacy.metric import PublicMatrix, flat
+from dpmcmc.targets.base import immutable
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.softmax import SoftmaxRegression
@@ -69,10 +71,17 @@ def norms_of(target: Any, metric: PublicMatrix | None, clip: float, every: int) 
     Raises:
         ValueError: steps without a check, and no bound on the target's curvature.
     """
+    # What may change behind its hash, or has none, is compiled anew.
+    build = _norms_of if immutable(target) else _norms_of.__wrapped__
+    return build(target, metric, clip, every > 1)
+
+
+@functools.lru_cache(maxsize=8)
+def _norms_of(target: Any, metric: PublicMatrix | None, clip: float, between: bool) -> Norms:
     inner, temper = (target.target, target.temper) if isinstance(target, Tempered) else (target, 1.0)
     if isinstance(inner, (LogisticRegression, LinearRegression)):
         return _linear_predictor(inner, temper, metric)
-    return _any_target(target, inner, temper, metric, clip, every)
+    return _any_target(target, inner, temper, metric, clip, between)
 
 
 def _linear_predictor(inner: Any, temper: float, metric: PublicMatrix | None) -> Norms:
@@ -96,10 +105,12 @@ def _linear_predictor(inner: Any, temper: float, metric: PublicMatrix | None) ->
     return Norms(check, bound, 2 * unit, 4 * inner.num_features)
 
 
-def _any_target(target: Any, inner: Any, temper: float, metric: PublicMatrix | None, clip: float, every: int) -> Norms:
+def _any_target(
+    target: Any, inner: Any, temper: float, metric: PublicMatrix | None, clip: float, between: bool
+) -> Norms:
     softmax = isinstance(inner, SoftmaxRegression)
     smoothness = None if softmax else getattr(target, "smoothness", None)
-    if every > 1 and not softmax and smoothness is None:
+    if between and not softmax and smoothness is None:
         raise ValueError(
             f"every: {type(target).__name__} states no bound on its curvature (smoothness), so nothing is known of a "
             "norm between two checks; use every=1"

@@ -1,0 +1,175 @@
+"""What a private run on Adult cost each training record.
+
+    python -m experiments.fig_per_record [--quick] [--out DIR] [--config configs/figures/fig_per_record.yaml]
+
+One run with minibatches and one with full batches; of every record the ε of the smallest individual filter that would
+have let it through (``diagnostics/per_record``), coloured by the share of steps in which it was clipped.
+``results.csv`` has a row per panel and number of steps between checks: how large the bound is, and what it took beside
+the run itself. Adult is public; of other data all of this is confidential.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from pydantic import Field
+from rich.console import Console
+
+import dpmcmc
+from dpmcmc import config as config_room
+from dpmcmc import config_file
+from dpmcmc.command import CommandError, command
+from dpmcmc.diagnostics import per_record
+from dpmcmc.diagnostics.per_record import PerRecord
+from dpmcmc.diagnostics.per_record.picture import histogram
+from dpmcmc.planning import Plan
+from dpmcmc.plots import STYLE
+from dpmcmc.privacy import round_up
+from dpmcmc.schema import Section
+from experiments.figure_files import arguments_of, load, write_table
+
+COLUMNS = (
+    "panel",
+    "every",
+    "promised",
+    "worst_case",
+    "mean",
+    "median",
+    "largest",
+    "smallest",
+    "clipped_share",
+    "times_exact",
+    "run_seconds",
+    "account_seconds",
+    "times_run",
+)
+
+
+class Panel(Section):
+    """One run."""
+
+    title: str = Field(description="Of the panel.")
+    set: list[str] = Field(description="Changes to the config.")
+    quick: list[str] = Field(description="More of them, with --quick.")
+
+
+class Quick(Section):
+    """What ``--quick`` shortens."""
+
+    looseness: list[int] = Field(description="Steps between checks.")
+
+
+class Settings(Section):
+    """The whole YAML."""
+
+    name: str = Field(description="Names the picture.")
+    config: str = Field(description="The run, beside this file.")
+    every: int = Field(gt=0, description="Steps between checks in the picture.")
+    panels: list[Panel] = Field(description="Runs.")
+    looseness: list[int] = Field(description="Steps between checks, of the first panel's run.")
+    seed: int = Field(ge=0, description="Of the runs.")
+    quick: Quick = Field(description="What --quick shortens.")
+
+
+def positions_of(plan: Plan, data: Any, seed: int) -> tuple[np.ndarray, float]:
+    """(positions before each step, seconds of the run); logistic regression starts at zero."""
+    result = dpmcmc.sample(plan, data, key=seed)
+    after = np.asarray(result.positions)
+    return np.concatenate([np.zeros_like(after[:, :1]), after[:, :-1]], axis=1), result.wall_seconds["run"]
+
+
+def timed(plan: Plan, data: Any, positions: np.ndarray, every: int) -> tuple[PerRecord, float]:
+    """(account, seconds of a second call, for the first one compiles)."""
+    per_record.per_record_epsilon(plan, data, positions, every=every)
+    started = time.perf_counter()
+    account = per_record.per_record_epsilon(plan, data, positions, every=every)
+    return account, time.perf_counter() - started
+
+
+def run(settings: Settings, where: Path, quick: bool) -> tuple[list[dict[str, Any]], list[tuple[Panel, PerRecord]]]:
+    """Rows of results.csv, and the account that each panel shows."""
+    rows: list[dict[str, Any]] = []
+    shown = []
+    for i, panel in enumerate(settings.panels):
+        changes = [*panel.set, *(panel.quick if quick else ()), "run.burn_in=0", "run.thin=1"]
+        config = config_file.load(where / settings.config, changes)
+        plan, data = config_room.make_plan(config), dpmcmc.data.load(config.data)
+        if not isinstance(plan, Plan) or plan.guarantee is None or not data.spec.public:
+            raise CommandError(f"config: {settings.config} must be a private run of a sampler on public data.")
+        positions, seconds = positions_of(plan, data.train, settings.seed)
+        exact = None
+        for every in dict.fromkeys((1, settings.every, *(settings.looseness if i == 0 else ()))):
+            account, own = timed(plan, data.train, positions, every)
+            exact = account if exact is None else exact
+            if every == settings.every:
+                shown.append((panel, account))
+            each = account.epsilon
+            rows.append(
+                {
+                    "panel": panel.title,
+                    "every": every,
+                    "promised": plan.guarantee.epsilon,
+                    "worst_case": account.worst_case,
+                    "mean": float(each.mean()),
+                    "median": float(np.median(each)),
+                    "largest": float(each.max()),
+                    "smallest": float(each.min()),
+                    "clipped_share": float(account.clipped_share.mean()),
+                    "times_exact": float(np.mean(each / exact.epsilon)),
+                    "run_seconds": seconds,
+                    "account_seconds": own,
+                    "times_run": own / seconds,
+                }
+            )
+    return rows, shown
+
+
+def draw(path: Path, rows: list[dict[str, Any]], shown: list[tuple[Panel, PerRecord]]) -> None:
+    """A histogram for each run."""
+    with rc_context(STYLE):
+        figure = Figure(figsize=(5.2 * len(shown) + 0.8, 4.8), layout="constrained")
+        axes = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
+        for axis, (panel, account) in zip(axes, shown, strict=True):
+            promised = next(row["promised"] for row in rows if row["panel"] == panel.title)
+            colours = histogram(axis, account.epsilon, account.clipped_share, account.worst_case, promised)
+            axis.set_title(panel.title)
+            axis.set_xlabel(f"ε of a record at δ = {account.delta:.0e}, {account.adjacency}".replace("e-0", "e-"))
+            axis.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+            axis.label_outer()
+        figure.colorbar(colours, ax=list(axes), label="share of steps in which the record is clipped")
+        figure.savefig(path)
+
+
+def summary(rows: list[dict[str, Any]]) -> list[str]:
+    """What the table says."""
+    return [
+        f"{row['panel']}, all norms every {row['every']}: mean ε {round_up(row['mean'], 3)}, median "
+        f"{round_up(row['median'], 3)}, of {round_up(row['worst_case'], 3)} at most; {row['times_exact']:.2f} times "
+        f"exact, in {row['times_run']:.1f} times the run's {row['run_seconds']:.2f} s"
+        for row in rows
+    ]
+
+
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    arguments = arguments_of("fig_per_record", "What a private run cost each record.", argv)
+    settings = load(arguments.config, Settings)
+    if arguments.quick:
+        settings = settings.model_copy(update={"looseness": settings.quick.looseness})
+    rows, shown = run(settings, arguments.config.parent, arguments.quick)
+    write_table(arguments.out / "results.csv", COLUMNS, rows)
+    draw(arguments.out / f"{settings.name}.png", rows, shown)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    for line in summary(rows):
+        console.print(line)
+    console.print(f"saved {arguments.out}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
