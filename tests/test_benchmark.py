@@ -142,7 +142,7 @@ def test_near_batches_stay_near():
     np.testing.assert_array_equal(mask, same)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")  # jax-privacy 2.0 calls it
 @pytest.mark.parametrize("section", ["comparators", "growth", "sweep", "bandwidth", "networks"])
 def test_every_section_in_this_process_yields_rows(section):
@@ -153,7 +153,7 @@ def test_every_section_in_this_process_yields_rows(section):
             assert all(value.median > 0 for value in row.values() if isinstance(value, Ratio))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_command_measures_processes_of_their_own(tmp_path):
     done = subprocess.run(
         [sys.executable, "scripts/benchmark.py", "--quick", "--only", "memory", "--out", str(tmp_path / "m.json")],

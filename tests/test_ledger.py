@@ -571,7 +571,7 @@ def test_a_kill_at_any_moment_leaves_what_was_told(killed):
     Ledger(killed[0][1]).check()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_hundreds_of_kills_leave_what_was_told(ledger, path):
     told = children(f"kills({str(path)!r}, 120)")
     assert told["entries"] > 20

@@ -781,7 +781,7 @@ def test_a_public_matrix_is_a_copy():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("structure", ["dense", "diagonal"])
+@pytest.mark.parametrize("structure", [pytest.param("dense", marks=pytest.mark.exhaustive), "diagonal"])
 def test_the_best_attack_on_the_pair_stays_below_its_charge_and_beats_that_of_the_gradient(structure):
     """One step at rate 1, two parameters, a record of norm C or none: the likelihood ratio is linear in the pair."""
     draws, z, ratio, delta = 400_000, 1.0, 0.5, 1e-5

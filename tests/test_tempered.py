@@ -31,7 +31,7 @@ def test_protocol_sums_and_bounds_hold():
     check_target(Tempered(TARGETS["logistic"], 0.03, 0.5), FEW)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("temper", [0.03, 3.0])
 def test_protocol_sums_and_bounds_hold_at_any_temper(name, temper):

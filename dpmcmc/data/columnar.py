@@ -29,7 +29,7 @@ from dpmcmc.data.base import DataError
 from dpmcmc.data.checks import Marked
 
 #: Bytes of features held at a time.
-_BATCH_BYTES = 16 << 20
+_BATCH_BYTES = 4 << 20
 _SUFFIXES = (".parquet", ".pq", ".arrow", ".feather", ".ipc")
 _LARGEST = np.iinfo(np.int32).max
 
@@ -283,7 +283,7 @@ class _Parquet(_File):
         import pyarrow.parquet
 
         # Without the buffer, a row group's columns would be read whole.
-        with pyarrow.parquet.ParquetFile(self.path, buffer_size=1 << 20, pre_buffer=False) as file:
+        with pyarrow.parquet.ParquetFile(self.path, buffer_size=1 << 18, pre_buffer=False) as file:
             yield from file.iter_batches(rows, columns=columns, use_threads=False)
 
 
