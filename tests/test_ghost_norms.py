@@ -277,7 +277,7 @@ def test_chains_side_by_side_have_the_sums_they_have_alone():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mlp", "mixed", "words"])
+@pytest.mark.parametrize("name", ["mlp", *(pytest.param(n, marks=pytest.mark.exhaustive) for n in ("mixed", "words"))])
 def test_targets_with_ghost_norms_pass_the_public_check(name):
     network = NETWORKS[name][0]
     check_target(from_flax(network), jax.tree.map(np.asarray, records(network)))

@@ -111,7 +111,10 @@ SAMPLERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize(
+    "name",
+    [n if n in ("sghmc", "sgfs") else pytest.param(n, marks=pytest.mark.exhaustive) for n in SAMPLERS],
+)
 def test_every_sampler_shares_a_program_over_its_numbers(name, programs):
     plans = [make(sampler=SAMPLERS[name](f), epsilon=2.0, clip=c, steps=8) for f, c in ((1.0, 1.0), (0.5, 0.5))]
     assert len({(plan.slots, plan.bits, plan.second_bits) for plan in plans}) == 1

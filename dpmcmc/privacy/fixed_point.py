@@ -116,12 +116,12 @@ def squared_norms(rows: Any) -> jax.Array:
     return sum_in_pairs(parts)
 
 
-def squared_norms_of(leaf: jax.Array, most: int = _SQUARES_BLOCK) -> jax.Array:
-    """Squared l2 norm of each row of ONE array (n, ...), summed in blocks of at most ``most``."""
+def squared_norms_of(leaf: jax.Array) -> jax.Array:
+    """Squared l2 norm of each row of ONE array (n, ...)."""
     squares = jnp.square(leaf.reshape(leaf.shape[0], -1)) + _TINY
     while squares.shape[1] > 1:
         width = squares.shape[1]
-        block = min(width, most)
+        block = min(width, _SQUARES_BLOCK)
         short = -width % block
         if short:
             squares = jnp.pad(squares, ((0, 0), (0, short)))

@@ -11,11 +11,10 @@ as an integer, as in ``fixed_point.py``; a matrix product of floats would round 
 * Rounding to the nearest is twice as fast as truncation, and may lengthen a row: by ½√P grid steps where P entries are
   rounded, so η = ½√P·2^-p is taken off first (2e-5 for 10⁴ entries). Beyond ``_MOST_TAKEN_OFF`` products are truncated,
   which only shortens, and η = 0.
-* ``fixed_point.KAPPA`` covers the float32 norm. Each factor's sum of squares is taken in blocks of at most 64, four
-  levels to 1.6e7 coordinates, so its relative error is at most (4·63 + 2)u; two such factors, their product, and the
-  smallest normal number that covers its underflow, make 510u, halved by the root: 255u, where 385u is allowed to
-  leaves that are formed row by row. The leaves add in a balanced tree; η and the product with a cost three more
-  roundings, for which there is room.
+* ``fixed_point.KAPPA`` covers the float32 norm. The squares of a and of b are added in a balanced tree of d <= 2^24
+  leaves, with a relative error of at most (24 + 2)u; two such sums, their product, and the smallest normal number that
+  covers its underflow, make 54u, halved by the root, where 385u is allowed to leaves that are formed row by row. The
+  leaves add in a balanced tree as there; η and the product with a cost three more roundings, for which there is room.
 
 A row with ‖a‖² or ‖b‖² beyond float32 contributes zero, as one whose gradient is not finite.
 """
@@ -32,7 +31,6 @@ import numpy as np
 from dpmcmc.privacy import fixed_point
 from dpmcmc.privacy.fixed_point import BLOCK_ROWS, Clip, FixedPoint
 
-_SQUARES_BLOCK = 64
 _TINY = np.float32(np.finfo(np.float32).tiny)
 #: η beyond which products are truncated instead: coarse grids, and more than 10⁷ entries.
 _MOST_TAKEN_OFF = 2.0**-10
@@ -111,10 +109,20 @@ def squared_norms(gradients: list[jax.Array | Outer]) -> jax.Array:
     def of(leaf: jax.Array | Outer) -> jax.Array:
         if not isinstance(leaf, Outer):
             return fixed_point.squared_norms_of(leaf)
-        a, b = (fixed_point.squared_norms_of(side, _SQUARES_BLOCK) for side in leaf)
-        return a * b + _TINY
+        return _squared_norm(leaf.a) * _squared_norm(leaf.b) + _TINY
 
     return fixed_point.sum_in_pairs([of(leaf) for leaf in gradients])
+
+
+def _squared_norm(rows: jax.Array) -> jax.Array:
+    """Of each row (n, d), by a tree that is spelt out, so that no compiler sums in another order."""
+    squares = jnp.square(rows) + _TINY
+    while squares.shape[1] > 1:
+        if squares.shape[1] % 2:
+            squares = jnp.pad(squares, ((0, 0), (0, 1)))
+        half = squares.shape[1] // 2
+        squares = squares[:, :half] + squares[:, half:]
+    return squares[:, 0]
 
 
 def _row_by_row(pairs: list[Pair], nearest: bool) -> FixedPoint:
