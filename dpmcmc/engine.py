@@ -33,7 +33,7 @@ from dpmcmc.privacy.charging import charged_again
 from dpmcmc.privacy.query import LINEAR_ROWS, MICROBATCH
 from dpmcmc.privacy.randomness import SecretKey, Streams, secret_key, streams_of
 from dpmcmc.privacy.second_moment import multiples
-from dpmcmc.processes import agreed
+from dpmcmc.processes import agreed, check_alone
 from dpmcmc.program import DRAWN_STEPS, Cells, Program, compiled, num_bytes
 from dpmcmc.records_on_disk import Supply, on_disk
 from dpmcmc.reservation import Reservation, reserved
@@ -106,10 +106,7 @@ def sample(
     """
     guarantee, label = plan.guarantee if secret_key(key) else None, type(plan.sampler).__name__
     mesh = checked(mesh)
-    if jax.process_count() > 1:
-        for name, value in (("checkpoint", checkpoint), ("ledger", ledger)):
-            if value is not None:
-                raise ValueError(f"{name}: not with several processes; run on the devices of one process")
+    check_alone(checkpoint=checkpoint, ledger=ledger)
     with opened(checkpoint) as kept, reserved(ledger, guarantee, label, kept, plan.num_records) as held:
         check_on_disk(plan, data, mesh)
         records = check_records(plan, data, host=mesh is not None)

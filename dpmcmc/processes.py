@@ -87,6 +87,17 @@ def _fail(kind: type[BaseException], error: BaseException, trace: TracebackType 
     leave(1)
 
 
+def check_alone(**given: Any) -> None:
+    """Refuse what only one process can keep.
+
+    Raises:
+        ValueError: several processes, and one of these, by its name, is not None.
+    """
+    for name, value in given.items():
+        if value is not None and jax.process_count() > 1:
+            raise ValueError(f"{name}: not with several processes; run on the devices of one process")
+
+
 def agreed(streams: Streams, secret: bool, plan: Any, records: Any, mesh: Any) -> Streams:
     """The keys of process 0, on every process.
 

@@ -188,22 +188,21 @@ def _compile_cached(program: Program, width: int) -> Compiled:
     def draw(cells, first, noise_std):  # type: ignore[no-untyped-def]
         return draw_steps(cells, steps_from(first), noise_std.T)
 
-    def supplied_steps(states, cells, inputs, supplied):  # type: ignore[no-untyped-def]
+    def scan(states, cells, inputs, drawn, records):  # type: ignore[no-untyped-def]
         def body(states, inputs):  # type: ignore[no-untyped-def]
-            t, s, rows, drawn = inputs
-            states, info = every_cell(cells, states, t, s, rows, drawn)
+            t, s, drawn, rows = inputs
+            states, info = every_cell(cells, states, t, s, rows if program.supplied else records, drawn)
             return states, (states.position, info)
 
-        return jax.lax.scan(body, states, (*inputs, *supplied))
+        return jax.lax.scan(body, states, (*inputs, drawn, records if program.supplied else None))
 
     def steps(states, cells, inputs, records):  # type: ignore[no-untyped-def]
-        def body(states, inputs):  # type: ignore[no-untyped-def]
-            t, s, drawn = inputs
-            states, info = every_cell(cells, states, t, s, records, drawn)
-            return states, (states.position, info)
+        if program.supplied:
+            rows, drawn = records
+            return scan(states, cells, inputs, drawn, rows)
 
         def group(states, inputs):  # type: ignore[no-untyped-def]
-            return jax.lax.scan(body, states, (*inputs, draw_steps(cells, *inputs)))
+            return scan(states, cells, inputs, draw_steps(cells, *inputs), records)
 
         size = _steps_drawn(jax.eval_shape(draw_cells, cells, inputs[0][0], inputs[1][0]), width)
         groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), inputs)
@@ -211,8 +210,7 @@ def _compile_cached(program: Program, width: int) -> Compiled:
         return states, jax.tree.map(lambda leaf: leaf.reshape(width, *leaf.shape[2:]), output)
 
     def chunk(states, cells, first, noise_std, kept, records):  # type: ignore[no-untyped-def]
-        take = supplied_steps if program.supplied else steps
-        states, output = take(states, cells, (steps_from(first), noise_std.T), records)
+        states, output = steps(states, cells, (steps_from(first), noise_std.T), records)
         leaves = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(states.position)]
         finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf), axis=1) for leaf in leaves]), axis=0)
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf), axis=1) for leaf in leaves))

@@ -40,7 +40,7 @@ from dpmcmc.mesh import checked
 from dpmcmc.planning import Plan
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.randomness import SecretKey, secret_key, streams_of
-from dpmcmc.processes import agreed
+from dpmcmc.processes import agreed, check_alone
 from dpmcmc.reservation import Reservation, reserved
 from dpmcmc.result import Result
 from dpmcmc.template import numbers, template
@@ -91,8 +91,7 @@ def sample_all(
         raise ValueError(f"starts must be one per plan: got {len(starts)} for {len(plans)} plans")
     if not plans:
         return []
-    if jax.process_count() > 1 and ledger is not None:
-        raise ValueError("ledger: not with several processes; run on the devices of one process")
+    check_alone(ledger=ledger)
     with contextlib.ExitStack() as held:
         reservations = [
             held.enter_context(

@@ -29,14 +29,14 @@ from pydantic import Field
 from rich.console import Console
 
 import dpmcmc
-from dpmcmc import config_file
-from dpmcmc.command import CommandError, command
+from dpmcmc.command import command
 from dpmcmc.mechanisms import AdaOPS, AdaSSP, SufficientStatistics
 from dpmcmc.plots import STYLE
 from dpmcmc.privacy import CalibrationError
 from dpmcmc.privacy.randomness import streams_of
 from dpmcmc.schema import Section
 from dpmcmc.targets import LinearRegression
+from experiments.figure_files import load
 from experiments.ridge_perturbation import Ridge, objective_std, output_std, perturb_objective, perturb_output
 
 _CONFIG = Path(__file__).resolve().parent.parent / "configs" / "figures" / "adaops.yaml"
@@ -97,18 +97,6 @@ class Settings(Section):
         return self.model_copy(
             update={"epsilons": self.quick.epsilons, "repeats": self.quick.repeats, "designs": designs}
         )
-
-
-def load(path: Path) -> Settings:
-    """Read the YAML.
-
-    Raises:
-        CommandError: no such file.
-    """
-    try:
-        return Settings.model_validate(config_file.parse_yaml(path.read_text(encoding="utf-8"), str(path)))
-    except FileNotFoundError:
-        raise CommandError(f"--config: {path} does not exist; give the path of a YAML file.") from None
 
 
 @dataclass(frozen=True)
@@ -266,7 +254,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--config", default=str(_CONFIG), help="YAML file")
     arguments = parser.parse_args(argv)
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    settings = load(Path(arguments.config))
+    settings = load(Path(arguments.config), Settings)
     settings = settings.shortened() if arguments.quick else settings
     folder = Path(arguments.out)
     folder.mkdir(parents=True, exist_ok=True)

@@ -35,12 +35,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import dpmcmc
-from dpmcmc import config_file
 from dpmcmc.command import CommandError, command
 from dpmcmc.privacy import round_up
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.schema import Section
 from dpmcmc.sweep import sample_all
+from experiments.figure_files import load
 
 _CONFIG = Path(__file__).parents[1] / "configs" / "figures" / "fig3_1.yaml"
 #: The constant that the thesis prints in V; its own proof needs 256.
@@ -157,20 +157,6 @@ class Settings(Section):
                 ),
             }
         )
-
-
-def load(path: Path) -> Settings:
-    """Read the YAML.
-
-    Raises:
-        CommandError: no such file.
-        ConfigError: not YAML.
-        ValueError: a value that does not fit.
-    """
-    try:
-        return Settings.model_validate(config_file.parse_yaml(path.read_text(encoding="utf-8"), str(path)))
-    except FileNotFoundError:
-        raise CommandError(f"--config: {path} does not exist; give the path of a YAML file.") from None
 
 
 @dataclass(frozen=True)
@@ -624,7 +610,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/fig3_1"), metavar="DIR", help="folder to write in")
     arguments = parser.parse_args(argv)
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    settings = load(arguments.config)
+    settings = load(arguments.config, Settings)
     if arguments.quick:
         settings = settings.shortened()
     arguments.out.mkdir(parents=True, exist_ok=True)

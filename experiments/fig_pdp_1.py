@@ -18,14 +18,13 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from pydantic import Field
-from rich.console import Console
 
 from dpmcmc.command import command
 from dpmcmc.diagnostics import per_instance
 from dpmcmc.plots import STYLE
 from dpmcmc.privacy import round_up
 from dpmcmc.schema import Section
-from experiments.figure_files import arguments_of, load, write_table
+from experiments.figure_files import arguments_of, load, report, write_table
 
 COLUMNS = ("repeat", "level", "sensitivity", "epsilon", "delta")
 
@@ -161,10 +160,7 @@ def main(argv: list[str] | None = None) -> None:
     people = [dict(zip(first, map(float, values), strict=True)) for values in zip(*first.values(), strict=True)]
     write_table(arguments.out / "records.csv", tuple(first), people)
     draw(arguments.out / f"{settings.name}.png", settings, rows, first["epsilon"], None)
-    console = Console(highlight=False, soft_wrap=True, markup=False)
-    for line in summary(rows):
-        console.print(line)
-    console.print(f"saved {arguments.out}")
+    report(summary(rows), arguments.out)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from pydantic import Field
-from rich.console import Console
 
 import dpmcmc
 from dpmcmc import config as config_room
@@ -31,7 +30,7 @@ from dpmcmc.planning import Plan
 from dpmcmc.plots import STYLE
 from dpmcmc.privacy import round_up
 from dpmcmc.schema import Section
-from experiments.figure_files import arguments_of, load, write_table
+from experiments.figure_files import arguments_of, load, report, write_table
 
 COLUMNS = (
     "panel",
@@ -165,10 +164,7 @@ def main(argv: list[str] | None = None) -> None:
     rows, shown = run(settings, arguments.config.parent, arguments.quick)
     write_table(arguments.out / "results.csv", COLUMNS, rows)
     draw(arguments.out / f"{settings.name}.png", rows, shown)
-    console = Console(highlight=False, soft_wrap=True, markup=False)
-    for line in summary(rows):
-        console.print(line)
-    console.print(f"saved {arguments.out}")
+    report(summary(rows), arguments.out)
 
 
 if __name__ == "__main__":

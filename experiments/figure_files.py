@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+
+from rich.console import Console
 
 from dpmcmc import config_file
 from dpmcmc.command import CommandError
@@ -38,6 +40,14 @@ def write_table(path: Path, columns: Sequence[str], rows: list[dict[str, Any]]) 
         table.writeheader()
         for row in rows:
             table.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+
+
+def report(lines: Iterable[str], out: Path) -> None:
+    """Print what was found, and where it was saved."""
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    for line in lines:
+        console.print(line)
+    console.print(f"saved {out}")
 
 
 def arguments_of(name: str, about: str, argv: list[str] | None) -> argparse.Namespace:

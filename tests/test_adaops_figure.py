@@ -45,7 +45,7 @@ def test_too_small_a_ridge_is_refused():
 
 
 def test_the_figure_is_made(tmp_path):
-    settings = adaops.load(adaops._CONFIG).shortened()
+    settings = adaops.load(adaops._CONFIG, adaops.Settings).shortened()
     settings = settings.model_copy(update={"epsilons": [1.0, 10.0], "repeats": 2, "ridges": [100.0, 1000.0]})
     designs = [
         one if one.num_records is None else one.model_copy(update={"num_records": 1500}) for one in settings.designs

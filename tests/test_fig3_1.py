@@ -11,7 +11,7 @@ from experiments import fig3_1
 
 def shortened(**changes):
     """The quick settings, with changes as section=dict."""
-    settings = fig3_1.load(fig3_1._CONFIG).shortened()
+    settings = fig3_1.load(fig3_1._CONFIG, fig3_1.Settings).shortened()
     return settings.model_copy(
         update={name: getattr(settings, name).model_copy(update=change) for name, change in changes.items()}
     )
@@ -98,7 +98,7 @@ def test_moments_do_not_see_a_common_drift():
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_private_sgnht_recovers_the_posterior_within_ten_per_cent():
-    settings = fig3_1.load(fig3_1._CONFIG)
+    settings = fig3_1.load(fig3_1._CONFIG, fig3_1.Settings)
     problem = fig3_1.make_problem(settings.regression)
     few = settings.samples.model_copy(update={"repeats": 1, "small_repeats": 1})
     settings = settings.model_copy(

@@ -5,9 +5,7 @@ import os
 import re
 import shlex
 import stat
-import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +21,7 @@ from dpmcmc.data.__main__ import main as turn_over
 from dpmcmc.mechanisms.base import _check_records
 from dpmcmc.privacy import Ledger
 from dpmcmc.targets import check_rows
+from tests.peak_memory import printed
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "large_data.md"
 N, D = 300, 3
@@ -440,7 +439,6 @@ def test_the_commands_of_the_page_run_in_order(tmp_path, monkeypatch, capsys):
 # Memory.
 
 CONVERT = """
-    import resource
     import numpy as np, pyarrow, pyarrow.parquet
     import dpmcmc
     folder, rows, d = {folder!r}, {rows}, 50
@@ -452,9 +450,9 @@ CONVERT = """
             writer.write_table(part)
     del part
     from dpmcmc.data import to_rows
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_mib()
     to_rows(folder + "/t.parquet", folder + "/mine", x=names, y="y")
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+    print(peak_mib() - before)
 """
 
 
@@ -462,18 +460,17 @@ CONVERT = """
 def test_turning_over_holds_a_batch_and_not_the_file(tmp_path):
     """480 MB of Parquet, in row groups of 48 MB."""
     pytest.importorskip("pyarrow")
-    assert int(_printed(CONVERT, folder=str(tmp_path), rows=1_000_000)) < 300
+    assert int(printed(CONVERT, folder=str(tmp_path), rows=1_000_000)) < 300
 
 
 RUN = """
-    import resource
     import numpy as np
     from dpmcmc import run
     folder, rows = {folder!r}, {rows}
     np.lib.format.open_memmap(folder + "/x.npy", "w+", np.float32, (rows, 109))
     np.lib.format.open_memmap(folder + "/y.npy", "w+", np.int32, (rows,))
     assert run.main([folder + "/mine.yaml", "--out", folder + "/out", "--quiet"]) == 0
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+    print(peak_mib())
 """
 
 
@@ -489,16 +486,4 @@ def test_a_run_needs_less_memory_than_its_records(tmp_path):
         privacy={"epsilon": 1.0, "delta": 1e-9, "accountant": "rdp"},
         run={"steps": 500, "thin": 10},
     )
-    assert int(_printed(RUN, folder=str(tmp_path), rows=rows)) < 1500
-
-
-def _printed(script, **values):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script.format(**values))],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()[-1]
+    assert int(printed(RUN, folder=str(tmp_path), rows=rows)) < 1500

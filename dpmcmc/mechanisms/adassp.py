@@ -24,7 +24,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.linear_bounds import linear_bounds, rounding
+from dpmcmc.mechanisms.linear_bounds import check_label_weight, linear_bounds, rounding
 from dpmcmc.mechanisms.sufficient import sensitivity_of, split, statistics
 from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
@@ -55,8 +55,7 @@ class AdaSSP:
         for name in ("eigenvalue_share", "failure"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name}: must lie in (0, 1), got {getattr(self, name)}")
-        if not (self.label_weight > 0 and math.isfinite(self.label_weight)):
-            raise ValueError(f"label_weight: must be a finite number > 0, got {self.label_weight}")
+        check_label_weight(self.label_weight)
 
     def plan(
         self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,12 @@ def linear_bounds(target: Any, mechanism: str, adjacency: str) -> tuple[float, f
     return row, label, target.num_features
 
 
+def check_label_weight(weight: float) -> None:
+    """Raise ValueError unless a weight of labels beside features is positive and finite."""
+    if not (weight > 0 and math.isfinite(weight)):
+        raise ValueError(f"label_weight: must be a finite number > 0, got {weight}")
+
+
 def gram_and_moment(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(XᵀX, Xᵀy), summed in blocks of rows.
 
@@ -55,10 +62,15 @@ def gram_and_moment(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return gram, moment
 
 
+def summing(num_records: int) -> float:
+    """Rounding of :func:`gram_and_moment` in Frobenius norm, relative to the sum of the records' norms."""
+    return 2.0**-53 * (_BLOCK + num_records / _BLOCK + 16)
+
+
 def rounding(num_records: int, size: int) -> float:
     """What float64 leaves unsure of an eigenvalue of XᵀX, relative to its largest trace N·row_bound².
 
-    Sums in blocks are off by (_BLOCK + N/_BLOCK + 16)·2^-53 of Σ‖x‖² in Frobenius norm; eigenvalues of a symmetric
+    Sums in blocks are off by :func:`summing` of Σ‖x‖²; eigenvalues of a symmetric
     matrix by a modest multiple of 2^-53·‖XᵀX‖ (backward stability, Weyl), for which 16d² leaves ample room.
     """
-    return 2.0**-53 * (_BLOCK + num_records / _BLOCK + 16 + 16 * size**2)
+    return summing(num_records) + 2.0**-53 * 16 * size**2

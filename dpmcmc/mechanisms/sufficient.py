@@ -26,7 +26,8 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.privacy import Guarantee, UnsupportedCombination
+from dpmcmc.mechanisms.linear_bounds import check_label_weight, gram_and_moment, linear_bounds, summing
+from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.gaussian_release import (
     calibrated_std,
     check_promise,
@@ -35,10 +36,7 @@ from dpmcmc.privacy.gaussian_release import (
     standard_normal,
 )
 from dpmcmc.privacy.randomness import Streams
-from dpmcmc.targets.base import require_bound
 from dpmcmc.targets.linear import LinearRegression
-
-_BLOCK = 512
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,7 @@ class SufficientStatistics:
     def __post_init__(self) -> None:
         if self.draws < 0:
             raise ValueError(f"draws: must be 0 (the mean) or more, got {self.draws}")
-        if not (self.label_weight > 0 and math.isfinite(self.label_weight)):
-            raise ValueError(f"label_weight: must be a finite number > 0, got {self.label_weight}")
+        check_label_weight(self.label_weight)
 
     def plan(
         self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
@@ -75,20 +72,12 @@ class SufficientStatistics:
             ValueError: no row_bound or label_bound, or impossible numbers.
         """
         check_promise(num_records, epsilon, delta)
-        if type(target) is not LinearRegression:
-            raise UnsupportedCombination(
-                "sufficient_statistics needs the Gaussian posterior of LinearRegression, and the target is "
-                f"{type(target).__name__}; use output_perturbation for other convex losses."
-            )
-        row = require_bound(target.row_bound, "row_bound", "LinearRegression")
-        label = require_bound(target.label_bound, "label_bound", "LinearRegression")
-        if target.num_features is None:
-            raise ValueError("num_features: LinearRegression needs it before a plan; give it")
+        row, label, num_features = linear_bounds(target, "sufficient_statistics", adjacency)
         weight = self.label_weight * row / label
-        # Float64 sums in blocks, on either neighbour.
-        unsure = 2.0**-53 * (_BLOCK + num_records / _BLOCK + 16) * num_records * _norm(row, label, weight)
+        # Of float64 sums, on either neighbour.
+        unsure = summing(num_records) * num_records * _norm(row, label, weight)
         sensitivity = sensitivity_of(row, label, weight, adjacency) + 2 * unsure
-        size = target.num_features * (target.num_features + 3) // 2
+        size = num_features * (num_features + 3) // 2
         noise_std = calibrated_std(sensitivity, size, epsilon=epsilon, delta=delta)
         event = gaussian_event(noise_std, sensitivity, size, adjacency)
         guarantee = Guarantee.from_events(
@@ -134,13 +123,8 @@ def statistics(x: np.ndarray, y: np.ndarray, weight: float) -> np.ndarray:
         y: (N,).
         weight: w.
     """
-    d = x.shape[1]
-    gram, moment = np.zeros((d, d)), np.zeros(d)
-    for i in range(0, len(x), _BLOCK):
-        rows = x[i : i + _BLOCK]
-        gram += rows.T @ rows
-        moment += rows.T @ y[i : i + _BLOCK]
-    row, column = np.triu_indices(d)
+    gram, moment = gram_and_moment(x, y)
+    row, column = np.triu_indices(len(moment))
     return np.concatenate([gram[row, column] * _scale(row, column), weight * moment])
 
 

@@ -79,7 +79,7 @@ class GradientQuery:
     """A private (or, with ``clip=None``, plain) gradient of the potential.
 
     Args:
-        target: the model; a ``clipped_gradient_sum`` method is used where it has one, on :meth:`prepared` records.
+        target: the model; a ``clipped_gradient_sum`` method is used where it has one.
         num_records: N, public.
         batch_size: b, expected, public.
         clip: C, a number or traced; None for the non-private query.
@@ -127,11 +127,6 @@ class GradientQuery:
             ValueError: more numbers with integer noise than are charged for; while tracing, before a record is read.
         """
         return self.answer(params, records, self.draw(params, batch_key, noise_key, noise_std), noise_std)
-
-    def prepared(self, records: Any) -> Any:
-        """Records with what the target computes of each of them alone, once for all steps: leaves (N, ...)."""
-        prepare = getattr(self.target, "prepared", None)
-        return records if prepare is None else prepare(records)
 
     def draw(self, params: Any, batch_key: jax.Array, noise_key: jax.Array, noise_std: jax.Array) -> Draws:
         """Everything random of one query.

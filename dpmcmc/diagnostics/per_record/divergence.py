@@ -80,14 +80,10 @@ def renyi(
 
 def _unequal_pair(a: np.ndarray, b: float, q: float, alpha: float) -> np.ndarray:
     """Larger of D_α(A‖B) and D_α(B‖A), (n,), A = (1−q)N(0,1) + qN(a,1), B = (1−q)N(0,1) + qN(−b,1), 0 <= a <= b."""
-    theta = min(math.pi / 2, math.sqrt(8 / alpha))
-    width = min(theta / b, 6.0)
-    growth = width * width / 2 - (alpha - 1) * math.log(math.cos(min(theta, b * width) / 2))
-    h = 2 * math.pi * width / (46.0 + 5.0 + growth)
-    reach = alpha * b + 16
-    if alpha * b > _LARGEST_SHIFT and 2 * reach / h > _MOST_POINTS:
+    grid = rdp.quadrature_grid(b, alpha)
+    if grid is None:
         return np.full(len(a), np.inf)
-    x = np.arange(-reach, reach + h, h)
+    x, h = grid
     log_phi = -0.5 * x * x - 0.5 * math.log(2 * math.pi) + math.log(h)
     log_keep, log_q = math.log1p(-q), math.log(q)
     log_b = np.logaddexp(log_keep, log_q - b * x - b * b / 2)

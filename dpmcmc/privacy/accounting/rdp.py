@@ -129,17 +129,28 @@ def one_step(event: Event, adjacency: str, orders: Sequence[float]) -> np.ndarra
     )
 
 
-def _poisson_rdp(z: float, q: float, alpha: float, replace_one: bool) -> float:
-    """D_α of the dominating pair by quadrature; inf where only the unsampled bound is of use."""
-    c = 1.0 / z
+def quadrature_grid(c: float, alpha: float) -> tuple[np.ndarray, float] | None:
+    """(points, spacing) for D_α between mixtures of N(0, 1) and Gaussians moved by at most c; derived above.
+
+    None where the points are so many that only the unsampled bound is of use.
+    """
     theta = min(math.pi / 2, math.sqrt(8 / alpha))
     a = min(theta / c, 6.0)
     growth = a * a / 2 - (alpha - 1) * math.log(math.cos(min(theta, c * a) / 2))
     h = 2 * math.pi * a / (46.0 + 5.0 + growth)
     reach = alpha * c + 16
     if alpha * c > _LARGEST_SHIFT and 2 * reach / h > _MOST_POINTS:
+        return None
+    return np.arange(-reach, reach + h, h), h
+
+
+def _poisson_rdp(z: float, q: float, alpha: float, replace_one: bool) -> float:
+    """D_α of the dominating pair by quadrature; inf where only the unsampled bound is of use."""
+    c = 1.0 / z
+    grid = quadrature_grid(c, alpha)
+    if grid is None:
         return math.inf
-    x = np.arange(-reach, reach + h, h)
+    x, h = grid
     log_phi = -0.5 * x * x - 0.5 * math.log(2 * math.pi)
     up, down = c * x - c * c / 2, -c * x - c * c / 2
     log_keep = math.log1p(-q)
