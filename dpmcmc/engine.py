@@ -40,9 +40,11 @@ from dpmcmc.reservation import Reservation, reserved
 from dpmcmc.result import Result
 from dpmcmc.template import template
 
-#: Most steps in one device call; fewer where the draws of a chunk would not fit ``_CHUNK_BYTES``.
-_CHUNK_STEPS = 256
+#: Most steps in one device call; fewer where the draws of a chunk would not fit ``_CHUNK_BYTES``, and a quarter where
+#: it would read more than ``_CHUNK_READ``, for progress is reported between calls.
+_CHUNK_STEPS = 1024
 _CHUNK_BYTES = 32 << 20
+_CHUNK_READ = 1 << 30
 #: What the cells of a block may work on at a time: a CPU is fastest within its cache, an accelerator when it is full.
 _CACHE_BYTES = 1 << 20
 _DEVICE_BYTES = 512 << 20
@@ -210,7 +212,8 @@ def run_together(
     step_bytes = num_bytes(shapes) // len(owners)
     if supplied:
         step_bytes = max(step_bytes, program.slots * num_bytes(records) // program.num_records)
-    width = _chunk_steps(runs[owners[-1]].plan.steps, step_bytes * size)
+    work = size * _cell_bytes(program, shapes, records)
+    width = _chunk_steps(runs[owners[-1]].plan.steps, step_bytes * size, work)
     point = None if kept is None else kept.point()
     if point is not None:
         size, width = point.shape
@@ -229,7 +232,7 @@ def run_together(
     supply = Supply(records, draw) if supplied else None
     wanted = records if supply is None else supply.shapes(blocks[0], schedules[0])
     arguments = (states[0], blocks[0], np.int32(0), *schedules, wanted)
-    steps_of_chunk = chunk.lower(*arguments).compile()
+    steps_of_chunk = chunk.lower(*arguments).compile(_compiler_options(program, shapes, records, each, beside))
     compile_seconds = time.perf_counter() - started
     started = time.perf_counter()
     if kept is not None and point is None:
@@ -420,8 +423,7 @@ def _cells_at_once(program: Program, positions: Any, records: Any) -> int:
     A block has as many parts as there are cores, or devices along the mesh's chains, each of as many cells as fit.
     """
     count = jax.tree.leaves(positions)[0].shape[0]
-    rows = min(program.slots, LINEAR_ROWS) * num_bytes(records) // program.num_records
-    each = max(rows, MICROBATCH * num_bytes(positions) // count, 1)
+    each = _cell_bytes(program, positions, records)
     if jax.default_backend() == "cpu":
         most = max(_CACHE_BYTES // each, min(_CELLS_ON_CPU, _DEVICE_BYTES // each), 1)
     else:
@@ -429,6 +431,25 @@ def _cells_at_once(program: Program, positions: Any, records: Any) -> int:
     parts = sizes(program.mesh)[0] if program.mesh is not None else min(_cores(), count)
     even = math.ceil(count / math.ceil(count / (most * parts)))
     return math.ceil(even / parts) * parts
+
+
+def _cell_bytes(program: Program, positions: Any, records: Any) -> int:
+    """What one cell works on at a time: rows, or gradients of their own."""
+    rows = min(program.slots, LINEAR_ROWS) * num_bytes(records) // program.num_records
+    return max(rows, MICROBATCH * num_bytes(positions) // jax.tree.leaves(positions)[0].shape[0], 1)
+
+
+def _compiler_options(program: Program, positions: Any, records: Any, cells: int, lanes: int) -> dict[str, str]:
+    """For lanes of so many cells.
+
+    On a CPU the compiler shares an operation out to threads. What is within a core's cache is done before the others
+    have woken up, and where there is a lane to each core they have work of their own.
+    """
+    if jax.default_backend() != "cpu":
+        return {}
+    if lanes < _cores() and cells * _cell_bytes(program, positions, records) > _CACHE_BYTES:
+        return {}
+    return {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
 
 def _lanes(size: int, mesh: Mesh | None) -> int:
@@ -453,9 +474,16 @@ def _cores() -> int:
         return os.cpu_count() or 1
 
 
-def _chunk_steps(steps: int, step_bytes: int) -> int:
-    """Steps per device call, as even as possible, and of groups that can be drawn together."""
-    most = max(1, min(_CHUNK_STEPS, _CHUNK_BYTES // max(step_bytes, 1), steps))
+def _chunk_steps(steps: int, step_bytes: int, work: int) -> int:
+    """Steps per device call, as even as possible, and of groups that can be drawn together.
+
+    Args:
+        steps: of the run.
+        step_bytes: what a step leaves behind until the call ends.
+        work: what a step reads, bytes.
+    """
+    most = _CHUNK_STEPS if work * _CHUNK_STEPS <= _CHUNK_READ else _CHUNK_STEPS // 4
+    most = max(1, min(most, _CHUNK_BYTES // max(step_bytes, 1), steps))
     even = math.ceil(steps / math.ceil(steps / most))
     if even <= DRAWN_STEPS:
         return even

@@ -28,6 +28,8 @@ from dpmcmc.template import Template
 #: Most steps whose random numbers are drawn together; fewer where they would leave the cache.
 DRAWN_STEPS = 32
 _DRAWN_BYTES = 1 << 20
+#: Share of groups of steps that have a batch larger than the usual room.
+_RARE = 0.02
 
 
 class Cells(NamedTuple):
@@ -202,7 +204,16 @@ def _compile_cached(program: Program, width: int) -> Compiled:
             return scan(states, cells, inputs, drawn, rows)
 
         def group(states, inputs):  # type: ignore[no-untyped-def]
-            return scan(states, cells, inputs, draw_steps(cells, *inputs), records)
+            drawn, keys = draw_steps(cells, *inputs)
+
+            def taken(draws):  # type: ignore[no-untyped-def]
+                return lambda states: scan(states, cells, inputs, (draws, keys), records)
+
+            short = _usual_slots(program, drawn)
+            if short is None:
+                return taken(drawn)(states)
+            within, beyond = _split_batches(drawn, short)
+            return jax.lax.cond(beyond, taken(drawn), taken(within), states)
 
         size = _steps_drawn(jax.eval_shape(draw_cells, cells, inputs[0][0], inputs[1][0]), width)
         groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), inputs)
@@ -230,6 +241,27 @@ def _compile_cached(program: Program, width: int) -> Compiled:
         )
     start = jax.jit(jax.vmap(program.start))
     return Compiled(jax.jit(program.prepared), start, jax.jit(draw), jax.jit(shared, donate_argnums=(0,)))
+
+
+def _usual_slots(program: Program, draws: Draws) -> int | None:
+    """Slots that all the batches of a group fit into 49 times in 50; None where they are no fewer than those drawn.
+
+    The slots drawn are hardly ever needed: what truncates a batch is charged, so it has to be rare over the whole run.
+    """
+    masks = [mask for _, mask in filter(None, (draws.batch, draws.second_batch)) if mask is not None]
+    if not masks or program.mesh is not None:
+        return None  # Shards, each with a batch of its own, would have to go the same way.
+    count = sum(mask.size // mask.shape[-1] for mask in masks)
+    short, _ = program.sampling.capacity(program.num_records, _RARE / count)
+    return short if short < masks[0].shape[-1] else None
+
+
+def _split_batches(draws: Draws, slots: int) -> tuple[Draws, jax.Array]:
+    """(draws with so many slots of every batch, whether a record is chosen beyond them)."""
+    batches = (draws.batch, draws.second_batch)
+    first, second = jax.tree.map(lambda leaf: leaf[..., :slots], batches)
+    beyond = [jnp.any(mask[..., slots:]) for _, mask in filter(None, batches) if mask is not None]
+    return draws._replace(batch=first, second_batch=second), jnp.any(jnp.array(beyond))
 
 
 def num_bytes(tree: Any) -> int:

@@ -77,6 +77,35 @@ def test_draws_do_not_depend_on_how_steps_are_chunked(monkeypatch):
     np.testing.assert_allclose(dpmcmc.sample(plan, DATA, key=0).draws, whole, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "sampler", [dpmcmc.SGLD(step_size=0.5), dpmcmc.SGFS(step_size=0.5, fisher="query", own_batch=True)]
+)
+@pytest.mark.parametrize("rare", [0.02, 20.0])
+def test_batches_beyond_the_usual_room_are_read_whole(sampler, rare, monkeypatch):
+    """rare = 20 of 32 steps: nearly every group has a batch that does not fit; .02: hardly any has."""
+    plan = make(sampler=sampler, steps=64, burn_in=0, thin=1, chains=1)
+    split, went = program._split_batches, []
+
+    def recorded(draws, slots):
+        within, beyond = split(draws, slots)
+        jax.debug.callback(lambda beyond: went.append(bool(beyond)), beyond)
+        return within, beyond
+
+    monkeypatch.setattr(program, "_split_batches", recorded)
+    draws = []
+    for allowed in (rare, 1e-30):
+        monkeypatch.setattr(program, "_RARE", allowed)
+        program._compile_cached.cache_clear()
+        draws.append(dpmcmc.sample(plan, DATA, key=0).draws)
+        jax.effects_barrier()
+        if allowed == rare:
+            assert len(went) == 2
+            assert any(went) == (rare > 1)
+    program._compile_cached.cache_clear()
+    assert len(went) == 2
+    np.testing.assert_allclose(draws[0], draws[1], rtol=1e-4, atol=1e-5)
+
+
 def test_another_epsilon_or_seed_compiles_nothing():
     program._compile_cached.cache_clear()
     dpmcmc.sample(make(), DATA)

@@ -44,12 +44,21 @@ def test_moments_match_within_five_standard_errors(draws):
         assert abs(np.mean(draws**power) - mean) < 5 * math.sqrt(variance / DRAWS)
 
 
-def test_neighbouring_coordinates_are_uncorrelated(draws):
+def test_coordinates_are_uncorrelated(draws):
     # Box–Muller pairs share a radius; their product and the product of their squares must not show it.
-    even, odd = draws[::2], draws[1::2]
-    n = len(even)
-    assert abs(np.mean(even * odd)) < 5 / math.sqrt(n)
-    assert abs(np.mean((even**2 - 1) * (odd**2 - 1))) < 5 * 2 / math.sqrt(n)
+    n = DRAWS // 2
+    for one, other in ((draws[::2], draws[1::2]), (draws[:n], draws[n:])):
+        assert abs(np.mean(one * other)) < 5 / math.sqrt(n)
+        assert abs(np.mean((one**2 - 1) * (other**2 - 1))) < 5 * 2 / math.sqrt(n)
+
+
+def test_turns_have_their_cosine_and_sine():
+    words = np.random.default_rng(0).integers(0, 1 << 32, 1_000_000, dtype=np.uint32)
+    edges = np.array([(k << 29) + step for k in range(8) for step in (-2, -1, 0, 1, 2)]) % (1 << 32)
+    words = np.concatenate([words, edges.astype(np.uint32)])
+    angle = 2 * np.pi * (words + 0.5) / (1 << 32)
+    cosine, sine = (np.asarray(part, np.float64) for part in jax.jit(randomness._cos_sin)(jnp.asarray(words)))
+    assert max(np.max(np.abs(cosine - np.cos(angle))), np.max(np.abs(sine - np.sin(angle)))) < 2.0**-22
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (5, 7), (0,)])

@@ -112,6 +112,24 @@ def test_fast_paths_equal_the_generic_one(name, clip):
     assert np.abs(fast - slow).max() <= N * clip * (2.0**-21 + fixed_point.KAPPA)
 
 
+@pytest.mark.parametrize("name", ["logistic_regression", "linear_regression"])
+@pytest.mark.parametrize(("features", "aligned"), [(8, None), (9, None), (15, 16), (109, 112)])
+def test_prepared_rows_have_the_sums_of_the_rows(name, features, aligned):
+    """9 is not worth 16; NaN rows stay out."""
+    x = RNG.normal(size=(N, features)).astype(np.float32)
+    x[3, 0] = np.nan
+    target, batch = dataclasses.replace(BUILT_IN[name], num_features=features), {"x": x, "y": Y[name]}
+    prepared, mask = target.prepared(batch), jnp.arange(N) % 3 != 1
+    assert ("x_aligned" not in prepared) if aligned is None else prepared["x_aligned"].shape == (N, aligned)
+    theta = jnp.asarray(RNG.normal(size=features), jnp.float32)
+    plain, ready = (
+        jax.jit(target.clipped_gradient_sum)(theta, rows, mask, 0.5).to_float64(0.5, 21) for rows in (batch, prepared)
+    )
+    assert plain.shape == ready.shape == (features,)
+    np.testing.assert_allclose(ready, plain, atol=N * 2.0**-20)
+    assert np.abs(plain).max() > 0.1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_built_ins_pass_the_public_check(name):

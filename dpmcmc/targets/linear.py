@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.privacy import fixed_point
 from dpmcmc.privacy.fixed_point import FixedPoint
+from dpmcmc.targets import linear_rows
 from dpmcmc.targets.base import check_row_bound, features_of, require_bound
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 
@@ -100,8 +100,8 @@ class LinearRegression(GaussianPrior):
         return jax.scipy.stats.norm.logpdf(record["y"], record["x"] @ params, self.noise_scale)
 
     def prepared(self, records: Any) -> Any:
-        """Records with ``x_norm``, the norm of each row of x."""
-        return {**records, "x_norm": fixed_point.row_norms(records["x"])}
+        """Records with norms and aligned copies of their rows: :func:`linear_rows.prepared`."""
+        return linear_rows.prepared(records)
 
     def clipped_gradient_sum(
         self, params: jax.Array, batch: Any, mask: jax.Array, clip: float, bits: int = 21
@@ -110,13 +110,16 @@ class LinearRegression(GaussianPrior):
 
         Args:
             params: (d,).
-            batch: ``{"x": (n, d), "y": (n,)}``, with or without ``x_norm`` (n,).
+            batch: ``{"x": (n, d), "y": (n,)}``, or what :meth:`prepared` makes of it.
             mask: (n,) bool.
             clip: C.
             bits: grid exponent; ``result.to_float(clip, bits)`` has shape (d,).
         """
-        residual = (batch["x"] @ params - batch["y"]) / self.noise_scale**2
-        return fixed_point.linear_sum(residual, batch["x"], mask, clip, bits, batch.get("x_norm"))
+
+        def residual(margin: jax.Array, y: jax.Array) -> jax.Array:
+            return (margin - y) / self.noise_scale**2
+
+        return linear_rows.clipped_gradient_sum(residual, params, batch, mask, clip, bits)
 
     def predict(self, params: jax.Array, x: jax.Array) -> jax.Array:
         """E[y | x, θ], (n,)."""

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.privacy import fixed_point
 from dpmcmc.privacy.fixed_point import FixedPoint
+from dpmcmc.targets import linear_rows
 from dpmcmc.targets.base import check_row_bound, features_of, require_bound
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 from dpmcmc.targets.labels import check_labels
@@ -94,8 +94,8 @@ class LogisticRegression(GaussianPrior):
         return record["y"] * margin - jax.nn.softplus(margin)
 
     def prepared(self, records: Any) -> Any:
-        """Records with ``x_norm``, the norm of each row of x."""
-        return {**records, "x_norm": fixed_point.row_norms(records["x"])}
+        """Records with norms and aligned copies of their rows: :func:`linear_rows.prepared`."""
+        return linear_rows.prepared(records)
 
     def clipped_gradient_sum(
         self, params: jax.Array, batch: Any, mask: jax.Array, clip: float, bits: int = 21
@@ -104,13 +104,16 @@ class LogisticRegression(GaussianPrior):
 
         Args:
             params: (d,).
-            batch: ``{"x": (n, d), "y": (n,)}``, with or without ``x_norm`` (n,).
+            batch: ``{"x": (n, d), "y": (n,)}``, or what :meth:`prepared` makes of it.
             mask: (n,) bool.
             clip: C.
             bits: grid exponent; ``result.to_float(clip, bits)`` has shape (d,).
         """
-        residual = jax.nn.sigmoid(batch["x"] @ params) - batch["y"]
-        return fixed_point.linear_sum(residual, batch["x"], mask, clip, bits, batch.get("x_norm"))
+
+        def residual(margin: jax.Array, y: jax.Array) -> jax.Array:
+            return jax.nn.sigmoid(margin) - y
+
+        return linear_rows.clipped_gradient_sum(residual, params, batch, mask, clip, bits)
 
     def predict(self, params: jax.Array, x: jax.Array) -> jax.Array:
         """P(y = 1 | x, θ), (n,)."""
