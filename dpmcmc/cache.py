@@ -8,6 +8,9 @@ from pathlib import Path
 import jax
 import platformdirs
 
+#: Compiler options of a program that runs once, on little: it takes a quarter of the time to compile.
+RUN_ONCE = {"xla_backend_optimization_level": 0}
+
 
 def cache_folder() -> Path:
     """The folder named by ``DPMCMC_CACHE``, else the user's cache folder for dpmcmc."""

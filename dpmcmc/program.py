@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from dpmcmc import targets
+from dpmcmc.cache import RUN_ONCE
 from dpmcmc.mesh import CHAIN, DATA, sizes
 from dpmcmc.planning import Plan
 from dpmcmc.privacy.query import Draws, GradientQuery
@@ -173,6 +174,7 @@ def compiled(program: Program, width: int) -> Compiled:
 
 @functools.lru_cache(maxsize=32)
 def _compile_cached(program: Program, width: int) -> Compiled:
+    @jax.jit  # traced once, and not wherever it is used
     def draw_cell(cell, t, s):  # type: ignore[no-untyped-def]
         return program.draw(cell, jax.eval_shape(program.start, cell).position, t, s)
 
@@ -239,29 +241,31 @@ def _compile_cached(program: Program, width: int) -> Compiled:
             # The sums are the same on every shard of the data, and the noise is drawn alike; not for types to see.
             check_vma=False,
         )
-    start = jax.jit(jax.vmap(program.start))
+    start = jax.jit(jax.vmap(program.start), compiler_options=RUN_ONCE)
     return Compiled(jax.jit(program.prepared), start, jax.jit(draw), jax.jit(shared, donate_argnums=(0,)))
 
 
 def _usual_slots(program: Program, draws: Draws) -> int | None:
-    """Slots that all the batches of a group fit into 49 times in 50; None where they are no fewer than those drawn.
+    """Slots that the batches of a group fit into 49 times in 50; None where they are no fewer, or not worth it.
 
     The slots drawn are hardly ever needed: what truncates a batch is charged, so it has to be rare over the whole run.
     """
-    masks = [mask for _, mask in filter(None, (draws.batch, draws.second_batch)) if mask is not None]
-    if not masks or program.mesh is not None:
-        return None  # Shards, each with a batch of its own, would have to go the same way.
-    count = sum(mask.size // mask.shape[-1] for mask in masks)
-    short, _ = program.sampling.capacity(program.num_records, _RARE / count)
-    return short if short < masks[0].shape[-1] else None
+    mask = draws.batch[1]
+    # Steps are compiled twice for it, which only those of a linear model are worth; and shards, each with a batch of
+    # its own, would have to go the same way.
+    if mask is None or program.second is not None or program.mesh is not None:
+        return None
+    if not hasattr(program.target.without(), "prepared"):
+        return None
+    short, _ = program.sampling.capacity(program.num_records, _RARE / (mask.size // mask.shape[-1]))
+    return short if short < mask.shape[-1] else None
 
 
 def _split_batches(draws: Draws, slots: int) -> tuple[Draws, jax.Array]:
     """(draws with so many slots of every batch, whether a record is chosen beyond them)."""
-    batches = (draws.batch, draws.second_batch)
-    first, second = jax.tree.map(lambda leaf: leaf[..., :slots], batches)
-    beyond = [jnp.any(mask[..., slots:]) for _, mask in filter(None, batches) if mask is not None]
-    return draws._replace(batch=first, second_batch=second), jnp.any(jnp.array(beyond))
+    within = jax.tree.map(lambda leaf: leaf[..., :slots], draws.batch)
+    beyond = jax.tree.map(lambda leaf: jnp.any(leaf[..., slots:]), draws.batch[1])
+    return draws._replace(batch=within), beyond
 
 
 def num_bytes(tree: Any) -> int:

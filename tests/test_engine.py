@@ -77,13 +77,10 @@ def test_draws_do_not_depend_on_how_steps_are_chunked(monkeypatch):
     np.testing.assert_allclose(dpmcmc.sample(plan, DATA, key=0).draws, whole, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "sampler", [dpmcmc.SGLD(step_size=0.5), dpmcmc.SGFS(step_size=0.5, fisher="query", own_batch=True)]
-)
 @pytest.mark.parametrize("rare", [0.02, 20.0])
-def test_batches_beyond_the_usual_room_are_read_whole(sampler, rare, monkeypatch):
+def test_batches_beyond_the_usual_room_are_read_whole(rare, monkeypatch):
     """rare = 20 of 32 steps: nearly every group has a batch that does not fit; .02: hardly any has."""
-    plan = make(sampler=sampler, steps=64, burn_in=0, thin=1, chains=1)
+    plan = make(steps=64, burn_in=0, thin=1, chains=1)
     split, went = program._split_batches, []
 
     def recorded(draws, slots):

@@ -8,12 +8,14 @@ records it is not for before anything is computed from them.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.cache import RUN_ONCE
 from dpmcmc.records_on_disk import blocks
 
 
@@ -165,27 +167,37 @@ def features_of(record_shapes: Any, declared: int | None = None) -> int:
 
 def _check_number(target: Any, shapes: Any) -> None:
     """Refuse a log-likelihood that is NaN on all of a few made-up records; the real ones are not looked at."""
-
-    def made_up(key: jax.Array, leaf: Any) -> jax.Array:
-        if jnp.issubdtype(leaf.dtype, jnp.floating):
-            return jnp.concatenate([jnp.zeros((1, *leaf.shape)), jax.random.uniform(key, (6, *leaf.shape))])
-        labels = (jnp.arange(7) % 2).astype(leaf.dtype).reshape(-1, *[1] * len(leaf.shape))
-        return jnp.broadcast_to(labels, (7, *leaf.shape))
-
     leaves, structure = jax.tree.flatten(shapes)
+    facts = (structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
+    # Compiled, so asked once of a target that stays as it is.
+    asked = _is_number if immutable(target) else _is_number.__wrapped__
+    if not asked(target, facts):
+        raise TargetError(
+            f"{type(target).__name__}.log_likelihood is NaN at the starting point on each of 7 made-up records, so no "
+            "record would count; dpmcmc.testing.check_target shows more"
+        )
+
+
+@functools.lru_cache(maxsize=128)
+def _is_number(target: Any, facts: tuple) -> bool:
+    """Whether the log-likelihood at the start is one on any made-up record of a structure, shapes and dtypes."""
+
+    def made_up(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        if jnp.issubdtype(dtype, jnp.floating):
+            return jnp.concatenate([jnp.zeros((1, *shape)), jax.random.uniform(key, (6, *shape))])
+        labels = (jnp.arange(7) % 2).astype(dtype).reshape(-1, *[1] * len(shape))
+        return jnp.broadcast_to(labels, (7, *shape))
+
+    structure, leaves = facts[0], facts[1:]
     keys = jax.random.split(jax.random.key(0), len(leaves))
-    records = jax.tree.unflatten(structure, [made_up(k, leaf) for k, leaf in zip(keys, leaves, strict=True)])
+    records = jax.tree.unflatten(structure, [made_up(k, *leaf) for k, leaf in zip(keys, leaves, strict=True)])
 
     def evaluate(records: Any) -> jax.Array:
         params = target.init(jax.random.key(0))
         return jax.vmap(lambda record: target.log_likelihood(params, record))(records)
 
     # Minus infinity may be a support that the made-up records miss; NaN is nobody's likelihood.
-    if bool(jnp.all(jnp.isnan(jax.jit(evaluate)(records)))):
-        raise TargetError(
-            f"{type(target).__name__}.log_likelihood is NaN at the starting point on each of 7 made-up records, so no "
-            "record would count; dpmcmc.testing.check_target shows more"
-        )
+    return not bool(jnp.all(jnp.isnan(jax.jit(evaluate, compiler_options=RUN_ONCE)(records))))
 
 
 def record_shapes(records: Any) -> Any:
