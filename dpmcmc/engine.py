@@ -50,6 +50,8 @@ _CACHE_BYTES = 1 << 20
 _DEVICE_BYTES = 512 << 20
 #: Even beyond the cache, so many cells share what they have in common: up to twice as fast as one by one.
 _CELLS_ON_CPU = 4
+#: Compiler options of a CPU's program that does not share an operation out to threads.
+ONE_THREAD = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
 Progress = Callable[[int, int], None]
 
@@ -232,7 +234,7 @@ def run_together(
     supply = Supply(records, draw) if supplied else None
     wanted = records if supply is None else supply.shapes(blocks[0], schedules[0])
     arguments = (states[0], blocks[0], np.int32(0), *schedules, wanted)
-    steps_of_chunk = chunk.lower(*arguments).compile(_compiler_options(program, shapes, records, each, beside))
+    steps_of_chunk = chunk.lower(*arguments).compile(_compiler_options(work // beside, beside))
     compile_seconds = time.perf_counter() - started
     started = time.perf_counter()
     if kept is not None and point is None:
@@ -439,17 +441,15 @@ def _cell_bytes(program: Program, positions: Any, records: Any) -> int:
     return max(rows, MICROBATCH * num_bytes(positions) // jax.tree.leaves(positions)[0].shape[0], 1)
 
 
-def _compiler_options(program: Program, positions: Any, records: Any, cells: int, lanes: int) -> dict[str, str]:
-    """For lanes of so many cells.
+def _compiler_options(lane_work: int, lanes: int) -> dict[str, Any]:
+    """For so many lanes, each of which works on so many bytes at a time.
 
     On a CPU the compiler shares an operation out to threads. What is within a core's cache is done before the others
     have woken up, and where there is a lane to each core they have work of their own.
     """
-    if jax.default_backend() != "cpu":
+    if jax.default_backend() != "cpu" or (lanes < _cores() and lane_work > _CACHE_BYTES):
         return {}
-    if lanes < _cores() and cells * _cell_bytes(program, positions, records) > _CACHE_BYTES:
-        return {}
-    return {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
+    return ONE_THREAD
 
 
 def _lanes(size: int, mesh: Mesh | None) -> int:

@@ -30,7 +30,7 @@ from dpmcmc.template import Template
 DRAWN_STEPS = 32
 _DRAWN_BYTES = 1 << 20
 #: Share of groups of steps that have a batch larger than the usual room.
-_RARE = 0.02
+RARE = 0.02
 
 
 class Cells(NamedTuple):
@@ -255,17 +255,20 @@ def _usual_slots(program: Program, draws: Draws) -> int | None:
     # its own, would have to go the same way.
     if mask is None or program.second is not None or program.mesh is not None:
         return None
-    if not hasattr(program.target.without(), "prepared"):
+    target, metric = program.target.without(), getattr(program.sampler.without(), "metric", None)
+    if metric is not None or not (hasattr(target, "prepared") and hasattr(target, "clipped_gradient_sum")):
         return None
-    short, _ = program.sampling.capacity(program.num_records, _RARE / (mask.size // mask.shape[-1]))
+    short, _ = program.sampling.capacity(program.num_records, RARE / (mask.size // mask.shape[-1]))
     return short if short < mask.shape[-1] else None
 
 
 def _split_batches(draws: Draws, slots: int) -> tuple[Draws, jax.Array]:
     """(draws with so many slots of every batch, whether a record is chosen beyond them)."""
-    within = jax.tree.map(lambda leaf: leaf[..., :slots], draws.batch)
-    beyond = jax.tree.map(lambda leaf: jnp.any(leaf[..., slots:]), draws.batch[1])
-    return draws._replace(batch=within), beyond
+    indices, mask = draws.batch
+    assert indices is not None
+    assert mask is not None
+    within = (indices[..., :slots], mask[..., :slots])
+    return draws._replace(batch=within), jnp.any(mask[..., slots:])
 
 
 def num_bytes(tree: Any) -> int:

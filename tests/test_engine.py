@@ -1,6 +1,7 @@
 """The engine runs what the plan says, once compiled, reproducibly, and nothing else."""
 
 import itertools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -79,7 +80,7 @@ def test_draws_do_not_depend_on_how_steps_are_chunked(monkeypatch):
 
 @pytest.mark.parametrize("rare", [0.02, 20.0])
 def test_batches_beyond_the_usual_room_are_read_whole(rare, monkeypatch):
-    """rare = 20 of 32 steps: nearly every group has a batch that does not fit; .02: hardly any has."""
+    """rare = 20 of 32 batches: nearly every group has one that does not fit; .02: hardly any has."""
     plan = make(steps=64, burn_in=0, thin=1, chains=1)
     split, went = program._split_batches, []
 
@@ -91,7 +92,7 @@ def test_batches_beyond_the_usual_room_are_read_whole(rare, monkeypatch):
     monkeypatch.setattr(program, "_split_batches", recorded)
     draws = []
     for allowed in (rare, 1e-30):
-        monkeypatch.setattr(program, "_RARE", allowed)
+        monkeypatch.setattr(program, "RARE", allowed)
         program._compile_cached.cache_clear()
         draws.append(dpmcmc.sample(plan, DATA, key=0).draws)
         jax.effects_barrier()
@@ -100,7 +101,32 @@ def test_batches_beyond_the_usual_room_are_read_whole(rare, monkeypatch):
             assert any(went) == (rare > 1)
     program._compile_cached.cache_clear()
     assert len(went) == 2
-    np.testing.assert_allclose(draws[0], draws[1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(draws[0], draws[1])
+
+
+def test_device_calls_are_shorter_where_steps_read_much():
+    assert engine._chunk_steps(10_000, 400, 1 << 17) == 1000
+    assert engine._chunk_steps(10_000, 400, 1 << 24) == 250
+    assert engine._chunk_steps(10_000, 1 << 20, 1 << 17) == 32
+    assert engine._chunk_steps(7, 400, 1 << 17) == 7
+
+
+def test_small_steps_and_full_machines_do_not_share_operations_out(monkeypatch):
+    monkeypatch.setattr(engine, "_cores", lambda: 4)
+    assert engine._compiler_options(1 << 10, 1) == engine._compiler_options(1 << 30, 4) == engine.ONE_THREAD
+    assert engine._compiler_options(1 << 30, 3) == {}
+    options = [engine.ONE_THREAD, None]
+    compiled = [
+        jax.jit(lambda x: jnp.tanh(x) + jnp.sin(x), compiler_options=o)
+        .lower(jnp.zeros((4096, 512)))
+        .compile()
+        .as_text()
+        for o in options
+    ]
+    # The pass has this name still, and does what it is switched off for.
+    assert "outer_dimension_partitions" not in compiled[0]
+    if jax.default_backend() == "cpu" and len(os.sched_getaffinity(0)) > 1:
+        assert "outer_dimension_partitions" in compiled[1]
 
 
 def test_another_epsilon_or_seed_compiles_nothing():

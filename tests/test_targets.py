@@ -130,6 +130,23 @@ def test_prepared_rows_have_the_sums_of_the_rows(name, features, aligned):
     assert np.abs(plain).max() > 0.1
 
 
+@pytest.mark.parametrize(("dtype", "value"), [(np.uint8, 16), (np.int8, 127), (np.int32, 1 << 16)])
+@pytest.mark.parametrize("features", [64, 109])
+def test_integer_features_are_clipped_like_floats(dtype, value, features):
+    """Squared in their own type they would wrap to nothing: 16² is 256."""
+    rows = {"x": np.full((3, features), value, dtype), "y": np.array([0, 1, 0])}
+    floats = {"x": rows["x"].astype(np.float32), "y": rows["y"]}
+    theta, mask = jnp.full(features, 1e-3), jnp.array([True, False, False])
+    target = LogisticRegression(num_features=features)
+    sums = [
+        target.clipped_gradient_sum(theta, batch, mask, 1.0).to_float64(1.0, 21)
+        for batch in (rows, target.prepared(rows), floats)
+    ]
+    assert 0.9 < np.linalg.norm(sums[0]) <= 1 + fixed_point.KAPPA
+    for other in sums[1:]:
+        np.testing.assert_allclose(other, sums[0], atol=2.0**-19)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_built_ins_pass_the_public_check(name):
@@ -447,6 +464,28 @@ class Averages(LinearRegression):
 def test_a_sum_that_reacts_to_one_outlier_is_found():
     with pytest.raises(AssertionError, match=r"(adding|replacing) a record moves the clipped sum by"):
         check_target(Averages(), records("linear_regression"))
+
+
+def test_a_target_that_may_change_is_asked_again():
+    """One whose equality says nothing of what it computes."""
+
+    class Changing:
+        scale = 1.0
+
+        def init(self, key):
+            return jnp.zeros(2)
+
+        def log_prior(self, params):
+            return -jnp.sum(params**2)
+
+        def log_likelihood(self, params, record):
+            return self.scale * (record["x"] @ params)
+
+    target, data = Changing(), {"x": np.ones((5, 2), np.float32)}
+    check(target, data)
+    target.scale = np.nan
+    with pytest.raises(TargetError, match="NaN at the starting point"):
+        check(target, data)
 
 
 def test_a_likelihood_that_is_nan_everywhere_is_refused_before_anything_is_spent():

@@ -284,8 +284,9 @@ def _capacity(rate: float, num_records: int, overflow: float) -> tuple[int, floa
         tables.most_restarts,
     )
     slots = room + spare + 1
-    # In few sizes, so that budgets near each other share a compiled program; room beyond what is charged for.
-    grain = 1 << max(slots.bit_length() - 5, 0)
+    # In few sizes, so that budgets near each other share a compiled program; room beyond what is charged for. Multiples
+    # of 8, within which every row of a batch is computed alike (``fixed_point.py``).
+    grain = 1 << max(slots.bit_length() - 5, 3)
     slots += -slots % grain
     if slots >= most:
         return most, 0.0

@@ -27,7 +27,7 @@ def prepared(records: Any) -> Any:
     Args:
         records: ``{"x": (N, d), ...}``; x_aligned is left out where d is a multiple of 8, or zeros would cost more.
     """
-    x = jnp.asarray(records["x"])
+    x = fixed_point.as_float(jnp.asarray(records["x"]))
     more = {"x_norm": fixed_point.row_norms(x)}
     short = -x.shape[1] % _LANES
     if 0 < short <= _LONGER * x.shape[1] and x.nbytes <= _COPIED:
@@ -53,7 +53,7 @@ def clipped_gradient_sum(
         clip: C.
         bits: grid exponent; ``result.to_float(clip, bits)`` has shape (d,).
     """
-    x = batch.get("x_aligned", batch["x"])
+    x = fixed_point.as_float(batch.get("x_aligned", batch["x"]))
     margin = x @ jnp.pad(params, (0, x.shape[1] - params.shape[0]))
     total = fixed_point.linear_sum(residual(margin, batch["y"]), x, mask, clip, bits, batch.get("x_norm"))
     return FixedPoint(*(limb[: params.shape[0]] for limb in total))

@@ -5,7 +5,9 @@ private step they look: a batch with replacement is not the one that is charged,
 sensitivity, and ``jax.random.normal`` has no tails beyond 5.42σ.
 
 They are as well made as the engine's, or a ratio would tell of engineering and not of safeguards: what is random in a
-group of steps is drawn side by side before they are taken, and norms of rows are computed once.
+group of steps is drawn side by side before they are taken, rows are aligned and their norms computed once, and a step
+stays on one core. Their Poisson batches have the room that the engine usually reads, and lose what is beyond it, where
+the engine would read on.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ import dpmcmc
 from benchmarks.problem import CLIP, STEP_SIZE, Size, make_plan, records, sampled
 from benchmarks.report import Table
 from benchmarks.timing import Clock, in_turn, ratio, scanned
+from dpmcmc.engine import ONE_THREAD
 from dpmcmc.privacy import GradientQuery, fixed_point
 from dpmcmc.privacy.randomness import streams_of
+from dpmcmc.program import RARE
+from dpmcmc.targets import linear_rows
 
 #: Most steps whose random numbers are drawn together, as in the engine.
 _TOGETHER = 32
@@ -52,8 +57,8 @@ def tables(size: Size) -> list[Table]:
         "+ each record clipped, noise by `jax.random.normal`": ("NO", _by_hand(textbook(plan), data, size)),
         "+ a Poisson batch, padded and masked": ("NO", _by_hand(poisson(plan), data, size)),
         "+ exact sums in fixed point": ("NO", _by_hand(exact(plan), data, size)),
-        "+ noise with tails, in two parts; keys by purpose (the query)": ("yes", _query(plan, data, size)),
-        "+ the engine: chunks, guards, draws to the host (`sample`)": ("yes", sampled(plan, data)),
+        "+ noise with tails, in two parts; keys by purpose (the query)": ("NO", _query(plan, data, size)),
+        "+ the engine: batches of any size, chunks, guards, draws to the host (`sample`)": ("yes", sampled(plan, data)),
         "+ hardened: ChaCha20, noise in integers": ("yes", sampled(hardened, data)),
     }
     times = in_turn({name: clock for name, (_, clock) in rungs.items()}, size.repeats)
@@ -61,7 +66,8 @@ def tables(size: Size) -> list[Table]:
         "What privacy's safeguards cost",
         f"SGLD, N {n:,}, d {d}, batch {size.batch}. Each line has what the one above has, and one thing more; the "
         "ratios are to the line above and to the first. Lines marked NO look private and are not: they are there to be "
-        "compared with. All draw the random numbers of a group of steps side by side, and know the rows' norms.",
+        "compared with. All draw the random numbers of a group of steps side by side, and have aligned rows with their "
+        "norms.",
     )
     first = above = times["no privacy"]
     for name, (private, _) in rungs.items():
@@ -86,7 +92,7 @@ def no_privacy(size: Size) -> Gradient:
     def answer(theta: jax.Array, data: Any, drawn: Any) -> jax.Array:
         at, normal = drawn
         x, y, _ = _rows(data, at)
-        return theta / n + (_residual(theta, x, y) @ x) / size.batch + noise * normal
+        return theta / n + _of(theta, _residual(theta, x, y) @ x) / size.batch + noise * normal
 
     return Gradient(_with_replacement(size.features, n, size.batch), answer)
 
@@ -103,13 +109,13 @@ def textbook(plan: dpmcmc.Plan) -> Gradient:
 
 
 def poisson(plan: dpmcmc.Plan) -> Gradient:
-    """With the batch that the plan draws, and is charged for."""
+    """With a batch as the plan draws it."""
 
     def answer(theta: jax.Array, data: Any, drawn: Any) -> jax.Array:
         (at, mask), normal = drawn
         return _noised(plan, theta, _float_sum(theta, *_rows(data, at), mask), normal)
 
-    return Gradient(_charged_batch(plan), answer)
+    return Gradient(_poisson_batch(plan), answer)
 
 
 def exact(plan: dpmcmc.Plan) -> Gradient:
@@ -119,9 +125,9 @@ def exact(plan: dpmcmc.Plan) -> Gradient:
         (at, mask), normal = drawn
         x, y, norms = _rows(data, at)
         total = fixed_point.linear_sum(_residual(theta, x, y), x, mask, CLIP, plan.bits, norms)
-        return _noised(plan, theta, total.to_float(CLIP, plan.bits), normal)
+        return _noised(plan, theta, _of(theta, total.to_float(CLIP, plan.bits)), normal)
 
-    return Gradient(_charged_batch(plan), answer)
+    return Gradient(_poisson_batch(plan), answer)
 
 
 def _with_replacement(features: int, num_records: int, batch: int) -> Callable[[jax.Array], Any]:
@@ -132,9 +138,16 @@ def _with_replacement(features: int, num_records: int, batch: int) -> Callable[[
     return draw
 
 
-def _charged_batch(plan: dpmcmc.Plan) -> Callable[[jax.Array], Any]:
-    select = plan.sampling.selector(plan.num_records, plan.slots)
+def _usual(plan: dpmcmc.Plan) -> Callable[[jax.Array], Any]:
+    """Draws a batch into the room that the engine reads of most groups of steps."""
+    slots, _ = plan.sampling.capacity(plan.num_records, RARE / _TOGETHER)
+    select = plan.sampling.selector(plan.num_records, min(slots, plan.slots))
     assert select is not None
+    return select
+
+
+def _poisson_batch(plan: dpmcmc.Plan) -> Callable[[jax.Array], Any]:
+    select = _usual(plan)
 
     def draw(key: jax.Array) -> Any:
         batch_key, noise_key = jax.random.split(key)
@@ -148,13 +161,18 @@ def _rows(data: Any, at: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def _residual(theta: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
-    return jax.nn.sigmoid(x @ theta) - y
+    return jax.nn.sigmoid(x @ jnp.pad(theta, (0, x.shape[1] - theta.shape[0]))) - y
+
+
+def _of(theta: jax.Array, aligned: jax.Array) -> jax.Array:
+    """Without the columns that rows are aligned by."""
+    return aligned[: theta.shape[0]]
 
 
 def _float_sum(theta: jax.Array, x: jax.Array, y: jax.Array, norms: jax.Array, mask: jax.Array) -> jax.Array:
     residual = _residual(theta, x, y)
     factor = jnp.minimum(1.0, CLIP / (jnp.abs(residual) * norms))
-    return jnp.where(mask, residual * factor, 0.0) @ x
+    return _of(theta, jnp.where(mask, residual * factor, 0.0) @ x)
 
 
 def _noised(plan: dpmcmc.Plan, theta: jax.Array, total: jax.Array, normal: jax.Array) -> jax.Array:
@@ -164,8 +182,9 @@ def _noised(plan: dpmcmc.Plan, theta: jax.Array, total: jax.Array, normal: jax.A
 
 
 def with_norms(data: Any) -> Any:
-    """Records with the norm of each row."""
-    return {**data, "norm": jnp.linalg.norm(data["x"], axis=1)}
+    """Aligned records, with the norm of each row."""
+    ready = linear_rows.prepared(data)
+    return {"x": ready.get("x_aligned", data["x"]), "y": data["y"], "norm": ready["x_norm"]}
 
 
 def _by_hand(gradient: Gradient, data: Any, size: Size) -> Clock:
@@ -183,8 +202,7 @@ def _by_hand(gradient: Gradient, data: Any, size: Size) -> Clock:
 
 def _query(plan: dpmcmc.Plan, data: Any, size: Size) -> Clock:
     """dpmcmc's query and sampler in the same loop."""
-    select = plan.sampling.selector(plan.num_records, plan.slots)
-    query = GradientQuery(plan.target, plan.num_records, plan.batch_size, CLIP, select, plan.bits)
+    query = GradientQuery(plan.target, plan.num_records, plan.batch_size, CLIP, _usual(plan), plan.bits)
     noise_std = float(plan.noise_std[0])
     start = jnp.zeros(size.features)
 
@@ -206,7 +224,7 @@ def _scan(draw: Any, advance: Any, keys: Any, state: Any, data: Any, steps: int)
     """One compiled call of ``steps`` steps that keeps what each one yields."""
     together = max(size for size in range(1, _TOGETHER + 1) if steps % size == 0)
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=ONE_THREAD if jax.default_backend() == "cpu" else None)
     def run(keys: Any, state: Any, data: Any) -> Any:
         def group(state: Any, t: jax.Array) -> tuple[Any, Any]:
             drawn = jax.vmap(draw, in_axes=(None, 0))(keys, t)

@@ -14,6 +14,7 @@ from dpmcmc.privacy import Poisson, fixed_point, query, randomness
 from dpmcmc.privacy.accounting import DEVIATIONS, overflow_probability
 from dpmcmc.privacy.fixed_point import KAPPA, FixedPoint
 from dpmcmc.privacy.subsampling import expected_batch
+from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests.planted import Observed, Scene, require
 from tests.planted.benches import D
 from tests.replay import same_bits, share
@@ -48,6 +49,17 @@ def _stays_within(bench: str) -> Callable[[Scene], None]:
 def neighbours_stay_within_the_sensitivity(scene: Scene) -> None:
     """One record, whatever it holds, moves the exact sum of a minibatch by its sensitivity at most."""
     _stays_within("poisson")(scene)
+
+
+def integer_features_stay_within_the_sensitivity(scene: Scene) -> None:
+    """A record of pixels, or of numbers whose squares are beyond 32 bits, goes into a linear model's sum clipped."""
+    for value, dtype in ((16, np.uint8), (1 << 16, np.int32)):
+        data = {"x": np.full((1, 64), value, dtype), "y": np.zeros(1, np.int32)}
+        for model in (LogisticRegression(num_features=64), LinearRegression(num_features=64)):
+            for records in (data, model.prepared(data)):
+                total = model.clipped_gradient_sum(np.full(64, 0.01, np.float32), records, np.ones(1, bool), 1.0)
+                norm = float(np.linalg.norm(total.to_float64(1.0, 21)))
+                require(0.9 < norm <= 1 + KAPPA, f"{dtype.__name__} features are clipped to norm {norm:.4g}, not to 1")
 
 
 def owners_stay_within_the_sensitivity(scene: Scene) -> None:

@@ -338,6 +338,12 @@ FAULTS = (
         (checks.neighbours_stay_within_the_sensitivity,),
     ),
     Fault(
+        "norm in the records' own integers",
+        "Features stay the bytes they are stored as, and their squares wrap: a row of pixels 16 has norm 0.",
+        lambda patch: patch.setattr(fixed_point, "as_float", lambda leaf: leaf),
+        (checks.integer_features_stay_within_the_sensitivity,),
+    ),
+    Fault(
         "padded rows counted",
         "The mask of a padded batch is ignored, so the record that padding repeats is summed many times.",
         _padding_counts,
