@@ -25,6 +25,7 @@ from benchmarks.opacus_worker import Worker, WorkerError
 from benchmarks.problem import CLIP, STEP_SIZE, Size, make_plan, records, sampled
 from benchmarks.report import Table
 from benchmarks.timing import Clock, in_turn, ratio, scanned
+from dpmcmc.engine import ONE_THREAD
 
 #: Calls of these programs take a fraction of the steps: choice permutes all N records at every step.
 _SLOW = 20
@@ -62,9 +63,11 @@ def tables(size: Size) -> list[Table]:
         "Logistic regression. The last column is the time of the row over that of dpmcmc's private step of the same "
         "sampler (of SGLD, for those that have none), median and quartiles of paired repeats: above 1, dpmcmc is "
         "faster. dpmcmc is timed through `dpmcmc.sample` and keeps every position on the host; blackjax keeps them on "
-        f"the device. SGFS factorises a {size.features} × {size.features} matrix a step, and has no counterpart there.",
+        "the device. On a CPU dpmcmc's small steps stay on one thread; what that compiler option does to the others is "
+        f"shown too. SGFS factorises a {size.features} × {size.features} matrix a step, and has no counterpart there.",
     )
     clocks: dict[tuple[str, str, str, str], Clock] = {}
+    on_cpu = jax.default_backend() == "cpu"
     for name, sampler in SAMPLERS.items():
         steps = size.steps if not name.startswith("SGFS") else max(size.steps // 10, 20)
         plan = make_plan(size.num_records, size.features, size.batch, steps, sampler=sampler)
@@ -75,11 +78,17 @@ def tables(size: Size) -> list[Table]:
                 steps = size.steps if draw == "randint" else max(size.steps // _SLOW, 10)
                 program = blackjax_scan(name, DRAWS[draw], data, size, steps // 10 if name == TEN else steps)
                 clocks["blackjax", name, "no", draw] = scanned(program, steps)
+        if on_cpu:
+            program = blackjax_scan("SGLD", with_replacement, data, size, size.steps, ONE_THREAD)
+            clocks["blackjax, one thread", "SGLD", "no", "randint"] = scanned(program, size.steps)
     else:
         table.skipped.append("blackjax: not installed.")
     if find_spec("jax_privacy"):
         program = jax_privacy_scan(data, size)
         clocks["jax-privacy", "DP-SGD", "yes", "randint"] = scanned(program, size.steps)
+        if on_cpu:
+            program = jax_privacy_scan(data, size, ONE_THREAD)
+            clocks["jax-privacy, one thread", "DP-SGD", "yes", "randint"] = scanned(program, size.steps)
     else:
         table.skipped.append("jax-privacy: not installed.")
     with Worker(size) as worker:
@@ -118,8 +127,10 @@ def log_likelihood(theta: jax.Array, record: dict[str, jax.Array]) -> jax.Array:
     return record["y"] * margin - jax.nn.softplus(margin)
 
 
-def blackjax_scan(name: str, draw: DrawBatch, data: Any, size: Size, steps: int) -> Callable[[], Any]:
-    """``steps`` steps of a blackjax sampler in one compiled scan."""
+def blackjax_scan(
+    name: str, draw: DrawBatch, data: Any, size: Size, steps: int, options: dict[str, Any] | None = None
+) -> Callable[[], Any]:
+    """``steps`` steps of a blackjax sampler in one compiled scan, with these compiler options."""
     import blackjax
     from blackjax.base import SamplingAlgorithm
     from blackjax.sgmcmc.diffusions import sghmc
@@ -145,7 +156,7 @@ def blackjax_scan(name: str, draw: DrawBatch, data: Any, size: Size, steps: int)
         # Its first thermostat is a Python float, which a scan's carry cannot be.
         state = jax.tree.map(jnp.float32, state)
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=options)
     def run(state: Any, key: jax.Array, data: Any) -> Any:
         def body(state: Any, key: jax.Array) -> tuple[Any, Any]:
             batch_key, step_key = jax.random.split(key)
@@ -159,8 +170,8 @@ def blackjax_scan(name: str, draw: DrawBatch, data: Any, size: Size, steps: int)
     return functools.partial(run, state, jax.random.key(0), data)
 
 
-def jax_privacy_scan(data: Any, size: Size) -> Callable[[], Any]:
-    """DP-SGD from jax-privacy's clipped gradient and ``jax.random.normal``, in one compiled scan."""
+def jax_privacy_scan(data: Any, size: Size, options: dict[str, Any] | None = None) -> Callable[[], Any]:
+    """DP-SGD from jax-privacy's clipped gradient and ``jax.random.normal``, in one compiled scan, likewise."""
     from jax_privacy.clipping import clipped_grad
 
     clipped = clipped_grad(
@@ -173,7 +184,7 @@ def jax_privacy_scan(data: Any, size: Size) -> Callable[[], Any]:
     assert plan.noise_multipliers is not None
     noise, scale, learning_rate = float(plan.noise_multipliers[0]) * CLIP, 1 / size.batch, STEP_SIZE
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=options)
     def run(theta: jax.Array, key: jax.Array, data: Any) -> Any:
         def body(theta: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
             batch_key, noise_key = jax.random.split(key)
