@@ -204,7 +204,7 @@ def test_models_without_a_prediction_from_x_have_none_and_say_why(model, data, r
 # --- use ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["poisson", "categorical"])
+@pytest.mark.parametrize("name", ["poisson", pytest.param("categorical", marks=pytest.mark.exhaustive)])
 @pytest.mark.slow
 def test_models_pass_the_public_check(name):
     model, data = MODELS[name]
