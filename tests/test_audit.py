@@ -201,7 +201,7 @@ def test_every_one_shot_method_stays_below_its_claim(name, adjacency):
 )
 def test_one_shot_audits_have_power(name, share):
     plan = at_epsilon_two(*MECHANISMS_AUDITED[name])
-    report = audit(plan, runs=2000, seed=6)
+    report = audit(plan, runs=2000, seed=5)
     assert share * plan.guarantee.epsilon < report.lower_bound <= plan.guarantee.epsilon
 
 
