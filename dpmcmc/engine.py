@@ -33,6 +33,7 @@ from dpmcmc.privacy.charging import charged_again
 from dpmcmc.privacy.query import LINEAR_ROWS, MICROBATCH
 from dpmcmc.privacy.randomness import SecretKey, Streams, secret_key, streams_of
 from dpmcmc.privacy.second_moment import multiples
+from dpmcmc.privacy.subsampling import FixedSize, shard_rows
 from dpmcmc.processes import agreed, check_alone
 from dpmcmc.program import DRAWN_STEPS, Cells, Program, compiled, num_bytes
 from dpmcmc.records_on_disk import Supply, on_disk
@@ -112,7 +113,7 @@ def sample(
     mesh = checked(mesh)
     check_alone(checkpoint=checkpoint, ledger=ledger)
     with opened(checkpoint) as kept, reserved(ledger, guarantee, label, kept, plan.num_records) as held:
-        check_on_disk(plan, data, mesh)
+        check_on_disk(plan, data)
         records = check_records(plan, data, host=mesh is not None)
         target = targets.bind(plan.target, targets.record_shapes(records))
         begun = checked_starts(plan, target, starts)
@@ -226,12 +227,11 @@ def run_together(
     each = size // beside
     blocks = [_block(cells, k * each, each, program.mesh) for k in range(beside)]
     states = [initial(block) for block in blocks]
-    if program.mesh is not None:
-        records = spread(records, program.mesh, DATA)
     if not supplied:
-        records = prepared(records)
+        records = prepared(records if program.mesh is None else spread(records, program.mesh, DATA))
     schedules = _schedules(traces[:each], each, 0, width, room)
-    supply = Supply(records, draw) if supplied else None
+    shard = shard_rows(program.num_records, sizes(program.mesh)[1])
+    supply = Supply(records, draw, program.mesh, shard) if supplied else None
     wanted = records if supply is None else supply.shapes(blocks[0], schedules[0])
     arguments = (states[0], blocks[0], np.int32(0), *schedules, wanted)
     steps_of_chunk = chunk.lower(*arguments).compile(_compiler_options(work // beside, beside))
@@ -321,17 +321,17 @@ class _Lane:
         return output
 
 
-def check_on_disk(plan: Plan, data: Any, mesh: Mesh | None = None) -> None:
+def check_on_disk(plan: Plan, data: Any) -> None:
     """Refuse what memory-mapped records cannot be run with; nothing is read.
 
     Raises:
-        ValueError: a mesh; full batches; a second moment from a batch of its own.
+        ValueError: full batches, or of a fixed size beyond half the records, which are drawn as what they leave out; a
+            second moment from a batch of its own.
     """
     if not on_disk(data):
         return
-    if mesh is not None:
-        raise ValueError("mesh: not with memory-mapped records; leave it out, or use arrays in memory")
-    if plan.sampling.rate(plan.num_records) == 1:
+    rate = plan.sampling.rate(plan.num_records)
+    if rate == 1 or (isinstance(plan.sampling, FixedSize) and rate > 0.5):
         raise ValueError(
             "sampling: memory-mapped records need minibatches, full ones would read the whole file in every step; use "
             "Poisson, or arrays in memory"

@@ -231,8 +231,19 @@ def _compile_cached(program: Program, width: int) -> Compiled:
         return states, jax.tree.map(lambda leaf: leaf[kept.T, at], output), finite, norm
 
     shared: Any = chunk
+    drawing: Any = draw
     if program.mesh is not None:
-        chains, rows, whole = PartitionSpec(CHAIN), PartitionSpec(DATA), PartitionSpec()
+        chains, whole = PartitionSpec(CHAIN), PartitionSpec()
+        rows: Any = PartitionSpec(DATA)
+        if program.supplied:
+            # Steps first: side by side along the chains, and batches along the records as well.
+            side: Any = PartitionSpec(None, CHAIN)
+            batch: Any = PartitionSpec(None, CHAIN, DATA)
+            drawn = Draws((batch, batch), None, side, side), side
+            drawing = jax.shard_map(
+                draw, mesh=program.mesh, in_specs=(chains, whole, chains), out_specs=drawn, check_vma=False
+            )
+            rows = batch, (drawn[0]._replace(batch=(None, batch)), side)
         shared = jax.shard_map(
             chunk,
             mesh=program.mesh,
@@ -242,7 +253,7 @@ def _compile_cached(program: Program, width: int) -> Compiled:
             check_vma=False,
         )
     start = jax.jit(jax.vmap(program.start), compiler_options=RUN_ONCE)
-    return Compiled(jax.jit(program.prepared), start, jax.jit(draw), jax.jit(shared, donate_argnums=(0,)))
+    return Compiled(jax.jit(program.prepared), start, jax.jit(drawing), jax.jit(shared, donate_argnums=(0,)))
 
 
 def _usual_slots(program: Program, draws: Draws) -> int | None:

@@ -7,6 +7,8 @@ Which records a chunk of steps reads depends on keys and public numbers alone, s
 those rows, and the steps run on them while the next chunk's rows are being read. Memory holds the rows of three chunks;
 what is mapped is given back as it is used. Rows are float32 or int32 when they reach the device.
 
+On a mesh a process reads the rows of its own devices' shards.
+
 What every record must be looked at for (that rows are finite, that labels are classes, a ledger's fingerprint) is
 done in blocks before the run.
 """
@@ -21,6 +23,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from dpmcmc.mesh import CHAIN, DATA, sizes
 
 #: Bytes that rows may keep in memory of a map before its pages are given back, and what one row keeps beside itself: a
 #: page fault maps what lies around it too, as far as the system has it; Linux was seen to map 90 to 270 KB.
@@ -54,10 +59,12 @@ class Supply:
     Args:
         records: pytree of NumPy arrays, some of them memory-mapped.
         draw: of ``program.Compiled``.
+        mesh: devices, each of which gets the rows of its own shard's batches; a process reads those of its own devices.
+        shard_rows: records of a shard.
     """
 
-    def __init__(self, records: Any, draw: Callable[..., Any]) -> None:
-        self._records, self._draw = records, draw
+    def __init__(self, records: Any, draw: Callable[..., Any], mesh: Mesh | None = None, shard_rows: int = 0) -> None:
+        self._records, self._draw, self._mesh, self._shard_rows = records, draw, mesh, shard_rows
 
     def shapes(self, cells: Any, noise_std: np.ndarray) -> Any:
         """Shapes of what :meth:`chunks` yields."""
@@ -66,6 +73,10 @@ class Supply:
         rows = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((*indices.shape, *leaf.shape[1:]), _dtype(leaf)), self._records
         )
+        if self._mesh is not None:
+            batch, side = (NamedSharding(self._mesh, PartitionSpec(None, CHAIN, *axis)) for axis in ((DATA,), ()))
+            rows, mask = jax.tree.map(lambda leaf: _placed(leaf, batch), (rows, mask))
+            draws, keys = jax.tree.map(lambda leaf: _placed(leaf, side), (draws._replace(batch=(None, None)), keys))
         return rows, (draws._replace(batch=(None, mask)), keys)
 
     def chunks(self, cells: Any, firsts: Iterable[int], noise_at: Callable[[int], np.ndarray]) -> Iterator[Any]:
@@ -90,9 +101,26 @@ class Supply:
 
     def _read(self, cells: Any, first: int, noise_std: np.ndarray) -> Any:
         draws, keys = self._draw(cells, np.int32(first), noise_std)
-        indices, mask = (np.asarray(part) for part in draws.batch)
-        rows = jax.tree.map(lambda leaf: _selected(leaf, indices, mask), self._records)
-        return rows, (draws._replace(batch=(None, draws.batch[1])), keys)
+        indices, mask = draws.batch
+        rows = jax.tree.map(lambda leaf: self._rows(leaf, indices, mask), self._records)
+        return rows, (draws._replace(batch=(None, mask)), keys)
+
+    def _rows(self, leaf: np.ndarray, indices: jax.Array, mask: jax.Array) -> Any:
+        """The rows of batches, (*indices.shape, ...); on a mesh each where it is used."""
+        if self._mesh is None:
+            return _selected(leaf, np.asarray(indices), np.asarray(mask))
+        slots = indices.shape[2] // sizes(self._mesh)[1]
+        parts = []
+        for here, chosen in zip(indices.addressable_shards, mask.addressable_shards, strict=True):
+            # Indices are within the shard, which is told by the slots that are its own.
+            first = (here.index[2].start or 0) // slots * self._shard_rows
+            part = _selected(leaf, np.asarray(here.data) + first, np.asarray(chosen.data))
+            parts.append(jax.device_put(part, here.device))
+        return jax.make_array_from_single_device_arrays((*indices.shape, *leaf.shape[1:]), indices.sharding, parts)
+
+
+def _placed(leaf: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def _dtype(leaf: np.ndarray) -> Any:

@@ -398,7 +398,7 @@ class Run:
         """Refuse what needs all records at once of records that lie on disk.
 
         Raises:
-            CommandError: a one-shot mechanism, a mesh, full batches, a second batch.
+            CommandError: a one-shot mechanism, full batches, a second batch.
         """
         if not self.on_disk:
             return
@@ -410,9 +410,9 @@ class Run:
             )
         assert self.trace is not None
         try:
-            check_on_disk(self.trace, self.data.train, self.mesh)
+            check_on_disk(self.trace, self.data.train)
         except ValueError as error:
-            section = {"mesh": "run.", "own_batch": "sampler."}.get(str(error).partition(":")[0], "")
+            section = {"own_batch": "sampler."}.get(str(error).partition(":")[0], "")
             raise CommandError(f"{section}{error}.") from None
 
     def finish(self) -> None:

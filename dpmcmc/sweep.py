@@ -113,7 +113,7 @@ def _sample_all(
 ) -> list[Result | DivergedError]:
     seen: dict[Any, Any] = {}
     for plan in plans:
-        check_on_disk(plan, data, mesh)
+        check_on_disk(plan, data)
         about = (plan.num_records, id(plan.target))
         if about not in seen:
             seen[about] = check_records(plan, data, host=mesh is not None)

@@ -270,9 +270,27 @@ def resumed(folder: Path) -> dict[str, np.ndarray]:
     return found
 
 
+def disk(folder: Path) -> dict[str, np.ndarray]:
+    """Draws from records in memory and from the same ones on disk, of which a device is handed its own shard's rows."""
+    records = {}
+    for name, leaf in DATA_SET.items():
+        kept = np.asarray(leaf, np.float32 if name == "x" else np.int32)
+        np.save(folder / f"{name}.npy", kept)
+        records[name] = np.load(folder / f"{name}.npy", mmap_mode="r")
+    found = {}
+    for scheme in (dpmcmc.Poisson(11), dpmcmc.FixedSize(7)):
+        promise = dpmcmc.Privacy(epsilon=4.0, delta=1e-4, clip=0.25, accountant="rdp")
+        plan = make(sampling=scheme, privacy=promise, chains=3)
+        for shape in [(1, 8), (2, 4), (4, 1)]:
+            name, on = f"disk/{scheme.scheme}/{shape[0]}x{shape[1]}", dpmcmc.mesh(*shape)
+            found[f"{name}/memory"] = dpmcmc.sample(plan, DATA_SET, key=5, mesh=on).draws
+            found[f"{name}/disk"] = dpmcmc.sample(plan, records, key=5, mesh=on).draws
+    return found
+
+
 GROUPS = {
     "quick": lambda folder: draws() | noise() | sums(),
-    "slow": lambda folder: kinds() | sweeps() | resumed(folder),
+    "slow": lambda folder: kinds() | disk(folder) | sweeps() | resumed(folder),
 }
 
 

@@ -253,7 +253,6 @@ def test_a_run_gives_the_draws_of_the_same_records_in_memory(tmp_path, capsys):
             "mechanism: ops computes from all records at once",
         ),
         ({"sampling": {"scheme": "full"}}, "sampling: memory-mapped records need minibatches"),
-        ({"run": {"steps": 40, "mesh": {"data": 1}}}, "run.mesh: not with memory-mapped records"),
         ({"data": {"path": "mine", "num_records": N, "test_fraction": 0.5}}, "data.test_fraction: rows cannot be held"),
     ],
 )

@@ -232,6 +232,16 @@ def test_a_sweep_on_devices_gives_each_plan_what_it_has_alone(more):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["poisson", "fixed_size"])
+@pytest.mark.parametrize("shape", ["1x8", "2x4", "4x1"])
+def test_records_on_disk_draw_what_those_in_memory_do(more, scheme, shape):
+    """Three chains, and 41 records that no mesh here divides."""
+    name = f"disk/{scheme}/{shape}"
+    assert_close(more[f"{name}/disk"], more[f"{name}/memory"])
+    assert np.std(more[f"{name}/disk"]) > 0
+
+
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_to_the_same_bits_on_the_same_mesh_and_pays_on_another(more):
     np.testing.assert_array_equal(more["resumed/same"], more["resumed/whole"])
     spent, planned = more["resumed/same/epsilon"]

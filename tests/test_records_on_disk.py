@@ -112,8 +112,18 @@ def test_what_cannot_be_had_is_refused_by_name(tmp_path):
     second = dpmcmc.SGFS(step_size=0.5, fisher="query", own_batch=True)
     with pytest.raises(ValueError, match="own_batch: not with memory-mapped records"):
         dpmcmc.sample(make(sampler=second, privacy=None), records, key=0)
-    with pytest.raises(ValueError, match="mesh: not with memory-mapped records"):
-        dpmcmc.sample(make(), records, key=0, mesh=dpmcmc.mesh(1, 1))
+    most = dpmcmc.Privacy(epsilon=1.0, delta=1e-5, accountant="rdp")
+    with pytest.raises(ValueError, match="sampling: memory-mapped records need minibatches"):
+        dpmcmc.sample(make(dpmcmc.FixedSize(N // 2 + 1), steps=4, privacy=most), records, key=0)
+
+
+def test_a_mesh_of_one_device_reads_the_same_rows(tmp_path):
+    """Of 8 devices and of 2 processes: ``test_mesh.py`` and ``test_distributed.py``."""
+    draws = [
+        dpmcmc.sample(make(steps=64), records, key=0, mesh=dpmcmc.mesh(1, 1)).draws
+        for records in ({"x": X, "y": Y}, mapped(tmp_path, x=X, y=Y))
+    ]
+    np.testing.assert_array_equal(draws[0], draws[1])
 
 
 def test_blocks_see_every_row(tmp_path, monkeypatch):
