@@ -33,7 +33,7 @@ from dpmcmc.privacy.charging import charged_again
 from dpmcmc.privacy.query import LINEAR_ROWS, MICROBATCH
 from dpmcmc.privacy.randomness import SecretKey, Streams, secret_key, streams_of
 from dpmcmc.privacy.second_moment import multiples
-from dpmcmc.privacy.subsampling import FixedSize, shard_rows
+from dpmcmc.privacy.subsampling import FixedSize
 from dpmcmc.processes import agreed, check_alone
 from dpmcmc.program import DRAWN_STEPS, Cells, Program, compiled, num_bytes
 from dpmcmc.records_on_disk import Supply, on_disk
@@ -230,8 +230,7 @@ def run_together(
     if not supplied:
         records = prepared(records if program.mesh is None else spread(records, program.mesh, DATA))
     schedules = _schedules(traces[:each], each, 0, width, room)
-    shard = shard_rows(program.num_records, sizes(program.mesh)[1])
-    supply = Supply(records, draw, program.mesh, shard) if supplied else None
+    supply = Supply(records, draw, program.mesh) if supplied else None
     wanted = records if supply is None else supply.shapes(blocks[0], schedules[0])
     arguments = (states[0], blocks[0], np.int32(0), *schedules, wanted)
     steps_of_chunk = chunk.lower(*arguments).compile(_compiler_options(work // beside, beside))

@@ -23,6 +23,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 CHAIN, DATA = "chain", "data"
+#: Of what the steps of a call have, steps first: side by side along the chains, and batches along the records as well.
+STEPS, BATCHES = PartitionSpec(None, CHAIN), PartitionSpec(None, CHAIN, DATA)
 
 
 def mesh(chain: int = 1, data: int | None = None) -> Mesh:

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from dpmcmc import targets
 from dpmcmc.cache import RUN_ONCE
-from dpmcmc.mesh import CHAIN, DATA, sizes
+from dpmcmc.mesh import BATCHES, CHAIN, DATA, STEPS, sizes
 from dpmcmc.planning import Plan
 from dpmcmc.privacy.query import Draws, GradientQuery
 from dpmcmc.privacy.randomness import Streams
@@ -236,19 +236,17 @@ def _compile_cached(program: Program, width: int) -> Compiled:
         chains, whole = PartitionSpec(CHAIN), PartitionSpec()
         rows: Any = PartitionSpec(DATA)
         if program.supplied:
-            # Steps first: side by side along the chains, and batches along the records as well.
-            side: Any = PartitionSpec(None, CHAIN)
-            batch: Any = PartitionSpec(None, CHAIN, DATA)
-            drawn = Draws((batch, batch), None, side, side), side
+            batch: Any = BATCHES
+            drawn = Draws((batch, batch), None, STEPS, STEPS), STEPS
             drawing = jax.shard_map(
                 draw, mesh=program.mesh, in_specs=(chains, whole, chains), out_specs=drawn, check_vma=False
             )
-            rows = batch, (drawn[0]._replace(batch=(None, batch)), side)
+            rows = batch, (drawn[0]._replace(batch=(None, batch)), STEPS)
         shared = jax.shard_map(
             chunk,
             mesh=program.mesh,
             in_specs=(chains, chains, whole, chains, chains, rows),
-            out_specs=(chains, PartitionSpec(None, CHAIN), chains, chains),
+            out_specs=(chains, STEPS, chains, chains),
             # The sums are the same on every shard of the data, and the noise is drawn alike; not for types to see.
             check_vma=False,
         )

@@ -25,7 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from dpmcmc.mesh import CHAIN, DATA, sizes
+from dpmcmc.mesh import BATCHES, STEPS, sizes
+from dpmcmc.privacy.subsampling import shard_rows
 
 #: Bytes that rows may keep in memory of a map before its pages are given back, and what one row keeps beside itself: a
 #: page fault maps what lies around it too, as far as the system has it; Linux was seen to map 90 to 270 KB.
@@ -60,11 +61,10 @@ class Supply:
         records: pytree of NumPy arrays, some of them memory-mapped.
         draw: of ``program.Compiled``.
         mesh: devices, each of which gets the rows of its own shard's batches; a process reads those of its own devices.
-        shard_rows: records of a shard.
     """
 
-    def __init__(self, records: Any, draw: Callable[..., Any], mesh: Mesh | None = None, shard_rows: int = 0) -> None:
-        self._records, self._draw, self._mesh, self._shard_rows = records, draw, mesh, shard_rows
+    def __init__(self, records: Any, draw: Callable[..., Any], mesh: Mesh | None = None) -> None:
+        self._records, self._draw, self._mesh = records, draw, mesh
 
     def shapes(self, cells: Any, noise_std: np.ndarray) -> Any:
         """Shapes of what :meth:`chunks` yields."""
@@ -74,9 +74,8 @@ class Supply:
             lambda leaf: jax.ShapeDtypeStruct((*indices.shape, *leaf.shape[1:]), _dtype(leaf)), self._records
         )
         if self._mesh is not None:
-            batch, side = (NamedSharding(self._mesh, PartitionSpec(None, CHAIN, *axis)) for axis in ((DATA,), ()))
-            rows, mask = jax.tree.map(lambda leaf: _placed(leaf, batch), (rows, mask))
-            draws, keys = jax.tree.map(lambda leaf: _placed(leaf, side), (draws._replace(batch=(None, None)), keys))
+            rows, mask = _placed((rows, mask), self._mesh, BATCHES)
+            draws, keys = _placed((draws._replace(batch=(None, None)), keys), self._mesh, STEPS)
         return rows, (draws._replace(batch=(None, mask)), keys)
 
     def chunks(self, cells: Any, firsts: Iterable[int], noise_at: Callable[[int], np.ndarray]) -> Iterator[Any]:
@@ -109,18 +108,20 @@ class Supply:
         """The rows of batches, (*indices.shape, ...); on a mesh each where it is used."""
         if self._mesh is None:
             return _selected(leaf, np.asarray(indices), np.asarray(mask))
-        slots = indices.shape[2] // sizes(self._mesh)[1]
+        shards = sizes(self._mesh)[1]
+        slots = indices.shape[2] // shards
         parts = []
         for here, chosen in zip(indices.addressable_shards, mask.addressable_shards, strict=True):
             # Indices are within the shard, which is told by the slots that are its own.
-            first = (here.index[2].start or 0) // slots * self._shard_rows
+            first = (here.index[2].start or 0) // slots * shard_rows(len(leaf), shards)
             part = _selected(leaf, np.asarray(here.data) + first, np.asarray(chosen.data))
             parts.append(jax.device_put(part, here.device))
         return jax.make_array_from_single_device_arrays((*indices.shape, *leaf.shape[1:]), indices.sharding, parts)
 
 
-def _placed(leaf: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+def _placed(shapes: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
+    sharding = NamedSharding(mesh, spec)
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)
 
 
 def _dtype(leaf: np.ndarray) -> Any:

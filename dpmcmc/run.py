@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import datetime
 import functools
 import math
@@ -412,7 +413,7 @@ class Run:
         try:
             check_on_disk(self.trace, self.data.train)
         except ValueError as error:
-            section = {"own_batch": "sampler."}.get(str(error).partition(":")[0], "")
+            section = "sampler." if str(error).startswith("own_batch:") else ""
             raise CommandError(f"{section}{error}.") from None
 
     def finish(self) -> None:
@@ -515,9 +516,10 @@ class Run:
         released["wall_seconds"] = {"calibrate": calibrate_seconds}
         if isinstance(result, Result):
             # To a tenth: a step takes longer for a batch larger than usual, and batches are secret.
-            run_seconds = math.ceil(10 * result.wall_seconds["run"]) / 10
-            released["wall_seconds"] |= result.wall_seconds | {"run": run_seconds}
-            released["steps_per_second"] = result.plan.steps * result.plan.chains / run_seconds
+            tenths = math.ceil(10 * result.wall_seconds["run"]) / 10
+            told = dataclasses.replace(result, wall_seconds=result.wall_seconds | {"run": tenths})
+            released["wall_seconds"] |= told.wall_seconds
+            released["steps_per_second"] = told.steps_per_second
         self._draw_chains(result)
         flat = result.flat_draws()
         test = self.data.test if self.data.test_is_public else None

@@ -40,7 +40,7 @@ from dpmcmc.privacy import round_up
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.schema import Section
 from dpmcmc.sweep import sample_all
-from experiments.figure_files import load
+from experiments.figure_files import load, report
 
 _CONFIG = Path(__file__).parents[1] / "configs" / "figures" / "fig3_1.yaml"
 #: The constant that the thesis prints in V; its own proof needs 256.
@@ -624,9 +624,7 @@ def main(argv: list[str] | None = None) -> None:
     write_table(arguments.out / "results.csv", found)
     note = "quick: short runs" if arguments.quick else None
     draw(arguments.out / f"{settings.name}.png", settings, problem, found, note)
-    for line in summary(found):
-        console.print(line)
-    console.print(f"saved {arguments.out}")
+    report(summary(found), arguments.out)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def clipped_gradient_sum(
         clip: C.
         bits: grid exponent; ``result.to_float(clip, bits)`` has shape (d,).
     """
-    x = fixed_point.as_float(batch.get("x_aligned", batch["x"]))
+    x = batch.get("x_aligned", batch["x"])
     margin = x @ jnp.pad(params, (0, x.shape[1] - params.shape[0]))
     total = fixed_point.linear_sum(residual(margin, batch["y"]), x, mask, clip, bits, batch.get("x_norm"))
     return FixedPoint(*(limb[: params.shape[0]] for limb in total))
