@@ -6,39 +6,11 @@ Every sampler is post-processing of one noisy gradient query::
                        steps=1272, privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-6))
     result = dpmcmc.sample(plan, {"x": x, "y": y})
     result.draws, result.guarantee
+
+Names are declared in ``__init__.pyi`` and load when they are first used, so that accounting and ``dpmcmc verify`` do
+not wait for JAX.
 """
 
-from dpmcmc import data, diagnostics, mechanisms, privacy, samplers, targets
-from dpmcmc.engine import DivergedError, sample
-from dpmcmc.mesh import mesh
-from dpmcmc.planning import Plan, plan
-from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, Privacy, SecretKey
-from dpmcmc.result import Result
-from dpmcmc.samplers import SGFS, SGHMC, SGLD, SGNHT
-from dpmcmc.sweep import sample_all
+import lazy_loader
 
-__all__ = [
-    "SGFS",
-    "SGHMC",
-    "SGLD",
-    "SGNHT",
-    "DivergedError",
-    "FixedSize",
-    "Full",
-    "Guarantee",
-    "Plan",
-    "Poisson",
-    "Privacy",
-    "Result",
-    "SecretKey",
-    "data",
-    "diagnostics",
-    "mechanisms",
-    "mesh",
-    "plan",
-    "privacy",
-    "sample",
-    "sample_all",
-    "samplers",
-    "targets",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.privacy import randomness
-from dpmcmc.privacy.query import PrivateGradient
-from dpmcmc.privacy.second_moment import PrivateSecondMoment, SecondMoment, asked, is_dense
+from dpmcmc.privacy.query import randomness
+from dpmcmc.privacy.query.query import PrivateGradient
+from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment, asked, is_dense
 from dpmcmc.samplers.base import missing_of
 
 

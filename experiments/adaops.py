@@ -29,12 +29,12 @@ from pydantic import Field
 from rich.console import Console
 
 import dpmcmc
-from dpmcmc.command import command
+from dpmcmc.cli.refusals import command
+from dpmcmc.config.sections import Section
 from dpmcmc.mechanisms import AdaOPS, AdaSSP, SufficientStatistics
-from dpmcmc.plots import STYLE
 from dpmcmc.privacy import CalibrationError
-from dpmcmc.privacy.randomness import streams_of
-from dpmcmc.schema import Section
+from dpmcmc.privacy.query.randomness import streams_of
+from dpmcmc.report.figures import STYLE
 from dpmcmc.targets import LinearRegression
 from experiments.figure_files import load
 from experiments.ridge_perturbation import Ridge, objective_std, output_std, perturb_objective, perturb_output

@@ -35,11 +35,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import dpmcmc
-from dpmcmc.command import CommandError, command
+from dpmcmc.cli.refusals import CommandError, command
+from dpmcmc.config.sections import Section
+from dpmcmc.engine.sweep import sample_all
 from dpmcmc.privacy import round_up
 from dpmcmc.privacy.calibration import closed_form
-from dpmcmc.schema import Section
-from dpmcmc.sweep import sample_all
 from experiments.figure_files import load, report
 
 _CONFIG = Path(__file__).parents[1] / "configs" / "figures" / "fig3_1.yaml"

@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import dpmcmc
-from dpmcmc.cache import keep_compiled_programs
-from dpmcmc.command import CommandError, command
+from dpmcmc.cli.refusals import CommandError, command
+from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from experiments.panel import choose, compare, draw, posterior, scores
 from experiments.panel.cells import Results, Row, alone
 from experiments.panel.config import Panel, load

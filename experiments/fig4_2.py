@@ -25,10 +25,10 @@ from pydantic import Field
 from rich.console import Console
 from scipy.special import ndtr, ndtri
 
-from dpmcmc.command import command
+from dpmcmc.cli.refusals import command
+from dpmcmc.config.sections import Section
 from dpmcmc.diagnostics import on_average_kl
-from dpmcmc.plots import STYLE
-from dpmcmc.schema import Section
+from dpmcmc.report.figures import STYLE
 from experiments.figure_files import arguments_of, load, write_table
 
 COLUMNS = (

@@ -25,10 +25,10 @@ from matplotlib.figure import Figure
 from pydantic import Field
 from rich.console import Console
 
-from dpmcmc.command import command
+from dpmcmc.cli.refusals import command
+from dpmcmc.config.sections import Section
 from dpmcmc.diagnostics import per_instance
-from dpmcmc.plots import STYLE
-from dpmcmc.schema import Section
+from dpmcmc.report.figures import STYLE
 from experiments.fig_pdp_1 import Regression, draw_records, make_coefficients
 from experiments.figure_files import arguments_of, load, write_table
 

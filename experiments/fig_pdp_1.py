@@ -19,11 +19,11 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from dpmcmc.command import command
+from dpmcmc.cli.refusals import command
+from dpmcmc.config.sections import Section
 from dpmcmc.diagnostics import per_instance
-from dpmcmc.plots import STYLE
 from dpmcmc.privacy import round_up
-from dpmcmc.schema import Section
+from dpmcmc.report.figures import STYLE
 from experiments.figure_files import arguments_of, load, report, write_table
 
 COLUMNS = ("repeat", "level", "sensitivity", "epsilon", "delta")

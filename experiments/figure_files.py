@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from dpmcmc import config_file
-from dpmcmc.command import CommandError
-from dpmcmc.schema import Section
+from dpmcmc.cli.refusals import CommandError
+from dpmcmc.config import file as config_file
+from dpmcmc.config.sections import Section
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "figures"
 

@@ -23,11 +23,11 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from pydantic import Field
 from rich.console import Console
 
-from dpmcmc.command import CommandError, command
-from dpmcmc.plots import STYLE
+from dpmcmc.cli.refusals import CommandError, command
+from dpmcmc.config.sections import Section
 from dpmcmc.privacy import CalibrationError, FixedSize, Poisson, calibrate
 from dpmcmc.privacy.calibration import closed_form
-from dpmcmc.schema import Section
+from dpmcmc.report.figures import STYLE
 from experiments.panel import draw
 from experiments.panel.cells import Row
 from experiments.panel.trial import clock

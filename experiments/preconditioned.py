@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import jax
 
-from dpmcmc.privacy.metric import MatrixLike, PublicMatrix, flat
+from dpmcmc.privacy.query.metric import MatrixLike, PublicMatrix, flat
 from dpmcmc.samplers.base import SteppedSampler, tree_norm
 
 

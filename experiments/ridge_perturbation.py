@@ -26,8 +26,8 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpmcmc.mechanisms.adaops import moved_by
+from dpmcmc.mechanisms.gaussian_release import calibrated_std, gaussian_release, standard_normal
 from dpmcmc.privacy import CalibrationError
-from dpmcmc.privacy.gaussian_release import calibrated_std, gaussian_release, standard_normal
 
 
 @dataclass(frozen=True)

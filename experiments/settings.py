@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 import dpmcmc
-from dpmcmc import config as config_room
-from dpmcmc import config_file
-from dpmcmc.diagnostics import predictive, reference
+from dpmcmc.config import model as config_room
+from dpmcmc.config import file as config_file
+from dpmcmc.diagnostics import reference
+from dpmcmc.inference import predictive
 from dpmcmc.targets import bind, record_shapes
 
 

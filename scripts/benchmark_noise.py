@@ -20,13 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpmcmc
-from dpmcmc.engine import Cells, Program
-from dpmcmc.privacy import discrete_gaussian
-from dpmcmc.privacy.chacha import CHACHA20
-from dpmcmc.privacy.fixed_point import FixedPoint
-from dpmcmc.privacy.query import _with_noise, drawn_noise
-from dpmcmc.privacy.randomness import streams_of
-from dpmcmc.template import template
+from dpmcmc.engine.blocks import Cells, Program
+from dpmcmc.engine.template import template
+from dpmcmc.privacy.accounting import discrete_gaussian
+from dpmcmc.privacy.query.chacha import CHACHA20
+from dpmcmc.privacy.query.fixed_point import FixedPoint
+from dpmcmc.privacy.query.query import _with_noise, drawn_noise
+from dpmcmc.privacy.query.randomness import streams_of
 
 Timed = Callable[[], Any]
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from dpmcmc import config, schema
+from dpmcmc.config import model as config
+from dpmcmc.config import sections as schema
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "config.md"
 SECTIONS = {

@@ -26,8 +26,9 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from dpmcmc import run as run_command
-from dpmcmc.privacy import Ledger, randomness
+from dpmcmc.cli import run as run_command
+from dpmcmc.privacy import Ledger
+from dpmcmc.privacy.query import randomness
 
 _SAID = Path(tempfile.mkdtemp(prefix="crash-said-")) / "said.txt"
 

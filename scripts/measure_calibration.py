@@ -13,7 +13,8 @@ import time
 
 os.environ["DPMCMC_CACHE"] = tempfile.mkdtemp()  # a cache would hide the cost
 
-from dpmcmc.privacy import FixedSize, Poisson, account, calibrate
+from dpmcmc.privacy import FixedSize, Poisson, calibrate
+from dpmcmc.privacy.accounting.account import account
 
 N = 1_000_000
 

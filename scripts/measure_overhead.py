@@ -16,11 +16,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from dpmcmc import config, config_file
-from dpmcmc import run as run_command
-from dpmcmc.checkpoint import Checkpoint
+from dpmcmc.config import model as config
+from dpmcmc.cli import run as run_command
+from dpmcmc.config import file as config_file
+from dpmcmc.engine.reservation import Reservation
 from dpmcmc.privacy import Ledger
-from dpmcmc.reservation import Reservation
+from dpmcmc.storage.checkpoint import Checkpoint
 
 
 class Clock:

@@ -18,15 +18,17 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import dpmcmc
-from dpmcmc import sweep
-from dpmcmc.engine import Program
-from dpmcmc.mesh import DATA, spread
-from dpmcmc.privacy import query as query_room
-from dpmcmc.privacy.query import Draws, GradientQuery
-from dpmcmc.privacy.randomness import streams_of
-from dpmcmc.program import Cells
+from dpmcmc.engine import sweep
+from dpmcmc.engine.blocks import Program
+from dpmcmc.engine.charged_again import INTERRUPTED
+from dpmcmc.engine.mesh import DATA, spread
+from dpmcmc.engine.program import Cells
+from dpmcmc.engine.template import template
+from dpmcmc.privacy.query import query as query_room
+from dpmcmc.privacy.query.query import Draws, GradientQuery
+from dpmcmc.privacy.query.randomness import streams_of
+from dpmcmc.privacy.query.selection import shard_selector
 from dpmcmc.samplers.base import SteppedSampler
-from dpmcmc.template import template
 
 DEVICES = 8
 #: No multiple of any axis.
@@ -147,7 +149,7 @@ def sums() -> dict[str, np.ndarray]:
     for name, sampling in schemes.items():
         plan = make(sampling=sampling, privacy=promise)
         query = Program.of(plan, template(TARGET), template(plan.sampler), mesh=mesh).query(cell)
-        select = sampling.shard_selector(N, DEVICES, sampling.shard_slots(N, DEVICES, plan.slots))
+        select = shard_selector(sampling, N, DEVICES, sampling.shard_slots(N, DEVICES, plan.slots))
 
         def counted(indices: Any, mask: Any, rows: Any = query.rows) -> Any:
             taken = jnp.where(mask, jnp.arange(rows) if indices is None else indices, rows)
@@ -232,7 +234,8 @@ class _Stop(BaseException):
 
 def resumed(folder: Path) -> dict[str, np.ndarray]:
     """Draws of a run that was stopped on a mesh and went on there, on another one, and where it cannot."""
-    from dpmcmc import checkpoint, engine
+    from dpmcmc.engine import blocks as engine
+    from dpmcmc.storage import checkpoint
 
     engine._CHUNK_STEPS = 4
     checkpoint._OVERHEAD = 1e9
@@ -261,7 +264,7 @@ def resumed(folder: Path) -> dict[str, np.ndarray]:
     found["resumed/same/epsilon"] = np.array([result.guarantee.epsilon, plan.guarantee.epsilon])
     result = dpmcmc.sample(plan, DATA_SET, checkpoint=stopped(folder / "other", two), mesh=four)
     found["resumed/other/epsilon"] = np.array([result.guarantee.epsilon, plan.guarantee.epsilon])
-    found["resumed/other/interrupted"] = np.array(checkpoint.INTERRUPTED in result.guarantee.assumptions)
+    found["resumed/other/interrupted"] = np.array(INTERRUPTED in result.guarantee.assumptions)
     try:
         dpmcmc.sample(plan, DATA_SET, checkpoint=stopped(folder / "refused", two), mesh=dpmcmc.mesh(8, 1))
         found["resumed/refused"] = np.array("")

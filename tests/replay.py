@@ -16,13 +16,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc import engine, program, targets
-from dpmcmc.privacy.fixed_point import KAPPA
-from dpmcmc.privacy.metric import flat
-from dpmcmc.privacy.query import GradientQuery, PrivateGradient
-from dpmcmc.privacy.randomness import Streams, streams_of
-from dpmcmc.privacy.second_moment import released_shape
-from dpmcmc.template import template
+from dpmcmc import targets
+from dpmcmc.engine import blocks as engine
+from dpmcmc.engine import program
+from dpmcmc.engine.template import template
+from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.query.metric import flat
+from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient
+from dpmcmc.privacy.query.randomness import Streams, streams_of
+from dpmcmc.privacy.query.second_moment import released_shape
 
 #: Compiles faster; for checks that do not depend on how a compiler rounds.
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}

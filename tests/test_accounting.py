@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from dpmcmc.privacy import FixedSize, Full, Poisson, UnsupportedCombination, account
+from dpmcmc.privacy import FixedSize, Full, Poisson, UnsupportedCombination
 from dpmcmc.privacy.accounting import Event, accountant_for, advanced, dominating_pair, pld, rdp
-from dpmcmc.privacy.accounting.events import bucket_down, overflow_probability, queries, query_events, run_length
+from dpmcmc.privacy.accounting.account import account
+from dpmcmc.privacy.accounting.events import bucket_down, overflow_probability, query_events, run_length
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from dpmcmc.privacy.accounting.queries import queries
 
 GOLDEN = {"steps": 2344, "num_records": 60_000, "delta": 1e-5}
 

@@ -8,9 +8,9 @@ import pytest
 from dpmcmc.mechanisms import AdaSSP, SufficientStatistics, adassp, release
 from dpmcmc.mechanisms.sufficient import statistics
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
-from dpmcmc.privacy.accounting.events import gaussian_parameter, queries
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.randomness import streams_of
+from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
+from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import LinearRegression, LogisticRegression
 
 TARGET = LinearRegression(prior_scale=2.0, noise_scale=0.5, label_bound=3.0, num_features=3, row_bound=1.5)

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 
 import dpmcmc
-from dpmcmc.diagnostics import convergence
-from dpmcmc.privacy.randomness import streams_of
+from dpmcmc.inference import convergence
+from dpmcmc.privacy.query.randomness import streams_of
 
 # ArviZ 0.23 warns on import, which this suite counts as an error; a program of its own does not.
 SUMMARY = """

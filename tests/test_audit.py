@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc import audit as face
-from dpmcmc import config, config_file
+from dpmcmc.config import model as config
 from dpmcmc import data as data_room
-from dpmcmc.cache import keep_compiled_programs
+from dpmcmc.audit import AuditReport, Neighbours, audit, bounds, shortened
+from dpmcmc.audit.neighbours import probe, strongest
+from dpmcmc.cli import audit as face
+from dpmcmc.config import file as config_file
 from dpmcmc.mechanisms import OPS, CertifiedOPS, Hybrid, ObjectivePerturbation, OutputPerturbation, SufficientStatistics
-from dpmcmc.privacy import UnsupportedCombination, account, fixed_point, query
-from dpmcmc.privacy.audit import AuditReport, Neighbours, audit, bounds, shortened
-from dpmcmc.privacy.audit.neighbours import probe, strongest
+from dpmcmc.privacy import UnsupportedCombination
+from dpmcmc.privacy.accounting.account import account
+from dpmcmc.privacy.query import fixed_point, query
 from dpmcmc.samplers import SAMPLERS
+from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
 
 N, BATCH, DELTA = 200, 20, 1e-5

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpmcmc.audit import MissingExtra, NotGaussian, bounds, histogram
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpmcmc.privacy.audit import MissingExtra, NotGaussian, bounds, histogram
 
 DELTA = 1e-5
 

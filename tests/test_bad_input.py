@@ -15,9 +15,10 @@ import pytest
 import xarray
 
 import dpmcmc
-from dpmcmc import ledger, planning, run, verify
-from dpmcmc.command import command
+from dpmcmc.cli import ledger, run, verify
+from dpmcmc.cli.refusals import command
 from dpmcmc.data import store
+from dpmcmc.planning import plan as planning
 from tests import malformed
 from tests.malformed import Case
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
+from dpmcmc.privacy.query.selection import selector
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -136,8 +137,8 @@ def test_near_batches_stay_near():
     n = 4 * growth._NEAR
     near = growth.Near(50)
     slots, _ = near.capacity(n, 1e-6)
-    indices, mask = near.selector(n, slots)(jax.random.key(0))
-    far, same = dpmcmc.Poisson(50).selector(n, slots)(jax.random.key(0))
+    indices, mask = selector(near, n, slots)(jax.random.key(0))
+    far, same = selector(dpmcmc.Poisson(50), n, slots)(jax.random.key(0))
     assert int(jnp.max(indices)) < growth._NEAR < int(jnp.max(far))
     np.testing.assert_array_equal(mask, same)
 

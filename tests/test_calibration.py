@@ -6,9 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from dpmcmc.privacy import CalibrationError, FixedSize, Full, Poisson, UnsupportedCombination, account, calibrate
+from dpmcmc.privacy import CalibrationError, FixedSize, Full, Poisson, UnsupportedCombination, calibrate
+from dpmcmc.privacy.accounting.account import account
+from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.calibration import closed_form, numeric, store
-from dpmcmc.privacy.fixed_point import KAPPA
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc import checkpoint, engine
-from dpmcmc.checkpoint import INTERRUPTED, Checkpoint, CheckpointError
-from dpmcmc.fingerprint import plan_digest
+from dpmcmc.engine import blocks as engine
+from dpmcmc.engine.charged_again import INTERRUPTED
 from dpmcmc.mechanisms import OutputPerturbation, release
 from dpmcmc.privacy import Ledger
+from dpmcmc.storage import checkpoint
+from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError
+from dpmcmc.storage.fingerprint import plan_digest
 from tests.test_engine import DATA, TARGET, make
 
 PLAN = make(chains=3, sampler=dpmcmc.SGNHT(step_size=0.01))

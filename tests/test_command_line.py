@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import dpmcmc
-from dpmcmc import config_file
+from dpmcmc.config import file as config_file
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))

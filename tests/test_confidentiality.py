@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 import dpmcmc
-from dpmcmc.diagnostics import predictive, reference
+from dpmcmc.diagnostics import reference
+from dpmcmc.inference import predictive
 from dpmcmc.privacy import round_up
 from tests.test_command_line import BREAST, call, refused
 
@@ -175,7 +176,7 @@ def test_the_confidential_folder_may_not_be_published_nor_be_somebody_elses(mine
 
 
 def test_the_cost_is_on_disk_before_the_first_step(mine, tmp_path, monkeypatch):
-    from dpmcmc import engine
+    from dpmcmc.engine import blocks as engine
 
     def killed(*arguments, **more):
         raise KeyboardInterrupt
@@ -189,7 +190,7 @@ def test_the_cost_is_on_disk_before_the_first_step(mine, tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_no_half_written_file(mine, tmp_path, capsys, monkeypatch):
-    from dpmcmc import result
+    from dpmcmc.engine import result
 
     real = Path.write_bytes
 

@@ -13,10 +13,12 @@ import pytest
 import xarray
 
 import dpmcmc
-from dpmcmc import config_file, processes, run, verify
-from dpmcmc.command import CommandError
-from dpmcmc.config import ConfigError
-from dpmcmc.privacy.randomness import streams_of
+from dpmcmc.cli import run, verify
+from dpmcmc.cli.refusals import CommandError
+from dpmcmc.config import file as config_file
+from dpmcmc.config.model import ConfigError
+from dpmcmc.engine import processes
+from dpmcmc.privacy.query.randomness import streams_of
 from tests.test_engine import DATA, make
 
 ROOT = Path(__file__).resolve().parents[1]

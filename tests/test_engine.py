@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc import engine, program
 from dpmcmc.diagnostics import reference
+from dpmcmc.engine import blocks as engine
+from dpmcmc.engine import program
 
 RNG = np.random.default_rng(0)
 N, D = 400, 3

@@ -13,7 +13,7 @@ from scipy import stats
 from dpmcmc.mechanisms import Exponential, release
 from dpmcmc.mechanisms.exponential import LEVELS, choice, level_sums, weights_of
 from dpmcmc.privacy import UnsupportedCombination
-from dpmcmc.privacy.randomness import streams_of
+from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests.test_command_line import call
 from tests.test_mechanism_commands import write  # noqa: F401

@@ -12,8 +12,8 @@ import yaml
 from rich.console import Console
 
 import dpmcmc
-from dpmcmc.command import CommandError
-from dpmcmc.diagnostics import predictive
+from dpmcmc.cli.refusals import CommandError
+from dpmcmc.inference import predictive
 from dpmcmc.targets import LogisticRegression
 from experiments import fig3_2
 from experiments.panel import choose, compare, config, scores

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpmcmc.privacy import CalibrationError, Guarantee
-from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.gaussian_release import (
+from dpmcmc.mechanisms.gaussian_release import (
     GRID,
     calibrated_std,
     gaussian_event,
@@ -18,6 +16,8 @@ from dpmcmc.privacy.gaussian_release import (
     mu_std,
     standard_normal,
 )
+from dpmcmc.privacy import CalibrationError, Guarantee
+from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 
 
 def test_standard_normals_are_standard_normal():

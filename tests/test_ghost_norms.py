@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from dpmcmc.privacy import fixed_point, outer_products
-from dpmcmc.privacy.fixed_point import KAPPA
-from dpmcmc.privacy.outer_products import Outer
+from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.query import fixed_point, outer_products
+from dpmcmc.privacy.query.outer_products import Outer
 from dpmcmc.targets import TargetError, bind, flax_module, from_flax, ghost_norms
 from dpmcmc.targets.checks import check_target
 from dpmcmc.targets.tempered import Tempered

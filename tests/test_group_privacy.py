@@ -10,11 +10,12 @@ from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmcmc import verify
-from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, account
+from dpmcmc.cli import verify
+from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson
 from dpmcmc.privacy.accounting import Event, mixture
+from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpmcmc.privacy.group import _lines, converted_epsilon
+from dpmcmc.privacy.accounting.group import _lines, converted_epsilon
 
 DELTA = 1e-6
 

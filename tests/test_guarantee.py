@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpmcmc.privacy import Event, FixedSize, Full, Guarantee, Poisson, UnsupportedCombination, account
+from dpmcmc.privacy import Event, FixedSize, Full, Guarantee, Poisson, UnsupportedCombination
 from dpmcmc.privacy.accounting import overflow_probability, pld
-from dpmcmc.privacy.charging import OVERFLOW_SHARE, charge
-from dpmcmc.privacy.fixed_point import KAPPA
+from dpmcmc.privacy.accounting.account import account
+from dpmcmc.privacy.accounting.charging import OVERFLOW_SHARE, charge
+from dpmcmc.privacy.accounting.float_excess import KAPPA
 
 BASE = {"steps": 200, "sampling": Poisson(100), "num_records": 10_000, "delta": 1e-6}
 

@@ -10,18 +10,20 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc import planning, verify
-from dpmcmc.config import ConfigError
-from dpmcmc.config_file import load
-from dpmcmc.privacy import chacha, discrete_gaussian, fixed_point, query, randomness
-from dpmcmc.privacy.chacha import CHACHA20
-from dpmcmc.privacy.charging import DRAW_SHARE
-from dpmcmc.privacy.fixed_point import KAPPA
-from dpmcmc.privacy.query import GradientQuery
-from dpmcmc.privacy.randomness import SecretKey, streams_of
-from dpmcmc.privacy.second_moment import SecondMoment
-from dpmcmc.result import privacy_json
-from dpmcmc.sweep import sample_all
+from dpmcmc.cli import verify
+from dpmcmc.config.file import load
+from dpmcmc.config.model import ConfigError
+from dpmcmc.engine.result import privacy_json
+from dpmcmc.engine.sweep import sample_all
+from dpmcmc.planning import plan as planning
+from dpmcmc.privacy.accounting import discrete_gaussian
+from dpmcmc.privacy.accounting.charging import DRAW_SHARE
+from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.query import chacha, fixed_point, integer_noise, query, randomness
+from dpmcmc.privacy.query.chacha import CHACHA20
+from dpmcmc.privacy.query.query import GradientQuery
+from dpmcmc.privacy.query.randomness import SecretKey, streams_of
+from dpmcmc.privacy.query.second_moment import SecondMoment
 
 # --- the generator --------------------------------------------------------------------------------------
 
@@ -471,17 +473,15 @@ def test_the_query_adds_the_noise_that_is_charged(monkeypatch):
     error = math.sqrt(2 / len(found))
     assert abs(np.mean(found**2) - 1) < 4 * error
     assert abs(np.mean(found)) < 4 / math.sqrt(len(found))
-    honest = discrete_gaussian.tree_noise
-    monkeypatch.setattr(
-        discrete_gaussian, "tree_noise", lambda key, like, std, *rest: honest(key, like, std / 2, *rest)
-    )
+    honest = integer_noise.tree_noise
+    monkeypatch.setattr(integer_noise, "tree_noise", lambda key, like, std, *rest: honest(key, like, std / 2, *rest))
     assert abs(np.mean(noise_of(hardened_query(), 3000, 5.0) ** 2) - 1) > 20 * error
 
 
 def test_leaves_and_entries_of_one_release_have_noise_of_their_own():
     like = {"a": jnp.zeros((4, 3), jnp.int32), "b": jnp.zeros(12, jnp.int32), "c": jnp.zeros((), jnp.int32)}
     key = jax.random.key(1, impl=CHACHA20)
-    high, low = jax.jit(lambda key: discrete_gaussian.tree_noise(key, like, jnp.float32(2.0**22), 1.0, 4))(key)
+    high, low = jax.jit(lambda key: integer_noise.tree_noise(key, like, jnp.float32(2.0**22), 1.0, 4))(key)
     assert jax.tree.map(jnp.shape, low) == jax.tree.map(jnp.shape, like)
     flat = [
         int(h) * 65536 + int(l)
@@ -494,7 +494,7 @@ def test_the_noise_of_a_second_moment_has_its_scales():
     scale = np.array([1, 0.5**0.5, 1, 0.5**0.5], np.float32)
     like = jnp.zeros(4, jnp.int32)
     keys = jax.random.split(jax.random.key(6, impl=CHACHA20), 20_000)
-    draw = jax.jit(jax.vmap(lambda key: discrete_gaussian.tree_noise(key, like, jnp.float32(2.0**22), scale, 4)))
+    draw = jax.jit(jax.vmap(lambda key: integer_noise.tree_noise(key, like, jnp.float32(2.0**22), scale, 4)))
     high, low = (np.asarray(part, np.float64) for part in draw(keys))
     std = np.std((high * 65536 + low) / 2.0**22, axis=0)
     np.testing.assert_allclose(std, scale, rtol=4 / math.sqrt(2 * 20_000))

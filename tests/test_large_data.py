@@ -14,10 +14,13 @@ import xarray
 import yaml
 
 import dpmcmc
-from dpmcmc import config_file, data, records_on_disk, run
-from dpmcmc.config import make_plan
+from dpmcmc import data
+from dpmcmc.cli import run
+from dpmcmc.cli.data import main as turn_over
+from dpmcmc.config import file as config_file
+from dpmcmc.config.model import make_plan
 from dpmcmc.data import DataError, checks, columnar, to_rows
-from dpmcmc.data.__main__ import main as turn_over
+from dpmcmc.engine import rows_on_disk as records_on_disk
 from dpmcmc.mechanisms.base import _check_records
 from dpmcmc.privacy import Ledger
 from dpmcmc.targets import check_rows

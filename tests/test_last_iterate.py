@@ -9,27 +9,18 @@ import pytest
 from dpmcmc.mechanisms import certified
 from dpmcmc.mechanisms.base import release
 from dpmcmc.mechanisms.certified import CertifiedOPS
-from dpmcmc.privacy import (
-    CalibrationError,
-    Event,
-    FixedSize,
-    Full,
-    Guarantee,
-    Poisson,
-    Problem,
-    UnsupportedCombination,
-    account,
-)
-from dpmcmc.privacy.accounting import last_iterate
-from dpmcmc.privacy.accounting.events import gaussian_parameter, queries
+from dpmcmc.privacy import CalibrationError, Event, FixedSize, Full, Guarantee, Poisson, Problem, UnsupportedCombination
+from dpmcmc.privacy.accounting import noisy_descent
+from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
 
 M, SMOOTH, L, N = 4.0, 500.0, 1.0, 1000
 
 
 def mu(z, eta, steps, adjacency="replace_one", m=M, smooth=SMOOTH, chains=1):
-    event = Event("noisy_descent", z, 1.0, chains, steps=steps, contraction=last_iterate.contraction(eta, m, smooth))
+    event = Event("noisy_descent", z, 1.0, chains, steps=steps, contraction=noisy_descent.contraction(eta, m, smooth))
     return gaussian_parameter(queries((event,)), adjacency)
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpmcmc.privacy import Event, Full, Guarantee, Ledger, LedgerError, OverBudget, Poisson, account
+from dpmcmc.privacy import Event, Full, Guarantee, Ledger, LedgerError, OverBudget, Poisson
+from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.ledger import BrokenChain, Receipt, store
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -17,10 +17,10 @@ from dpmcmc.privacy import (
     OverBudget,
     Poisson,
     UnsupportedCombination,
-    account,
     calibrate,
 )
 from dpmcmc.privacy.accounting import ADJACENCIES, pure, rdp
+from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_mu
 from dpmcmc.privacy.ledger import costs, filters
 

@@ -14,8 +14,9 @@ from jax.sharding import Mesh
 from scipy import stats
 
 from dpmcmc import mesh as mesh_function
-from dpmcmc.mesh import checked, sizes
-from dpmcmc.privacy.subsampling import FixedSize, Full, Poisson, _gap_tables, shard_rows
+from dpmcmc.engine.mesh import checked, sizes
+from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, gap_tables, shard_rows
+from dpmcmc.privacy.query.selection import shard_selector
 
 #: Compiles faster; nothing here depends on how a compiler rounds.
 _FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
@@ -59,7 +60,7 @@ def selected(sampling, shards=SHARDS, num_records=N, num_keys=KEYS):
     """How often each record is selected by the shards together, (keys, N); padding is never."""
     slots, _ = sampling.capacity(num_records, 1e-9)
     rows = shard_rows(num_records, shards)
-    select = sampling.shard_selector(num_records, shards, sampling.shard_slots(num_records, shards, slots))
+    select = shard_selector(sampling, num_records, shards, sampling.shard_slots(num_records, shards, slots))
 
     def of_shard(key, shard):
         indices, mask = select(key, shard)
@@ -134,7 +135,7 @@ def test_rooms_of_shards_overflow_no_more_often_than_is_charged(num_records, bat
         alone = Poisson(scheme.rate(num_records) * rows).truncation(rows, own)
         assert shards * alone <= scheme.truncation(num_records, slots) * (1 + 1e-6)
         assert shards * alone <= charged
-        assert _gap_tables(scheme.rate(num_records), rows).charged_rate <= scheme.charged_rate(num_records)
+        assert gap_tables(scheme.rate(num_records), rows).charged_rate <= scheme.charged_rate(num_records)
 
 
 def test_shards_of_a_batch_that_cannot_overflow_cannot_either():

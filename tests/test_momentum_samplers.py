@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.privacy.query import PrivateGradient
+from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.testing import check_sampler, check_stationary_variance, gaussian_chain
 
 N = 1000

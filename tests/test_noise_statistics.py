@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpmcmc.privacy import discrete_gaussian, query
-from dpmcmc.privacy.chacha import CHACHA20
-from dpmcmc.privacy.fixed_point import FixedPoint
-from dpmcmc.privacy.randomness import streams_of
+from dpmcmc.privacy.accounting import discrete_gaussian
+from dpmcmc.privacy.query import integer_noise, query
+from dpmcmc.privacy.query.chacha import CHACHA20
+from dpmcmc.privacy.query.fixed_point import FixedPoint
+from dpmcmc.privacy.query.randomness import streams_of
 
 DRAWS = 1_000_000
 #: Of the noise on the sum, in grid units: z = 1.7 on the finest grid.
@@ -113,8 +114,8 @@ def test_the_low_bits_are_uniform(kind):
 
 def test_one_part_of_float32_noise_fails_the_low_bits():
     """Planted fault: a single float32 normal, whose lattice is coarser than the grid."""
-    from dpmcmc.privacy.fixed_point import add_noise
-    from dpmcmc.privacy.randomness import normal
+    from dpmcmc.privacy.query.fixed_point import add_noise
+    from dpmcmc.privacy.query.randomness import normal
 
     zero = jnp.zeros(DRAWS, jnp.int32)
     coarse = add_noise(FixedPoint(zero, zero), normal(jax.random.key(1), (DRAWS,)) * jnp.float32(2.0**28))
@@ -241,17 +242,15 @@ def test_a_draw_reads_the_table_at_its_thresholds(monkeypatch):
             ],
             np.uint32,
         )
-        monkeypatch.setattr(
-            discrete_gaussian.jax.random, "bits", lambda key, shape, dtype, drawn=drawn: jnp.asarray(drawn)
-        )
-        found = np.asarray(discrete_gaussian.draw(jax.random.key(0), (len(columns),)))
+        monkeypatch.setattr(integer_noise.jax.random, "bits", lambda key, shape, dtype, drawn=drawn: jnp.asarray(drawn))
+        found = np.asarray(integer_noise.draw(jax.random.key(0), (len(columns),)))
         kept = np.array([level < t for level, t in zip(levels, thresholds, strict=True)])
         np.testing.assert_array_equal(found, np.where(kept, columns, words[0][columns] & 8191).astype(int) - 4096)
 
 
 def test_a_convolution_of_two_tables_is_a_discrete_gaussian(base):
     law = discrete_gaussian.table().weights
-    c = math.floor(discrete_gaussian._RATIO)
+    c = math.floor(discrete_gaussian.RATIO)
     variance = discrete_gaussian.BASE**2 * (1 + c * c)
     std = math.isqrt(variance)
     # Wherever the table's own rounding leaves 70 bits.
@@ -303,7 +302,7 @@ def test_coefficients_reach_the_asked_std_and_keep_the_smoothing(levels):
     stds = np.exp(rng.uniform(math.log(2.0**16), math.log(largest), 5000)).astype(np.float32)
     stds = np.append(stds, np.float32(largest))
     # Compiled, products and sums may round once instead of twice: both must hold.
-    for choose in (jax.jit(discrete_gaussian.coefficients, static_argnums=1), discrete_gaussian.coefficients):
+    for choose in (jax.jit(integer_noise.coefficients, static_argnums=1), integer_noise.coefficients):
         found = np.asarray(choose(jnp.asarray(stds), levels))
         short, most, excess = worst_of(stds, found)
         assert short <= 0
@@ -327,9 +326,9 @@ def test_a_missing_level_fails_the_variance(monkeypatch):
     def planted(std, levels):
         return honest(std, levels).at[-1].set(0)
 
-    honest = discrete_gaussian.coefficients
-    monkeypatch.setattr(discrete_gaussian, "coefficients", planted)
-    high, low = jax.jit(lambda key: discrete_gaussian.noise(key, 20_000, jnp.float32(STD), LEVELS))(jax.random.key(0))
+    honest = integer_noise.coefficients
+    monkeypatch.setattr(integer_noise, "coefficients", planted)
+    high, low = jax.jit(lambda key: integer_noise.noise(key, 20_000, jnp.float32(STD), LEVELS))(jax.random.key(0))
     x = (np.asarray(high, np.float64) * 65536 + np.asarray(low)) / STD
     assert abs(z_of_variance(x)) > 8
 
@@ -339,11 +338,11 @@ def test_limbs_hold_what_the_coefficients_ask_for(monkeypatch):
     for levels in discrete_gaussian.LEVELS:
         factors = rng.integers(1 << 24, 1 << 25, levels - 1)
         monkeypatch.setattr(
-            discrete_gaussian, "coefficients", lambda std, levels, factors=factors: jnp.asarray(factors, jnp.int32)
+            integer_noise, "coefficients", lambda std, levels, factors=factors: jnp.asarray(factors, jnp.int32)
         )
         key = jax.random.key(levels)
-        high, low = jax.jit(lambda key, levels=levels: discrete_gaussian.noise(key, 1000, 1.0, levels))(key)
-        each = np.asarray(jax.jit(discrete_gaussian.draw, static_argnums=1)(key, (levels, 1000)), np.int64)
+        high, low = jax.jit(lambda key, levels=levels: integer_noise.noise(key, 1000, 1.0, levels))(key)
+        each = np.asarray(jax.jit(integer_noise.draw, static_argnums=1)(key, (levels, 1000)), np.int64)
         exact = each[0] + factors @ each[1:]
         np.testing.assert_array_equal(np.asarray(high, np.int64) * 65536 + np.asarray(low), exact)
         assert np.abs(np.asarray(low)).max() < 1 << 28

@@ -20,7 +20,7 @@ from dpmcmc.mechanisms.engines import ENGINES
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.privacy import CalibrationError, UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
-from dpmcmc.privacy.randomness import streams_of
+from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression, record_shapes
 from dpmcmc.targets.tempered import Tempered
 

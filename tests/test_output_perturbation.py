@@ -16,7 +16,7 @@ from dpmcmc.mechanisms.minimise import NotConverged, minimise
 from dpmcmc.mechanisms.output import OutputPerturbation
 from dpmcmc.privacy import CalibrationError, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.randomness import streams_of
+from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.softmax import SoftmaxRegression

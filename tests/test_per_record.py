@@ -15,7 +15,7 @@ from scipy.integrate import simpson
 from scipy.stats import norm
 
 import dpmcmc
-from dpmcmc import per_record as command
+from dpmcmc.cli import per_record as command
 from dpmcmc.diagnostics import per_record
 from dpmcmc.diagnostics.per_record import account, divergence, norms
 from dpmcmc.privacy import Guarantee, UnsupportedCombination

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.privacy import CalibrationError, UnsupportedCombination, account
+from dpmcmc.privacy import CalibrationError, UnsupportedCombination
+from dpmcmc.privacy.accounting.account import account
+from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.fixed_point import KAPPA
 from dpmcmc.samplers import Polynomial
 
 N = 5000

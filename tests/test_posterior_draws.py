@@ -15,7 +15,7 @@ from scipy.stats import kstest
 
 from dpmcmc.mechanisms.engines import ENGINES, DrawError, ball, nuts
 from dpmcmc.privacy import UnsupportedCombination
-from dpmcmc.privacy.randomness import streams_of
+from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, record_shapes
 from dpmcmc.targets.tempered import Tempered
 

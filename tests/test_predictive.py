@@ -12,8 +12,9 @@ import pytest
 import yaml
 from scipy import stats
 
-from dpmcmc import plots
-from dpmcmc.diagnostics import convergence, predictive, reference
+from dpmcmc.diagnostics import reference
+from dpmcmc.inference import convergence, predictive
+from dpmcmc.report import figures as plots
 from dpmcmc.targets import TargetError
 from tests.test_command_line import call, refused
 

@@ -20,15 +20,16 @@ from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from dpmcmc import verify
-from dpmcmc.config import ConfigError, make_plan
-from dpmcmc.config_file import load
+from dpmcmc.cli import verify
+from dpmcmc.config.file import load
+from dpmcmc.config.model import ConfigError, make_plan
 from dpmcmc.data import by_owner
-from dpmcmc.privacy import CalibrationError, Full, Guarantee, UnsupportedCombination, account
+from dpmcmc.engine.result import privacy_json
+from dpmcmc.privacy import CalibrationError, Full, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting import DEVIATIONS
+from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpmcmc.privacy.second_moment import multiples
-from dpmcmc.result import privacy_json
+from dpmcmc.privacy.query.second_moment import multiples
 from tests.planted import faults_query
 from tests.planted.benches import Bench, Observed
 from tests.planted.checks_query import is_charged, the_rest_is_the_same

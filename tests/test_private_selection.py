@@ -14,7 +14,7 @@ from dpmcmc.mechanisms import Chain, Exponential, OutputPerturbation, PrivateSel
 from dpmcmc.mechanisms import selection as room
 from dpmcmc.mechanisms.selection import excess_of_choice, number_of_candidates
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
-from dpmcmc.privacy.randomness import streams_of
+from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import LinearRegression, LogisticRegression
 
 POINTS = np.array([-1.0, 0.0, 1.0])

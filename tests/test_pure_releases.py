@@ -5,8 +5,9 @@ import math
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as independent
 
-from dpmcmc.privacy import Event, Guarantee, Poisson, UnsupportedCombination, account
+from dpmcmc.privacy import Event, Guarantee, Poisson, UnsupportedCombination
 from dpmcmc.privacy.accounting import pure
+from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
 
 

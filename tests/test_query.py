@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpmcmc.privacy import fixed_point
-from dpmcmc.privacy.fixed_point import FINE_NOISE, KAPPA, FixedPoint
-from dpmcmc.privacy.query import GradientQuery
-from dpmcmc.privacy.subsampling import FixedSize, Poisson
+from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
+from dpmcmc.privacy.query import fixed_point
+from dpmcmc.privacy.query.fixed_point import FINE_NOISE, FixedPoint
+from dpmcmc.privacy.query.query import GradientQuery
+from dpmcmc.privacy.query.selection import selector
 
 BITS = 21
 
@@ -138,7 +140,7 @@ def test_neighbours_differ_by_at_most_the_sensitivity(n, name, kind, zero):
 @pytest.mark.parametrize(("scheme", "target"), [(Poisson(200.0), Regression()), (FixedSize(200), LinearRegression())])
 def test_neighbours_in_a_minibatch_differ_by_at_most_the_sensitivity(scheme, target):
     n = 5000
-    select = scheme.selector(n, scheme.capacity(n, 1e-12)[0])
+    select = selector(scheme, n, scheme.capacity(n, 1e-12)[0])
     worst = replay(target, n, 12, "antipodal", False, np.random.default_rng(1), 1, select, 200)
     assert 0.99 < worst <= 1 + KAPPA
 
@@ -312,7 +314,7 @@ def variance_z(noise: np.ndarray, z: float) -> float:
 def test_released_values_carry_noise_of_the_declared_std(z, b):
     n, d, clip = 640, 20, 0.7
     records = residual_data("one_sided", n, d, np.random.default_rng(0))
-    select = None if b == n else FixedSize(b).selector(n, b)
+    select = None if b == n else selector(FixedSize(b), n, b)
     q = query(LinearRegression(), n, clip=clip, select=select, b=b, bits=fixed_point.fraction_bits(z))
     noise = released(q, z, 2000, d, records).ravel()
     assert abs(variance_z(noise, z)) < 5

@@ -12,10 +12,11 @@ import pytest
 from scipy import stats
 
 import dpmcmc
-from dpmcmc import engine, program
-from dpmcmc.privacy import randomness
-from dpmcmc.privacy.query import GradientQuery
-from dpmcmc.privacy.randomness import SecretKey, Streams, normal, streams_of, tree_normal
+from dpmcmc.engine import blocks as engine
+from dpmcmc.engine import program
+from dpmcmc.privacy.query import randomness
+from dpmcmc.privacy.query.query import GradientQuery
+from dpmcmc.privacy.query.randomness import SecretKey, Streams, normal, streams_of, tree_normal
 
 DRAWS = 1_000_000
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc import engine, records_on_disk
-from dpmcmc.fingerprint import fingerprint
+from dpmcmc.engine import blocks as engine
+from dpmcmc.engine import rows_on_disk as records_on_disk
+from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.targets import check_rows
 from dpmcmc.targets.labels import check_labels
 from tests.peak_memory import printed

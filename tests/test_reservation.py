@@ -8,11 +8,13 @@ import pytest
 import yaml
 
 import dpmcmc
-from dpmcmc import checkpoint, engine
-from dpmcmc import run as run_command
+from dpmcmc.cli import run as run_command
+from dpmcmc.engine import blocks as engine
+from dpmcmc.engine.charged_again import INTERRUPTED
+from dpmcmc.engine.reservation import Reservation
 from dpmcmc.mechanisms import OutputPerturbation, release
 from dpmcmc.privacy import Ledger, LedgerError, OverBudget
-from dpmcmc.reservation import Reservation
+from dpmcmc.storage import checkpoint
 from tests.test_checkpoint import Stop, stopped
 from tests.test_engine import DATA, make
 
@@ -178,7 +180,7 @@ def test_a_run_that_moved_and_then_diverged_states_all_it_spent(ledger, config, 
     assert call("--resume", tmp_path / "run") == 1
     stated = json.loads((tmp_path / "run" / "privacy.json").read_text())
     assert sum(e["count"] for e in stated["events"] if e["mechanism"] == "poisson_gaussian") > 60
-    assert checkpoint.INTERRUPTED in stated["assumptions"]
+    assert INTERRUPTED in stated["assumptions"]
 
 
 def _stop():

@@ -10,10 +10,11 @@ import optax
 import pytest
 
 import dpmcmc
-from dpmcmc import config, config_file
-from dpmcmc.privacy import account
+from dpmcmc.config import model as config
+from dpmcmc.config import file as config_file
+from dpmcmc.privacy.accounting.account import account
+from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.calibration import closed_form
-from dpmcmc.privacy.fixed_point import KAPPA
 from dpmcmc.samplers import SCHEDULES
 from dpmcmc.samplers.schedules import AlphaPhase, Cyclical, Floor, Polynomial
 

@@ -11,18 +11,23 @@ import pytest
 from scipy import stats
 
 import dpmcmc
-from dpmcmc import planning, program, verify
-from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, Privacy, UnsupportedCombination, account, fixed_point
-from dpmcmc.privacy import second_moment as second_room
+from dpmcmc.cli import verify
+from dpmcmc.engine import program
+from dpmcmc.engine.result import privacy_json
+from dpmcmc.planning import plan as planning
+from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, Privacy, UnsupportedCombination
 from dpmcmc.privacy.accounting import ADJACENCIES, TRACE_ACCOUNTANTS
+from dpmcmc.privacy.accounting.account import account
+from dpmcmc.privacy.accounting.charging import charged_guarantee
+from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.calibration import closed_form
-from dpmcmc.privacy.charging import charged_guarantee
-from dpmcmc.privacy.fixed_point import KAPPA
-from dpmcmc.privacy.metric import PublicMatrix
-from dpmcmc.privacy.query import Draws, GradientQuery, PrivateGradient, drawn_noise
-from dpmcmc.privacy.second_moment import PrivateSecondMoment, SecondMoment, multiples
-from dpmcmc.result import privacy_json
+from dpmcmc.privacy.query import fixed_point
+from dpmcmc.privacy.query import second_moment as second_room
+from dpmcmc.privacy.query.metric import PublicMatrix
+from dpmcmc.privacy.query.query import Draws, GradientQuery, PrivateGradient, drawn_noise
+from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment, multiples
+from dpmcmc.privacy.query.selection import selector
 from dpmcmc.samplers import SGFS
 
 D = 5
@@ -385,7 +390,7 @@ class Replay:
     def __init__(self, second, metric=None, sampling=None, nested=False):
         n, z, sampling = 151, 0.25, sampling or Full()
         slots = sampling.capacity(n, 1e-9)[0]
-        select = sampling.selector(n, slots)
+        select = selector(sampling, n, slots)
         self.second, self.n, self.clip = second, n, 0.7
         b = float(n) if select is None else float(sampling.batch_size)
         self.scale = np.float32(n / b)
@@ -549,7 +554,7 @@ def test_a_minibatch_of_its_own_is_another_minibatch(own):
     target = dpmcmc.targets.Custom(
         init=lambda key: jnp.zeros(n), log_prior=lambda p: 0.0 * jnp.sum(p), log_likelihood=lambda p, r: r["g"] @ p
     )
-    select = FixedSize(b).selector(n, b)
+    select = selector(FixedSize(b), n, b)
     q = GradientQuery(target, n, float(b), 1.0, select, second=SecondMoment(1.0, "diagonal", own))
     draw = jax.jit(lambda k: q(jnp.zeros(n), {"g": jnp.eye(n)}, k, jax.random.key(0), jnp.float32(1e-3)))
     shared = []

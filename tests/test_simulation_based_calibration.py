@@ -18,9 +18,9 @@ import pytest
 import scipy.stats
 
 import dpmcmc
-from dpmcmc.privacy import randomness
-from dpmcmc.privacy.query import PrivateGradient
-from dpmcmc.privacy.second_moment import PrivateSecondMoment, asked
+from dpmcmc.privacy.query import randomness
+from dpmcmc.privacy.query.query import PrivateGradient
+from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, asked
 
 SIMULATIONS, N, D, L, BINS = 1000, 50, 2, 15, 8
 TARGET = dpmcmc.targets.LogisticRegression(prior_scale=1.0)

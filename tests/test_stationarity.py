@@ -23,7 +23,7 @@ import pytest
 import scipy.linalg
 
 import dpmcmc
-from dpmcmc.privacy.query import PrivateGradient
+from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.testing import check_sampler, gaussian_run
 
 N = 1000

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpmcmc.privacy.subsampling import FixedSize, Full, Poisson, _gap_tables, expected_batch
+from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, expected_batch, gap_tables
+from dpmcmc.privacy.query.selection import selector
 
 WORD = 1 << 32
 
@@ -18,7 +19,7 @@ WORD = 1 << 32
 def inclusion(sampling, n: int, draws: int, seed: int = 0) -> np.ndarray:
     """(draws, n) inclusion indicators."""
     slots, _ = sampling.capacity(n, 1e-12)
-    select = sampling.selector(n, slots)
+    select = selector(sampling, n, slots)
 
     def one(key):
         indices, mask = select(key)
@@ -120,7 +121,7 @@ def exact_gap_law(tables, longest: int) -> list[Fraction]:
 @pytest.mark.parametrize(("rate", "n"), [(0.07, 6), (0.25, 8), (0.3, 9), (0.45, 7), (0.9, 6), (0.999, 5), (0.013, 7)])
 def test_conditional_inclusion_never_exceeds_the_charged_rate(rate, n):
     """Exhaustive and exact: every record, given every selection of the others."""
-    tables = _gap_tables(rate, n)
+    tables = gap_tables(rate, n)
     law = exact_gap_law(tables, n + 1)
     tail = [1 - sum(law[:g], Fraction(0)) for g in range(n + 1)]
 
@@ -142,8 +143,8 @@ def test_conditional_inclusion_never_exceeds_the_charged_rate(rate, n):
 
 
 @pytest.mark.parametrize("rate", [1e-6, 1e-4, 0.0042, 0.0157, 0.1, 0.3333, 0.5, 0.9, 0.99])
-def test_gap_tables_hold_all_probability_and_charge_little(rate):
-    tables = _gap_tables(rate, 60_000)
+def testgap_tables_hold_all_probability_and_charge_little(rate):
+    tables = gap_tables(rate, 60_000)
     thresholds = [0, *(int(t) for t in tables.fine), WORD]
     assert all(x < y for x, y in itertools.pairwise(thresholds))
     thresholds = [0, *(int(t) for t in tables.coarse), WORD]
@@ -155,7 +156,7 @@ def test_gap_tables_hold_all_probability_and_charge_little(rate):
 
 def test_a_generator_with_float_like_gaps_would_be_charged_for():
     """Planted fault: thresholds off by one part in a thousand must raise the exact inclusion above the charge."""
-    tables = _gap_tables(0.25, 8)
+    tables = gap_tables(0.25, 8)
     law = exact_gap_law(tables, 9)
     bent = [law[0] * Fraction(999, 1000), law[1] + law[0] / 1000, *law[2:]]
     odds = bent[1] * bent[1] / bent[3]
@@ -166,13 +167,13 @@ def test_a_generator_with_float_like_gaps_would_be_charged_for():
 def test_rates_next_to_one_work_and_charge_at_most_one(b):
     sampling = Poisson(b)
     assert b / 1e6 <= sampling.charged_rate(10**6) <= 1
-    _, mask = sampling.selector(10**6, 100)(jax.random.key(0))
+    _, mask = selector(sampling, 10**6, 100)(jax.random.key(0))
     assert mask.all()
 
 
 def test_rate_one_selects_everybody_without_drawing():
     for sampling in (Poisson(50), FixedSize(50), Full()):
-        assert sampling.selector(50, 50) is None
+        assert selector(sampling, 50, 50) is None
         assert sampling.charged_rate(50) == 1
         assert sampling.mechanism(50) == "gaussian"
         assert sampling.capacity(50, 0.0) == (50, 0.0)
@@ -193,7 +194,7 @@ def test_positions_saturate_instead_of_wrapping(n, b):
     sampling = Poisson(b)
     slots, _ = sampling.capacity(n, 0.0 if b < 3 else 1e-9)
     slots = min(slots, 4096)
-    indices, mask = (np.asarray(v) for v in jax.jit(sampling.selector(n, slots))(jax.random.key(1)))
+    indices, mask = (np.asarray(v) for v in jax.jit(selector(sampling, n, slots))(jax.random.key(1)))
     chosen = indices[mask]
     assert (np.diff(chosen) > 0).all(), "selected positions must increase"
     assert chosen.size == 0 or (chosen[0] >= 0 and chosen[-1] < n)
@@ -209,9 +210,9 @@ def test_truncation_is_as_rare_as_charged():
     assert 0 < beta <= 1e-3
 
     def truncated(slots: int) -> float:
-        select = sampling.selector(n, slots)
+        select = selector(sampling, n, slots)
         # A batch is complete when some slot points past the data (its mask is false after the last selection).
-        tables = _gap_tables(b / n, n)
+        tables = gap_tables(b / n, n)
 
         def one(key):
             words = jax.random.bits(key, (2, slots), jnp.uint32)
@@ -233,7 +234,7 @@ def test_overflow_charge_covers_the_exact_binomial_tail(n, b, allowed):
     sampling = Poisson(b)
     slots, beta = sampling.capacity(n, allowed)
     assert 0 <= beta <= allowed * (1 + 1e-5)
-    tables = _gap_tables(b / n, n)
+    tables = gap_tables(b / n, n)
     if beta == 0:
         assert slots == n + tables.most_restarts + 1
         return

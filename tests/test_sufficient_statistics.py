@@ -9,7 +9,7 @@ from scipy import stats
 from dpmcmc.mechanisms.base import release
 from dpmcmc.mechanisms.sufficient import SufficientStatistics, ridge, sensitivity_of, statistics
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
-from dpmcmc.privacy.randomness import streams_of
+from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
 

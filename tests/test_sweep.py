@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc import engine, sweep
-from dpmcmc import program as compiled_programs
-from dpmcmc.privacy import fixed_point
-from dpmcmc.privacy.fixed_point import KAPPA
-from dpmcmc.sweep import sample_all
+from dpmcmc.engine import blocks as engine
+from dpmcmc.engine import program as compiled_programs
+from dpmcmc.engine import sweep
+from dpmcmc.engine.sweep import sample_all
+from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.query import fixed_point
 
 RNG = np.random.default_rng(0)
 N, D = 400, 3

@@ -11,9 +11,10 @@ import yaml
 import dpmcmc
 from dpmcmc import data
 from dpmcmc.data.owners import MASK
-from dpmcmc.privacy.fixed_point import KAPPA
-from dpmcmc.privacy.query import GradientQuery
-from dpmcmc.privacy.subsampling import Poisson
+from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.sampling import Poisson
+from dpmcmc.privacy.query.query import GradientQuery
+from dpmcmc.privacy.query.selection import selector
 from dpmcmc.targets import Custom, LogisticRegression, PerOwner, TargetError
 from dpmcmc.targets.per_owner import rows_of
 from dpmcmc.testing import check_target
@@ -226,7 +227,7 @@ def worst_move(target, select=None, key=0) -> float:
 @pytest.mark.parametrize("sampled", [False, True])
 def test_neighbours_in_all_rows_of_an_owner_move_the_sum_by_at_most_the_sensitivity(sampled):
     scheme = Poisson(15.0)
-    select = scheme.selector(OWNERS, scheme.capacity(OWNERS, 1e-12)[0]) if sampled else None
+    select = selector(scheme, OWNERS, scheme.capacity(OWNERS, 1e-12)[0]) if sampled else None
     worst = worst_move(PerOwner(LogisticRegression(1.0, num_features=D)), select)
     assert 0.999 < worst <= 1 + KAPPA
 

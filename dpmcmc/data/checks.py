@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpmcmc.data.base import DataError
-from dpmcmc.records_on_disk import blocks
+from dpmcmc.storage.row_blocks import blocks
 
 #: A row that was normalised to the bound elsewhere may pass it by float32 rounding. Beyond this relative slack the
 #: row is the data holder's to mend.

@@ -24,9 +24,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from dpmcmc.atomic import flush
 from dpmcmc.data.base import DataError
 from dpmcmc.data.checks import Marked
+from dpmcmc.storage.atomic import flush
 
 #: Bytes of features held at a time.
 _BATCH_BYTES = 4 << 20

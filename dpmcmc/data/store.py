@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpmcmc.cache import cache_folder
 from dpmcmc.data.base import DataError
+from dpmcmc.storage.cache import cache_folder
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 _TIMEOUT_SECONDS = (5, 20)  # to connect, and between two pieces of the answer

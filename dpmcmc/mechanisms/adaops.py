@@ -33,12 +33,13 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.gaussian_release import check_promise, gaussian_release, mu_std, standard_normal
 from dpmcmc.mechanisms.linear_bounds import gram_and_moment, linear_bounds, rounding
-from dpmcmc.privacy import CalibrationError, Guarantee
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.gaussian_release import check_promise, gaussian_release, mu_std, standard_normal
-from dpmcmc.privacy.randomness import Streams
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.calibration import CalibrationError
+from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.targets.linear import LinearRegression
 
 #: Share of δ for what may fail.

@@ -24,12 +24,12 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.gaussian_release import check_promise, gaussian_event, gaussian_release, mu_std
 from dpmcmc.mechanisms.linear_bounds import check_label_weight, linear_bounds, rounding
 from dpmcmc.mechanisms.sufficient import sensitivity_of, split, statistics
-from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.gaussian_release import check_promise, gaussian_event, gaussian_release, mu_std
-from dpmcmc.privacy.randomness import Streams
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.query.randomness import Streams
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,16 @@ import jax
 import numpy as np
 
 from dpmcmc import targets
-from dpmcmc.checkpoint import Checkpoint, opened
-from dpmcmc.engine import DivergedError
-from dpmcmc.planning import Plan
-from dpmcmc.privacy import Guarantee, Ledger, UnsupportedCombination, round_up
-from dpmcmc.privacy.randomness import SecretKey, Streams, secret_key, streams_of
-from dpmcmc.reservation import Reservation, reserved
+from dpmcmc.engine.blocks import DivergedError
+from dpmcmc.engine.charged_again import with_charged_again
+from dpmcmc.engine.reservation import Reservation, reserved
+from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.accounting.events import UnsupportedCombination
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.rounding import round_up
+from dpmcmc.privacy.ledger import Ledger
+from dpmcmc.privacy.query.randomness import SecretKey, Streams, secret_key, streams_of
+from dpmcmc.storage.checkpoint import Checkpoint, opened
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.softmax import SoftmaxRegression
@@ -192,11 +196,11 @@ def _kept_keys(
     if moved:
         again = () if guarantee is None else guarantee.events
         if guarantee is not None:
-            kept.guarantee(guarantee, again)  # raises where nothing covers both
+            with_charged_again(guarantee, kept, again)  # raises where nothing covers both
         if held is not None:
             held.extend(again, "released again on another platform")
-        kept.moved(again, streams)
-    return streams, None if guarantee is None else kept.guarantee(guarantee)
+        kept.moved([event.to_json() for event in again], streams)
+    return streams, None if guarantee is None else with_charged_again(guarantee, kept)
 
 
 def _drawn(

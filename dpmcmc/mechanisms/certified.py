@@ -35,14 +35,18 @@ from jax.flatten_util import ravel_pytree
 
 from dpmcmc.mechanisms.base import MechanismPlan, bounds_of, vouched
 from dpmcmc.mechanisms.float64 import float64
+from dpmcmc.mechanisms.gaussian_release import check_promise
 from dpmcmc.mechanisms.minimise import rounding
-from dpmcmc.privacy import CalibrationError, Guarantee, UnsupportedCombination, randomness
-from dpmcmc.privacy.accounting import Event, last_iterate
-from dpmcmc.privacy.accounting.events import gaussian_parameter, queries
+from dpmcmc.privacy.accounting import Event, noisy_descent
+from dpmcmc.privacy.accounting.events import UnsupportedCombination
+from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.fixed_point import FINE_NOISE, KAPPA
-from dpmcmc.privacy.gaussian_release import check_promise
-from dpmcmc.privacy.randomness import Streams
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
+from dpmcmc.privacy.calibration import CalibrationError
+from dpmcmc.privacy.query import randomness
+from dpmcmc.privacy.query.fixed_point import FINE_NOISE
+from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.targets.base import immutable
 
 _BLOCK = 1 << 12
@@ -116,7 +120,7 @@ class CertifiedOPS:
             )
             rounded += 2 * 2.0**-52 * radius / (eta * temper)
             slack = KAPPA + rounded / bounds.lipschitz + math.sqrt(bounds.size) * _GRID * z
-            c = last_iterate.contraction(eta, bounds.prior_precision, smoothness)
+            c = noisy_descent.contraction(eta, bounds.prior_precision, smoothness)
             return (
                 eta,
                 noise_std,

@@ -36,11 +36,12 @@ from dpmcmc import targets
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.engines import ENGINES, DrawError
 from dpmcmc.mechanisms.float64 import float64
+from dpmcmc.mechanisms.gaussian_release import check_promise
 from dpmcmc.mechanisms.ops import OPS
-from dpmcmc.privacy import Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting import ADJACENCIES, Event
-from dpmcmc.privacy.gaussian_release import check_promise
-from dpmcmc.privacy.randomness import Streams
+from dpmcmc.privacy.accounting.events import UnsupportedCombination
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.targets.tempered import Tempered
 
 #: A loss in whole numbers, as a share of its bound.

@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc import planning
-from dpmcmc.engine import sample
+from dpmcmc.engine.blocks import sample
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
-from dpmcmc.privacy import Full, Privacy
-from dpmcmc.privacy.randomness import SecretKey, Streams
-from dpmcmc.privacy.subsampling import Sampling
+from dpmcmc.planning import plan as planning
+from dpmcmc.privacy.accounting.sampling import Full, Sampling
+from dpmcmc.privacy.calibration.promise import Privacy
+from dpmcmc.privacy.query.randomness import SecretKey, Streams
 from dpmcmc.samplers.base import Sampler
 
 

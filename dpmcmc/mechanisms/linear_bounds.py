@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dpmcmc.privacy import UnsupportedCombination
 from dpmcmc.privacy.accounting import ADJACENCIES
+from dpmcmc.privacy.accounting.events import UnsupportedCombination
 from dpmcmc.targets.base import require_bound
 from dpmcmc.targets.linear import LinearRegression
 

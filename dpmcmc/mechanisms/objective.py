@@ -20,19 +20,15 @@ from typing import Any, Literal
 import jax
 
 from dpmcmc.mechanisms.base import Bounds, MechanismPlan, bounds_of, vouched
+from dpmcmc.mechanisms.gaussian_release import check_promise, gaussian_event, gaussian_release, mu_std, standard_normal
 from dpmcmc.mechanisms.minimise import minimise, radius_bound, ravel, rounding, unravel
-from dpmcmc.privacy import CalibrationError, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting import Event, one_sample
+from dpmcmc.privacy.accounting.events import UnsupportedCombination
+from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.fixed_point import KAPPA
-from dpmcmc.privacy.gaussian_release import (
-    check_promise,
-    gaussian_event,
-    gaussian_release,
-    mu_std,
-    standard_normal,
-)
-from dpmcmc.privacy.randomness import Streams
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.calibration import CalibrationError
+from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.tempered import Tempered
 

@@ -33,11 +33,13 @@ import numpy as np
 from dpmcmc import targets
 from dpmcmc.mechanisms.base import MechanismPlan, vouched
 from dpmcmc.mechanisms.engines import ENGINES, DrawError
-from dpmcmc.privacy import CalibrationError, Guarantee, UnsupportedCombination
+from dpmcmc.mechanisms.gaussian_release import check_promise
 from dpmcmc.privacy.accounting import ADJACENCIES, Event
+from dpmcmc.privacy.accounting.events import UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.gaussian_release import check_promise
-from dpmcmc.privacy.randomness import Streams
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.calibration import CalibrationError
+from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.targets.tempered import Tempered
 
 FORMS = ("printed", "range", "gdp")

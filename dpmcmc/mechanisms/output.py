@@ -17,11 +17,12 @@ from typing import Any, Literal
 import jax
 
 from dpmcmc.mechanisms.base import MechanismPlan, bounds_of, vouched
+from dpmcmc.mechanisms.gaussian_release import calibrated_std, check_promise, gaussian_event, gaussian_release
 from dpmcmc.mechanisms.minimise import minimise, radius_bound, ravel, rounding, unravel
 from dpmcmc.mechanisms.objective import check_regularisation
-from dpmcmc.privacy import CalibrationError, Guarantee
-from dpmcmc.privacy.gaussian_release import calibrated_std, check_promise, gaussian_event, gaussian_release
-from dpmcmc.privacy.randomness import Streams
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.calibration import CalibrationError
+from dpmcmc.privacy.query.randomness import Streams
 
 #: γ relative to L, where float64 allows it.
 _TOLERANCE = 2.0**-12

@@ -27,16 +27,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpmcmc import planning
-from dpmcmc.engine import sample
+from dpmcmc.engine.blocks import sample
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.exponential import Exponential
-from dpmcmc.planning import Plan
-from dpmcmc.privacy import Full, Guarantee, Privacy, UnsupportedCombination
+from dpmcmc.mechanisms.gaussian_release import check_promise
+from dpmcmc.planning import plan as planning
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.gaussian_release import check_promise
-from dpmcmc.privacy.randomness import SecretKey, Streams
-from dpmcmc.privacy.subsampling import Sampling
+from dpmcmc.privacy.accounting.events import UnsupportedCombination
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.sampling import Full, Sampling
+from dpmcmc.privacy.calibration.promise import Privacy
+from dpmcmc.privacy.query.randomness import SecretKey, Streams
 from dpmcmc.samplers.base import Sampler
 
 

@@ -26,16 +26,16 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.linear_bounds import check_label_weight, gram_and_moment, linear_bounds, summing
-from dpmcmc.privacy import Guarantee
-from dpmcmc.privacy.gaussian_release import (
+from dpmcmc.mechanisms.gaussian_release import (
     calibrated_std,
     check_promise,
     gaussian_event,
     gaussian_release,
     standard_normal,
 )
-from dpmcmc.privacy.randomness import Streams
+from dpmcmc.mechanisms.linear_bounds import check_label_weight, gram_and_moment, linear_bounds, summing
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.targets.linear import LinearRegression
 
 

@@ -1,39 +1,23 @@
-"""Privacy: one noisy query, one calibrator, one accountant.
+"""Privacy: one noisy query, one calibrator, one accountant, one ledger.
 
-``query``       the only place where records are read
-``subsampling`` which records a step reads;  ``fixed_point`` exact sums;  ``randomness`` keys and noise
-``charging``    nominal noise to charged events;  ``accounting`` events to ε;  ``calibration`` ε to noise
-``promise``     what is asked for;  ``guarantee`` the result: ε, δ, and the events they are computed from
-``ledger``      what may be spent on a data set by all runs together, and what was
+``query``        the only place that reads records in a step
+``accounting``   nominal noise to charged events, events to ε; no JAX
+``calibration``  ε to noise
+``ledger``       the budget of all runs on one data set
+``interactive``  mechanisms that answer questions one after another
+
+Names are declared in ``__init__.pyi`` and load when they are first used. ``audit`` is a room above this one; it is
+given here by name because ``dpmcmc.privacy.audit`` is part of the contract.
 """
 
-from dpmcmc.privacy.account import Problem, account
-from dpmcmc.privacy.accounting import Event, UnsupportedCombination
-from dpmcmc.privacy.calibration import CalibrationError, calibrate
-from dpmcmc.privacy.guarantee import Guarantee, round_up
-from dpmcmc.privacy.ledger import Ledger, LedgerError, OverBudget
-from dpmcmc.privacy.promise import Privacy
-from dpmcmc.privacy.query import GradientQuery, PrivateGradient
-from dpmcmc.privacy.randomness import SecretKey
-from dpmcmc.privacy.subsampling import FixedSize, Full, Poisson
+import importlib
+from typing import Any
 
-__all__ = [
-    "CalibrationError",
-    "Event",
-    "FixedSize",
-    "Full",
-    "GradientQuery",
-    "Guarantee",
-    "Ledger",
-    "LedgerError",
-    "OverBudget",
-    "Poisson",
-    "Privacy",
-    "PrivateGradient",
-    "Problem",
-    "SecretKey",
-    "UnsupportedCombination",
-    "account",
-    "calibrate",
-    "round_up",
-]
+import lazy_loader
+
+_declared, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ += ["audit"]
+
+
+def __getattr__(name: str) -> Any:
+    return importlib.import_module("dpmcmc.audit") if name == "audit" else _declared(name)

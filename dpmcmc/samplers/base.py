@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.privacy import randomness
-from dpmcmc.privacy.query import PrivateGradient
-from dpmcmc.privacy.second_moment import GRADIENT
+from dpmcmc.privacy.query import randomness
+from dpmcmc.privacy.query.query import PrivateGradient
+from dpmcmc.privacy.query.second_moment import GRADIENT
 from dpmcmc.samplers.schedules import Schedule, evaluate
 
 #: What a sampler must have.

@@ -42,9 +42,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.privacy.metric import MatrixLike, PublicMatrix, flat
-from dpmcmc.privacy.query import PrivateGradient
-from dpmcmc.privacy.second_moment import GRADIENT, SecondMoment, is_dense
+from dpmcmc.privacy.query.metric import MatrixLike, PublicMatrix, flat
+from dpmcmc.privacy.query.query import PrivateGradient
+from dpmcmc.privacy.query.second_moment import GRADIENT, SecondMoment, is_dense
 from dpmcmc.samplers.base import SteppedSampler, tree_norm
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dpmcmc.privacy.query import PrivateGradient
+from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.samplers.base import SteppedSampler, tree_norm
 
 

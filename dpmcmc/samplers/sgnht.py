@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.privacy.query import PrivateGradient
+from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.samplers.base import SteppedSampler, check_friction, thermal_velocity, tree_norm
 
 

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.cache import RUN_ONCE
-from dpmcmc.records_on_disk import blocks
+from dpmcmc.storage.compiled_programs import RUN_ONCE
+from dpmcmc.storage.row_blocks import blocks
 
 
 @runtime_checkable

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpmcmc.privacy import fixed_point
-from dpmcmc.privacy.fixed_point import KAPPA, FixedPoint
+from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.query import fixed_point
+from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.targets.base import bind, check, record_shapes
 from dpmcmc.targets.per_owner import by_row
 

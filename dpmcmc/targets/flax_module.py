@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.privacy.fixed_point import Clip, FixedPoint
+from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
 from dpmcmc.targets import ghost_norms
 from dpmcmc.targets.base import TargetError
 from dpmcmc.targets.gaussian_prior import GaussianPrior

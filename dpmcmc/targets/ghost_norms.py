@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 
-from dpmcmc.privacy import outer_products
-from dpmcmc.privacy.fixed_point import Clip, FixedPoint
-from dpmcmc.privacy.outer_products import Outer
+from dpmcmc.privacy.query import outer_products
+from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
+from dpmcmc.privacy.query.outer_products import Outer
 
 #: Numbers that a block of records may be worked out with.
 _NUMBERS = 1 << 23

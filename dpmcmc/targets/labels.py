@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpmcmc.records_on_disk import blocks
+from dpmcmc.storage.row_blocks import blocks
 
 
 def check_labels(y: Any, num_classes: int, who: str) -> None:

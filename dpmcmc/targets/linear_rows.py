@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpmcmc.privacy import fixed_point
-from dpmcmc.privacy.fixed_point import FixedPoint
+from dpmcmc.privacy.query import fixed_point
+from dpmcmc.privacy.query.fixed_point import FixedPoint
 
 #: Numbers that one vector instruction takes; a row that is no multiple of it ends in single ones, a sixth of the step.
 _LANES = 8

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.privacy.fixed_point import FixedPoint
+from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.targets import linear_rows
 from dpmcmc.targets.base import check_row_bound, features_of, require_bound
 from dpmcmc.targets.gaussian_prior import GaussianPrior

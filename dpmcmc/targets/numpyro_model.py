@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.records_on_disk import blocks
+from dpmcmc.storage.row_blocks import blocks
 from dpmcmc.targets.base import TargetError
 
 if TYPE_CHECKING:

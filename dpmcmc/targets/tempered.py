@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpmcmc.privacy.fixed_point import FixedPoint
+from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.targets.base import bind
 from dpmcmc.targets.linear import LinearRegression
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpmcmc.command import CommandError
+from dpmcmc.cli.refusals import CommandError
 from experiments.panel.config import Panel
 
 COLUMNS = (

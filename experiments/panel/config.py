@@ -13,8 +13,8 @@ import pydantic
 import yaml
 from pydantic import Field
 
-from dpmcmc.config import ConfigError
-from dpmcmc.schema import Section
+from dpmcmc.config.model import ConfigError
+from dpmcmc.config.sections import Section
 
 _MARK = "# Chosen by `python -m experiments.fig3_2 choose`; written by it, line by line. Not for editing."
 

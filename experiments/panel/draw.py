@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from dpmcmc.plots import STYLE
+from dpmcmc.report.figures import STYLE
 from experiments.panel.cells import Row
 from experiments.panel.config import Panel
 from experiments.panel.methods import METHODS, Method

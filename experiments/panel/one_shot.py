@@ -17,13 +17,13 @@ import dpmcmc
 from dpmcmc.mechanisms.base import MechanismPlan, release
 from dpmcmc.mechanisms.certified import CertifiedOPS, last_iterates
 from dpmcmc.mechanisms.engines.nuts import draws_for_many
+from dpmcmc.mechanisms.gaussian_release import gaussian_release
 from dpmcmc.mechanisms.hybrid import Hybrid
 from dpmcmc.mechanisms.minimise import minimise
 from dpmcmc.mechanisms.objective import ObjectivePerturbation
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.output import OutputPerturbation
-from dpmcmc.privacy.gaussian_release import gaussian_release
-from dpmcmc.privacy.randomness import streams_of
+from dpmcmc.privacy.query.randomness import streams_of
 from experiments.panel.config import Settings
 from experiments.panel.samplers import length_of, plans, run_plans, sampling_of
 from experiments.panel.trial import Outcome, Report, Site, Trial, clock

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 import dpmcmc
+from dpmcmc.engine.sweep import sample_all
 from dpmcmc.privacy import CalibrationError
-from dpmcmc.privacy.subsampling import Sampling
-from dpmcmc.sweep import sample_all
+from dpmcmc.privacy.accounting.sampling import Sampling
 from experiments.panel.config import Settings
 from experiments.panel.trial import Outcome, Report, Site, Trial
 

@@ -13,6 +13,7 @@ import dpmcmc
 from benchmarks.problem import Size, make_plan, records, sampled, sampled_apart
 from benchmarks.report import Table
 from benchmarks.timing import Clock, in_turn, ratio
+from dpmcmc.privacy.query import selection
 
 #: Rows that stay in a cache.
 _NEAR = 1 << 14
@@ -22,16 +23,17 @@ _NEAR = 1 << 14
 class Near(dpmcmc.Poisson):
     """Poisson batches folded onto the first ``_NEAR`` records: the same work without cache misses. NOT private."""
 
-    def selector(self, num_records: int, slots: int) -> Callable[[jax.Array], Any] | None:
-        """The inner selection, folded onto the near rows."""
-        inner = super().selector(num_records, slots)
-        assert inner is not None
 
-        def select(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-            indices, mask = inner(key)
-            return indices % _NEAR, mask
+@selection.selector.register
+def _(sampling: Near, num_records: int, slots: int) -> Callable[[jax.Array], Any]:
+    inner = selection.selector(dpmcmc.Poisson(sampling.batch_size), num_records, slots)
+    assert inner is not None
 
-        return select
+    def select(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        indices, mask = inner(key)
+        return indices % _NEAR, mask
+
+    return select
 
 
 def tables(size: Size) -> list[Table]:

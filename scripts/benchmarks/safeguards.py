@@ -24,10 +24,12 @@ import dpmcmc
 from benchmarks.problem import CLIP, STEP_SIZE, Size, make_plan, records, sampled
 from benchmarks.report import Table
 from benchmarks.timing import Clock, in_turn, ratio, scanned
-from dpmcmc.engine import ONE_THREAD
-from dpmcmc.privacy import GradientQuery, fixed_point
-from dpmcmc.privacy.randomness import streams_of
-from dpmcmc.program import RARE
+from dpmcmc.engine.blocks import ONE_THREAD
+from dpmcmc.engine.program import RARE
+from dpmcmc.privacy import GradientQuery
+from dpmcmc.privacy.query import fixed_point
+from dpmcmc.privacy.query.randomness import streams_of
+from dpmcmc.privacy.query.selection import selector
 from dpmcmc.targets import linear_rows
 
 #: Most steps whose random numbers are drawn together, as in the engine.
@@ -141,7 +143,7 @@ def _with_replacement(features: int, num_records: int, batch: int) -> Callable[[
 def _usual(plan: dpmcmc.Plan) -> Callable[[jax.Array], Any]:
     """Draws a batch into the room that the engine reads of most groups of steps."""
     slots, _ = plan.sampling.capacity(plan.num_records, RARE / _TOGETHER)
-    select = plan.sampling.selector(plan.num_records, min(slots, plan.slots))
+    select = selector(plan.sampling, plan.num_records, min(slots, plan.slots))
     assert select is not None
     return select
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpmcmc import run
+from dpmcmc.cli import run
 from tests.malformed.case import EITHER, REFUSED, Case, Make, beside, npz, on_file, plant, records, tree, zipped
 
 _OUT = """

@@ -16,7 +16,7 @@ import numpy as np
 
 import dpmcmc
 from dpmcmc.data import by_owner
-from dpmcmc.privacy.randomness import streams_of
+from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import Custom, PerOwner
 from tests.replay import FAST, Replay, Trace
 

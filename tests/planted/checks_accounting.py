@@ -13,7 +13,9 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import brentq
 
-from dpmcmc import verify
+from dpmcmc.audit import audit
+from dpmcmc.cli import verify
+from dpmcmc.engine.result import privacy_json
 from dpmcmc.mechanisms import OPS, OutputPerturbation, base, release
 from dpmcmc.privacy import (
     CalibrationError,
@@ -23,14 +25,12 @@ from dpmcmc.privacy import (
     Poisson,
     SecretKey,
     UnsupportedCombination,
-    account,
     calibrate,
 )
 from dpmcmc.privacy.accounting import objective
-from dpmcmc.privacy.audit import audit
+from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.interactive import AboveThreshold, Halted
 from dpmcmc.privacy.interactive.above_threshold import WholeNumbers
-from dpmcmc.result import privacy_json
 from dpmcmc.targets import LogisticRegression
 from tests import test_above_threshold as streams_of_questions
 from tests import test_objective_perturbation as exact_minimisers

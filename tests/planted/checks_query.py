@@ -10,10 +10,12 @@ import jax
 import numpy as np
 from scipy import stats
 
-from dpmcmc.privacy import Poisson, fixed_point, query, randomness
+from dpmcmc.privacy import Poisson
 from dpmcmc.privacy.accounting import DEVIATIONS, overflow_probability
-from dpmcmc.privacy.fixed_point import KAPPA, FixedPoint
-from dpmcmc.privacy.subsampling import expected_batch
+from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.sampling import expected_batch
+from dpmcmc.privacy.query import fixed_point, query, randomness
+from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests.planted import Observed, Scene, require
 from tests.planted.benches import D

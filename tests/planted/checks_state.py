@@ -16,10 +16,12 @@ import pytest
 from rich.console import Console
 
 import dpmcmc
-from dpmcmc import checkpoint, engine, run
+from dpmcmc.cli import run
 from dpmcmc.data import DataSet, DataSpec
+from dpmcmc.engine import blocks as engine
 from dpmcmc.privacy import Ledger, OverBudget
 from dpmcmc.privacy.ledger import BrokenChain, LedgerError, store
+from dpmcmc.storage import checkpoint
 from dpmcmc.targets import Custom
 from tests import test_ledger_filter
 from tests.planted import Scene, require

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpmcmc import planning
 from dpmcmc.mechanisms import OPS, base
-from dpmcmc.privacy import Guarantee, charging
-from dpmcmc.privacy.accounting import Event, objective, pld, rdp
+from dpmcmc.planning import plan as planning
+from dpmcmc.privacy import Guarantee
+from dpmcmc.privacy.accounting import Event, charging, objective, pld, rdp
+from dpmcmc.privacy.accounting.group import GroupGuarantee
 from dpmcmc.privacy.calibration import numeric, store
-from dpmcmc.privacy.group import GroupGuarantee
 from dpmcmc.privacy.interactive.above_threshold import WholeNumbers
 from tests.planted import Fault
 from tests.planted import checks_accounting as accounting

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpmcmc import engine
 from dpmcmc.data.owners import MASK
-from dpmcmc.planning import Plan
-from dpmcmc.privacy import chacha, discrete_gaussian, fixed_point, query, randomness
-from dpmcmc.privacy.fixed_point import FixedPoint
-from dpmcmc.privacy.query import GradientQuery
-from dpmcmc.privacy.randomness import SecretKey, Streams
-from dpmcmc.privacy.subsampling import FixedSize, Poisson
+from dpmcmc.engine import blocks as engine
+from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
+from dpmcmc.privacy.query import chacha, fixed_point, integer_noise, query, randomness, selection
+from dpmcmc.privacy.query.fixed_point import FixedPoint
+from dpmcmc.privacy.query.query import GradientQuery
+from dpmcmc.privacy.query.randomness import SecretKey, Streams
 from tests.planted import Fault
 from tests.planted import checks_accounting as accounting
 from tests.planted import checks_query as checks
@@ -172,8 +172,8 @@ def _no_fine_noise(patch: Patch) -> None:
 
 
 def _no_top_coefficient(patch: Patch) -> None:
-    real = discrete_gaussian.coefficients
-    patch.setattr(discrete_gaussian, "coefficients", lambda std, levels: real(std, levels).at[-1].set(0))
+    real = integer_noise.coefficients
+    patch.setattr(integer_noise, "coefficients", lambda std, levels: real(std, levels).at[-1].set(0))
 
 
 # Keys.
@@ -229,7 +229,18 @@ def _keys_used_again(patch: Patch) -> None:
 
 
 def _fixed_size_for_poisson(patch: Patch) -> None:
-    patch.setattr(Poisson, "selector", lambda self, n, slots: FixedSize(int(self.batch_size)).selector(n, slots))
+    fixed = selection.selector.dispatch(FixedSize)
+    _select_poisson_by(patch, lambda sampling, n, slots: fixed(FixedSize(int(sampling.batch_size)), n, slots))
+
+
+def _select_poisson_by(patch: Patch, wrong: Any) -> None:
+    """Draw the batches of Poisson sampling by ``wrong``, and those of other schemes as they are drawn."""
+    real = selection.selector
+
+    def selector(sampling: Any, n: int, slots: int) -> Any:
+        return (wrong if isinstance(sampling, Poisson) else real)(sampling, n, slots)
+
+    patch.setattr(selection, "selector", selector)
 
 
 def _shuffled_epochs(patch: Patch) -> None:
@@ -240,8 +251,8 @@ def _shuffled_epochs(patch: Patch) -> None:
         words = jnp.stack([jnp.asarray(chain, jnp.uint32), jnp.asarray(step, jnp.uint32)])
         return real(self, chain, step)._replace(batch=jax.random.wrap_key_data(words, impl="threefry2x32"))
 
-    def selector(self: Poisson, n: int, slots: int) -> Any:
-        size = int(self.batch_size)
+    def selector(sampling: Poisson, n: int, slots: int) -> Any:
+        size = int(sampling.batch_size)
         batches = n // size
 
         def select(key: Any) -> Any:
@@ -253,16 +264,16 @@ def _shuffled_epochs(patch: Patch) -> None:
         return select
 
     patch.setattr(Streams, "at", at)
-    patch.setattr(Poisson, "selector", selector)
+    _select_poisson_by(patch, selector)
 
 
 def _blocks_of_the_file(patch: Patch) -> None:
-    def selector(self: Poisson, n: int, slots: int) -> Any:
-        size = round(self.batch_size)
+    def selector(sampling: Poisson, n: int, slots: int) -> Any:
+        size = round(sampling.batch_size)
         places = jnp.arange(size, dtype=jnp.int32)
         return lambda key: ((jax.random.randint(key, (), 0, n) + places) % n, jnp.ones(size, bool))
 
-    patch.setattr(Poisson, "selector", selector)
+    _select_poisson_by(patch, selector)
 
 
 def _no_room(patch: Patch) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpmcmc import checkpoint, engine, run
+from dpmcmc.cli import run
+from dpmcmc.engine import blocks as engine
+from dpmcmc.engine.reservation import Reservation
 from dpmcmc.privacy import Guarantee, Ledger
 from dpmcmc.privacy.ledger import Receipt, costs, filters
 from dpmcmc.privacy.ledger.book import Book
-from dpmcmc.reservation import Reservation
+from dpmcmc.storage import checkpoint
 from tests.planted import Fault
 from tests.planted import checks_state as checks
 

@@ -44,20 +44,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc import targets
-from dpmcmc.atomic import write_atomically
 from dpmcmc.diagnostics.per_record import divergence
 from dpmcmc.diagnostics.per_record.norms import Norms, norms_of
-from dpmcmc.engine import check_records, sample
-from dpmcmc.planning import Plan
-from dpmcmc.privacy import Guarantee, Ledger
+from dpmcmc.engine.blocks import check_records, sample
+from dpmcmc.engine.program import Cells, Program
+from dpmcmc.engine.result import Result
+from dpmcmc.engine.template import template
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import overflow_probability, rdp
 from dpmcmc.privacy.accounting.events import bucket_down
-from dpmcmc.privacy.fixed_point import KAPPA
-from dpmcmc.privacy.randomness import SecretKey, Streams, streams_of
-from dpmcmc.privacy.second_moment import SecondMoment, multiples
-from dpmcmc.program import Cells, Program
-from dpmcmc.result import Result
-from dpmcmc.template import template
+from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.ledger import Ledger
+from dpmcmc.privacy.query.randomness import SecretKey, Streams, streams_of
+from dpmcmc.privacy.query.second_moment import SecondMoment, multiples
+from dpmcmc.storage.atomic import write_atomically
 
 #: Log-spacing and size of the grid of norms; below the last one, at C/1000, it is charged that.
 _STEP, _GRID = 0.0136, 512

@@ -28,8 +28,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.privacy.fixed_point import KAPPA, row_norms
-from dpmcmc.privacy.metric import PublicMatrix, flat
+from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.query.fixed_point import row_norms
+from dpmcmc.privacy.query.metric import PublicMatrix, flat
 from dpmcmc.targets.base import immutable
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression

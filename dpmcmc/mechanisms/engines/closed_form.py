@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from dpmcmc.mechanisms.engines.errors import DrawError
-from dpmcmc.privacy.randomness import Streams
+from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.tempered import Tempered
 

@@ -23,7 +23,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpmcmc.mechanisms.engines.ball import onto_ball
 from dpmcmc.mechanisms.engines.errors import DrawError
-from dpmcmc.privacy.randomness import Streams, normal
+from dpmcmc.privacy.query.randomness import Streams, normal
 from dpmcmc.targets.base import bind, immutable, record_shapes
 from dpmcmc.targets.tempered import Tempered
 

@@ -16,8 +16,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpmcmc.mechanisms.engines.errors import DrawError
-from dpmcmc.privacy import UnsupportedCombination
-from dpmcmc.privacy.randomness import Streams
+from dpmcmc.privacy.accounting.events import UnsupportedCombination
+from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.targets.tempered import Tempered
 
 EXACT = False
@@ -55,8 +55,8 @@ def draw(
     Raises:
         DrawError: a chain diverged, or was never seen in the ball.
     """
-    from dpmcmc.engine import DivergedError, sample
-    from dpmcmc.planning import plan
+    from dpmcmc.engine.blocks import DivergedError, sample
+    from dpmcmc.planning.plan import plan
     from dpmcmc.samplers import SGNHT
 
     count = len(jax.tree.leaves(records)[0])

@@ -31,8 +31,9 @@ from collections.abc import Iterable
 import numpy as np
 from scipy.optimize import brentq
 
-from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination, queries
+from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
+from dpmcmc.privacy.accounting.queries import queries
 
 # Shares of δ given to the composition slack δ'; the rest goes to the steps.
 _SHARES = tuple(np.concatenate([np.geomspace(1e-4, 0.4, 10), [0.5], 1 - np.geomspace(0.4, 1e-4, 10)]))

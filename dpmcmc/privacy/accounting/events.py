@@ -26,8 +26,6 @@ from typing import Any
 
 import numpy as np
 
-from dpmcmc.privacy.accounting import last_iterate
-
 ADJACENCIES = ("replace_one", "add_remove", "zero_out")
 MECHANISMS = (
     "gaussian",
@@ -110,42 +108,6 @@ class Event:
             if getattr(self, name) is not None:
                 out[name] = getattr(self, name)
         return out
-
-
-def queries(events: Iterable[Event]) -> list[Event]:
-    """What ``events`` release, equal ones merged, empty ones dropped."""
-    merged: dict[Event, int] = {}
-    for e in events:
-        if e.mechanism in DEVIATIONS or e.count == 0 or e.rate == 0:
-            continue
-        e = _gaussian_equivalent(e)
-        # Rate 1 selects everybody under either scheme: the query is then an unsampled Gaussian.
-        if e.mechanism in ("poisson_gaussian", "fixed_size_gaussian") and e.rate == 1:
-            e = dataclasses.replace(e, mechanism="gaussian", num_records=None)
-        one = dataclasses.replace(e, count=1)
-        merged[one] = merged.get(one, 0) + e.count
-    return [dataclasses.replace(one, count=count) for one, count in merged.items()]
-
-
-def _gaussian_equivalent(e: Event) -> Event:
-    """The Gaussian release that a posterior draw, or the last step of a descent, is exactly worth."""
-    if e.mechanism == "posterior_draw":
-        return Event("gaussian", e.noise_multiplier, 1.0, e.count)
-    if e.mechanism == "noisy_descent":
-        assert e.contraction is not None
-        assert e.steps is not None
-        z = last_iterate.equivalent_multiplier(e.noise_multiplier, e.contraction, e.steps)
-        return Event("gaussian", z, 1.0, e.count)
-    return e
-
-
-def gaussian_parameter(parts: Iterable[Event], adjacency: str) -> float:
-    """μ of all full-batch Gaussian releases together, √(Σ Δ²/z²); infinite where one has no noise."""
-    sensitivity = 2.0 if adjacency == "replace_one" else 1.0
-    parts = [e for e in parts if e.mechanism == "gaussian"]
-    if any(e.noise_multiplier == 0 for e in parts):
-        return math.inf
-    return sensitivity * math.sqrt(math.fsum(e.count / e.noise_multiplier**2 for e in parts))
 
 
 def overflow_probability(events: Iterable[Event]) -> float:

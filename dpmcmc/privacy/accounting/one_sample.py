@@ -19,8 +19,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from dpmcmc.privacy.accounting import objective
-from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination, gaussian_parameter, queries
+from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 
 
 def check(events: Iterable[Event], adjacency: str) -> None:

@@ -29,8 +29,9 @@ import numpy as np
 from dp_accounting.pld import pld_pmf
 
 from dpmcmc.privacy.accounting import dominating_pair, loss_distribution, rdp
-from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination, gaussian_parameter, queries
+from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 
 _FFT_SLACK = 4 * 2.0**-52
 _MOST_SLACK = 0.05

@@ -41,7 +41,8 @@ import numpy as np
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsilon
 
 from dpmcmc.privacy.accounting import fixed_size
-from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination, queries
+from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
+from dpmcmc.privacy.accounting.queries import queries
 
 #: Orders for Gaussian and Poisson events. The largest serve targets as small as ε = 1e-4.
 ORDERS = tuple(1 + np.geomspace(0.02, 1e6, 700))

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import numpy as np
 
 from dpmcmc.privacy.accounting import Event, accountant_for, base_epsilon, overflow_probability
+from dpmcmc.privacy.accounting.charging import base_delta, base_events
+from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.privacy.calibration import store
-from dpmcmc.privacy.charging import base_delta, base_events
-from dpmcmc.privacy.subsampling import Sampling
 
 #: The answer's ε lies within this share below the target (or z within the same share of the root).
 TOLERANCE = 2e-3

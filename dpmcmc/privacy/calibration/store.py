@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dpmcmc.cache import cache_folder
+from dpmcmc.storage.cache import cache_folder
 
 _PACKAGES = ("dpmcmc", "dp-accounting", "numpy", "scipy")
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dpmcmc.privacy.guarantee import Guarantee
+from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.interactive import discrete_laplace
 from dpmcmc.privacy.interactive.charge import Charge, Ledger, pure
 

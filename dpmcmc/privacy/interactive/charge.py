@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from dpmcmc.fingerprint import fingerprint
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.guarantee import Guarantee
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.storage.fingerprint import fingerprint
 
 #: δ at which a guarantee that needs none is written down.
 DELTA = 1e-12

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from dpmcmc.privacy.guarantee import Guarantee
+from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.interactive.above_threshold import AboveThreshold, Halted, Once, exact
 from dpmcmc.privacy.interactive.charge import Ledger
 

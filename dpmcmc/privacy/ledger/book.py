@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
-from dpmcmc.privacy.guarantee import round_up
+from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.privacy.ledger import fitting
 from dpmcmc.privacy.ledger.chain import Entry, LedgerError
 from dpmcmc.privacy.ledger.terms import Terms

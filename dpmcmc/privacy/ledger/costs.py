@@ -29,7 +29,8 @@ import numpy as np
 from scipy.special import log_ndtr, logsumexp, ndtri_exp
 
 from dpmcmc.privacy.accounting import objective, rdp
-from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination, gaussian_parameter, queries
+from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
+from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 
 #: Relative room for the rounding of sums and special functions, on the private side.
 _ROUNDING = 1e-9

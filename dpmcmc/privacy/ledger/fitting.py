@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable
 
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.charging import OVERFLOW_SHARE
-from dpmcmc.privacy.guarantee import Guarantee
+from dpmcmc.privacy.accounting.charging import OVERFLOW_SHARE
+from dpmcmc.privacy.accounting.guarantee import Guarantee
 
 #: A calibration that lands a little below the noise it was read from still fits.
 _MARGIN = 1.005

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dpmcmc.privacy.accounting import Event, overflow_probability, run_length
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
-from dpmcmc.privacy.guarantee import Guarantee
+from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import fitting, programme, store
 from dpmcmc.privacy.ledger.book import Run, fold
 from dpmcmc.privacy.ledger.chain import BrokenChain, Entry, LedgerError, Receipt, confirm

@@ -20,7 +20,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from dpmcmc.privacy.accounting import Event, UnsupportedCombination, joined, run_length
-from dpmcmc.privacy.guarantee import Guarantee
+from dpmcmc.privacy.accounting.guarantee import Guarantee
 
 #: Accountants whose bound is one of the product of the pairs, or of fixed sums; the tightest first.
 _ACCOUNTANTS = ("pld", "rdp", "one_sample")

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpmcmc.privacy.accounting import ADJACENCIES, Event, overflow_probability
-from dpmcmc.privacy.guarantee import Guarantee, round_up
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.privacy.ledger import filters, programme
 from dpmcmc.privacy.ledger.chain import LedgerError
 

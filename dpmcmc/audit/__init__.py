@@ -1,0 +1,14 @@
+"""Empirical audits: a lower bound on the ε of what is really released, beside the one that is claimed.
+
+``neighbours``  worst-case data sets;  ``scores``  what an adversary makes of a release
+``bounds`` ``histogram``  from scores to confident statements;  ``procedure``  all of it on a plan
+
+An audit drives the real engine, so that this room, unlike the rest of ``privacy``, knows plans and mechanisms; nothing
+in ``privacy`` imports it.
+"""
+
+from dpmcmc.audit.bounds import MissingExtra, NotGaussian
+from dpmcmc.audit.neighbours import Neighbours
+from dpmcmc.audit.procedure import METHODS, AuditReport, audit, shortened
+
+__all__ = ["METHODS", "AuditReport", "MissingExtra", "Neighbours", "NotGaussian", "audit", "shortened"]

@@ -1,0 +1,220 @@
+r"""Worst-case neighbours: synthetic records between which a release moves as far as its sensitivity allows.
+
+A sampler is audited on a probe, a target whose log-likelihood is −θ·x: the gradient of a record is x wherever the
+chain is, so that one record moves EVERY step by the sensitivity, C or 2C. Records are ten times longer than the clip
+norm: a clip that is missing shows. With batches of a fixed size the other records pull the other way, since a record
+that is drawn takes a place from one of them; with other batches they contribute nothing.
+
+A one-shot mechanism needs its own target. On logistic regression two labels of one row differ by L in their gradient
+where 2L is charged. Nearer to that come rows (±cos a, −sin a)·row_bound where the other records have made θ₂ large:
+both labels are then wrong, and their gradients are ∓cos a, up to a factor σ(θ₂ sin a) near 1.
+
+No training record is read.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import expit
+
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.ops import OPS
+from dpmcmc.mechanisms.sufficient import SufficientStatistics
+from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.accounting import UnsupportedCombination
+from dpmcmc.privacy.accounting.sampling import FixedSize
+from dpmcmc.privacy.query import fixed_point
+from dpmcmc.privacy.query.fixed_point import FixedPoint
+from dpmcmc.privacy.query.metric import PublicMatrix
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.softmax import SoftmaxRegression
+
+#: Length of a probe's records in clip norms.
+_BEYOND = 10.0
+#: Rows and labels of a target that bounds neither.
+_LONG = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """Data sets that differ in their first m records, each of which is one of two; m = 1 for neighbours proper.
+
+    Attributes:
+        inside: the records as they are on one side, pytree of NumPy arrays, leaves (m, ...).
+        outside: their replacements, likewise; without gradient where adjacency is zero_out or add_remove.
+        background: what every other record is, leaves (...).
+        num_records: N.
+    """
+
+    inside: Any
+    outside: Any
+    background: Any
+    num_records: int
+
+    @property
+    def canaries(self) -> int:
+        """m."""
+        return len(jax.tree.leaves(self.inside)[0])
+
+    def data(self, coins: np.ndarray) -> Any:
+        """Leaves (N, ...): canary i is as ``inside`` where coins[i], and as ``outside`` elsewhere."""
+
+        def rows(inside: np.ndarray, outside: np.ndarray, background: np.ndarray) -> np.ndarray:
+            chosen = np.where(coins.reshape(-1, *[1] * (inside.ndim - 1)), inside, outside)
+            others = np.broadcast_to(background, (self.num_records - len(chosen), *np.shape(background)))
+            return np.concatenate([chosen, others]).astype(inside.dtype)
+
+        return jax.tree.map(rows, self.inside, self.outside, self.background)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """log p(x|θ) = −θ·x, flat prior: records ``{"x": (d,)}`` that are their own gradients.
+
+    Args:
+        num_features: d.
+    """
+
+    num_features: int
+
+    gradient_bound = None
+
+    def init(self, key: jax.Array) -> jax.Array:
+        """Zero, (d,)."""
+        return jnp.zeros(self.num_features, jnp.float32)
+
+    def log_prior(self, params: jax.Array) -> jax.Array:
+        """0."""
+        return jnp.float32(0) * jnp.sum(params)
+
+    def log_likelihood(self, params: jax.Array, record: Any) -> jax.Array:
+        """−θ·x."""
+        return -(record["x"] @ params)
+
+    def predict(self, params: jax.Array, x: jax.Array) -> jax.Array:
+        """θ·x."""
+        return x @ params
+
+
+@dataclass(frozen=True)
+class LinearProbe(Probe):
+    """A probe that takes the query's fast path, as generalised linear models do."""
+
+    def clipped_gradient_sum(self, params: jax.Array, batch: Any, mask: jax.Array, clip: Any, bits: int) -> FixedPoint:
+        """Σ clip(x), exactly summed."""
+        return fixed_point.linear_sum(jnp.ones(mask.shape, jnp.float32), batch["x"], mask, clip, bits)
+
+
+def probe(plan: Plan, canaries: int = 1) -> tuple[Probe, Neighbours]:
+    """A probe in place of a plan's target, and the strongest records for it.
+
+    Args:
+        plan: private.
+        canaries: m, along as many directions.
+
+    Raises:
+        ValueError: more canaries than records, or than directions a sampler's public matrices have.
+    """
+    assert plan.privacy is not None
+    if not 1 <= canaries <= plan.num_records:
+        raise ValueError(f"canaries: must lie in 1..{plan.num_records}, the number of records, got {canaries}")
+    size = _matrix_size(plan.sampler) or canaries
+    if canaries > size:
+        raise ValueError(f"canaries: the sampler's public matrices have {size} directions; take at most so many")
+    metric = getattr(plan.sampler, "metric", None)
+    directions = np.eye(size, dtype=np.float32)[:canaries]
+    if metric is not None:
+        # Whitened, each is along an axis.
+        directions = np.asarray(jax.vmap(metric.times)(jnp.asarray(directions)), np.float32)
+    longest = np.linalg.norm(np.atleast_1d(metric.array), ord=2) if metric is not None and metric.array.ndim else 1.0
+    x = np.float32(_BEYOND * plan.privacy.clip * max(1.0, float(longest))) * directions
+    zero = np.zeros(size, np.float32)
+    replaced = plan.privacy.adjacency == "replace_one"
+    pull = isinstance(plan.sampling, FixedSize) and plan.batch_size < plan.num_records and canaries == 1
+    outside = -x if replaced else np.zeros_like(x)
+    chosen = LinearProbe if hasattr(plan.target, "clipped_gradient_sum") else Probe
+    others = {"x": -x[0] if pull else zero}
+    return chosen(size), Neighbours({"x": x}, {"x": outside}, others, plan.num_records)
+
+
+def _matrix_size(sampler: Any) -> int:
+    """Parameters that a sampler's public matrices are for; 0 where there are none, or they are numbers."""
+    values = [value for value in vars(sampler).values() if isinstance(value, PublicMatrix)]
+    return max((value.array.shape[0] for value in values if value.array.ndim), default=0)
+
+
+def strongest(plan: Plan | MechanismPlan, target: Any, canaries: int = 1) -> Neighbours:
+    """The strongest records that a target of this library admits.
+
+    Args:
+        plan: what is audited.
+        target: bound to its number of features.
+        canaries: m, along as many features.
+
+    Raises:
+        UnsupportedCombination: another target.
+        ValueError: more canaries than features or records.
+    """
+    kind, n = type(target), plan.num_records
+    if kind not in (LogisticRegression, LinearRegression, SoftmaxRegression):
+        raise UnsupportedCombination(
+            f"which records of {kind.__name__} are strongest is not known; a sampler can be audited on the probe, and "
+            "in Python neighbours= takes your own."
+        )
+    d = target.num_features
+    if d is None or not 1 <= canaries <= min(d, n):
+        raise ValueError(f"canaries: must lie in 1..{min(d or 0, n)} (features, records), got {canaries}")
+    one_shot = isinstance(plan, MechanismPlan) and plan.run is None
+    adjacency = plan.guarantee.adjacency if plan.guarantee is not None else "replace_one"
+    # What a release would scale rows by, so that theirs stay as they are.
+    bound = float(target.row_bound or _LONG) * (1 - 1e-12)
+    zero = np.zeros(d)
+    if one_shot and canaries == 1 and kind is LogisticRegression and d >= 2 and n >= 2 and not _on_a_ball(plan):
+        return _saturated(plan, bound, d, adjacency)
+    x = bound * np.eye(d)[:canaries]
+    labels = {LogisticRegression: (1, 0), SoftmaxRegression: (0, 1)}.get(kind)
+    if labels is None:
+        largest = float(getattr(target, "label_bound", None) or _LONG)
+        y_in, y_out = np.full(canaries, largest), np.full(canaries, -largest)
+    else:
+        y_in, y_out = np.full(canaries, labels[0], np.int32), np.full(canaries, labels[1], np.int32)
+    others = zero
+    if one_shot and isinstance(plan.mechanism, SufficientStatistics):  # type: ignore[union-attr]
+        # Information so large that noise on it hardly moves what is released.
+        others = bound * np.ones(d) / math.sqrt(d)
+    outside = {"x": x, "y": y_out} if adjacency == "replace_one" else {"x": np.zeros_like(x), "y": np.zeros_like(y_in)}
+    return Neighbours({"x": x, "y": y_in}, outside, {"x": others, "y": np.zeros_like(y_in[0])}, n)
+
+
+def _on_a_ball(plan: Any) -> bool:
+    return isinstance(plan.mechanism, OPS) and plan.mechanism.radius is not None
+
+
+def _saturated(plan: Any, bound: float, d: int, adjacency: str) -> Neighbours:
+    """Two rows that are both on the wrong side, as far apart as may be, on logistic regression."""
+    settings = plan.settings
+    temper = settings.get("temper", 1.0)
+    precision = settings.get("prior_precision", settings.get("regularisation", 1.0))
+    # Where the other records, all (0, bound) with label 1, bring θ₂.
+    weight = temper * (plan.num_records - 1) * bound / precision
+    far = brentq(lambda t: t - weight * expit(-bound * t), 0.0, weight)
+    angle = minimize_scalar(
+        lambda a: -math.cos(a) * expit(bound * far * math.sin(a)), bounds=(0.0, math.pi / 2), method="bounded"
+    ).x
+    x = np.zeros((3, d))
+    x[0, :2] = math.cos(angle), -math.sin(angle)
+    x[1, :2] = -math.cos(angle), -math.sin(angle)
+    x[2, 1] = 1.0
+    x *= bound
+    if adjacency != "replace_one":
+        x[1] = 0.0
+    one = np.ones(1, np.int32)
+    return Neighbours({"x": x[:1], "y": one}, {"x": x[1:2], "y": one}, {"x": x[2], "y": one[0]}, plan.num_records)

@@ -1,0 +1,360 @@
+"""``audit``: run a plan on worst-case neighbours, and hold a lower bound on ε beside what it claims."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpmcmc import targets
+from dpmcmc.audit import bounds, histogram
+from dpmcmc.audit.neighbours import Neighbours, probe, strongest
+from dpmcmc.audit.scores import source
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.accounting.charging import charged_guarantee, draw_events
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.rounding import round_up
+from dpmcmc.privacy.query.second_moment import multiples
+
+METHODS = ("gdp", "clopper_pearson", "one_run", "histogram")
+TARGETS = ("probe", "config")
+#: Runs of each data set unless told; canaries of ``one_run``.
+RUNS, CANARIES = 1000, 500
+#: Most runs of each data set, or chains of one device program.
+MOST_RUNS, _AT_ONCE = 200_000, 20_000
+#: Runs of each data set that settle a histogram's bins, and are not tested.
+_PILOT = 500
+#: Where a claimed curve is tested, relative to the claimed ε.
+_CLAIMS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
+
+
+_MEANING = {
+    "consistent": "not contradicted, which proves nothing",
+    "VIOLATED": "the claim is wrong, or the code is",
+    "suspicious": "above the claim if scores are Gaussian: confirm with --method clopper_pearson or histogram",
+}
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """What an audit found. It can contradict a claim; it never certifies one.
+
+    Attributes:
+        subject: what was run, and on which records.
+        claimed: ε claimed at ``delta``.
+        delta: δ of the claim.
+        adjacency, release: of the claim.
+        method: one of ``METHODS``.
+        lower_bound: on ε at ``delta``; smaller than the truth with probability ``confidence``, or, for gdp, an estimate
+            of such a bound.
+        proved: whether it is a bound without assumptions on the scores.
+        confidence: of the bound and of the verdict together; where nothing is proved, only if scores are Gaussian.
+        runs: on one data set and on its neighbour (canaries in and out, for one_run).
+        seconds: wall time.
+        exceeded: whether the bound is above the claim, or shown to be above its curve.
+        notes: sentences on what was found.
+    """
+
+    subject: str
+    claimed: float
+    delta: float
+    adjacency: str
+    release: str
+    method: str
+    lower_bound: float
+    proved: bool
+    confidence: float
+    runs: tuple[int, int]
+    seconds: float
+    exceeded: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def violated(self) -> bool:
+        """Whether the runs contradict the claim, with proof."""
+        return self.exceeded and self.proved
+
+    @property
+    def verdict(self) -> str:
+        """``consistent``, ``VIOLATED``, or ``suspicious``: above the claim by an estimate, which proves nothing."""
+        if not self.exceeded:
+            return "consistent"
+        return "VIOLATED" if self.proved else "suspicious"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dict, for people's programs."""
+        out = dataclasses.asdict(self)
+        return out | {
+            "violated": self.violated,
+            "verdict": self.verdict,
+            "runs": list(self.runs),
+            "notes": list(self.notes),
+        }
+
+    def lines(self) -> list[tuple[str, str]]:
+        """(label, text) rows of a table."""
+        certainty = f"confidence {self.confidence:g}"
+        if not self.proved:
+            certainty = f"an ESTIMATE, of {certainty} only if scores are Gaussian: not proved"
+        units = "canaries in, out" if self.method == "one_run" else "runs on either side"
+        rows = [
+            ("audited", self.subject),
+            ("claimed", f"epsilon {round_up(self.claimed)} at delta {self.delta:g}, {self.adjacency}, {self.release}"),
+            ("lower bound", f"epsilon {round_down(self.lower_bound)} at the same delta; {certainty}"),
+            ("method", self.method),
+            ("runs", f"{self.runs[0]:,} + {self.runs[1]:,} ({units}), {self.seconds:.1f} s"),
+        ]
+        rows += [("", note) for note in self.notes]
+        return [*rows, ("verdict", f"{self.verdict}: {_MEANING[self.verdict]}")]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<12} {text}".rstrip() for name, text in self.lines())
+
+
+def round_down(value: float, digits: int = 4) -> str:
+    """``value`` >= 0 to so many significant digits, never above it."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    return f"{math.floor(value / unit * (1 + 1e-12)) * unit:.{digits}g}"
+
+
+def audit(
+    plan: Plan | MechanismPlan,
+    *,
+    method: str = "gdp",
+    runs: int | None = None,
+    confidence: float = 0.95,
+    target: str = "probe",
+    steps: int | None = None,
+    neighbours: Neighbours | None = None,
+    canaries: int | None = None,
+    bins: int = 10,
+    alpha: float = 0.05,
+    at_epsilon: float | None = None,
+    seed: int | None = None,
+    say: Callable[[str], None] | None = None,
+) -> AuditReport:
+    """Bound from below the ε of what a plan really releases.
+
+    A sampler's plan is run as it is: its noise, batches, room, grid and engine. Only its target is replaced, by one
+    whose records move every step as far as the clip allows. A one-shot mechanism is run on its own target. All records
+    are synthetic; no training record is read.
+
+    Args:
+        plan: from ``dpmcmc.plan`` or a mechanism's ``plan``. ``guarantee`` is what is held against the runs.
+        method: see ``bounds.py`` and ``histogram.py``.
+        runs: of each of the two data sets; for ``histogram`` they follow from bins, alpha and ε.
+        confidence: of bound and verdict, in (0.5, 1).
+        target: of a sampler: ``probe``, or ``config``, its own with the strongest records it admits.
+        steps: audits only the first steps of a sampler's run, at the noise it has, against what those cost.
+        neighbours: your own, in place of what this library holds to be the worst; they must differ as the plan's
+            adjacency says, in records of the target that ``target`` names.
+        canaries: m of ``one_run``.
+        bins, alpha: of ``histogram``: outcomes and resolution in δ.
+        at_epsilon: tests the claimed curve at another ε than the claimed one, for ``histogram``; smaller is cheaper.
+        seed: makes an audit reproducible; it reads synthetic records alone, so that nothing is lost.
+        say: told what an audit will cost before it runs.
+
+    Returns:
+        AuditReport.
+
+    Raises:
+        ValueError: a plan without guarantee, or arguments outside their range.
+        UnsupportedCombination: a target whose strongest records are not known.
+        MissingExtra: jax-privacy is not installed.
+        NotGaussian: gdp, and the scores are not.
+    """
+    _check(plan, method, target, confidence, runs)
+    if method in ("clopper_pearson", "one_run"):
+        bounds.auditing(method)
+    plan = plan if steps is None else shortened(plan, steps)
+    claim = plan.guarantee
+    assert claim is not None
+    if method == "one_run" and canaries is None:
+        canaries = min(CANARIES, plan.num_records)
+    model, data, subject = _subject(plan, target, neighbours, canaries if method == "one_run" else 1)
+    scores = source(plan, model, data, seed)
+    rng = np.random.default_rng(None if seed is None else [seed, 1])
+    significance = 1 - confidence
+    started = time.perf_counter()
+    notes: tuple[str, ...] = ()
+    if method == "one_run":
+        coins = rng.random(data.canaries) < 0.5
+        if say is not None:
+            say(f"one run with {data.canaries} canaries")
+        found = bounds.one_run(scores(coins, 1)[0], coins, claim.delta, significance)
+        exceeded, counts = found > claim.epsilon, (int(coins.sum()), int((~coins).sum()))
+    elif method == "histogram":
+        result = _histogram(scores, claim, bins, alpha, at_epsilon, significance, rng, say)
+        found, counts = result.epsilon_lower(claim.delta), result.runs
+        exceeded = result.delta_lower > result.delta or found > claim.epsilon
+        notes = (
+            f"at epsilon {result.epsilon:.4g}: delta claimed {round_up(result.delta)}, shown to be at least "
+            f"{round_down(result.delta_lower)} at confidence {confidence:g}",
+            f"the tester of resolution {alpha:g} on {bins} bins {'ACCEPTS' if result.accepted else 'REJECTS'} "
+            f"(z = {result.statistic:.4g}, error at most 1/3)",
+        )
+    else:
+        count = RUNS if runs is None else runs
+        if say is not None:
+            say(f"{count:,} runs on each of two neighbours")
+        inside, outside = (_run(scores, side, count) for side in (True, False))
+        counts = (count, count)
+        if method == "gdp":
+            found = bounds.gdp(inside, outside, claim.delta, significance)
+            exceeded = found > claim.epsilon
+        else:
+            # The bound and the curve together hold at the confidence asked for.
+            found = bounds.clopper_pearson(inside, outside, claim.delta, significance / 2)
+            curve = bounds.claimed_curve(inside, outside, claims_of(claim), significance / 2)
+            exceeded = found > claim.epsilon or curve.violated
+            notes = (
+                f"of the claimed curve, closest at epsilon {curve.epsilon:.4g}: delta claimed "
+                f"{round_up(curve.claimed)}, shown to be at least {round_down(curve.shown)}",
+            )
+    return AuditReport(
+        subject=subject,
+        claimed=claim.epsilon,
+        delta=claim.delta,
+        adjacency=claim.adjacency,
+        release=claim.release,
+        method=method,
+        lower_bound=float(found),
+        proved=method != "gdp",
+        confidence=confidence,
+        runs=counts,
+        seconds=time.perf_counter() - started,
+        exceeded=bool(exceeded),
+        notes=(*notes, *(f"claimed assuming: {sentence}" for sentence in claim.assumptions)),
+    )
+
+
+def shortened(plan: Plan | MechanismPlan, steps: int) -> Plan:
+    """The first ``steps`` of a sampler's plan, at their own noise, with the guarantee that those alone have.
+
+    Raises:
+        ValueError: not a sampler's plan, or more steps than it has.
+    """
+    if not isinstance(plan, Plan):
+        raise ValueError("steps: only a sampler's plan can be shortened; leave it out")
+    if not 1 <= steps <= plan.steps:
+        raise ValueError(f"steps: must lie in 1..{plan.steps}, the plan's, got {steps}")
+    assert plan.privacy is not None
+    assert plan.noise_multipliers is not None
+    deviations = () if plan.coordinates is None else draw_events(plan.coordinates, steps, plan.chains)
+    guarantee, slots = charged_guarantee(
+        plan.noise_multipliers[:steps],
+        plan.sampling,
+        plan.num_records,
+        plan.chains,
+        delta=plan.privacy.delta,
+        adjacency=plan.privacy.adjacency,
+        accountant=plan.privacy.accountant,
+        release=plan.privacy.release,
+        multiples=multiples(plan.second),
+        after=plan.after,
+        deviations=deviations,
+    )
+    return dataclasses.replace(
+        plan,
+        steps=steps,
+        burn_in=0,
+        thin=1,
+        noise_std=plan.noise_std[:steps],
+        noise_multipliers=plan.noise_multipliers[:steps],
+        guarantee=guarantee,
+        slots=slots,
+    )
+
+
+def claims_of(claim: Guarantee) -> list[tuple[float, float]]:
+    """(ε, δ) pairs that a guarantee claims: its own, and its curve's at smaller ε."""
+    curve = [(share * claim.epsilon, claim.delta_at(share * claim.epsilon)) for share in _CLAIMS]
+    return [(claim.epsilon, claim.delta), *curve]
+
+
+def _check(plan: Any, method: str, target: str, confidence: float, runs: int | None) -> None:
+    if method not in METHODS:
+        raise ValueError(f"method: must be one of {', '.join(METHODS)}, got {method!r}")
+    if target not in TARGETS:
+        raise ValueError(f"target: must be one of {', '.join(TARGETS)}, got {target!r}")
+    if plan.guarantee is None:
+        raise ValueError("privacy: the plan claims no guarantee, so there is nothing to audit")
+    if not math.isfinite(plan.guarantee.epsilon):
+        raise ValueError("privacy: the plan claims an infinite epsilon, which nothing contradicts")
+    if not 0.5 < confidence < 1:
+        raise ValueError(f"confidence: must lie in (0.5, 1), got {confidence}")
+    if runs is not None and method in ("one_run", "histogram"):
+        raise ValueError(f"runs: method {method} settles this itself; leave it out")
+    if runs is not None and not 4 <= runs <= MOST_RUNS:
+        raise ValueError(f"runs: must lie in 4..{MOST_RUNS}, got {runs}")
+
+
+def _subject(
+    plan: Plan | MechanismPlan, target: str, neighbours: Neighbours | None, canaries: int | None
+) -> tuple[Any, Neighbours, str]:
+    """(target that the run evaluates, neighbours, a sentence)."""
+    assert canaries is not None
+    if isinstance(plan, Plan):
+        name = f"{plan.steps} steps of {type(plan.sampler).__name__}, {plan.sampling!r}, {plan.chains} chain"
+        name += "s" * (plan.chains > 1)
+        if plan.after is not None:
+            raise ValueError("plan: it covers private starts too; audit the hybrid's plan that they come from")
+    else:
+        name = f"{type(plan.mechanism).__name__} on {plan.num_records} records"
+    if isinstance(plan, Plan) and target == "probe":
+        model, strong = probe(plan, canaries)
+        return model, neighbours or strong, f"{name}, on a probe; synthetic records only"
+    data = strongest(plan, plan.target, canaries) if neighbours is None else neighbours
+    model = targets.bind(plan.target, targets.record_shapes(data.data(np.ones(data.canaries, bool))))
+    return model, data, f"{name}, on {type(plan.target).__name__}; synthetic records only"
+
+
+def _run(scores: Any, side: bool, count: int) -> np.ndarray:
+    """Scores of ``count`` runs on one of two neighbours, (count,)."""
+    sizes = [_AT_ONCE] * (count // _AT_ONCE) + [count % _AT_ONCE] * (count % _AT_ONCE > 0)
+    return np.concatenate([scores(np.full(1, side), size)[:, 0] for size in sizes])
+
+
+def _histogram(
+    scores: Any,
+    claim: Guarantee,
+    bins: int,
+    alpha: float,
+    at_epsilon: float | None,
+    significance: float,
+    rng: np.random.Generator,
+    say: Callable[[str], None] | None,
+) -> histogram.Histogram:
+    epsilon = claim.epsilon if at_epsilon is None else at_epsilon
+    expected = histogram.sample_size(bins, epsilon, alpha)
+    if expected > MOST_RUNS:
+        raise ValueError(
+            f"method: histogram needs about {expected:.3g} runs of each data set at epsilon {epsilon:.4g}, and at most "
+            f"{MOST_RUNS:,} are made; take fewer --bins, a larger --alpha, or a smaller --at-epsilon"
+        )
+    if say is not None:
+        say(f"about {expected:,.0f} runs on each of two neighbours, after {_PILOT} that settle the bins")
+    edges = histogram.edges_of(np.concatenate([_run(scores, side, _PILOT) for side in (True, False)]), bins)
+    sizes = rng.poisson(expected, 2)
+    # As many of either, so that one program serves both; what is beyond a sample's own size is not looked at.
+    counts = [
+        histogram.bin_counts(_run(scores, side, int(sizes.max()))[:size], edges)
+        for side, size in zip((True, False), sizes, strict=True)
+    ]
+    return histogram.test(
+        counts[0],
+        counts[1],
+        expected,
+        epsilon=epsilon,
+        delta=claim.delta if at_epsilon is None else claim.delta_at(epsilon),
+        alpha=alpha,
+        significance=significance,
+    )

@@ -1,0 +1,297 @@
+r"""Scores: what an adversary who knows everything but one record makes of what a plan releases.
+
+**Samplers.** The score is the log-likelihood ratio of the private gradients of all steps, which a trace gives away.
+With z the step's noise multiplier, q its rate and y the gradient's likelihood part on the clipped sum, in units of C,
+less what all other records add (b·m_B of a batch of them),
+
+    Σ_steps log[(1 − q) + q e^{(y·u − ‖u‖²/2)/z²}] − log[(1 − q) + q e^{(y·v − ‖v‖²/2)/z²}],   u = m − m_B, v = m' − m_B
+
+for clipped gradients m, m' of the record and its replacement and m_B of another, all at the step's own position; a
+second moment adds its own exponent. It is any score: were it not the ratio (a broken query does not follow its law),
+that would cost power and never validity. It is computed by a wrapper around the sampler, within the real engine, whose
+chains are the repeated runs; a release of several chains scores their sum.
+
+**Posterior draws** score log p(x|θ) − log p(x'|θ), which is their likelihood ratio, and **estimates** their coordinate
+along the way a record pulls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmcmc import targets
+from dpmcmc.audit.neighbours import Neighbours
+from dpmcmc.engine import blocks as engine
+from dpmcmc.mechanisms import base as mechanisms
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.certified import CertifiedOPS
+from dpmcmc.mechanisms.ops import OPS
+from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.query.metric import flat
+from dpmcmc.privacy.query.query import PrivateGradient
+from dpmcmc.privacy.query.randomness import streams_of
+from dpmcmc.privacy.query.second_moment import is_dense
+
+#: Posterior draws that an engine makes at a time.
+_AT_ONCE = 1000
+
+#: None: fresh OS entropy for every release; else reproducible keys.
+Keys = Iterator[jax.Array | None]
+
+
+def keys_of(seed: int | None) -> Keys:
+    """A key for each call of the engine."""
+    count = 0
+    while True:
+        yield None if seed is None else jax.random.fold_in(jax.random.key(seed), count)
+        count += 1
+
+
+class ObservedState(NamedTuple):
+    """The sampler's state, its position, and the score so far, (m,)."""
+
+    position: Any
+    inner: Any
+    score: jax.Array
+
+
+class ObservedInfo(NamedTuple):
+    """The score so far, (m,)."""
+
+    score: jax.Array
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """A plan's sampler, with an adversary who keeps a score beside it; nothing else changes.
+
+    Args:
+        plan: private; its sampler and its query's public numbers.
+        target: what the query evaluates, bound.
+        neighbours: what the adversary knows.
+    """
+
+    plan: Plan
+    target: Any
+    neighbours: Neighbours
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.plan.sampler, name)
+
+    def init(self, key: jax.Array, position: Any) -> ObservedState:
+        """The sampler's state, score 0."""
+        inner = self.plan.sampler.init(key, position)
+        return ObservedState(inner.position, inner, jnp.zeros(self.neighbours.canaries))
+
+    def step(
+        self, key: jax.Array, state: ObservedState, gradient: PrivateGradient, t: jax.Array
+    ) -> tuple[ObservedState, ObservedInfo]:
+        """The sampler's step."""
+        score = state.score + self._log_ratio(state.position, gradient)
+        inner = self.plan.sampler.step(key, state.inner, gradient, t)[0]
+        return ObservedState(inner.position, inner, score), ObservedInfo(score)
+
+    def _log_ratio(self, position: Any, gradient: PrivateGradient) -> jax.Array:
+        """Log-likelihood ratio of one step's releases, (m,)."""
+        plan, m = self.plan, self.neighbours.canaries
+        assert plan.privacy is not None
+        clip, batch = np.float32(plan.privacy.clip), plan.batch_size
+        unit = np.float32(batch / plan.num_records) / clip
+        prior = jax.grad(lambda p: -self.target.log_prior(p))(position)
+        likelihood = self._whitened(jax.tree.map(jnp.subtract, gradient.value, prior))
+        each = self._clipped(position) / clip
+        u, v, other = each[:m], each[m : 2 * m], each[-1]
+        y = unit * likelihood - batch * other
+        z = unit * gradient.noise_std
+        ratios = [self._exponents(y, u - other, v - other, z)]
+        if plan.second is not None:
+            released = gradient.releases[0]
+            dense = is_dense(plan.second.structure, other.size)
+
+            def moment(a: jax.Array) -> jax.Array:
+                return (a[..., :, None] * a[..., None, :]).reshape(*a.shape[:-1], -1) if dense else a * a
+
+            y = unit / clip * jnp.ravel(released.value) - batch * moment(other)
+            z = unit / clip * released.noise_std
+            ratios.append(self._exponents(y, moment(u) - moment(other), moment(v) - moment(other), z))
+        if plan.second is not None and not plan.second.own_batch:
+            # One minibatch: the two are seen of it together.
+            ratios = [(ratios[0][0] + ratios[1][0], ratios[0][1] + ratios[1][1])]
+        q = plan.sampling.rate(plan.num_records)
+        absent, present = np.float32(np.log1p(-q) if q < 1 else -np.inf), np.float32(np.log(q))
+        seen = [
+            jnp.logaddexp(absent, present + here) - jnp.logaddexp(absent, present + there) for here, there in ratios
+        ]
+        return jnp.sum(jnp.stack(seen), axis=0)
+
+    @staticmethod
+    def _exponents(y: jax.Array, u: jax.Array, v: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """(y·u − ‖u‖²/2)/z² of every row of u and v, (m,) each."""
+        return tuple((rows @ y - jnp.sum(rows * rows, axis=-1) / 2) / z**2 for rows in (u, v))  # type: ignore[return-value]
+
+    def _whitened(self, tree: Any) -> jax.Array:
+        metric = getattr(self.plan.sampler, "metric", None)
+        vector = flat(tree)[0]
+        return vector if metric is None else metric.whiten(vector)
+
+    def _clipped(self, position: Any) -> jax.Array:
+        """Clipped gradients of the m records, of their m replacements, and of another record, (2m + 1, p)."""
+        assert self.plan.privacy is not None
+        sides = (self.neighbours.inside, self.neighbours.outside, self.neighbours.background)
+        records = jax.tree.map(lambda a, b, c: jnp.concatenate([a, b, jnp.asarray(c)[None]]), *map(_device, sides))
+
+        def one(record: Any) -> jax.Array:
+            return self._whitened(jax.grad(lambda p: -self.target.log_likelihood(p, record))(position))
+
+        each = jax.vmap(one)(records)
+        norms = jnp.linalg.norm(each, axis=1, keepdims=True)
+        shrunk = each * jnp.minimum(1.0, np.float32(self.plan.privacy.clip) / jnp.maximum(norms, 1e-30))
+        return jnp.where(jnp.isfinite(norms), shrunk, 0.0)
+
+
+def _device(tree: Any) -> Any:
+    return jax.tree.map(
+        lambda a: np.asarray(a, np.float32) if np.issubdtype(np.asarray(a).dtype, np.floating) else a, tree
+    )
+
+
+class Sampled:
+    """Scores of a sampler's plan.
+
+    Args:
+        plan: what is audited: its noise, batches, room and grid are used as they are.
+        target: the plan's own or a probe, bound.
+        neighbours: data sets.
+        keys: of the runs.
+    """
+
+    def __init__(self, plan: Plan, target: Any, neighbours: Neighbours, keys: Keys) -> None:
+        self.plan, self.neighbours, self.keys = plan, neighbours, keys
+        # What is kept is the last step alone: it has the score. A probe may have more numbers than were charged for.
+        self.audited = dataclasses.replace(
+            plan,
+            target=target,
+            sampler=Observed(plan, target, neighbours),
+            burn_in=0,
+            thin=plan.steps,
+            curvature=None,
+            coordinates=None,
+        )
+
+    def __call__(self, coins: np.ndarray, count: int, starts: Any = None) -> np.ndarray:
+        """Scores of ``count`` independent releases, (count, m).
+
+        Raises:
+            DivergedError: a chain left the range of floats.
+        """
+        plan = dataclasses.replace(self.audited, chains=count * self.plan.chains)
+        result = engine.sample(plan, self.neighbours.data(coins), key=next(self.keys), starts=starts)
+        score = np.asarray(result.info.score, np.float64)[:, -1]
+        return score.reshape(count, self.plan.chains, -1).sum(axis=1)
+
+
+class Drawn:
+    """Scores of posterior draws, which are released alone: ``ops`` and ``certified_ops``."""
+
+    def __init__(self, plan: MechanismPlan, neighbours: Neighbours, keys: Keys) -> None:
+        self.plan, self.neighbours, self.keys = plan, neighbours, keys
+        self.ratio = jax.jit(jax.vmap(self._log_ratio))
+
+    def draws(self, coins: np.ndarray, count: int) -> Any:
+        """Leaves (count·K, ...): an engine's draws are independent, so many releases are one call with more draws."""
+        data, found = self.neighbours.data(coins), []
+        wanted = count * self.plan.draws
+        while wanted > 0:
+            now = min(wanted, _AT_ONCE)
+            more = dataclasses.replace(self.plan.mechanism, draws=now)
+            plan = dataclasses.replace(self.plan, mechanism=more, draws=now)
+            found.append(mechanisms.release(plan, data, key=next(self.keys)).flat_draws())
+            wanted -= now
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
+
+    def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:
+        """Scores of ``count`` independent releases, (count, m)."""
+        each = np.asarray(self.ratio(self.draws(coins, count)), np.float64)
+        return each.reshape(count, self.plan.draws, -1).sum(axis=1)
+
+    def _log_ratio(self, position: Any) -> jax.Array:
+        """temper·(log p(x|θ) − log p(x'|θ)) of each canary, (m,)."""
+        here, there = (
+            jax.vmap(lambda record: self.plan.target.log_likelihood(position, record))(_device(side))
+            for side in (self.neighbours.inside, self.neighbours.outside)
+        )
+        return self.plan.settings["temper"] * (here - there)
+
+
+class Continued:
+    """Scores of a hybrid: its draw's and its run's, added."""
+
+    def __init__(self, plan: MechanismPlan, neighbours: Neighbours, keys: Keys) -> None:
+        assert plan.first is not None
+        assert plan.run is not None
+        self.first = Drawn(plan.first, neighbours, keys)
+        shapes = targets.record_shapes(neighbours.data(np.ones(neighbours.canaries, bool)))
+        self.run = Sampled(plan.run, targets.bind(plan.target, shapes), neighbours, keys)
+
+    def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:
+        """Scores of ``count`` independent releases, (count, m)."""
+        draws = self.first.draws(coins, count)
+        starts = jax.tree.map(lambda leaf: np.repeat(leaf, self.run.plan.chains, axis=0), draws)
+        return np.asarray(self.first.ratio(draws), np.float64) + self.run(coins, count, starts)
+
+
+class Estimated:
+    """Scores of an estimate: how far it lies the way that the record pulls and its replacement does not.
+
+    The way is the gradient of log p(x|θ) − log p(x'|θ) at the target's public start. That difference itself is the
+    likelihood ratio of a posterior draw; noise on an estimate carries it where such a difference has flattened out.
+    """
+
+    def __init__(self, plan: MechanismPlan, neighbours: Neighbours, keys: Keys) -> None:
+        self.plan, self.neighbours, self.keys = plan, neighbours, keys
+        start = plan.target.init(jax.random.key(0))
+
+        def pull(side: Any) -> jax.Array:
+            each = jax.vmap(lambda record: flat(jax.grad(plan.target.log_likelihood)(start, record))[0])
+            return each(_device(side))
+
+        self.directions = np.asarray(pull(neighbours.inside) - pull(neighbours.outside), np.float64)
+
+    def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:
+        """Scores of ``count`` independent releases, (count, m)."""
+        data = self.neighbours.data(coins)
+        # The first release checks the records, which takes longer than a draw; the others read the same ones.
+        checked = mechanisms.release(self.plan, data, key=next(self.keys))
+        out = [self._along(checked.flat_draws())]
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            for _ in range(count - 1):
+                out.append(self._along(self.plan.mechanism.draw(self.plan, data, streams_of(next(self.keys))[0])))
+        return np.stack(out)
+
+    def _along(self, draws: Any) -> np.ndarray:
+        """(m,), summed over the draws of one release."""
+        flattened = [np.reshape(leaf, (len(leaf), -1)) for leaf in jax.tree.leaves(draws)]
+        return self.directions @ np.concatenate(flattened, axis=1).astype(np.float64).sum(axis=0)
+
+
+def source(plan: Any, target: Any, neighbours: Neighbours, seed: int | None) -> Any:
+    """The function (coins, count) -> scores of a plan."""
+    keys = keys_of(seed)
+    if isinstance(plan, Plan):
+        return Sampled(plan, target, neighbours, keys)
+    if plan.run is not None:
+        return Continued(plan, neighbours, keys)
+    if isinstance(plan.mechanism, (OPS, CertifiedOPS)):
+        return Drawn(plan, neighbours, keys)
+    return Estimated(plan, neighbours, keys)

@@ -1,0 +1,1 @@
+"""The ``dpmcmc`` command: one file a subcommand. Nothing imports this room."""

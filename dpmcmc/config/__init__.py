@@ -1,0 +1,6 @@
+"""YAML to Plan.
+
+``file``      reads a YAML and says where in it an error lies
+``sections``  the models of its sections, derived from constructors and docstrings
+``model``     the whole configuration, and the plan that it stands for
+"""

@@ -1,0 +1,133 @@
+"""Several processes, of one machine or of many, that run one plan together (``jax.distributed``).
+
+    dpmcmc.processes.connect()                    # first of all, in every process
+    dpmcmc.sample(plan, records, mesh=dpmcmc.mesh(data=2))
+
+Every process calls the same with the same plan and records, and returns the same result. Process 0 draws the keys and
+tells the others, over the network that also carries the sums before their noise: it must be a trusted one.
+
+What must be alike is compared before a step is taken: all add one noise to one sum, each by itself, so they must round
+alike; and two orders of the records would count a record twice. A process that fails ends at once, and not with the
+others' leave, so that they see it and end too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+
+from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.storage.fingerprint import fingerprint, plan_digest, platform
+
+#: Environment variables that say who a process is where no cluster does: ``host:port`` of process 0, how many, who.
+COORDINATOR, PROCESSES, PROCESS = "DPMCMC_COORDINATOR", "DPMCMC_PROCESSES", "DPMCMC_PROCESS"
+#: Seconds after which a process that is not heard of is given up, and with it the run.
+_HEARTBEAT = 60
+#: Seconds that all may take to start, and that the others wait at the end while process 0 writes.
+_START, _END = 300, 3600
+
+
+def connect() -> None:
+    """Join the processes of a run; before anything else is computed.
+
+    Which they are is said by :data:`COORDINATOR`, :data:`PROCESSES` and :data:`PROCESS` (``scripts/launch_local.py``
+    sets them), else found out by JAX, from SLURM or Open MPI.
+
+    Raises:
+        ValueError: neither says it.
+        RuntimeError: something was computed before, or the others cannot be reached.
+    """
+    named = [os.environ.get(name) for name in (COORDINATOR, PROCESSES, PROCESS)]
+    who: dict[str, Any] = {}
+    if any(named):
+        address, count, process = named
+        if not (address and count and process and count.isdigit() and process.isdigit()):
+            raise ValueError(
+                f"distributed: {COORDINATOR} (host:port), {PROCESSES} and {PROCESS} (whole numbers) go together; set "
+                "all three, or none under SLURM or Open MPI"
+            )
+        who = {"coordinator_address": address, "num_processes": int(count), "process_id": int(process)}
+        who["cluster_detection_method"] = "deactivate"
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        jax.distributed.initialize(
+            **who,
+            initialization_timeout=_START,
+            heartbeat_timeout_seconds=_HEARTBEAT,
+            shutdown_timeout_seconds=_END,
+        )
+    except (ValueError, KeyError) as error:
+        raise ValueError(
+            f"distributed: there is no saying which processes belong together ({error}); start them by "
+            f"scripts/launch_local.py or SLURM, or set {COORDINATOR}, {PROCESSES} and {PROCESS}"
+        ) from None
+    sys.excepthook = _fail
+    # Here, where all have just met: later, one that reads its records longer than 30 s would be taken for lost.
+    multihost_utils.process_allgather(np.zeros(1))
+
+
+def leave(code: int) -> NoReturn:
+    """End this process; after an error without waiting for the others, which would wait for it."""
+    if code and jax.distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _fail(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    sys.__excepthook__(kind, error, trace)
+    leave(1)
+
+
+def check_alone(**given: Any) -> None:
+    """Refuse what only one process can keep.
+
+    Raises:
+        ValueError: several processes, and one of these, by its name, is not None.
+    """
+    for name, value in given.items():
+        if value is not None and jax.process_count() > 1:
+            raise ValueError(f"{name}: not with several processes; run on the devices of one process")
+
+
+def agreed(streams: Streams, secret: bool, plan: Any, records: Any, mesh: Any) -> Streams:
+    """The keys of process 0, on every process.
+
+    Args:
+        streams: this process's own; with one process they stay.
+        secret: whether they are.
+        plan, records, mesh: what it is about to run.
+
+    Raises:
+        ValueError: on every process, where they are not about to do the same.
+    """
+    if jax.process_count() == 1:
+        return streams
+    own = {
+        "versions, processors, flags and code": platform(own=False),
+        "plan": plan_digest(plan),
+        "kind of key": repr(secret),
+        "records": fingerprint(b"", records),
+        "mesh": repr(None if mesh is None else tuple(mesh.shape.values())),
+    }
+    texts = np.array([list(fact.encode().ljust(64)) for fact in own.values()], np.uint8)
+    every = multihost_utils.process_allgather(texts)
+    differ = [name for at, name in enumerate(own) if np.any(every[:, at] != every[0, at])]
+    if differ:
+        raise ValueError(
+            f"distributed: the processes differ in their {', and in their '.join(differ)}; start all of them alike, on "
+            "machines alike"
+        )
+    words = [np.asarray(jax.random.key_data(key)) for key in streams]
+    told = multihost_utils.broadcast_one_to_all(words)
+    impls = [jax.random.key_impl(key) for key in streams]
+    keys = (jax.random.wrap_key_data(jnp.asarray(w, jnp.uint32), impl=i) for w, i in zip(told, impls, strict=True))
+    return Streams(*keys)

@@ -1,0 +1,289 @@
+"""What is compiled: steps of a block of cells, a cell being one chain of one plan.
+
+A chunk is one device call of a fixed number of steps: a ``lax.scan`` over groups of steps, ``vmap`` over cells. What is
+random in a group depends on keys and public numbers alone, so it is drawn side by side before its steps are taken one
+after another. Noise, keys and records are arguments: another seed compiles nothing, nor does another ε that leaves the
+batch's room as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from dpmcmc import targets
+from dpmcmc.engine.mesh import BATCHES, CHAIN, DATA, STEPS, sizes
+from dpmcmc.engine.template import Template
+from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.accounting.sampling import shard_rows
+from dpmcmc.privacy.query.query import Draws, GradientQuery, select_by
+from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.privacy.query.second_moment import SecondMoment
+from dpmcmc.storage.compiled_programs import RUN_ONCE
+
+#: Most steps whose random numbers are drawn together; fewer where they would leave the cache.
+DRAWN_STEPS = 32
+_DRAWN_BYTES = 1 << 20
+#: Share of groups of steps that have a batch larger than the usual room.
+RARE = 0.02
+
+
+class Cells(NamedTuple):
+    """What the device is told about one chain of one plan, or, with a leading axis, about several."""
+
+    numbers: dict[str, dict[str, jax.Array]]
+    streams: Streams
+    chain: jax.Array
+    steps: jax.Array
+    start: Any = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is compiled for a cell. Runs with equal programs share one, whatever their noise, keys and open numbers.
+
+    Attributes:
+        target, sampler: with the numbers taken out that runs may differ in.
+        sampling, num_records, batch_size, slots: which records a step reads, and into how many places.
+        clip: C, None without privacy, or traced where runs may differ in it.
+        bits: grid exponents of the gradient's sum and the second moment's.
+        second: what is released beside the gradient.
+        levels: draws per coordinate of integer noise on each; 0 where noise is from floats.
+        coordinates: numbers with integer noise that a step is charged for, or None.
+        mesh: devices that share the work, or None for one.
+        supplied: whether the host reads the rows of each batch (``records_on_disk.py``).
+    """
+
+    target: Template
+    sampler: Template
+    sampling: Any
+    num_records: int
+    batch_size: float
+    slots: int
+    clip: float | Literal["traced"] | None
+    bits: tuple[int, int]
+    second: SecondMoment | None
+    levels: tuple[int, int]
+    coordinates: int | None = None
+    mesh: Mesh | None = None
+    supplied: bool = False
+
+    @classmethod
+    def of(
+        cls, plan: Plan, target: Template, sampler: Template, trace_clip: bool = False, mesh: Mesh | None = None
+    ) -> Program:
+        """The program of a plan."""
+        clip: Any = None if plan.privacy is None else "traced" if trace_clip else plan.privacy.clip
+        bits = (plan.bits, plan.second_bits)
+        size = (plan.num_records, plan.batch_size, plan.slots)
+        return cls(target, sampler, plan.sampling, *size, clip, bits, plan.second, plan.levels, plan.coordinates, mesh)
+
+    def start(self, cell: Cells) -> Any:
+        """A cell's first state; depends on its keys, and on its start where it has one."""
+        key, dynamics = jax.random.split(cell.streams.at(cell.chain, 0).init)
+        position = cell.start
+        if position is None:
+            position = self.target.fill(cell.numbers.get("target", {})).init(key)
+        return self.sampler.fill(cell.numbers.get("sampler", {})).init(dynamics, position)
+
+    def query(self, cell: Cells) -> GradientQuery:
+        """A cell's access to the records, or on a mesh to a shard of them."""
+        shards = sizes(self.mesh)[1]
+        return GradientQuery(
+            self.target.fill(cell.numbers.get("target", {})),
+            self.num_records,
+            self.batch_size,
+            cell.numbers["query"]["clip"] if self.clip == "traced" else self.clip,
+            select_by(self.sampling, self.num_records, self.slots, shards, DATA),
+            self.bits[0],
+            second=self.second,
+            second_bits=self.bits[1],
+            metric=getattr(self._sampler(cell), "metric", None),
+            levels=self.levels,
+            coordinates=self.coordinates,
+            rows=shard_rows(self.num_records, shards),
+            axis=None if shards == 1 else DATA,
+        )
+
+    def _sampler(self, cell: Cells) -> Any:
+        return self.sampler.fill(cell.numbers.get("sampler", {}))
+
+    def prepared(self, records: Any) -> Any:
+        """Records with what the target computes of each of them alone, whatever the numbers that are open."""
+        prepare = getattr(self.target.without(), "prepared", None)
+        return records if prepare is None else prepare(records)
+
+    def draw(self, cell: Cells, like: Any, t: jax.Array, noise_std: jax.Array) -> tuple[Draws, jax.Array]:
+        """(what is random in the query of step t, key of the sampler's own); ``like`` has the position's shapes."""
+        keys = cell.streams.at(cell.chain, t)
+        return self.query(cell).draw(like, keys.batch, keys.noise, noise_std), keys.dynamics
+
+    def advance(
+        self, cell: Cells, state: Any, t: jax.Array, noise_std: jax.Array, records: Any, drawn: tuple[Draws, jax.Array]
+    ) -> tuple[Any, Any]:
+        """(state after step t, info); the state as it was where the cell has done all its steps."""
+        draws, key = drawn
+        gradient = self.query(cell).answer(state.position, records, draws, noise_std)
+        following, info = self._sampler(cell).step(key, state, gradient, t)
+        return jax.tree.map(lambda new, old: jnp.where(t < cell.steps, new, old), following, state), info
+
+    def step(self, cell: Cells, state: Any, t: jax.Array, noise_std: jax.Array, records: Any) -> tuple[Any, Any]:
+        """One step alone, drawn and taken."""
+        return self.advance(cell, state, t, noise_std, records, self.draw(cell, state.position, t, noise_std))
+
+
+class Compiled(NamedTuple):
+    """Jitted functions of a program.
+
+    Attributes:
+        prepared: records -> records, once a run.
+        start: cells -> states.
+        draw: (cells, first step, noise (cells, steps)) -> (Draws, keys), leaves (steps, cells, ...).
+        chunk: (states, cells, first step, noise (cells, steps), offsets of the steps to keep (cells, room), records) ->
+            (states, kept positions and infos (room, cells, ...), finite (cells,), norms of the positions (cells,)). In
+            the place of records, where they are supplied: (rows (steps, cells, slots, ...), what ``draw`` gave).
+    """
+
+    prepared: Any
+    start: Any
+    draw: Any
+    chunk: Any
+
+
+def compiled(program: Program, width: int) -> Compiled:
+    """A program's functions for chunks of so many steps, shared by runs of equal programs."""
+    # What may change behind its hash, or has none, is compiled anew.
+    steady = all(t.whole is None or targets.immutable(t.whole) for t in (program.target, program.sampler))
+    try:
+        if steady:
+            return _compile_cached(program, width)
+        return _compile_cached.__wrapped__(program, width)
+    except TypeError:
+        return _compile_cached.__wrapped__(program, width)
+
+
+@functools.lru_cache(maxsize=32)
+def _compile_cached(program: Program, width: int) -> Compiled:
+    @jax.jit  # traced once, and not wherever it is used
+    def draw_cell(cell, t, s):  # type: ignore[no-untyped-def]
+        return program.draw(cell, jax.eval_shape(program.start, cell).position, t, s)
+
+    draw_cells = jax.vmap(draw_cell, in_axes=(0, None, 0))
+    draw_steps = jax.vmap(draw_cells, in_axes=(None, 0, 0))
+
+    def advance(cell, state, t, s, rows, drawn):  # type: ignore[no-untyped-def]
+        return program.advance(cell, state, t, s, program.prepared(rows) if program.supplied else rows, drawn)
+
+    every_cell = jax.vmap(advance, in_axes=(0, 0, None, 0, 0 if program.supplied else None, 0))
+
+    def steps_from(first):  # type: ignore[no-untyped-def]
+        return first + jnp.arange(width, dtype=jnp.int32)
+
+    def draw(cells, first, noise_std):  # type: ignore[no-untyped-def]
+        return draw_steps(cells, steps_from(first), noise_std.T)
+
+    def scan(states, cells, inputs, drawn, records):  # type: ignore[no-untyped-def]
+        def body(states, inputs):  # type: ignore[no-untyped-def]
+            t, s, drawn, rows = inputs
+            states, info = every_cell(cells, states, t, s, rows if program.supplied else records, drawn)
+            return states, (states.position, info)
+
+        return jax.lax.scan(body, states, (*inputs, drawn, records if program.supplied else None))
+
+    def steps(states, cells, inputs, records):  # type: ignore[no-untyped-def]
+        if program.supplied:
+            rows, drawn = records
+            return scan(states, cells, inputs, drawn, rows)
+
+        def group(states, inputs):  # type: ignore[no-untyped-def]
+            drawn, keys = draw_steps(cells, *inputs)
+
+            def taken(draws):  # type: ignore[no-untyped-def]
+                return lambda states: scan(states, cells, inputs, (draws, keys), records)
+
+            short = _usual_slots(program, drawn)
+            if short is None:
+                return taken(drawn)(states)
+            within, beyond = _split_batches(drawn, short)
+            return jax.lax.cond(beyond, taken(drawn), taken(within), states)
+
+        size = _steps_drawn(jax.eval_shape(draw_cells, cells, inputs[0][0], inputs[1][0]), width)
+        groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), inputs)
+        states, output = jax.lax.scan(group, states, groups)
+        return states, jax.tree.map(lambda leaf: leaf.reshape(width, *leaf.shape[2:]), output)
+
+    def chunk(states, cells, first, noise_std, kept, records):  # type: ignore[no-untyped-def]
+        states, output = steps(states, cells, (steps_from(first), noise_std.T), records)
+        leaves = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(states.position)]
+        finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf), axis=1) for leaf in leaves]), axis=0)
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf), axis=1) for leaf in leaves))
+        at = jnp.arange(kept.shape[0])
+        return states, jax.tree.map(lambda leaf: leaf[kept.T, at], output), finite, norm
+
+    shared: Any = chunk
+    drawing: Any = draw
+    if program.mesh is not None:
+        chains, whole = PartitionSpec(CHAIN), PartitionSpec()
+        rows: Any = PartitionSpec(DATA)
+        if program.supplied:
+            batch: Any = BATCHES
+            drawn = Draws((batch, batch), None, STEPS, STEPS), STEPS
+            drawing = jax.shard_map(
+                draw, mesh=program.mesh, in_specs=(chains, whole, chains), out_specs=drawn, check_vma=False
+            )
+            rows = batch, (drawn[0]._replace(batch=(None, batch)), STEPS)
+        shared = jax.shard_map(
+            chunk,
+            mesh=program.mesh,
+            in_specs=(chains, chains, whole, chains, chains, rows),
+            out_specs=(chains, STEPS, chains, chains),
+            # The sums are the same on every shard of the data, and the noise is drawn alike; not for types to see.
+            check_vma=False,
+        )
+    start = jax.jit(jax.vmap(program.start), compiler_options=RUN_ONCE)
+    return Compiled(jax.jit(program.prepared), start, jax.jit(drawing), jax.jit(shared, donate_argnums=(0,)))
+
+
+def _usual_slots(program: Program, draws: Draws) -> int | None:
+    """Slots that the batches of a group fit into 49 times in 50; None where they are no fewer, or not worth it.
+
+    The slots drawn are hardly ever needed: what truncates a batch is charged, so it has to be rare over the whole run.
+    """
+    mask = draws.batch[1]
+    # Steps are compiled twice for it, which only those of a linear model are worth; and shards, each with a batch of
+    # its own, would have to go the same way.
+    if mask is None or program.second is not None or program.mesh is not None:
+        return None
+    target, metric = program.target.without(), getattr(program.sampler.without(), "metric", None)
+    if metric is not None or not (hasattr(target, "prepared") and hasattr(target, "clipped_gradient_sum")):
+        return None
+    short, _ = program.sampling.capacity(program.num_records, RARE / (mask.size // mask.shape[-1]))
+    return short if short < mask.shape[-1] else None
+
+
+def _split_batches(draws: Draws, slots: int) -> tuple[Draws, jax.Array]:
+    """(draws with so many slots of every batch, whether a record is chosen beyond them)."""
+    indices, mask = draws.batch
+    assert indices is not None
+    assert mask is not None
+    within = (indices[..., :slots], mask[..., :slots])
+    return draws._replace(batch=within), jnp.any(mask[..., slots:])
+
+
+def num_bytes(tree: Any) -> int:
+    """Bytes of a pytree of arrays or of their shapes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _steps_drawn(draws: Any, width: int) -> int:
+    """Steps whose randomness is drawn together: whole groups of a chunk, small enough for the cache.
+
+    Side by side, one step's random numbers cost a third of what they cost alone.
+    """
+    most = max(1, min(DRAWN_STEPS, _DRAWN_BYTES // max(num_bytes(draws), 1)))
+    return max(size for size in range(1, most + 1) if width % size == 0)

@@ -1,0 +1,137 @@
+"""One run's place in a budget ledger: reserved before a record is read, settled after, found again when resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dpmcmc.privacy.accounting import run_length
+from dpmcmc.privacy.accounting.events import Event
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.ledger import Ledger, LedgerError
+from dpmcmc.storage.checkpoint import Checkpoint
+from dpmcmc.storage.fingerprint import fingerprint
+
+
+class Reservation:
+    """The budget that one run holds; what a crash leaves stays spent.
+
+    Args:
+        ledger: or its path.
+        guarantee: of the whole run; None where there is none, which is refused.
+        label: names the run in the ledger's history.
+        checkpoint: of the run; one that was stopped finds its reservation again, whenever that was.
+        num_records: N of the run.
+
+    Raises:
+        LedgerError: over budget, another adjacency or number of records, not a ledger.
+        ValueError: a run without a guarantee.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger | str | Path,
+        guarantee: Guarantee | None,
+        label: str,
+        checkpoint: Checkpoint | None = None,
+        num_records: int | None = None,
+    ) -> None:
+        if guarantee is None:
+            raise ValueError(
+                "privacy.ledger: a run without a guarantee (privacy null, or known noise) cannot be charged; take the "
+                "ledger out, or make the run private"
+            )
+        self.ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
+        planned = self.ledger.terms.num_records
+        if None not in (planned, num_records) and planned != num_records:
+            raise LedgerError(
+                f"{self.ledger.path}: the run is planned for {num_records} records and the ledger is about {planned}; "
+                "plan it for those, or take the ledger of its data."
+            )
+        name = None if checkpoint is None else checkpoint.noted("reservation")
+        found = None
+        if name is None:
+            # Written before the ledger is, so that a run that is killed in between is found by this name.
+            name = f"{label} {secrets.token_hex(8)}"
+            if checkpoint is not None:
+                checkpoint.note(reservation=name)
+        else:
+            found = self.ledger.find(name, guarantee)
+        #: Whether the run may have computed something from a record, now or before it was stopped.
+        self.begun = checkpoint is not None and checkpoint.begun
+        if found is not None and not self.begun and not self.ledger.is_open(found):
+            raise LedgerError(
+                f"{self.ledger.path}: run {name!r} was settled and has not begun here: this is a copy of a run that "
+                "is done; start a new one."
+            )
+        self.receipt = self.ledger.reserve(guarantee, name) if found is None else found
+        # What another start of the run reserved is not this one's to give back.
+        self._own = found is None
+        self._open = found is None or self.ledger.is_open(found)
+        self._events = run_length(guarantee.events)
+        self._started = False
+
+    def identify(self, data: Any) -> None:
+        """Refuse records of another data set than the ledger's.
+
+        Raises:
+            LedgerError: they are.
+        """
+        self.ledger.identify(lambda key: fingerprint(key, data))
+
+    def start(self, guarantee: Guarantee | None) -> None:
+        """The run of this guarantee begins to compute from records.
+
+        Raises:
+            LedgerError: it is not what was reserved, or the reservation has been used or settled.
+        """
+        if guarantee is None or run_length(guarantee.events) != self._events:
+            raise LedgerError(f"{self.ledger.path}: the run is not the one that was reserved; reserve it by itself.")
+        if self._started or (not self.begun and not self._open):
+            raise LedgerError(f"{self.ledger.path}: a reservation is for one run, and this one has been used.")
+        self._started = self.begun = True
+
+    def extend(self, events: tuple[Event, ...], why: str) -> None:
+        """Charge what the run does beyond its guarantee, before it does."""
+        self.ledger.extend(self.receipt, events, why)
+
+    def settle(self) -> None:
+        """Spent where the run has begun; given back where it ended before it computed anything from a record."""
+        if not self._open or not (self.begun or self._own):
+            return
+        try:
+            self.ledger.settle(self.receipt, "released" if self.begun else "void")
+            self._open = False
+        except LedgerError as error:
+            # Spent it is either way, and what the run released must not be lost.
+            warnings.warn(f"{error} The run's budget stays spent.", stacklevel=2)
+
+
+@contextlib.contextmanager
+def reserved(
+    ledger: Reservation | Ledger | str | Path | None,
+    guarantee: Guarantee | None,
+    label: str,
+    checkpoint: Checkpoint | None = None,
+    num_records: int | None = None,
+) -> Iterator[Reservation | None]:
+    """Reserve for what runs inside, which says when it starts, and settle.
+
+    An error before that gives the reservation back; one after it leaves it spent and open, for the run to go on under.
+    A Reservation of the caller's is the caller's to identify and to settle.
+    """
+    if ledger is None or isinstance(ledger, Reservation):
+        yield ledger
+        return
+    held = Reservation(ledger, guarantee, label, checkpoint, num_records)
+    try:
+        yield held
+    except Exception:
+        if not held.begun:
+            held.settle()
+        raise
+    held.settle()

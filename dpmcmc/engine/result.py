@@ -1,0 +1,167 @@
+"""A Result: draws with their guarantee, and how it is written down.
+
+``draws.nc`` follows ArviZ's schema: a netCDF file with groups ``posterior`` and ``sample_stats``, dimensions
+``chain`` and ``draw`` first, so ``arviz.from_netcdf`` opens it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import xarray
+
+from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.query.second_moment import multiples
+from dpmcmc.storage.atomic import write_atomically
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result:
+    """What a run releases.
+
+    Attributes:
+        plan: what was run.
+        draws: parameters in the model's own coordinates, leaves (chains, draws, ...).
+        positions: what the chain moved, a pytree like the target's parameters; the draws themselves for most targets.
+        info: sampler's Info at the kept steps, leaves (chains, draws).
+        guarantee: None when the plan has no privacy or the key was not secret.
+        wall_seconds: ``compile`` and ``run``.
+    """
+
+    plan: Plan
+    draws: Any
+    positions: Any
+    info: Any
+    guarantee: Guarantee | None
+    wall_seconds: dict[str, float]
+
+    @property
+    def steps_per_second(self) -> float:
+        """Steps of all chains together, per second of running."""
+        return self.plan.steps * self.plan.chains / max(self.wall_seconds["run"], 1e-9)
+
+    def __repr__(self) -> str:
+        shapes = jax.tree.map(np.shape, self.draws)
+        return f"Result(draws of shape {shapes}, {self.guarantee or 'no guarantee'})"
+
+    def flat_draws(self) -> Any:
+        """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""
+        return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.positions)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write ``draws.nc``, ``plan.json`` and ``privacy.json`` into a folder."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_draws(folder / "draws.nc", self.draws, self.info, self.guarantee)
+        write_json(folder / "plan.json", self.plan.to_json(secret=self.guarantee is not None))
+        write_json(folder / "privacy.json", privacy_json(self.plan, self.guarantee))
+        return folder
+
+
+def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] | None = None) -> dict:
+    """What a reader needs to defend, recompute or compose the guarantee of a run."""
+    z = plan.noise_multipliers
+    return guarantee_json(guarantee, getattr(plan.target, "unit", "record")) | {
+        "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
+        "multiples": list(multiples(plan.second)),
+        "steps": plan.steps,
+        "chains": plan.chains,
+        "sampling": {
+            "scheme": plan.sampling.scheme,
+            "batch_size": plan.batch_size,
+            "rate": plan.sampling.rate(plan.num_records),
+            "slots": plan.slots,
+        },
+        "hardened": plan.hardened,
+        "coordinates": plan.coordinates,
+        "num_records": plan.num_records,
+        "free_fraction": None if plan.privacy is None else plan.free_fraction,
+        "data": data,
+    }
+
+
+def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[str, Any]:
+    """A guarantee, or the sentence that there is none, with its unit, versions and the other accountants' ε."""
+    body: dict[str, Any] = (
+        {
+            "epsilon": None,
+            "delta": None,
+            "adjacency": None,
+            "release": None,
+            "accountant": None,
+            "assumptions": ["No guarantee: privacy was not asked for, or the noise keys of this run are not secret."],
+            "events": [],
+        }
+        if guarantee is None
+        else guarantee.to_json()
+    )
+    none = {"advanced": None, "rdp": None, "pld": None}
+    return body | {
+        "unit": unit,
+        "versions": versions(),
+        "cross_check": none if guarantee is None else guarantee.cross_check(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computed the guarantee."""
+    out = {}
+    for name in ("dpmcmc", "dp-accounting", "jax", "numpy", "scipy"):
+        try:
+            out[name] = version(name)
+        except PackageNotFoundError:
+            out[name] = "source"
+    return out
+
+
+def write_json(path: Path, body: Any, mode: int = 0o644) -> None:
+    """Write strict JSON (no NaN) through a temporary file, so that no half-written file is ever seen."""
+    text = json.dumps(body, indent=2, allow_nan=False) + "\n"
+    write_atomically(path, lambda temporary: temporary.write_text(text), mode)
+
+
+def write_draws(path: Path, draws: Any, info: Any, guarantee: Guarantee | None) -> None:
+    """netCDF in ArviZ's schema; ε, δ and adjacency are attributes of the file's groups.
+
+    ``info`` is None where a release has no steps to tell of.
+    """
+    groups = {"posterior": to_dataset(draws)}
+    if info is not None:
+        groups["sample_stats"] = to_dataset(info._asdict() if hasattr(info, "_asdict") else info)
+    tree = xarray.DataTree.from_dict(groups)
+    for group in tree.children.values():
+        group.attrs["guarantee"] = "none" if guarantee is None else str(guarantee)
+    # Encoded in memory first: HDF5 does not survive a disk that fills up under it.
+    content = bytes(tree.to_netcdf(None, engine="h5netcdf"))
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+
+
+def to_dataset(tree: Any) -> xarray.Dataset:
+    """An xarray Dataset with dimensions (chain, draw, ...), one variable per leaf, named by its path."""
+    variables = {}
+    for name, leaf in leaf_names(tree).items():
+        array = np.asarray(leaf)
+        extra = [f"{name}_dim_{i}" for i in range(array.ndim - 2)]
+        variables[name] = (("chain", "draw", *extra), array)
+    chains, draws = next(iter(variables.values()))[1].shape[:2]
+    return xarray.Dataset(variables, coords={"chain": np.arange(chains), "draw": np.arange(draws)})
+
+
+def leaf_names(tree: Any) -> dict[str, Any]:
+    """The leaves of a pytree by their paths, joined by dots; a lone leaf is ``theta``."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {".".join(_key_name(key) for key in path) or "theta": leaf for path, leaf in leaves}
+
+
+def _key_name(key: Any) -> str:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)

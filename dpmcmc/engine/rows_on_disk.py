@@ -1,0 +1,123 @@
+"""Records beyond memory: memory-mapped arrays, of which only the rows that a batch selects are read.
+
+    x = np.load("x.npy", mmap_mode="r")          # np.memmap, however large
+    dpmcmc.sample(plan, {"x": x, "y": np.load("y.npy", mmap_mode="r")})
+
+Which records a chunk of steps reads depends on keys and public numbers alone, so the device draws it, a thread reads
+those rows, and the steps run on them while the next chunk's rows are being read. Memory holds the rows of three chunks;
+what is mapped is given back as it is used. Rows are float32 or int32 when they reach the device.
+
+On a mesh a process reads the rows of its own devices' shards.
+
+What every record must be looked at for (that rows are finite, that labels are classes, a ledger's fingerprint) is
+done in blocks before the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from dpmcmc.engine.mesh import BATCHES, STEPS, sizes
+from dpmcmc.privacy.accounting.sampling import shard_rows
+from dpmcmc.storage.row_blocks import advise, give_back
+
+#: Bytes that rows may keep in memory of a map before its pages are given back, and what one row keeps beside itself: a
+#: page fault maps what lies around it too, as far as the system has it; Linux was seen to map 90 to 270 KB.
+_HELD_BYTES = 256 << 20
+_AROUND = 256 << 10
+
+
+class Supply:
+    """Rows of the batches of one chunk after another, read ahead.
+
+    Args:
+        records: pytree of NumPy arrays, some of them memory-mapped.
+        draw: of ``program.Compiled``.
+        mesh: devices, each of which gets the rows of its own shard's batches; a process reads those of its own devices.
+    """
+
+    def __init__(self, records: Any, draw: Callable[..., Any], mesh: Mesh | None = None) -> None:
+        self._records, self._draw, self._mesh = records, draw, mesh
+
+    def shapes(self, cells: Any, noise_std: np.ndarray) -> Any:
+        """Shapes of what :meth:`chunks` yields."""
+        draws, keys = jax.eval_shape(self._draw, cells, np.int32(0), noise_std)
+        indices, mask = draws.batch
+        rows = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((*indices.shape, *leaf.shape[1:]), _dtype(leaf)), self._records
+        )
+        if self._mesh is not None:
+            rows, mask = _placed((rows, mask), self._mesh, BATCHES)
+            draws, keys = _placed((draws._replace(batch=(None, None)), keys), self._mesh, STEPS)
+        return rows, (draws._replace(batch=(None, mask)), keys)
+
+    def chunks(self, cells: Any, firsts: Iterable[int], noise_at: Callable[[int], np.ndarray]) -> Iterator[Any]:
+        """(rows, draws) of the chunk that begins at each of these steps; the next one's are read meanwhile.
+
+        Args:
+            cells: block of them.
+            firsts: first steps.
+            noise_at: first step -> noise of the chunk, (cells, steps).
+        """
+        # Reading ahead is of no use to rows at random: of a file beyond memory it took four times as long.
+        jax.tree.map(lambda leaf: advise(leaf, "MADV_RANDOM"), self._records)
+        with ThreadPoolExecutor(1, "rows") as reader:
+            waiting: Future | None = None
+            for first in firsts:
+                ahead = reader.submit(self._read, cells, first, noise_at(first))
+                if waiting is not None:
+                    yield waiting.result()
+                waiting = ahead
+            if waiting is not None:
+                yield waiting.result()
+
+    def _read(self, cells: Any, first: int, noise_std: np.ndarray) -> Any:
+        draws, keys = self._draw(cells, np.int32(first), noise_std)
+        indices, mask = draws.batch
+        rows = jax.tree.map(lambda leaf: self._rows(leaf, indices, mask), self._records)
+        return rows, (draws._replace(batch=(None, mask)), keys)
+
+    def _rows(self, leaf: np.ndarray, indices: jax.Array, mask: jax.Array) -> Any:
+        """The rows of batches, (*indices.shape, ...); on a mesh each where it is used."""
+        if self._mesh is None:
+            return _selected(leaf, np.asarray(indices), np.asarray(mask))
+        shards = sizes(self._mesh)[1]
+        slots = indices.shape[2] // shards
+        parts = []
+        for here, chosen in zip(indices.addressable_shards, mask.addressable_shards, strict=True):
+            # Indices are within the shard, which is told by the slots that are its own.
+            first = (here.index[2].start or 0) // slots * shard_rows(len(leaf), shards)
+            part = _selected(leaf, np.asarray(here.data) + first, np.asarray(chosen.data))
+            parts.append(jax.device_put(part, here.device))
+        return jax.make_array_from_single_device_arrays((*indices.shape, *leaf.shape[1:]), indices.sharding, parts)
+
+
+def _placed(shapes: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
+    sharding = NamedSharding(mesh, spec)
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)
+
+
+def _dtype(leaf: np.ndarray) -> Any:
+    return np.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else np.int32
+
+
+def _selected(leaf: np.ndarray, indices: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Rows at the unmasked indices, zeros elsewhere, (*indices.shape, ...)."""
+    rows = np.zeros((*indices.shape, *leaf.shape[1:]), _dtype(leaf))
+    wanted = indices[mask]
+    order = np.argsort(wanted)  # along the file
+    places = np.flatnonzero(mask)[order]
+    flat = rows.reshape(-1, *leaf.shape[1:])
+    count = max(_HELD_BYTES // (_AROUND + leaf.nbytes // len(leaf)), 1)
+    for part in (slice(first, first + count) for first in range(0, len(order), count)):
+        flat[places[part]] = leaf[wanted[order[part]]]
+        if leaf.nbytes > _HELD_BYTES:
+            give_back(leaf)
+    return rows

@@ -1,0 +1,247 @@
+"""Runs many plans on the same records: those that differ in numbers alone are cells of one device program.
+
+An experiment of 8 values of ε and 10 repeats is 80 plans of one sampler. ``sample`` in a loop checks and copies the
+records 80 times and drives one chain at a time; here a block of cells shares each step. What plans of one program may
+differ in: noise, steps, burn-in, thinning, chains, clip norm, room for a batch, and every number of the sampler and
+the target that the code does not branch on. What is found out by tracing a step with all of them open; where that
+fails, with those that can be.
+
+**Guarantee.** Nothing is shared that is secret: each plan has keys of its own, and reads records through its own query.
+So each result carries its own plan's guarantee, and what leaves a sweep costs the composition of them all, as 80
+single runs do. A plan whose batches have less room than others' gets theirs: its batches overflow more seldom than it
+is charged for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from dpmcmc import targets
+from dpmcmc.engine.blocks import (
+    Cells,
+    DivergedError,
+    Program,
+    Progress,
+    Run,
+    check_on_disk,
+    check_records,
+    checked_starts,
+    run_together,
+)
+from dpmcmc.engine.mesh import checked
+from dpmcmc.engine.processes import agreed, check_alone
+from dpmcmc.engine.reservation import Reservation, reserved
+from dpmcmc.engine.result import Result
+from dpmcmc.engine.template import numbers, template
+from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.ledger import Ledger
+from dpmcmc.privacy.query.randomness import SecretKey, secret_key, streams_of
+
+#: (role, field) of a number that plans of one program may differ in.
+Name = tuple[str, str]
+_CLIP = ("query", "clip")
+
+
+def sample_all(
+    plans: Sequence[Plan],
+    data: Any,
+    *,
+    keys: Sequence[SecretKey | jax.Array | int | None] | None = None,
+    starts: Sequence[Any] | None = None,
+    progress: Progress | None = None,
+    ledger: Ledger | str | Path | None = None,
+    mesh: Mesh | None = None,
+) -> list[Result | DivergedError]:
+    """Run many plans on the same records; a plan given several times is run that often, independently.
+
+    Args:
+        plans: from :func:`dpmcmc.plan`, of any kind. Those that differ in numbers alone run as one program.
+        data: pytree of arrays with leading axis N = ``num_records`` of every plan.
+        keys: one per plan, as :func:`dpmcmc.sample` takes it; None is fresh OS entropy for every plan. Under one JAX
+            key or int a plan has the draws that ``sample`` gives it, up to float32 rounding; a Poisson plan with fewer
+            slots than another of its program has other draws of the same law.
+        starts: one per plan, as :func:`dpmcmc.sample` takes it, or None; None for all: the targets' own.
+        progress: called on the host with (steps done, steps in all), summed over plans.
+        ledger: budget ledger to charge, every plan's guarantee before a record is read; all of them, or none.
+        mesh: devices that share the work, as :func:`dpmcmc.sample` takes it.
+
+    Returns:
+        One item per plan, in their order: its Result, or the DivergedError that ``sample`` would raise, which leaves
+        the others as they are. A Result's wall time is its share of its program's, by steps.
+
+    Raises:
+        ValueError: as many keys as plans are needed; a SecretKey given twice; a ledger in one of several processes; or
+            what ``sample`` refuses in the data, before anything is computed from them.
+        LedgerError: the plans together are over the ledger's budget.
+    """
+    plans = list(plans)
+    keys = [None] * len(plans) if keys is None else list(keys)
+    if len(keys) != len(plans):
+        raise ValueError(f"keys must be one per plan: got {len(keys)} for {len(plans)} plans")
+    starts = [None] * len(plans) if starts is None else list(starts)
+    if len(starts) != len(plans):
+        raise ValueError(f"starts must be one per plan: got {len(starts)} for {len(plans)} plans")
+    if not plans:
+        return []
+    check_alone(ledger=ledger)
+    with contextlib.ExitStack() as held:
+        reservations = [
+            held.enter_context(
+                reserved(ledger, plan.guarantee if secret_key(key) else None, "sweep", None, plan.num_records)
+            )
+            for plan, key in zip(plans, keys, strict=True)
+        ]
+        return _sample_all(plans, data, keys, starts, progress, reservations, checked(mesh))
+
+
+def _sample_all(
+    plans: list[Plan],
+    data: Any,
+    keys: list[Any],
+    starts: list[Any],
+    progress: Progress | None,
+    reservations: list[Reservation | None],
+    mesh: Mesh | None,
+) -> list[Result | DivergedError]:
+    seen: dict[Any, Any] = {}
+    for plan in plans:
+        check_on_disk(plan, data)
+        about = (plan.num_records, id(plan.target))
+        if about not in seen:
+            seen[about] = check_records(plan, data, host=mesh is not None)
+    records = next(iter(seen.values()))
+    shapes = targets.record_shapes(records)
+    bound = {id(plan.target): targets.bind(plan.target, shapes) for plan in plans}
+    if reservations[0] is not None:  # of one ledger, all of them
+        reservations[0].identify(data)
+    groups: dict[Any, _Group] = {}
+    opener = _Opener(records)
+    for at, (plan, key, start) in enumerate(zip(plans, keys, starts, strict=True)):
+        target = bound[id(plan.target)]
+        streams, secret = streams_of(key, plan.hardened)
+        start = checked_starts(plan, target, start)
+        streams = agreed(streams, secret, plan, (start, None if at else records), mesh)
+        program, run = opener.open(Run(plan, target, streams, secret, starts=start))
+        program = dataclasses.replace(program, mesh=mesh)
+        group = groups.setdefault(_identity(program, run), _Group(program))
+        group.program = dataclasses.replace(program, slots=max(program.slots, group.program.slots))
+        group.places.append(at)
+        group.runs.append(run)
+    for held, plan in zip(reservations, plans, strict=True):
+        if held is not None:
+            held.start(plan.guarantee)
+    return _run(list(groups.values()), records, progress)
+
+
+@dataclasses.dataclass
+class _Group:
+    """Plans of one program, and where they stand among all."""
+
+    program: Program
+    runs: list[Run] = dataclasses.field(default_factory=list)
+    places: list[int] = dataclasses.field(default_factory=list)
+
+
+def _run(groups: list[_Group], records: Any, progress: Progress | None) -> list[Result | DivergedError]:
+    found: dict[int, Result | DivergedError] = {}
+    total = sum(run.plan.steps for group in groups for run in group.runs)
+    before = 0
+    for group in groups:
+
+        def report(done: int, before: int = before) -> None:
+            if progress is not None:
+                progress(before + done, total)
+
+        found |= zip(group.places, run_together(group.program, group.runs, records, report), strict=True)
+        before += sum(run.plan.steps for run in group.runs)
+    # A diverged run stops before its last step.
+    if progress is not None:
+        progress(total, total)
+    return [found[at] for at in range(len(found))]
+
+
+def _identity(program: Program, run: Run) -> Any:
+    """Equal for runs that go together."""
+    same = dataclasses.replace(program, slots=0), run.streams.batch.dtype, run.starts is None
+    try:
+        hash(same)
+    except TypeError:
+        return id(run.plan)
+    return same
+
+
+class _Opener:
+    """Decides which numbers of a plan its program leaves open, and remembers it for plans alike.
+
+    Args:
+        records: as the device holds them; only their shapes are looked at.
+    """
+
+    def __init__(self, records: Any) -> None:
+        self._records = records
+        self._traces: dict[Program, bool] = {}
+        self._alone: dict[Program, list[Name]] = {}
+
+    def open(self, run: Run) -> tuple[Program, Run]:
+        """(program, the run with the numbers that the program leaves open)."""
+        names = list(_numbers(run))
+        try:
+            hash((_program(run, ()), _program(run, names)))
+        except TypeError:  # a user's target or sampler without a hash is like nothing else
+            names = []
+        if names and not self._works(run, names):
+            whole = _program(run, names)
+            if whole not in self._alone:
+                self._alone[whole] = [name for name in names if self._works(run, [name])]
+            names = self._alone[whole]
+            names = names if self._works(run, names) else []
+        return _program(run, names), _opened(run, names)
+
+    def _works(self, run: Run, names: list[Name]) -> bool:
+        """Whether a step can be traced with these numbers open, and keeps the form of the state."""
+        program = _program(run, names)
+        if program not in self._traces:
+
+            def step(cell: Cells, noise_std: Any, records: Any) -> tuple[Any, Any]:
+                state = program.start(cell)
+                return state, program.step(cell, state, cell.chain, noise_std, records)[0]
+
+            cell = Cells(_opened(run, names).numbers, run.streams, np.int32(0), np.int32(1))  # type: ignore[arg-type]
+            try:
+                state, following = jax.eval_shape(step, cell, np.float32(1), self._records)
+                same = jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), state, following)
+                self._traces[program] = all(jax.tree.leaves(same))
+            except Exception:  # code that branches on a number, or wants it as a Python one, fails in ways of its own
+                self._traces[program] = False
+        return self._traces[program]
+
+
+def _numbers(run: Run) -> dict[Name, np.float32]:
+    """Every number of a run that a program may leave open."""
+    found = {("target", name): value for name, value in numbers(run.target).items()}
+    found |= {("sampler", name): value for name, value in numbers(run.plan.sampler).items()}
+    if run.plan.privacy is not None:
+        found[_CLIP] = np.float32(run.plan.privacy.clip)
+    return found
+
+
+def _program(run: Run, names: Collection[Name]) -> Program:
+    fields = {role: [field for r, field in names if r == role] for role in ("target", "sampler")}
+    target, sampler = template(run.target, fields["target"]), template(run.plan.sampler, fields["sampler"])
+    return Program.of(run.plan, target, sampler, trace_clip=_CLIP in names)
+
+
+def _opened(run: Run, names: Collection[Name]) -> Run:
+    opened: dict[str, dict[str, np.float32]] = {}
+    values = _numbers(run)
+    for role, field in names:
+        opened.setdefault(role, {})[field] = values[role, field]
+    return run._replace(numbers=opened)

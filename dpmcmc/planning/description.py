@@ -1,0 +1,114 @@
+"""A Plan in words: what a person wants to know before any record is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpmcmc.privacy.accounting.sampling import Poisson
+
+if TYPE_CHECKING:
+    from dpmcmc.planning.plan import Plan
+
+
+def lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
+    """(label, sentence) pairs that describe the plan to a person; ``secret`` as in ``Plan.to_json``."""
+    rate = plan.sampling.rate(plan.num_records)
+    batch = f"all {plan.num_records:,} records"
+    if rate < 1:
+        about = "about " if isinstance(plan.sampling, Poisson) else ""
+        batch = f"{plan.sampling.scheme}, {about}{plan.batch_size:g} of {plan.num_records:,} records (rate {rate:.4g})"
+    unit = getattr(plan.target, "unit", None)
+    out = [
+        ("target", repr(plan.target)),
+        *([] if unit is None else [("unit", f"a record is one {unit}: privacy, clipping and sampling are by owner")]),
+        ("sampler", repr(plan.sampler)),
+        ("sampling", batch),
+        (
+            "steps",
+            f"{plan.steps:,} ({plan.steps * rate:.1f} passes) x {plan.chains} chain{'s' * (plan.chains > 1)}, "
+            f"{plan.num_draws:,} draw{'s' * (plan.num_draws != 1)} each after {plan.burn_in:,} steps, "
+            f"one in {plan.thin}",
+        ),
+    ]
+    low, high = float(plan.temperatures.min()), float(plan.temperatures.max())
+    heat = f"{low:.3g}" if high <= low * 1.001 else f"{low:.3g} to {high:.3g}"
+    if plan.privacy is None or plan.guarantee is None or plan.noise_multipliers is None:
+        out += [("privacy", "none: plain SG-MCMC, no guarantee"), ("temperature", heat)]
+        return out
+    z = plan.noise_multipliers
+    spread = f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
+    out += [
+        (
+            "guarantee",
+            str(plan.guarantee)
+            if secret
+            else f"NONE: insecure_noise_seed makes the noise known (secret noise would give {plan.guarantee})",
+        ),
+        ("noise", f"multiplier {spread} (noise std on the clipped sum / clip {plan.privacy.clip:g})"),
+        ("thesis", _thesis_line(plan)),
+        ("free", _free_line(plan)),
+        ("temperature", _temperature_line(plan, heat, high)),
+        ("time", _time_line(plan)),
+    ]
+    return out
+
+
+def _thesis_line(plan: Plan) -> str:
+    needed, failed = plan.thesis_multiplier
+    if needed is None:
+        return "Wang's formula takes a target epsilon, and this plan has none"
+    assert plan.noise_multipliers is not None
+    assert plan.privacy is not None
+    ratio = needed / float(plan.noise_multipliers.min())
+    line = f"Wang's formula (constant corrected) would need a multiplier of {needed:.4g}, {ratio:.3g} times as much"
+    if isinstance(plan.sampling, Poisson) and plan.sampling.rate(plan.num_records) < 1:
+        line += ", with batches of fixed size (it is not proved for Poisson ones)"
+    if plan.privacy.adjacency != "replace_one":
+        line += ", under replace_one (it has no other adjacency)"
+    return line if failed is None else f"{line}, and does not apply: {failed}"
+
+
+def _free_line(plan: Plan) -> str:
+    if plan.free_fraction == 1:
+        return "privacy is free: the sampler's own noise is enough at every step"
+    if plan.free_fraction == 0:
+        return "privacy is not free: every step adds noise beyond the sampler's own"
+    return f"privacy is free on {100 * plan.free_fraction:.0f} % of the steps"
+
+
+def _temperature_line(plan: Plan, heat: str, high: float) -> str:
+    wanted = plan.sampler.temperature
+    line = (
+        f"{heat}, as asked"
+        if high <= wanted * 1.001
+        else f"{heat} where {wanted:g} was asked: privacy is paid with heat, so a chain that has mixed is wider "
+        "than the posterior"
+    )
+    # A sampler that is told the rate allows for minibatch noise itself.
+    if plan.sampling.rate(plan.num_records) < 1 and not hasattr(plan.sampler, "with_rate"):
+        line += "; the noise of minibatches comes on top"
+    return line
+
+
+def _time_line(plan: Plan) -> str:
+    bought, used = plan.private_time, plan.time
+    assert bought is not None
+    whose = " each chain" if plan.chains > 1 else ""
+    line = f"the budget buys{whose} {bought:.3g} at temperature 1 (full batches); this run takes {used:.3g}"
+    if getattr(plan.sampler, "metric", None) is not None:
+        return line + " (in the units of the sampler's metric)"
+    if plan.curvature is not None:
+        fastest = plan.curvature * plan.num_records
+        line += (
+            f"; in relaxation times of the direction of curvature {plan.curvature:g}: {bought * fastest:.3g} bought, "
+            f"{used * fastest:.3g} taken"
+        )
+    precision = getattr(plan.target, "prior_precision", None)
+    if precision:
+        line += (
+            f"; in relaxation times of directions left to the prior: {bought * precision:.3g} bought, "
+            f"{used * precision:.3g} taken"
+        )
+        if used * precision < 3:
+            line += ". Fewer than 3: such directions have not mixed, and the draws are not a posterior there"
+    return line

@@ -1,0 +1,161 @@
+"""``account``: what a run of noisy queries costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpmcmc.privacy.accounting import Event, UnsupportedCombination, noisy_descent
+from dpmcmc.privacy.accounting.charging import charged_guarantee
+from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.sampling import Full, Sampling
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the last iterate of a noisy descent on F = Σ losses − log prior rests on; all public.
+
+    Args:
+        step_size: learning rate on the MEAN loss, constant; the step on F is step_size / N.
+        strong_convexity: m > 0 of F, for instance the prior's precision.
+        smoothness: M of F: N times the largest curvature of a record's loss, and the prior's.
+        lipschitz: L, bound on the norm of a record's gradient.
+        clip: C of the query that adds the noise, whose multiplier is noise std / C.
+
+    Raises:
+        UnsupportedCombination: a clip below L, which can be active: clipped gradients are those of no convex function.
+    """
+
+    step_size: float
+    strong_convexity: float
+    smoothness: float
+    lipschitz: float
+    clip: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.lipschitz <= self.clip:
+            raise UnsupportedCombination(
+                f"release last_iterate needs clipping that is never active: clip {self.clip:g} must be at least the "
+                f"gradient bound {self.lipschitz:g} > 0."
+            )
+
+
+def account(
+    noise_multiplier: float | Sequence[float] | np.ndarray,
+    *,
+    steps: int,
+    sampling: Sampling,
+    num_records: int,
+    delta: float,
+    chains: int = 1,
+    adjacency: str = "replace_one",
+    accountant: str = "pld",
+    release: str = "trace",
+    problem: Problem | None = None,
+) -> Guarantee:
+    """The guarantee of ``steps`` noisy gradient queries per chain.
+
+    Charges what the library's own query and generator would be charged (``charging.py``), so the result is
+    that of a plan with these settings; for release ``last_iterate``, of ``mechanisms.CertifiedOPS``, whose float64
+    steps keep the theorem's contraction up to what is charged.
+
+    Args:
+        noise_multiplier: std of the noise on the clipped sum / clip norm, for every adjacency; a number, or one
+            per step.
+        steps: per chain.
+        sampling: ``Poisson(b)``, ``FixedSize(b)`` or ``Full()``.
+        num_records: N, public.
+        delta: total δ in (0, 1).
+        chains: independent chains on the same data; each is charged.
+        adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
+        accountant: ``pld`` | ``rdp`` | ``advanced`` | ``last_iterate``.
+        release: ``trace``, or ``last_iterate``: only the last step of each chain leaves.
+        problem: what release ``last_iterate`` rests on.
+
+    Returns:
+        Guarantee; ε is infinite for a step without noise.
+
+    Raises:
+        UnsupportedCombination: no derivation for the combination.
+        ValueError: wrong lengths or ranges.
+    """
+    z = per_step(noise_multiplier, steps, "noise_multiplier")
+    check_run(steps, chains, delta)
+    sampling.validate(num_records)
+    if release == "last_iterate" or accountant == "last_iterate":
+        return _last_iterate(z, sampling, num_records, chains, delta, adjacency, accountant, release, problem)
+    if release != "trace":
+        raise UnsupportedCombination(
+            f"release {release!r} is not that of noisy queries; account covers trace and last_iterate, and the room "
+            "mechanisms the others."
+        )
+    return charged_guarantee(
+        z,
+        sampling,
+        num_records,
+        chains,
+        delta=delta,
+        adjacency=adjacency,
+        accountant=accountant,
+        release=release,
+    )[0]
+
+
+def _last_iterate(
+    z: np.ndarray,
+    sampling: Sampling,
+    num_records: int,
+    chains: int,
+    delta: float,
+    adjacency: str,
+    accountant: str,
+    release: str,
+    problem: Problem | None,
+) -> Guarantee:
+    """See ``accounting/last_iterate.py``; every condition of the theorem that fails is named."""
+    if release != "last_iterate":
+        raise UnsupportedCombination(
+            f"accountant last_iterate covers release last_iterate, not {release}: use accountant pld."
+        )
+    if not isinstance(sampling, Full):
+        raise UnsupportedCombination(
+            "release last_iterate needs full batches (sampling full): no theorem here covers the last iterate of "
+            "minibatch steps."
+        )
+    if problem is None:
+        raise UnsupportedCombination(
+            "release last_iterate rests on a strongly convex, smooth potential with bounded gradients: give problem="
+            "Problem(step_size, strong_convexity, smoothness, lipschitz, clip)."
+        )
+    if np.ptp(z) > 0:
+        raise UnsupportedCombination("release last_iterate needs the same noise multiplier at every step.")
+    c = noisy_descent.contraction(problem.step_size / num_records, problem.strong_convexity, problem.smoothness)
+    event = Event("noisy_descent", float(z[0]) / (1 + KAPPA), 1.0, chains, steps=len(z), contraction=c)
+    return Guarantee.from_events((event,), delta=delta, adjacency=adjacency, accountant=accountant, release=release)
+
+
+def per_step(values: float | Sequence[float] | np.ndarray, steps: int, name: str) -> np.ndarray:
+    """(steps,) float64 from a number or an array of that length.
+
+    Raises:
+        ValueError: another length, negative or not finite.
+    """
+    array = np.asarray(values, np.float64)
+    if array.ndim == 0:
+        array = np.full(steps, float(array))
+    if array.shape != (steps,):
+        raise ValueError(f"{name} must be a number or have one entry per step ({steps}), got {array.shape}")
+    if not np.all(np.isfinite(array)) or np.any(array < 0):
+        raise ValueError(f"{name} must be finite and >= 0")
+    return array
+
+
+def check_run(steps: int, chains: int, delta: float) -> None:
+    """Raise ValueError unless steps >= 1, chains >= 1 and 0 < delta < 1."""
+    if steps < 1 or chains < 1:
+        raise ValueError(f"steps and chains must be at least 1, got {steps} and {chains}")
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")

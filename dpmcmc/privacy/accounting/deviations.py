@@ -1,0 +1,30 @@
+"""The part of δ that batch overflow and approximate draws take, for every accountant alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+
+def with_deviations(base: Callable[[float], float], beta: float, delta: float) -> float:
+    """Smallest ε with δ_base(ε) + (1 + e^ε)β <= delta, approached from below, so it ends on the private side.
+
+    Args:
+        base: δ -> ε without deviations.
+        beta: probability of one.
+        delta: total.
+    """
+    epsilon = base(delta)
+    if beta == 0 or math.isinf(epsilon):
+        return epsilon
+    for _ in range(100):
+        if epsilon > 700:
+            return math.inf
+        left = delta - (1 + math.exp(epsilon)) * beta
+        if left <= 0:
+            return math.inf
+        following = base(left)
+        if following <= epsilon * (1 + 1e-12):
+            return max(epsilon, following)
+        epsilon = following
+    return math.inf

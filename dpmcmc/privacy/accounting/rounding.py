@@ -1,0 +1,13 @@
+"""How a number about privacy is shown: never rounded toward less of it."""
+
+from __future__ import annotations
+
+import math
+
+
+def round_up(value: float, digits: int = 4) -> str:
+    """``value`` to so many significant digits, never below it: a printed ε must cover the computed one."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
+    return f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.{digits}g}"

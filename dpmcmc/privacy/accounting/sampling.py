@@ -1,0 +1,301 @@
+r"""Which records a step reads: Poisson, fixed size without replacement, or all of them.
+
+A scheme states the rate that it is charged as, and the room that its batches need. ``query/selection.py`` draws the
+records from the tables made here.
+
+**Poisson by gaps.** Independent selection at rate q is a sequence of geometric gaps, P(gap = g) = q r^g,
+r = 1 − q. A gap is split as kL + Ja + b: b < J and a < A from two tables of 32-bit thresholds, and a
+"restart" (no selection in L = J·A records) with probability about r^L = e^-7, after which the geometric
+law starts anew. Its integer thresholds make every probability exactly known, so the error is computed, not
+assumed: with e_a, e_b, e_R the largest relative errors of the tables and of the restart, the probability of
+a whole gap is within (1 ± e_R)^k (1 ± e_a)(1 ± e_b) of q r^g.
+
+*What is charged.* Let record i lie between neighbouring selections g₁ before and g₂ after it. Given all
+other selections, the odds of i are P(g₁)P(g₂)/P(g₁+g₂+1), which would be q/(1−q) exactly and is at most
+q/(1−q)·F with
+
+    F = (1+e_R)^{K+1} (1+e_a)² (1+e_b)² / ((1−e_R)^{K+1} (1−e_a)(1−e_b)),   K = ⌈N/L⌉
+
+(the same for the open gap at the end of the data). So the largest conditional inclusion probability is
+q' = qF/(1−q+qF), and q' is the charged rate: conditioned on the others, the query is a mixture with weight at
+most q', and the dominating pairs grow with the weight (``accounting/rdp.py``).
+
+*Under add_remove* N is the public number of record slots: an absent record is an empty slot that
+contributes zero, so the law of the others does not depend on it.
+
+*Overflow.* A step has room for a fixed number of gaps; with probability at most β it truncates its batch.
+β is charged as ``batch_overflow``, or is zero where there is room for all N.
+
+**Fixed size.** Uniform words below 2^k >= N, those >= N rejected, are drawn until b distinct values are
+seen; the first b distinct ones are a uniform subset. Repeating a failed block keeps it uniform, because
+success does not depend on the labels. For b > N/2 the complement is drawn.
+"""
+
+from __future__ import annotations
+
+import decimal
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import binom
+
+WORD = 1 << 32
+_MOST_RECORDS = (1 << 30) - 2  # two saturated positions still add up within int32
+# The law of a restart: r^L just above e^-7 keeps restarts rare (0.1 %) and their 32-bit probability exact to 1e-7.
+_RESTART_EXPONENT = 7.0
+#: Tables of gaps grow with 1/√rate: they take ten seconds here, and prove a percent less.
+_SMALLEST_RATE = 1e-9
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Each record takes part independently with probability ``batch_size / num_records``.
+
+    Args:
+        batch_size: the EXPECTED batch size, a public constant; the gradient is normalised by it.
+    """
+
+    batch_size: float
+
+    scheme = "poisson"
+
+    def validate(self, num_records: int) -> None:
+        """Raise ValueError unless 0 < batch_size <= num_records < 2^30."""
+        _check_batch(self.batch_size, num_records)
+
+    def rate(self, num_records: int) -> float:
+        """Nominal inclusion probability."""
+        return self.batch_size / num_records
+
+    def charged_rate(self, num_records: int) -> float:
+        """Proved upper bound of the generator's conditional inclusion probability."""
+        rate = self.rate(num_records)
+        return 1.0 if rate == 1 else gap_tables(rate, num_records).charged_rate
+
+    def mechanism(self, num_records: int) -> str:
+        """Name of the event a query becomes."""
+        return "gaussian" if self.rate(num_records) == 1 else "poisson_gaussian"
+
+    def capacity(self, num_records: int, overflow: float) -> tuple[int, float]:
+        """(slots, β): the fewest slots whose truncation probability in one step is β <= overflow."""
+        return _capacity(self.rate(num_records), num_records, overflow)
+
+    def truncation(self, num_records: int, slots: int) -> float:
+        """What :meth:`capacity` charges for a step with so many slots, up to its allowance for rounding."""
+        return _truncation(self.rate(num_records), num_records, slots)
+
+    def shard_slots(self, num_records: int, shards: int, slots: int) -> int:
+        """Slots of each of so many shards, which together truncate no more often than ``slots`` of all records do."""
+        overflow = self.truncation(num_records, slots) / shards
+        return _capacity(self.rate(num_records), shard_rows(num_records, shards), overflow)[0]
+
+
+@dataclass(frozen=True)
+class FixedSize:
+    """A uniform subset of exactly ``batch_size`` records, drawn afresh each step."""
+
+    batch_size: int
+
+    scheme = "fixed_size"
+
+    def validate(self, num_records: int) -> None:
+        """Raise ValueError unless batch_size is a whole number in 1..num_records."""
+        _check_batch(self.batch_size, num_records)
+        if self.batch_size != int(self.batch_size):
+            raise ValueError(f"batch_size must be a whole number for fixed_size sampling, got {self.batch_size}")
+
+    def rate(self, num_records: int) -> float:
+        """Inclusion probability b/N."""
+        return self.batch_size / num_records
+
+    charged_rate = rate
+
+    def mechanism(self, num_records: int) -> str:
+        """Name of the event a query becomes."""
+        return "gaussian" if self.batch_size == num_records else "fixed_size_gaussian"
+
+    def capacity(self, num_records: int, overflow: float) -> tuple[int, float]:
+        """(slots, 0): a batch of known size cannot overflow."""
+        size = int(self.batch_size)
+        return (num_records if 2 * size > num_records else size), 0.0
+
+    def shard_slots(self, num_records: int, shards: int, slots: int) -> int:
+        """As many as without shards: all of a batch may lie in one."""
+        return slots
+
+
+@dataclass(frozen=True)
+class Full:
+    """Every record in every step (rate 1)."""
+
+    scheme = "full"
+
+    def validate(self, num_records: int) -> None:
+        """Always fine."""
+
+    def rate(self, num_records: int) -> float:
+        """1."""
+        return 1.0
+
+    charged_rate = rate
+
+    def mechanism(self, num_records: int) -> str:
+        """``gaussian``."""
+        return "gaussian"
+
+    def capacity(self, num_records: int, overflow: float) -> tuple[int, float]:
+        """(num_records, 0)."""
+        return num_records, 0.0
+
+    def shard_slots(self, num_records: int, shards: int, slots: int) -> int:
+        """Rows of a shard."""
+        return shard_rows(num_records, shards)
+
+
+Sampling = Poisson | FixedSize | Full
+
+
+def shard_rows(num_records: int, shards: int) -> int:
+    """Rows of each shard; the last ones are padded."""
+    return -(-num_records // shards)
+
+
+def expected_batch(sampling: Sampling, num_records: int) -> float:
+    """The public constant b that normalises the gradient."""
+    return float(num_records) if isinstance(sampling, Full) else float(sampling.batch_size)
+
+
+def _check_batch(batch_size: float, num_records: int) -> None:
+    if num_records > _MOST_RECORDS:
+        raise ValueError(f"num_records {num_records} is beyond {_MOST_RECORDS}, the most that int32 positions hold")
+    if not 0 < batch_size <= num_records:
+        raise ValueError(
+            f"batch_size must lie in (0, num_records]: got batch_size {batch_size} with num_records {num_records}"
+        )
+
+
+def _smallest(meets: Callable[[int], bool], largest: int) -> int:
+    """Smallest k in 0..largest with meets(k); ``largest`` always does."""
+    low, high = -1, largest
+    while high - low > 1:
+        middle = (low + high) // 2
+        if meets(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+@dataclass(frozen=True, eq=False)
+class GapTables:
+    """Integer thresholds of the gaps between selected records, and the rate that they are charged as."""
+
+    fine: np.ndarray  # thresholds of b, uint32, J − 1 of them
+    coarse: np.ndarray  # thresholds of a, then of the restart, uint32, A of them
+    block: int  # J
+    reach: int  # L = J·A
+    restart_probability: float
+    most_restarts: int  # ⌈N/L⌉
+    charged_rate: float
+
+
+def _capacity(rate: float, num_records: int, overflow: float) -> tuple[int, float]:
+    """(slots, β) of :meth:`Poisson.capacity` at this rate."""
+    if rate == 1:
+        return num_records, 0.0
+    tables = gap_tables(rate, num_records)
+    most = num_records + tables.most_restarts + 1
+    if overflow <= 0:
+        return most, 0.0
+    charged = tables.charged_rate
+    room = _smallest(lambda k: binom.sf(k, num_records, charged) <= overflow / 2, num_records)
+    spare = _smallest(
+        lambda k: binom.sf(k, room + k + 1, tables.restart_probability) <= overflow / 2,
+        tables.most_restarts,
+    )
+    slots = room + spare + 1
+    # In few sizes, so that budgets near each other share a compiled program; room beyond what is charged for. Multiples
+    # of 8, within which every row of a batch is computed alike (``fixed_point.py``).
+    grain = 1 << max(slots.bit_length() - 5, 3)
+    slots += -slots % grain
+    if slots >= most:
+        return most, 0.0
+    # scipy's tail sums are good to about 1e-10 relative; stay on the private side.
+    return slots, _truncation(rate, num_records, slots) * (1 + 1e-6)
+
+
+def _truncation(rate: float, num_records: int, slots: int) -> float:
+    """Bound on the probability that so many slots truncate a batch, the least over all ways to share them."""
+    if rate == 1:
+        return 0.0
+    tables = gap_tables(rate, num_records)
+    if slots >= num_records + tables.most_restarts + 1:
+        return 0.0
+
+    def parts(room: Any) -> tuple[Any, Any]:
+        spare = slots - room - 1
+        restarts = binom.sf(spare, slots, tables.restart_probability)
+        selections = binom.sf(room, num_records, tables.charged_rate)
+        # More restarts than ``most_restarts`` do not fit before the end of the data.
+        return selections, np.where(spare < tables.most_restarts, restarts, 0.0)
+
+    # The one falls and the other rises with the room for selections: least, up to its neighbours, where they meet.
+    meet = _smallest(lambda room: bool(np.less_equal(*parts(room))), max(slots - 1, 0))
+    rooms = np.arange(max(meet - 64, 0), min(meet + 64, max(slots - 1, 0)) + 1)
+    return float(min(1.0, np.min(sum(parts(rooms)))))
+
+
+@functools.lru_cache(maxsize=64)
+def gap_tables(rate: float, num_records: int) -> GapTables:
+    """Integer thresholds, and the charged rate they prove, in 60-digit arithmetic."""
+    if rate < _SMALLEST_RATE:
+        raise ValueError(
+            f"batch_size: rate {rate:g} over {num_records} records is below {_SMALLEST_RATE:g}, the least that 32-bit "
+            "gaps are computed for; use a larger batch"
+        )
+    with decimal.localcontext() as context:
+        context.prec = 60
+        q = decimal.Decimal(rate)
+        r = 1 - q
+        log_r = r.ln()
+        # No longer than this: at rates near 1 the restart would be too rare for 32 bits to tell its probability.
+        longest = max(1, math.floor(-_RESTART_EXPONENT / float(log_r)))
+        block = min(math.ceil(math.sqrt(_RESTART_EXPONENT / rate)), longest)
+        coarse_count = max(1, longest // block)
+
+        def power(j: int) -> decimal.Decimal:
+            return (log_r * j).exp()
+
+        within = 1 - power(block)
+        fine = [round((1 - power(j)) / within * WORD) for j in range(block + 1)]
+        coarse = [round((1 - power(block * j)) * WORD) for j in range(coarse_count + 1)]
+        coarse[-1] = min(coarse[-1], WORD - 1)
+        restart = WORD - coarse[-1]
+        one = decimal.Decimal(1)
+        e_fine = max(abs((fine[j + 1] - fine[j]) / (q * power(j) / within * WORD) - one) for j in range(block))
+        e_coarse = max(
+            abs((coarse[j + 1] - coarse[j]) / (within * power(block * j) * WORD) - one) for j in range(coarse_count)
+        )
+        reach = block * coarse_count
+        e_restart = abs(restart / (power(reach) * WORD) - one)
+        most = math.ceil(num_records / reach)
+        provable = max(e_fine, e_coarse, e_restart) < 1
+        if not provable and rate < 0.5:
+            raise ValueError(f"rate {rate} is too small for 32-bit gaps over {num_records} records; use a larger batch")
+        up = (1 + e_restart) ** (most + 1) * (1 + e_coarse) ** 2 * (1 + e_fine) ** 2
+        down = (1 - e_restart) ** (most + 1) * (1 - e_coarse) * (1 - e_fine)
+        # Close to rate 1, where no useful bound is proved, every record is charged as always present.
+        charged = float(q * up / (r * down + q * up)) if provable else 1.0
+    return GapTables(
+        fine=np.array(fine[1:-1], np.uint32),
+        coarse=np.array(coarse[1:], np.uint32),
+        block=block,
+        reach=reach,
+        restart_probability=restart / WORD,
+        most_restarts=most,
+        charged_rate=min(1.0, math.nextafter(charged, 2.0)),
+    )

@@ -1,0 +1,185 @@
+"""Secret randomness: keys from OS entropy, one stream per purpose, and Gaussian noise with its tails.
+
+Whoever knows a key can subtract the noise, so keys come from the operating system, have no printable form,
+cannot be pickled and are never written to a released folder. Streams are separated by purpose (which
+records, which noise, a sampler's own dynamics, starting points), then by chain, then by step.
+
+Two generators. ``threefry2x32``, JAX's own: counter-based, 64-bit keys, not claimed to be cryptographic. A hardened
+run has ChaCha20 with 256-bit keys for every purpose (``chacha.py``), and for privacy integer noise
+(``discrete_gaussian.py``) in place of :func:`normal`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmcmc.privacy.query import chacha
+
+PURPOSES = ("batch", "noise", "dynamics", "init")
+
+
+class Streams(NamedTuple):
+    """One JAX key per purpose."""
+
+    batch: jax.Array
+    noise: jax.Array
+    dynamics: jax.Array
+    init: jax.Array
+
+    def at(self, chain: jax.Array | int, step: jax.Array | int) -> Streams:
+        """The four keys of one (chain, step)."""
+        # Side by side: four times the work of one key costs hardly more than one.
+        here = jax.vmap(lambda key: jax.random.fold_in(jax.random.fold_in(key, chain), step))(jnp.stack(self))
+        return Streams(*(here[i] for i in range(len(PURPOSES))))
+
+    @property
+    def hardened(self) -> bool:
+        """Whether these are ChaCha20 keys."""
+        return chacha.is_chacha(self.noise)
+
+
+def _entropy(hardened: bool) -> jax.Array:
+    """A key from the operating system."""
+    if hardened:
+        return chacha.secret_key(secrets.token_bytes(32))
+    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32)), impl="threefry2x32")
+
+
+class SecretKey:
+    """Keys drawn from OS entropy, for ONE run. A run needs one of these to carry a Guarantee.
+
+    >>> dpmcmc.sample(plan, data, key=dpmcmc.SecretKey())   # what ``key=None`` does
+
+    Args:
+        hardened: ChaCha20 keys, for a plan with ``Privacy(hardened=True)``, and for no other.
+    """
+
+    __slots__ = ("_streams",)
+
+    def __init__(self, hardened: bool = False) -> None:
+        self._streams: Streams | None = Streams(*(_entropy(hardened) for _ in PURPOSES))
+
+    @classmethod
+    def _of(cls, streams: Streams) -> SecretKey:
+        """A key of streams that were derived from another's, for a part of that one's run."""
+        key = cls.__new__(cls)
+        key._streams = streams
+        return key
+
+    def streams(self) -> Streams:
+        """The per-purpose keys. Never print, log or save them.
+
+        Raises:
+            ValueError: taken before. The same noise on two data sets cancels in the difference of their outputs.
+        """
+        if self._streams is None:
+            raise ValueError("a SecretKey is for one run, and this one has been used; make another")
+        streams, self._streams = self._streams, None
+        return streams
+
+    def __repr__(self) -> str:
+        return "SecretKey(<hidden>)"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a SecretKey cannot be pickled or copied: whoever has it can subtract the noise")
+
+
+def secret_key(key: Any) -> bool:
+    """Whether :func:`streams_of` makes secret streams of this."""
+    return key is None or isinstance(key, SecretKey)
+
+
+def streams_of(key: SecretKey | jax.Array | int | None, hardened: bool = False) -> tuple[Streams, bool]:
+    """(streams, secret?). A plain JAX key or an int seed gives reproducible streams that are not secret.
+
+    Args:
+        key: None for fresh OS entropy.
+        hardened: of ChaCha20; a plain JAX key or an int seeds that.
+
+    Raises:
+        TypeError: for anything else.
+        ValueError: a SecretKey of the other generator, which stays unused; or one that has been used.
+    """
+    if key is None:
+        key = SecretKey(hardened)
+    if isinstance(key, SecretKey):
+        if key._streams is not None and key._streams.hardened != hardened:
+            asked, call = ("hardened", "SecretKey(hardened=True)") if hardened else ("not hardened", "SecretKey()")
+            raise ValueError(f"key is of the other generator: the run is {asked}, so give it {call}, or None")
+        return key.streams(), True
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+        key = jax.random.key(int(key), impl=chacha.CHACHA20 if hardened else None)
+    if isinstance(key, jax.Array):
+        if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+            key = jax.random.wrap_key_data(key)
+        if hardened:
+            key = chacha.adopted(jnp.asarray(key))
+        return Streams(*jax.random.split(jnp.asarray(key), len(PURPOSES))), False
+    raise TypeError(f"key must be None, a SecretKey, a JAX key or an int, got {type(key).__name__}")
+
+
+def normal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Independent standard normals, float32, with tails to 9.4σ.
+
+    ``jax.random.normal`` inverts a 23-bit uniform and so never exceeds 5.42σ: beyond it lies mass 6e-8 a
+    coordinate that a Gaussian guarantee relies on. Here Box–Muller takes its radius from a 64-bit uniform
+    kept at full float32 relative precision at both ends, which leaves out mass 2^-65.
+
+    Args:
+        key: a JAX key.
+        shape: of the result.
+    """
+    size = int(np.prod(shape)) if shape else 1
+    pairs = (size + 1) // 2
+    words = jax.random.bits(key, (3, pairs), jnp.uint32)
+    high, low, turn = words[0], words[1], words[2]
+    small = jnp.float32(2.0**-32), jnp.float32(2.0**-64)
+    near_zero = high.astype(jnp.float32) * small[0] + (low.astype(jnp.float32) + 0.5) * small[1]
+    near_one = (~high).astype(jnp.float32) * small[0] + ((~low).astype(jnp.float32) + 0.5) * small[1]
+    # −log U, from whichever of U and 1 − U is small: neither end is rounded away.
+    exponential = jnp.where(high < jnp.uint32(1 << 31), -jnp.log(near_zero), -jnp.log1p(-near_one))
+    radius = jnp.sqrt(2 * exponential)
+    cosine, sine = _cos_sin(turn)
+    # Moved on by one, so that in two copies of a vector no coordinate has both halves of a pair (a vector of one has).
+    return jnp.concatenate([radius * cosine, jnp.roll(radius * sine, 1)])[:size].reshape(shape)
+
+
+def _cos_sin(turn: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(cos, sin) of 2π·(turn + 1/2)·2^-32, within 2^-22: in vector instructions, unlike the library's on a CPU.
+
+    Args:
+        turn: uint32.
+    """
+    octant, within = turn >> 29, turn & ((1 << 29) - 1)
+    # Every other octant from its end, so that the angle lies in (0, π/4).
+    within = jnp.where(octant % 2 == 1, ((1 << 29) - 1) - within, within)
+    angle = (within.astype(jnp.float32) + 0.5) * jnp.float32(np.pi / 4 * 2.0**-29)
+    square = angle * angle
+
+    def series(*coefficients: float) -> jax.Array:
+        total = jnp.full_like(square, coefficients[-1])
+        for coefficient in coefficients[-2::-1]:
+            total = total * square + jnp.float32(coefficient)
+        return total
+
+    # Minimax polynomials of the Cephes library (sinf, cosf).
+    sine = angle + angle * square * series(-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4)
+    cosine = 1 - 0.5 * square + square**2 * series(4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5)
+    steep = (octant + 1) % 4 >= 2
+    cosine, sine = jnp.where(steep, sine, cosine), jnp.where(steep, cosine, sine)
+    return jnp.where((octant >= 2) & (octant < 6), -cosine, cosine), jnp.where(octant >= 4, -sine, sine)
+
+
+def tree_normal(key: jax.Array, like: Any, copies: int = 1) -> list[Any]:
+    """Standard normals shaped like a pytree, from one draw so that no two leaves or copies share a key."""
+    leaves, structure = jax.tree.flatten(like)
+    sizes = [leaf.size for leaf in leaves] * copies
+    parts = jnp.split(normal(key, (sum(sizes),)), np.cumsum(sizes)[:-1].tolist())
+    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves * copies, strict=True)]
+    each = len(leaves)
+    return [jax.tree.unflatten(structure, shaped[i * each : (i + 1) * each]) for i in range(copies)]

@@ -1,0 +1,5 @@
+"""What is shown: figures of a run.
+
+``figures``     traces, calibration, ε against δ
+``per_record``  what a run cost each record; confidential
+"""

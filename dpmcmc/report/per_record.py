@@ -1,0 +1,62 @@
+"""Histogram of what a run cost each record, coloured by how often it was clipped. CONFIDENTIAL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps, rc_context
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from dpmcmc.diagnostics.per_record.account import PerRecord
+from dpmcmc.privacy.accounting.rounding import round_up
+
+_BINS = 60
+
+
+def draw(path: Path, account: PerRecord, promised: float, title: str) -> None:
+    """A picture that only its owner can read; ``promised`` is the ε of the run's guarantee."""
+    from dpmcmc.report.figures import STYLE
+
+    with rc_context(STYLE):
+        figure = Figure(figsize=(7.2, 4.8), layout="constrained")
+        axis = figure.subplots()
+        shown = histogram(axis, account.epsilon, account.clipped_share, account.worst_case, promised)
+        axis.set_xlabel(f"ε of a record at δ = {account.delta:.3g}, {account.adjacency}")
+        axis.set_title(title)
+        axis.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+        figure.colorbar(shown, ax=axis, label="share of steps in which it was clipped")
+        path.touch(mode=0o600)
+        figure.savefig(path)
+
+
+def histogram(axis: Any, epsilon: np.ndarray, clipped: np.ndarray, worst: float, promised: float) -> Any:
+    """Bars of records by ε, in the colour of their mean clipped share; what a colour bar is made from.
+
+    Args:
+        axis: of Matplotlib.
+        epsilon: ε_i, (N,).
+        clipped: share of steps in which each was clipped, (N,).
+        worst: ε of a record that is clipped at every step, by the accountant of ``epsilon``.
+        promised: ε of the run's guarantee.
+    """
+    edges = np.linspace(0, max(worst, promised, float(epsilon.max())) * 1.02, _BINS + 1)
+    counts, _ = np.histogram(epsilon, edges)
+    total, _ = np.histogram(epsilon, edges, weights=clipped)
+    shown = ScalarMappable(Normalize(0, 1), colormaps["viridis"])
+    colours = shown.to_rgba(total / np.maximum(counts, 1))
+    axis.bar(edges[:-1], counts, np.diff(edges), align="edge", color=colours, edgecolor="white", linewidth=0.3)
+    # A few records still show.
+    axis.set_yscale("log")
+    axis.set_ylim(0.7, counts.max() * 2)
+    axis.set_ylabel("records")
+    for value, colour, dashes, name in (
+        (float(epsilon.mean()), "C1", "-", "mean"),
+        (worst, "C3", "-", "clipped at every step, by the same accountant"),
+        (promised, "C3", "--", "the run's guarantee"),
+    ):
+        axis.axvline(value, color=colour, ls=dashes, lw=1.7, label=f"{name}: ε = {round_up(value, 3)}")
+    return shown

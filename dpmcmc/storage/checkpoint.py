@@ -1,0 +1,482 @@
+"""Checkpoints: what a run needs to go on after it was stopped, in an owner-only folder.
+
+    run.json                    what is run, on which platform and records, its keys, and what was charged again
+    draws-00003.bin             draws kept since the commit before, where there are any
+    state-0.bin, state-1.bin    the two latest commits, in turn
+
+A commit is whole or not there: draws first, then the state that names them, each with its SHA-256, each renamed into
+place. So a kill, a full disk or a loss of power loses the steps since the last commit and nothing else.
+
+**Going on.** Nothing of a run is released before it is done. Steps after the last commit are taken again: on the same
+platform with the same keys, so that they are the same to the last bit and cost nothing. On another platform the same
+noise would fall on a query that rounds differently, and cancel in the difference if the first outcome were ever seen:
+there the run takes fresh keys and is charged again for every step that may have been taken since the commit. That stays
+finite because each commit says how far the run may go before the next.
+
+Keys are in ``run.json`` until the last commit, and erased with it. The records are known by a keyed digest: a bare hash
+of private data could be searched for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import math
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpmcmc.storage.atomic import write_atomically
+from dpmcmc.storage.fingerprint import fingerprint, plan_digest, platform
+
+#: A commit may cost this share of the time until the next.
+_OVERHEAD = 0.01
+#: Chunks that may pass before the first commit, when it is not known how long they take.
+_FIRST = 64
+_VERSION = 1
+#: What a one-shot release drew.
+_KEPT = "draws-release.bin"
+#: Added to the name of a folder that is being removed.
+REMOVED = "-removed"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that this run cannot go on from; one sentence."""
+
+
+@dataclass
+class Point:
+    """How far a run has got, as its last commit says.
+
+    Attributes:
+        number: of the commit.
+        block: first cell of the block that is running.
+        step: its next step.
+        until: step that it may reach before the next commit.
+        shape: (cells in a block, steps in a chunk); a resumed run keeps them.
+        states: leaves of the block's states, or None where it has not started.
+        norms: last norm of every chain.
+        pieces: per chain the leaves of each piece of its draws.
+        seconds: of running so far.
+        files: names and digests of the files that hold them.
+        sure: whether no later commit was lost.
+    """
+
+    number: int = 0
+    block: int = 0
+    step: int = 0
+    until: int = 0
+    shape: tuple[int, int] = (0, 0)
+    states: list[np.ndarray] | None = None
+    norms: list[float] = field(default_factory=list)
+    pieces: list[list[list[np.ndarray]]] = field(default_factory=list)
+    seconds: float = 0.0
+    files: list[tuple[str, str]] = field(default_factory=list)
+    sure: bool = True
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chain has done its steps."""
+        return self.block >= len(self.norms)
+
+
+class Checkpoint:
+    """The checkpoint of one run.
+
+    Args:
+        folder: made if it is not there; readable by its owner alone.
+
+    Raises:
+        CheckpointError: another process has it; it holds something else, or a checkpoint of another version.
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        # Two processes with one set of keys, on two platforms, would subtract each other's noise.
+        self._lock: int | None = _locked(self.folder.with_name(self.folder.name + ".lock"))
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        self.folder.mkdir(exist_ok=True, mode=0o700)
+        self._commit_seconds = 0.0
+        self._since = 0.0
+        path = self.folder / "run.json"
+        self._run: dict[str, Any] = {"version": _VERSION}
+        if path.exists():
+            try:
+                self._run = json.loads(path.read_bytes())
+                _check(self._run)
+            except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+                raise CheckpointError(
+                    f"{path}: is not a checkpoint of this version; what it charged stays charged, start a new run"
+                ) from None
+            for left in self._leftovers():
+                left.unlink()
+        elif any(path for path in self.folder.iterdir() if path not in set(self._leftovers())):
+            raise CheckpointError(
+                f"{self.folder}: holds files that are no checkpoint; give a folder that is new or empty"
+            )
+
+    def _leftovers(self) -> list[Path]:
+        """Of writes that were killed."""
+        return [path for name in ("run.json", "state-", "draws-") for path in self.folder.glob(f".{name}*")]
+
+    def close(self) -> None:
+        """Let another process have it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether a run has keys here, so that it may have computed something from a record."""
+        return "plan" in self._run
+
+    def note(self, **facts: Any) -> None:
+        """Keep facts of the caller's, JSON values, with the run."""
+        self._run.setdefault("notes", {}).update(facts)
+        self._save()
+
+    def noted(self, name: str) -> Any:
+        """A fact kept by :meth:`note`, or None."""
+        return self._run.get("notes", {}).get(name)
+
+    def check(self, plan: Any) -> None:
+        """Refuse another plan than what was started, if anything was.
+
+        Raises:
+            CheckpointError: it is another.
+        """
+        if self.begun and self._run["plan"] != plan_digest(plan):
+            raise CheckpointError(
+                f"{self.folder}: was begun with another plan; go on with the plan it was begun with, or start a new run"
+            )
+
+    def begin(
+        self, plan: Any, data: Any, streams: Any, secret: bool, mesh: tuple[int, int] | None = None
+    ) -> tuple[Any, bool]:
+        """Start a run here, or go on with the one that was started.
+
+        Args:
+            plan: what runs, a Plan or MechanismPlan.
+            data: its records.
+            streams: pytree of fresh JAX keys, for a new run and for one that goes on elsewhere.
+            secret: whether they are.
+            mesh: devices along the chains and along the records, another of which is another platform; None: no mesh.
+
+        Returns:
+            (keys to use, whether they are fresh ones in the place of others, so that what they repeat is charged).
+
+        Raises:
+            CheckpointError: another plan, other records or another kind of key than what was started; or chains that
+                the mesh cannot share as they were.
+        """
+        # Chains and records that are shared out otherwise round otherwise.
+        self._here = here = platform() if mesh is None else f"{platform()} {mesh}"
+        if not self.begun:
+            key = secrets.token_bytes(32)
+            self._run |= {
+                "plan": plan_digest(plan),
+                "records_key": key.hex(),
+                "records": fingerprint(key, data),
+                "again": [],
+            }
+            self._run |= {"platform": here, "secret": secret, "keys": _to_text(streams)}
+            self._save()
+            return streams, False
+        self.check(plan)
+        if self._run["records"] != fingerprint(bytes.fromhex(self._run["records_key"]), data):
+            raise CheckpointError(
+                f"{self.folder}: was begun on other records; go on with the records it was begun with, or start a new "
+                "run"
+            )
+        if self._run["secret"] != secret:
+            raise CheckpointError(
+                f"{self.folder}: was begun with {'secret' if self._run['secret'] else 'known'} noise; go on with the "
+                "same, or start a new run"
+            )
+        if mesh is not None:
+            self._check_shared(mesh[0])
+        if self._run["keys"] is None:
+            point = self.point()
+            complete = self.kept() is not None or (point is not None and point.complete)
+            return streams, not complete
+        if self._run["platform"] == here:
+            try:
+                return _from_text(self._run["keys"], streams), False
+            except (ValueError, TypeError):
+                raise CheckpointError(
+                    f"{self.folder}: holds keys of another kind of run; what it charged stays charged, start a new run"
+                ) from None
+        return streams, True
+
+    def _check_shared(self, devices: int) -> None:
+        """Refuse blocks of chains that do not divide over so many devices."""
+        point = self.point()
+        if point is not None and point.shape[0] % devices:
+            raise CheckpointError(
+                f"{self.folder}: was begun with places for {point.shape[0]} chains, which {devices} devices cannot "
+                "share; go on with a mesh whose chain axis divides them, or with none"
+            )
+
+    def moved(self, events: list[dict[str, Any]], streams: Any) -> None:
+        """Go on here with fresh keys, after ``events`` (JSON) have been charged again."""
+        self._run["again"] += events
+        self._run |= {"platform": self._here, "keys": _to_text(streams)}
+        self._save()
+
+    @property
+    def again(self) -> list[dict[str, Any]]:
+        """Events, as JSON, that were charged for steps taken again elsewhere."""
+        return self._run.get("again", [])
+
+    def keep(self, leaves: list[np.ndarray]) -> None:
+        """Commit what a one-shot release drew, and erase its keys: it will not be drawn again."""
+        self._put(_KEPT, _packed({str(i): leaf for i, leaf in enumerate(leaves)}))
+        self._run["keys"] = None
+        self._save()
+
+    def kept(self) -> list[np.ndarray] | None:
+        """What :meth:`keep` was given, or None."""
+        if not self.begun or self._run["keys"] is not None:
+            return None
+        found = self._get(self.folder / _KEPT)
+        return None if found is None else [found[1][str(i)] for i in range(len(found[1]))]
+
+    def point(self) -> Point | None:
+        """The last commit that is whole, or None."""
+        states = [path for path in (self.folder / f"state-{at}.bin" for at in (0, 1)) if path.exists()]
+        found = [point for point in map(self._state, states) if point is not None]
+        found.sort(key=lambda point: -point.number)
+        self._since = time.perf_counter()
+        for point in found:
+            if self._with_pieces(point):
+                latest = point is found[0] and len(found) == len(states)
+                point.sure = latest and (point.number == 0 or len(found) == 2)
+                return point
+        return None
+
+    def start(self, shape: tuple[int, int], chains: int) -> Point:
+        """Commit the beginning of a run of so many chains."""
+        started = time.perf_counter()
+        point = Point(shape=shape, until=_FIRST * shape[1], norms=[0.0] * chains, pieces=[[] for _ in range(chains)])
+        self._write(point)
+        self._since = time.perf_counter()
+        self._commit_seconds = self._since - started
+        return point
+
+    def due(self, point: Point, step: int) -> bool:
+        """Whether a block at this step should commit: before ``until``, and sooner where that costs little."""
+        passed = time.perf_counter() - self._since
+        return step + point.shape[1] > point.until or passed > self._commit_seconds / _OVERHEAD
+
+    def commit(self, point: Point, step: int, states: Any, traces: Any, steps: int, seconds: float) -> None:
+        """Make what a run has done last.
+
+        Args:
+            point: the commit before; moved to where the run is now.
+            step: the block's next step.
+            states: of the block, a pytree; not looked at where the block is done.
+            traces: of every chain, with its ``pieces`` and ``norm``.
+            steps: of the block that is running.
+            seconds: that the run has taken.
+        """
+        started = time.perf_counter()
+        chunk_seconds = (started - self._since) / max(1, (step - point.step) // point.shape[1])
+        block_done = step >= steps
+        last = block_done and point.block + point.shape[0] >= len(traces)
+        fresh = {i: trace.pieces[len(point.pieces[i]) :] for i, trace in enumerate(traces)}
+        for i, pieces in fresh.items():
+            point.pieces[i] += [[np.asarray(leaf) for leaf in jax.tree.leaves(piece)] for piece in pieces]
+        if any(fresh.values()):
+            arrays = {
+                f"{i}/{j}/{k}": leaf
+                for i, pieces in fresh.items()
+                for j, piece in enumerate(pieces)
+                for k, leaf in enumerate(jax.tree.leaves(piece))
+            }
+            name = f"draws-{point.number + 1:05d}.bin"
+            point.files.append((name, self._put(name, _packed(arrays), last=False)))
+        point.seconds = seconds
+        point.norms = [float(trace.norm) for trace in traces]
+        point.states = None if block_done else [np.asarray(_plain(leaf)) for leaf in jax.tree.leaves(states)]
+        point.block, point.step = (point.block + point.shape[0], 0) if block_done else (point.block, step)
+        # Twice the chunks that should pass before the next is due.
+        ahead = max(1, math.ceil(2 * self._commit_seconds / _OVERHEAD / max(chunk_seconds, 1e-6)))
+        point.until = point.step + ahead * point.shape[1]
+        point.number += 1
+        self._write(point)
+        if last:
+            self._run["keys"] = None
+            self._save()
+        self._since = time.perf_counter()
+        self._commit_seconds = self._since - started
+
+    def remove(self) -> None:
+        """Take the checkpoint away: at once by its name, so that no kill leaves a part that a run would begin in."""
+        gone = self.folder.with_name(self.folder.name + REMOVED)
+        self.folder.rename(gone)
+        (gone / "run.json").unlink(missing_ok=True)  # the keys first
+        shutil.rmtree(gone)
+        self.folder.with_name(self.folder.name + ".lock").unlink(missing_ok=True)
+        self.close()
+
+    def _save(self) -> None:
+        text = json.dumps(self._run)
+        write_atomically(self.folder / "run.json", lambda path: path.write_text(text), 0o600)
+
+    def _put(self, name: str, content: bytes, last: bool = True) -> str:
+        digest = hashlib.sha256(content)
+        whole = digest.digest() + content
+        write_atomically(self.folder / name, lambda path: path.write_bytes(whole), 0o600, last)
+        return digest.hexdigest()
+
+    def _get(self, path: Path) -> tuple[str, dict[str, np.ndarray]] | None:
+        """(digest, arrays) of a file that is whole, else None."""
+        try:
+            whole = path.read_bytes()
+        except OSError:
+            return None
+        if hashlib.sha256(whole[32:]).digest() != whole[:32]:
+            return None
+        try:
+            with np.load(io.BytesIO(whole[32:]), allow_pickle=False) as file:
+                return whole[:32].hex(), dict(file)
+        except (ValueError, TypeError, AttributeError):
+            return None
+
+    def _write(self, point: Point) -> None:
+        body = dataclasses.asdict(dataclasses.replace(point, states=None, pieces=[]))
+        arrays = {"body": np.frombuffer(json.dumps(body).encode(), np.uint8)}
+        for i, leaf in enumerate(point.states or []):
+            arrays[f"state/{i}"] = leaf
+        self._put(f"state-{point.number % 2}.bin", _packed(arrays))
+
+    def _state(self, path: Path) -> Point | None:
+        """A commit without its draws; None where it is not whole."""
+        found = self._get(path)
+        if found is None:
+            return None
+        arrays = found[1]
+        try:
+            point = Point(**json.loads(arrays.pop("body").tobytes()))
+        except (ValueError, KeyError, TypeError):
+            return None  # whole, and not of this version
+        if len(point.shape) != 2 or min(point.shape) < 1:
+            return None
+        point.shape = tuple(point.shape)  # type: ignore[assignment]
+        states = [arrays[f"state/{i}"] for i in range(len(arrays))]
+        point.states = states or None
+        point.files = [tuple(entry) for entry in point.files]  # type: ignore[misc]
+        return point
+
+    def _with_pieces(self, point: Point) -> bool:
+        """Read the draws that a commit names; whether they are whole."""
+        point.pieces = [[] for _ in point.norms]
+        for name, digest in point.files:
+            held = self._get(self.folder / name)
+            if held is None or held[0] != digest:
+                return False
+            grouped: dict[tuple[int, int], list[np.ndarray]] = {}
+            for key, leaf in held[1].items():
+                i, j, _ = (int(part) for part in key.split("/"))
+                grouped.setdefault((i, j), []).append(leaf)
+            for (i, _), leaves in grouped.items():
+                point.pieces[i].append(leaves)
+        return True
+
+
+def _check(run: Any) -> None:
+    """Raise ValueError, KeyError, AttributeError or TypeError unless ``run.json`` holds what this version writes."""
+    if run["version"] != _VERSION:
+        raise ValueError("another version")
+    run.get("notes", {}).get("")
+    if "plan" not in run:
+        return
+    bytes.fromhex(run["records_key"])
+    for event in run["again"]:
+        event.items()
+    for words in run["keys"] or []:
+        np.asarray(words, np.uint32)
+    if not isinstance(run["secret"], bool):
+        raise ValueError("other keys")
+    run["platform"], run["records"]
+
+
+def _packed(arrays: dict[str, np.ndarray]) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def _plain(leaf: Any) -> Any:
+    """A key of a sampler's state as numbers; anything else as it is."""
+    return jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
+def restored(leaves: list[np.ndarray], like: Any) -> Any:
+    """A pytree of states from what :meth:`Checkpoint.commit` kept of one, ``like`` it in structure and types."""
+    wanted, structure = jax.tree.flatten(like)
+
+    def one(leaf: np.ndarray, shape: Any) -> jax.Array:
+        if jax.dtypes.issubdtype(shape.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(jax.numpy.asarray(leaf), impl=jax.random.key_impl(shape))
+        return jax.numpy.asarray(leaf, shape.dtype)
+
+    return jax.tree.unflatten(structure, [one(a, b) for a, b in zip(leaves, wanted, strict=True)])
+
+
+def _to_text(streams: Any) -> list[list[int]]:
+    return [np.asarray(_plain(key)).tolist() for key in jax.tree.leaves(streams)]
+
+
+def _from_text(values: list[list[int]], like: Any) -> Any:
+    return restored([np.asarray(value, np.uint32) for value in values], like)
+
+
+@contextlib.contextmanager
+def opened(checkpoint: Checkpoint | str | Path | None) -> Iterator[Checkpoint | None]:
+    """The checkpoint of a folder, for as long as it is needed; one that the caller opened is the caller's to close."""
+    if checkpoint is None or isinstance(checkpoint, Checkpoint):
+        yield checkpoint
+        return
+    kept = Checkpoint(checkpoint)
+    try:
+        yield kept
+    finally:
+        kept.close()
+
+
+def _locked(path: Path) -> int:
+    """A handle of a file that no other process may lock; let go when it is closed, or the process ends."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise CheckpointError(f"{path}: another process is running this; wait for it, or stop it") from None
+    return handle

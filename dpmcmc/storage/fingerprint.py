@@ -1,0 +1,128 @@
+"""What a run is known by when it is resumed: its records, its plan, and the platform that rounds its numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import platform as machine
+import re
+import secrets
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpmcmc.storage.row_blocks import blocks
+
+#: Libraries whose version may decide a rounding.
+_LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "numpyro", "flax", "optax")
+#: And environment variables, by how they begin.
+_VARIABLES = ("XLA_", "JAX_", "OPENBLAS", "OMP_", "MKL_", "BLIS_", "NPROC")
+#: Of this process: where nothing makes an accelerator compute the same bits again, no two are the same platform.
+_ONCE = secrets.token_hex(8)
+
+
+def fingerprint(key: bytes, data: Any) -> str:
+    """HMAC-SHA256 of records: names, shapes, types and bytes of a pytree's leaves; hexadecimal.
+
+    Args:
+        key: secret, 32 bytes.
+        data: pytree of arrays.
+    """
+    digest = hmac.new(key, digestmod=hashlib.sha256)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(data):
+        kind = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+        digest.update(repr((jax.tree_util.keystr(path), np.shape(leaf), str(kind))).encode())
+        for _, part in blocks(leaf):
+            digest.update(np.ascontiguousarray(part).data if part.size else b"")
+    return digest.hexdigest()
+
+
+def platform(own: bool = True) -> str:
+    """Digest of everything that may decide how a program rounds: two equal ones compute the same bits.
+
+    On an accelerator that holds only under ``XLA_FLAGS=--xla_gpu_deterministic_ops=true``; else every process is a
+    platform of its own, unless ``own`` is false: arithmetic number by number is the same there too.
+    """
+    package = Path(__file__).parents[1]
+    sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(package.rglob("*.py"))))
+    try:
+        info = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        info = machine.processor()
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:
+        cores = os.cpu_count() or 1
+    settings: Any = jax.config
+    fixed = jax.default_backend() == "cpu" or "xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
+    facts = (
+        (machine.python_version(), machine.machine(), [_version(name) for name in _LIBRARIES]),
+        sorted(set(re.findall(r"^(?:model name|flags|Features)\s*:.*$", info, re.M))),
+        (cores, settings.jax_enable_x64, settings.jax_default_matmul_precision),
+        sorted((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES)),
+        [device.device_kind for device in jax.devices()],
+        sources.hexdigest(),
+        "" if fixed or not own else _ONCE,
+    )
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def plan_digest(plan: Any) -> str:
+    """Digest of a plan: what it says of itself, its noise to the last bit, and the code that a user gave it."""
+    run = getattr(plan, "run", plan)
+    # An object's address is no part of what it is.
+    text = re.sub(r" at 0x[0-9a-f]+", "", json.dumps(plan.to_json(), sort_keys=True, default=repr))
+    digest = hashlib.sha256(text.encode())
+    if run is not None:
+        digest.update(np.asarray(run.noise_std).tobytes())
+    for part in (plan.target, getattr(run, "sampler", None), getattr(plan, "mechanism", None)):
+        for piece in _code(part, set()):
+            digest.update(b"%d:" % len(piece) + piece)
+    return digest.hexdigest()
+
+
+def _code(value: Any, seen: set[int]) -> list[bytes]:
+    """What the functions inside an object compute: their instructions, constants, defaults and what they close over."""
+    if isinstance(value, (int, float, str, bytes, np.generic)):
+        return [repr(value).encode()]
+    if id(value) in seen or isinstance(value, type):
+        return []
+    seen.add(id(value))
+    if isinstance(value, CodeType):
+        return [value.co_code, repr(value.co_names).encode(), *_each(value.co_consts, seen)]
+    if isinstance(value, (np.ndarray, jax.Array)) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return [np.ascontiguousarray(value).tobytes()]
+    if isinstance(value, (list, tuple)):
+        return _each(value, seen)
+    if isinstance(value, dict):
+        return _each(value.values(), seen)
+    inner = getattr(value, "__code__", None)
+    if inner is not None:
+        cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+        return [*_code(inner, seen), *_each(value.__defaults__ or (), seen), *_each(cells, seen)]
+    return _each(getattr(value, "__dict__", {}).values(), seen)
+
+
+def _each(values: Any, seen: set[int]) -> list[bytes]:
+    return [piece for value in values for piece in _code(value, seen)]
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018  # raises where it is empty
+    except ValueError:
+        return False
+    return True

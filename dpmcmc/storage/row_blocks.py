@@ -1,0 +1,45 @@
+"""Records read block by block, so that a memory-mapped file never has to fit in memory."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+_BLOCK_BYTES = 64 << 20
+
+
+def on_disk(data: Any) -> bool:
+    """Whether some of the records are memory-mapped."""
+    return any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(data))
+
+
+def blocks(records: Any) -> Iterator[tuple[int, Any]]:
+    """(first row, rows) of an array or a pytree of them, block by block: what was mapped is given back after each."""
+    leaves = jax.tree.leaves(records)
+    if not on_disk(leaves):
+        yield 0, jax.tree.map(np.asarray, records)
+        return
+    row = max(sum(leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in leaves), 1)
+    rows = max(_BLOCK_BYTES // row, 1)
+    jax.tree.map(lambda leaf: advise(leaf, "MADV_NORMAL"), records)
+    for start in range(0, max(len(leaves[0]), 1), rows):
+        yield start, jax.tree.map(lambda leaf: np.asarray(leaf[start : start + rows]), records)  # noqa: B023
+        jax.tree.map(give_back, records)
+
+
+def give_back(array: Any) -> None:
+    """Let go of the pages that were read through a map; the system may keep them, as it pleases."""
+    advise(array, "MADV_DONTNEED")
+
+
+def advise(array: Any, advice: str) -> None:
+    """Tell the system how a map is read, where it listens; an array in memory is left alone."""
+    base = array
+    while base is not None and not isinstance(base, mmap.mmap):
+        base = getattr(base, "base", None)
+    if base is not None and hasattr(mmap, advice):
+        base.madvise(getattr(mmap, advice))
