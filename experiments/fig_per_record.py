@@ -20,16 +20,16 @@ from matplotlib.figure import Figure
 from pydantic import Field
 
 import dpmcmc
-from dpmcmc.config import model as config_room
 from dpmcmc.cli.refusals import CommandError, command
 from dpmcmc.config import file as config_file
+from dpmcmc.config import model as config_room
 from dpmcmc.config.sections import Section
 from dpmcmc.diagnostics import per_record
 from dpmcmc.diagnostics.per_record import PerRecord
-from dpmcmc.diagnostics.per_record.picture import histogram
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy import round_up
 from dpmcmc.report.figures import STYLE
+from dpmcmc.report.per_record import histogram
 from experiments.figure_files import arguments_of, load, report, write_table
 
 COLUMNS = (

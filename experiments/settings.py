@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 import dpmcmc
-from dpmcmc.config import model as config_room
 from dpmcmc.config import file as config_file
+from dpmcmc.config import model as config_room
 from dpmcmc.diagnostics import reference
 from dpmcmc.inference import predictive
 from dpmcmc.targets import bind, record_shapes

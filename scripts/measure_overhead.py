@@ -16,9 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from dpmcmc.config import model as config
 from dpmcmc.cli import run as run_command
 from dpmcmc.config import file as config_file
+from dpmcmc.config import model as config
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.privacy import Ledger
 from dpmcmc.storage.checkpoint import Checkpoint

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.config import model as config
 from dpmcmc import data as data_room
 from dpmcmc.audit import AuditReport, Neighbours, audit, bounds, shortened
 from dpmcmc.audit.neighbours import probe, strongest
 from dpmcmc.cli import audit as face
 from dpmcmc.config import file as config_file
+from dpmcmc.config import model as config
 from dpmcmc.mechanisms import OPS, CertifiedOPS, Hybrid, ObjectivePerturbation, OutputPerturbation, SufficientStatistics
 from dpmcmc.privacy import UnsupportedCombination
 from dpmcmc.privacy.accounting.account import account

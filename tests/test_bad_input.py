@@ -23,7 +23,7 @@ from tests import malformed
 from tests.malformed import Case
 
 COMMANDS = {
-    "plan": importlib.import_module("dpmcmc.plan").main,
+    "plan": importlib.import_module("dpmcmc.cli.plan").main,
     "run": run.main,
     "verify": verify.main,
     "ledger": ledger.main,

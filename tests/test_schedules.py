@@ -10,8 +10,8 @@ import optax
 import pytest
 
 import dpmcmc
-from dpmcmc.config import model as config
 from dpmcmc.config import file as config_file
+from dpmcmc.config import model as config
 from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.calibration import closed_form

@@ -12,11 +12,11 @@ import json
 import sys
 from typing import Any
 
-from dpmcmc.config import model as config_room
 from dpmcmc.audit import METHODS, audit
 from dpmcmc.audit.procedure import CANARIES, RUNS, TARGETS
 from dpmcmc.cli.refusals import CommandError, Parser, command
 from dpmcmc.config import file as config_file
+from dpmcmc.config import model as config_room
 from dpmcmc.config.model import Config
 from dpmcmc.engine.blocks import DivergedError
 from dpmcmc.mechanisms import DrawError, MechanismPlan

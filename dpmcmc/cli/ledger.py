@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dpmcmc.config import model as config_room
 from dpmcmc.cli.refusals import CommandError, Parser, command
 from dpmcmc.config import file as config_file
+from dpmcmc.config import model as config_room
 from dpmcmc.privacy.accounting import ADJACENCIES
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up

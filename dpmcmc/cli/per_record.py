@@ -15,14 +15,15 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
-from dpmcmc.config import model as config_room
 from dpmcmc import data as data_room
 from dpmcmc.cli.refusals import CommandError, Parser, command
 from dpmcmc.config import file as config_file
+from dpmcmc.config import model as config_room
 from dpmcmc.diagnostics import per_record
 from dpmcmc.engine.blocks import DivergedError
 from dpmcmc.engine.result import Result
 from dpmcmc.planning.plan import Plan
+from dpmcmc.report.per_record import draw
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 
 
@@ -71,7 +72,7 @@ def main(argv: list[str] | None = None) -> None:
     title = f"{config.name}: what the run cost each record" + (
         "" if arguments.every == 1 else f", at most (norms every {arguments.every} steps)"
     )
-    per_record.draw(confidential / "per_record.png", account, plan.guarantee.epsilon, title)
+    draw(confidential / "per_record.png", account, plan.guarantee.epsilon, title)
     console.print(f"spent        {result.guarantee}")
     console.print(f"saved        {folder}")
     console.print(f"never publish or archive {confidential}", style="red")

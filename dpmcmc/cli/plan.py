@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 
-from dpmcmc.config import model as config_room
 from dpmcmc.cli.refusals import Parser, command
 from dpmcmc.config import file as config_file
+from dpmcmc.config import model as config_room
 
 
 def parser() -> argparse.ArgumentParser:

@@ -34,10 +34,10 @@ from jax.sharding import Mesh
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dpmcmc.config import model as config_room
 from dpmcmc import data as data_room
 from dpmcmc.cli.refusals import CommandError, Parser, command
 from dpmcmc.config import file as config_file
+from dpmcmc.config import model as config_room
 from dpmcmc.config.model import Config
 from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import reference

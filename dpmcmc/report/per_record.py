@@ -13,14 +13,13 @@ from matplotlib.figure import Figure
 
 from dpmcmc.diagnostics.per_record.account import PerRecord
 from dpmcmc.privacy.accounting.rounding import round_up
+from dpmcmc.report.figures import STYLE
 
 _BINS = 60
 
 
 def draw(path: Path, account: PerRecord, promised: float, title: str) -> None:
     """A picture that only its owner can read; ``promised`` is the ε of the run's guarantee."""
-    from dpmcmc.report.figures import STYLE
-
     with rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.8), layout="constrained")
         axis = figure.subplots()

@@ -6,10 +6,10 @@ released folder, and must not be used to set noise.
 ``account``     the sum over steps, and the ε read off it: what is claimed, and what is not
 ``norms``       upper bounds on a record's gradient norm at every step, from checks every k steps
 ``divergence``  Rényi divergence of one step for a record that moves the sum by less than the clip norm
-``picture``     histogram
+
+The histogram is in ``report/per_record.py``.
 """
 
 from dpmcmc.diagnostics.per_record.account import PerRecord, per_record_epsilon, sample_and_account
-from dpmcmc.diagnostics.per_record.picture import draw
 
-__all__ = ["PerRecord", "draw", "per_record_epsilon", "sample_and_account"]
+__all__ = ["PerRecord", "per_record_epsilon", "sample_and_account"]
