@@ -24,3 +24,5 @@ from .samplers import SGFS as SGFS
 from .samplers import SGHMC as SGHMC
 from .samplers import SGLD as SGLD
 from .samplers import SGNHT as SGNHT
+
+__version__: str
