@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -17,9 +18,11 @@ import numpy as np
 import xarray
 
 from dpmcmc.atomic import write_atomically
+from dpmcmc.plan_text import html_table
 from dpmcmc.planning import Plan
 from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.second_moment import multiples
+from dpmcmc.verdict import Verdict, of_result
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,6 +53,26 @@ class Result:
     def __repr__(self) -> str:
         shapes = jax.tree.map(np.shape, self.draws)
         return f"Result(draws of shape {shapes}, {self.guarantee or 'no guarantee'})"
+
+    @functools.cached_property
+    def diagnostics(self) -> dict[str, float | None]:
+        """``ess`` and ``rhat`` of the draws, each the worst over coordinates; None where draws are too few."""
+        from dpmcmc.diagnostics import convergence  # imports NumPyro
+
+        return convergence.summary(self.draws)
+
+    @functools.cached_property
+    def verdict(self) -> Verdict:
+        """What the draws may be used for, and why: the plan's verdict, and what R-hat and ESS of the draws say."""
+        return of_result(self.plan, self.diagnostics)
+
+    @property
+    def usable_for(self) -> list[str]:
+        """Out of ``prediction`` and ``intervals``; empty for nothing."""
+        return list(self.verdict.usable_for)
+
+    def _repr_html_(self) -> str:
+        return html_table([("result", repr(self)), *self.verdict.lines()])
 
     def flat_draws(self) -> Any:
         """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""

@@ -43,7 +43,7 @@ from dpmcmc.checkpoint import REMOVED, Checkpoint, CheckpointError
 from dpmcmc.command import CommandError, Parser, command
 from dpmcmc.config import Config
 from dpmcmc.data import DataSet
-from dpmcmc.diagnostics import convergence, predictive, reference
+from dpmcmc.diagnostics import predictive, reference
 from dpmcmc.engine import DivergedError, check_on_disk, sample
 from dpmcmc.mechanisms import DrawError, MechanismPlan, Release, release
 from dpmcmc.mesh import sizes
@@ -54,6 +54,7 @@ from dpmcmc.records_on_disk import on_disk
 from dpmcmc.reservation import Reservation
 from dpmcmc.result import Result, guarantee_json, privacy_json, write_draws, write_json
 from dpmcmc.targets import TargetError, bind, check, record_shapes
+from dpmcmc.verdict import NO_DRAWS
 
 
 def parser() -> argparse.ArgumentParser:
@@ -186,7 +187,9 @@ def _carry_out(
         result = run.sample(console)
         run.save(result, calibrate_seconds, console)
     except DivergedError as error:
-        write_json(run.folder / "metrics.json", {**run.released_facts(), "diverged_at": error.step})
+        write_json(
+            run.folder / "metrics.json", {**run.released_facts(), **NO_DRAWS.to_json(), "diverged_at": error.step}
+        )
         run.open()  # a run that went on elsewhere has spent more than was planned
         run.finish()
         raise CommandError(f"sampler.step_size: {error}", code=1) from None
@@ -511,8 +514,7 @@ class Run:
         self._write_privacy(result.guarantee)
         write_draws(self.folder / "draws.nc", result.draws, info, result.guarantee)
         released = self.released_facts()
-        if self.trace is not None:
-            released |= convergence.summary(result.draws)
+        released |= result.diagnostics | result.verdict.to_json()
         released["wall_seconds"] = {"calibrate": calibrate_seconds}
         if isinstance(result, Result):
             # To a tenth: a step takes longer for a batch larger than usual, and batches are secret.
@@ -602,6 +604,7 @@ class Run:
             "temperature": None if heat is None else {"min": float(heat.min()), "max": float(heat.max())},
             "draws": plan.draws if isinstance(plan, MechanismPlan) else plan.num_draws * plan.chains,
             "data": {"name": self.data.spec.name, "origin": self.data.origin},
+            **plan.verdict.to_json(),
         }
 
     def _confidential(self, flat: Any) -> tuple[dict[str, Any], _Fitted | None]:
@@ -647,6 +650,8 @@ class Run:
             )
         if released["ess"] is not None:
             console.print(f"mixing       ESS {released['ess']:.0f}, split R-hat {released['rhat']:.3f}")
+        for name, text in result.verdict.lines():
+            console.print(f"{name:<12} {text}")
         if isinstance(result, Result):
             wall = released["wall_seconds"]
             console.print(

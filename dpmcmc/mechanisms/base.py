@@ -7,6 +7,7 @@ of ``MECHANISMS``.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 import warnings
@@ -20,6 +21,7 @@ import numpy as np
 from dpmcmc import targets
 from dpmcmc.checkpoint import Checkpoint, opened
 from dpmcmc.engine import DivergedError
+from dpmcmc.plan_text import html_table
 from dpmcmc.planning import Plan
 from dpmcmc.privacy import Guarantee, Ledger, UnsupportedCombination, round_up
 from dpmcmc.privacy.randomness import SecretKey, Streams, secret_key, streams_of
@@ -28,6 +30,7 @@ from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.softmax import SoftmaxRegression
 from dpmcmc.targets.tempered import Tempered
+from dpmcmc.verdict import Verdict, of_mechanism, of_release
 
 
 class Mechanism(Protocol):
@@ -85,6 +88,16 @@ class MechanismPlan:
             return self.first.charged_draws
         return 0 if getattr(self.mechanism, "release", None) == "estimate" else self.draws
 
+    @functools.cached_property
+    def verdict(self) -> Verdict:
+        """What the release may be used for, and why."""
+        return of_mechanism(self)
+
+    @property
+    def usable_for(self) -> list[str]:
+        """Out of ``prediction`` and ``intervals``; empty for nothing."""
+        return list(self.verdict.usable_for)
+
     def to_json(self, secret: bool = True) -> dict[str, Any]:
         """The plan in numbers; holds no record and no key. ``secret``: whether the release's noise is."""
         return {
@@ -95,6 +108,7 @@ class MechanismPlan:
             "settings": self.settings,
             "run": None if self.run is None else self.run.to_json(secret),
             "guarantee": self.guarantee.to_json() if secret else None,
+            **self.verdict.to_json(),
         }
 
     def lines(self, secret: bool = True) -> list[tuple[str, str]]:
@@ -102,13 +116,16 @@ class MechanismPlan:
         known = f"NONE: insecure_noise_seed makes the noise known (secret noise would give {self.guarantee})"
         out = [("target", repr(self.target)), ("mechanism", repr(self.mechanism))]
         if self.run is not None:
-            # The run's own guarantee line already covers the draw before it.
+            # The run's own guarantee and verdict already cover the draw before it.
             out += [line for line in self.run.lines(secret) if line[0] not in ("target", "sampler")]
         else:
             out.append(("guarantee", str(self.guarantee) if secret else known))
         said = (f"{name} {_said(name, value)}" for name, value in self.settings.items())
         out.append(("settings", ", ".join(said)))
-        return out
+        return out if self.run is not None else out + self.verdict.lines()
+
+    def _repr_html_(self) -> str:
+        return html_table(self.lines())
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<12} {text}" for name, text in self.lines())
@@ -136,6 +153,26 @@ class Release:
     def flat_draws(self) -> Any:
         """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""
         return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.positions)
+
+    @functools.cached_property
+    def diagnostics(self) -> dict[str, float | None]:
+        """``ess`` and ``rhat`` of a hybrid's draws, as of :class:`dpmcmc.Result`; None each for other mechanisms."""
+        from dpmcmc.diagnostics import convergence  # imports NumPyro
+
+        return {"ess": None, "rhat": None} if self.plan.run is None else convergence.summary(self.draws)
+
+    @functools.cached_property
+    def verdict(self) -> Verdict:
+        """What the release may be used for, and why; for a hybrid with what its draws say of mixing."""
+        return of_release(self.plan, self.diagnostics)
+
+    @property
+    def usable_for(self) -> list[str]:
+        """Out of ``prediction`` and ``intervals``; empty for nothing."""
+        return list(self.verdict.usable_for)
+
+    def _repr_html_(self) -> str:
+        return html_table([("release", repr(self)), *self.verdict.lines()])
 
     def __repr__(self) -> str:
         return f"Release(draws of shape {jax.tree.map(np.shape, self.draws)}, {self.guarantee or 'no guarantee'})"
