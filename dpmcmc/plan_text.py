@@ -78,7 +78,7 @@ def _thesis_line(plan: Plan) -> str:
 
 def _free_line(plan: Plan) -> str:
     if plan.free_fraction == 1:
-        return "privacy is free: the sampler's own noise is enough at every step"
+        return "privacy is free: the sampler's own noise is enough at every step, and the guarantee adds none"
     if plan.free_fraction == 0:
         return "privacy is not free: every step adds noise beyond the sampler's own"
     return f"privacy is free on {100 * plan.free_fraction:.0f} % of the steps"
@@ -91,8 +91,8 @@ def _temperature_line(plan: Plan, heat: str, high: float) -> str:
     line = (
         f"{heat}, {kept}"
         if high <= wanted * 1.001
-        else f"{heat} where {wanted:g} was asked: privacy is paid with heat, so a chain that has mixed is wider "
-        "than the posterior"
+        else f"{heat} where the sampler alone has {wanted:g}: privacy is paid with heat, so a chain that has mixed is "
+        "wider than the posterior"
     )
     # A sampler that is told the rate allows for minibatch noise itself.
     if plan.sampling.rate(plan.num_records) < 1 and not hasattr(plan.sampler, "with_rate"):

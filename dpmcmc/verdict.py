@@ -112,8 +112,8 @@ def _verdict(prediction: tuple[bool, str], intervals: tuple[bool, str]) -> Verdi
 def _intervals(found: tuple[Obstacle, ...], one_chain: bool = False) -> tuple[bool, str]:
     if not found:
         return True, (
-            "Yes, if the model is right: the draws have the posterior's temperature, clipping changes no gradient, and "
-            "the chain mixes. A wrong model needs a sandwich variance, which this is not."
+            "Yes, if the model is right (a wrong one needs a sandwich variance): the draws have the posterior's "
+            "temperature, clipping changes no gradient, and the chain mixes."
         )
     more = "; several chains would let R-hat show it" if one_chain and all(one.of_mixing for one in found) else ""
     return False, f"Do not report intervals: {'; '.join(one.clause for one in found)}{more}."
