@@ -64,6 +64,7 @@ def test_run_writes_a_folder_that_can_be_published(breast, tmp_path, capsys):
         "temperature",
         "accuracy",
         "non-private",
+        "usable for",
         "spent",
         "saved",
         "never publish",
@@ -110,8 +111,11 @@ def test_run_writes_a_folder_that_can_be_published(breast, tmp_path, capsys):
         "rhat",
         "temperature",
         "steps_per_second",
+        "usable_for_reasons",
     ):
         assert key in metrics
+    assert metrics["usable_for"] == json.loads((out / "plan.json").read_text())["usable_for"] == ["prediction"]
+    assert metrics["usable_for_reasons"]["intervals"].startswith("Do not report intervals")
     assert set(metrics["wall_seconds"]) == {"compile", "run", "calibrate"}
     # the saved config runs again and says the same
     assert call("plan", out / "config.yaml", "--json") == 0
