@@ -37,9 +37,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dpmcmc import config as config_room
-from dpmcmc import config_file
+from dpmcmc import config_file, run_text
 from dpmcmc import data as data_room
-from dpmcmc import run_text
 from dpmcmc.cache import keep_compiled_programs
 from dpmcmc.checkpoint import REMOVED, Checkpoint, CheckpointError
 from dpmcmc.command import CommandError, Parser, command

@@ -1,4 +1,4 @@
-"""What a run prints: of public facts and of what its guarantee covers, for a console is often a log that others read."""
+"""What a run prints: public facts and what its guarantee covers, because a console is often a log that others read."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def print_withheld(facts: PublicFacts, confidential: Path, console: Console) -> 
     console.print("spent        no guarantee (see privacy.json)", style="bold")
     console.print(f"saved        {confidential}")
     console.print(
-        f"no guarantee, and {facts.spec.name} is not public: all that was computed from it is confidential, readable by "
-        f"you alone; never publish or archive {confidential}",
+        f"no guarantee, and {facts.spec.name} is not public: all that was computed from it is in this folder, readable "
+        f"by you alone; never publish or archive {confidential}",
         style="bold red",
     )
 
