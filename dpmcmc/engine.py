@@ -39,6 +39,7 @@ from dpmcmc.program import DRAWN_STEPS, Cells, Program, compiled, num_bytes
 from dpmcmc.records_on_disk import Supply, on_disk
 from dpmcmc.reservation import Reservation, reserved
 from dpmcmc.result import Result
+from dpmcmc.shelf import today
 from dpmcmc.template import template
 
 #: Most steps in one device call; fewer where the draws of a chunk would not fit ``_CHUNK_BYTES``, and a quarter where
@@ -90,7 +91,7 @@ def sample(
             makes the run reproducible, and anybody who knows it can subtract the noise: no guarantee.
         starts: where the chains start, a pytree like the target's parameters with leaves (chains, ...): a private
             release whose guarantee the plan was made ``after``. None: the target's own start.
-        out: folder to save the result in.
+        out: folder to save the result in, as :meth:`Result.save` does of records that are not public.
         progress: called on the host with (steps done, steps in all).
         checkpoint: folder of what a run that is stopped needs to go on; called again with the same plan and records,
             the run goes on there. It holds keys until the run is done: confidential. Remove it once the draws are
@@ -109,6 +110,7 @@ def sample(
         CheckpointError: the checkpoint is of another plan or other records.
         DivergedError: a chain left the range of floats.
     """
+    day = today()
     guarantee, label = plan.guarantee if secret_key(key) else None, type(plan.sampler).__name__
     mesh = checked(mesh)
     check_alone(checkpoint=checkpoint, ledger=ledger)
@@ -131,7 +133,7 @@ def sample(
         if isinstance(outcome, DivergedError):
             raise outcome
         if out is not None and jax.process_index() == 0:
-            outcome.save(out)
+            outcome.save(out, day=day)
     return outcome
 
 

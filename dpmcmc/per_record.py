@@ -24,6 +24,7 @@ from dpmcmc.diagnostics import per_record
 from dpmcmc.engine import DivergedError
 from dpmcmc.planning import Plan
 from dpmcmc.result import Result
+from dpmcmc.shelf import Shelf, today
 
 
 def parser() -> argparse.ArgumentParser:
@@ -54,24 +55,27 @@ def main(argv: list[str] | None = None) -> None:
     plan = config_room.make_plan(config)
     if not isinstance(plan, Plan) or plan.after is not None:
         raise CommandError(f"{arguments.config}: its release is a mechanism's; this accounts for a sampler's own run.")
+    day = today()
     data = data_room.load(config.data)
-    folder.mkdir(parents=True, exist_ok=True)
+    released, confidential = Shelf(folder, day), folder / "confidential"
+    released.make()
     try:
         result, account = per_record.sample_and_account(
             plan, data.train, every=arguments.every, ledger=config.privacy.ledger
         )
+        _kept(result, plan).save(folder, public=data.spec.public, day=day)
+        confidential.mkdir(mode=0o700, exist_ok=True)
+        os.chmod(confidential, 0o700)
+        account.save(confidential / "per_record.npz")
+        assert plan.guarantee is not None
+        title = f"{config.name}: what the run cost each record" + (
+            "" if arguments.every == 1 else f", at most (norms every {arguments.every} steps)"
+        )
+        per_record.draw(confidential / "per_record.png", account, plan.guarantee.epsilon, title)
     except DivergedError as error:
         raise CommandError(f"sampler.step_size: {error}", code=1) from None
-    _kept(result, plan).save(folder)
-    confidential = folder / "confidential"
-    confidential.mkdir(mode=0o700, exist_ok=True)
-    os.chmod(confidential, 0o700)
-    account.save(confidential / "per_record.npz")
-    assert plan.guarantee is not None
-    title = f"{config.name}: what the run cost each record" + (
-        "" if arguments.every == 1 else f", at most (norms every {arguments.every} steps)"
-    )
-    per_record.draw(confidential / "per_record.png", account, plan.guarantee.epsilon, title)
+    finally:
+        released.date_all(confidential)
     console.print(f"spent        {result.guarantee}")
     console.print(f"saved        {folder}")
     console.print(f"never publish or archive {confidential}", style="red")

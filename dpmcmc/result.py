@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import functools
+import datetime
 import json
+import math
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,6 +25,7 @@ from dpmcmc.planning import Plan
 from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.second_moment import multiples
 from dpmcmc.verdict import Verdict, of_result
+from dpmcmc.shelf import Shelf, today
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -78,14 +81,21 @@ class Result:
         """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""
         return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.positions)
 
-    def save(self, folder: str | Path) -> Path:
-        """Write ``draws.nc``, ``plan.json`` and ``privacy.json`` into a folder."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_draws(folder / "draws.nc", self.draws, self.info, self.guarantee)
-        write_json(folder / "plan.json", self.plan.to_json(secret=self.guarantee is not None))
-        write_json(folder / "privacy.json", privacy_json(self.plan, self.guarantee))
-        return folder
+    def save(self, folder: str | Path, *, public: bool = False, day: datetime.date | None = None) -> Path:
+        """Write ``draws.nc``, ``plan.json`` and ``privacy.json`` into a folder.
+
+        Args:
+            folder: made if it is not there. Without a finite guarantee what is made is readable by its owner alone.
+            public: whether the records are public, so that draws without a guarantee may be published too.
+            day: that the files bear, on which the run began; None: today.
+        """
+        covered = self.guarantee is not None and math.isfinite(self.guarantee.epsilon)
+        shelf = Shelf(Path(folder), day or today(), owner_only=not (covered or public))
+        shelf.make()
+        shelf.write("draws.nc", draws_content(self.draws, self.info, self.guarantee))
+        shelf.json("plan.json", self.plan.to_json(secret=self.guarantee is not None))
+        shelf.json("privacy.json", privacy_json(self.plan, self.guarantee))
+        return shelf.folder
 
 
 def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] | None = None) -> dict:
@@ -150,8 +160,8 @@ def write_json(path: Path, body: Any, mode: int = 0o644) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text), mode)
 
 
-def write_draws(path: Path, draws: Any, info: Any, guarantee: Guarantee | None) -> None:
-    """netCDF in ArviZ's schema; ε, δ and adjacency are attributes of the file's groups.
+def draws_content(draws: Any, info: Any, guarantee: Guarantee | None) -> bytes:
+    """A netCDF file in ArviZ's schema; ε, δ and adjacency are attributes of its groups.
 
     ``info`` is None where a release has no steps to tell of.
     """
@@ -161,9 +171,8 @@ def write_draws(path: Path, draws: Any, info: Any, guarantee: Guarantee | None) 
     tree = xarray.DataTree.from_dict(groups)
     for group in tree.children.values():
         group.attrs["guarantee"] = "none" if guarantee is None else str(guarantee)
-    # Encoded in memory first: HDF5 does not survive a disk that fills up under it.
-    content = bytes(tree.to_netcdf(None, engine="h5netcdf"))
-    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+    # In memory: HDF5 does not survive a disk that fills up under it.
+    return bytes(tree.to_netcdf(None, engine="h5netcdf"))
 
 
 def to_dataset(tree: Any) -> xarray.Dataset:
