@@ -546,7 +546,9 @@ def children(expression):
     return json.loads(done.stdout)
 
 
-def test_of_processes_that_race_for_the_last_of_a_budget_only_as_many_as_fit_get_it(ledger, fifth, path, tmp_path):
+def test_of_processes_that_race_for_the_last_of_a_budget_only_as_many_as_fit_get_it(
+    ledger, fifth, path, tmp_path, capsys
+):
     z = fifth.events[0].noise_multiplier
     other = tmp_path / "reckless"
     Ledger.init(other, **TERMS)
@@ -554,8 +556,11 @@ def test_of_processes_that_race_for_the_last_of_a_budget_only_as_many_as_fit_get
     assert told["in"] == told["runs"] == 5
     assert told["over"] == 3
     assert told["spent"] <= told["budget"]
-    # A ledger that looks before it locks is caught.
+    # A ledger that looks before it locks is caught, and says so afterwards.
     assert reckless["in"] > 5
+    with pytest.raises(BrokenChain, match="overspent"):
+        Ledger(other).check()
+    assert "overspent" in refused(capsys, 1, "show", other)
 
 
 @pytest.mark.slow
