@@ -19,6 +19,7 @@ import xarray
 from dpmcmc.atomic import write_atomically
 from dpmcmc.planning import Plan
 from dpmcmc.privacy import Guarantee
+from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.privacy.second_moment import multiples
 
 
@@ -33,6 +34,7 @@ class Result:
         info: sampler's Info at the kept steps, leaves (chains, draws).
         guarantee: None when the plan has no privacy or the key was not secret.
         wall_seconds: ``compile`` and ``run``.
+        receipt: of the run's entry in its ledger, or None without one.
     """
 
     plan: Plan
@@ -41,6 +43,7 @@ class Result:
     info: Any
     guarantee: Guarantee | None
     wall_seconds: dict[str, float]
+    receipt: Receipt | None = None
 
     @property
     def steps_per_second(self) -> float:
@@ -56,19 +59,22 @@ class Result:
         return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.positions)
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``draws.nc``, ``plan.json`` and ``privacy.json`` into a folder."""
+        """Write ``privacy.json``, ``plan.json`` and then ``draws.nc`` into a folder: no draw without what it cost."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_draws(folder / "draws.nc", self.draws, self.info, self.guarantee)
+        write_json(folder / "privacy.json", privacy_json(self.plan, self.guarantee, receipt=self.receipt))
         write_json(folder / "plan.json", self.plan.to_json(secret=self.guarantee is not None))
-        write_json(folder / "privacy.json", privacy_json(self.plan, self.guarantee))
+        write_draws(folder / "draws.nc", self.draws, self.info, self.guarantee)
         return folder
 
 
-def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] | None = None) -> dict:
+def privacy_json(
+    plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] | None = None, receipt: Receipt | None = None
+) -> dict:
     """What a reader needs to defend, recompute or compose the guarantee of a run."""
     z = plan.noise_multipliers
-    return guarantee_json(guarantee, getattr(plan.target, "unit", "record")) | {
+    charged = {} if receipt is None else {"ledger": receipt.to_json()}
+    facts = {
         "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
         "multiples": list(multiples(plan.second)),
         "steps": plan.steps,
@@ -85,6 +91,7 @@ def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] |
         "free_fraction": None if plan.privacy is None else plan.free_fraction,
         "data": data,
     }
+    return guarantee_json(guarantee, getattr(plan.target, "unit", "record")) | facts | charged
 
 
 def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[str, Any]:
