@@ -43,6 +43,7 @@ import numpy as np
 
 from dpmcmc.atomic import write_atomically
 from dpmcmc.fingerprint import fingerprint, plan_digest, platform
+from dpmcmc.locks import lock, names
 from dpmcmc.privacy import Event, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.randomness import Streams
 
@@ -491,17 +492,19 @@ def opened(checkpoint: Checkpoint | str | Path | None) -> Iterator[Checkpoint | 
 
 def _locked(path: Path) -> int:
     """A handle of a file that no other process may lock; let go when it is closed, or the process ends."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        if os.name == "nt":
-            import msvcrt
-
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        else:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            lock(handle)
+            if names(path, handle):  # else a run that is done has removed it meanwhile
+                return handle
+        except BlockingIOError:
+            os.close(handle)
+            raise CheckpointError(f"{path}: another process is running this; wait for it, or stop it") from None
+        except OSError as error:
+            os.close(handle)
+            raise CheckpointError(
+                f"{path}: cannot be locked ({error.strerror}), so two processes could use the same keys; keep the "
+                "confidential folder on a local disk"
+            ) from None
         os.close(handle)
-        raise CheckpointError(f"{path}: another process is running this; wait for it, or stop it") from None
-    return handle

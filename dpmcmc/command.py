@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from dpmcmc.config import ConfigError
@@ -54,6 +56,22 @@ def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
         return 0
 
     return run
+
+
+def free_folder(option: str, wanted: str | Path) -> Path:
+    """A folder to write in; refuses one that holds something, or that cannot be made."""
+    folder = Path(wanted)
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise CommandError(f"{option}: {folder} already holds something; give a folder that is new or empty.")
+        parent = folder.absolute()
+        while not parent.exists():
+            parent = parent.parent
+    except OSError as error:
+        raise CommandError(f"{option}: {folder} cannot be read ({error.strerror}); give another folder.") from None
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise CommandError(f"{option}: {folder} cannot be created, because {parent} is not a folder you can write to.")
+    return folder
 
 
 #: Characters of a sentence; what stands in the middle of a longer one is somebody's data.

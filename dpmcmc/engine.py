@@ -10,10 +10,12 @@ the state as it is and are not released.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import itertools
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -91,7 +93,8 @@ def sample(
             makes the run reproducible, and anybody who knows it can subtract the noise: no guarantee.
         starts: where the chains start, a pytree like the target's parameters with leaves (chains, ...): a private
             release whose guarantee the plan was made ``after``. None: the target's own start.
-        out: folder to save the result in, as :meth:`Result.save` does of records that are not public.
+        out: folder to save the result in, made before anything is charged; as :meth:`Result.save` does of records that
+            are not public.
         progress: called on the host with (steps done, steps in all).
         checkpoint: folder of what a run that is stopped needs to go on; called again with the same plan and records,
             the run goes on there. It holds keys until the run is done: confidential. Remove it once the draws are
@@ -104,6 +107,7 @@ def sample(
         Result, with draws of shape (chains, draws, ...).
 
     Raises:
+        OSError: ``out`` cannot be made.
         ValueError: wrong N or shapes, or rows that are not finite (before anything is computed from them); a checkpoint
             or a ledger in one of several processes.
         LedgerError: the run is over the ledger's budget.
@@ -114,6 +118,8 @@ def sample(
     guarantee, label = plan.guarantee if secret_key(key) else None, type(plan.sampler).__name__
     mesh = checked(mesh)
     check_alone(checkpoint=checkpoint, ledger=ledger)
+    if out is not None and jax.process_index() == 0:
+        Path(out).mkdir(parents=True, exist_ok=True)
     with opened(checkpoint) as kept, reserved(ledger, guarantee, label, kept, plan.num_records) as held:
         check_on_disk(plan, data)
         records = check_records(plan, data, host=mesh is not None)
@@ -132,9 +138,23 @@ def sample(
         (outcome,) = run_together(program, [run], records, report, kept)
         if isinstance(outcome, DivergedError):
             raise outcome
+        if held is not None:
+            outcome = dataclasses.replace(outcome, receipt=held.receipt)
         if out is not None and jax.process_index() == 0:
-            outcome.save(out, day=day)
+            _save(outcome, out, day)
     return outcome
+
+
+def _save(result: Result, out: str | Path, day: datetime.date) -> None:
+    """Save a result whose cost is spent; where that fails, the caller still gets it."""
+    try:
+        result.save(out, day=day)
+    except OSError as error:
+        warnings.warn(
+            f"out: the result could not be saved ({error.filename or out}: {error.strerror or error}); it is returned, "
+            "so save it elsewhere with result.save(folder).",
+            stacklevel=3,
+        )
 
 
 def _resumed(run: Run, kept: Checkpoint, data: Any, held: Reservation | None, mesh: Mesh | None) -> Run:

@@ -1,6 +1,7 @@
 """``python -m dpmcmc.ledger init|show|history FILE``: the privacy budget of a data set.
 
-Exit code 0, 2 for what the user can mend, and 1 where entries were edited, removed or rolled back.
+Exit code 0, 2 for what the user can mend, and 1 where entries were edited, removed or rolled back, or where more is
+spent than the budget.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ def main(argv: list[str] | None = None) -> None:
             else:
                 for entry in entries:
                     print(f"{entry.sequence:>5}  {entry.time}  {entry.kind:<8} {entry.run:<16}  {_said(entry)}")
+        ledger.check()
     except BrokenChain as error:
         raise CommandError(str(error), code=1) from None
 

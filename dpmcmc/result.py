@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-import functools
 import datetime
+import functools
 import json
 import math
 from dataclasses import dataclass
@@ -23,9 +23,10 @@ from dpmcmc.atomic import write_atomically
 from dpmcmc.plan_text import html_table
 from dpmcmc.planning import Plan
 from dpmcmc.privacy import Guarantee
+from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.privacy.second_moment import multiples
-from dpmcmc.verdict import Verdict, of_result
 from dpmcmc.shelf import Shelf, today
+from dpmcmc.verdict import Verdict, of_result
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,6 +40,7 @@ class Result:
         info: sampler's Info at the kept steps, leaves (chains, draws).
         guarantee: None when the plan has no privacy or the key was not secret.
         wall_seconds: ``compile`` and ``run``.
+        receipt: of the run's entry in its ledger, or None without one.
     """
 
     plan: Plan
@@ -47,6 +49,7 @@ class Result:
     info: Any
     guarantee: Guarantee | None
     wall_seconds: dict[str, float]
+    receipt: Receipt | None = None
 
     @property
     def steps_per_second(self) -> float:
@@ -82,7 +85,7 @@ class Result:
         return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.positions)
 
     def save(self, folder: str | Path, *, public: bool = False, day: datetime.date | None = None) -> Path:
-        """Write ``draws.nc``, ``plan.json`` and ``privacy.json`` into a folder.
+        """Write ``privacy.json``, ``plan.json`` and then ``draws.nc`` into a folder: no draw without what it cost.
 
         Args:
             folder: made if it is not there. Without a finite guarantee what is made is readable by its owner alone.
@@ -92,16 +95,19 @@ class Result:
         covered = self.guarantee is not None and math.isfinite(self.guarantee.epsilon)
         shelf = Shelf(Path(folder), day or today(), owner_only=not (covered or public))
         shelf.make()
-        shelf.write("draws.nc", draws_content(self.draws, self.info, self.guarantee))
+        shelf.json("privacy.json", privacy_json(self.plan, self.guarantee, receipt=self.receipt))
         shelf.json("plan.json", self.plan.to_json(secret=self.guarantee is not None))
-        shelf.json("privacy.json", privacy_json(self.plan, self.guarantee))
+        shelf.write("draws.nc", draws_content(self.draws, self.info, self.guarantee))
         return shelf.folder
 
 
-def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] | None = None) -> dict:
+def privacy_json(
+    plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] | None = None, receipt: Receipt | None = None
+) -> dict:
     """What a reader needs to defend, recompute or compose the guarantee of a run."""
     z = plan.noise_multipliers
-    return guarantee_json(guarantee, getattr(plan.target, "unit", "record")) | {
+    charged = {} if receipt is None else {"ledger": receipt.to_json()}
+    facts = {
         "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
         "multiples": list(multiples(plan.second)),
         "steps": plan.steps,
@@ -118,6 +124,7 @@ def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] |
         "free_fraction": None if plan.privacy is None else plan.free_fraction,
         "data": data,
     }
+    return guarantee_json(guarantee, getattr(plan.target, "unit", "record")) | facts | charged
 
 
 def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[str, Any]:

@@ -41,7 +41,7 @@ from dpmcmc import config_file, run_text
 from dpmcmc import data as data_room
 from dpmcmc.cache import keep_compiled_programs
 from dpmcmc.checkpoint import REMOVED, Checkpoint, CheckpointError
-from dpmcmc.command import CommandError, Parser, command
+from dpmcmc.command import CommandError, Parser, command, free_folder
 from dpmcmc.config import Config
 from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import predictive, reference
@@ -310,10 +310,10 @@ def _new(arguments: argparse.Namespace) -> tuple[Config, Place]:
     if arguments.config is None:
         raise CommandError("config: give a YAML file, for example configs/adult.yaml, or --resume DIR.")
     config = config_file.load(arguments.config, arguments.set)
-    folder = _free_folder("--out", _default_folder(config.name) if arguments.out is None else arguments.out)
+    folder = free_folder("--out", _default_folder(config.name) if arguments.out is None else arguments.out)
     confidential = folder / _CONFIDENTIAL
     if arguments.confidential is not None:
-        confidential = _free_folder("--confidential", arguments.confidential)
+        confidential = free_folder("--confidential", arguments.confidential)
         if confidential.resolve().is_relative_to(folder.resolve()):
             raise CommandError(
                 f"--confidential: {confidential} lies in the run folder, which is to be published; give one outside it."
@@ -671,22 +671,6 @@ class _Fitted:
 def _default_folder(name: str) -> Path:
     """A name that says the day, and not when on that day a run began: whoever saw its end would know its length."""
     return Path("runs") / f"{name}-{today():%Y%m%d}-{secrets.token_hex(4)}"
-
-
-def _free_folder(option: str, wanted: str | Path) -> Path:
-    """A folder to write in; refuses one that holds something, or that cannot be made."""
-    folder = Path(wanted)
-    try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise CommandError(f"{option}: {folder} already holds something; give a folder that is new or empty.")
-        parent = folder.absolute()
-        while not parent.exists():
-            parent = parent.parent
-    except OSError as error:
-        raise CommandError(f"{option}: {folder} cannot be read ({error.strerror}); give another folder.") from None
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise CommandError(f"{option}: {folder} cannot be created, because {parent} is not a folder you can write to.")
-    return folder
 
 
 def _finite(body: Any) -> Any:

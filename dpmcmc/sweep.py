@@ -99,7 +99,14 @@ def sample_all(
             )
             for plan, key in zip(plans, keys, strict=True)
         ]
-        return _sample_all(plans, data, keys, starts, progress, reservations, checked(mesh))
+        results = _sample_all(plans, data, keys, starts, progress, reservations, checked(mesh))
+        return [_with_receipt(result, held) for result, held in zip(results, reservations, strict=True)]
+
+
+def _with_receipt(result: Result | DivergedError, held: Reservation | None) -> Result | DivergedError:
+    if held is None or isinstance(result, DivergedError):
+        return result
+    return dataclasses.replace(result, receipt=held.receipt)
 
 
 def _sample_all(

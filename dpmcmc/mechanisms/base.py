@@ -7,6 +7,7 @@ of ``MECHANISMS``.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import time
@@ -24,6 +25,7 @@ from dpmcmc.engine import DivergedError
 from dpmcmc.plan_text import html_table
 from dpmcmc.planning import Plan
 from dpmcmc.privacy import Guarantee, Ledger, UnsupportedCombination, round_up
+from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.privacy.randomness import SecretKey, Streams, secret_key, streams_of
 from dpmcmc.reservation import Reservation, reserved
 from dpmcmc.targets.linear import LinearRegression
@@ -142,6 +144,7 @@ class Release:
         guarantee: None when the key was not secret.
         seconds: wall time, which may depend on the records (a NUTS trajectory is as long as it is) and is covered by no
             guarantee: never publish it.
+        receipt: of the release's entry in its ledger, or None without one.
     """
 
     plan: MechanismPlan
@@ -149,6 +152,7 @@ class Release:
     positions: Any
     guarantee: Guarantee | None
     seconds: float
+    receipt: Receipt | None = None
 
     def flat_draws(self) -> Any:
         """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""
@@ -213,7 +217,8 @@ def release(
             streams, guarantee = _kept_keys(plan, data, streams, guarantee, kept, held)
         if held is not None:
             held.start(plan.guarantee)
-        return _drawn(plan, records, streams, guarantee, kept)
+        drawn = _drawn(plan, records, streams, guarantee, kept)
+        return drawn if held is None else dataclasses.replace(drawn, receipt=held.receipt)
 
 
 def _kept_keys(

@@ -9,7 +9,7 @@ released folder, and must not be used to set noise.
 ``picture``     histogram
 """
 
-from dpmcmc.diagnostics.per_record.account import PerRecord, per_record_epsilon, sample_and_account
+from dpmcmc.diagnostics.per_record.account import Account, PerRecord, check, per_record_epsilon, sample_and_account
 from dpmcmc.diagnostics.per_record.picture import draw
 
-__all__ = ["PerRecord", "draw", "per_record_epsilon", "sample_and_account"]
+__all__ = ["Account", "PerRecord", "check", "draw", "per_record_epsilon", "sample_and_account"]
