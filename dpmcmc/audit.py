@@ -15,7 +15,7 @@ from typing import Any
 from dpmcmc import config as config_room
 from dpmcmc import config_file
 from dpmcmc.cache import keep_compiled_programs
-from dpmcmc.command import CommandError, Parser, command
+from dpmcmc.command import CommandError, Parser, add_allow_code, command
 from dpmcmc.config import Config
 from dpmcmc.engine import DivergedError
 from dpmcmc.mechanisms import DrawError, MechanismPlan
@@ -35,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     )
     out.add_argument("config", help="YAML file, for example configs/adult.yaml")
     out.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override one key")
+    add_allow_code(out)
     out.add_argument("--method", choices=METHODS, default="gdp", help="gdp is an estimate, the others are proved")
     out.add_argument("--runs", type=int, help=f"of each of two data sets (default {RUNS})")
     out.add_argument("--confidence", type=float, default=0.95)
@@ -56,7 +57,7 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point; see :func:`parser`."""
     arguments = parser().parse_args(argv)
     keep_compiled_programs()
-    config = config_file.load(arguments.config, arguments.set)
+    config = config_file.load(arguments.config, arguments.set, allow_code=arguments.allow_code)
     plan = planned(config, arguments)
     try:
         report = audit(
@@ -138,7 +139,7 @@ def _with_option(message: str) -> str:
     return f"--{name.replace('_', '-')}: {rest}" if colon and name in _OPTIONS else message
 
 
-_OPTIONS = ("method", "runs", "confidence", "steps", "target", "canaries", "bins", "alpha", "at_epsilon")
+_OPTIONS = ("method", "runs", "confidence", "steps", "target", "canaries", "bins", "alpha", "at_epsilon", "seed")
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ from dpmcmc.atomic import write_atomically
 from dpmcmc.fingerprint import fingerprint, plan_digest, platform
 from dpmcmc.privacy import Event, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.randomness import Streams
+from dpmcmc.regular_file import read_bytes
 
 #: A commit may cost this share of the time until the next.
 _OVERHEAD = 0.01
@@ -129,7 +130,7 @@ class Checkpoint:
         self._run: dict[str, Any] = {"version": _VERSION}
         if path.exists():
             try:
-                self._run = json.loads(path.read_bytes())
+                self._run = json.loads(read_bytes(path))
                 _check(self._run)
             except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
                 raise CheckpointError(
@@ -376,7 +377,7 @@ class Checkpoint:
     def _get(self, path: Path) -> tuple[str, dict[str, np.ndarray]] | None:
         """(digest, arrays) of a file that is whole, else None."""
         try:
-            whole = path.read_bytes()
+            whole = read_bytes(path)
         except OSError:
             return None
         if hashlib.sha256(whole[32:]).digest() != whole[:32]:

@@ -29,6 +29,17 @@ class Parser(argparse.ArgumentParser):
         raise CommandError(f"{message}; see {self.prog} --help.")
 
 
+def add_allow_code(parser: argparse.ArgumentParser) -> None:
+    """The option ``--allow-code``, whose values :func:`dpmcmc.config_file.load` takes."""
+    parser.add_argument(
+        "--allow-code",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="let a config that lies in a run folder import MODULE; read it first",
+    )
+
+
 def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
     """Turn what a user can mend into a sentence on stderr and a non-zero exit code."""
 

@@ -19,7 +19,7 @@ from dpmcmc import config as config_room
 from dpmcmc import config_file
 from dpmcmc import data as data_room
 from dpmcmc.cache import keep_compiled_programs
-from dpmcmc.command import CommandError, Parser, command
+from dpmcmc.command import CommandError, Parser, add_allow_code, command
 from dpmcmc.diagnostics import per_record
 from dpmcmc.engine import DivergedError
 from dpmcmc.planning import Plan
@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     )
     out.add_argument("config", help="YAML file, for example configs/adult.yaml")
     out.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override one key")
+    add_allow_code(out)
     out.add_argument("--every", type=int, default=1, metavar="K", help="compute all norms every K steps (default 1)")
     out.add_argument("--out", required=True, metavar="DIR", help="run folder, new or empty")
     return out
@@ -48,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
     folder = Path(arguments.out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CommandError(f"--out: {folder} already holds something; give a folder that is new or empty.")
-    config = config_file.load(arguments.config, arguments.set)
+    config = config_file.load(arguments.config, arguments.set, allow_code=arguments.allow_code)
     if config.privacy is None or not config_room.is_secret(config):
         raise CommandError(f"{arguments.config}: its run has no guarantee, so there is nothing that a record spends.")
     plan = config_room.make_plan(config)

@@ -29,14 +29,14 @@ from pydantic import Field
 from rich.console import Console
 
 import dpmcmc
-from dpmcmc.command import command
+from dpmcmc.command import Parser, command
 from dpmcmc.mechanisms import AdaOPS, AdaSSP, SufficientStatistics
 from dpmcmc.plots import STYLE
 from dpmcmc.privacy import CalibrationError
 from dpmcmc.privacy.randomness import streams_of
 from dpmcmc.schema import Section
 from dpmcmc.targets import LinearRegression
-from experiments.figure_files import load
+from experiments.figure_files import folder_for, load
 from experiments.ridge_perturbation import Ridge, objective_std, output_std, perturb_objective, perturb_output
 
 _CONFIG = Path(__file__).resolve().parent.parent / "configs" / "figures" / "adaops.yaml"
@@ -246,7 +246,7 @@ def picture(path: Path, settings: Settings, rows: list[dict[str, Any]]) -> None:
 @command
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m experiments.adaops", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write to")
@@ -257,14 +257,14 @@ def main(argv: list[str] | None = None) -> None:
     settings = load(Path(arguments.config), Settings)
     settings = settings.shortened() if arguments.quick else settings
     folder = Path(arguments.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = run(settings, console)
-    with (folder / "results.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    picture(folder / f"{settings.name}.png", settings, rows)
-    console.print(f"written to {folder}")
+    with folder_for(folder):
+        rows = run(settings, console)
+        with (folder / "results.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(rows)
+        picture(folder / f"{settings.name}.png", settings, rows)
+        console.print(f"written to {folder}")
 
 
 if __name__ == "__main__":

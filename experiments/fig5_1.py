@@ -30,7 +30,7 @@ from dpmcmc.diagnostics import per_instance
 from dpmcmc.plots import STYLE
 from dpmcmc.schema import Section
 from experiments.fig_pdp_1 import Regression, draw_records, make_coefficients
-from experiments.figure_files import arguments_of, load, write_table
+from experiments.figure_files import arguments_of, folder_for, load, write_table
 
 _SHARES = {"data_5": 0.05, "data_25": 0.25, "data_median": 0.5, "data_75": 0.75, "data_95": 0.95}
 COLUMNS = (
@@ -246,15 +246,16 @@ def main(argv: list[str] | None = None) -> None:
     settings = load(arguments.config, Settings)
     if arguments.quick:
         settings = settings.shortened()
-    rows, boxes = run(settings)
-    write_table(arguments.out / "results.csv", COLUMNS, rows)
-    draw(
-        arguments.out / f"{settings.name}.png",
-        settings,
-        rows,
-        boxes,
-        "quick: few data sets" if arguments.quick else None,
-    )
+    with folder_for(arguments.out):
+        rows, boxes = run(settings)
+        write_table(arguments.out / "results.csv", COLUMNS, rows)
+        draw(
+            arguments.out / f"{settings.name}.png",
+            settings,
+            rows,
+            boxes,
+            "quick: few data sets" if arguments.quick else None,
+        )
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for panel, name, levels in (("left", "σ", settings.noise_stds), ("right", "γ", settings.gammas)):
         found = {column: averages(rows, panel, column) for column in ("dp", "for_all", "for_all_attained", "data_mean")}

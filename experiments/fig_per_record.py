@@ -30,7 +30,7 @@ from dpmcmc.planning import Plan
 from dpmcmc.plots import STYLE
 from dpmcmc.privacy import round_up
 from dpmcmc.schema import Section
-from experiments.figure_files import arguments_of, load, report, write_table
+from experiments.figure_files import arguments_of, folder_for, load, report, write_table
 
 COLUMNS = (
     "panel",
@@ -161,10 +161,11 @@ def main(argv: list[str] | None = None) -> None:
     settings = load(arguments.config, Settings)
     if arguments.quick:
         settings = settings.model_copy(update={"looseness": settings.quick.looseness})
-    rows, shown = run(settings, arguments.config.parent, arguments.quick)
-    write_table(arguments.out / "results.csv", COLUMNS, rows)
-    draw(arguments.out / f"{settings.name}.png", rows, shown)
-    report(summary(rows), arguments.out)
+    with folder_for(arguments.out):
+        rows, shown = run(settings, arguments.config.parent, arguments.quick)
+        write_table(arguments.out / "results.csv", COLUMNS, rows)
+        draw(arguments.out / f"{settings.name}.png", rows, shown)
+        report(summary(rows), arguments.out)
 
 
 if __name__ == "__main__":
