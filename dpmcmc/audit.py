@@ -24,7 +24,7 @@ from dpmcmc.privacy.audit import METHODS, audit
 from dpmcmc.privacy.audit.procedure import CANARIES, RUNS, TARGETS
 
 #: Size of the problem that a one-shot mechanism is audited on: a run of it reads all records.
-_RECORDS, _FEATURES = 500, 2
+_RECORDS, _FEATURES, _MOST_FEATURES = 500, 2, 100_000
 
 
 def parser() -> argparse.ArgumentParser:
@@ -117,9 +117,13 @@ def planned(config: Config, arguments: Any) -> Plan | MechanismPlan:
     known = config_room.describe_data(config).num_records
     assert known is not None
     records = min(_RECORDS, known) if arguments.records is None else arguments.records
+    if not 1 <= records <= known:
+        raise CommandError(f"--records: must lie in 1..{known}, the config's number of records, got {records}.")
     plan = config_room.make_plan(config, num_records=records)
     assert isinstance(plan, MechanismPlan)
     many = arguments.method == "one_run"
+    if arguments.features is not None and not 1 <= arguments.features <= _MOST_FEATURES:
+        raise CommandError(f"--features: must lie in 1..{_MOST_FEATURES}, got {arguments.features}.")
     features = arguments.features or (min(arguments.canaries or CANARIES, records) if many else _FEATURES)
     if not hasattr(plan.target, "num_features"):
         return plan

@@ -22,6 +22,7 @@ from dpmcmc.cache import keep_compiled_programs
 from dpmcmc.command import CommandError, Parser, add_allow_code, command
 from dpmcmc.diagnostics import per_record
 from dpmcmc.engine import DivergedError
+from dpmcmc.out_folder import swept
 from dpmcmc.planning import Plan
 from dpmcmc.result import Result
 
@@ -44,6 +45,11 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Entry point; see :func:`parser`."""
     arguments = parser().parse_args(argv)
+    with swept(Path(arguments.out)):
+        _carry_out(arguments)
+
+
+def _carry_out(arguments: argparse.Namespace) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     keep_compiled_programs()
     folder = Path(arguments.out)
@@ -55,6 +61,8 @@ def main(argv: list[str] | None = None) -> None:
     plan = config_room.make_plan(config)
     if not isinstance(plan, Plan) or plan.after is not None:
         raise CommandError(f"{arguments.config}: its release is a mechanism's; this accounts for a sampler's own run.")
+    if not 1 <= arguments.every <= plan.steps:
+        raise CommandError(f"--every: must lie in 1..{plan.steps}, the run's steps, got {arguments.every}.")
     data = data_room.load(config.data)
     folder.mkdir(parents=True, exist_ok=True)
     try:

@@ -31,12 +31,13 @@ from rich.console import Console
 import dpmcmc
 from dpmcmc.command import Parser, command
 from dpmcmc.mechanisms import AdaOPS, AdaSSP, SufficientStatistics
+from dpmcmc.out_folder import folder_for
 from dpmcmc.plots import STYLE
 from dpmcmc.privacy import CalibrationError
 from dpmcmc.privacy.randomness import streams_of
 from dpmcmc.schema import Section
 from dpmcmc.targets import LinearRegression
-from experiments.figure_files import folder_for, load
+from experiments.figure_files import load
 from experiments.ridge_perturbation import Ridge, objective_std, output_std, perturb_objective, perturb_output
 
 _CONFIG = Path(__file__).resolve().parent.parent / "configs" / "figures" / "adaops.yaml"

@@ -35,11 +35,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import dpmcmc
 from dpmcmc.command import CommandError, Parser, command
+from dpmcmc.out_folder import folder_for
 from dpmcmc.privacy import round_up
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.schema import Section
 from dpmcmc.sweep import sample_all
-from experiments.figure_files import folder_for, load, report
+from experiments.figure_files import load, report
 
 _CONFIG = Path(__file__).parents[1] / "configs" / "figures" / "fig3_1.yaml"
 #: The constant that the thesis prints in V; its own proof needs 256.

@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import dpmcmc
 from dpmcmc.cache import keep_compiled_programs
 from dpmcmc.command import CommandError, Parser, command
-from experiments.figure_files import folder_for
+from dpmcmc.out_folder import folder_for
 from experiments.panel import choose, compare, draw, posterior, scores
 from experiments.panel.cells import Results, Row, alone
 from experiments.panel.config import Panel, load

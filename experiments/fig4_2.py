@@ -27,9 +27,10 @@ from scipy.special import ndtr, ndtri
 
 from dpmcmc.command import command
 from dpmcmc.diagnostics import on_average_kl
+from dpmcmc.out_folder import folder_for
 from dpmcmc.plots import STYLE
 from dpmcmc.schema import Section
-from experiments.figure_files import arguments_of, folder_for, load, write_table
+from experiments.figure_files import arguments_of, load, write_table
 
 COLUMNS = (
     "panel",

@@ -27,10 +27,11 @@ from rich.console import Console
 
 from dpmcmc.command import command
 from dpmcmc.diagnostics import per_instance
+from dpmcmc.out_folder import folder_for
 from dpmcmc.plots import STYLE
 from dpmcmc.schema import Section
 from experiments.fig_pdp_1 import Regression, draw_records, make_coefficients
-from experiments.figure_files import arguments_of, folder_for, load, write_table
+from experiments.figure_files import arguments_of, load, write_table
 
 _SHARES = {"data_5": 0.05, "data_25": 0.25, "data_median": 0.5, "data_75": 0.75, "data_95": 0.95}
 COLUMNS = (

@@ -21,10 +21,11 @@ from pydantic import Field
 
 from dpmcmc.command import command
 from dpmcmc.diagnostics import per_instance
+from dpmcmc.out_folder import folder_for
 from dpmcmc.plots import STYLE
 from dpmcmc.privacy import round_up
 from dpmcmc.schema import Section
-from experiments.figure_files import arguments_of, folder_for, load, report, write_table
+from experiments.figure_files import arguments_of, load, report, write_table
 
 COLUMNS = ("repeat", "level", "sensitivity", "epsilon", "delta")
 

@@ -26,11 +26,12 @@ from dpmcmc.command import CommandError, command
 from dpmcmc.diagnostics import per_record
 from dpmcmc.diagnostics.per_record import PerRecord
 from dpmcmc.diagnostics.per_record.picture import histogram
+from dpmcmc.out_folder import folder_for
 from dpmcmc.planning import Plan
 from dpmcmc.plots import STYLE
 from dpmcmc.privacy import round_up
 from dpmcmc.schema import Section
-from experiments.figure_files import arguments_of, folder_for, load, report, write_table
+from experiments.figure_files import arguments_of, load, report, write_table
 
 COLUMNS = (
     "panel",

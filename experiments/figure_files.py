@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,26 +63,6 @@ def checked(path: Path, kind: type[_Settings], body: Any) -> _Settings:
         }.get(first["type"], re.sub(r"^(Value|Assertion) error, ", "", first["msg"]))
         where = "".join(f"{key}: " for key in [".".join(map(str, first["loc"]))] if key)
         raise CommandError(f"{path}: {where}{said[:1].lower()}{said[1:]}.") from None
-
-
-@contextlib.contextmanager
-def folder_for(out: Path) -> Iterator[None]:
-    """A folder to write in; where nothing comes of it, the folders that were made for it are taken away again.
-
-    Raises:
-        CommandError: it cannot be made.
-    """
-    missing = [folder for folder in (out, *out.parents) if not folder.exists()]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CommandError(f"--out: {out} cannot be made ({error.strerror}); give another folder.") from None
-    try:
-        yield
-    finally:
-        for folder in missing:
-            with contextlib.suppress(OSError):  # it holds something
-                folder.rmdir()
 
 
 def write_table(path: Path, columns: Sequence[str], rows: list[dict[str, Any]]) -> None:

@@ -23,11 +23,12 @@ from pydantic import Field
 from rich.console import Console
 
 from dpmcmc.command import CommandError, Parser, command
+from dpmcmc.out_folder import folder_for
 from dpmcmc.plots import STYLE
 from dpmcmc.privacy import CalibrationError, FixedSize, Poisson, calibrate
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.schema import Section
-from experiments.figure_files import folder_for, load
+from experiments.figure_files import load
 from experiments.panel import draw
 from experiments.panel.cells import Row, read_table
 from experiments.panel.trial import clock
@@ -157,9 +158,9 @@ def main(argv: list[str] | None = None) -> None:
     if not rows:
         raise CommandError(f"--results: {source} holds no row; make it anew.")
     epsilons = [e for e in config.epsilons if not arguments.quick or e in (0.1, 1, 10)]
-    found = {epsilon: multipliers(config.noise, epsilon) for epsilon in epsilons}
     folder = Path(arguments.out)
     with folder_for(folder):
+        found = {epsilon: multipliers(config.noise, epsilon) for epsilon in epsilons}
         with (folder / "noise_multipliers.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["epsilon", *_ACCOUNTS])

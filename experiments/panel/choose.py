@@ -23,8 +23,8 @@ import numpy as np
 
 import dpmcmc
 from dpmcmc.command import CommandError
+from dpmcmc.out_folder import folder_for
 from dpmcmc.regular_file import opened_text
-from experiments.figure_files import folder_for
 from experiments.panel import scores
 from experiments.panel.cells import alone
 from experiments.panel.config import Chosen, Panel, Settings, load, write_settings
