@@ -46,6 +46,7 @@ from dpmcmc.fingerprint import fingerprint, plan_digest, platform
 from dpmcmc.locks import lock, names
 from dpmcmc.privacy import Event, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.randomness import Streams
+from dpmcmc.regular_file import read_bytes
 
 #: A commit may cost this share of the time until the next.
 _OVERHEAD = 0.01
@@ -130,7 +131,7 @@ class Checkpoint:
         self._run: dict[str, Any] = {"version": _VERSION}
         if path.exists():
             try:
-                self._run = json.loads(path.read_bytes())
+                self._run = json.loads(read_bytes(path))
                 _check(self._run)
             except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
                 raise CheckpointError(
@@ -377,7 +378,7 @@ class Checkpoint:
     def _get(self, path: Path) -> tuple[str, dict[str, np.ndarray]] | None:
         """(digest, arrays) of a file that is whole, else None."""
         try:
-            whole = path.read_bytes()
+            whole = read_bytes(path)
         except OSError:
             return None
         if hashlib.sha256(whole[32:]).digest() != whole[:32]:

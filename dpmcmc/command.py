@@ -31,6 +31,17 @@ class Parser(argparse.ArgumentParser):
         raise CommandError(f"{message}; see {self.prog} --help.")
 
 
+def add_allow_code(parser: argparse.ArgumentParser) -> None:
+    """The option ``--allow-code``, whose values :func:`dpmcmc.config_file.load` takes."""
+    parser.add_argument(
+        "--allow-code",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="let a config that lies in a run folder import MODULE; read it first",
+    )
+
+
 def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
     """Turn what a user can mend into a sentence on stderr and a non-zero exit code."""
 
@@ -64,11 +75,14 @@ def free_folder(option: str, wanted: str | Path) -> Path:
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise CommandError(f"{option}: {folder} already holds something; give a folder that is new or empty.")
+        folder.resolve()  # which refuses a link that leads back to itself
         parent = folder.absolute()
         while not parent.exists():
             parent = parent.parent
     except OSError as error:
         raise CommandError(f"{option}: {folder} cannot be read ({error.strerror}); give another folder.") from None
+    except RuntimeError:
+        raise CommandError(f"{option}: {folder} is a link that leads back to itself; give another folder.") from None
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise CommandError(f"{option}: {folder} cannot be created, because {parent} is not a folder you can write to.")
     return folder

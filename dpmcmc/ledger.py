@@ -14,13 +14,14 @@ from typing import Any
 
 from dpmcmc import config as config_room
 from dpmcmc import config_file
-from dpmcmc.command import CommandError, Parser, command
+from dpmcmc.command import CommandError, Parser, add_allow_code, command
 from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.accounting import ADJACENCIES
 from dpmcmc.privacy.guarantee import round_up
 from dpmcmc.privacy.ledger import BrokenChain, Entry, Ledger, Receipt, State
 from dpmcmc.privacy.ledger.filters import FILTERS
 from dpmcmc.privacy.ledger.fitting import round_down
+from dpmcmc.regular_file import read_text
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     init.add_argument("--typical", metavar="CONFIG", help="choose the order for runs like this one instead")
     init.add_argument("--programme", nargs="+", default=[], metavar="CONFIG", help="the only runs there will be")
     init.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override a key of every CONFIG")
+    add_allow_code(init)
     for name, text in (("show", "what is left"), ("history", "every entry")):
         each = commands.add_parser(name, help=text)
         each.add_argument("file", help="a ledger")
@@ -89,14 +91,15 @@ def _init(arguments: argparse.Namespace) -> Ledger:
         delta=arguments.delta,
         filter=filter,
         order=arguments.order,
-        programme=[_planned(name, arguments.set, arguments.num_records) for name in arguments.programme],
-        typical=_planned(arguments.typical, arguments.set, arguments.num_records) if arguments.typical else None,
+        programme=[_planned(name, arguments) for name in arguments.programme],
+        typical=_planned(arguments.typical, arguments) if arguments.typical else None,
     )
 
 
-def _planned(name: str, overrides: list[str], num_records: int | None) -> Guarantee:
+def _planned(name: str, arguments: argparse.Namespace) -> Guarantee:
     """The guarantee that a config's plan states; reads no record."""
-    config = config_file.load(name, overrides)
+    num_records = arguments.num_records
+    config = config_file.load(name, arguments.set, allow_code=arguments.allow_code)
     plan = config_room.make_plan(config)
     if plan.guarantee is None or not config_room.is_secret(config):
         raise CommandError(f"{name}: has no guarantee, so a ledger cannot count on it; give it a privacy section.")
@@ -108,13 +111,14 @@ def _planned(name: str, overrides: list[str], num_records: int | None) -> Guaran
 def _receipts(path: Path, ledger: Path) -> list[Receipt]:
     """Those of a run folder's ``privacy.json``, or of a file that holds one alone."""
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body = json.loads(read_text(path))
         found = body.get("ledger", body)
         found = found if isinstance(found, list) else [found]
         return [Receipt(str(r["id"]), int(r["sequence"]), str(r["hash"]), ledger) for r in found]
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{path}: cannot be read ({error}); give a run folder's privacy.json.") from None
-    except (json.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError):
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CommandError(f"{path}: cannot be read ({reason}); give a run folder's privacy.json.") from None
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         raise CommandError(f"{path}: holds no receipt of a ledger; give the privacy.json of a run with one.") from None
 
 

@@ -24,7 +24,7 @@ from dpmcmc import config_file
 from dpmcmc import data as data_room
 from dpmcmc.atomic import check_room
 from dpmcmc.cache import keep_compiled_programs
-from dpmcmc.command import CommandError, Parser, command, free_folder
+from dpmcmc.command import CommandError, Parser, add_allow_code, command, free_folder
 from dpmcmc.config import Config
 from dpmcmc.diagnostics import per_record
 from dpmcmc.engine import DivergedError, check_records
@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     )
     out.add_argument("config", help="YAML file, for example configs/adult.yaml")
     out.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override one key")
+    add_allow_code(out)
     out.add_argument("--every", type=int, default=1, metavar="K", help="compute all norms every K steps (default 1)")
     out.add_argument("--out", required=True, metavar="DIR", help="run folder, new or empty")
     return out
@@ -54,7 +55,7 @@ def main(argv: list[str] | None = None) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     keep_compiled_programs()
     folder = free_folder("--out", arguments.out)
-    config = config_file.load(arguments.config, arguments.set)
+    config = config_file.load(arguments.config, arguments.set, allow_code=arguments.allow_code)
     if config.privacy is None or not config_room.is_secret(config):
         raise CommandError(f"{arguments.config}: its run has no guarantee, so there is nothing that a record spends.")
     plan = config_room.make_plan(config)

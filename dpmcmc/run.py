@@ -37,11 +37,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dpmcmc import config as config_room
-from dpmcmc import config_file, run_text
+from dpmcmc import config_file, own_code, run_text
 from dpmcmc import data as data_room
 from dpmcmc.cache import keep_compiled_programs
 from dpmcmc.checkpoint import REMOVED, Checkpoint, CheckpointError
-from dpmcmc.command import CommandError, Parser, command, free_folder
+from dpmcmc.command import CommandError, Parser, add_allow_code, command, free_folder
 from dpmcmc.config import Config
 from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import predictive, reference
@@ -64,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
     out = Parser(prog="python -m dpmcmc.run", description="Run a configuration.")
     out.add_argument("config", nargs="?", help="YAML file, for example configs/adult.yaml; not needed with --resume")
     out.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override one key")
+    add_allow_code(out)
     out.add_argument("--out", metavar="DIR", help="run folder (default: runs/NAME-DAY-RANDOM)")
     out.add_argument("--resume", metavar="DIR", help="go on with the run in this folder, which was stopped")
     out.add_argument("--confidential", metavar="DIR", help="where to keep what must not be published")
@@ -132,7 +133,7 @@ def _mesh(config: Config) -> Mesh | None:
 
 def _take_part(arguments: argparse.Namespace) -> None:
     """Compute what process 0 writes and prints."""
-    config = config_file.load(arguments.config or "", arguments.set)
+    config = config_file.load(arguments.config or "", arguments.set, allow_code=arguments.allow_code)
     mesh, plan = _mesh(config), config_room.make_plan(config)
     assert isinstance(plan, Plan)  # no mechanism takes a mesh
     with _together():
@@ -238,12 +239,14 @@ class Place:
     Attributes:
         folder: of what is released, with ``config.yaml`` from the start.
         confidential: of what is not.
+        modules: outside this library, that ``--resume`` has to be allowed.
         resumed: whether the run was begun before.
         day: on which it was begun.
     """
 
     folder: Path
     confidential: Path
+    modules: tuple[str, ...] = ()
     resumed: bool = False
     day: datetime.date = field(default_factory=today)
 
@@ -272,7 +275,9 @@ class Place:
             self.date()
         except OSError as error:
             where = error.filename or self.folder
-            raise CommandError(f"--out: {where} cannot be written ({error.strerror}); give another folder.") from None
+            raise CommandError(
+                f"{self._option}: {where} cannot be used ({error.strerror}); give another folder."
+            ) from None
         except CheckpointError as error:
             raise CommandError(f"{self._option}: {error}.") from None
 
@@ -298,7 +303,8 @@ class Place:
     def command(self) -> str:
         """What goes on with the run."""
         elsewhere = "" if self.confidential == self.folder / _CONFIDENTIAL else f" --confidential {self.confidential}"
-        return f"python -m dpmcmc.run --resume {self.folder}{elsewhere}"
+        allowed = "".join(f" --allow-code {module}" for module in self.modules)
+        return f"python -m dpmcmc.run --resume {self.folder}{elsewhere}{allowed}"
 
 
 _CONFIDENTIAL, _CHECKPOINT = "confidential", "checkpoint"
@@ -309,7 +315,7 @@ def _new(arguments: argparse.Namespace) -> tuple[Config, Place]:
     """A config, and folders that are free."""
     if arguments.config is None:
         raise CommandError("config: give a YAML file, for example configs/adult.yaml, or --resume DIR.")
-    config = config_file.load(arguments.config, arguments.set)
+    config = config_file.load(arguments.config, arguments.set, allow_code=arguments.allow_code)
     folder = free_folder("--out", _default_folder(config.name) if arguments.out is None else arguments.out)
     confidential = folder / _CONFIDENTIAL
     if arguments.confidential is not None:
@@ -318,7 +324,7 @@ def _new(arguments: argparse.Namespace) -> tuple[Config, Place]:
             raise CommandError(
                 f"--confidential: {confidential} lies in the run folder, which is to be published; give one outside it."
             )
-    return config, Place(folder, confidential)
+    return config, Place(folder, confidential, _own_modules(config))
 
 
 def _resumed(arguments: argparse.Namespace) -> tuple[Config, Place]:
@@ -333,7 +339,6 @@ def _resumed(arguments: argparse.Namespace) -> tuple[Config, Place]:
     confidential = folder / _CONFIDENTIAL if arguments.confidential is None else Path(arguments.confidential)
     if not (folder / "config.yaml").is_file():
         raise CommandError(f"--resume: {folder} holds no config.yaml, so no run was begun there; start a new one.")
-    place = Place(folder, confidential, resumed=True, day=day_of(folder / "config.yaml"))
     done = (folder / "metrics.json").exists()
     shutil.rmtree(confidential / (_CHECKPOINT + REMOVED), ignore_errors=True)
     if not (confidential / _CHECKPOINT).is_dir():
@@ -342,9 +347,10 @@ def _resumed(arguments: argparse.Namespace) -> tuple[Config, Place]:
             if done
             else f"--resume: {confidential} holds no checkpoint; name the run's --confidential folder, or start anew."
         )
-    config = config_file.load(folder / "config.yaml")
+    config = config_file.load(folder / "config.yaml", allow_code=arguments.allow_code, resumed=True)
     if arguments.config is not None:
-        given = config_room.dump(config_file.load(arguments.config, arguments.set), folder)
+        same = config_file.load(arguments.config, arguments.set, allow_code=arguments.allow_code)
+        given = config_room.dump(same, folder)
         begun = config_room.dump(config, folder)
         if given != begun:
             changed = sorted(set(given.splitlines()) ^ set(begun.splitlines()))
@@ -352,7 +358,13 @@ def _resumed(arguments: argparse.Namespace) -> tuple[Config, Place]:
                 f"--resume: the run in {folder} was begun with another config ({', '.join(s.strip() for s in changed)}"
                 "); leave CONFIG out, or start a new run."
             )
-    return config, place
+    return config, Place(folder, confidential, _own_modules(config), True, day_of(folder / "config.yaml"))
+
+
+def _own_modules(config: Config) -> tuple[str, ...]:
+    """Modules outside this library that a config names, each once."""
+    names = config_room.modules_of_ones_own(config)
+    return tuple(dict.fromkeys(module for _, module in own_code.foreign(names, ())))
 
 
 def _reservation(config: Config, plan: Plan | MechanismPlan, checkpoint: Checkpoint) -> Reservation | None:

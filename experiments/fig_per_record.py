@@ -26,6 +26,7 @@ from dpmcmc.command import CommandError, command
 from dpmcmc.diagnostics import per_record
 from dpmcmc.diagnostics.per_record import PerRecord
 from dpmcmc.diagnostics.per_record.picture import histogram
+from dpmcmc.out_folder import folder_for
 from dpmcmc.planning import Plan
 from dpmcmc.plots import STYLE
 from dpmcmc.privacy import round_up
@@ -161,10 +162,11 @@ def main(argv: list[str] | None = None) -> None:
     settings = load(arguments.config, Settings)
     if arguments.quick:
         settings = settings.model_copy(update={"looseness": settings.quick.looseness})
-    rows, shown = run(settings, arguments.config.parent, arguments.quick)
-    write_table(arguments.out / "results.csv", COLUMNS, rows)
-    draw(arguments.out / f"{settings.name}.png", rows, shown)
-    report(summary(rows), arguments.out)
+    with folder_for(arguments.out):
+        rows, shown = run(settings, arguments.config.parent, arguments.quick)
+        write_table(arguments.out / "results.csv", COLUMNS, rows)
+        draw(arguments.out / f"{settings.name}.png", rows, shown)
+        report(summary(rows), arguments.out)
 
 
 if __name__ == "__main__":

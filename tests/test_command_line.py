@@ -352,7 +352,8 @@ def test_diverged_run_says_so_and_still_records_the_cost(breast, tmp_path, capsy
 def test_custom_target_and_sampler_from_a_users_module(breast, tmp_path, capsys, monkeypatch):
     (tmp_path / "my_module.py").write_text(
         "import dpmcmc\n"
-        "def make_target(scale):\n    return dpmcmc.targets.LogisticRegression(prior_scale=scale)\n"
+        "from dpmcmc.targets import LogisticRegression\n"
+        "def make_target(scale) -> LogisticRegression:\n    return LogisticRegression(prior_scale=scale)\n"
         "MySampler = dpmcmc.SGLD\n"
     )
     monkeypatch.chdir(tmp_path)  # a user's module is found from the current folder

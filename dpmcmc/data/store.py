@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dpmcmc.cache import cache_folder
 from dpmcmc.data.base import DataError
+from dpmcmc.regular_file import read_bytes
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 _TIMEOUT_SECONDS = (5, 20)  # to connect, and between two pieces of the answer
@@ -109,7 +110,7 @@ def origin_of(files: dict[str, FoundFile]) -> str:
 
 def _read(path: Path, name: str, origin: str) -> FoundFile | None:
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as reason:
