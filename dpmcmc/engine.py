@@ -25,6 +25,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc import targets
+from dpmcmc.cache import refuse_unsafe_caches
 from dpmcmc.checkpoint import Checkpoint, Point, opened, restored
 from dpmcmc.mesh import CHAIN, DATA, checked, on_host, sizes, spread
 from dpmcmc.planning import Plan
@@ -105,12 +106,14 @@ def sample(
     Raises:
         ValueError: wrong N or shapes, or rows that are not finite (before anything is computed from them); a checkpoint
             or a ledger in one of several processes.
+        UnsafeCache: somebody else can change what is in a cache folder, compiled programs among it.
         LedgerError: the run is over the ledger's budget.
         CheckpointError: the checkpoint is of another plan or other records.
         DivergedError: a chain left the range of floats.
     """
     guarantee, label = plan.guarantee if secret_key(key) else None, type(plan.sampler).__name__
     mesh = checked(mesh)
+    refuse_unsafe_caches()
     check_alone(checkpoint=checkpoint, ledger=ledger)
     with opened(checkpoint) as kept, reserved(ledger, guarantee, label, kept, plan.num_records) as held:
         check_on_disk(plan, data)
