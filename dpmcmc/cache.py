@@ -144,8 +144,8 @@ def _refuse_changeable(step: Path, found: os.stat_result, variable: str, last: b
     _refuse_other_owner(step, found, variable, root=not (last and stat.S_ISDIR(found.st_mode)))
     if found.st_mode & _WRITABLE and (last or not found.st_mode & stat.S_ISVTX):
         raise UnsafeCache(
-            f"{variable}: others may write to {step}, and so change what a run computes; chmod go-w {step}, or name a "
-            "folder of your own"
+            f"{variable}: others may write to {step}, and so change what a run computes; name a folder that you alone can "
+            "write to, or make this one so (chmod go-w)"
         )
 
 

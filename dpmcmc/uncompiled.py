@@ -32,10 +32,10 @@ def evaluate(closed: ClosedJaxpr, *arguments: Any) -> list[Any]:
         NumPy arrays, flat; keys as arrays of their words' structured dtype.
     """
     with np.errstate(all="ignore"):
-        return _run(closed.jaxpr, closed.consts, [_host(argument) for argument in arguments])
+        return _run(closed.jaxpr, closed.consts, [host(argument) for argument in arguments])
 
 
-def _host(value: Any) -> Any:
+def host(value: Any) -> Any:
     """A NumPy array; one of JAX keys as words."""
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         return _wrapped(np.asarray(jax.random.key_data(value)))
@@ -49,7 +49,7 @@ def _wrapped(words: np.ndarray) -> np.ndarray:
 
 
 def _run(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-    known: dict[Any, Any] = dict(zip(jaxpr.constvars, map(_host, consts), strict=True))
+    known: dict[Any, Any] = dict(zip(jaxpr.constvars, map(host, consts), strict=True))
     known.update(zip(jaxpr.invars, arguments, strict=True))
 
     def read(atom: Any) -> Any:
