@@ -16,6 +16,7 @@ import contextlib
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import jax
 import platformdirs
@@ -84,8 +85,9 @@ def refuse_unsafe_caches() -> None:
     """
     global _used
     cache_folder()
-    named: str | None = jax.config.jax_compilation_cache_dir
-    if not named or not jax.config.jax_enable_compilation_cache:
+    settings: Any = jax.config
+    named: str | None = settings.jax_compilation_cache_dir
+    if not named or not settings.jax_enable_compilation_cache:
         return
     if "://" in named and not named.startswith("file://"):
         raise UnsafeCache(f"JAX_COMPILATION_CACHE_DIR: who can write to {named} cannot be checked; name a local folder")
@@ -126,7 +128,9 @@ def refuse_unsafe(path: Path, variable: str) -> None:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise UnsafeCache(f"{variable}: {step} cannot be looked at ({error.strerror}); name another folder") from None
+            raise UnsafeCache(
+                f"{variable}: {step} cannot be looked at ({error.strerror}); name another folder"
+            ) from None
         if not stat.S_ISLNK(found.st_mode):
             _refuse_changeable(step, found, variable, last=False)
             here = step

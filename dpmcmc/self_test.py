@@ -44,9 +44,9 @@ class MiscompiledError(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__(
-            "the compiled program failed its self-test: its steps under a known key are not those of the program, so its "
-            "noise may be wrong; nothing was computed from the records. Empty the folder of compiled programs "
-            "(DPMCMC_CACHE, JAX_COMPILATION_CACHE_DIR) and run again; if it fails again, report it as SECURITY.md says"
+            "the compiled program failed its self-test: under a known key it takes other steps than the program says, so "
+            "its noise may be wrong, and the run was stopped before any step on the records. Empty the folder of compiled "
+            "programs (DPMCMC_CACHE, JAX_COMPILATION_CACHE_DIR) and run again; report it if it fails again"
         )
 
 
@@ -71,7 +71,7 @@ def check_steps(
     steps = min(_STEPS, noise.shape[1])
     noise = np.repeat(noise[:1], len(noise), axis=0)
     kept = np.full((len(noise), room), steps - 1, np.int32)
-    reference = _Reference(program, block, made_up, noise[0, :steps])
+    reference: Any = None
     supplied = None
     if not program.supplied:
         supplied = functions.prepared(made_up if program.mesh is None else spread(made_up, program.mesh, DATA))
@@ -79,7 +79,9 @@ def check_steps(
         cells = _known_cells(block, key, steps)
         placed = cells if program.mesh is None else spread(cells, program.mesh, CHAIN)
         states = functions.start(placed)
-        begin = jax.tree.map(_first, on_host(states))
+        if reference is None:
+            reference = _Reference(program, cells, states, made_up, noise[0, :steps])
+        begin = jax.tree.map(_first, _fetched(states))
         if program.supplied:
             (supplied,) = Supply(made_up, functions.draw, program.mesh).chunks(placed, [0], lambda _: noise)
         states, output, *_ = executable(states, placed, np.int32(0), noise, kept, supplied)
@@ -139,6 +141,18 @@ def _first(leaf: Any) -> Any:
     return host(leaf)[0]
 
 
+def _of_one(leaf: Any) -> Any:
+    """Shape and dtype of one cell's share."""
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+
+def _fetched(tree: Any) -> Any:
+    """NumPy arrays of device ones, keys among them where all are this process's."""
+    if all(leaf.is_fully_addressable for leaf in jax.tree.leaves(tree)):
+        return jax.tree.map(host, tree)
+    return on_host(tree)
+
+
 def _side_by_side(ends: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """Last positions (cells, ...) and kept ones (draws, cells, ...) in one axis."""
     return np.concatenate([ends, draws.reshape(-1, *ends.shape[1:])])
@@ -153,29 +167,36 @@ class _Reference:
 
     Args:
         program: whose.
-        block: cells like it.
+        block, states: cells and states like its own.
         records: made-up ones.
         noise: of each step.
     """
 
-    def __init__(self, program: Program, block: Cells, records: Any, noise: np.ndarray) -> None:
+    def __init__(self, program: Program, block: Cells, states: Any, records: Any, noise: np.ndarray) -> None:
         self._program, self._noise = program, noise
         self._shards = sizes(program.mesh)[1]
-        self._like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), block)
         self._records = self._one_row(records) if program.supplied else self._prepared(records)
-        self._step: Any = None
+        cell, state = (jax.tree.map(_of_one, tree) for tree in (block, states))
+        t, s = jax.ShapeDtypeStruct((), np.int32), jax.ShapeDtypeStruct((), np.float32)
+        self._draw, drawn = self._traced(program.draw, (None,) * 4, cell, state.position, t, s)
+        rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self._records)
+        axes = (None, None, None, None, None if program.supplied else 0, 0, None)
+        self._take, _ = self._traced(self._taken, axes, cell, state, t, s, rows, drawn, t)
 
     def agrees(self, cell: Cells, state: Any, found: Any) -> bool:
         """Whether positions found for this cell, leaves (..., *shape), are where it comes from this state."""
-        still = self._take(cell, state, 0, noisy=False).position
-        after = self._take(cell, state, 0)
-        effect = jax.tree.map(lambda a, b: _largest(a - b), after.position, still)
-        for t in range(1, len(self._noise)):
-            after = self._take(cell, after, t)
+        after, still = state, None
+        for t, noise in enumerate(self._noise):
+            at = np.int32(t), np.float32(noise)
+            drawn = self._draw(cell, after.position, *at)
+            if t == 0:
+                still = self._step(cell, after, *at, drawn, np.int32(0)).position
+            after = self._step(cell, after, *at, drawn, np.int32(1))
+            if t == 0:
+                effect = jax.tree.map(lambda a, b: _largest(a - b), after.position, still)
         relative = _RELATIVE
         if self._program.clip is not None:
-            grid = float(self._program.query(cell)._grid(self._noise[0]))
-            relative += self._program.batch_size / grid
+            relative += self._program.batch_size / float(self._program.query(cell)._grid(self._noise[0]))
 
         def close(found: Any, wanted: Any, first: Any, effect: float) -> bool:
             rounding = _ULPS * np.finfo(np.float32).eps * max(_largest(wanted), _largest(first))
@@ -185,34 +206,32 @@ class _Reference:
         with np.errstate(invalid="ignore"):
             return all(jax.tree.leaves(jax.tree.map(close, found, after.position, state.position, effect)))
 
-    def _take(self, cell: Cells, state: Any, t: int, noisy: bool = True) -> Any:
-        """The state after step t."""
-        arguments = (cell, state, np.int32(t), np.float32(self._noise[t]), self._records, np.int32(noisy))
-        if self._step is None:
-            like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), arguments[1:])
-            self._step = jax.make_jaxpr(self._traced())(self._like, *like)
-        flat = evaluate(self._step, *jax.tree.leaves(arguments))
-        after = jax.tree.unflatten(jax.tree.structure(state), flat)
+    def _step(self, cell: Cells, state: Any, t: Any, noise: Any, drawn: Any, noisy: Any) -> Any:
+        after = self._take(cell, state, t, noise, self._records, drawn, noisy)
         return after if self._shards == 1 else jax.tree.map(lambda leaf: leaf[0], after)
 
-    def _traced(self) -> Callable[..., Any]:
-        program = self._program
+    def _taken(self, cell: Cells, state: Any, t: Any, noise: Any, records: Any, drawn: Any, noisy: Any) -> Any:
+        """The state after a step; ``noisy``: 1, or 0 to take it without its noise."""
+        draws, key = drawn
+        draws = draws._replace(noise=jax.tree.map(lambda leaf: leaf * noisy.astype(leaf.dtype), draws.noise))
+        if self._program.supplied:
+            mask = draws.batch[1]
+            rows = jax.tree.map(lambda row: jnp.broadcast_to(row, (mask.shape[0], *row.shape[1:])), records)
+            records, draws = self._program.prepared(rows), draws._replace(batch=(None, mask))
+        return self._program.advance(cell, state, t, noise, records, (draws, key))[0]
 
-        def step(cell: Cells, state: Any, t: Any, noise: Any, records: Any, noisy: Any) -> Any:
-            draws, key = program.draw(cell, state.position, t, noise)
-            draws = draws._replace(noise=jax.tree.map(lambda leaf: leaf * noisy.astype(leaf.dtype), draws.noise))
-            if program.supplied:
-                mask = draws.batch[1]
-                assert mask is not None
-                rows = jax.tree.map(lambda row: jnp.broadcast_to(row, (mask.shape[0], *row.shape[1:])), records)
-                records, draws = program.prepared(rows), draws._replace(batch=(None, mask))
-            return program.advance(cell, state, t, noise, records, (draws, key))[0]
+    def _traced(self, function: Callable[..., Any], axes: tuple, *types: Any) -> tuple[Callable[..., Any], Any]:
+        """(a function of every shard in NumPy, the types of its results)."""
+        if self._shards > 1:
+            # Named, the axis of the shards is one of arrays, and their sums are sums along it.
+            function = jax.vmap(function, axes, axis_name=DATA, axis_size=self._shards)
+        traced, results = jax.make_jaxpr(function, return_shape=True)(*types)
+        structure = jax.tree.structure(results)
 
-        if self._shards == 1:
-            return step
-        # Named, the axis of the shards is one of arrays, and their sums are sums along it.
-        along = None if program.supplied else 0
-        return jax.vmap(step, (None, None, None, None, along, None), axis_name=DATA, axis_size=self._shards)
+        def call(*arguments: Any) -> Any:
+            return jax.tree.unflatten(structure, evaluate(traced, *jax.tree.leaves(arguments)))
+
+        return call, results
 
     def _prepared(self, records: Any) -> Any:
         """What the target computes of each record alone; with a leading axis of shards where there are several."""

@@ -10,6 +10,7 @@ its program, so that no cache can know it. Keys are arrays of a structured dtype
 
 from __future__ import annotations
 
+import functools
 import operator
 import secrets
 from collections.abc import Callable, Sequence
@@ -53,7 +54,8 @@ def _run(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[An
     known.update(zip(jaxpr.invars, arguments, strict=True))
 
     def read(atom: Any) -> Any:
-        return np.asarray(atom.val, atom.aval.dtype) if isinstance(atom, Literal) else known[atom]
+        aval: Any = atom.aval
+        return np.asarray(atom.val, aval.dtype) if isinstance(atom, Literal) else known[atom]
 
     for equation in jaxpr.eqns:
         values = [read(atom) for atom in equation.invars]
@@ -99,24 +101,31 @@ def _compiled_alone(equation: Any, values: list[Any]) -> list[Any]:
 
 
 def _generated(name: str) -> Callable[..., list[Any]]:
-    """What a generator makes of each key, by tracing it on one."""
+    """What a generator makes of each key."""
 
     def apply(equation: Any, keys: np.ndarray, *others: Any) -> list[Any]:
-        impl, params = equation.invars[0].aval.dtype._impl, equation.params
-        call: Any = {
-            "random_bits": lambda key: impl.random_bits(key, params["bit_width"], params["shape"]),
-            "random_split": lambda key: impl.split(key, params["shape"]),
-            "random_fold_in": impl.fold_in,
-        }[name]
-        words = keys["words"]
-        others = tuple(np.broadcast_to(other, keys.shape) for other in others)
-        flat = [words.reshape(-1, words.shape[-1]), *(other.reshape(-1) for other in others)]
-        results = evaluate(jax.make_jaxpr(jax.vmap(call))(*flat), *flat)[0]
-        if name == "random_bits":
-            return [results.reshape(equation.outvars[0].aval.shape)]
-        return [_wrapped(results).reshape(equation.outvars[0].aval.shape)]
+        params, words = equation.params, keys["words"]
+        size = params.get("bit_width"), params.get("shape")
+        flat = [words.reshape(-1, words.shape[-1]), *(np.broadcast_to(other, keys.shape).ravel() for other in others)]
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in flat)
+        traced = _generator(equation.invars[0].aval.dtype._impl, name, size, shapes)
+        (results,) = _run(traced.jaxpr, traced.consts, flat)
+        results = results if name == "random_bits" else _wrapped(results)
+        return [results.reshape(equation.outvars[0].aval.shape)]
 
     return apply
+
+
+@functools.lru_cache(maxsize=64)
+def _generator(impl: Any, name: str, size: Any, shapes: Any) -> ClosedJaxpr:
+    """A generator's function of several keys, traced."""
+    bits, shape = size
+    call: Any = {
+        "random_bits": lambda key: impl.random_bits(key, bits, shape),
+        "random_split": lambda key: impl.split(key, shape),
+        "random_fold_in": impl.fold_in,
+    }[name]
+    return jax.make_jaxpr(jax.vmap(call))(*(jax.ShapeDtypeStruct(*each) for each in shapes))
 
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -207,11 +216,11 @@ def _slice(params: Any, x: Any) -> Any:
 
 def _pad(params: Any, x: Any, value: Any) -> Any:
     config = params["padding_config"]
-    shape = [low + high + size + max(size - 1, 0) * inner for size, (low, high, inner) in zip(x.shape, config, strict=True)]
-    out = np.full([size + max(-low, 0) + max(-high, 0) for size, (low, high, _) in zip(shape, config, strict=True)], value)
-    out[tuple(slice(max(low, 0), max(low, 0) + max((n - 1) * (i + 1) + 1, 0), i + 1)
-              for n, (low, _, i) in zip(x.shape, config, strict=True))] = x  # fmt: skip
-    return out[tuple(slice(max(-low, 0), max(-low, 0) + size) for size, (low, _, _) in zip(shape, config, strict=True))]
+    apart = np.full([n + max(n - 1, 0) * i for n, (_, _, i) in zip(x.shape, config, strict=True)], value)
+    apart[tuple(slice(None, None, i + 1) for _, _, i in config)] = x
+    out = np.pad(apart, [(max(low, 0), max(high, 0)) for low, high, _ in config], constant_values=value)
+    ends = zip(out.shape, config, strict=True)
+    return out[tuple(slice(max(-low, 0), n - max(-high, 0)) for n, (low, high, _) in ends)]
 
 
 def _select(params: Any, which: Any, *cases: Any) -> Any:
@@ -423,7 +432,9 @@ _ONE: dict[str, Callable[..., Any]] = {
         "floor", "ceil", "sqrt", "log", "log1p", "exp", "exp2", "expm1", "tanh", "sin", "cos", "tan", "sign", "abs",
         "square", "nextafter",
     )},
-    **{name: _plain(getattr(operator, name)) for name in ("add", "sub", "mul", "neg", "lt", "le", "gt", "ge", "eq", "ne")},
+    **{name: _plain(getattr(operator, name)) for name in (
+        "add", "sub", "mul", "neg", "lt", "le", "gt", "ge", "eq", "ne",
+    )},
     "add_any": _plain(operator.add),
     "and": _plain(operator.and_),
     "or": _plain(operator.or_),
