@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validato
 
 from dpmcmc import data as data_room
 from dpmcmc import own_code, schema
+from dpmcmc.cache import UnsafeCache
 from dpmcmc.data import DataSpec
 from dpmcmc.mechanisms import MECHANISMS, OPS, Hybrid, MechanismPlan
 from dpmcmc.mesh import mesh
@@ -429,7 +430,7 @@ def _built(section: str, make: Callable[[Config, DataSpec], Any], config: Config
     """A part of the plan; what its constructor refuses is said with the YAML path."""
     try:
         return make(config, spec)
-    except ConfigError:
+    except (ConfigError, UnsafeCache):
         raise
     except ValueError as error:
         # Constructors name the argument first.

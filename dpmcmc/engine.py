@@ -27,6 +27,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc import targets
+from dpmcmc.cache import refuse_unsafe_caches
 from dpmcmc.checkpoint import Checkpoint, Point, opened, restored
 from dpmcmc.mesh import CHAIN, DATA, checked, on_host, sizes, spread
 from dpmcmc.planning import Plan
@@ -37,10 +38,11 @@ from dpmcmc.privacy.randomness import SecretKey, Streams, secret_key, streams_of
 from dpmcmc.privacy.second_moment import multiples
 from dpmcmc.privacy.subsampling import FixedSize
 from dpmcmc.processes import agreed, check_alone
-from dpmcmc.program import DRAWN_STEPS, Cells, Program, compiled, num_bytes
+from dpmcmc.program import DRAWN_STEPS, Cells, Compiled, Program, compiled, num_bytes
 from dpmcmc.records_on_disk import Supply, on_disk
 from dpmcmc.reservation import Reservation, reserved
 from dpmcmc.result import Result
+from dpmcmc.self_test import check_steps
 from dpmcmc.shelf import today
 from dpmcmc.template import template
 
@@ -110,6 +112,7 @@ def sample(
         OSError: ``out`` cannot be made.
         ValueError: wrong N or shapes, or rows that are not finite (before anything is computed from them); a checkpoint
             or a ledger in one of several processes.
+        UnsafeCache: somebody else can change what is in a cache folder, compiled programs among it.
         LedgerError: the run is over the ledger's budget.
         CheckpointError: the checkpoint is of another plan or other records.
         DivergedError: a chain left the range of floats.
@@ -117,6 +120,7 @@ def sample(
     day = today()
     guarantee, label = plan.guarantee if secret_key(key) else None, type(plan.sampler).__name__
     mesh = checked(mesh)
+    refuse_unsafe_caches()
     check_alone(checkpoint=checkpoint, ledger=ledger)
     if out is not None and jax.process_index() == 0:
         Path(out).mkdir(parents=True, exist_ok=True)
@@ -243,26 +247,30 @@ def run_together(
     if point is not None:
         size, width = point.shape
     room = width // min(run.plan.thin for run in runs) + 1
-    prepared, initial, draw, chunk = compiled(program, width)
+    functions = compiled(program, width, (size, room, _facts((cells, records))))
     traces = [_Trace(runs[i].plan) for i in owners]
     beside = _lanes(size, program.mesh)
     each = size // beside
     blocks = [_block(cells, k * each, each, program.mesh) for k in range(beside)]
-    states = [initial(block) for block in blocks]
+    states = [functions.start(block) for block in blocks]
+    given = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), records)
     if not supplied:
-        records = prepared(records if program.mesh is None else spread(records, program.mesh, DATA))
+        records = functions.prepared(records if program.mesh is None else spread(records, program.mesh, DATA))
     schedules = _schedules(traces[:each], each, 0, width, room)
-    supply = Supply(records, draw, program.mesh) if supplied else None
+    supply = Supply(records, functions.draw, program.mesh) if supplied else None
     wanted = records if supply is None else supply.shapes(blocks[0], schedules[0])
     arguments = (states[0], blocks[0], np.int32(0), *schedules, wanted)
-    steps_of_chunk = chunk.lower(*arguments).compile(_compiler_options(work // beside, beside))
+    steps_of_chunk, option = _executable(functions, arguments, _compiler_options(work // beside, beside))
+    if option not in functions.tested and any(run.secret and run.plan.guarantee is not None for run in runs):
+        check_steps(program, functions, steps_of_chunk, blocks[0], schedules[0], room, given)
+        functions.tested.add(option)
     compile_seconds = time.perf_counter() - started
     started = time.perf_counter()
     if kept is not None and point is None:
         point = kept.start((size, width), len(owners))
     elif point is not None:
         started -= point.seconds
-        _restore(traces, point, chunk, arguments)
+        _restore(traces, point, functions.chunk, arguments)
     done = 0.0
     failed: set[int] = set()
     # Threads, for a CPU computes a call in the thread that makes it.
@@ -278,7 +286,7 @@ def run_together(
                 begin = point.step
             if start:
                 blocks = [_block(cells, start + k * each, each, program.mesh) for k in range(beside)]
-                states = [initial(block) for block in blocks]
+                states = [functions.start(block) for block in blocks]
             if begin and point is not None and point.states is not None:
                 states = _split(restored(point.states, states[0]), beside)
                 if program.mesh is not None:
@@ -310,6 +318,20 @@ def run_together(
     return _outcomes(
         runs, [[t for t, i in zip(traces, owners, strict=True) if i == j] for j in range(len(runs))], seconds, kept
     )
+
+
+def _facts(tree: Any) -> tuple:
+    """Structure, shapes and dtypes of a pytree: a key for what is compiled for them."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, *((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+
+
+def _executable(functions: Compiled, arguments: tuple, options: dict[str, Any]) -> tuple[Any, Any]:
+    """(executable of a chunk, by what it is kept)."""
+    option = tuple(sorted(options.items()))
+    if option not in functions.executables:
+        functions.executables[option] = functions.chunk.lower(*arguments).compile(options)
+    return functions.executables[option], option
 
 
 class _Lane:

@@ -25,6 +25,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc import targets
+from dpmcmc.cache import refuse_unsafe_caches
 from dpmcmc.engine import (
     Cells,
     DivergedError,
@@ -81,6 +82,7 @@ def sample_all(
         ValueError: as many keys as plans are needed; a SecretKey given twice; a ledger in one of several processes; or
             what ``sample`` refuses in the data, before anything is computed from them.
         LedgerError: the plans together are over the ledger's budget.
+        UnsafeCache: somebody else can change what is in a cache folder.
     """
     plans = list(plans)
     keys = [None] * len(plans) if keys is None else list(keys)
@@ -91,6 +93,7 @@ def sample_all(
         raise ValueError(f"starts must be one per plan: got {len(starts)} for {len(plans)} plans")
     if not plans:
         return []
+    refuse_unsafe_caches()
     check_alone(ledger=ledger)
     with contextlib.ExitStack() as held:
         reservations = [

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from dpmcmc import targets
+from dpmcmc.cache import refuse_unsafe_caches
 from dpmcmc.checkpoint import Checkpoint, opened
 from dpmcmc.engine import DivergedError
 from dpmcmc.plan_text import html_table
@@ -206,7 +207,9 @@ def release(
         LedgerError: the release is over the ledger's budget.
         CheckpointError: the checkpoint is of another plan or other records.
         DrawError: no draw could be made. That it happened depends on the records: for the data holder alone.
+        UnsafeCache: somebody else can change what is in a cache folder.
     """
+    refuse_unsafe_caches()
     guarantee, label = plan.guarantee if secret_key(key) else None, type(plan.mechanism).__name__
     with opened(checkpoint) as kept, reserved(ledger, guarantee, label, kept, plan.num_records) as held:
         records = _check_records(plan, data)
