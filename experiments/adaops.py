@@ -29,7 +29,8 @@ from pydantic import Field
 from rich.console import Console
 
 import dpmcmc
-from dpmcmc.cli.refusals import command
+from dpmcmc.cli.out_folder import folder_for
+from dpmcmc.cli.refusals import Parser, command
 from dpmcmc.config.sections import Section
 from dpmcmc.mechanisms import AdaOPS, AdaSSP, SufficientStatistics
 from dpmcmc.privacy import CalibrationError
@@ -246,7 +247,7 @@ def picture(path: Path, settings: Settings, rows: list[dict[str, Any]]) -> None:
 @command
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m experiments.adaops", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write to")
@@ -257,14 +258,14 @@ def main(argv: list[str] | None = None) -> None:
     settings = load(Path(arguments.config), Settings)
     settings = settings.shortened() if arguments.quick else settings
     folder = Path(arguments.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = run(settings, console)
-    with (folder / "results.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    picture(folder / f"{settings.name}.png", settings, rows)
-    console.print(f"written to {folder}")
+    with folder_for(folder):
+        rows = run(settings, console)
+        with (folder / "results.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(rows)
+        picture(folder / f"{settings.name}.png", settings, rows)
+        console.print(f"written to {folder}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ relaxation times, so Ĉ is about the mean over repeats at the same step, free of
 
 from __future__ import annotations
 
-import argparse
 import csv
 import math
 from dataclasses import dataclass
@@ -35,7 +34,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import dpmcmc
-from dpmcmc.cli.refusals import CommandError, command
+from dpmcmc.cli.out_folder import folder_for
+from dpmcmc.cli.refusals import CommandError, Parser, command
 from dpmcmc.config.sections import Section
 from dpmcmc.engine.sweep import sample_all
 from dpmcmc.privacy import round_up
@@ -604,7 +604,7 @@ def summary(found: list[Found]) -> list[str]:
 @command
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.fig3_1", description="Redraw Figure 3.1.")
+    parser = Parser(prog="python -m experiments.fig3_1", description="Redraw Figure 3.1.")
     parser.add_argument("--quick", action="store_true", help="under a minute: fewer records, steps and repeats")
     parser.add_argument("--config", type=Path, default=_CONFIG, help="YAML file")
     parser.add_argument("--out", type=Path, default=Path("runs/fig3_1"), metavar="DIR", help="folder to write in")
@@ -613,18 +613,18 @@ def main(argv: list[str] | None = None) -> None:
     settings = load(arguments.config, Settings)
     if arguments.quick:
         settings = settings.shortened()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    problem = make_problem(settings.regression)
-    share = problem.clipped_share(clip_norm(settings))
-    console.print(
-        f"N = {problem.num_records:,}, started {problem.distance(np.zeros(2)):.1f} posterior standard deviations away; "
-        f"{100 * share:.2f} % of the gradients are clipped at the posterior mean"
-    )
-    found = run(settings, problem, console)
-    write_table(arguments.out / "results.csv", found)
-    note = "quick: short runs" if arguments.quick else None
-    draw(arguments.out / f"{settings.name}.png", settings, problem, found, note)
-    report(summary(found), arguments.out)
+    with folder_for(arguments.out):
+        problem = make_problem(settings.regression)
+        share = problem.clipped_share(clip_norm(settings))
+        console.print(
+            f"N = {problem.num_records:,}, started {problem.distance(np.zeros(2)):.1f} posterior standard deviations "
+            f"away; {100 * share:.2f} % of the gradients are clipped at the posterior mean"
+        )
+        found = run(settings, problem, console)
+        write_table(arguments.out / "results.csv", found)
+        note = "quick: short runs" if arguments.quick else None
+        draw(arguments.out / f"{settings.name}.png", settings, problem, found, note)
+        report(summary(found), arguments.out)
 
 
 if __name__ == "__main__":

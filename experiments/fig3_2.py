@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import dpmcmc
-from dpmcmc.cli.refusals import CommandError, command
+from dpmcmc.cli.out_folder import folder_for
+from dpmcmc.cli.refusals import CommandError, Parser, command
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from experiments.panel import choose, compare, draw, posterior, scores
 from experiments.panel.cells import Results, Row, alone
@@ -36,7 +37,7 @@ _CONFIGS = Path(__file__).resolve().parent.parent / "configs" / "figures"
 
 def parser() -> argparse.ArgumentParser:
     """Command-line arguments."""
-    out = argparse.ArgumentParser(
+    out = Parser(
         prog="python -m experiments.fig3_2", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     out.add_argument("command", nargs="?", choices=("figure", "choose"), default="figure")
@@ -66,8 +67,7 @@ def main(argv: list[str] | None = None) -> None:
         )
     else:
         panel, folder = load(path), Path(arguments.out)
-        folder.mkdir(parents=True, exist_ok=True)
-        with alone(folder):
+        with folder_for(folder), alone(folder):
             figure(panel.shortened() if arguments.quick else panel, folder, console)
         console.print(f"written to {arguments.out}")
     console.print(f"wall time {elapsed():.0f} s")
@@ -88,6 +88,8 @@ def figure(panel: Panel, folder: Path, console: Console, methods: Sequence[Metho
             f"panel {panel.name}: no settings for {', '.join(missing)}; choose them with `python -m experiments.fig3_2 "
             "choose`."
         )
+    for encoding in panel.encodings:  # before anything is written
+        dpmcmc.data.describe(panel.data, encoding=encoding)
     results = Results(folder, panel)
     notes = {}
     columns = (

@@ -25,6 +25,7 @@ from pydantic import Field
 from rich.console import Console
 from scipy.special import ndtr, ndtri
 
+from dpmcmc.cli.out_folder import folder_for
 from dpmcmc.cli.refusals import command
 from dpmcmc.config.sections import Section
 from dpmcmc.diagnostics import on_average_kl
@@ -238,9 +239,10 @@ def main(argv: list[str] | None = None) -> None:
     settings = load(arguments.config, Settings)
     if arguments.quick:
         settings = settings.shortened()
-    rows = left(settings.mean, settings.seed) + right(settings.regression, settings.seed)
-    write_table(arguments.out / "results.csv", COLUMNS, rows)
-    draw(arguments.out / f"{settings.name}.png", settings, rows, "quick: few repeats" if arguments.quick else None)
+    with folder_for(arguments.out):
+        rows = left(settings.mean, settings.seed) + right(settings.regression, settings.seed)
+        write_table(arguments.out / "results.csv", COLUMNS, rows)
+        draw(arguments.out / f"{settings.name}.png", settings, rows, "quick: few repeats" if arguments.quick else None)
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for row in rows:
         console.print(

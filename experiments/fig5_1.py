@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 from pydantic import Field
 from rich.console import Console
 
+from dpmcmc.cli.out_folder import folder_for
 from dpmcmc.cli.refusals import command
 from dpmcmc.config.sections import Section
 from dpmcmc.diagnostics import per_instance
@@ -246,15 +247,16 @@ def main(argv: list[str] | None = None) -> None:
     settings = load(arguments.config, Settings)
     if arguments.quick:
         settings = settings.shortened()
-    rows, boxes = run(settings)
-    write_table(arguments.out / "results.csv", COLUMNS, rows)
-    draw(
-        arguments.out / f"{settings.name}.png",
-        settings,
-        rows,
-        boxes,
-        "quick: few data sets" if arguments.quick else None,
-    )
+    with folder_for(arguments.out):
+        rows, boxes = run(settings)
+        write_table(arguments.out / "results.csv", COLUMNS, rows)
+        draw(
+            arguments.out / f"{settings.name}.png",
+            settings,
+            rows,
+            boxes,
+            "quick: few data sets" if arguments.quick else None,
+        )
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for panel, name, levels in (("left", "σ", settings.noise_stds), ("right", "γ", settings.gammas)):
         found = {column: averages(rows, panel, column) for column in ("dp", "for_all", "for_all_attained", "data_mean")}

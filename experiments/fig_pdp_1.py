@@ -19,6 +19,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from pydantic import Field
 
+from dpmcmc.cli.out_folder import folder_for
 from dpmcmc.cli.refusals import command
 from dpmcmc.config.sections import Section
 from dpmcmc.diagnostics import per_instance
@@ -155,12 +156,13 @@ def main(argv: list[str] | None = None) -> None:
     settings = load(arguments.config, Settings)
     if arguments.quick:
         settings = settings.model_copy(update={"repeats": settings.quick.repeats})
-    rows, first = run(settings)
-    write_table(arguments.out / "results.csv", COLUMNS, rows)
-    people = [dict(zip(first, map(float, values), strict=True)) for values in zip(*first.values(), strict=True)]
-    write_table(arguments.out / "records.csv", tuple(first), people)
-    draw(arguments.out / f"{settings.name}.png", settings, rows, first["epsilon"], None)
-    report(summary(rows), arguments.out)
+    with folder_for(arguments.out):
+        rows, first = run(settings)
+        write_table(arguments.out / "results.csv", COLUMNS, rows)
+        people = [dict(zip(first, map(float, values), strict=True)) for values in zip(*first.values(), strict=True)]
+        write_table(arguments.out / "records.csv", tuple(first), people)
+        draw(arguments.out / f"{settings.name}.png", settings, rows, first["epsilon"], None)
+        report(summary(rows), arguments.out)
 
 
 if __name__ == "__main__":

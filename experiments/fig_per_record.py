@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from dpmcmc.diagnostics.per_record.picture import histogram
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from pydantic import Field
 
 import dpmcmc
+from dpmcmc.cli.out_folder import folder_for
 from dpmcmc.cli.refusals import CommandError, command
 from dpmcmc.config import file as config_file
 from dpmcmc.config import model as config_room
@@ -161,10 +163,11 @@ def main(argv: list[str] | None = None) -> None:
     settings = load(arguments.config, Settings)
     if arguments.quick:
         settings = settings.model_copy(update={"looseness": settings.quick.looseness})
-    rows, shown = run(settings, arguments.config.parent, arguments.quick)
-    write_table(arguments.out / "results.csv", COLUMNS, rows)
-    draw(arguments.out / f"{settings.name}.png", rows, shown)
-    report(summary(rows), arguments.out)
+    with folder_for(arguments.out):
+        rows, shown = run(settings, arguments.config.parent, arguments.quick)
+        write_table(arguments.out / "results.csv", COLUMNS, rows)
+        draw(arguments.out / f"{settings.name}.png", rows, shown)
+        report(summary(rows), arguments.out)
 
 
 if __name__ == "__main__":

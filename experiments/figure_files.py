@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import csv
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pydantic
 from rich.console import Console
 
-from dpmcmc.cli.refusals import CommandError
+from dpmcmc.cli.refusals import CommandError, Parser
 from dpmcmc.config import file as config_file
 from dpmcmc.config.sections import Section
+from dpmcmc.storage.regular_file import read_text
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "figures"
 
@@ -23,14 +26,43 @@ def load(path: Path, kind: type[_Settings]) -> _Settings:
     """Read a YAML.
 
     Raises:
-        CommandError: no such file.
+        CommandError: it cannot be read, or a value does not fit.
         ConfigError: not YAML.
-        ValueError: a value that does not fit.
+    """
+    return checked(path, kind, config_file.parse_yaml(text_of(path), str(path)))
+
+
+def text_of(path: Path) -> str:
+    """A settings file.
+
+    Raises:
+        CommandError: it cannot be read.
     """
     try:
-        return kind.model_validate(config_file.parse_yaml(path.read_text(encoding="utf-8"), str(path)))
-    except FileNotFoundError:
-        raise CommandError(f"--config: {path} does not exist; give the path of a YAML file.") from None
+        return read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CommandError(f"{path}: cannot be read ({reason}); give the path of a YAML file.") from None
+
+
+def checked(path: Path, kind: type[_Settings], body: Any) -> _Settings:
+    """Settings of parsed values.
+
+    Raises:
+        CommandError: naming the file, the key, and what is wrong with it.
+    """
+    try:
+        return kind.model_validate(body)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        known = ", ".join(kind.model_fields)
+        said = {
+            "extra_forbidden": "unknown key; take it out",
+            "missing": "this key is required",
+            "model_type": f"a mapping is needed; the file's keys are {known}",
+        }.get(first["type"], re.sub(r"^(Value|Assertion) error, ", "", first["msg"]))
+        where = "".join(f"{key}: " for key in [".".join(map(str, first["loc"]))] if key)
+        raise CommandError(f"{path}: {where}{said[:1].lower()}{said[1:]}.") from None
 
 
 def write_table(path: Path, columns: Sequence[str], rows: list[dict[str, Any]]) -> None:
@@ -51,11 +83,9 @@ def report(lines: Iterable[str], out: Path) -> None:
 
 
 def arguments_of(name: str, about: str, argv: list[str] | None) -> argparse.Namespace:
-    """``--quick``, ``--config`` and ``--out``; the folder is made."""
-    parser = argparse.ArgumentParser(prog=f"python -m experiments.{name}", description=about)
+    """``--quick``, ``--config`` and ``--out``."""
+    parser = Parser(prog=f"python -m experiments.{name}", description=about)
     parser.add_argument("--quick", action="store_true", help="fewer repeats")
     parser.add_argument("--config", type=Path, default=CONFIGS / f"{name}.yaml", help="YAML file")
     parser.add_argument("--out", type=Path, default=Path("runs") / name, metavar="DIR", help="folder to write in")
-    arguments = parser.parse_args(argv)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    return arguments
+    return parser.parse_args(argv)

@@ -16,20 +16,21 @@ import math
 from pathlib import Path
 from typing import Any
 
-import yaml
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from pydantic import Field
 from rich.console import Console
 
-from dpmcmc.cli.refusals import CommandError, command
+from dpmcmc.cli.out_folder import folder_for
+from dpmcmc.cli.refusals import CommandError, Parser, command
 from dpmcmc.config.sections import Section
 from dpmcmc.privacy import CalibrationError, FixedSize, Poisson, calibrate
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.report.figures import STYLE
+from experiments.figure_files import load
 from experiments.panel import draw
-from experiments.panel.cells import Row
+from experiments.panel.cells import Row, read_table
 from experiments.panel.trial import clock
 
 _CONFIG = Path(__file__).resolve().parent.parent / "configs" / "figures" / "headline.yaml"
@@ -135,7 +136,7 @@ def picture(path: Path, config: Headline, rows: list[Row], found: dict[float, di
 @command
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m experiments.headline",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -146,29 +147,30 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="noise multipliers at three values of ε alone")
     arguments = parser.parse_args(argv)
     elapsed, console = clock(), Console(highlight=False, soft_wrap=True, markup=False)
-    config = Headline.model_validate(yaml.safe_load(Path(arguments.config).read_text(encoding="utf-8")))
+    config = load(Path(arguments.config), Headline)
     source = Path(arguments.results) / "results.csv"
     if not source.exists():
         raise CommandError(
             f"--results: {source} is not there; make it with `python -m experiments.fig3_2 --panel {config.panel} "
             f"--out {arguments.results}`."
         )
-    with source.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_table(source, "--results")
+    if not rows:
+        raise CommandError(f"--results: {source} holds no row; make it anew.")
     epsilons = [e for e in config.epsilons if not arguments.quick or e in (0.1, 1, 10)]
-    found = {epsilon: multipliers(config.noise, epsilon) for epsilon in epsilons}
     folder = Path(arguments.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "noise_multipliers.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["epsilon", *_ACCOUNTS])
+    with folder_for(folder):
+        found = {epsilon: multipliers(config.noise, epsilon) for epsilon in epsilons}
+        with (folder / "noise_multipliers.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["epsilon", *_ACCOUNTS])
+            for epsilon, values in found.items():
+                writer.writerow([f"{epsilon:g}", *("" if v is None else f"{v:.5g}" for v in values.values())])
         for epsilon, values in found.items():
-            writer.writerow([f"{epsilon:g}", *("" if v is None else f"{v:.5g}" for v in values.values())])
-    for epsilon, values in found.items():
-        told = ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value is not None)
-        console.print(f"epsilon {epsilon:g}: {told}")
-    picture(folder / "headline.png", config, rows, found)
-    console.print(f"written to {folder}\nwall time {elapsed():.0f} s")
+            told = ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value is not None)
+            console.print(f"epsilon {epsilon:g}: {told}")
+        picture(folder / "headline.png", config, rows, found)
+        console.print(f"written to {folder}\nwall time {elapsed():.0f} s")
 
 
 if __name__ == "__main__":

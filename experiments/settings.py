@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 
 import dpmcmc
+from dpmcmc.cli.refusals import CommandError, Parser, add_allow_code, command
 from dpmcmc.config import file as config_file
 from dpmcmc.config import model as config_room
+from dpmcmc.config.model import Config
 from dpmcmc.diagnostics import reference
 from dpmcmc.inference import predictive
 from dpmcmc.targets import bind, record_shapes
@@ -40,6 +42,17 @@ def judge(plan: dpmcmc.Plan, data: dict, held_out: dict, runs: int) -> list[pred
         return []
 
 
+#: Of one setting.
+_MOST_RUNS = 10_000
+
+
+def _of_a_sampler(path: str, overrides: list[str], allow_code: list[str]) -> Config:
+    config = config_file.load(path, overrides, allow_code=allow_code)
+    if config.mechanism is not None:
+        raise CommandError(f"{path}: its release is a mechanism's; name a config of a sampler's own run.")
+    return config
+
+
 def choose(arguments: argparse.Namespace) -> None:
     """Print the grid, best last: highest accuracy, or smallest error."""
     grids = [
@@ -48,9 +61,10 @@ def choose(arguments: argparse.Namespace) -> None:
     rows: list[tuple[float, str]] = []
     for combination in itertools.product(*grids):
         overrides = [*arguments.set, *(f"{key}={value}" for key, value in combination)]
-        config = config_file.load(arguments.config, overrides)
+        config = _of_a_sampler(arguments.config, overrides, arguments.allow_code)
         data, held_out = split(dpmcmc.data.load(config.data).train)
         plan = config_room.make_plan(config, num_records=len(data["y"]))
+        assert isinstance(plan, dpmcmc.Plan)
         found = judge(plan, data, held_out, arguments.runs)
         values = np.array([p.posterior_predictive for p in found] or [np.nan])
         density = np.mean([p.log_predictive_density for p in found]) if found else np.nan
@@ -69,10 +83,12 @@ def choose(arguments: argparse.Namespace) -> None:
 def report(arguments: argparse.Namespace) -> None:
     """Mean and spread of fresh runs of shipped configs, and their distance to the non-private posterior."""
     for path in arguments.configs:
-        config = config_file.load(path, arguments.set)
+        config = _of_a_sampler(path, arguments.set, arguments.allow_code)
         plan = config_room.make_plan(config)
+        assert isinstance(plan, dpmcmc.Plan)
         data = dpmcmc.data.load(config.data)
-        assert data.test is not None
+        if data.test is None:
+            raise CommandError(f"{path}: its data has no test set to report on; name another config.")
         target = bind(plan.target, record_shapes(data.train))
         fit = reference.fit(target, data.train)
         plain = predictive.predict(target, fit.draws(200), data.test)
@@ -98,8 +114,14 @@ def report(arguments: argparse.Namespace) -> None:
             print("  distance to the non-private posterior: " + ", ".join(f"{k} {v:.3g}" for k, v in mean.items()))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+@command
+def main(argv: list[str] | None = None) -> None:
+    """Entry point."""
+    parser = Parser(
+        prog="python -m experiments.settings",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(required=True)
     grid = commands.add_parser("choose")
     grid.set_defaults(run=choose)
@@ -110,11 +132,14 @@ def main() -> None:
     figures.set_defaults(run=report)
     figures.add_argument("configs", nargs="+")
     figures.add_argument("--runs", type=int, default=10)
-    for command in (grid, figures):
-        command.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override one key")
-    arguments = parser.parse_args()
+    for each in (grid, figures):
+        each.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override one key")
+        add_allow_code(each)
+    arguments = parser.parse_args(argv)
+    if not 1 <= arguments.runs <= _MOST_RUNS:
+        raise CommandError(f"--runs: must lie in 1..{_MOST_RUNS}, got {arguments.runs}.")
     arguments.run(arguments)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

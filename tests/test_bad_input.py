@@ -9,25 +9,40 @@ import json
 import os
 import random
 import re
+import signal
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import xarray
 
 import dpmcmc
-from dpmcmc.cli import ledger, run, verify
+from dpmcmc.cli import verify
 from dpmcmc.cli.refusals import command
 from dpmcmc.data import store
 from dpmcmc.planning import plan as planning
 from tests import malformed
 from tests.malformed import Case
 
-COMMANDS = {
-    "plan": importlib.import_module("dpmcmc.cli.plan").main,
-    "run": run.main,
-    "verify": verify.main,
-    "ledger": ledger.main,
-}
+ROOT = Path(__file__).resolve().parents[1]
+#: Files of commands and experiments: those that can be started.
+FILES = [
+    path
+    for room in ("dpmcmc", "experiments")
+    for path in sorted((ROOT / room).rglob("*.py"))
+    if "__main__" in path.read_text(encoding="utf-8")
+]
+
+
+def _main(path: Path) -> Callable[[list[str]], int]:
+    """A command's entry point, imported when it is called."""
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return lambda arguments: importlib.import_module(name).main(arguments)
+
+
+#: By what stands after the dot of ``python -m``.
+COMMANDS = {(path.parent if path.stem == "__main__" else path).stem: _main(path) for path in FILES}
 # The command face was imported under the function's name.
 dpmcmc.plan = planning.plan
 #: A message is read in a terminal: two or three of its lines and a path.
@@ -44,25 +59,42 @@ def _alone(monkeypatch):
     monkeypatch.setattr(store, "_download", offline)
 
 
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in a command that waits, as one does that opens a pipe."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"not done within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def called(case: Case, folder) -> tuple[int, str, str, dict[str, bytes], dict[str, bytes]]:
     """(exit code, stdout, stderr, files before, files after) of a case's command, called in this process."""
     arguments = case.make(folder)
     if case.command == "run" and not case.bare and not {"--out", "--resume"} & set(arguments):
         arguments += ["--out", str(folder / "out"), "--quiet"]
-    before, out, err = malformed.tree(folder), io.StringIO(), io.StringIO()
+    before, out, err = malformed.everything(folder), io.StringIO(), io.StringIO()
     paths, modules = list(sys.path), set(sys.modules)
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.chdir(folder)
         if case.data is not None:
             patch.setenv("DPMCMC_DATA", case.data if case.data.startswith("~") else str(folder / case.data))
         try:
-            code = COMMANDS[case.command](arguments)
+            with within(seconds=60):
+                code = COMMANDS[case.command](arguments)
         finally:
             sys.path[:] = paths
             for name in set(sys.modules) - modules:
                 if name.startswith("malformed"):
                     del sys.modules[name]
-    after = {name: content for name, content in malformed.tree(folder).items() if "__pycache__" not in name}
+    after = {name: content for name, content in malformed.everything(folder).items() if "__pycache__" not in name}
     return code, out.getvalue(), err.getvalue(), before, after
 
 
@@ -134,6 +166,23 @@ QUICK = sample(
 @pytest.mark.parametrize("case", QUICK, ids=[re.sub(r"\W+", "-", case.name)[:60] for case in QUICK])
 def test_bad_input_is_refused_in_one_sentence_or_runs(case, tmp_path):
     assert faults(case, tmp_path)[1] == []
+
+
+@pytest.mark.parametrize("group", malformed.EVERYWHERE, ids=lambda group: group.__name__)
+def test_every_command_and_experiment_refuses_in_one_sentence_and_leaves_nothing(group, tmp_path):
+    found = {}
+    for number, case in enumerate(group()):
+        (folder := tmp_path / str(number)).mkdir()
+        wrong = faults(case, folder)[1]
+        if wrong:
+            found[case.name] = wrong
+    assert found == {}
+
+
+def test_the_table_has_every_command_and_experiment():
+    cases = [case for group in malformed.EVERYWHERE for case in group()]
+    assert {case.command for case in cases} == {name for name in COMMANDS if name != "fake"}
+    assert len(COMMANDS) >= 16
 
 
 @pytest.mark.slow

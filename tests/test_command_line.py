@@ -64,6 +64,7 @@ def test_run_writes_a_folder_that_can_be_published(breast, tmp_path, capsys):
         "temperature",
         "accuracy",
         "non-private",
+        "usable for",
         "spent",
         "saved",
         "never publish",
@@ -110,8 +111,11 @@ def test_run_writes_a_folder_that_can_be_published(breast, tmp_path, capsys):
         "rhat",
         "temperature",
         "steps_per_second",
+        "usable_for_reasons",
     ):
         assert key in metrics
+    assert metrics["usable_for"] == json.loads((out / "plan.json").read_text())["usable_for"] == ["prediction"]
+    assert metrics["usable_for_reasons"]["intervals"].startswith("Do not report intervals")
     assert set(metrics["wall_seconds"]) == {"compile", "run", "calibrate"}
     # the saved config runs again and says the same
     assert call("plan", out / "config.yaml", "--json") == 0
@@ -348,7 +352,8 @@ def test_diverged_run_says_so_and_still_records_the_cost(breast, tmp_path, capsy
 def test_custom_target_and_sampler_from_a_users_module(breast, tmp_path, capsys, monkeypatch):
     (tmp_path / "my_module.py").write_text(
         "import dpmcmc\n"
-        "def make_target(scale):\n    return dpmcmc.targets.LogisticRegression(prior_scale=scale)\n"
+        "from dpmcmc.targets import LogisticRegression\n"
+        "def make_target(scale) -> LogisticRegression:\n    return LogisticRegression(prior_scale=scale)\n"
         "MySampler = dpmcmc.SGLD\n"
     )
     monkeypatch.chdir(tmp_path)  # a user's module is found from the current folder

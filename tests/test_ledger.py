@@ -1,8 +1,12 @@
 """The ledger's file: budgets survive crashes, races, full disks and tampering, or say that they did not."""
 
 import contextlib
+import errno
+import fcntl
+import itertools
 import json
 import math
+import os
 import resource
 import runpy
 import shutil
@@ -17,7 +21,9 @@ import yaml
 
 from dpmcmc.privacy import Event, Full, Guarantee, Ledger, LedgerError, OverBudget, Poisson
 from dpmcmc.privacy.accounting.account import account
-from dpmcmc.privacy.ledger import BrokenChain, Receipt, store
+from dpmcmc.privacy.ledger import BrokenChain, Receipt, chain, inode, store
+from dpmcmc.privacy.ledger import older as older_room
+from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -154,10 +160,8 @@ def test_the_file_is_its_owners_alone(ledger, path):
     with store.change(path):
         for file in path.parent.iterdir():
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    with contextlib.closing(store._connect(path)) as db:
-        assert db.execute("PRAGMA synchronous").fetchone() == (2,)
+        # SQLite's log, journal or lock would go by a name, and a file may have several.
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_only_the_data_that_came_first_are_accepted(ledger, path):
@@ -351,7 +355,7 @@ def test_what_is_not_a_ledger_is_refused_in_one_sentence(used, path, how):
         path.mkdir()
     else:
         with contextlib.closing(sqlite3.connect(path)) as db:
-            db.execute("PRAGMA application_id = 1" if how == "other" else "PRAGMA user_version = 2")
+            db.execute("PRAGMA application_id = 1" if how == "other" else "PRAGMA user_version = 3")
     with pytest.raises(LedgerError) as refusal:
         Ledger(path)
     assert str(path) in str(refusal.value)
@@ -362,14 +366,15 @@ def test_what_is_not_a_ledger_is_refused_in_one_sentence(used, path, how):
 
 def test_a_full_database_leaves_the_ledger_as_it_was(used, path, monkeypatch):
     before = used.history()
-    connect = store._connect
+    database = store._database
 
-    def no_more_pages(path):
-        db = connect(path)
-        db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0]}")
-        return db
+    @contextlib.contextmanager
+    def no_more_pages(file):
+        with database(file) as db:
+            db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0]}")
+            yield db
 
-    monkeypatch.setattr(store, "_connect", no_more_pages)
+    monkeypatch.setattr(store, "_database", no_more_pages)
     with pytest.raises(LedgerError, match="disk is full"):
         used.reserve(Guarantee.from_events(
             tuple(Event("gaussian", 1e4 + k, 1.0, 1) for k in range(200)),
@@ -407,8 +412,8 @@ def test_a_new_ledger_on_a_full_disk_is_not_there(path):
 # Several processes
 
 CHILDREN = """
-import json, math, os, random, signal, sys, time
-from dpmcmc.privacy import Event, Guarantee, Ledger, OverBudget
+import ctypes, json, math, os, random, signal, sys, time
+from dpmcmc.privacy import Event, Guarantee, Ledger, LedgerError, OverBudget
 from dpmcmc.privacy.ledger import Receipt, store
 
 def child(body):
@@ -429,11 +434,27 @@ def text(into):
     with os.fdopen(into) as pipe:
         return pipe.read()
 
-def race(path, processes, z, reckless):
-    run, start = release(z), time.time() + 0.3
+def bound(path, other):
+    # Mount a file under another name, in the view that this process alone has of the file system.
+    open(other, "x").close()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(0x00020000) or libc.mount(b"none", b"/", None, 0x44000, None) or libc.mount(
+        path.encode(), other.encode(), None, 0x1000, None
+    ):
+        os.remove(other)
+        return False
+    return True
 
-    def body(out):
-        ledger = Ledger(path)
+def race(paths, processes, z, reckless):
+    run, start = release(z), time.time() + 0.3
+    path = paths[0]
+
+    def body(out, at):
+        try:
+            ledger = Ledger(paths[at % len(paths)])
+        except LedgerError as error:
+            os.write(out, str(error).encode())
+            return
         time.sleep(max(0.0, start - time.time()))
         try:
             if reckless:  # what a ledger would be that looks first and locks later
@@ -449,10 +470,18 @@ def race(path, processes, z, reckless):
         except OverBudget:
             os.write(out, b"over")
 
-    told = [text(into) for pid, into in [child(body) for _ in range(processes)]]
-    state = Ledger(path).state()
-    return {"in": told.count("in"), "over": told.count("over"), "runs": len(state.runs),
+    running = [child(lambda out, at=at: body(out, at)) for at in range(processes)]
+    told = [text(into) for pid, into in running]
+    other = [words for words in told if words not in ("in", "over")]
+    try:
+        state = Ledger(path).state()
+    except LedgerError:
+        return {"in": told.count("in"), "over": told.count("over"), "other": other}
+    return {"in": told.count("in"), "over": told.count("over"), "other": other, "runs": len(state.runs),
             "spent": state.spent, "budget": state.terms.budget}
+
+def mounted_race(path, other, z):
+    return race([path, other], 8, z, False) if bound(path, other) else None
 
 def kills(path, times):
     run, random_ = release(1e5), random.Random(0)
@@ -518,16 +547,21 @@ def children(expression):
     return json.loads(done.stdout)
 
 
-def test_of_processes_that_race_for_the_last_of_a_budget_only_as_many_as_fit_get_it(ledger, fifth, path, tmp_path):
+def test_of_processes_that_race_for_the_last_of_a_budget_only_as_many_as_fit_get_it(
+    ledger, fifth, path, tmp_path, capsys
+):
     z = fifth.events[0].noise_multiplier
     other = tmp_path / "reckless"
     Ledger.init(other, **TERMS)
-    told, reckless = children(f"[race({str(path)!r}, 8, {z!r}, False), race({str(other)!r}, 8, {z!r}, True)]")
+    told, reckless = children(f"[race([{str(path)!r}], 8, {z!r}, False), race([{str(other)!r}], 8, {z!r}, True)]")
     assert told["in"] == told["runs"] == 5
     assert told["over"] == 3
     assert told["spent"] <= told["budget"]
-    # A ledger that looks before it locks is caught.
+    # A ledger that looks before it locks is caught, and says so afterwards.
     assert reckless["in"] > 5
+    with pytest.raises(BrokenChain, match="overspent"):
+        Ledger(other).check()
+    assert "overspent" in refused(capsys, 1, "show", other)
 
 
 @pytest.mark.slow
@@ -546,7 +580,190 @@ def test_of_sixteen_processes_exactly_five_get_a_budget_for_five(ledger, fifth, 
     assert (told.count("in"), told.count("over")) == (5, 11)
     forked = path.with_name("forked")
     Ledger.init(forked, **TERMS)
-    assert children(f"race({str(forked)!r}, 16, {z}, False)")["in"] == 5
+    assert children(f"race([{str(forked)!r}], 16, {z}, False)")["in"] == 5
+
+
+def test_a_ledger_has_one_budget_under_all_its_names(ledger, fifth, tmp_path):
+    """Eight processes for a budget of five: half of them come by another name."""
+    z, folder = fifth.events[0].noise_multiplier, tmp_path / "elsewhere"
+    folder.mkdir()
+    paths = {}
+    for name in ("linked", "symbolic", "mounted"):
+        first, second = tmp_path / name, folder / f"other-{name}"
+        paths[name] = [str(first), str(second)]
+        Ledger.init(first, **TERMS)
+        if name == "linked":
+            second.hardlink_to(first)
+        elif name == "symbolic":
+            second.symlink_to(first)
+    linked, symbolic, mounted = children(
+        f"[race({paths['linked']}, 8, {z!r}, False), race({paths['symbolic']}, 8, {z!r}, False), "
+        f"mounted_race(*{paths['mounted']}, {z!r})]"
+    )
+    assert linked["in"] == 0
+    assert len(linked["other"]) == 8
+    assert all("2 names" in words for words in linked["other"])
+    Path(paths["linked"][1]).unlink()
+    assert Ledger(paths["linked"][0]).state().runs == ()
+    for told in (symbolic, mounted):
+        if told is None:  # only root, or a user with namespaces, can mount
+            continue
+        assert told["other"] == []
+        assert (told["in"], told["over"], told["runs"]) == (5, 3, 5)
+        assert told["spent"] <= told["budget"]
+
+
+# One file, whatever it is called
+
+
+def test_a_second_hard_link_is_refused_with_exit_code_2(ledger, path, fifth, tmp_path, capsys):
+    other = tmp_path / "other"
+    other.hardlink_to(path)
+    for name in (path, other):
+        assert "2 names" in refused(capsys, 2, "show", name)
+    with pytest.raises(LedgerError, match="2 names"):
+        ledger.reserve(fifth, "run")
+    other.unlink()
+    assert ledger.state().runs == ()
+    # What a killed init leaves is its own to remove.
+    path.with_name(f".{path.name}.{'0' * 16}").hardlink_to(path)
+    ledger.reserve(fifth, "run")
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_a_ledger_that_is_moved_while_a_run_reserves_is_said_to_be(ledger, path, fifth, monkeypatch):
+    real = inode.Inode.replace
+
+    def moved(self, content):
+        path.rename(path.with_name("moved"))
+        real(self, content)
+
+    monkeypatch.setattr(inode.Inode, "replace", moved)
+    with pytest.raises(LedgerError, match="moved or replaced"):
+        ledger.reserve(fifth, "run")
+    monkeypatch.undo()
+    assert len(Ledger(path.with_name("moved")).state().open) == 1
+
+
+def test_a_moved_ledger_is_locked_under_its_new_name(ledger, path, monkeypatch):
+    monkeypatch.setattr(store, "_PATIENCE", 0.05)
+    other = path.with_name("moved")
+    with store.change(path):
+        path.rename(other)
+        with pytest.raises(LedgerError, match="kept the ledger locked"):
+            Ledger(other)
+        other.rename(path)
+    Ledger(path).check()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks_is_called_that(ledger, path, monkeypatch, number, tmp_path):
+    def none(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with pytest.raises(LedgerError, match=f"cannot be locked .{os.strerror(number)}.*local disk"):
+        ledger.state()
+    with pytest.raises(CheckpointError, match=f"cannot be locked .{os.strerror(number)}.*local disk"):
+        Checkpoint(tmp_path / "checkpoint")
+
+
+class Killed(BaseException):
+    """What no handler survives."""
+
+
+def kill_at(patch, moment):
+    """Let so many writes, cuts and flushes of a ledger happen; every one after is refused, as after a kill."""
+    count = itertools.count()
+
+    def limited(name, real, most=None):
+        def call(handle, *arguments):
+            if next(count) < moment:
+                return real(handle, *((bytes(arguments[0][:most]),) if most else arguments))
+            if most and next(count) == moment + 1:
+                real(handle, bytes(arguments[0][: most // 2]))  # torn in the middle
+            raise Killed
+
+        patch.setattr(os, name, call)
+
+    limited("write", os.write, 4000)
+    limited("ftruncate", os.ftruncate)
+    limited("fsync", os.fsync)
+
+
+def test_a_kill_between_any_two_writes_leaves_all_or_nothing(used, path, tmp_path, fifth, monkeypatch):
+    """Of a change and of what the next process finishes of it."""
+    whole, before = path.read_bytes(), used.history()
+    seen = set()
+    for moment in itertools.count():
+        path.write_bytes(whole)
+        told = None
+        with monkeypatch.context() as patch, contextlib.suppress(Killed):
+            kill_at(patch, moment)
+            told = used.reserve(fifth, "killed")
+        left = path.read_bytes()
+        for again in range(0, 12, 3):
+            path.write_bytes(left)
+            entries = used.history()
+            assert entries[: len(before)] == before
+            assert len(entries) - len(before) in ({1} if told else {0, 1})
+            seen.add((len(left) > len(whole), len(entries)))
+            with monkeypatch.context() as patch, contextlib.suppress(Killed, LedgerError):
+                kill_at(patch, again)
+                used.settle(used.history()[2].run, "released")
+            after = used.history()
+            assert after[: len(entries)] == entries
+            assert len(after) - len(entries) in (0, 1)
+        if told is not None:
+            break
+    assert moment > 12
+    assert {entries for _, entries in seen} == {len(before), len(before) + 1}
+    # A reader sees what is appended before it is in its place.
+    assert (True, len(before) + 1) in seen
+
+
+def older(path, *, logged):
+    """Make a ledger as version 1 left it: a write-ahead log beside it, with an entry in it where it was killed."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA user_version = 1")
+        db.execute("PRAGMA journal_mode = WAL")
+        if not logged:
+            return
+        entries = [chain.Entry(*row) for row in db.execute("SELECT * FROM entries ORDER BY sequence")]
+        db.execute("BEGIN")
+        store._insert(db, chain.following(entries, "settle", entries[1].run, {"outcome": "released"}))
+        db.execute("COMMIT")
+        left = {name: Path(f"{path}{name}").read_bytes() for name in ("", "-wal")}
+    for name, body in left.items():
+        Path(f"{path}{name}").write_bytes(body)
+
+
+@pytest.mark.parametrize("logged", [False, True])
+def test_a_ledger_of_the_older_version_is_renewed_with_its_log(used, path, fifth, logged):
+    older(path, logged=logged)
+    assert Path(f"{path}-wal").exists() == logged
+    ledger = Ledger(path)
+    assert len(ledger.history()) == 5 + logged
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    # Older libraries, which would lock it by SQLite alone, refuse it.
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+    ledger.reserve(fifth, "next")
+    assert len(ledger.history()) == 6 + logged
+
+
+def test_an_older_ledger_in_use_or_mounted_alone_is_refused(used, path, monkeypatch):
+    older(path, logged=False)
+    monkeypatch.setattr(store, "_PATIENCE", 0.05)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerError, match="older version of this library is using"):
+            Ledger(path)
+    monkeypatch.setattr(older_room, "_mounted", lambda path: True)
+    with pytest.raises(LedgerError, match="mounted as a single file"):
+        Ledger(path)
+    monkeypatch.undo()
+    assert len(Ledger(path).history()) == 5
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,11 @@
 
 import csv
 import dataclasses
+import errno
+import json
 import math
+import os
+import shutil
 import stat
 import types
 from pathlib import Path
@@ -18,8 +22,10 @@ import dpmcmc
 from dpmcmc.cli import per_record as command
 from dpmcmc.diagnostics import per_record
 from dpmcmc.diagnostics.per_record import account, divergence, norms
-from dpmcmc.privacy import Guarantee, UnsupportedCombination
+from dpmcmc.engine import blocks as engine
+from dpmcmc.privacy import Guarantee, Ledger, UnsupportedCombination
 from dpmcmc.privacy.accounting import rdp
+from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.samplers.schedules import Polynomial
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression
 from dpmcmc.targets.tempered import Tempered
@@ -195,7 +201,7 @@ TARGETS = {
 
 
 def test_bounds_between_checks_are_never_below_the_exact_loss_of_a_run(case):
-    for every in (2, 7, 100):
+    for every in (2, 7, STEPS):
         bound = per_record.per_record_epsilon(case.plan, DATA, case.positions, every=every)
         assert np.all(bound.renyi >= case.got.renyi * (1 - 1e-6))
         assert np.all(bound.epsilon >= case.got.epsilon * (1 - 1e-6))
@@ -365,7 +371,7 @@ def test_what_has_no_derivation_is_refused():
         per_record.per_record_epsilon(plain, DATA, zeros)
     with pytest.raises(ValueError, match="positions"):
         per_record.per_record_epsilon(made(), DATA, zeros[:, :-1])
-    for every in (0, True, 1.5):
+    for every in (0, True, 1.5, STEPS + 1, 10**19, 10**30):
         with pytest.raises(ValueError, match="every"):
             per_record.sample_and_account(made(), DATA, every=every)
 
@@ -413,6 +419,75 @@ def test_the_command_keeps_the_account_apart_from_what_is_released(tmp_path, cap
     ):
         assert command.main(wrong) == 2
         assert said in capsys.readouterr().err
+
+
+@pytest.fixture
+def charged(tmp_path):
+    """(arguments of a small run that is charged to a ledger, the ledger)."""
+    config = Path(__file__).parents[1] / "configs" / "breast_cancer.yaml"
+    terms = {"num_records": None, "adjacency": "replace_one", "epsilon": 5.0, "delta": 1e-3}
+    ledger = Ledger.init(tmp_path / "budget.ledger", name="breast", **terms)
+    run = ["--set", "run={steps: 12, burn_in: 0.5, thin: 2}", "--set", f"privacy.ledger={ledger.path}"]
+    return [str(config), *run, "--out", str(tmp_path / "run")], ledger
+
+
+def refused(capsys, arguments, code):
+    capsys.readouterr()
+    assert command.main(arguments) == code
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def no_space(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_the_command_charges_nothing_of_a_run_that_it_refuses(charged, capsys, monkeypatch):
+    arguments, ledger = charged
+    for every in (0, 13, 10**19, 10**30):
+        assert "every: must be" in refused(capsys, [*arguments, "--every", str(every)], 2)
+    assert ledger.state().runs == ()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", no_space)
+        assert "MB are needed" in refused(capsys, arguments, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "write_json", no_space)
+        assert "No space left" in refused(capsys, arguments, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(account, "norms_of", lambda *_: (_ for _ in ()).throw(ValueError("every: has no bound")))
+        assert "no bound" in refused(capsys, arguments, 2)
+    assert [run.outcome for run in ledger.state().runs] == ["void"] * 3
+    assert ledger.state().spent == 0
+    assert not Path(arguments[-1]).exists()
+
+
+def test_a_command_that_fails_after_it_began_says_what_is_spent_and_what_is_there(charged, capsys, monkeypatch):
+    arguments, ledger = charged
+    folder = Path(arguments[-1])
+
+    def charged_and(*files):
+        body = json.loads((folder / "privacy.json").read_text())
+        run = ledger.state().runs[-1]
+        assert body["ledger"]["id"] == run.id
+        ledger.confirm(Receipt(**body["ledger"], path=ledger.path))
+        assert run.outcome == "released"
+        assert {p.name for p in folder.iterdir()} == {"privacy.json", "plan.json", "confidential", *files}
+        shutil.rmtree(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpmcmc.result.draws_content", no_space)
+        assert "the draws are lost; the run has spent" in refused(capsys, arguments, 1)
+    charged_and()
+    with monkeypatch.context() as patch:
+        patch.setattr(account, "_placed", no_space)
+        assert "the draws are in" in refused(capsys, arguments, 1)
+    charged_and("draws.nc")
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_hand_out", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert "stopped by the user, and no draw was saved; the run has spent" in refused(capsys, arguments, 130)
+    charged_and()
 
 
 @pytest.mark.slow

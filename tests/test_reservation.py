@@ -187,6 +187,37 @@ def _stop():
     raise Stop
 
 
+def test_a_result_made_in_python_carries_its_receipt(ledger, tmp_path):
+    """Into privacy.json, which is written before the draws, with ``out`` and without."""
+    result = dpmcmc.sample(PLAN, DATA, ledger=ledger, out=tmp_path / "out")
+    result.save(tmp_path / "saved")
+    for folder in ("out", "saved"):
+        body = json.loads((tmp_path / folder / "privacy.json").read_text())
+        assert body["ledger"] == result.receipt.to_json()
+        assert body["ledger"]["id"] == ledger.state().runs[0].id
+    ledger.confirm(result.receipt)
+    swept = dpmcmc.sample_all([PLAN] * 2, DATA, ledger=ledger)
+    assert [one.receipt.id for one in swept] == [run.id for run in ledger.state().runs[1:]]
+    assert dpmcmc.sample(PLAN, DATA).receipt is None
+
+
+def test_a_result_that_cannot_be_saved_is_not_lost(ledger, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        dpmcmc.sample(PLAN, DATA, ledger=ledger, out=tmp_path / "file" / "run")
+    assert outcomes(ledger) == []
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("dpmcmc.result.draws_content", full)
+    with pytest.warns(UserWarning, match="No space left.*result.save"):
+        result = dpmcmc.sample(PLAN, DATA, ledger=ledger, out=tmp_path / "run")
+    assert outcomes(ledger) == ["released"]
+    assert np.all(np.isfinite(result.draws))
+    assert json.loads((tmp_path / "run" / "privacy.json").read_text())["ledger"] == result.receipt.to_json()
+
+
 def test_a_sweep_reserves_all_or_nothing(ledger):
     with pytest.raises(OverBudget):
         dpmcmc.sample_all([PLAN] * 8, DATA, ledger=ledger)
@@ -198,8 +229,9 @@ def test_a_sweep_reserves_all_or_nothing(ledger):
 def test_a_one_shot_release_is_charged(ledger):
     target = dpmcmc.targets.LogisticRegression(prior_scale=1.0, num_features=3, row_bound=1.0)
     plan = OutputPerturbation().plan(target, num_records=400, epsilon=1.0, delta=1e-4)
-    release(plan, DATA, ledger=ledger)
+    drawn = release(plan, DATA, ledger=ledger)
     assert outcomes(ledger) == ["released"]
+    assert drawn.receipt.id == ledger.state().runs[0].id
 
 
 def test_the_command_charges_keeps_a_receipt_and_refuses_what_does_not_fit(ledger, config, tmp_path, capsys):

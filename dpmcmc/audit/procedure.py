@@ -171,7 +171,7 @@ def audit(
         MissingExtra: jax-privacy is not installed.
         NotGaussian: gdp, and the scores are not.
     """
-    _check(plan, method, target, confidence, runs)
+    _check(plan, method, target, confidence, runs, seed)
     if method in ("clopper_pearson", "one_run"):
         bounds.auditing(method)
     plan = plan if steps is None else shortened(plan, steps)
@@ -280,7 +280,7 @@ def claims_of(claim: Guarantee) -> list[tuple[float, float]]:
     return [(claim.epsilon, claim.delta), *curve]
 
 
-def _check(plan: Any, method: str, target: str, confidence: float, runs: int | None) -> None:
+def _check(plan: Any, method: str, target: str, confidence: float, runs: int | None, seed: int | None) -> None:
     if method not in METHODS:
         raise ValueError(f"method: must be one of {', '.join(METHODS)}, got {method!r}")
     if target not in TARGETS:
@@ -295,6 +295,8 @@ def _check(plan: Any, method: str, target: str, confidence: float, runs: int | N
         raise ValueError(f"runs: method {method} settles this itself; leave it out")
     if runs is not None and not 4 <= runs <= MOST_RUNS:
         raise ValueError(f"runs: must lie in 4..{MOST_RUNS}, got {runs}")
+    if seed is not None and not 0 <= seed < 2**32:
+        raise ValueError(f"seed: must be a whole number from 0 to {2**32 - 1}, got {seed}")
 
 
 def _subject(

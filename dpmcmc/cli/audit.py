@@ -14,7 +14,7 @@ from typing import Any
 
 from dpmcmc.audit import METHODS, audit
 from dpmcmc.audit.procedure import CANARIES, RUNS, TARGETS
-from dpmcmc.cli.refusals import CommandError, Parser, command
+from dpmcmc.cli.refusals import CommandError, Parser, add_allow_code, command
 from dpmcmc.config import file as config_file
 from dpmcmc.config import model as config_room
 from dpmcmc.config.model import Config
@@ -24,7 +24,7 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 
 #: Size of the problem that a one-shot mechanism is audited on: a run of it reads all records.
-_RECORDS, _FEATURES = 500, 2
+_RECORDS, _FEATURES, _MOST_FEATURES = 500, 2, 100_000
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     )
     out.add_argument("config", help="YAML file, for example configs/adult.yaml")
     out.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override one key")
+    add_allow_code(out)
     out.add_argument("--method", choices=METHODS, default="gdp", help="gdp is an estimate, the others are proved")
     out.add_argument("--runs", type=int, help=f"of each of two data sets (default {RUNS})")
     out.add_argument("--confidence", type=float, default=0.95)
@@ -56,7 +57,7 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point; see :func:`parser`."""
     arguments = parser().parse_args(argv)
     keep_compiled_programs()
-    config = config_file.load(arguments.config, arguments.set)
+    config = config_file.load(arguments.config, arguments.set, allow_code=arguments.allow_code)
     plan = planned(config, arguments)
     try:
         report = audit(
@@ -116,9 +117,13 @@ def planned(config: Config, arguments: Any) -> Plan | MechanismPlan:
     known = config_room.describe_data(config).num_records
     assert known is not None
     records = min(_RECORDS, known) if arguments.records is None else arguments.records
+    if not 1 <= records <= known:
+        raise CommandError(f"--records: must lie in 1..{known}, the config's number of records, got {records}.")
     plan = config_room.make_plan(config, num_records=records)
     assert isinstance(plan, MechanismPlan)
     many = arguments.method == "one_run"
+    if arguments.features is not None and not 1 <= arguments.features <= _MOST_FEATURES:
+        raise CommandError(f"--features: must lie in 1..{_MOST_FEATURES}, got {arguments.features}.")
     features = arguments.features or (min(arguments.canaries or CANARIES, records) if many else _FEATURES)
     if not hasattr(plan.target, "num_features"):
         return plan
@@ -138,7 +143,7 @@ def _with_option(message: str) -> str:
     return f"--{name.replace('_', '-')}: {rest}" if colon and name in _OPTIONS else message
 
 
-_OPTIONS = ("method", "runs", "confidence", "steps", "target", "canaries", "bins", "alpha", "at_epsilon")
+_OPTIONS = ("method", "runs", "confidence", "steps", "target", "canaries", "bins", "alpha", "at_epsilon", "seed")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """``python -m dpmcmc.ledger init|show|history FILE``: the privacy budget of a data set.
 
-Exit code 0, 2 for what the user can mend, and 1 where entries were edited, removed or rolled back.
+Exit code 0, 2 for what the user can mend, and 1 where entries were edited, removed or rolled back, or where more is
+spent than the budget.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dpmcmc.cli.refusals import CommandError, Parser, command
+from dpmcmc.cli.refusals import CommandError, Parser, add_allow_code, command
 from dpmcmc.config import file as config_file
 from dpmcmc.config import model as config_room
 from dpmcmc.privacy.accounting import ADJACENCIES
@@ -20,6 +21,7 @@ from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.privacy.ledger import BrokenChain, Entry, Ledger, Receipt, State
 from dpmcmc.privacy.ledger.filters import FILTERS
 from dpmcmc.privacy.ledger.fitting import round_down
+from dpmcmc.storage.regular_file import read_text
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     init.add_argument("--typical", metavar="CONFIG", help="choose the order for runs like this one instead")
     init.add_argument("--programme", nargs="+", default=[], metavar="CONFIG", help="the only runs there will be")
     init.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override a key of every CONFIG")
+    add_allow_code(init)
     for name, text in (("show", "what is left"), ("history", "every entry")):
         each = commands.add_parser(name, help=text)
         each.add_argument("file", help="a ledger")
@@ -72,6 +75,7 @@ def main(argv: list[str] | None = None) -> None:
             else:
                 for entry in entries:
                     print(f"{entry.sequence:>5}  {entry.time}  {entry.kind:<8} {entry.run:<16}  {_said(entry)}")
+        ledger.check()
     except BrokenChain as error:
         raise CommandError(str(error), code=1) from None
 
@@ -87,14 +91,15 @@ def _init(arguments: argparse.Namespace) -> Ledger:
         delta=arguments.delta,
         filter=filter,
         order=arguments.order,
-        programme=[_planned(name, arguments.set, arguments.num_records) for name in arguments.programme],
-        typical=_planned(arguments.typical, arguments.set, arguments.num_records) if arguments.typical else None,
+        programme=[_planned(name, arguments) for name in arguments.programme],
+        typical=_planned(arguments.typical, arguments) if arguments.typical else None,
     )
 
 
-def _planned(name: str, overrides: list[str], num_records: int | None) -> Guarantee:
+def _planned(name: str, arguments: argparse.Namespace) -> Guarantee:
     """The guarantee that a config's plan states; reads no record."""
-    config = config_file.load(name, overrides)
+    num_records = arguments.num_records
+    config = config_file.load(name, arguments.set, allow_code=arguments.allow_code)
     plan = config_room.make_plan(config)
     if plan.guarantee is None or not config_room.is_secret(config):
         raise CommandError(f"{name}: has no guarantee, so a ledger cannot count on it; give it a privacy section.")
@@ -106,13 +111,14 @@ def _planned(name: str, overrides: list[str], num_records: int | None) -> Guaran
 def _receipts(path: Path, ledger: Path) -> list[Receipt]:
     """Those of a run folder's ``privacy.json``, or of a file that holds one alone."""
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body = json.loads(read_text(path))
         found = body.get("ledger", body)
         found = found if isinstance(found, list) else [found]
         return [Receipt(str(r["id"]), int(r["sequence"]), str(r["hash"]), ledger) for r in found]
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{path}: cannot be read ({error}); give a run folder's privacy.json.") from None
-    except (json.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError):
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CommandError(f"{path}: cannot be read ({reason}); give a run folder's privacy.json.") from None
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         raise CommandError(f"{path}: holds no receipt of a ledger; give the privacy.json of a run with one.") from None
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from dpmcmc.cli.refusals import Parser, command
+from dpmcmc.cli.refusals import Parser, add_allow_code, command
 from dpmcmc.config import file as config_file
 from dpmcmc.config import model as config_room
 
@@ -16,6 +16,7 @@ def parser() -> argparse.ArgumentParser:
     out = Parser(prog="python -m dpmcmc.plan", description="Plan a configuration without reading a record.")
     out.add_argument("config", help="YAML file, for example configs/adult.yaml")
     out.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override one key")
+    add_allow_code(out)
     out.add_argument("--json", action="store_true", help="print the plan as JSON")
     return out
 
@@ -24,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Entry point; see :func:`parser`."""
     arguments = parser().parse_args(argv)
-    config = config_file.load(arguments.config, arguments.set)
+    config = config_file.load(arguments.config, arguments.set, allow_code=arguments.allow_code)
     plan = config_room.make_plan(config)
     if arguments.json:
         print(json.dumps(plan.to_json(config_room.is_secret(config)), indent=2, allow_nan=False))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from dpmcmc.config.model import ConfigError
@@ -28,6 +30,17 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say what argparse found."""
         raise CommandError(f"{message}; see {self.prog} --help.")
+
+
+def add_allow_code(parser: argparse.ArgumentParser) -> None:
+    """The option ``--allow-code``, whose values :func:`dpmcmc.config_file.load` takes."""
+    parser.add_argument(
+        "--allow-code",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="let a config that lies in a run folder import MODULE; read it first",
+    )
 
 
 def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
@@ -55,6 +68,25 @@ def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
         return 0
 
     return run
+
+
+def free_folder(option: str, wanted: str | Path) -> Path:
+    """A folder to write in; refuses one that holds something, or that cannot be made."""
+    folder = Path(wanted)
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise CommandError(f"{option}: {folder} already holds something; give a folder that is new or empty.")
+        folder.resolve()  # which refuses a link that leads back to itself
+        parent = folder.absolute()
+        while not parent.exists():
+            parent = parent.parent
+    except OSError as error:
+        raise CommandError(f"{option}: {folder} cannot be read ({error.strerror}); give another folder.") from None
+    except RuntimeError:
+        raise CommandError(f"{option}: {folder} is a link that leads back to itself; give another folder.") from None
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise CommandError(f"{option}: {folder} cannot be created, because {parent} is not a folder you can write to.")
+    return folder
 
 
 #: Characters of a sentence; what stands in the middle of a longer one is somebody's data.

@@ -1,7 +1,8 @@
 """``python -m dpmcmc.run CONFIG``: plan, run, and write a folder that can be published.
 
 Released: everything in the run folder except ``confidential/``, which only its owner can read and which may
-live elsewhere (``--confidential DIR``).
+live elsewhere (``--confidential DIR``). A run without a guarantee, on records that are not public, writes all that it
+computes from them there. What is said, named and dated elsewhere is made from ``public_facts.py``.
 
 The budget is reserved first, where the config names a ledger; then records are read. A run that was stopped, however
 and whenever, goes on with ``--resume DIR``.
@@ -19,12 +20,13 @@ import datetime
 import functools
 import math
 import os
+import secrets
 import shutil
 import sys
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,28 +37,30 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dpmcmc import data as data_room
-from dpmcmc.cli.refusals import CommandError, Parser, command
+from dpmcmc.cli.refusals import CommandError, Parser, add_allow_code, command, free_folder
 from dpmcmc.config import file as config_file
 from dpmcmc.config import model as config_room
+from dpmcmc.config import own_code
 from dpmcmc.config.model import Config
 from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import reference
 from dpmcmc.engine.blocks import DivergedError, check_on_disk, sample
 from dpmcmc.engine.charged_again import with_charged_again
-from dpmcmc.engine.mesh import sizes
 from dpmcmc.engine.processes import connect, leave
 from dpmcmc.engine.reservation import Reservation
-from dpmcmc.engine.result import Result, guarantee_json, privacy_json, write_draws, write_json
-from dpmcmc.inference import convergence, predictive
+from dpmcmc.engine.result import Result, draws_content, guarantee_json, privacy_json, write_json
+from dpmcmc.inference import predictive
 from dpmcmc.mechanisms import DrawError, MechanismPlan, Release, release
 from dpmcmc.planning.plan import Plan, check_fit
+from dpmcmc.planning.verdict import NO_DRAWS
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.rounding import round_up
-from dpmcmc.storage.atomic import write_atomically
+from dpmcmc.report import console as run_text
+from dpmcmc.report.public_facts import PublicFacts
 from dpmcmc.storage.checkpoint import REMOVED, Checkpoint, CheckpointError
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from dpmcmc.storage.row_blocks import on_disk
-from dpmcmc.targets import TargetError, bind, check, record_shapes
+from dpmcmc.storage.run_folder import Shelf, day_of, today
+from dpmcmc.targets import TargetError, check
 
 
 def parser() -> argparse.ArgumentParser:
@@ -64,11 +68,12 @@ def parser() -> argparse.ArgumentParser:
     out = Parser(prog="python -m dpmcmc.run", description="Run a configuration.")
     out.add_argument("config", nargs="?", help="YAML file, for example configs/adult.yaml; not needed with --resume")
     out.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override one key")
-    out.add_argument("--out", metavar="DIR", help="run folder (default: runs/NAME-TIME)")
+    add_allow_code(out)
+    out.add_argument("--out", metavar="DIR", help="run folder (default: runs/NAME-DAY-RANDOM)")
     out.add_argument("--resume", metavar="DIR", help="go on with the run in this folder, which was stopped")
     out.add_argument("--confidential", metavar="DIR", help="where to keep what must not be published")
     out.add_argument("--distributed", action="store_true", help="one of several processes that share the config's mesh")
-    out.add_argument("--quiet", action="store_true", help="print only where the run was saved")
+    out.add_argument("--quiet", action="store_true", help="print only the folder of the draws")
     return out
 
 
@@ -89,11 +94,11 @@ def main(argv: list[str] | None = None) -> None:
     calibrate_seconds = time.perf_counter() - started
     place.make(config)
     try:
-        _carry_out(config, plan, place, mesh, calibrate_seconds, console)
+        folder = _carry_out(config, plan, place, mesh, calibrate_seconds, console)
     finally:
         place.checkpoint.close()
     if arguments.quiet:
-        print(place.folder)
+        print(folder)
 
 
 def _join(arguments: argparse.Namespace) -> None:
@@ -132,7 +137,7 @@ def _mesh(config: Config) -> Mesh | None:
 
 def _take_part(arguments: argparse.Namespace) -> None:
     """Compute what process 0 writes and prints."""
-    config = config_file.load(arguments.config or "", arguments.set)
+    config = config_file.load(arguments.config or "", arguments.set, allow_code=arguments.allow_code)
     mesh, plan = _mesh(config), config_room.make_plan(config)
     assert isinstance(plan, Plan)  # no mechanism takes a mesh
     with _together():
@@ -168,13 +173,13 @@ def _carry_out(
     mesh: Mesh | None,
     calibrate_seconds: float,
     console: Console,
-) -> None:
-    """Reserve, read, run, save, settle."""
+) -> Path:
+    """Reserve, read, run, save, settle; returns the folder that the draws are in."""
     try:
         held = _reservation(config, plan, place.checkpoint)
         try:
             data = data_room.load(config.data)
-            run = Run(config, plan, data, place.folder, place.confidential, place.checkpoint, held, mesh)
+            run = Run(config, plan, data, place.folder, place.confidential, place.checkpoint, held, mesh, place.day)
             run.check()
         except BaseException:
             if held is not None and not held.begun:
@@ -183,15 +188,29 @@ def _carry_out(
     except Exception:
         place.clear()
         raise
-    run.print_plan(console)
-    run.open()
+    try:
+        run.print_plan(console)
+        run.open()
+        return _sample_and_save(run, place, calibrate_seconds, console)
+    finally:
+        place.date()
+
+
+def _sample_and_save(run: Run, place: Place, calibrate_seconds: float, console: Console) -> Path:
+    """Run, save and settle; a failure is one sentence of public facts, or of what the guarantee covers."""
     try:
         result = run.sample(console)
-        run.save(result, calibrate_seconds, console)
+        folder = run.save(result, calibrate_seconds, console)
     except DivergedError as error:
-        write_json(run.folder / "metrics.json", {**run.released_facts(), "diverged_at": error.step})
+        run.save_divergence(error)
         run.open()  # a run that went on elsewhere has spent more than was planned
         run.finish()
+        if not run.facts.publishable(run.facts.planned):
+            raise CommandError(
+                f"sampler.step_size: the chain diverged, at the step that {run.confidential / 'metrics.json'} says; "
+                "lower sampler.step_size.",
+                code=1,
+            ) from None
         raise CommandError(f"sampler.step_size: {error}", code=1) from None
     except DrawError as error:
         # Why, and that it happened, depend on the records: for the data holder alone.
@@ -214,6 +233,7 @@ def _carry_out(
             f"{error.filename or run.folder}: {error.strerror or error}; free space, then go on with: {place.command}"
         ) from None
     run.finish()
+    return folder
 
 
 @dataclass
@@ -223,32 +243,45 @@ class Place:
     Attributes:
         folder: of what is released, with ``config.yaml`` from the start.
         confidential: of what is not.
+        modules: outside this library, that ``--resume`` has to be allowed.
         resumed: whether the run was begun before.
+        day: on which it was begun.
     """
 
     folder: Path
     confidential: Path
+    modules: tuple[str, ...] = ()
     resumed: bool = False
+    day: datetime.date = field(default_factory=today)
+
+    @property
+    def shelf(self) -> Shelf:
+        """For what is released."""
+        return Shelf(self.folder, self.day)
 
     def make(self, config: Config) -> None:
         """Create the folders, the config in them, and the checkpoint."""
         try:
             self.confidential.mkdir(parents=True, exist_ok=True, mode=0o700)
-            (self.folder / "figures").mkdir(parents=True, exist_ok=True)
+            self.shelf.make()
             os.chmod(self.confidential, 0o700)
             self.checkpoint = Checkpoint(self.confidential / _CHECKPOINT)
             if self.resumed != (self.folder / "config.yaml").exists():  # another process was faster
                 self.checkpoint.close()
                 raise CommandError(f"{self._option}: another process has taken {self.folder}; give another folder.")
             # Last, so that what holds a config can be resumed.
-            text = config_room.dump(config, self.folder)
-            write_atomically(self.folder / "config.yaml", lambda path: path.write_text(text, encoding="utf-8"))
+            self.shelf.write("config.yaml", config_room.dump(config, self.folder))
             for folder in (self.folder, self.confidential):  # of a write that was killed
                 for left in (path for name in _WRITTEN for path in folder.glob(f".{name}.*")):
                     left.unlink()
+                for left in (folder / "figures").glob(".*.png"):
+                    left.unlink()
+            self.date()
         except OSError as error:
             where = error.filename or self.folder
-            raise CommandError(f"--out: {where} cannot be written ({error.strerror}); give another folder.") from None
+            raise CommandError(
+                f"{self._option}: {where} cannot be used ({error.strerror}); give another folder."
+            ) from None
         except CheckpointError as error:
             raise CommandError(f"{self._option}: {error}.") from None
 
@@ -256,13 +289,17 @@ class Place:
     def _option(self) -> str:
         return "--resume" if self.resumed else "--out"
 
+    def date(self) -> None:
+        """Give all that others may see the one time."""
+        self.shelf.date_all(self.confidential)
+
     def clear(self) -> None:
         """Take back what :meth:`make` made, where no run has begun in it."""
         if self.resumed or self.checkpoint.begun:
             return
         self.checkpoint.remove()
         (self.folder / "config.yaml").unlink()
-        for folder in (self.confidential, self.folder / "figures", self.folder):
+        for folder in (self.confidential, self.folder):
             if folder.exists() and not any(folder.iterdir()):
                 folder.rmdir()
 
@@ -270,7 +307,8 @@ class Place:
     def command(self) -> str:
         """What goes on with the run."""
         elsewhere = "" if self.confidential == self.folder / _CONFIDENTIAL else f" --confidential {self.confidential}"
-        return f"python -m dpmcmc.run --resume {self.folder}{elsewhere}"
+        allowed = "".join(f" --allow-code {module}" for module in self.modules)
+        return f"python -m dpmcmc.run --resume {self.folder}{elsewhere}{allowed}"
 
 
 _CONFIDENTIAL, _CHECKPOINT = "confidential", "checkpoint"
@@ -281,16 +319,16 @@ def _new(arguments: argparse.Namespace) -> tuple[Config, Place]:
     """A config, and folders that are free."""
     if arguments.config is None:
         raise CommandError("config: give a YAML file, for example configs/adult.yaml, or --resume DIR.")
-    config = config_file.load(arguments.config, arguments.set)
-    folder = _free_folder("--out", _default_folder(config.name) if arguments.out is None else arguments.out)
+    config = config_file.load(arguments.config, arguments.set, allow_code=arguments.allow_code)
+    folder = free_folder("--out", _default_folder(config.name) if arguments.out is None else arguments.out)
     confidential = folder / _CONFIDENTIAL
     if arguments.confidential is not None:
-        confidential = _free_folder("--confidential", arguments.confidential)
+        confidential = free_folder("--confidential", arguments.confidential)
         if confidential.resolve().is_relative_to(folder.resolve()):
             raise CommandError(
                 f"--confidential: {confidential} lies in the run folder, which is to be published; give one outside it."
             )
-    return config, Place(folder, confidential)
+    return config, Place(folder, confidential, _own_modules(config))
 
 
 def _resumed(arguments: argparse.Namespace) -> tuple[Config, Place]:
@@ -305,7 +343,6 @@ def _resumed(arguments: argparse.Namespace) -> tuple[Config, Place]:
     confidential = folder / _CONFIDENTIAL if arguments.confidential is None else Path(arguments.confidential)
     if not (folder / "config.yaml").is_file():
         raise CommandError(f"--resume: {folder} holds no config.yaml, so no run was begun there; start a new one.")
-    place = Place(folder, confidential, resumed=True)
     done = (folder / "metrics.json").exists()
     shutil.rmtree(confidential / (_CHECKPOINT + REMOVED), ignore_errors=True)
     if not (confidential / _CHECKPOINT).is_dir():
@@ -314,9 +351,10 @@ def _resumed(arguments: argparse.Namespace) -> tuple[Config, Place]:
             if done
             else f"--resume: {confidential} holds no checkpoint; name the run's --confidential folder, or start anew."
         )
-    config = config_file.load(folder / "config.yaml")
+    config = config_file.load(folder / "config.yaml", allow_code=arguments.allow_code, resumed=True)
     if arguments.config is not None:
-        given = config_room.dump(config_file.load(arguments.config, arguments.set), folder)
+        same = config_file.load(arguments.config, arguments.set, allow_code=arguments.allow_code)
+        given = config_room.dump(same, folder)
         begun = config_room.dump(config, folder)
         if given != begun:
             changed = sorted(set(given.splitlines()) ^ set(begun.splitlines()))
@@ -324,7 +362,13 @@ def _resumed(arguments: argparse.Namespace) -> tuple[Config, Place]:
                 f"--resume: the run in {folder} was begun with another config ({', '.join(s.strip() for s in changed)}"
                 "); leave CONFIG out, or start a new run."
             )
-    return config, place
+    return config, Place(folder, confidential, _own_modules(config), True, day_of(folder / "config.yaml"))
+
+
+def _own_modules(config: Config) -> tuple[str, ...]:
+    """Modules outside this library that a config names, each once."""
+    names = config_room.modules_of_ones_own(config)
+    return tuple(dict.fromkeys(module for _, module in own_code.foreign(names, ())))
 
 
 def _reservation(config: Config, plan: Plan | MechanismPlan, checkpoint: Checkpoint) -> Reservation | None:
@@ -347,6 +391,12 @@ class Run:
     checkpoint: Checkpoint
     held: Reservation | None = None
     mesh: Mesh | None = None
+    day: datetime.date = field(default_factory=today)
+
+    @functools.cached_property
+    def facts(self) -> PublicFacts:
+        """What may be said of the run; known once the target has been found to fit the records."""
+        return PublicFacts.of(self.config, self.plan, self.data, self.day)
 
     @property
     def trace(self) -> Plan | None:
@@ -354,21 +404,20 @@ class Run:
         return self.plan.run if isinstance(self.plan, MechanismPlan) else self.plan
 
     @property
-    def secret(self) -> bool:
-        """Whether the noise is."""
-        return config_room.is_secret(self.config)
-
-    @functools.cached_property
     def target(self) -> Any:
         """The plan's target, bound to the shapes of the records."""
-        return bind(self.plan.target, record_shapes(self.data.train))
+        return self.facts.target
 
     @property
-    def note(self) -> str | None:
-        """What must stand on every figure, or None."""
-        if self.data.origin == "stand-in":
-            return f"generated stand-in for {self.data.spec.name}: not the real data"
-        return None if self.secret else "insecure noise seed: no privacy guarantee"
+    def released(self) -> Shelf:
+        """For what may be published."""
+        return Shelf(self.folder, self.day)
+
+    def shelf(self, guarantee: Guarantee | None) -> Shelf:
+        """For draws with this guarantee, and what is computed from them."""
+        if self.facts.publishable(guarantee):
+            return self.released
+        return Shelf(self.confidential, self.day, owner_only=True)
 
     def check(self) -> None:
         """Refuse records that the target is not for or the ledger is not of, and a sampler that does not fit.
@@ -431,31 +480,13 @@ class Run:
 
     def print_plan(self, console: Console) -> None:
         """Say what will be done."""
-        x = self.data.train["x"]
-        test = "no" if self.data.test is None else f"{len(self.data.test['y']):,}"
-        what = "records" if self.data.spec.records_per_owner is None else "owners"
-        console.print(self.config.name, style="bold")
-        console.print(
-            f"data         {self.data.spec.name}: {len(x):,} training {what} and {test} test records, {x.shape[-1]} "
-            f"features, from {self.data.origin}"
-        )
-        if self.on_disk:
-            console.print("             on disk: no training-set scores and no non-private fit, which read all records")
-        if self.note:
-            console.print(f"             {self.note}", style="bold red")
-        for name, text in self.plan.lines(self.secret):
-            console.print(f"{name:<12} {text}")
-        if self.mesh is not None:
-            chain, data = sizes(self.mesh)
-            console.print(f"devices      {chain} along the chains, {data} along the records")
-        if jax.process_count() > 1:
-            console.print(f"processes    {jax.process_count()}, without a checkpoint: a run that is stopped is lost")
+        run_text.print_plan(self.facts, self.mesh, console)
 
     def open(self) -> None:
         """State plan and guarantee before anything is released; privacy.json holds a run's cost from the start."""
         try:
-            write_json(self.folder / "plan.json", self.plan.to_json(self.secret))
-            guarantee = self.plan.guarantee if self.secret else None
+            self.released.json("plan.json", self.plan.to_json(self.facts.secret))
+            guarantee = self.facts.planned
             self._write_privacy(None if guarantee is None else with_charged_again(guarantee, self.checkpoint))
         except OSError as error:
             raise CommandError(
@@ -463,23 +494,16 @@ class Run:
             ) from None
 
     def _write_privacy(self, guarantee: Guarantee | None) -> None:
-        facts = {
-            "name": self.data.spec.name,
-            "origin": self.data.origin,
-            "public": self.data.spec.public,
-            "encoding": self.data.spec.encoding,
-            "sha256": self.data.sha256 or None,
-        }
         if self.trace is None:
-            body = guarantee_json(guarantee) | {"num_records": self.plan.num_records, "data": facts}
+            body = guarantee_json(guarantee) | {"num_records": self.plan.num_records, "data": self.facts.data_json()}
         else:
-            body = privacy_json(self.trace, guarantee, facts)
+            body = privacy_json(self.trace, guarantee, self.facts.data_json())
         if isinstance(self.plan, MechanismPlan):
             body |= {"mechanism": repr(self.plan.mechanism), "settings": self.plan.settings}
             body["charged_draws"] = self.plan.charged_draws
         if self.held is not None:
             body["ledger"] = self.held.receipt.to_json()
-        write_json(self.folder / "privacy.json", body)
+        self.released.json("privacy.json", body)
 
     def sample(self, console: Console) -> Result | Release:
         """Run the plan, a sampler's with a progress bar kept outside the compiled code."""
@@ -507,72 +531,78 @@ class Run:
                 mesh=self.mesh,
             )
 
-    def save(self, result: Result | Release, calibrate_seconds: float, console: Console) -> None:
-        """Write draws, metrics and figures, then what is confidential, and print what is released."""
-        info = result.info if isinstance(result, Result) else None
+    def save(self, result: Result | Release, calibrate_seconds: float, console: Console) -> Path:
+        """Write draws, metrics and figures, then what is confidential, and print what is released.
+
+        Returns the folder of the draws: the confidential one where these may not be published.
+        """
+        guarantee = result.guarantee
+        shelf, publishable = self.shelf(guarantee), self.facts.publishable(guarantee)
         # A run that went on elsewhere has spent more than was planned.
-        self._write_privacy(result.guarantee)
-        write_draws(self.folder / "draws.nc", result.draws, info, result.guarantee)
-        released = self.released_facts()
-        if self.trace is not None:
-            released |= convergence.summary(result.draws)
-        released["wall_seconds"] = {"calibrate": calibrate_seconds}
-        if isinstance(result, Result):
-            # To a tenth: a step takes longer for a batch larger than usual, and batches are secret.
-            tenths = math.ceil(10 * result.wall_seconds["run"]) / 10
-            told = dataclasses.replace(result, wall_seconds=result.wall_seconds | {"run": tenths})
-            released["wall_seconds"] |= told.wall_seconds
-            released["steps_per_second"] = told.steps_per_second
+        self._write_privacy(guarantee)
+        info = result.info if isinstance(result, Result) else None
+        shelf.write("draws.nc", draws_content(result.draws, info, guarantee))
+        metrics = self.released_facts()
+        metrics |= result.diagnostics | result.verdict.to_json()
+        metrics |= self._seconds(result, calibrate_seconds)
         self._draw_chains(result)
         flat = result.flat_draws()
-        test = self.data.test if self.data.test_is_public else None
+        test = self.facts.test
         shown: dict[str, predictive.Prediction] = {}
         if test is not None:
-            name = "draws" if result.guarantee is None else "private draws"
-            shown[name] = predictive.predict(self.target, flat, test)
-            released |= shown[name].to_json()
-        write_json(self.folder / "metrics.json", _finite(released))
+            name = "draws" if guarantee is None else "private draws"
+            shown[name] = predictive.predict(self.target, flat, dict(test))
+            metrics |= shown[name].to_json()
+        shelf.json("metrics.json", _finite(metrics))
         confidential, fitted = self._confidential(flat)
         # A non-private fit may leave only where the records themselves may.
-        if fitted is not None and self.data.spec.public:
-            released["non_private"] = fitted.summary
+        if fitted is not None and self.facts.spec.public:
+            metrics["non_private"] = fitted.summary
             if fitted.prediction is not None:
                 shown[f"non-private ({fitted.name})"] = fitted.prediction
-            write_json(self.folder / "metrics.json", _finite(released))
+            shelf.json("metrics.json", _finite(metrics))
         elif fitted is not None:
             confidential["non_private"] = fitted.summary
-        if isinstance(result, Release):
-            confidential["wall_seconds"] = result.seconds
+        confidential["wall_seconds"] = result.seconds if isinstance(result, Release) else result.wall_seconds
         confidential["about"] = "Computed from training records without privacy. Never publish or archive this folder."
         write_json(self.confidential / "diagnostics.json", _finite(confidential), mode=0o600)
         if test is not None:
             self._draw_predictions(result, shown, test["y"])
+        if publishable:
+            run_text.print_result(self.facts, guarantee, metrics, self.folder, self.confidential, console)
+        else:
+            self.released.json("metrics.json", _finite(self.released_facts()))
+            run_text.print_withheld(self.facts, self.confidential, console)
+        return shelf.folder
+
+    def save_divergence(self, error: DivergedError) -> None:
+        """Write at which step a chain left the range of floats, which is as public as its draws."""
+        shelf = self.shelf(self.facts.planned)
+        shelf.json("metrics.json", {**self.released_facts(), **NO_DRAWS.to_json(), "diverged_at": error.step})
+        if shelf != self.released:
+            self.released.json("metrics.json", self.released_facts())
+
+    def _seconds(self, result: Result | Release, calibrate_seconds: float) -> dict[str, Any]:
+        """Those that had passed before a record was read; of public records also those of a sampler's run."""
+        wall: dict[str, float | None] = {"calibrate": calibrate_seconds}
         if isinstance(result, Release):
-            self._same_times()
-        self._print_result(result, released, console)
-
-    def _same_times(self) -> None:
-        """One time for all released files: the time between them would be that of the draw, which is confidential."""
-        now = time.time()
-        for path in (*self.folder.rglob("*"), self.folder):
-            if not path.is_relative_to(self.confidential):
-                os.utime(path, (now, now))
-
-    def _title(self, result: Result | Release) -> str:
-        if result.guarantee is None:
-            return f"{self.config.name}: no guarantee"
-        guarantee = result.guarantee
-        return f"{self.config.name}: ε = {round_up(guarantee.epsilon, 3)}, δ = {guarantee.delta:.3g}"
+            return {"wall_seconds": wall}
+        if not self.facts.spec.public:
+            return {"wall_seconds": wall | {"compile": None, "run": None}}
+        tenths = math.ceil(10 * result.wall_seconds["run"]) / 10
+        told = dataclasses.replace(result, wall_seconds=result.wall_seconds | {"run": tenths})
+        return {"wall_seconds": wall | told.wall_seconds, "steps_per_second": told.steps_per_second}
 
     def _draw_chains(self, result: Result | Release) -> None:
         from dpmcmc.report import figures as plots
 
-        figures, title, plan = self.folder / "figures", self._title(result), self.trace
+        guarantee, plan = result.guarantee, self.trace
+        shelf, said = self.shelf(guarantee), (self.facts.title(guarantee), self.facts.note(guarantee))
         if plan is not None:
-            plots.traces(figures / "traces.png", result.draws, plan.burn_in, plan.thin, title, self.note)
-            plots.temperature(figures / "temperature.png", plan.temperatures, plan.noise_multipliers, title, self.note)
-        if result.guarantee is not None and np.isfinite(result.guarantee.epsilon):
-            plots.epsilon_delta(figures / "epsilon_delta.png", result.guarantee, title, self.note)
+            shelf.figure("traces.png", plots.traces, result.draws, plan.burn_in, plan.thin, *said)
+            shelf.figure("temperature.png", plots.temperature, plan.temperatures, plan.noise_multipliers, *said)
+        if guarantee is not None and np.isfinite(guarantee.epsilon):
+            shelf.figure("epsilon_delta.png", plots.epsilon_delta, guarantee, *said)
 
     def _draw_predictions(
         self, result: Result | Release, shown: dict[str, predictive.Prediction], y: np.ndarray
@@ -580,103 +610,65 @@ class Run:
         """Reliability of classifiers, predicted against observed of other targets, on public test labels y."""
         from dpmcmc.report import figures as plots
 
-        figures, title = self.folder / "figures", self._title(result)
+        guarantee = result.guarantee
+        shelf, said = self.shelf(guarantee), (self.facts.title(guarantee), self.facts.note(guarantee))
         curves = {k: predictive.reliability(p.probability, y) for k, p in shown.items() if p.probability is not None}
         means = {k: p.mean for k, p in shown.items() if p.mean is not None}
         if curves:
             two = getattr(self.target, "num_classes", None) == 2
             event = "y = 1" if two else "the likeliest class being right"
-            plots.calibration(figures / "calibration.png", curves, event, title, self.note)
+            shelf.figure("calibration.png", plots.calibration, curves, event, *said)
         if means:
-            plots.predictions(figures / "predictions.png", means, y, title, self.note)
+            shelf.figure("predictions.png", plots.predictions, means, y, *said)
 
     def released_facts(self) -> dict[str, Any]:
-        """metrics.json before anything is measured: every key it always has."""
-        heat = None if self.trace is None else self.trace.temperatures
-        plan = self.plan
-        return {
-            "accuracy": None,
-            "rmse": None,
-            "log_predictive_density": None,
-            "non_private": None,
-            "ess": None,
-            "rhat": None,
-            "steps_per_second": None,
-            "temperature": None if heat is None else {"min": float(heat.min()), "max": float(heat.max())},
-            "draws": plan.draws if isinstance(plan, MechanismPlan) else plan.num_draws * plan.chains,
-            "data": {"name": self.data.spec.name, "origin": self.data.origin},
-        }
+        """metrics.json before anything is measured."""
+        return self.facts.metrics()
 
     def _confidential(self, flat: Any) -> tuple[dict[str, Any], _Fitted | None]:
-        """(training-set diagnostics, non-private fit or None).
+        """(diagnostics of records, non-private fit or None).
 
-        Whether the fit succeeds depends on the records, so its failure is written here and changes nothing else.
+        Whether they can be computed, and what a library warns of, depends on the records: a failure is written here
+        and changes nothing else.
         """
+        out: dict[str, Any] = {"train": None}
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            try:
+                out |= self._scores(flat)
+            except Exception as error:  # whatever a target of a user's own raises
+                out["failed"] = str(error)
+            if self.on_disk:
+                return out, None
+            try:
+                return out, self._fitted(flat)
+            except Exception as error:
+                out["non_private"] = {"failed": str(error)}
+                return out, None
+
+    def _scores(self, flat: Any) -> dict[str, Any]:
+        """Of training records, and of held-out ones that are not public."""
         if self.on_disk:
             out: dict[str, Any] = {"train": None, "skipped": _SKIPPED}
         else:
             out = {"train": predictive.predict(self.target, flat, self.data.train).to_json()}
-        held_out = self.data.test if not self.data.test_is_public else None
-        if held_out is not None:
-            out |= predictive.predict(self.target, flat, held_out).to_json()
-        if self.on_disk:
-            return out, None
-        try:
-            fit = reference.fit(self.target, self.data.train)
-            summary: dict[str, Any] = {"method": fit.method, "distance": None}
-            if isinstance(fit, reference.Laplace):
-                summary["distance"] = reference.distance(fit, flat)
-            else:
-                summary["reason"] = fit.reason
-            prediction = None
-            if self.data.test is not None:
-                prediction = predictive.predict(self.target, fit.draws(200), self.data.test)
-                summary |= prediction.to_json()
-            return out, _Fitted(fit.method.split()[0], summary, prediction)
-        except ValueError as error:  # numpy's LinAlgError is one
-            out["non_private"] = {"failed": str(error)}
-            return out, None
+        if self.data.test is not None and not self.data.test_is_public:
+            out |= predictive.predict(self.target, flat, self.data.test).to_json()
+        return out
 
-    def _print_result(self, result: Result | Release, released: dict, console: Console) -> None:
-        """Released numbers only: a console is often a log that others read."""
-        plain = released["non_private"] or {}
-        self._print_score(released, plain, console)
-        if plain.get("distance"):
-            d = plain["distance"]
-            width = "" if d["std_ratio"] is None else f"; draws {d['std_ratio']:.2f} times as wide"
-            console.print(
-                f"posterior    marginal W₁ to the non-private posterior {d['wasserstein_mean']:.2f} of its std "
-                f"(mean over coordinates){width}"
-            )
-        if released["ess"] is not None:
-            console.print(f"mixing       ESS {released['ess']:.0f}, split R-hat {released['rhat']:.3f}")
-        if isinstance(result, Result):
-            wall = released["wall_seconds"]
-            console.print(
-                f"wall clock   calibrate {wall['calibrate']:.1f} s, compile {wall['compile']:.1f} s, "
-                f"run {wall['run']:.1f} s ({released['steps_per_second']:,.0f} steps/s)"
-            )
-        spent = str(result.guarantee) if result.guarantee else "no guarantee (see privacy.json)"
-        console.print(f"spent        {spent}", style="bold")
-        console.print(f"saved        {self.folder}")
-        console.print(f"never publish or archive {self.confidential}", style="red")
-
-    def _print_score(self, released: dict, plain: dict, console: Console) -> None:
-        """Accuracy or rmse where the target predicts, log predictive density where it does not."""
-        measure = predictive.measure(self.target)
-        density = released["log_predictive_density"]
-        if self.data.test is None or not self.data.test_is_public:
-            console.print(f"{measure or 'density':<12} confidential: in {self.confidential / 'diagnostics.json'}")
-        elif measure is None:
-            against = f"; non-private fit {_number(plain['log_predictive_density'])}" if plain else ""
-            console.print(f"density      {_number(density)} log predictive density of a test row{against}")
+    def _fitted(self, flat: Any) -> _Fitted:
+        """The non-private fit, how far the draws are from it, and what it predicts."""
+        fit = reference.fit(self.target, self.data.train)
+        summary: dict[str, Any] = {"method": fit.method, "distance": None}
+        if isinstance(fit, reference.Laplace):
+            summary["distance"] = reference.distance(fit, flat)
         else:
-            score = released[measure]
-            against = f"; non-private fit {_number(plain[measure]['posterior_predictive'])}" if plain else ""
-            console.print(
-                f"{measure:<12} {_number(score['posterior_predictive'])} posterior predictive, "
-                f"{_number(score['mean'])} ± {_number(score['std'])} single draw{against}"
-            )
+            summary["reason"] = fit.reason
+        prediction = None
+        if self.data.test is not None:
+            prediction = predictive.predict(self.target, fit.draws(200), self.data.test)
+            summary |= prediction.to_json()
+        return _Fitted(fit.method.split()[0], summary, prediction)
 
 
 #: diagnostics.json of records on disk.
@@ -692,28 +684,9 @@ class _Fitted:
     prediction: predictive.Prediction | None
 
 
-def _number(value: float | None) -> str:
-    return "not finite" if value is None or not np.isfinite(value) else f"{value:.4f}"
-
-
 def _default_folder(name: str) -> Path:
-    return Path("runs") / f"{name}-{datetime.datetime.now().strftime('%Y%m%d-%H%M%S')}"
-
-
-def _free_folder(option: str, wanted: str | Path) -> Path:
-    """A folder to write in; refuses one that holds something, or that cannot be made."""
-    folder = Path(wanted)
-    try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise CommandError(f"{option}: {folder} already holds something; give a folder that is new or empty.")
-        parent = folder.absolute()
-        while not parent.exists():
-            parent = parent.parent
-    except OSError as error:
-        raise CommandError(f"{option}: {folder} cannot be read ({error.strerror}); give another folder.") from None
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise CommandError(f"{option}: {folder} cannot be created, because {parent} is not a folder you can write to.")
-    return folder
+    """A name that says the day, and not when on that day a run began: whoever saw its end would know its length."""
+    return Path("runs") / f"{name}-{today():%Y%m%d}-{secrets.token_hex(4)}"
 
 
 def _finite(body: Any) -> Any:

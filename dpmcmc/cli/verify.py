@@ -17,6 +17,7 @@ from dpmcmc.cli.refusals import CommandError, Parser, command
 from dpmcmc.privacy.accounting import Event, discrete_gaussian
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Poisson
+from dpmcmc.storage.regular_file import opened_text
 
 #: Accountants of different versions may differ in the last digits.
 _TOLERANCE = 1e-6
@@ -79,7 +80,7 @@ def main(argv: list[str] | None = None) -> None:
     if group is not None and group < 1:
         raise CommandError(f"--group: {group} is not a number of records; give a whole number >= 1.")
     try:
-        with path.open(encoding="utf-8") as stream:
+        with opened_text(path) as stream:
             body = json.loads(stream.read(_MOST_CHARACTERS), parse_constant=_refused)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pydantic
 import yaml
 from pydantic import BaseModel
 
+from dpmcmc.config import own_code
 from dpmcmc.config.model import (
     MECHANISM_SECTIONS,
     SAMPLER_SECTIONS,
@@ -22,9 +24,11 @@ from dpmcmc.config.model import (
     FixedSizeConfig,
     FullConfig,
     PoissonConfig,
+    modules_of_ones_own,
 )
 from dpmcmc.config.sections import SCHEDULE_SECTIONS
 from dpmcmc.samplers import SAMPLERS, SCHEDULES
+from dpmcmc.storage.regular_file import opened_text
 from dpmcmc.targets import TARGETS
 
 #: A config file has a few hundred characters; what is longer is something else (a data file, a device).
@@ -114,19 +118,28 @@ def parse_yaml(text: str, where: str) -> Any:
         raise ConfigError(f"{where}: values are nested too deeply; a config has at most a few levels.") from None
 
 
-def load(path: str | Path, overrides: list[str] | None = None) -> Config:
-    """Read and validate a configuration.
+def load(
+    path: str | Path,
+    overrides: list[str] | None = None,
+    *,
+    allow_code: Collection[str] = (),
+    resumed: bool = False,
+) -> Config:
+    """Read and validate a configuration; imports nothing that it names.
 
     Args:
         path: YAML file.
         overrides: ``a.b=value`` strings, values in YAML, applied in order.
+        allow_code: modules outside this library that a config in a run folder may name. Run folders are made to be
+            passed on, so a config in one may be somebody else's.
+        resumed: whether it lies in a run folder, whatever the folder holds.
 
     Raises:
         ConfigError: one sentence naming the file and the YAML path.
     """
     path = Path(path)
     try:
-        with path.open(encoding="utf-8-sig") as stream:
+        with opened_text(path, encoding="utf-8-sig") as stream:
             text = stream.read(_MOST_CHARACTERS + 1)
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such config file; give the path of a YAML file.") from None
@@ -149,10 +162,23 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Config:
         config = Config.model_validate(values)
     except pydantic.ValidationError as error:
         raise ConfigError(f"{path}: {_sentence(error, values)}") from None
+    if resumed or own_code.in_run_folder(path):
+        _refuse_foreign_code(path, config, allow_code)
     return config.model_copy(
         update={"data": _with_base(config.data, "path", path.parent)}
         | ({} if config.privacy is None else {"privacy": _with_base(config.privacy, "ledger", path.parent)})
     )
+
+
+def _refuse_foreign_code(path: Path, config: Config, allowed: Collection[str]) -> None:
+    """Refuse what a config in a run folder would import, unless the user has named it."""
+    modules = dict.fromkeys(module for _, module in own_code.foreign(modules_of_ones_own(config), allowed))
+    if modules:
+        options = " ".join(f"--allow-code {module}" for module in modules)
+        raise ConfigError(
+            f"{path}: names code outside this library ({', '.join(modules)}), and lies in a run folder, which may come "
+            f"from somebody else; read that code, then run it with {options}."
+        )
 
 
 def _with_base(section: Any, name: str, folder: Path) -> Any:

@@ -7,10 +7,8 @@ generated from these models.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,6 +21,7 @@ from jax.sharding import Mesh
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, model_validator
 
 from dpmcmc import data as data_room
+from dpmcmc.config import own_code
 from dpmcmc.config import sections as schema
 from dpmcmc.config.sections import Section
 from dpmcmc.data import DataSpec
@@ -35,6 +34,7 @@ from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.privacy.calibration.promise import Privacy
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.samplers.base import missing_of
+from dpmcmc.storage.cache import UnsafeCache
 from dpmcmc.targets import TARGETS, PerOwner, bind
 
 
@@ -90,7 +90,10 @@ class CustomConfig(BaseModel):
     """Your own target or sampler: ``module:attribute``, called with the remaining keys."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
-    name: str = Field(pattern=r"^[\w.]+:[\w.]+$", description="``module:attribute``.")
+    name: str = Field(
+        pattern=own_code.PATTERN,
+        description="``module:attribute``: a class, or a function whose return annotation is one.",
+    )
 
     @model_validator(mode="after")
     def _sizes(self) -> CustomConfig:
@@ -430,7 +433,7 @@ def _built(section: str, make: Callable[[Config, DataSpec], Any], config: Config
     """A part of the plan; what its constructor refuses is said with the YAML path."""
     try:
         return make(config, spec)
-    except ConfigError:
+    except (ConfigError, UnsafeCache):
         raise
     except ValueError as error:
         # Constructors name the argument first.
@@ -468,20 +471,13 @@ def _located(message: str) -> tuple[str, str]:
 
 def _refusal(config: Config, error: Exception, path: str, said: str) -> Exception:
     """What to raise for what the plan raised: a sentence, unless it is a fault of this library."""
-    own = {key: getattr(config, key) for key in ("sampler", "target")}
-    own = {key: section.name for key, section in own.items() if isinstance(section, CustomConfig)}
+    own = modules_of_ones_own(config)
     if own and (path == "config" or not isinstance(error, ValueError)):
         return ConfigError(
-            f"{next(iter(own))}: {' or '.join(own.values())} cannot be planned with ({_of(error)}); try it with "
-            "dpmcmc.testing."
+            f"{next(iter(own))}: {' or '.join(own.values())} cannot be planned with ({own_code.said(error)}); try it "
+            "with dpmcmc.testing."
         )
     return ConfigError(f"{path}: {said}.") if isinstance(error, ValueError) else error
-
-
-def _of(error: BaseException) -> str:
-    """What somebody else's exception says, with its kind where that is needed to understand it."""
-    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-    return f"{kind}{error}".removesuffix(": ").removesuffix(".")
 
 
 def _sampling(config: Config, n: int) -> Sampling:
@@ -507,7 +503,7 @@ def _target(config: Config, spec: DataSpec) -> Any:
     chosen = config.target
     if isinstance(chosen, CustomConfig):
         target = _custom("target", chosen)
-        missing = [name for name in ("init", "log_prior", "log_likelihood") if not hasattr(target, name)]
+        missing = [name for name in own_code.REQUIRED["target"] if not hasattr(target, name)]
         if missing:
             raise ConfigError(f"target.name: {chosen.name} makes no target: it lacks {', '.join(missing)}.")
         return target
@@ -535,27 +531,23 @@ def _sampler(config: Config, spec: DataSpec) -> Any:
 
 
 def _custom(section: str, chosen: CustomConfig) -> Any:
-    module_name, _, attribute = chosen.name.partition(":")
     keys = f" with the keys {', '.join(sorted(chosen.model_extra))}" if chosen.model_extra else ""
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
     try:
-        factory = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            factory = getattr(factory, part)
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise ConfigError(
-            f"{section}.name: {chosen.name} cannot be imported ({_of(error)}); it is looked for from the current "
-            "folder."
-        ) from None
-    if not callable(factory):
-        raise ConfigError(f"{section}.name: {chosen.name} is not callable; name a function or a class that makes one.")
+        factory = own_code.found(section, chosen.name)
+    except ValueError as error:
+        raise ConfigError(f"{section}.name: {chosen.name} {error}.") from None
     try:
         made = factory(**{key: _value(key, value) for key, value in (chosen.model_extra or {}).items()})
         repr(made)  # which plan.json holds
         return made
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"{section}: {chosen.name} called{keys} says: {_of(error)}.") from None
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
+        raise ConfigError(f"{section}: {chosen.name} called{keys} says: {own_code.said(error)}.") from None
+
+
+def modules_of_ones_own(config: Config) -> dict[str, str]:
+    """section -> ``module:attribute``, for the target and the sampler that are no registered ones."""
+    sections = {key: getattr(config, key) for key in ("target", "sampler")}
+    return {key: section.name for key, section in sections.items() if isinstance(section, CustomConfig)}
 
 
 def _value(key: str, value: Any) -> Any:

@@ -83,7 +83,10 @@ def to_rows(
     parts = [_Source(source, features, y)]
     if test is not None:
         parts.append(_Source(test, features, y, parts[0].shape))
-    made = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=f".{folder.name}."))  # for its owner alone
+    try:
+        made = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=f".{folder.name}."))  # for its owner alone
+    except OSError as error:
+        raise DataError(f"{folder} cannot be made ({error.strerror}): give another folder.") from None
     try:
         for part, suffix in zip(parts, ("", "_test"), strict=False):
             part.write(made, suffix)

@@ -22,6 +22,7 @@ import numpy as np
 from dpmcmc.data.base import DataError, DataRequest, DataSet
 from dpmcmc.data.checks import check_labels, check_labels_type, check_rows
 from dpmcmc.data.user_file import checked_rows, describe, path_of
+from dpmcmc.storage.regular_file import opened
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _SUFFIX = "_test"
@@ -96,7 +97,7 @@ def _mapped(folder: Path, name: str, wanted: str) -> np.memmap:
             f"data.path: there is no file {path}: store arrays of these names with numpy.save, or correct the path."
         )
     try:
-        with path.open("rb") as stream:
+        with opened(path) as stream:
             shape, by_columns, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
             start = stream.tell()
             size = stream.seek(0, os.SEEK_END)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpmcmc.data.base import DataError
-from dpmcmc.storage.cache import cache_folder
+from dpmcmc.storage.cache import cache_folder, make_private, refuse_unsafe
+from dpmcmc.storage.regular_file import read_bytes
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 _TIMEOUT_SECONDS = (5, 20)  # to connect, and between two pieces of the answer
@@ -70,6 +71,7 @@ def find(name: str) -> FoundFile:
     Raises:
         FileUnavailable: it is nowhere to be had.
         DataError: ``DPMCMC_DATA`` names no folder, or a file is unreadable or has another checksum.
+        UnsafeCache: somebody else can change what is in the cache.
     """
     named = os.environ.get("DPMCMC_DATA")
     if named:
@@ -79,7 +81,9 @@ def find(name: str) -> FoundFile:
         found = _read(folder / name, name, "DPMCMC_DATA")
         if found is not None:
             return found
-    return _read(cache_folder() / name, name, "cache") or _download(name)
+    cached = cache_folder() / name
+    refuse_unsafe(cached, "DPMCMC_CACHE")
+    return _read(cached, name, "cache") or _download(name)
 
 
 def find_all(names: Sequence[str], standin: str) -> dict[str, FoundFile] | None:
@@ -109,7 +113,7 @@ def origin_of(files: dict[str, FoundFile]) -> str:
 
 def _read(path: Path, name: str, origin: str) -> FoundFile | None:
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as reason:
@@ -132,7 +136,7 @@ def _download(name: str) -> FoundFile:
     # pooch, given no hash, advises its caller to pin one; the check is ours, as for every other source.
     logger.setLevel(logging.WARNING)
     try:
-        cache.mkdir(parents=True, exist_ok=True)
+        make_private(cache)
         # A folder of its own inside the cache: the rename below is then atomic, and a download that breaks
         # off leaves nothing that a later run could mistake for the file.
         with tempfile.TemporaryDirectory(dir=cache, prefix="download-") as folder:

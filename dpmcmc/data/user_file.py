@@ -19,6 +19,7 @@ from dpmcmc.data.checks import check_labels, check_labels_type, check_rows, norm
 from dpmcmc.data.encoding import clipped_rows
 from dpmcmc.data.owners import by_owner, checked_owner
 from dpmcmc.data.split import fixed_split
+from dpmcmc.storage.regular_file import opened
 
 
 def describe(request: DataRequest) -> DataSpec:
@@ -141,11 +142,18 @@ def _read(path: Path, *names: str) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise DataError(f"data.path: there is no file {path}: correct the path (a relative one starts at the config).")
     try:
-        with path.open("rb") as stream:
+        with opened(path) as stream:
             if stream.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
                 raise DataError(f"{path} holds a single array: store both arrays together with numpy.savez.")
             with zipfile.ZipFile(stream) as archive:
-                held = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+                entries = archive.infolist()
+                held = {info.filename.removesuffix(".npy"): info for info in entries}
+                twice = [name for name in names if sum(e.filename.removesuffix(".npy") == name for e in entries) > 1]
+                if twice:
+                    raise DataError(
+                        f"{path} has more than one array {', '.join(map(repr, twice))} (x and x.npy are one name): "
+                        "keep the right one."
+                    )
                 missing = [name for name in names if name not in held]
                 if missing:
                     raise DataError(

@@ -10,10 +10,12 @@ the state as it is and are not released.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import itertools
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,10 +30,11 @@ from dpmcmc import targets
 from dpmcmc.engine.charged_again import with_charged_again
 from dpmcmc.engine.mesh import CHAIN, DATA, checked, on_host, sizes, spread
 from dpmcmc.engine.processes import agreed, check_alone
-from dpmcmc.engine.program import DRAWN_STEPS, Cells, Program, compiled, num_bytes
+from dpmcmc.engine.program import DRAWN_STEPS, Cells, Compiled, Program, compiled, num_bytes
 from dpmcmc.engine.reservation import Reservation, reserved
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.rows_on_disk import Supply
+from dpmcmc.engine.self_test import check_steps
 from dpmcmc.engine.template import template
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import charged_again
@@ -43,7 +46,9 @@ from dpmcmc.privacy.query.query import LINEAR_ROWS, MICROBATCH
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, secret_key, streams_of
 from dpmcmc.privacy.query.second_moment import multiples
 from dpmcmc.storage.checkpoint import Checkpoint, Point, opened, restored
+from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
 from dpmcmc.storage.row_blocks import on_disk
+from dpmcmc.storage.run_folder import today
 
 #: Most steps in one device call; fewer where the draws of a chunk would not fit ``_CHUNK_BYTES``, and a quarter where
 #: it would read more than ``_CHUNK_READ``, for progress is reported between calls.
@@ -94,7 +99,8 @@ def sample(
             makes the run reproducible, and anybody who knows it can subtract the noise: no guarantee.
         starts: where the chains start, a pytree like the target's parameters with leaves (chains, ...): a private
             release whose guarantee the plan was made ``after``. None: the target's own start.
-        out: folder to save the result in.
+        out: folder to save the result in, made before anything is charged; as :meth:`Result.save` does of records that
+            are not public.
         progress: called on the host with (steps done, steps in all).
         checkpoint: folder of what a run that is stopped needs to go on; called again with the same plan and records,
             the run goes on there. It holds keys until the run is done: confidential. Remove it once the draws are
@@ -107,15 +113,21 @@ def sample(
         Result, with draws of shape (chains, draws, ...).
 
     Raises:
+        OSError: ``out`` cannot be made.
         ValueError: wrong N or shapes, or rows that are not finite (before anything is computed from them); a checkpoint
             or a ledger in one of several processes.
+        UnsafeCache: somebody else can change what is in a cache folder, compiled programs among it.
         LedgerError: the run is over the ledger's budget.
         CheckpointError: the checkpoint is of another plan or other records.
         DivergedError: a chain left the range of floats.
     """
+    day = today()
     guarantee, label = plan.guarantee if secret_key(key) else None, type(plan.sampler).__name__
     mesh = checked(mesh)
+    refuse_unsafe_caches()
     check_alone(checkpoint=checkpoint, ledger=ledger)
+    if out is not None and jax.process_index() == 0:
+        Path(out).mkdir(parents=True, exist_ok=True)
     with opened(checkpoint) as kept, reserved(ledger, guarantee, label, kept, plan.num_records) as held:
         check_on_disk(plan, data)
         records = check_records(plan, data, host=mesh is not None)
@@ -134,9 +146,23 @@ def sample(
         (outcome,) = run_together(program, [run], records, report, kept)
         if isinstance(outcome, DivergedError):
             raise outcome
+        if held is not None:
+            outcome = dataclasses.replace(outcome, receipt=held.receipt)
         if out is not None and jax.process_index() == 0:
-            outcome.save(out)
+            _save(outcome, out, day)
     return outcome
+
+
+def _save(result: Result, out: str | Path, day: datetime.date) -> None:
+    """Save a result whose cost is spent; where that fails, the caller still gets it."""
+    try:
+        result.save(out, day=day)
+    except OSError as error:
+        warnings.warn(
+            f"out: the result could not be saved ({error.filename or out}: {error.strerror or error}); it is returned, "
+            "so save it elsewhere with result.save(folder).",
+            stacklevel=3,
+        )
 
 
 def _resumed(run: Run, kept: Checkpoint, data: Any, held: Reservation | None, mesh: Mesh | None) -> Run:
@@ -225,26 +251,30 @@ def run_together(
     if point is not None:
         size, width = point.shape
     room = width // min(run.plan.thin for run in runs) + 1
-    prepared, initial, draw, chunk = compiled(program, width)
+    functions = compiled(program, width, (size, room, _facts((cells, records))))
     traces = [_Trace(runs[i].plan) for i in owners]
     beside = _lanes(size, program.mesh)
     each = size // beside
     blocks = [_block(cells, k * each, each, program.mesh) for k in range(beside)]
-    states = [initial(block) for block in blocks]
+    states = [functions.start(block) for block in blocks]
+    given = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), records)
     if not supplied:
-        records = prepared(records if program.mesh is None else spread(records, program.mesh, DATA))
+        records = functions.prepared(records if program.mesh is None else spread(records, program.mesh, DATA))
     schedules = _schedules(traces[:each], each, 0, width, room)
-    supply = Supply(records, draw, program.mesh) if supplied else None
+    supply = Supply(records, functions.draw, program.mesh) if supplied else None
     wanted = records if supply is None else supply.shapes(blocks[0], schedules[0])
     arguments = (states[0], blocks[0], np.int32(0), *schedules, wanted)
-    steps_of_chunk = chunk.lower(*arguments).compile(_compiler_options(work // beside, beside))
+    steps_of_chunk, option = _executable(functions, arguments, _compiler_options(work // beside, beside))
+    if option not in functions.tested and any(run.secret and run.plan.guarantee is not None for run in runs):
+        check_steps(program, functions, steps_of_chunk, blocks[0], schedules[0], room, given)
+        functions.tested.add(option)
     compile_seconds = time.perf_counter() - started
     started = time.perf_counter()
     if kept is not None and point is None:
         point = kept.start((size, width), len(owners))
     elif point is not None:
         started -= point.seconds
-        _restore(traces, point, chunk, arguments)
+        _restore(traces, point, functions.chunk, arguments)
     done = 0.0
     failed: set[int] = set()
     # Threads, for a CPU computes a call in the thread that makes it.
@@ -260,7 +290,7 @@ def run_together(
                 begin = point.step
             if start:
                 blocks = [_block(cells, start + k * each, each, program.mesh) for k in range(beside)]
-                states = [initial(block) for block in blocks]
+                states = [functions.start(block) for block in blocks]
             if begin and point is not None and point.states is not None:
                 states = _split(restored(point.states, states[0]), beside)
                 if program.mesh is not None:
@@ -292,6 +322,20 @@ def run_together(
     return _outcomes(
         runs, [[t for t, i in zip(traces, owners, strict=True) if i == j] for j in range(len(runs))], seconds, kept
     )
+
+
+def _facts(tree: Any) -> tuple:
+    """Structure, shapes and dtypes of a pytree: a key for what is compiled for them."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, *((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+
+
+def _executable(functions: Compiled, arguments: tuple, options: dict[str, Any]) -> tuple[Any, Any]:
+    """(executable of a chunk, by what it is kept)."""
+    option = tuple(sorted(options.items()))
+    if option not in functions.executables:
+        functions.executables[option] = functions.chunk.lower(*arguments).compile(options)
+    return functions.executables[option], option
 
 
 class _Lane:

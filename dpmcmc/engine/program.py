@@ -147,28 +147,44 @@ class Compiled(NamedTuple):
         chunk: (states, cells, first step, noise (cells, steps), offsets of the steps to keep (cells, room), records) ->
             (states, kept positions and infos (room, cells, ...), finite (cells,), norms of the positions (cells,)). In
             the place of records, where they are supplied: (rows (steps, cells, slots, ...), what ``draw`` gave).
+        executables: of ``chunk``, by compiler options: what was compiled, or came from a cache.
+        tested: options of those that passed the self-test (``self_test.py``).
     """
 
     prepared: Any
     start: Any
     draw: Any
     chunk: Any
+    executables: dict[Any, Any]
+    tested: set[Any]
 
 
-def compiled(program: Program, width: int) -> Compiled:
-    """A program's functions for chunks of so many steps, shared by runs of equal programs."""
+def compiled(program: Program, width: int, shapes: Any = None) -> Compiled:
+    """A program's functions for chunks of so many steps, shared by runs of equal programs.
+
+    Args:
+        program: what to compile.
+        width: steps.
+        shapes: of what they are called with, hashable: the functions serve these alone, so that of many shapes the oldest
+            can be let go.
+    """
     # What may change behind its hash, or has none, is compiled anew.
     steady = all(t.whole is None or targets.immutable(t.whole) for t in (program.target, program.sampler))
     try:
         if steady:
-            return _compile_cached(program, width)
-        return _compile_cached.__wrapped__(program, width)
+            return _compile_cached(program, width, shapes)
+        return _compile_cached.__wrapped__(program, width, shapes)
     except TypeError:
-        return _compile_cached.__wrapped__(program, width)
+        return _compile_cached.__wrapped__(program, width, shapes)
 
 
-@functools.lru_cache(maxsize=32)
-def _compile_cached(program: Program, width: int) -> Compiled:
+#: Most programs, each of one set of shapes, that a process keeps: some 17 MiB and 180 memory maps each on a CPU, of the
+#: 65530 maps that Linux gives a process. One that is let go is compiled again where it is needed again.
+KEPT_PROGRAMS = 32
+
+
+@functools.lru_cache(maxsize=KEPT_PROGRAMS)
+def _compile_cached(program: Program, width: int, shapes: Any) -> Compiled:
     @jax.jit  # traced once, and not wherever it is used
     def draw_cell(cell, t, s):  # type: ignore[no-untyped-def]
         return program.draw(cell, jax.eval_shape(program.start, cell).position, t, s)
@@ -190,8 +206,12 @@ def _compile_cached(program: Program, width: int) -> Compiled:
     def scan(states, cells, inputs, drawn, records):  # type: ignore[no-untyped-def]
         def body(states, inputs):  # type: ignore[no-untyped-def]
             t, s, drawn, rows = inputs
-            states, info = every_cell(cells, states, t, s, rows if program.supplied else records, drawn)
-            return states, (states.position, info)
+
+            def take(states):  # type: ignore[no-untyped-def]
+                states, info = every_cell(cells, states, t, s, rows if program.supplied else records, drawn)
+                return states, (states.position, info)
+
+            return _unless_done(cells, t, take, states) if program.supplied else take(states)
 
         return jax.lax.scan(body, states, (*inputs, drawn, records if program.supplied else None))
 
@@ -201,6 +221,9 @@ def _compile_cached(program: Program, width: int) -> Compiled:
             return scan(states, cells, inputs, drawn, rows)
 
         def group(states, inputs):  # type: ignore[no-untyped-def]
+            return _unless_done(cells, inputs[0][0], lambda states: every_step(states, inputs), states)
+
+        def every_step(states, inputs):  # type: ignore[no-untyped-def]
             drawn, keys = draw_steps(cells, *inputs)
 
             def taken(draws):  # type: ignore[no-untyped-def]
@@ -246,7 +269,17 @@ def _compile_cached(program: Program, width: int) -> Compiled:
             check_vma=False,
         )
     start = jax.jit(jax.vmap(program.start), compiler_options=RUN_ONCE)
-    return Compiled(jax.jit(program.prepared), start, jax.jit(drawing), jax.jit(shared, donate_argnums=(0,)))
+    chunks = jax.jit(shared, donate_argnums=(0,))
+    return Compiled(jax.jit(program.prepared), start, jax.jit(drawing), chunks, {}, set())
+
+
+def _unless_done(cells: Cells, t: jax.Array, take: Any, states: Any) -> Any:
+    """What ``take`` makes of the states, computed only where a cell has a step t or a later one to take."""
+
+    def skip(states: Any) -> Any:
+        return states, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(take, states)[1])
+
+    return jax.lax.cond(jnp.any(t < cells.steps), take, skip, states)
 
 
 def _usual_slots(program: Program, draws: Draws) -> int | None:

@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
+import datetime
+import functools
 import json
+import math
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,10 +19,14 @@ import jax
 import numpy as np
 import xarray
 
+from dpmcmc.planning.description import html_table
 from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.verdict import Verdict, of_result
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.privacy.query.second_moment import multiples
 from dpmcmc.storage.atomic import write_atomically
+from dpmcmc.storage.run_folder import Shelf, today
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,6 +40,7 @@ class Result:
         info: sampler's Info at the kept steps, leaves (chains, draws).
         guarantee: None when the plan has no privacy or the key was not secret.
         wall_seconds: ``compile`` and ``run``.
+        receipt: of the run's entry in its ledger, or None without one.
     """
 
     plan: Plan
@@ -41,6 +49,7 @@ class Result:
     info: Any
     guarantee: Guarantee | None
     wall_seconds: dict[str, float]
+    receipt: Receipt | None = None
 
     @property
     def steps_per_second(self) -> float:
@@ -51,24 +60,54 @@ class Result:
         shapes = jax.tree.map(np.shape, self.draws)
         return f"Result(draws of shape {shapes}, {self.guarantee or 'no guarantee'})"
 
+    @functools.cached_property
+    def diagnostics(self) -> dict[str, float | None]:
+        """``ess`` and ``rhat`` of the draws, each the worst over coordinates; None where draws are too few."""
+        from dpmcmc.inference import convergence
+
+        return convergence.summary(self.draws)
+
+    @functools.cached_property
+    def verdict(self) -> Verdict:
+        """What the draws may be used for, and why: the plan's verdict, and what R-hat and ESS of the draws say."""
+        return of_result(self.plan, self.diagnostics)
+
+    @property
+    def usable_for(self) -> list[str]:
+        """Out of ``prediction`` and ``intervals``; empty for nothing."""
+        return list(self.verdict.usable_for)
+
+    def _repr_html_(self) -> str:
+        return html_table([("result", repr(self)), *self.verdict.lines()])
+
     def flat_draws(self) -> Any:
         """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""
         return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.positions)
 
-    def save(self, folder: str | Path) -> Path:
-        """Write ``draws.nc``, ``plan.json`` and ``privacy.json`` into a folder."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_draws(folder / "draws.nc", self.draws, self.info, self.guarantee)
-        write_json(folder / "plan.json", self.plan.to_json(secret=self.guarantee is not None))
-        write_json(folder / "privacy.json", privacy_json(self.plan, self.guarantee))
-        return folder
+    def save(self, folder: str | Path, *, public: bool = False, day: datetime.date | None = None) -> Path:
+        """Write ``privacy.json``, ``plan.json`` and then ``draws.nc`` into a folder: no draw without what it cost.
+
+        Args:
+            folder: made if it is not there. Without a finite guarantee what is made is readable by its owner alone.
+            public: whether the records are public, so that draws without a guarantee may be published too.
+            day: that the files bear, on which the run began; None: today.
+        """
+        covered = self.guarantee is not None and math.isfinite(self.guarantee.epsilon)
+        shelf = Shelf(Path(folder), day or today(), owner_only=not (covered or public))
+        shelf.make()
+        shelf.json("privacy.json", privacy_json(self.plan, self.guarantee, receipt=self.receipt))
+        shelf.json("plan.json", self.plan.to_json(secret=self.guarantee is not None))
+        shelf.write("draws.nc", draws_content(self.draws, self.info, self.guarantee))
+        return shelf.folder
 
 
-def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] | None = None) -> dict:
+def privacy_json(
+    plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] | None = None, receipt: Receipt | None = None
+) -> dict:
     """What a reader needs to defend, recompute or compose the guarantee of a run."""
     z = plan.noise_multipliers
-    return guarantee_json(guarantee, getattr(plan.target, "unit", "record")) | {
+    charged = {} if receipt is None else {"ledger": receipt.to_json()}
+    facts = {
         "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
         "multiples": list(multiples(plan.second)),
         "steps": plan.steps,
@@ -85,6 +124,7 @@ def privacy_json(plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] |
         "free_fraction": None if plan.privacy is None else plan.free_fraction,
         "data": data,
     }
+    return guarantee_json(guarantee, getattr(plan.target, "unit", "record")) | facts | charged
 
 
 def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[str, Any]:
@@ -127,8 +167,8 @@ def write_json(path: Path, body: Any, mode: int = 0o644) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text), mode)
 
 
-def write_draws(path: Path, draws: Any, info: Any, guarantee: Guarantee | None) -> None:
-    """netCDF in ArviZ's schema; ε, δ and adjacency are attributes of the file's groups.
+def draws_content(draws: Any, info: Any, guarantee: Guarantee | None) -> bytes:
+    """A netCDF file in ArviZ's schema; ε, δ and adjacency are attributes of its groups.
 
     ``info`` is None where a release has no steps to tell of.
     """
@@ -138,9 +178,8 @@ def write_draws(path: Path, draws: Any, info: Any, guarantee: Guarantee | None) 
     tree = xarray.DataTree.from_dict(groups)
     for group in tree.children.values():
         group.attrs["guarantee"] = "none" if guarantee is None else str(guarantee)
-    # Encoded in memory first: HDF5 does not survive a disk that fills up under it.
-    content = bytes(tree.to_netcdf(None, engine="h5netcdf"))
-    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+    # In memory: HDF5 does not survive a disk that fills up under it.
+    return bytes(tree.to_netcdf(None, engine="h5netcdf"))
 
 
 def to_dataset(tree: Any) -> xarray.Dataset:

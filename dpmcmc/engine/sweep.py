@@ -44,6 +44,7 @@ from dpmcmc.engine.template import numbers, template
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.privacy.query.randomness import SecretKey, secret_key, streams_of
+from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
 
 #: (role, field) of a number that plans of one program may differ in.
 Name = tuple[str, str]
@@ -81,6 +82,7 @@ def sample_all(
         ValueError: as many keys as plans are needed; a SecretKey given twice; a ledger in one of several processes; or
             what ``sample`` refuses in the data, before anything is computed from them.
         LedgerError: the plans together are over the ledger's budget.
+        UnsafeCache: somebody else can change what is in a cache folder.
     """
     plans = list(plans)
     keys = [None] * len(plans) if keys is None else list(keys)
@@ -91,6 +93,7 @@ def sample_all(
         raise ValueError(f"starts must be one per plan: got {len(starts)} for {len(plans)} plans")
     if not plans:
         return []
+    refuse_unsafe_caches()
     check_alone(ledger=ledger)
     with contextlib.ExitStack() as held:
         reservations = [
@@ -99,7 +102,14 @@ def sample_all(
             )
             for plan, key in zip(plans, keys, strict=True)
         ]
-        return _sample_all(plans, data, keys, starts, progress, reservations, checked(mesh))
+        results = _sample_all(plans, data, keys, starts, progress, reservations, checked(mesh))
+        return [_with_receipt(result, held) for result, held in zip(results, reservations, strict=True)]
+
+
+def _with_receipt(result: Result | DivergedError, held: Reservation | None) -> Result | DivergedError:
+    if held is None or isinstance(result, DivergedError):
+        return result
+    return dataclasses.replace(result, receipt=held.receipt)
 
 
 def _sample_all(

@@ -7,6 +7,8 @@ of ``MECHANISMS``.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 import time
 import warnings
@@ -21,13 +23,16 @@ from dpmcmc import targets
 from dpmcmc.engine.blocks import DivergedError
 from dpmcmc.engine.charged_again import with_charged_again
 from dpmcmc.engine.reservation import Reservation, reserved
+from dpmcmc.planning.description import html_table
 from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.verdict import Verdict, of_mechanism, of_release
 from dpmcmc.privacy.accounting.events import UnsupportedCombination
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
-from dpmcmc.privacy.ledger import Ledger
+from dpmcmc.privacy.ledger import Ledger, Receipt
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, secret_key, streams_of
 from dpmcmc.storage.checkpoint import Checkpoint, opened
+from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.softmax import SoftmaxRegression
@@ -89,6 +94,16 @@ class MechanismPlan:
             return self.first.charged_draws
         return 0 if getattr(self.mechanism, "release", None) == "estimate" else self.draws
 
+    @functools.cached_property
+    def verdict(self) -> Verdict:
+        """What the release may be used for, and why."""
+        return of_mechanism(self)
+
+    @property
+    def usable_for(self) -> list[str]:
+        """Out of ``prediction`` and ``intervals``; empty for nothing."""
+        return list(self.verdict.usable_for)
+
     def to_json(self, secret: bool = True) -> dict[str, Any]:
         """The plan in numbers; holds no record and no key. ``secret``: whether the release's noise is."""
         return {
@@ -99,6 +114,7 @@ class MechanismPlan:
             "settings": self.settings,
             "run": None if self.run is None else self.run.to_json(secret),
             "guarantee": self.guarantee.to_json() if secret else None,
+            **self.verdict.to_json(),
         }
 
     def lines(self, secret: bool = True) -> list[tuple[str, str]]:
@@ -106,13 +122,16 @@ class MechanismPlan:
         known = f"NONE: insecure_noise_seed makes the noise known (secret noise would give {self.guarantee})"
         out = [("target", repr(self.target)), ("mechanism", repr(self.mechanism))]
         if self.run is not None:
-            # The run's own guarantee line already covers the draw before it.
+            # The run's own guarantee and verdict already cover the draw before it.
             out += [line for line in self.run.lines(secret) if line[0] not in ("target", "sampler")]
         else:
             out.append(("guarantee", str(self.guarantee) if secret else known))
         said = (f"{name} {_said(name, value)}" for name, value in self.settings.items())
         out.append(("settings", ", ".join(said)))
-        return out
+        return out if self.run is not None else out + self.verdict.lines()
+
+    def _repr_html_(self) -> str:
+        return html_table(self.lines())
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<12} {text}" for name, text in self.lines())
@@ -129,6 +148,7 @@ class Release:
         guarantee: None when the key was not secret.
         seconds: wall time, which may depend on the records (a NUTS trajectory is as long as it is) and is covered by no
             guarantee: never publish it.
+        receipt: of the release's entry in its ledger, or None without one.
     """
 
     plan: MechanismPlan
@@ -136,10 +156,31 @@ class Release:
     positions: Any
     guarantee: Guarantee | None
     seconds: float
+    receipt: Receipt | None = None
 
     def flat_draws(self) -> Any:
         """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""
         return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.positions)
+
+    @functools.cached_property
+    def diagnostics(self) -> dict[str, float | None]:
+        """``ess`` and ``rhat`` of a hybrid's draws, as of :class:`dpmcmc.Result`; None each for other mechanisms."""
+        from dpmcmc.inference import convergence
+
+        return {"ess": None, "rhat": None} if self.plan.run is None else convergence.summary(self.draws)
+
+    @functools.cached_property
+    def verdict(self) -> Verdict:
+        """What the release may be used for, and why; for a hybrid with what its draws say of mixing."""
+        return of_release(self.plan, self.diagnostics)
+
+    @property
+    def usable_for(self) -> list[str]:
+        """Out of ``prediction`` and ``intervals``; empty for nothing."""
+        return list(self.verdict.usable_for)
+
+    def _repr_html_(self) -> str:
+        return html_table([("release", repr(self)), *self.verdict.lines()])
 
     def __repr__(self) -> str:
         return f"Release(draws of shape {jax.tree.map(np.shape, self.draws)}, {self.guarantee or 'no guarantee'})"
@@ -169,7 +210,9 @@ def release(
         LedgerError: the release is over the ledger's budget.
         CheckpointError: the checkpoint is of another plan or other records.
         DrawError: no draw could be made. That it happened depends on the records: for the data holder alone.
+        UnsafeCache: somebody else can change what is in a cache folder.
     """
+    refuse_unsafe_caches()
     guarantee, label = plan.guarantee if secret_key(key) else None, type(plan.mechanism).__name__
     with opened(checkpoint) as kept, reserved(ledger, guarantee, label, kept, plan.num_records) as held:
         records = _check_records(plan, data)
@@ -180,7 +223,8 @@ def release(
             streams, guarantee = _kept_keys(plan, data, streams, guarantee, kept, held)
         if held is not None:
             held.start(plan.guarantee)
-        return _drawn(plan, records, streams, guarantee, kept)
+        drawn = _drawn(plan, records, streams, guarantee, kept)
+        return drawn if held is None else dataclasses.replace(drawn, receipt=held.receipt)
 
 
 def _kept_keys(

@@ -1,7 +1,7 @@
 """The hybrid (Wang, thesis Algorithm 4): one posterior draw, and a sampler's run from there.
 
-The draw (``ops.py``) spends a share of ε and starts the chain in the posterior, so that the run needs no burn-in; the
-run gets what is left. Both are composed in ONE guarantee from their events, not by adding ε: under ``gdp`` the draw is
+The draw (``ops.py``) spends a share of ε and starts the chain in a tempered posterior, which spares burn-in; the run
+gets what is left. Both are composed in ONE guarantee from their events, not by adding ε: under ``gdp`` the draw is
 worth a Gaussian query, and a full-batch run after it costs μ² + μ'².
 """
 

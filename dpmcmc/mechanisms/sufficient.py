@@ -2,7 +2,8 @@ r"""Linear regression from private sufficient statistics.
 
 XᵀX and Xᵀy are released once, as ONE Gaussian query of the vector (svec(XᵀX), w·Xᵀy), w = label_weight·b/Y for rows
 ‖x‖ <= b and labels |y| <= Y. svec keeps the diagonal and √2 times the upper triangle, so its l2 norm is the Frobenius
-norm. Everything after the noise is post-processing and costs nothing, posterior draws included.
+norm. Everything after the noise is post-processing and costs nothing, draws included. Draws take the noisy statistics
+for exact ones, so they are too narrow: 90 % intervals cover .39 at N = 2,000 and .78 at N = 20,000 (d = 4, ε = 1).
 
 Sensitivity. One record contributes norm √(b⁴ + w²b²Y²): add_remove and zero_out. A replaced one moves the vector by
 
@@ -41,10 +42,11 @@ from dpmcmc.targets.linear import LinearRegression
 
 @dataclass(frozen=True)
 class SufficientStatistics:
-    """Ridge regression, or posterior draws, from one noisy release of XᵀX and Xᵀy.
+    """Ridge regression, or draws around it, from one noisy release of XᵀX and Xᵀy.
 
     Args:
-        draws: K draws from the posterior of the released statistics, which cost nothing more; 0 for its mean.
+        draws: K draws of the posterior that takes the noisy statistics for exact ones, at no further cost; too narrow
+            for intervals; 0 for its mean.
         label_weight: how much of the budget goes to Xᵀy; its noise is that of XᵀX times
             label_bound/(row_bound·label_weight).
 
@@ -92,7 +94,7 @@ class SufficientStatistics:
         return MechanismPlan(self, target, num_records, guarantee, settings, max(1, self.draws))
 
     def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
-        """The posterior mean, or draws, (draws, d)."""
+        """The ridge estimate, or draws around it, (draws, d)."""
         x, y = np.asarray(records["x"], np.float64), np.asarray(records["y"], np.float64)
         noise_std = plan.settings["noise_std"]
         weight = noise_std / plan.settings["label_noise_std"]
@@ -131,7 +133,7 @@ def statistics(x: np.ndarray, y: np.ndarray, weight: float) -> np.ndarray:
 def ridge(
     gram: np.ndarray, moment: np.ndarray, target: LinearRegression, noise_std: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and Cholesky factor of the precision of the posterior that noisy statistics stand for.
+    """Mean and Cholesky factor of the precision of the posterior that takes noisy statistics for exact ones.
 
     Eigenvalues of XᵀX that the noise could have made by itself are raised to noise_std·√(2d), the spectral radius of
     symmetric noise of this std: directions the records say nothing about are shrunk and not blown up.

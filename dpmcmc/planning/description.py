@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 from typing import TYPE_CHECKING
 
+from dpmcmc.planning.verdict import INTERVALS
 from dpmcmc.privacy.accounting.sampling import Poisson
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ def lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     heat = f"{low:.3g}" if high <= low * 1.001 else f"{low:.3g} to {high:.3g}"
     if plan.privacy is None or plan.guarantee is None or plan.noise_multipliers is None:
         out += [("privacy", "none: plain SG-MCMC, no guarantee"), ("temperature", heat)]
-        return out
+        return out + plan.verdict.lines()
     z = plan.noise_multipliers
     spread = f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
     out += [
@@ -50,7 +52,13 @@ def lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
         ("temperature", _temperature_line(plan, heat, high)),
         ("time", _time_line(plan)),
     ]
-    return out
+    return out + plan.verdict.lines()
+
+
+def html_table(rows: list[tuple[str, str]]) -> str:
+    """(label, sentence) pairs as an HTML table, for notebooks."""
+    cells = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in rows)
+    return f"<table>{''.join(cells)}</table>"
 
 
 def _thesis_line(plan: Plan) -> str:
@@ -70,7 +78,7 @@ def _thesis_line(plan: Plan) -> str:
 
 def _free_line(plan: Plan) -> str:
     if plan.free_fraction == 1:
-        return "privacy is free: the sampler's own noise is enough at every step"
+        return "privacy is free: the sampler's own noise is enough at every step, and the guarantee adds none"
     if plan.free_fraction == 0:
         return "privacy is not free: every step adds noise beyond the sampler's own"
     return f"privacy is free on {100 * plan.free_fraction:.0f} % of the steps"
@@ -78,11 +86,13 @@ def _free_line(plan: Plan) -> str:
 
 def _temperature_line(plan: Plan, heat: str, high: float) -> str:
     wanted = plan.sampler.temperature
+    # A temperature as asked promises nothing where time or clipping disqualify the draws.
+    kept = "as asked" if INTERVALS in plan.usable_for else "of the noise alone: see intervals below"
     line = (
-        f"{heat}, as asked"
+        f"{heat}, {kept}"
         if high <= wanted * 1.001
-        else f"{heat} where {wanted:g} was asked: privacy is paid with heat, so a chain that has mixed is wider "
-        "than the posterior"
+        else f"{heat} where the sampler alone has {wanted:g}: privacy is paid with heat, so a chain that has mixed is "
+        "wider than the posterior"
     )
     # A sampler that is told the rate allows for minibatch noise itself.
     if plan.sampling.rate(plan.num_records) < 1 and not hasattr(plan.sampler, "with_rate"):
@@ -109,6 +119,4 @@ def _time_line(plan: Plan) -> str:
             f"; in relaxation times of directions left to the prior: {bought * precision:.3g} bought, "
             f"{used * precision:.3g} taken"
         )
-        if used * precision < 3:
-            line += ". Fewer than 3: such directions have not mixed, and the draws are not a posterior there"
     return line

@@ -7,6 +7,7 @@ charged is what is added. Steps where the sampler's own noise suffices are free.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ import jax
 import numpy as np
 
 from dpmcmc.planning import description as plan_text
+from dpmcmc.planning.verdict import Verdict, of_plan
 from dpmcmc.privacy.accounting import TRACE_ACCOUNTANTS, discrete_gaussian
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE, charged_guarantee, draw_events
 from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
@@ -99,11 +101,15 @@ class Plan:
         return np.broadcast_to(self.sampler.temperature_at(self.noise_std.astype(np.float64), t), t.shape)
 
     @property
-    def time(self) -> float:
-        """Langevin time the chain runs for: Σ η_t, over the friction for momentum samplers."""
+    def times(self) -> np.ndarray:
+        """Langevin time of each step, (steps,) float64: η_t, over the friction for momentum samplers."""
         t = np.arange(self.steps, dtype=np.float64)
-        each = self.sampler.time_at(self.noise_std.astype(np.float64), t)
-        return float(np.sum(np.broadcast_to(each, t.shape)))
+        return np.broadcast_to(self.sampler.time_at(self.noise_std.astype(np.float64), t), t.shape)
+
+    @property
+    def time(self) -> float:
+        """Langevin time the chain runs for, the sum of :attr:`times`."""
+        return float(np.sum(self.times))
 
     @property
     def private_time(self) -> float | None:
@@ -119,6 +125,16 @@ class Plan:
             return math.inf
         sensitivity = 2.0 if self.privacy.adjacency == "replace_one" else 1.0
         return 2 * (gaussian_mu(epsilon, self.privacy.delta) / (sensitivity * self.privacy.clip)) ** 2 / self.chains
+
+    @functools.cached_property
+    def verdict(self) -> Verdict:
+        """What the draws may be used for, and why."""
+        return of_plan(self)
+
+    @property
+    def usable_for(self) -> list[str]:
+        """Out of ``prediction`` and ``intervals``; empty for nothing."""
+        return list(self.verdict.usable_for)
 
     @property
     def thesis_multiplier(self) -> tuple[float | None, str | None]:
@@ -167,6 +183,7 @@ class Plan:
             "time": self.time,
             "private_time": self.private_time,
             "guarantee": self.guarantee.to_json() if self.guarantee is not None and secret else None,
+            **self.verdict.to_json(),
         }
 
     @staticmethod
@@ -182,6 +199,9 @@ class Plan:
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<12} {text}" for name, text in self.lines())
+
+    def _repr_html_(self) -> str:
+        return plan_text.html_table(self.lines())
 
     def lines(self, secret: bool = True) -> list[tuple[str, str]]:
         """(label, sentence) pairs that describe the plan to a person; ``secret`` as in :meth:`to_json`."""

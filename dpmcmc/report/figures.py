@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from matplotlib import rc_context
@@ -13,6 +13,9 @@ from dpmcmc.engine.result import leaf_names
 from dpmcmc.inference.predictive import calibration_curve
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
+
+#: Where a picture goes: a path, or an open file, which gets a PNG.
+File = Path | BinaryIO
 
 #: Matplotlib settings of every figure.
 STYLE: Any = {
@@ -27,7 +30,7 @@ STYLE: Any = {
 }
 
 
-def traces(path: Path, draws: Any, first_step: int, thin: int, title: str, note: str | None) -> None:
+def traces(path: File, draws: Any, first_step: int, thin: int, title: str, note: str | None) -> None:
     """Traces of up to six coordinates, evenly spread, one line per chain."""
     named = {name: np.asarray(leaf).reshape(*leaf.shape[:2], -1) for name, leaf in leaf_names(draws).items()}
     flat = np.concatenate(list(named.values()), axis=2)
@@ -50,12 +53,12 @@ def traces(path: Path, draws: Any, first_step: int, thin: int, title: str, note:
 
 
 def calibration(
-    path: Path, curves: dict[str, tuple[np.ndarray, np.ndarray]], event: str, title: str, note: str | None
+    path: File, curves: dict[str, tuple[np.ndarray, np.ndarray]], event: str, title: str, note: str | None
 ) -> None:
     """Predicted probability against observed share of an event on test rows.
 
     Args:
-        path: PNG file.
+        path: file, a PNG where it is an open one.
         curves: for each model (predicted probability, whether the event happened), each (rows,).
         event: in words, for the axes.
         title: of the figure.
@@ -77,7 +80,7 @@ def calibration(
         _finish(figure, path, note)
 
 
-def predictions(path: Path, means: dict[str, np.ndarray], y: np.ndarray, title: str, note: str | None) -> None:
+def predictions(path: File, means: dict[str, np.ndarray], y: np.ndarray, title: str, note: str | None) -> None:
     """Observed label against posterior predictive mean on test rows, (rows,) each, one colour per model."""
     with rc_context(STYLE):
         figure = Figure(figsize=(5.0, 4.4))
@@ -94,7 +97,7 @@ def predictions(path: Path, means: dict[str, np.ndarray], y: np.ndarray, title: 
 
 
 def temperature(
-    path: Path, temperatures: np.ndarray, noise_multipliers: np.ndarray | None, title: str, note: str | None
+    path: File, temperatures: np.ndarray, noise_multipliers: np.ndarray | None, title: str, note: str | None
 ) -> None:
     """Temperature kept at each step, (steps,), and the noise multiplier beside it, (steps,) or None."""
     shown = np.unique(np.linspace(0, len(temperatures) - 1, 2000).astype(int))
@@ -120,7 +123,7 @@ def temperature(
         _finish(figure, path, note)
 
 
-def epsilon_delta(path: Path, guarantee: Guarantee, title: str, note: str | None) -> None:
+def epsilon_delta(path: File, guarantee: Guarantee, title: str, note: str | None) -> None:
     """ε at every δ the events give, with the promised point."""
     delta = np.geomspace(max(guarantee.delta * 1e-3, 1e-14), 1e-2, 25)
     epsilon = np.array([guarantee.epsilon_at(float(d)) for d in delta])
@@ -153,8 +156,8 @@ def _from_zero(axis: Any, values: np.ndarray, room: float) -> None:
         axis.set_ylim(0, room * max(most, 1e-9))
 
 
-def _finish(figure: Figure, path: Path, note: str | None) -> None:
+def _finish(figure: Figure, path: File, note: str | None) -> None:
     if note:
         figure.text(0.99, 0.005, note, ha="right", va="bottom", fontsize=8, color="C3", weight="bold")
     figure.tight_layout(rect=(0, 0.03 if note else 0, 1, 1))
-    figure.savefig(path)
+    figure.savefig(path, format=None if isinstance(path, Path) else "png")

@@ -72,7 +72,7 @@ class SteppedSampler:
     Args:
         step_size: learning rate on the MEAN loss (the step on the full potential is step_size / N): a number, a
             schedule, or auto, the largest constant step at which the private run keeps its temperature.
-        temperature: T >= 0; 1 is the posterior.
+        temperature: T >= 0; 1 is the posterior's, of a chain that mixes.
         num_records: N, set by :meth:`bind`.
 
     Raises:

@@ -36,6 +36,20 @@ def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o
         temporary.unlink(missing_ok=True)
 
 
+def check_room(folder: Path, size: int) -> None:
+    """Raise OSError, with the folder as its file name, unless so many bytes can be written in it now."""
+    handle, name = tempfile.mkstemp(dir=folder, prefix=".room.")
+    try:
+        if hasattr(os, "posix_fallocate"):  # not on every system
+            os.posix_fallocate(handle, 0, max(1, size))
+    except OSError as error:
+        reason = f"{os.strerror(error.errno or 0)}, {size / 1e6:.1f} MB are needed"
+        raise OSError(error.errno, reason, str(folder)) from None
+    finally:
+        os.close(handle)
+        os.unlink(name)
+
+
 def flush(path: Path, flags: int) -> None:
     """Have what was written to a file or a folder on the disk."""
     handle = os.open(path, flags)

@@ -39,6 +39,8 @@ import numpy as np
 
 from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.fingerprint import fingerprint, plan_digest, platform
+from dpmcmc.storage.locks import lock, names
+from dpmcmc.storage.regular_file import read_bytes
 
 #: A commit may cost this share of the time until the next.
 _OVERHEAD = 0.01
@@ -121,7 +123,7 @@ class Checkpoint:
         self._run: dict[str, Any] = {"version": _VERSION}
         if path.exists():
             try:
-                self._run = json.loads(path.read_bytes())
+                self._run = json.loads(read_bytes(path))
                 _check(self._run)
             except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
                 raise CheckpointError(
@@ -351,7 +353,7 @@ class Checkpoint:
     def _get(self, path: Path) -> tuple[str, dict[str, np.ndarray]] | None:
         """(digest, arrays) of a file that is whole, else None."""
         try:
-            whole = path.read_bytes()
+            whole = read_bytes(path)
         except OSError:
             return None
         if hashlib.sha256(whole[32:]).digest() != whole[:32]:
@@ -466,17 +468,19 @@ def opened(checkpoint: Checkpoint | str | Path | None) -> Iterator[Checkpoint | 
 
 def _locked(path: Path) -> int:
     """A handle of a file that no other process may lock; let go when it is closed, or the process ends."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        if os.name == "nt":
-            import msvcrt
-
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        else:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            lock(handle)
+            if names(path, handle):  # else a run that is done has removed it meanwhile
+                return handle
+        except BlockingIOError:
+            os.close(handle)
+            raise CheckpointError(f"{path}: another process is running this; wait for it, or stop it") from None
+        except OSError as error:
+            os.close(handle)
+            raise CheckpointError(
+                f"{path}: cannot be locked ({error.strerror}), so two processes could use the same keys; keep the "
+                "confidential folder on a local disk"
+            ) from None
         os.close(handle)
-        raise CheckpointError(f"{path}: another process is running this; wait for it, or stop it") from None
-    return handle

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmcmc.cli.refusals import CommandError
+from dpmcmc.storage.regular_file import opened_text, read_text
 from experiments.panel.config import Panel
 
 COLUMNS = (
@@ -35,6 +36,8 @@ COLUMNS = (
 )
 #: What makes a row one cell.
 _KEY = ("version", "method", "encoding", "epsilon", "repeat")
+#: Columns that hold a number, or nothing.
+_NUMBERS = ("epsilon", "delta", "repeat", "accuracy", "guarantee_epsilon", "wasserstein")
 
 Row = dict[str, Any]
 
@@ -53,7 +56,11 @@ def alone(folder: Path) -> Iterator[None]:
             raise CommandError(
                 f"--out: another run is writing to {folder}; wait for it, or give another folder."
             ) from None
-        yield
+        try:
+            yield
+        finally:
+            if os.listdir(folder) == [".lock"]:  # nothing came of it
+                (folder / ".lock").unlink()
 
 
 class Results:
@@ -72,7 +79,7 @@ class Results:
         self.path = folder / "results.csv"
         stamp, body = folder / "panel.json", panel.to_json()
         if stamp.exists():
-            before = json.loads(stamp.read_text(encoding="utf-8"))
+            before = _stamped(stamp)
             changed = _difference(before, body)
             if changed:
                 raise CommandError(
@@ -81,10 +88,7 @@ class Results:
                 )
         else:
             _replace(stamp, json.dumps(body, indent=1))
-        self.rows: list[Row] = []
-        if self.path.exists():
-            with self.path.open(newline="", encoding="utf-8") as file:
-                self.rows = list(csv.DictReader(file))
+        self.rows: list[Row] = read_table(self.path, "--out") if self.path.exists() else []
         self._done = {_key(row) for row in self.rows}
 
     def has(self, **cell: Any) -> bool:
@@ -104,6 +108,44 @@ class Results:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, self.path)
+
+
+def read_table(path: Path, option: str) -> list[Row]:
+    """``results.csv``, as :class:`Results` writes it.
+
+    Raises:
+        CommandError: it cannot be read, or is no such table; named by the option that it was found by.
+    """
+    try:
+        with opened_text(path, newline="") as file:
+            table = csv.DictReader(file)
+            missing = set(COLUMNS) - set(table.fieldnames or ())
+            rows = list(table)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CommandError(f"{option}: {path} cannot be read ({reason}); make it anew.") from None
+    if missing:
+        raise CommandError(f"{option}: {path} has no column {', '.join(sorted(missing))}; make it anew.")
+    for number, row in enumerate(rows, 2):
+        for name in _NUMBERS:
+            try:
+                float(row[name] or "nan" if name not in _KEY else row[name])
+            except (TypeError, ValueError):
+                raise CommandError(
+                    f"{option}: {path} has {row[name]!r:.40} for {name} in line {number}, which is no number; make it "
+                    "anew."
+                ) from None
+    return rows
+
+
+def _stamped(stamp: Path) -> dict[str, Any]:
+    try:
+        before = json.loads(read_text(stamp))
+    except (OSError, ValueError, RecursionError):
+        before = None
+    if not isinstance(before, dict):
+        raise CommandError(f"--out: {stamp} is damaged; give another folder, or remove that one.")
+    return before
 
 
 def _key(row: Row) -> tuple[str, ...]:

@@ -22,6 +22,9 @@ from typing import Any
 import numpy as np
 
 import dpmcmc
+from dpmcmc.cli.out_folder import folder_for
+from dpmcmc.cli.refusals import CommandError
+from dpmcmc.storage.regular_file import opened_text
 from experiments.panel import scores
 from experiments.panel.cells import alone
 from experiments.panel.config import Chosen, Panel, Settings, load, write_settings
@@ -64,9 +67,13 @@ def choose(
         say: told one line for each method.
     """
     panel = load(path)
-    out.mkdir(parents=True, exist_ok=True)
+    known = {name for method in METHODS for name in (method.name, f"{method.version}/{method.name}")}
+    for option, given, allowed in (("--methods", methods, known), ("--encodings", encodings, set(panel.encodings))):
+        wrong = sorted(set(given or ()) - allowed)
+        if wrong:
+            raise CommandError(f"{option}: {', '.join(wrong)} is none of {', '.join(sorted(allowed))}.")
     table = out / "choose.csv"
-    with alone(out):
+    with folder_for(out), alone(out):
         _choose(path, panel, table, methods, encodings, say)
 
 
@@ -218,7 +225,7 @@ def _context(panel: Panel) -> str:
 def _rows(table: Path) -> list[dict[str, str]]:
     if not table.exists():
         return []
-    with table.open(newline="", encoding="utf-8") as file:
+    with opened_text(table, newline="") as file:
         return list(csv.DictReader(file))
 
 

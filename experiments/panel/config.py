@@ -9,12 +9,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pydantic
 import yaml
 from pydantic import Field
 
 from dpmcmc.config.model import ConfigError
 from dpmcmc.config.sections import Section
+from experiments.figure_files import checked, text_of
 
 _MARK = "# Chosen by `python -m experiments.fig3_2 choose`; written by it, line by line. Not for editing."
 
@@ -97,19 +97,14 @@ def load(path: str | Path) -> Panel:
     """Read and check a panel.
 
     Raises:
-        ConfigError: naming the file and the key.
+        ConfigError: it is no YAML.
+        CommandError: naming the file and the key.
     """
     try:
-        body = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        return Panel.model_validate(body)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
-    except yaml.YAMLError as error:
+        body = yaml.safe_load(text_of(Path(path)))  # in which keys may be numbers
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError(f"{path}: is not YAML ({' '.join(str(error).split())}).") from None
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{path}: {where}: {first['msg'].lower()}.") from None
+    return checked(Path(path), Panel, body)
 
 
 def write_settings(path: str | Path, settings: Chosen) -> None:

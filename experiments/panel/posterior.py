@@ -13,6 +13,7 @@ import numpy as np
 
 from dpmcmc.diagnostics import reference
 from dpmcmc.mechanisms.engines.nuts import nuts_posterior
+from dpmcmc.storage.regular_file import opened
 from experiments.panel.config import Panel
 from experiments.panel.trial import Site, seed_of
 
@@ -22,7 +23,7 @@ def nuts(panel: Panel, site: Site, encoding: str, folder: Path) -> np.ndarray:
     path = folder / f"posterior_{encoding}.npz"
     length = json.dumps([panel.reference.model_dump(), panel.seed])
     if path.exists():
-        with np.load(path) as kept:
+        with opened(path) as stream, np.load(stream, allow_pickle=False) as kept:
             if str(kept["length"]) == length:
                 return kept["draws"]
     r = panel.reference

@@ -5,7 +5,8 @@ Whether a case must be refused is coarse on purpose: a value of a type that its 
 make sense may also run.
 """
 
-from tests.malformed.case import Case, tree
+from tests.malformed.case import Case, everything, tree
+from tests.malformed.everywhere import flags, inputs, outputs, pipes
 from tests.malformed.folders import places, resumes
 from tests.malformed.guarantees import saved
 from tests.malformed.ledgers import ledgers
@@ -14,7 +15,7 @@ from tests.malformed.records import archives, arrays, declared, official, owners
 from tests.malformed.settings import pairs, sections, values
 from tests.malformed.texts import files, overrides, paths
 
-__all__ = ["GROUPS", "Case", "tree"]
+__all__ = ["EVERYWHERE", "GROUPS", "Case", "everything", "tree"]
 
 #: Every kind of bad input; each is a function of no arguments that yields its cases.
 GROUPS = (
@@ -35,3 +36,5 @@ GROUPS = (
     saved,
     ledgers,
 )
+#: Of every command and experiment; cheap, so that they are all tried.
+EVERYWHERE = (inputs, outputs, flags, pipes)

@@ -32,7 +32,7 @@ class Case:
 
     Attributes:
         name: of the test.
-        command: ``plan``, ``run``, ``verify`` or ``ledger``.
+        command: as after ``python -m dpmcmc.`` or ``python -m experiments.``.
         make: writes its files and returns the arguments.
         codes: exit codes that are right.
         words: what the sentence must name, where it is refused.
@@ -150,6 +150,12 @@ def npy(array: np.ndarray) -> bytes:
 def npz(arrays: dict[str, np.ndarray]) -> bytes:
     """An .npz."""
     return zipped({f"{name}.npy": npy(array) for name, array in arrays.items()})
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    """:func:`tree`, and every empty folder, pipe and link."""
+    names = (str(p.relative_to(folder)) for p in sorted(folder.rglob("*")))
+    return dict.fromkeys(names, b"") | tree(folder)
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,6 +80,75 @@ def two_runs_cannot_take_the_same_budget(scene: Scene) -> None:
     require(admitted, "a run that fits was refused")
     state = book.state()
     require(len(admitted) == 1, f"two runs were admitted: {state.spent:.3g} of {state.terms.budget:.3g} is spent")
+
+
+def a_ledger_is_locked_under_every_name(scene: Scene) -> None:
+    """While one process changes it, nobody else does, also by a name that the file was given meanwhile."""
+    book = _ledger(scene)
+    other = book.path.with_name("moved.ledger")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "_PATIENCE", 0.05)
+        with store.change(book.path):
+            book.path.rename(other)
+            try:
+                with store.change(other):
+                    entered = True
+            except LedgerError:
+                entered = False
+            other.rename(book.path)
+    require(not entered, "two processes changed one ledger at a time, by two names")
+
+
+def a_ledger_with_two_hard_links_is_refused(scene: Scene) -> None:
+    """A copy that breaks the link, as an editor or a backup makes it, would be a second budget."""
+    book = _ledger(scene)
+    other = book.path.with_name("other.ledger")
+    other.hardlink_to(book.path)
+    try:
+        for path in (book.path, other):
+            try:
+                Ledger(path)
+            except LedgerError:
+                continue
+            require(False, f"{path.name} was opened, and the ledger has two names")
+    finally:
+        other.unlink()
+
+
+class _Killed(BaseException):
+    """A kill, after which nothing is written."""
+
+
+def _kill_after(patch: pytest.MonkeyPatch, last: int) -> None:
+    count = itertools.count()
+
+    def limited(name: str, real: Any) -> None:
+        def call(handle: int, *arguments: Any) -> Any:
+            if next(count) > last:
+                raise _Killed
+            return real(handle, *(argument[:3000] if name == "write" else argument for argument in arguments))
+
+        patch.setattr(os, name, call)
+
+    for name in ("write", "fsync", "ftruncate"):
+        limited(name, getattr(os, name))
+
+
+def a_kill_leaves_a_ledger_whole(scene: Scene) -> None:
+    """Whichever write of a change is the last, the ledger holds every entry from before."""
+    book = _ledger(scene)
+    book.reserve(one_event("gaussian", 30.0), "before")
+    before, whole = book.history(), book.path.read_bytes()
+    for last in range(12):
+        book.path.write_bytes(whole)
+        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(_Killed):
+            _kill_after(patch, last)
+            book.reserve(one_event("gaussian", 30.0), "killed")
+        try:
+            found = book.history()
+        except LedgerError as error:
+            require(False, str(error))
+        require(found[: len(before)] == before, "a kill changed entries that were there")
 
 
 def adaptive_analysts_stay_within_the_budget(scene: Scene) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from typing import Any
 
@@ -13,7 +14,7 @@ from dpmcmc.cli import run
 from dpmcmc.engine import blocks as engine
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.privacy import Guarantee, Ledger
-from dpmcmc.privacy.ledger import Receipt, costs, filters
+from dpmcmc.privacy.ledger import Receipt, costs, filters, inode
 from dpmcmc.privacy.ledger.book import Book
 from dpmcmc.storage import checkpoint
 from tests.planted import Fault
@@ -68,6 +69,28 @@ def _reads_before_the_transaction(patch: Patch) -> None:
             return real(self, guarantee, label)
 
     patch.setattr(Ledger, "reserve", reserve)
+
+
+def _locked_by_name(patch: Patch) -> None:
+    real = inode.lock
+
+    def lock(handle: int, patience: float = 0.0) -> None:
+        name = os.readlink(f"/proc/self/fd/{handle}") + ".lock"
+        beside = os.open(name, os.O_CREAT | os.O_RDWR, 0o600)
+        beside_of[handle] = beside
+        real(beside, patience)
+
+    beside_of: dict[int, int] = {}
+    patch.setattr(inode, "lock", lock)
+    patch.setattr(inode, "unlock", lambda handle: os.close(beside_of.pop(handle)))
+
+
+def _links_not_counted(patch: Patch) -> None:
+    patch.setattr(inode.Inode, "check", lambda self: None)
+
+
+def _overwritten_at_once(patch: Patch) -> None:
+    patch.setattr(inode.Inode, "replace", inode.Inode._overwrite)
 
 
 def _best_order_in_hindsight(patch: Patch) -> None:
@@ -142,6 +165,24 @@ FAULTS = (
         "The sum of what is spent is read first and the entry written later, and two runs take the same budget.",
         _reads_before_the_transaction,
         (checks.two_runs_cannot_take_the_same_budget,),
+    ),
+    Fault(
+        "ledger locked by its name",
+        "The lock is a file beside the ledger, which whoever comes by a link, a mount or a new name does not see.",
+        _locked_by_name,
+        (checks.a_ledger_is_locked_under_every_name,),
+    ),
+    Fault(
+        "hard links of a ledger not counted",
+        "A ledger of two names is opened, and the first tool that breaks the link makes two budgets of it.",
+        _links_not_counted,
+        (checks.a_ledger_with_two_hard_links_is_refused,),
+    ),
+    Fault(
+        "ledger overwritten in place",
+        "The new content goes over the old one before it is safe anywhere else, and a kill leaves half of each.",
+        _overwritten_at_once,
+        (checks.a_kill_leaves_a_ledger_whole,),
     ),
     Fault(
         "ledger charges the best order in hindsight",

@@ -48,6 +48,7 @@ from dpmcmc.diagnostics.per_record import divergence
 from dpmcmc.diagnostics.per_record.norms import Norms, norms_of
 from dpmcmc.engine.blocks import check_records, sample
 from dpmcmc.engine.program import Cells, Program
+from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.template import template
 from dpmcmc.planning.plan import Plan
@@ -66,6 +67,8 @@ _STEP, _GRID = 0.0136, 512
 _SLACK = 2.0**-14
 #: Steps taken together, and bytes of a block of records' gradients at one position.
 _STEPS, _BLOCK_BYTES, _MOST_ROWS = 512, 32 << 20, 2048
+#: Of a step's Info on disk, and of what files hold beside their numbers; about.
+_INFO_BYTES, _FILE_BYTES = 64, 1 << 18
 #: Every so many of the accountant's orders, from that of the worst case to so many times it.
 _EVERY_ORDER, _REACH = 5, {"replace_one": 8.0, "add_remove": 1000.0, "zero_out": 1000.0}
 
@@ -114,7 +117,7 @@ def sample_and_account(
     *,
     key: SecretKey | jax.Array | int | None = None,
     every: int = 1,
-    ledger: Ledger | str | Path | None = None,
+    ledger: Reservation | Ledger | str | Path | None = None,
 ) -> tuple[Result, PerRecord]:
     """Run a plan, and account for every record along the way that the run took.
 
@@ -128,22 +131,12 @@ def sample_and_account(
         confidential. All positions are kept in memory.
 
     Raises:
-        ValueError, UnsupportedCombination: see :func:`per_record_epsilon`; before anything is run.
+        ValueError, UnsupportedCombination: see :func:`per_record_epsilon`; before anything is charged.
         DivergedError, LedgerError: as of :func:`dpmcmc.sample`.
     """
-    _check(plan, every)
-    streams, secret = streams_of(key, plan.hardened)
-    whole = dataclasses.replace(plan, burn_in=0, thin=1)
-    start = _start(whole, data, streams)
-    # The very streams: the start is theirs too.
-    again = SecretKey._of(streams) if secret else key
-    result = sample(whole, data, key=again, ledger=ledger)
-    before = jax.tree.map(
-        lambda first, after: np.concatenate([np.asarray(first)[:, None], after[:, :-1]], axis=1),
-        start,
-        result.positions,
-    )
-    return result, per_record_epsilon(plan, data, before, every=every)
+    account = Account(plan, data, every)
+    result, before = account.sample(data, key=key, ledger=ledger)
+    return result, account.of(data, before)
 
 
 def _start(plan: Plan, data: Any, streams: Streams) -> Any:
@@ -165,53 +158,103 @@ def per_record_epsilon(plan: Plan, data: Any, positions: Any, *, every: int = 1)
         data: pytree of arrays with leading axis N.
         positions: of every step of every chain BEFORE the step was taken, leaves (chains, steps, ...): the start first,
             the last position left out. ``sample_and_account`` makes them.
-        every: norms of all records are computed at every so many step, and bounded in between (``norms.py``).
+        every: norms of all records are computed at every so many step, at most the plan's steps, and bounded in between
+            (``norms.py``).
 
     Raises:
         ValueError: a plan without privacy, or after a private start; positions of another shape; records that
             :func:`dpmcmc.sample` would refuse; ``every`` > 1 without a bound on the target's curvature.
         UnsupportedCombination: fixed-size batches.
     """
-    _check(plan, every)
-    assert plan.privacy is not None
-    assert plan.guarantee is not None
-    records = check_records(plan, data, host=True)
-    target = targets.bind(plan.target, targets.record_shapes(records))
-    norms = norms_of(target, getattr(plan.sampler, "metric", None), plan.privacy.clip, every)
-    trajectory = _trajectory(plan, target, positions, every, norms.rounding)
-    events = plan.guarantee.events
-    worst = Guarantee.from_events(
-        events,
-        delta=plan.guarantee.delta,
-        adjacency=plan.privacy.adjacency,
-        accountant="rdp",
-        release=plan.guarantee.release,
-    ).epsilon
-    tally = _Tally(plan, _orders(plan, worst))
-    count = max(1, min(_MOST_ROWS, _BLOCK_BYTES // norms.row_bytes))
-    losses, clipped = [], []
-    for first in range(0, plan.num_records, count):
-        rows = jax.tree.map(lambda leaf, first=first: _on_device(leaf[first : first + count]), records)
-        loss, steps = tally.of(norms, rows, trajectory)
-        losses.append(loss)
-        clipped.append(steps)
-    renyi = np.concatenate(losses)
-    return PerRecord(
-        _epsilon(tally.orders, renyi, plan.guarantee.delta, overflow_probability(events)),
-        np.concatenate(clipped) / (plan.steps * plan.chains),
-        tally.orders,
-        renyi,
-        worst,
-        plan.guarantee.delta,
-        plan.privacy.adjacency,
-        every,
-    )
+    return Account(plan, data, every).of(data, positions)
 
 
-def _check(plan: Plan, every: int) -> None:
-    """Refuse what there is no account of."""
-    if isinstance(every, bool) or not isinstance(every, (int, np.integer)) or every < 1:
-        raise ValueError(f"every: must be a whole number of steps >= 1, got {every!r}")
+class Account:
+    """The account of a plan before it runs: what is refused, is refused here, before a run is charged.
+
+    Args:
+        plan, every: as of :func:`per_record_epsilon`.
+        data: records, of which only shapes and types are looked at.
+
+    Raises:
+        ValueError, UnsupportedCombination: as of :func:`per_record_epsilon`.
+    """
+
+    def __init__(self, plan: Plan, data: Any, every: int = 1) -> None:
+        check(plan, every)
+        assert plan.privacy is not None
+        assert plan.guarantee is not None
+        self.plan, self.every = plan, every
+        self._target = targets.bind(plan.target, targets.record_shapes(data))
+        self._norms = norms_of(self._target, getattr(plan.sampler, "metric", None), plan.privacy.clip, every)
+        self._worst = Guarantee.from_events(
+            plan.guarantee.events,
+            delta=plan.guarantee.delta,
+            adjacency=plan.privacy.adjacency,
+            accountant="rdp",
+            release=plan.guarantee.release,
+        ).epsilon
+        self._tally = _Tally(plan, _orders(plan, self._worst))
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the kept draws and of the account on disk, about."""
+        shapes = jax.eval_shape(self._target.init, jax.random.key(0))
+        draw = sum(4 * int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes)) + _INFO_BYTES
+        record = 8 * (len(self._tally.orders) + 2)
+        return self.plan.num_draws * self.plan.chains * draw + self.plan.num_records * record + _FILE_BYTES
+
+    def sample(
+        self,
+        data: Any,
+        *,
+        key: SecretKey | jax.Array | int | None = None,
+        ledger: Reservation | Ledger | str | Path | None = None,
+    ) -> tuple[Result, Any]:
+        """Run the plan: (Result with every step's draw, positions before each step)."""
+        streams, secret = streams_of(key, self.plan.hardened)
+        whole = dataclasses.replace(self.plan, burn_in=0, thin=1)
+        start = _start(whole, data, streams)
+        # The very streams: the start is theirs too.
+        again = SecretKey._of(streams) if secret else key
+        result = sample(whole, data, key=again, ledger=ledger)
+
+        def before(first: Any, after: Any) -> np.ndarray:
+            return np.concatenate([np.asarray(first)[:, None], after[:, :-1]], axis=1)
+
+        return result, jax.tree.map(before, start, result.positions)
+
+    def of(self, data: Any, positions: Any) -> PerRecord:
+        """What the run that was in these positions cost each record; see :func:`per_record_epsilon`."""
+        plan, tally, norms = self.plan, self._tally, self._norms
+        assert plan.privacy is not None
+        assert plan.guarantee is not None
+        records = check_records(plan, data, host=True)
+        trajectory = _trajectory(plan, self._target, positions, self.every, norms.rounding)
+        count = max(1, min(_MOST_ROWS, _BLOCK_BYTES // norms.row_bytes))
+        losses, clipped = [], []
+        for first in range(0, plan.num_records, count):
+            rows = jax.tree.map(lambda leaf, first=first: _on_device(leaf[first : first + count]), records)
+            loss, steps = tally.of(norms, rows, trajectory)
+            losses.append(loss)
+            clipped.append(steps)
+        renyi = np.concatenate(losses)
+        return PerRecord(
+            _epsilon(tally.orders, renyi, plan.guarantee.delta, overflow_probability(plan.guarantee.events)),
+            np.concatenate(clipped) / (plan.steps * plan.chains),
+            tally.orders,
+            renyi,
+            self._worst,
+            plan.guarantee.delta,
+            plan.privacy.adjacency,
+            self.every,
+        )
+
+
+def check(plan: Plan, every: int) -> None:
+    """Refuse what there is no account of, from the plan alone; see :func:`per_record_epsilon`."""
+    if isinstance(every, bool) or not isinstance(every, (int, np.integer)) or not 1 <= every <= plan.steps:
+        raise ValueError(f"every: must be a whole number of steps from 1 to the plan's {plan.steps}, got {every!r}")
     if plan.privacy is None:
         raise ValueError("plan: has no privacy, so there is no noise that a loss could be computed from; plan with one")
     if plan.after is not None:

@@ -11,15 +11,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dpmcmc.storage.cache import cache_folder
+from dpmcmc.storage.cache import cache_folder, make_private, refuse_unsafe
 
 _PACKAGES = ("dpmcmc", "dp-accounting", "numpy", "scipy")
 
 
 def recall(inputs: dict[str, Any]) -> float | None:
-    """The remembered noise multiplier, or None. The caller accounts it again before use."""
+    """The remembered noise multiplier, or None. The caller accounts it again before use.
+
+    Raises:
+        UnsafeCache: somebody else can change what is remembered.
+    """
+    path = _path(inputs)
     try:
-        saved = json.loads(_path(inputs).read_text())
+        saved = json.loads(path.read_text())
         return float(saved["noise_multiplier"]) if saved["inputs"] == _full(inputs) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -29,7 +34,7 @@ def remember(inputs: dict[str, Any], noise_multiplier: float) -> None:
     """Save atomically. A cache that cannot be written costs time, never a run."""
     path = _path(inputs)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
             json.dump({"inputs": _full(inputs), "noise_multiplier": noise_multiplier}, file)
         os.replace(file.name, path)
@@ -60,4 +65,7 @@ def _version(name: str) -> str:
 
 def _path(inputs: dict[str, Any]) -> Path:
     digest = hashlib.sha256(json.dumps(_full(inputs), sort_keys=True).encode()).hexdigest()
-    return cache_folder() / "calibrations" / f"{digest[:32]}.json"
+    path = cache_folder() / "calibrations" / f"{digest[:32]}.json"
+    for part in (path.parent, path):
+        refuse_unsafe(part, "DPMCMC_CACHE")
+    return path

@@ -4,7 +4,8 @@
 ``terms``     what ``init`` fixes;  ``book`` what the entries add up to
 ``filters``   which total may be spent when runs are chosen adaptively, with proofs;  ``costs`` of one event
 ``programme`` runs that are all fixed in advance, composed tightly
-``store``     the SQLite file;  ``chain`` entries that cannot be removed or edited unnoticed
+``store``     the SQLite database, kept in one locked file (``inode``, and ``older`` for files of version 1)
+``chain``     entries that cannot be removed or edited unnoticed
 ``fitting``   which ε a refused run should ask for
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,17 +57,26 @@ class Book:
     def _counted(self) -> list[Run]:
         return [run for run in self.runs.values() if run.outcome != "void"]
 
+    @property
+    def overspent(self) -> str | None:
+        """How the runs exceed the budget, as a clause, which no order of admissions allows; None where they do not."""
+        terms, slack = self.terms, 1 + 1e-9
+        if terms.filter == "programme":
+            twice = Counter(item for run in self._counted for item in run.items) - Counter(terms.items)
+            return f"{twice.total()} runs more than the programme has are reserved" if twice else None
+        for spent, budget in ((self.spent, terms.budget), (self.overflow, terms.overflow)):
+            if spent > budget * slack:
+                return f"{round_up(spent, 3)} is spent where the budget is {budget:.4g}"
+        return None
+
     def refusal(self, charge: dict) -> str | None:
         """Why a charge is not admitted, as a clause; None where it is."""
         terms = self.terms
         if terms.filter == "programme":
-            left = list(terms.items)
-            for run in self._counted:
-                for item in run.items:
-                    left.remove(item)
-            if charge["item"] in left:
+            left = Counter(terms.items) - Counter(item for run in self._counted for item in run.items)
+            if left[charge["item"]]:
                 return None
-            return f"it is none of the {len(left)} of {len(terms.items)} runs that are left of the programme"
+            return f"it is none of the {left.total()} of {len(terms.items)} runs that are left of the programme"
         if math.fsum([self.spent, charge["cost"]]) > terms.budget:
             rest = max(0.0, terms.budget - self.spent)
             worth = fitting.round_down(gaussian_epsilon(terms.additive.gaussian(rest) * (1 - 1e-9), terms.delta))

@@ -240,8 +240,13 @@ class Ledger:
         return store.read(self.path)[0]
 
     def check(self) -> None:
-        """Raise BrokenChain unless every entry is there and unedited."""
-        fold(self.history(), self.path)
+        """Raise BrokenChain unless every entry is there and unedited, and together they are within the budget."""
+        overspent = fold(self.history(), self.path).overspent
+        if overspent is not None:
+            raise BrokenChain(
+                f"{self.path}: the ledger is overspent ({overspent}), so two copies or an edited one were used; "
+                "release nothing more of these data under it."
+            )
 
     def confirm(self, receipt: Receipt) -> None:
         """Raise BrokenChain unless the entry that a receipt names is in this file, which an old copy lacks."""

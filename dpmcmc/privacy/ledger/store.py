@@ -1,28 +1,27 @@
-"""The ledger's file: SQLite in WAL mode, every change one durable transaction.
+"""What a ledger holds: an SQLite database, read and changed as a whole in one locked file (``inode.py``).
 
-``BEGIN IMMEDIATE`` lets one writer at a time see and change the ledger, so two runs cannot both take what is left;
-``synchronous=FULL`` puts a commit on the disk before it is reported. Triggers keep out accidents (an UPDATE or a DELETE
-typed into sqlite3), the chain (``chain.py``) shows what went around them. A connection lives for one operation: none is
-inherited by a fork, and nearly always the log is folded back into the file, so that a copy of the file is whole.
+One process at a time sees and changes the ledger, whatever name it opens it by, so two runs cannot both take what is
+left. A change is made in memory and put into the file as one: a crash or a full disk leaves the content before or the
+content after. Triggers keep out accidents (an UPDATE or a DELETE typed into sqlite3), the chain (``chain.py``) shows
+what went around them. SQLite itself never opens the file, so no journal or log lies beside it, and a copy is whole.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
-import os
-import secrets
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dpmcmc.privacy.ledger import chain
+from dpmcmc.privacy.ledger import chain, inode, older
 from dpmcmc.privacy.ledger.chain import Entry, LedgerError
 
-#: "dpLg": what ``file`` and SQLite know the format by; and its version.
-_APPLICATION, _VERSION = 0x64704C67, 1
-#: Seconds that a writer waits for the others.
+#: "dpLg": what ``file`` and SQLite know the format by; and its version. Version 1 kept a log beside the file.
+_APPLICATION, _VERSION = 0x64704C67, 2
+#: Seconds that a process waits for the others.
 _PATIENCE = 120.0
 
 _SCHEMA = """
@@ -62,32 +61,22 @@ def create(path: Path, key: bytes, body: dict[str, Any]) -> None:
         raise LedgerError(f"{path}: exists already, and a ledger's budget is fixed for good; choose another file.")
     if not path.parent.is_dir():
         raise LedgerError(f"{path}: its folder does not exist; make it first.")
-    trial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    with _sentences(path), contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        db.execute(f"PRAGMA application_id = {_APPLICATION}")
+        db.execute(f"PRAGMA user_version = {_VERSION}")
+        db.executescript(_SCHEMA)
+        db.execute("BEGIN")
+        db.execute("INSERT INTO head VALUES (1, 0, ?)", (chain.START,))
+        db.execute("INSERT INTO secret VALUES (1, ?)", (key,))
+        _insert(db, chain.following([], "init", "", body))
+        db.execute("COMMIT")
+        content = db.serialize()
     try:
-        # Owner-only from the start; SQLite gives its log the same mode.
-        os.close(os.open(trial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        with _sentences(path), contextlib.closing(_connect(trial)) as db:
-            if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-                raise LedgerError(f"{path}: this file system cannot hold a write-ahead log; use a local disk.")
-            db.execute(f"PRAGMA application_id = {_APPLICATION}")
-            db.execute(f"PRAGMA user_version = {_VERSION}")
-            db.executescript(_SCHEMA)
-            db.execute("BEGIN IMMEDIATE")
-            db.execute("INSERT INTO head VALUES (1, 0, ?)", (chain.START,))
-            db.execute("INSERT INTO secret VALUES (1, ?)", (key,))
-            _insert(db, chain.following([], "init", "", body))
-            db.execute("COMMIT")
-        _synchronise(trial)
-        # A link, unlike a rename, never replaces a file that another process made meanwhile.
-        os.link(trial, path)
-        _synchronise(path.parent)
+        inode.made(path, content)
     except FileExistsError:
         raise LedgerError(f"{path}: was made by another process meanwhile; use that one.") from None
     except OSError as error:
         raise LedgerError(f"{path}: cannot be written ({error.strerror}); use a local disk with free space.") from None
-    finally:
-        for name in (trial, *(trial.with_name(trial.name + end) for end in ("-wal", "-shm"))):
-            name.unlink(missing_ok=True)
 
 
 def read(path: Path) -> tuple[list[Entry], bytes]:
@@ -97,47 +86,47 @@ def read(path: Path) -> tuple[list[Entry], bytes]:
         LedgerError: missing, damaged, of another version, or not a ledger.
         BrokenChain: edited or truncated.
     """
-    with _sentences(path), contextlib.closing(_connect(path)) as db:
-        db.execute("BEGIN")
+    with _sentences(path), inode.held(path, _PATIENCE) as file, _database(file) as db:
         return _verified(db, path)
 
 
 @contextlib.contextmanager
 def change(path: Path) -> Iterator[tuple[list[Entry], Append]]:
-    """One transaction that no other writer shares: (verified entries, append); undone if the block raises.
+    """One transaction that nobody else shares: (verified entries, append); undone if the block raises.
 
     Raises:
-        LedgerError: as :func:`read`; or another process kept it for too long, or the disk is full.
+        LedgerError: as :func:`read`; or another process kept it for too long, the disk is full, or the file was moved.
     """
-    with _sentences(path), contextlib.closing(_connect(path)) as db:
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            entries, _ = _verified(db, path)
+    with _sentences(path), inode.held(path, _PATIENCE) as file, _database(file) as db:
+        entries, _ = _verified(db, path)
+        before = len(entries)
+        db.execute("BEGIN")
 
-            def append(kind: str, run: str, body: dict[str, Any]) -> Entry:
-                entry = chain.following(entries, kind, run, body)
-                _insert(db, entry)
-                entries.append(entry)
-                return entry
+        def append(kind: str, run: str, body: dict[str, Any]) -> Entry:
+            entry = chain.following(entries, kind, run, body)
+            _insert(db, entry)
+            entries.append(entry)
+            return entry
 
-            yield entries, append
-            db.execute("COMMIT")
-        finally:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
+        yield entries, append
+        db.execute("COMMIT")
+        if len(entries) > before:
+            file.replace(db.serialize())
+            file.check()
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    if not path.is_file():
-        raise LedgerError(f"{path}: no such ledger; make one with python -m dpmcmc.ledger init.")
-    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=_PATIENCE, isolation_level=None)
-    try:
-        db.execute("PRAGMA synchronous = FULL")
+@contextlib.contextmanager
+def _database(file: inode.Inode) -> Iterator[sqlite3.Connection]:
+    """The content of a locked file, in memory."""
+    if older.is_older(file.content(), _APPLICATION):
+        older.renew(file, _PATIENCE, _VERSION)
+    content = file.content()
+    if not content.startswith(inode.SQLITE):
+        raise LedgerError(f"{file.path}: {_REASONS[sqlite3.SQLITE_NOTADB]}.")
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        db.deserialize(content)
         db.execute("PRAGMA trusted_schema = OFF")
-    except sqlite3.Error:
-        db.close()
-        raise
-    return db
+        yield db
 
 
 def _insert(db: sqlite3.Connection, entry: Entry) -> None:
@@ -180,28 +169,35 @@ def _expected_schema() -> list[tuple]:
 
 @contextlib.contextmanager
 def _sentences(path: Path) -> Iterator[None]:
-    """Turn what SQLite says into one sentence: what, where, how to mend."""
+    """Turn what SQLite or the operating system says into one sentence: what, where, how to mend."""
     try:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         raise LedgerError(f"{path}: {_REASONS.get(code, str(error) + '; see to the file and try again')}.") from error
+    except BlockingIOError:
+        raise LedgerError(
+            f"{path}: other processes kept the ledger locked for {_PATIENCE:g} seconds; try again."
+        ) from None
+    except OSError as error:
+        raise LedgerError(f"{path}: {_REFUSALS.get(error.errno or 0, _OTHERWISE).format(error.strerror)}.") from error
 
 
 _REASONS = {
-    sqlite3.SQLITE_BUSY: f"other processes kept the ledger locked for {_PATIENCE:g} seconds; try again",
+    sqlite3.SQLITE_BUSY: "a process with an older version of this library is using the ledger; wait for it",
     sqlite3.SQLITE_READONLY: "the ledger cannot be written; run as its owner, on a disk that is writable",
     sqlite3.SQLITE_IOERR: "the disk failed or is full; free space, look with ledger show, and try again",
+    sqlite3.SQLITE_CANTOPEN: "the ledger cannot be opened; run as its owner, in a folder that is writable",
     sqlite3.SQLITE_FULL: "the disk is full, and the ledger is as it was before; free space and try again",
     sqlite3.SQLITE_CORRUPT: "the ledger is damaged; restore a copy that its receipts confirm",
-    sqlite3.SQLITE_CANTOPEN: "the ledger cannot be opened; run as its owner, in a folder that is writable",
     sqlite3.SQLITE_NOTADB: "is not a ledger of this library; make one with python -m dpmcmc.ledger init",
 }
-
-
-def _synchronise(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+_FULL = "the disk is full ({}), and the ledger is as it was before; free space and try again"
+_CLOSED = "the ledger cannot be changed ({}); run as its owner, on a disk that is writable"
+_OTHERWISE = "the ledger cannot be used ({}); keep it on a local disk, see to the file and try again"
+_REFUSALS = {errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EFBIG: _FULL}
+_REFUSALS |= {errno.EACCES: _CLOSED, errno.EPERM: _CLOSED, errno.EROFS: _CLOSED}
+_REFUSALS |= dict.fromkeys(
+    (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS),
+    "the ledger cannot be locked ({}), so two runs could take the same budget; keep it on a local disk",
+)

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from dpmcmc.storage.regular_file import opened
+
 #: A matrix with a larger condition number counts as singular in float32.
 _WORST_CONDITION = 1e6
 
@@ -37,7 +39,8 @@ class PublicMatrix:
             value = np.array(value.array)
         if isinstance(value, (str, Path)):
             try:
-                value = np.load(os.path.expanduser(value), allow_pickle=False)
+                with opened(os.path.expanduser(value)) as stream:
+                    value = np.load(stream, allow_pickle=False)
             except Exception as error:  # what a file that is no array makes NumPy raise has no end
                 reason = getattr(error, "strerror", None) or type(error).__name__
                 raise ValueError(f"{name} {value} cannot be read as a .npy array of numbers ({reason})") from None

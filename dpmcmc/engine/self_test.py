@@ -1,0 +1,254 @@
+"""Self-test of an executable before records are given to it: a few of its steps beside a reference.
+
+An executable may come from a cache, and a compiler may be wrong. Before the first private run that uses one, it takes
+``_STEPS`` steps from a known key on made-up records, and ends where the same steps end in NumPy, which no compiler and no
+cache served (``uncompiled.py``). Keys of the run and its records are not touched. An executable is tested once.
+
+**Tolerance.** A step's noise moves a parameter by some distance, which the reference finds by taking the step without it.
+Executable and reference may differ by ``_RELATIVE`` of that distance, by what one unit of the sum's grid for each record of
+a batch comes to, and by ``_ULPS`` units of rounding of the parameter. Float32 functions differ by 1e-6; noise left out, or
+a tenth smaller, differs by 1 or by 0.1. A draw on the verge of rounding otherwise may choose another record, in 1 of some 10⁴
+tests, so an executable fails only where it differs under each of three keys.
+
+**Beyond it.** Noise that moves a parameter by less than float32 resolves is not seen. A Poisson batch too large for the
+usual room has steps of its own in the executable, which three keys hardly reach; their noise is drawn in common. Records
+beyond ``_FILLED_BYTES`` are zeros, and on an accelerator the made-up records take as much memory as the records. Runs
+without privacy or with a known key carry no guarantee, and are not tested. Nor are one-shot mechanisms, whose noise is
+drawn on the host, or by programs that are refused an unsafe cache as all are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmcmc.engine.mesh import CHAIN, DATA, on_host, sizes, spread
+from dpmcmc.engine.program import Cells, Compiled, Program
+from dpmcmc.engine.rows_on_disk import Supply
+from dpmcmc.engine.uncompiled import evaluate, host
+from dpmcmc.privacy.query.randomness import Streams
+
+_STEPS, _KEYS = 2, 3
+_RELATIVE, _ULPS = 2e-3, 64
+#: Bytes of made-up records that differ from zero; the rest costs no memory on a CPU.
+_FILLED_BYTES = 16 << 20
+_PATTERN = 509
+
+
+class MiscompiledError(RuntimeError):
+    """An executable does not compute what its program says."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the compiled program failed its self-test: under a known key it takes other steps than the program says, so "
+            "its noise may be wrong, and the run was stopped before any step on the records. Empty the folder of compiled "
+            "programs (DPMCMC_CACHE, JAX_COMPILATION_CACHE_DIR) and run again; report it if it fails again"
+        )
+
+
+def check_steps(
+    program: Program, functions: Compiled, executable: Any, block: Cells, noise: np.ndarray, room: int, records: Any
+) -> None:
+    """Compare a few steps of an executable with the reference.
+
+    Args:
+        program: that it was compiled of.
+        functions: of the program.
+        executable: of ``functions.chunk``.
+        block: cells of the run, of which shapes and numbers are used, and no key.
+        noise: of every cell and step of a chunk, (cells, steps).
+        room: kept draws of a chunk.
+        records: of the run, before they are prepared; only shapes are looked at.
+
+    Raises:
+        MiscompiledError: they differ.
+    """
+    made_up = jax.tree.map(lambda leaf: _made_up(leaf, program.supplied), records)
+    steps = min(_STEPS, noise.shape[1])
+    noise = np.repeat(noise[:1], len(noise), axis=0)
+    kept = np.full((len(noise), room), steps - 1, np.int32)
+    reference: Any = None
+    supplied = None
+    if not program.supplied:
+        supplied = functions.prepared(made_up if program.mesh is None else spread(made_up, program.mesh, DATA))
+    for key in range(_KEYS):
+        cells = _known_cells(block, key, steps)
+        placed = cells if program.mesh is None else spread(cells, program.mesh, CHAIN)
+        states = functions.start(placed)
+        if reference is None:
+            reference = _Reference(program, cells, states, made_up, noise[0, :steps])
+        begin = jax.tree.map(_first, _fetched(states))
+        if program.supplied:
+            (supplied,) = Supply(made_up, functions.draw, program.mesh).chunks(placed, [0], lambda _: noise)
+        states, output, *_ = executable(states, placed, np.int32(0), noise, kept, supplied)
+        found = jax.tree.map(_side_by_side, *on_host((states.position, output[0])))
+        if reference.agrees(jax.tree.map(_first, cells), begin, found):
+            return
+    raise MiscompiledError
+
+
+def _known_cells(block: Cells, key: int, steps: int) -> Cells:
+    """Cells that are all the first one of a block, but for a known key, and a start of zeros where it has one."""
+    size = block.steps.shape[0]
+    rng = np.random.default_rng(key)
+
+    def known(keys: jax.Array) -> jax.Array:
+        words = rng.integers(0, 1 << 32, jax.random.key_data(keys).shape[1:], np.uint32)
+        return jax.random.wrap_key_data(jnp.asarray(np.tile(words, (size, 1))), impl=jax.random.key_impl(keys))
+
+    return Cells(
+        jax.tree.map(lambda leaf: np.repeat(leaf[:1], size, axis=0), on_host(block.numbers)),
+        Streams(*map(known, block.streams)),
+        np.zeros(size, np.int32),  # type: ignore[arg-type]
+        np.full(size, steps, np.int32),  # type: ignore[arg-type]
+        jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), block.start),
+    )
+
+
+def _made_up(leaf: Any, supplied: bool) -> np.ndarray:
+    """An array like ``leaf``: standard normals, of labels numbers in [0, 1), of integers 0 and 1; the same every time.
+
+    Args:
+        leaf: array of rows.
+        supplied: for records on disk: every row is the same, so that none takes memory.
+    """
+    rng, rows, shape = np.random.default_rng(0), 1 if supplied else _PATTERN, leaf.shape[1:]
+    pattern: np.ndarray
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        pattern = rng.integers(0, 2, (rows, *shape))
+    elif shape:
+        pattern = rng.normal(size=(rows, *shape))
+    else:
+        pattern = rng.uniform(size=rows)
+    pattern = pattern.astype(leaf.dtype)
+    if supplied:
+        return np.broadcast_to(pattern, leaf.shape)
+    # Aligned, so that a CPU device shares the memory: pages that nothing is written to cost none.
+    size = leaf.size * leaf.dtype.itemsize
+    raw = np.zeros(size + 64, np.uint8)
+    first = -raw.ctypes.data % 64
+    out = raw[first : first + size].view(leaf.dtype).reshape(leaf.shape)
+    filled = min(leaf.shape[0], max(_FILLED_BYTES * leaf.shape[0] // max(size, 1), 1))
+    out[:filled] = np.resize(pattern, (filled, *shape))
+    return out
+
+
+def _first(leaf: Any) -> Any:
+    return host(leaf)[0]
+
+
+def _of_one(leaf: Any) -> Any:
+    """Shape and dtype of one cell's share."""
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+
+def _fetched(tree: Any) -> Any:
+    """NumPy arrays of device ones, keys among them where all are this process's."""
+    if all(leaf.is_fully_addressable for leaf in jax.tree.leaves(tree)):
+        return jax.tree.map(host, tree)
+    return on_host(tree)
+
+
+def _side_by_side(ends: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Last positions (cells, ...) and kept ones (draws, cells, ...) in one axis."""
+    return np.concatenate([ends, draws.reshape(-1, *ends.shape[1:])])
+
+
+def _largest(values: Any) -> float:
+    return float(np.max(np.abs(values[np.isfinite(values)]), initial=0.0))
+
+
+class _Reference:
+    """The steps of one cell, in NumPy.
+
+    Args:
+        program: whose.
+        block, states: cells and states like its own.
+        records: made-up ones.
+        noise: of each step.
+    """
+
+    def __init__(self, program: Program, block: Cells, states: Any, records: Any, noise: np.ndarray) -> None:
+        self._program, self._noise = program, noise
+        self._shards = sizes(program.mesh)[1]
+        self._records = self._one_row(records) if program.supplied else self._prepared(records)
+        cell, state = (jax.tree.map(_of_one, tree) for tree in (block, states))
+        t, s = jax.ShapeDtypeStruct((), np.int32), jax.ShapeDtypeStruct((), np.float32)
+        self._draw, drawn = self._traced(program.draw, (None,) * 4, cell, state.position, t, s)
+        rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self._records)
+        axes = (None, None, None, None, None if program.supplied else 0, 0, None)
+        self._take, _ = self._traced(self._taken, axes, cell, state, t, s, rows, drawn, t)
+
+    def agrees(self, cell: Cells, state: Any, found: Any) -> bool:
+        """Whether positions found for this cell, leaves (..., *shape), are where it comes from this state."""
+        after, still = state, None
+        for t, noise in enumerate(self._noise):
+            at = np.int32(t), np.float32(noise)
+            drawn = self._draw(cell, after.position, *at)
+            if t == 0:
+                still = self._step(cell, after, *at, drawn, np.int32(0)).position
+            after = self._step(cell, after, *at, drawn, np.int32(1))
+            if t == 0:
+                effect = jax.tree.map(lambda a, b: _largest(a - b), after.position, still)
+        relative = _RELATIVE
+        if self._program.clip is not None:
+            relative += self._program.batch_size / float(self._program.query(cell)._grid(self._noise[0]))
+
+        def close(found: Any, wanted: Any, first: Any, effect: float) -> bool:
+            rounding = _ULPS * np.finfo(np.float32).eps * max(_largest(wanted), _largest(first))
+            near = np.abs(found - wanted) <= len(self._noise) * (relative * effect + rounding)
+            return bool(np.all(near | (~np.isfinite(found) & ~np.isfinite(wanted))))
+
+        with np.errstate(invalid="ignore"):
+            return all(jax.tree.leaves(jax.tree.map(close, found, after.position, state.position, effect)))
+
+    def _step(self, cell: Cells, state: Any, t: Any, noise: Any, drawn: Any, noisy: Any) -> Any:
+        after = self._take(cell, state, t, noise, self._records, drawn, noisy)
+        return after if self._shards == 1 else jax.tree.map(lambda leaf: leaf[0], after)
+
+    def _taken(self, cell: Cells, state: Any, t: Any, noise: Any, records: Any, drawn: Any, noisy: Any) -> Any:
+        """The state after a step; ``noisy``: 1, or 0 to take it without its noise."""
+        draws, key = drawn
+        draws = draws._replace(noise=jax.tree.map(lambda leaf: leaf * noisy.astype(leaf.dtype), draws.noise))
+        if self._program.supplied:
+            mask = draws.batch[1]
+            rows = jax.tree.map(lambda row: jnp.broadcast_to(row, (mask.shape[0], *row.shape[1:])), records)
+            records, draws = self._program.prepared(rows), draws._replace(batch=(None, mask))
+        return self._program.advance(cell, state, t, noise, records, (draws, key))[0]
+
+    def _traced(self, function: Callable[..., Any], axes: tuple, *types: Any) -> tuple[Callable[..., Any], Any]:
+        """(a function of every shard in NumPy, the types of its results)."""
+        if self._shards > 1:
+            # Named, the axis of the shards is one of arrays, and their sums are sums along it.
+            function = jax.vmap(function, axes, axis_name=DATA, axis_size=self._shards)
+        traced, results = jax.make_jaxpr(function, return_shape=True)(*types)
+        structure = jax.tree.structure(results)
+
+        def call(*arguments: Any) -> Any:
+            return jax.tree.unflatten(structure, evaluate(traced, *jax.tree.leaves(arguments)))
+
+        return call, results
+
+    def _prepared(self, records: Any) -> Any:
+        """What the target computes of each record alone; with a leading axis of shards where there are several."""
+        shards = self._shards
+
+        def padded(leaf: np.ndarray) -> np.ndarray:
+            return np.pad(leaf, [(0, -len(leaf) % shards)] + [(0, 0)] * (leaf.ndim - 1))
+
+        records = records if shards == 1 else jax.tree.map(padded, records)
+        made, shapes = jax.make_jaxpr(self._program.prepared, return_shape=True)(records)
+        flat = evaluate(made, *jax.tree.leaves(records))
+        if shards > 1:
+            flat = [leaf.reshape(shards, -1, *leaf.shape[1:]) for leaf in flat]
+        return jax.tree.unflatten(jax.tree.structure(shapes), flat)
+
+    def _one_row(self, records: Any) -> Any:
+        """The row that all are, as the device gets it."""
+        return jax.tree.map(
+            lambda leaf: leaf[:1].astype(np.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else np.int32), records
+        )

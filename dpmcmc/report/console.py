@@ -1,0 +1,134 @@
+"""What a run prints: public facts and what its guarantee covers, because a console is often a log that others read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from rich.console import Console
+
+from dpmcmc.engine.mesh import sizes
+from dpmcmc.inference import predictive
+from dpmcmc.planning.verdict import Verdict
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.report.public_facts import PublicFacts
+
+
+def print_plan(facts: PublicFacts, mesh: Mesh | None, console: Console) -> None:
+    """Say what will be done."""
+    spec = facts.spec
+    what = "records" if spec.records_per_owner is None else "owners"
+    held_out = f" and {_test_rows(facts)} test records" if spec.public else ""
+    console.print(facts.config.name, style="bold")
+    console.print(
+        f"data         {spec.name}: {facts.plan.num_records:,} training {what}{held_out}, {facts.num_features} "
+        f"features, from {facts.origin}"
+    )
+    if facts.on_disk:
+        console.print("             on disk: no training-set scores and no non-private fit, which read all records")
+    note = facts.note(facts.planned)
+    if note:
+        console.print(f"             {note}", style="bold red")
+    for name, text in facts.plan.lines(facts.secret):
+        console.print(f"{name:<12} {text}")
+    if mesh is not None:
+        chain, data = sizes(mesh)
+        console.print(f"devices      {chain} along the chains, {data} along the records")
+    if jax.process_count() > 1:
+        console.print(f"processes    {jax.process_count()}, without a checkpoint: a run that is stopped is lost")
+
+
+def _test_rows(facts: PublicFacts) -> str:
+    return "no" if facts.test is None else f"{len(facts.test['y']):,}"
+
+
+def print_result(
+    facts: PublicFacts,
+    guarantee: Guarantee | None,
+    released: dict[str, Any],
+    folder: Path,
+    confidential: Path,
+    console: Console,
+) -> None:
+    """Say what may be published and where it is.
+
+    Args:
+        facts: of the run.
+        guarantee: of its draws, which may be published with it (``facts.publishable``).
+        released: ``metrics.json``.
+        folder: that it is in.
+        confidential: folder of what may not be published.
+        console: to print on.
+    """
+    plain = released["non_private"] or {}
+    _print_score(facts, released, plain, confidential, console)
+    if plain.get("distance"):
+        d = plain["distance"]
+        width = "" if d["std_ratio"] is None else f"; draws {d['std_ratio']:.2f} times as wide"
+        console.print(
+            f"posterior    marginal W₁ to the non-private posterior {d['wasserstein_mean']:.2f} of its std "
+            f"(mean over coordinates){width}"
+        )
+    if released["ess"] is not None:
+        console.print(f"mixing       ESS {released['ess']:.0f}, split R-hat {released['rhat']:.3f}")
+    for name, text in Verdict(tuple(released["usable_for"]), released["usable_for_reasons"]).lines():
+        console.print(f"{name:<12} {text}")
+    _print_times(facts, released, confidential, console)
+    console.print(f"spent        {guarantee or 'no guarantee (see privacy.json)'}", style="bold")
+    console.print(f"saved        {folder}")
+    console.print(f"never publish or archive {confidential}", style="red")
+
+
+def print_withheld(facts: PublicFacts, confidential: Path, console: Console) -> None:
+    """Say where the draws of a run are that has no guarantee, on records that are not public."""
+    console.print("spent        no guarantee (see privacy.json)", style="bold")
+    console.print(f"saved        {confidential}")
+    console.print(
+        f"no guarantee, and {facts.spec.name} is not public: all that was computed from it is in this folder, readable "
+        f"by you alone; never publish or archive {confidential}",
+        style="bold red",
+    )
+
+
+def _print_times(facts: PublicFacts, released: dict[str, Any], confidential: Path, console: Console) -> None:
+    """A sampler's seconds; of records that are not public, those before the first was read."""
+    if facts.trace is not facts.plan:
+        return
+    wall = released["wall_seconds"]
+    if wall["run"] is None:
+        console.print(
+            f"wall clock   calibrate {wall['calibrate']:.1f} s; the rest is confidential: in "
+            f"{confidential / 'diagnostics.json'}"
+        )
+        return
+    console.print(
+        f"wall clock   calibrate {wall['calibrate']:.1f} s, compile {wall['compile']:.1f} s, "
+        f"run {wall['run']:.1f} s ({released['steps_per_second']:,.0f} steps/s)"
+    )
+
+
+def _print_score(
+    facts: PublicFacts, released: dict[str, Any], plain: dict[str, Any], confidential: Path, console: Console
+) -> None:
+    """Accuracy or rmse where the target predicts, log predictive density where it does not."""
+    measure = predictive.measure(facts.target)
+    density = released["log_predictive_density"]
+    if facts.test is None:
+        console.print(f"{measure or 'density':<12} confidential: in {confidential / 'diagnostics.json'}")
+    elif measure is None:
+        against = f"; non-private fit {_number(plain['log_predictive_density'])}" if plain else ""
+        console.print(f"density      {_number(density)} log predictive density of a test row{against}")
+    else:
+        score = released[measure]
+        against = f"; non-private fit {_number(plain[measure]['posterior_predictive'])}" if plain else ""
+        console.print(
+            f"{measure:<12} {_number(score['posterior_predictive'])} posterior predictive, "
+            f"{_number(score['mean'])} ± {_number(score['std'])} single draw{against}"
+        )
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None or not np.isfinite(value) else f"{value:.4f}"

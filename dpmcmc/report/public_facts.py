@@ -1,0 +1,138 @@
+"""What a run may say before it has computed anything from a record.
+
+Whatever a run prints, names, dates or writes outside ``confidential/`` is made from a :class:`PublicFacts` and from
+what the guarantee covers: draws, and what is computed from draws and public facts. So the functions that do it
+(``run_text.py``, ``shelf.py``) take these, and never a DataSet.
+
+Public are: the config and the plan made from it, with N; what the config declares of the data; the name, origin and
+checksums of a known data set; the columns, which neighbouring data sets share; the day on which the run began; and
+seconds that had passed before the first record was read. All records are public where ``spec.public`` says so.
+
+Not public of other data are: how many rows were held out, or belong to an owner; which rows they are; any time after
+the first record was read, because batches and trajectories are as long as the records make them; and whether a
+diagnostic could be computed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpmcmc.config import model as config_room
+from dpmcmc.config.model import Config
+from dpmcmc.data import DataSet, DataSpec
+from dpmcmc.mechanisms import MechanismPlan
+from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.rounding import round_up
+from dpmcmc.storage.row_blocks import on_disk
+from dpmcmc.targets import bind, record_shapes
+
+
+@dataclass(frozen=True, eq=False)
+class PublicFacts:
+    """Public facts of one run.
+
+    Attributes:
+        config, plan: of the run.
+        spec: what is declared of the data.
+        origin: where they are from; ``user file`` for all files of a user's.
+        sha256: of the files of a known set; empty for a user's.
+        num_features: columns of a row.
+        target: the plan's, bound to the shapes of a record.
+        on_disk: whether the records are a folder, of which only batches are read.
+        test: test rows where these are public, else None.
+        day: on which the run began.
+    """
+
+    config: Config
+    plan: Plan | MechanismPlan
+    spec: DataSpec
+    origin: str
+    sha256: Mapping[str, str]
+    num_features: int
+    target: Any
+    on_disk: bool
+    test: Mapping[str, np.ndarray] | None
+    day: datetime.date
+
+    @classmethod
+    def of(cls, config: Config, plan: Plan | MechanismPlan, data: DataSet, day: datetime.date) -> PublicFacts:
+        """The public facts of a run on these records; nothing else is taken from them."""
+        return cls(
+            config,
+            plan,
+            data.spec,
+            data.origin,
+            dict(data.sha256),
+            data.train["x"].shape[-1],
+            bind(plan.target, record_shapes(data.train)),
+            on_disk(data.train),
+            data.test if data.test_is_public else None,
+            day,
+        )
+
+    @property
+    def trace(self) -> Plan | None:
+        """Plan of the sampler whose iterates may be published; None for a one-shot mechanism."""
+        return self.plan.run if isinstance(self.plan, MechanismPlan) else self.plan
+
+    @property
+    def secret(self) -> bool:
+        """Whether the noise is."""
+        return config_room.is_secret(self.config)
+
+    def publishable(self, guarantee: Guarantee | None) -> bool:
+        """Whether draws with this guarantee may be published: it is finite, or the records are public."""
+        return self.spec.public or (guarantee is not None and math.isfinite(guarantee.epsilon))
+
+    @property
+    def planned(self) -> Guarantee | None:
+        """The guarantee that the run sets out with, or None."""
+        return self.plan.guarantee if self.secret else None
+
+    def note(self, guarantee: Guarantee | None) -> str | None:
+        """What must stand on every figure of draws with this guarantee, or None."""
+        if self.origin == "stand-in":
+            return f"generated stand-in for {self.spec.name}: not the real data"
+        if not self.publishable(guarantee):
+            return "no privacy guarantee, and the records are not public: confidential"
+        return None if self.secret else "insecure noise seed: no privacy guarantee"
+
+    def title(self, guarantee: Guarantee | None) -> str:
+        """Of every figure."""
+        if guarantee is None:
+            return f"{self.config.name}: no guarantee"
+        return f"{self.config.name}: ε = {round_up(guarantee.epsilon, 3)}, δ = {guarantee.delta:.3g}"
+
+    def data_json(self) -> dict[str, Any]:
+        """What ``privacy.json`` says of the data."""
+        return {
+            "name": self.spec.name,
+            "origin": self.origin,
+            "public": self.spec.public,
+            "encoding": self.spec.encoding,
+            "sha256": dict(self.sha256) or None,
+        }
+
+    def metrics(self) -> dict[str, Any]:
+        """``metrics.json`` before anything is measured: every key that it always has."""
+        heat, plan = None if self.trace is None else self.trace.temperatures, self.plan
+        return {
+            "accuracy": None,
+            "rmse": None,
+            "log_predictive_density": None,
+            "non_private": None,
+            "ess": None,
+            "rhat": None,
+            "steps_per_second": None,
+            "temperature": None if heat is None else {"min": float(heat.min()), "max": float(heat.max())},
+            "draws": plan.draws if isinstance(plan, MechanismPlan) else plan.num_draws * plan.chains,
+            "data": {"name": self.spec.name, "origin": self.origin},
+            **plan.verdict.to_json(),
+        }

@@ -1,0 +1,77 @@
+"""A lock on a file that ends with the process that holds it.
+
+It is on the open file, and so on the inode: every name of one file is locked with it. On Linux and macOS it is
+``flock``, which SQLite's own locks (``fcntl``) do not touch. On a network file system ``flock`` is worth what the mount
+makes of it (NFS passes it to the server, or with ``local_lock=flock`` keeps it to one machine).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+#: Byte of a file that Windows locks: beyond every content, for there a locked byte cannot be read.
+_FAR = 1 << 30
+
+
+def lock(handle: int, patience: float = 0.0) -> None:
+    """Lock an open file; let go by :func:`unlock`, by closing it, or by the end of the process.
+
+    Args:
+        handle: of the file, open for writing.
+        patience: seconds to wait for others.
+
+    Raises:
+        BlockingIOError: another holds it.
+        OSError: it cannot be locked; ``strerror`` says why.
+    """
+    end = time.monotonic() + patience
+    while True:
+        try:
+            _lock(handle)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise
+        time.sleep(random.uniform(0.001, 0.02))
+
+
+def unlock(handle: int) -> None:
+    """Let others have it, also where a forked child still has the file open."""
+    if os.name == "nt":
+        import msvcrt
+
+        os.lseek(handle, _FAR, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)  # type: ignore[attr-defined]
+    else:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_UN)
+
+
+def names(path: Path, handle: int) -> bool:
+    """Whether a path still names an open file."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _lock(handle: int) -> None:
+    if os.name == "nt":
+        import errno
+        import msvcrt
+
+        os.lseek(handle, _FAR, os.SEEK_SET)
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EDEADLK):
+                raise BlockingIOError(error.errno, error.strerror) from None
+            raise
+    else:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

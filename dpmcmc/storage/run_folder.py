@@ -1,0 +1,97 @@
+"""A folder that a run writes: who may read its files, and the one time that they bear.
+
+A file's time is the end of what made it, and a run's length depends on secret batches and on records. So every file
+that others may read bears the day on which the run began, in UTC, from the moment it is there. Times that the file
+system keeps for itself (change and birth) cannot be set; a copy does not have them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpmcmc.storage.atomic import write_atomically
+
+
+def today() -> datetime.date:
+    """Today's date in UTC."""
+    return datetime.datetime.now(datetime.UTC).date()
+
+
+def day_of(path: Path) -> datetime.date:
+    """The day that a file bears."""
+    return datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).date()
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """A folder for files of a run.
+
+    Attributes:
+        folder: where they lie.
+        day: on which the run began.
+        owner_only: whether only the owner may read it.
+    """
+
+    folder: Path
+    day: datetime.date
+    owner_only: bool = False
+
+    def make(self) -> None:
+        """Create the folder.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self._make(self.folder)
+
+    def write(self, name: str, content: bytes | str) -> None:
+        """Write a file whole or not at all.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        path = self.folder / name
+        self._make(path.parent)
+
+        def filled(temporary: Path) -> None:
+            if isinstance(content, str):
+                temporary.write_text(content, encoding="utf-8")
+            else:
+                temporary.write_bytes(content)
+            self.date(temporary)
+
+        write_atomically(path, filled, 0o600 if self.owner_only else 0o644)
+        self.date(path.parent, self.folder)
+
+    def json(self, name: str, body: Any) -> None:
+        """Write strict JSON, which has no NaN."""
+        self.write(name, json.dumps(body, indent=2, allow_nan=False) + "\n")
+
+    def figure(self, name: str, draw: Callable[..., None], *arguments: Any) -> None:
+        """Write the PNG that ``draw(file, *arguments)`` makes."""
+        picture = io.BytesIO()
+        draw(picture, *arguments)
+        self.write(f"figures/{name}", picture.getvalue())
+
+    def date(self, *paths: Path) -> None:
+        """Give files and folders the one time."""
+        midnight = datetime.datetime.combine(self.day, datetime.time(), datetime.UTC).timestamp()
+        for path in paths:
+            os.utime(path, (midnight, midnight))
+
+    def date_all(self, *others: Path) -> None:
+        """Give the one time to everything outside ``others``, and to these folders, whose time others may see."""
+        for path in (*self.folder.rglob("*"), self.folder):
+            if not any(path.is_relative_to(other) for other in others):
+                self.date(path)
+        self.date(*(other for other in others if other.exists()))
+
+    def _make(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700 if self.owner_only else 0o777)

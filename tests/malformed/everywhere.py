@@ -1,0 +1,223 @@
+"""Every command and every experiment, with names that are no files, folders that are no places, and flags of nonsense.
+
+``INPUTS`` are command lines that read a file, whose name IN stands for; ``OUTPUTS`` write to OUT. A command is refused
+before it computes anything, so a line costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from experiments.panel.cells import COLUMNS
+from tests.malformed.case import CONFIGS, REFUSED, Case, Make, beside, npz, on_file, plant, records
+from tests.malformed.ledgers import good as good_ledger
+
+#: Experiments that take nothing but --quick, --config and --out.
+FIGURES = ("adaops", "fig3_1", "fig4_2", "fig5_1", "fig_pdp_1", "fig_per_record")
+_BUDGET = "--epsilon 1 --delta 1e-6"
+INPUTS = (
+    "plan IN",
+    "run IN --out HERE/out --quiet",
+    "run --resume IN --quiet",
+    "audit IN",
+    "per_record IN --out HERE/out",
+    "verify IN",
+    "ledger show IN",
+    "ledger history IN --json",
+    "ledger show HERE/small.ledger --receipt IN",
+    f"ledger init HERE/new {_BUDGET} --typical IN",
+    f"ledger init HERE/new {_BUDGET} --programme HERE/config.yaml IN",
+    "data IN HERE/out --x a --y b",
+    "data HERE/rows.parquet HERE/out --x a --y b --test IN",
+    *(f"{name} --config IN --out HERE/out" for name in FIGURES),
+    "fig3_2 --panel IN --out HERE/out",
+    "fig3_2 choose --panel IN --out HERE/out",
+    "headline --config IN --results HERE --out HERE/out",
+    "settings choose IN --grid sampler.step_size=1",
+    "settings report IN",
+)
+#: Names of bad inputs; ``_before`` makes them.
+BAD_INPUTS = (
+    "HERE/nowhere.yaml",
+    "HERE/folder.yaml",
+    "HERE/pipe.yaml",
+    "HERE/zero.yaml",
+    "HERE/null.yaml",
+    "HERE/loop.yaml",
+    "HERE/loop.yaml/a.yaml",
+    "HERE/config.yaml/a.yaml",
+    "HERE/empty.yaml",
+    "HERE/bytes.yaml",
+    "HERE/list.yaml",
+    "HERE/LONG.yaml",
+)
+OUTPUTS = (
+    "run HERE/config.yaml --quiet --out OUT",
+    "run HERE/config.yaml --quiet --out HERE/out --confidential OUT",
+    "per_record HERE/config.yaml --out OUT",
+    "data HERE/rows.parquet OUT --x a --y b",
+    f"ledger init OUT {_BUDGET}",
+    *(f"{name} --quick --out OUT" for name in FIGURES),
+    "fig3_2 --panel two_normals --quick --out OUT",
+    "fig3_2 choose --panel two_normals --out OUT",
+    "headline --quick --results HERE/good --out OUT",
+)
+BAD_OUTPUTS = (
+    "HERE/file",
+    "HERE/file/deeper/still",
+    "HERE/pipe.yaml",
+    "HERE/loop.yaml",
+    "HERE/loop.yaml/a",
+    "/dev/null",
+    "/dev/null/run",
+    "/proc/dpmcmc",
+    "HERE/LONG",
+)
+_NUMBERS = ("9" * 31, "-1", "0", "x", "nan", "1.5", "EMPTY", "--quick=1")
+FLAGS = (
+    *(f"{command} --nonsense" for command in ("plan", "run", "audit", "per_record", "verify", "ledger", "data")),
+    *("plan", "run", "audit", "per_record", "verify", "ledger", "ledger show", "ledger init HERE/new", "data"),
+    *("plan a b", "run a b", "audit a b", "per_record a b --out c", "verify a b", "ledger show a b", "data a b c"),
+    *("run a --out", "per_record a", "per_record a --out", "data HERE/rows.parquet HERE/out --x a", "audit a --set"),
+    *("plan a --allow-code", "run a --allow-code", "audit a --allow-code", "per_record a --out b --allow-code"),
+    *("data HERE/rows.parquet HERE/out --x EMPTY --y b", "data HERE/rows.parquet HERE/out --x a --y a"),
+    *("data HERE/rows.parquet HERE/out --x z --y b", "data HERE HERE/out --x a --y b"),
+    *("audit HERE/config.yaml --method guess", "audit HERE/config.yaml --target guess"),
+    *(f"audit HERE/config.yaml --runs {number}" for number in _NUMBERS),
+    *(f"audit HERE/config.yaml --steps {number}" for number in _NUMBERS),
+    *(f"audit HERE/config.yaml --seed {number}" for number in _NUMBERS if number != "0"),
+    *(f"audit HERE/config.yaml --confidence {number}" for number in _NUMBERS),
+    *(f"audit HERE/config.yaml --records {number}" for number in _NUMBERS),
+    *(f"audit HERE/config.yaml --features {number}" for number in _NUMBERS),
+    *(f"audit HERE/config.yaml --method one_run --canaries {number}" for number in _NUMBERS),
+    *(f"audit HERE/config.yaml --method histogram --bins {number}" for number in _NUMBERS),
+    *(f"audit HERE/config.yaml --method histogram --alpha {number}" for number in _NUMBERS),
+    *(f"audit HERE/ops.yaml --records {number}" for number in _NUMBERS),
+    *(f"audit HERE/ops.yaml --features {number}" for number in _NUMBERS),
+    *(f"audit HERE/ops.yaml --steps {number}" for number in _NUMBERS),
+    *(f"per_record HERE/config.yaml --out HERE/out --every {number}" for number in _NUMBERS),
+    "per_record HERE/config.yaml --set privacy.ledger=nowhere --out HERE/out/deep",
+    "per_record HERE/ops.yaml --out HERE/out",
+    *(f"{name} --{flag}" for name in FIGURES for flag in ("nonsense", "out", "config", "quick=1")),
+    *(f"{name} extra" for name in FIGURES),
+    "adaops",
+    *("fig3_2", "fig3_2 --panel", "fig3_2 --panel two_normals", "fig3_2 --out HERE/out", "fig3_2 --nonsense"),
+    *(f"fig3_2 --panel {panel} --out HERE/out" for panel in ("nothing", "EMPTY", "../adult", "LONG")),
+    *("fig3_2 guess --panel two_normals --out HERE/out", "fig3_2 --panel two_normals --out HERE/out extra"),
+    *(f"fig3_2 choose --panel two_normals --out HERE/out --{kind} none" for kind in ("methods", "encodings")),
+    *("headline", "headline --results HERE", "headline --out HERE/out", "headline --nonsense", "headline extra"),
+    *(f"headline --results HERE/{place} --out HERE/out" for place in ("nowhere", "file", "pipe.yaml", "bad", "piped")),
+    *("settings", "settings guess", "settings choose", "settings report", "settings report --nonsense"),
+    *(f"settings report HERE/config.yaml --runs {number}" for number in _NUMBERS),
+    *("settings choose HERE/config.yaml --grid a", "settings choose HERE/config.yaml --grid a.b=1"),
+    *("settings report HERE/ops.yaml", "settings report HERE/config.yaml"),
+)
+_OPS = """
+name: ops
+data: {path: mine.npz, num_records: 40, row_bound: 1.0}
+target: {name: logistic_regression}
+mechanism: {name: ops}
+privacy: {epsilon: 1.0, delta: 1.0e-3}
+"""
+
+
+@functools.cache
+def _parquet() -> bytes:
+    import pyarrow
+    from pyarrow import parquet
+
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "rows.parquet"
+        parquet.write_table(pyarrow.table({"a": [0.5, 0.25], "b": [0, 1]}), path)
+        return path.read_bytes()
+
+
+def _before(folder: Path) -> list[str]:
+    on_file(npz(records()))(folder)
+    plant(
+        folder,
+        {
+            "file": b"precious",
+            "empty.yaml": b"",
+            "bytes.yaml": random.Random(12).randbytes(3000),
+            "list.yaml": b"[1, 2]\n",
+            "ops.yaml": _OPS.encode(),
+            "small.ledger": good_ledger(),
+            "rows.parquet": _parquet(),
+            "bad/results.csv": b"epsilon,accuracy\nx,y\n",
+            "good/results.csv": ",".join(COLUMNS).encode() + b"\n" + b"1" + b",1" * (len(COLUMNS) - 1) + b"\n",
+        },
+    )
+    (folder / "folder.yaml").mkdir()
+    (folder / "piped").mkdir()
+    for name in ("pipe.yaml", "piped/results.csv"):
+        os.mkfifo(folder / name)
+    for name, target in (("zero.yaml", "/dev/zero"), ("null.yaml", "/dev/null"), ("loop.yaml", folder / "loop.yaml")):
+        (folder / name).symlink_to(target)
+    return []
+
+
+def _case(line: str, *words: str) -> Case:
+    command, _, rest = line.partition(" ")
+    named = tuple(word.removeprefix("HERE/") for word in words if "LONG" not in word)
+    return Case(line, command, beside(rest, _before), REFUSED, named, bare=True)
+
+
+def inputs() -> Iterator[Case]:
+    """Every command that reads a file, on every name that is none."""
+    for line in INPUTS:
+        for bad in BAD_INPUTS:
+            yield _case(" ".join(bad if word == "IN" else word for word in line.split(" ")), bad)
+
+
+def outputs() -> Iterator[Case]:
+    """Every command that writes, to every place that is none."""
+    for line in OUTPUTS:
+        for bad in BAD_OUTPUTS:
+            yield _case(line.replace("OUT", bad), bad)
+
+
+def flags() -> Iterator[Case]:
+    """Command lines that are none, and numbers that make no sense."""
+    for line in FLAGS:
+        *_, option, value = ["", *line.split(" ")]
+        yield _case(line, *([option] if value in _NUMBERS else []))
+
+
+def _piped(*names: str, sets: tuple[str, ...] = ()) -> Make:
+    """The small config on its file, with pipes under these names."""
+
+    def make(folder: Path) -> list[str]:
+        out = on_file(npz(records()), *sets)(folder)
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            os.mkfifo(folder / name)
+        return out
+
+    return make
+
+
+def pipes() -> Iterator[Case]:
+    """Pipes and devices where a config or an environment names data."""
+    yield Case("pipe-data", "run", _piped("mine.npz"), REFUSED, ("mine.npz",))
+    yield Case("pipe-rows", "run", _piped("mine/x.npy", "mine/y.npy", sets=("data.path=mine",)), REFUSED, ("x.npy",))
+    yield Case("pipe-ledger", "run", _piped("budget", sets=("privacy.ledger=budget",)), REFUSED, ("budget",))
+    own = "experiments.preconditioned:PreconditionedSGLD"
+    for metric in ("metric.npy", "/dev/zero"):
+        sets = (f"sampler={{name: '{own}', step_size: 1.0, metric: {metric}}}",)
+        yield Case(f"pipe-{metric}", "plan", _piped("metric.npy", sets=sets), REFUSED, ("metric",))
+        sets = (f"sampler={{name: sgfs, step_size: 1.0, noise_ratio: 1.0, metric: {metric}}}",)
+        yield Case(f"pipe-sgfs-{metric}", "plan", _piped("metric.npy", sets=sets), REFUSED, ("metric",))
+
+    def official(folder: Path) -> list[str]:
+        (folder / "data").mkdir()
+        os.mkfifo(folder / "data" / "abalone.data")
+        return [str(CONFIGS / "abalone.yaml"), "--set", "data.standin=allow"]
+
+    yield Case("pipe-official", "run", official, REFUSED, ("abalone.data",), data="data")

@@ -1,0 +1,71 @@
+"""Faults of what others see of a run folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from dpmcmc.cli import run
+from dpmcmc.report.public_facts import PublicFacts
+from dpmcmc.storage.run_folder import Shelf
+from tests.planted import Fault
+from tests.planted import checks_release as checks
+
+Patch = pytest.MonkeyPatch
+
+
+def _counts_held_out_rows(patch: Patch) -> None:
+    real = run.Run.print_plan
+
+    def print_plan(self: Any, console: Console) -> None:
+        real(self, console)
+        test = self.data.test
+        console.print(f"test records {0 if test is None else len(test['y'])}")
+
+    patch.setattr(run.Run, "print_plan", print_plan)
+
+
+def _releases_run_times(patch: Patch) -> None:
+    def seconds(_: Any, result: Any, calibrate: float) -> dict[str, Any]:
+        wall = result.wall_seconds | {"calibrate": calibrate}
+        return {"wall_seconds": wall, "steps_per_second": result.steps_per_second}
+
+    patch.setattr(run.Run, "_seconds", seconds)
+
+
+def _files_keep_their_times(patch: Patch) -> None:
+    patch.setattr(Shelf, "date", lambda *_: None)
+
+
+def _everything_is_publishable(patch: Patch) -> None:
+    patch.setattr(PublicFacts, "publishable", lambda *_: True)
+
+
+FAULTS = (
+    Fault(
+        "held-out private rows counted on the console",
+        "The number of test records is printed, and falls by an owner's rows when the owner goes.",
+        _counts_held_out_rows,
+        (checks.neighbours_look_the_same_for_the_same_draws,),
+    ),
+    Fault(
+        "seconds of a private run in metrics.json",
+        "Batches are as long as secret selections make them, and the seconds that they took are published.",
+        _releases_run_times,
+        (checks.neighbours_look_the_same_for_the_same_draws,),
+    ),
+    Fault(
+        "released files keep their own times",
+        "Each file says to the nanosecond when it was written, and so how long the steps before it took.",
+        _files_keep_their_times,
+        (checks.released_files_bear_one_day,),
+    ),
+    Fault(
+        "draws without a guarantee released",
+        "privacy: null on a private file fills the folder that is published.",
+        _everything_is_publishable,
+        (checks.without_a_guarantee_nothing_of_private_records_is_released,),
+    ),
+)

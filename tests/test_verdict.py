@@ -1,0 +1,328 @@
+"""What draws may be used for: told by every plan and every result, and true where it says intervals."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpmcmc
+from dpmcmc.config import file as config_file
+from dpmcmc.config import model as config
+from dpmcmc.engine.result import Result
+from dpmcmc.mechanisms import MECHANISMS, OPS, Chain, Exponential, Hybrid, PrivateSelection, SufficientStatistics
+from dpmcmc.planning import interval_conditions, verdict
+from dpmcmc.samplers import SAMPLERS
+from dpmcmc.targets import TARGETS, Custom, LinearRegression, LogisticRegression, PerOwner, from_numpyro
+from dpmcmc.targets.tempered import Tempered
+from experiments.models import digits_network, poisson_model
+
+CONFIGS = sorted((Path(__file__).resolve().parents[1] / "configs").glob("*.yaml"))
+N, PRECISION = 20, 4.0
+LOGISTIC = LogisticRegression(prior_scale=PRECISION**-0.5, num_features=3, row_bound=1.0)
+#: At .047 of SGLD's stability limit; as many steps as the conditions ask for.
+STEP = 0.094 * N / (N / 4 + PRECISION)
+BURN_IN, STEPS = 80, 1400
+CUSTOM = Custom(
+    lambda key: jnp.zeros(3), lambda p: -2 * jnp.sum(p**2), lambda p, r: r["y"] * (r["x"] @ p), gradient_bound=1
+)
+
+
+def long_run(target=LOGISTIC, privacy="loose", **changes):
+    """A plan that says intervals, with changes; a private one needs an ε that promises little."""
+    if privacy == "loose":
+        privacy = loose()
+    settings = {"num_records": N, "sampler": dpmcmc.SGLD(STEP), "steps": STEPS, "burn_in": BURN_IN, "thin": 5} | changes
+    return dpmcmc.plan(target, privacy=privacy, **settings)
+
+
+def loose(**changes):
+    return dpmcmc.Privacy(**({"epsilon": 150.0, "delta": 1e-3, "accountant": "rdp", "clip": 1.0} | changes))
+
+
+def check_sentences(found):
+    """A verdict of the form that files and people are promised."""
+    assert set(found.usable_for) <= {"prediction", "intervals"}
+    assert set(found.reasons) == {"prediction", "intervals"}
+    for name, why in found.reasons.items():
+        assert why[0].isupper()
+        assert why.endswith(".")
+        assert why.count(". ") == 0
+        assert why.startswith("Yes") == (name in found.usable_for)
+    body = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert body == {"usable_for": list(found.usable_for), "usable_for_reasons": found.reasons}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_shipped_configs_are_for_prediction_alone(path):
+    made = config.make_plan(config_file.load(path))
+    check_sentences(made.verdict)
+    assert made.usable_for == ["prediction"]
+    body = made.to_json()
+    assert body["usable_for"] == ["prediction"]
+    assert set(body["usable_for_reasons"]) == {"prediction", "intervals"}
+    text = dict(made.lines())
+    assert text["usable for"] == "prediction"
+    assert text["intervals"] == made.verdict.reasons["intervals"]
+    assert "as asked" not in str(made)
+
+
+def test_a_short_private_run_tells_its_relaxation_times():
+    made = config.make_plan(config_file.load(next(p for p in CONFIGS if p.stem == "adult_temperature_one")))
+    why = made.verdict.reasons["intervals"]
+    assert f"{made.times[: made.burn_in].sum() / 0.19**2:.3g} relaxation times" in why
+    assert "3 and 50 are needed" in why
+    assert f"the budget buys {made.private_time / 0.19**2:.3g}" in why
+    assert "clipping at 0.5" in why
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_registered_target_and_sampler_has_a_verdict(name, sampler):
+    sizes = {"num_classes": 3} if name == "softmax_regression" else {}
+    target = TARGETS[name](num_features=3, row_bound=1.0, **sizes)
+    for privacy in (None, dpmcmc.Privacy(epsilon=1.0, delta=1e-5, accountant="rdp", clip=1.0)):
+        made = dpmcmc.plan(target, num_records=1000, sampler=SAMPLERS[sampler](0.1), steps=200, privacy=privacy)
+        check_sentences(made.verdict)
+        assert made.usable_for == ["prediction"]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [CUSTOM, PerOwner(LOGISTIC, 2), from_numpyro(poisson_model), digits_network()],
+    ids=["custom", "per_owner", "numpyro", "flax"],
+)
+def test_a_target_whose_facts_are_unknown_is_not_for_intervals(target):
+    for privacy in (None, loose()):
+        made = long_run(target, privacy)
+        check_sentences(made.verdict)
+        assert made.usable_for == ["prediction"]
+        assert "unknown, since" in made.verdict.reasons["intervals"]
+
+
+LINEAR = LinearRegression(num_features=3, row_bound=1.0, label_bound=1.0)
+CANDIDATES = [Chain(dpmcmc.SGLD(s), steps=10) for s in (1.0, 4.0)]
+MADE = {
+    "ops": OPS(draws=200),
+    "exponential": Exponential(radius=2.0),
+    "noisy draws": SufficientStatistics(draws=200),
+    "hybrid": Hybrid(OPS(), dpmcmc.SGLD(1.0), steps=20, accountant="rdp"),
+    "selection": PrivateSelection(CANDIDATES, loss_bound=2.0),
+}
+_LINEAR = ("sufficient_statistics", "adassp", "adaops", "noisy draws")
+
+
+@pytest.mark.parametrize("name", [*MECHANISMS, "noisy draws", "hybrid", "selection"])
+def test_no_mechanism_is_for_intervals(name):
+    mechanism = MADE[name] if name in MADE else MECHANISMS[name]()
+    target = LINEAR if name in _LINEAR else LOGISTIC
+    made = mechanism.plan(target, num_records=1000, epsilon=1.0, delta=1e-5)
+    check_sentences(made.verdict)
+    assert made.usable_for == ["prediction"]
+    assert made.to_json()["usable_for"] == ["prediction"]
+    assert [label for label, _ in made.lines()].count("usable for") == 1
+    if name == "noisy draws":
+        assert "take noisy statistics for exact ones" in made.verdict.reasons["intervals"]
+
+
+# Conditions for intervals, one at a time.
+
+
+@pytest.mark.parametrize("privacy", [None, loose()], ids=["plain", "private"])
+@pytest.mark.parametrize("sampler", [dpmcmc.SGLD(STEP), dpmcmc.SGHMC(STEP / 20, friction=0.1)], ids=["sgld", "sghmc"])
+def test_a_long_unclipped_run_at_temperature_one_is_for_intervals(sampler, privacy):
+    run = long_run(sampler=sampler, privacy=privacy, steps=2 * STEPS, burn_in=2 * BURN_IN)
+    check_sentences(run.verdict)
+    assert run.usable_for == ["prediction", "intervals"]
+    if privacy is not None:
+        assert "1, as asked" in dict(run.lines())["temperature"]
+
+
+WRONG = {
+    "short": ({"steps": 3 * BURN_IN}, "relaxation times"),
+    "burn-in": ({"burn_in": BURN_IN // 6}, "relaxation times"),
+    "clip": ({"privacy": loose(clip=0.9)}, "clipping at 0.9 biases"),
+    "no gradient bound": ({"target": LogisticRegression(0.5, num_features=3), "curvature": 0.3}, "clipping at 1 may"),
+    "hot": ({"sampler": dpmcmc.SGLD(STEP, temperature=1.2)}, "temperature 1.2"),
+    "cold": ({"sampler": dpmcmc.SGLD(STEP, temperature=0.8)}, "temperature 0.8"),
+    "minibatches": ({"sampling": dpmcmc.Poisson(N / 2)}, "minibatches"),
+    "long step": ({"sampler": dpmcmc.SGLD(2 * STEP)}, "stability limit"),
+    "large curvature": ({"curvature": 1.0}, "stability limit"),
+    "few draws": ({"thin": 100}, "13 draws"),
+    "tempered": ({"target": Tempered(LOGISTIC, 0.5)}, "tempered"),
+    "thermostat": ({"sampler": dpmcmc.SGNHT(STEP / 20, friction=0.1), "steps": 4 * STEPS}, "finds its temperature"),
+    "Fisher scoring": ({"sampler": dpmcmc.SGFS(STEP, fisher="public", public_fisher=0.1)}, "finds its temperature"),
+    "metric": ({"sampler": dpmcmc.SGFS(STEP, metric=1.0)}, "metric"),
+    "estimated noise": ({"sampler": dpmcmc.SGHMC(STEP, friction=0.9, minibatch_variance=0.1)}, "estimate"),
+    "slow momentum": ({"sampler": dpmcmc.SGHMC(0.4 * STEP, friction=1e-3)}, "relaxation times"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_each_condition_alone_takes_intervals_away(name):
+    changes, word = WRONG[name]
+    made = long_run(**changes)
+    check_sentences(made.verdict)
+    assert "intervals" not in made.usable_for
+    assert word in made.verdict.reasons["intervals"]
+    assert "as asked" not in str(made)
+
+
+def test_minibatches_of_a_bounded_gradient_are_allowed_for_where_their_noise_is_small():
+    target = dataclasses.replace(LOGISTIC, row_bound=0.05)
+    made = long_run(target, None, sampling=dpmcmc.Poisson(N / 2))
+    assert "intervals" in made.usable_for
+
+
+# Laws.
+
+
+def test_more_records_or_budget_never_take_prediction_away():
+    said = np.array(
+        [
+            [
+                verdict._signal(dpmcmc.privacy.account(z, steps=1, sampling=dpmcmc.Full(), num_records=n, delta=1e-6,
+                                                       accountant="rdp"), n, LOGISTIC)[0]
+                for z in (1e4, 1e3, 1e2, 10.0, 1.0)
+            ]
+            for n in (3, 30, 300, 3000)
+        ]
+    )  # fmt: skip
+    assert not said.all()
+    assert said.any()
+    assert np.all(np.diff(said.astype(int), axis=0) >= 0)
+    assert np.all(np.diff(said.astype(int), axis=1) >= 0)
+
+
+def test_hotter_draws_never_gain_prediction():
+    said = ["prediction" in long_run(privacy=None, sampler=dpmcmc.SGLD(STEP, temperature=t)).usable_for
+            for t in (1.0, 10.0, 100.0, 399.0, 401.0, 1e4)]  # fmt: skip
+    assert said == [True, True, True, True, False, False]
+
+
+def test_hopeless_plans_are_for_nothing():
+    made = dpmcmc.plan(
+        LOGISTIC, num_records=30, sampler=dpmcmc.SGLD(1.0), steps=10,
+        privacy=dpmcmc.Privacy(epsilon=0.01, delta=1e-3, accountant="rdp"),
+    )  # fmt: skip
+    check_sentences(made.verdict)
+    assert made.usable_for == []
+    assert dict(made.lines())["usable for"] == "nothing"
+
+
+def test_longer_runs_never_lose_intervals():
+    said = ["intervals" in long_run(privacy=None, steps=BURN_IN + k * 300).usable_for for k in range(1, 8)]
+    assert said == sorted(said)
+    assert {False, True} == set(said)
+
+
+# Results: what released draws add.
+
+MIXED = {"ess": 100.0, "rhat": 1.01}
+
+
+@pytest.mark.parametrize(
+    ("shown", "word"),
+    [
+        ({"ess": 100.0, "rhat": 1.11}, "split R-hat is 1.11"),
+        ({"ess": 19.0, "rhat": 1.0}, "effective sample size is 19"),
+        ({"ess": None, "rhat": None}, "too few"),
+    ],
+)
+def test_draws_that_have_not_mixed_take_intervals_away(shown, word):
+    made = long_run()
+    assert verdict.of_result(made, MIXED).usable_for == ("prediction", "intervals")
+    found = verdict.of_result(made, shown)
+    check_sentences(found)
+    assert found.usable_for == ("prediction",)
+    assert word in found.reasons["intervals"]
+
+
+def test_draws_never_give_a_private_plan_intervals_that_it_did_not_have():
+    for changes in ({"privacy": loose(clip=0.9)}, {"steps": 3 * BURN_IN}, {"target": CUSTOM, "curvature": 0.4}):
+        made = long_run(**changes, chains=2)
+        assert verdict.of_result(made, MIXED).usable_for == tuple(made.usable_for) == ("prediction",)
+
+
+def test_without_privacy_several_chains_that_agree_show_the_mixing():
+    one, two = (long_run(CUSTOM, None, curvature=0.4, chains=chains) for chains in (1, 2))
+    assert one.usable_for == two.usable_for == ["prediction"]
+    assert verdict.of_result(two, MIXED).usable_for == ("prediction", "intervals")
+    assert verdict.of_result(two, MIXED | {"rhat": 1.5}).usable_for == ("prediction",)
+    alone = verdict.of_result(one, MIXED)
+    check_sentences(alone)
+    assert "several chains" in alone.reasons["intervals"]
+    # They show nothing of the step's own error.
+    assert verdict.of_result(long_run(CUSTOM, None, chains=2), MIXED).usable_for == ("prediction",)
+
+
+def test_results_and_plans_show_their_verdict_in_notebooks():
+    made = dpmcmc.plan(LOGISTIC, num_records=1000, sampler=dpmcmc.SGLD(1.0), steps=8)
+    draws = np.random.default_rng(0).normal(size=(1, 8, 3)).cumsum(axis=1)
+    result = Result(made, draws, draws, None, None, {"compile": 1.0, "run": 1.0})
+    check_sentences(result.verdict)
+    assert result.usable_for == ["prediction"]
+    for shown in (made._repr_html_(), result._repr_html_(), OPS().plan(
+        LOGISTIC, num_records=1000, epsilon=1.0, delta=1e-5)._repr_html_()):  # fmt: skip
+        assert shown.startswith("<table>")
+        assert "usable for" in shown
+        assert "<module>" not in shown
+    hostile = dpmcmc.plan(Custom(init, CUSTOM.log_prior, CUSTOM.log_likelihood), num_records=9,
+                          sampler=dpmcmc.SGLD(1.0), steps=8)  # fmt: skip
+    assert "&lt;b&gt;" in hostile._repr_html_()
+    assert "<b>" not in hostile._repr_html_()
+
+
+def init(key):
+    return jnp.zeros(3)
+
+
+init.__qualname__ = "<b>"
+
+
+# A verdict for intervals is true.
+
+
+def simulate(made, repeats):
+    """(share of true coefficients that 90 % intervals hold, mean width) over data drawn from prior and model."""
+    rng, hit, width = np.random.default_rng(0), [], []
+    for repeat in range(repeats):
+        theta = rng.normal(size=3) * PRECISION**-0.5
+        x = rng.normal(size=(N, 3))
+        x = (x / np.linalg.norm(x, axis=1, keepdims=True) * (1 - 1e-6)).astype(np.float32)
+        y = (rng.random(N) < 1 / (1 + np.exp(-x @ theta))).astype(np.int32)
+        draws = dpmcmc.sample(made, {"x": x, "y": y}, key=repeat).draws.reshape(-1, 3)
+        low, high = np.quantile(draws, [0.05, 0.95], axis=0)
+        hit.append((low <= theta) & (theta <= high))
+        width.append(high - low)
+    return float(np.mean(hit)), float(np.mean(width))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("privacy", [None, loose()], ids=["plain", "private"])
+@pytest.mark.parametrize("sampler", [dpmcmc.SGLD(STEP), dpmcmc.SGHMC(STEP / 20, friction=0.1)], ids=["sgld", "sghmc"])
+def test_intervals_cover_where_a_plan_says_so(sampler, privacy):
+    """.886 is due at the edge of the conditions; 180 intervals of 60 data sets have a standard error of .024."""
+    steps = interval_conditions.BURN_IN + interval_conditions.SPAN
+    probe = long_run(sampler=sampler, privacy=privacy, steps=2 * STEPS)
+    per_step = float(probe.times[0]) * PRECISION
+    burn_in = int(interval_conditions.BURN_IN / per_step) + 1
+    made = long_run(sampler=sampler, privacy=privacy, steps=burn_in + int(steps / per_step), burn_in=burn_in)
+    assert "intervals" in made.usable_for
+    coverage, width = simulate(made, 60)
+    assert 0.83 <= coverage <= 0.96
+    # The prior alone would cover too, at this width.
+    assert width < 0.97 * 2 * 1.645 * PRECISION**-0.5
+
+
+@pytest.mark.slow
+def test_intervals_do_not_cover_where_a_plan_warns():
+    hot = long_run(sampler=dpmcmc.SGLD(STEP, temperature=9.0), steps=2000)
+    short = long_run(steps=BURN_IN, burn_in=0, thin=1, sampler=dpmcmc.SGLD(STEP / 30))
+    for made, low, high in ((hot, 0.98, 1.0), (short, 0.0, 0.7)):
+        assert "intervals" not in made.usable_for
+        assert low <= simulate(made, 20)[0] <= high
