@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from dpmcmc.diagnostics.per_record.picture import histogram
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from pydantic import Field
