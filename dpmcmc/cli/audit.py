@@ -1,4 +1,4 @@
-"""``python -m dpmcmc.audit CONFIG``: a lower bound on the ε of what a config really releases, beside the claimed one.
+"""``dpmcmc audit CONFIG``: a lower bound on the ε of what a config really releases, beside the claimed one.
 
 All records are synthetic: neither the config's data nor any key is read or written. Exit code 0 where the runs are
 consistent with the claim, 1 where they contradict it or, by an unproved estimate, seem to, 2 for a user's error.
@@ -6,15 +6,17 @@ consistent with the claim, 1 where they contradict it or, by an unproved estimat
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
-from typing import Any
+from typing import Annotated, NamedTuple
+
+import typer
 
 from dpmcmc.audit import METHODS, audit
 from dpmcmc.audit.procedure import CANARIES, RUNS, TARGETS
-from dpmcmc.cli.refusals import CommandError, Parser, add_allow_code, command
+from dpmcmc.cli.options import AllowCode, AsJson, ConfigName, Overrides, one_of
+from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.config import model as config_room
 from dpmcmc.config.model import Config
@@ -27,104 +29,124 @@ from dpmcmc.storage.compiled_programs import keep_compiled_programs
 _RECORDS, _FEATURES, _MOST_FEATURES = 500, 2, 100_000
 
 
-def parser() -> argparse.ArgumentParser:
-    """Command-line arguments."""
-    out = Parser(
-        prog="python -m dpmcmc.audit",
-        description="Run a configuration on worst-case synthetic neighbours and bound its epsilon from below.",
-    )
-    out.add_argument("config", help="YAML file, for example configs/adult.yaml")
-    out.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override one key")
-    add_allow_code(out)
-    out.add_argument("--method", choices=METHODS, default="gdp", help="gdp is an estimate, the others are proved")
-    out.add_argument("--runs", type=int, help=f"of each of two data sets (default {RUNS})")
-    out.add_argument("--confidence", type=float, default=0.95)
-    out.add_argument("--steps", type=int, help="audit only the first steps of a sampler, against what those cost")
-    out.add_argument("--target", choices=TARGETS, default="probe", help="of a sampler: a linear probe, or the config's")
-    out.add_argument("--records", type=int, help=f"of a mechanism's problem (default {_RECORDS}, at most the config's)")
-    out.add_argument("--features", type=int, help=f"of a mechanism's problem (default {_FEATURES})")
-    out.add_argument("--canaries", type=int, help=f"of one_run (default {CANARIES})")
-    out.add_argument("--bins", type=int, default=10, help="of histogram")
-    out.add_argument("--alpha", type=float, default=0.05, help="resolution of histogram in delta")
-    out.add_argument("--at-epsilon", type=float, help="where histogram tests the claimed curve (default: its epsilon)")
-    out.add_argument("--seed", type=int, help="make the audit reproducible; it holds no secret")
-    out.add_argument("--json", action="store_true", help="print the report as JSON")
-    return out
+app = typer.Typer()
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point; see :func:`parser`."""
-    arguments = parser().parse_args(argv)
+class Problem(NamedTuple):
+    """What a config is audited on.
+
+    Attributes:
+        name: of the config, for messages.
+        records, features: size of a mechanism's problem, or None for the usual one.
+        steps: of a sampler's run, or None for all.
+        canaries: of method one_run.
+        many: whether the method plants many canaries.
+    """
+
+    name: str
+    records: int | None
+    features: int | None
+    steps: int | None
+    canaries: int | None
+    many: bool
+
+
+@app.command("audit")
+def attack(
+    config: ConfigName,
+    overrides: Overrides = None,
+    allow_code: AllowCode = None,
+    method: Annotated[str, typer.Option(help="gdp is an estimate, the others are proved.", **one_of(METHODS))] = "gdp",
+    runs: Annotated[int | None, typer.Option(help=f"Of each of two data sets; {RUNS} by default.")] = None,
+    confidence: Annotated[float, typer.Option(help="Of the bound.")] = 0.95,
+    steps: Annotated[
+        int | None, typer.Option(help="Audit only the first steps of a sampler, against what those cost.")
+    ] = None,
+    target: Annotated[
+        str, typer.Option(help="Of a sampler: a linear probe, or the config's.", **one_of(TARGETS))
+    ] = "probe",
+    records: Annotated[
+        int | None, typer.Option(help=f"Of a mechanism's problem; {_RECORDS} by default, at most the config's.")
+    ] = None,
+    features: Annotated[int | None, typer.Option(help=f"Of a mechanism's problem; {_FEATURES} by default.")] = None,
+    canaries: Annotated[int | None, typer.Option(help=f"Of one_run; {CANARIES} by default.")] = None,
+    bins: Annotated[int, typer.Option(help="Of histogram.")] = 10,
+    alpha: Annotated[float, typer.Option(help="Resolution of histogram in delta.")] = 0.05,
+    at_epsilon: Annotated[
+        float | None, typer.Option(help="Where histogram tests the claimed curve; at its epsilon by default.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes the audit reproducible; it holds no secret.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a configuration on worst-case synthetic neighbours, and bound its epsilon from below."""
     keep_compiled_programs()
-    config = config_file.load(arguments.config, arguments.set, allow_code=arguments.allow_code)
-    plan = planned(config, arguments)
+    asked = config_file.load(config, overrides, allow_code=allow_code or ())
+    plan = planned(asked, Problem(config, records, features, steps, canaries, method == "one_run"))
     try:
         report = audit(
             plan,
-            method=arguments.method,
-            runs=arguments.runs,
-            confidence=arguments.confidence,
-            target=arguments.target,
-            steps=arguments.steps,
-            canaries=arguments.canaries,
-            bins=arguments.bins,
-            alpha=arguments.alpha,
-            at_epsilon=arguments.at_epsilon,
-            seed=arguments.seed,
-            say=lambda text: print(f"{config.name}: {text}", file=sys.stderr),
+            method=method,
+            runs=runs,
+            confidence=confidence,
+            target=target,
+            steps=steps,
+            canaries=canaries,
+            bins=bins,
+            alpha=alpha,
+            at_epsilon=at_epsilon,
+            seed=seed,
+            say=lambda text: print(f"{asked.name}: {text}", file=sys.stderr),
         )
     except (DivergedError, DrawError) as error:
         raise CommandError(f"the audit's own run failed: {error}") from None
     except ValueError as error:
         raise type(error)(_with_option(str(error))) from None
-    if arguments.json:
-        print(json.dumps({"config": config.name, **report.to_json()}, indent=2, allow_nan=False))
+    if as_json:
+        print(json.dumps({"config": asked.name, **report.to_json()}, indent=2, allow_nan=False))
     else:
-        print(config.name)
+        print(asked.name)
         print(report)
     if report.verdict == "suspicious":
         raise CommandError(
-            f"{arguments.config}: the estimate is above the claimed epsilon, which contradicts it only if scores are "
+            f"{config}: the estimate is above the claimed epsilon, which contradicts it only if scores are "
             "Gaussian; confirm with --method clopper_pearson or histogram.",
             code=1,
         )
     if report.violated:
-        raise CommandError(f"{arguments.config}: the runs contradict the claimed epsilon; do not rely on it.", code=1)
+        raise CommandError(f"{config}: the runs contradict the claimed epsilon; do not rely on it.", code=1)
 
 
-def planned(config: Config, arguments: Any) -> Plan | MechanismPlan:
+def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
     """The config's plan; that of a mechanism on a problem of fewer records and features, at the same promise.
 
     Raises:
         CommandError: no guarantee to audit, or an option that does not apply.
     """
     if config.privacy is None:
-        raise CommandError(f"{arguments.config}: privacy is null, so nothing is claimed and there is nothing to audit.")
+        raise CommandError(f"{problem.name}: privacy is null, so nothing is claimed and there is nothing to audit.")
     if not config_room.is_secret(config):
         raise CommandError(
-            f"{arguments.config}: privacy.insecure_noise_seed takes the guarantee away, so there is nothing to audit; "
+            f"{problem.name}: privacy.insecure_noise_seed takes the guarantee away, so there is nothing to audit; "
             "set it to null."
         )
     if config.mechanism is None:
         for name in ("records", "features"):
-            if getattr(arguments, name) is not None:
+            if getattr(problem, name) is not None:
                 raise CommandError(f"--{name}: a sampler is audited on its own number of records; leave it out.")
         return config_room.make_plan(config)
     for name in ("steps",):
-        if getattr(arguments, name) is not None:
+        if getattr(problem, name) is not None:
             raise CommandError(f"--{name}: only a sampler's run can be shortened; leave it out.")
     known = config_room.describe_data(config).num_records
     assert known is not None
-    records = min(_RECORDS, known) if arguments.records is None else arguments.records
+    records = min(_RECORDS, known) if problem.records is None else problem.records
     if not 1 <= records <= known:
         raise CommandError(f"--records: must lie in 1..{known}, the config's number of records, got {records}.")
     plan = config_room.make_plan(config, num_records=records)
     assert isinstance(plan, MechanismPlan)
-    many = arguments.method == "one_run"
-    if arguments.features is not None and not 1 <= arguments.features <= _MOST_FEATURES:
-        raise CommandError(f"--features: must lie in 1..{_MOST_FEATURES}, got {arguments.features}.")
-    features = arguments.features or (min(arguments.canaries or CANARIES, records) if many else _FEATURES)
+    if problem.features is not None and not 1 <= problem.features <= _MOST_FEATURES:
+        raise CommandError(f"--features: must lie in 1..{_MOST_FEATURES}, got {problem.features}.")
+    features = problem.features or (min(problem.canaries or CANARIES, records) if problem.many else _FEATURES)
     if not hasattr(plan.target, "num_features"):
         return plan
     assert config.privacy.epsilon is not None
@@ -144,7 +166,3 @@ def _with_option(message: str) -> str:
 
 
 _OPTIONS = ("method", "runs", "confidence", "steps", "target", "canaries", "bins", "alpha", "at_epsilon", "seed")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""``python -m dpmcmc.ledger init|show|history FILE``: the privacy budget of a data set.
+"""``dpmcmc ledger init|show|history FILE``: the privacy budget of a data set.
 
 Exit code 0, 2 for what the user can mend, and 1 where entries were edited, removed or rolled back, or where more is
 spent than the budget.
@@ -6,13 +6,16 @@ spent than the budget.
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import json
-import sys
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from dpmcmc.cli.refusals import CommandError, Parser, add_allow_code, command
+import typer
+
+from dpmcmc.cli.options import AllowCode, AsJson, Overrides, one_of
+from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.config import model as config_room
 from dpmcmc.privacy.accounting import ADJACENCIES
@@ -23,83 +26,105 @@ from dpmcmc.privacy.ledger.filters import FILTERS
 from dpmcmc.privacy.ledger.fitting import round_down
 from dpmcmc.storage.regular_file import read_text
 
+app = typer.Typer(help="The privacy budget of a data set.", no_args_is_help=True)
 
-def parser() -> argparse.ArgumentParser:
-    """Command-line arguments."""
-    out = Parser(prog="python -m dpmcmc.ledger", description="The privacy budget of a data set.")
-    commands = out.add_subparsers(dest="command", required=True)
-    init = commands.add_parser("init", help="make a ledger; its budget is fixed for good")
-    init.add_argument("file", help="new file, for example adult.ledger")
-    init.add_argument("--name", help="of the data set; by default the file's")
-    init.add_argument("--epsilon", type=float, required=True, help="promised for all runs together")
-    init.add_argument("--delta", type=float, required=True, help="likewise")
-    init.add_argument("--adjacency", choices=ADJACENCIES, default="replace_one")
-    init.add_argument("--num-records", type=int, metavar="N", help="if it is public")
-    init.add_argument("--filter", choices=FILTERS, help="default renyi, or programme with --programme")
-    init.add_argument("--order", type=int, help="of filter renyi; by default the best for full-batch runs")
-    init.add_argument("--typical", metavar="CONFIG", help="choose the order for runs like this one instead")
-    init.add_argument("--programme", nargs="+", default=[], metavar="CONFIG", help="the only runs there will be")
-    init.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override a key of every CONFIG")
-    add_allow_code(init)
-    for name, text in (("show", "what is left"), ("history", "every entry")):
-        each = commands.add_parser(name, help=text)
-        each.add_argument("file", help="a ledger")
-        each.add_argument("--json", action="store_true", help="print JSON")
-        each.add_argument(
-            "--receipt", action="append", default=[], metavar="FILE", help="privacy.json of a run that it must hold"
+LedgerFile = Annotated[str, typer.Argument(metavar="FILE", help="A ledger.")]
+Receipts = Annotated[
+    list[str] | None, typer.Option("--receipt", metavar="FILE", help="privacy.json of a run that the ledger must hold.")
+]
+
+
+@app.command()
+def init(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="New file, for example adult.ledger.")],
+    epsilon: Annotated[float, typer.Option(help="Promised for all runs together.")],
+    delta: Annotated[float, typer.Option(help="Promised for all runs together.")],
+    name: Annotated[str | None, typer.Option(help="Of the data set; by default the file's.")] = None,
+    adjacency: Annotated[
+        str, typer.Option(help="What a neighbouring data set is.", **one_of(ADJACENCIES))
+    ] = "replace_one",
+    num_records: Annotated[int | None, typer.Option(metavar="N", help="If it is public.")] = None,
+    filter: Annotated[
+        str | None,
+        typer.Option(help="How runs add up; by default renyi, or programme with --programme.", **one_of(FILTERS)),
+    ] = None,
+    order: Annotated[int | None, typer.Option(help="Of filter renyi; by default the best for full-batch runs.")] = None,
+    typical: Annotated[
+        str | None, typer.Option(metavar="CONFIG", help="Choose the order for runs like this one instead.")
+    ] = None,
+    programme: Annotated[
+        list[str] | None, typer.Option(metavar="CONFIG", help="One of the only runs there will be; may be repeated.")
+    ] = None,
+    overrides: Overrides = None,
+    allow_code: AllowCode = None,
+) -> None:
+    """Make a ledger; its budget is fixed for good."""
+
+    def planned(config: str) -> Guarantee:
+        return _planned(config, overrides or [], allow_code or (), num_records)
+
+    with _verdicts():
+        ledger = Ledger.init(
+            file,
+            name=name or Path(file).stem,
+            num_records=num_records,
+            adjacency=adjacency,
+            epsilon=epsilon,
+            delta=delta,
+            filter=filter or ("programme" if programme else "renyi"),
+            order=order,
+            programme=[planned(config) for config in programme or []],
+            typical=planned(typical) if typical else None,
         )
-    return out
+        print(f"made {ledger.path}")
+        _show(ledger.state())
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point; see :func:`parser`."""
-    arguments = parser().parse_args(argv)
-    try:
-        if arguments.command == "init":
-            ledger = _init(arguments)
-            print(f"made {ledger.path}")
-            _show(ledger.state())
-            return
-        ledger = Ledger(arguments.file)
-        for name in arguments.receipt:
-            for receipt in _receipts(Path(name), ledger.path):
-                ledger.confirm(receipt)
-        if arguments.command == "show":
-            state = ledger.state()
-            print(json.dumps(_json(state), indent=2)) if arguments.json else _show(state)
-        else:
-            entries = ledger.history()
-            if arguments.json:
-                print(json.dumps([entry.to_json() for entry in entries], indent=2))
-            else:
-                for entry in entries:
-                    print(f"{entry.sequence:>5}  {entry.time}  {entry.kind:<8} {entry.run:<16}  {_said(entry)}")
+@app.command()
+def show(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False) -> None:
+    """Print what is left."""
+    with _verdicts():
+        ledger = _confirmed(file, receipt)
+        state = ledger.state()
+        print(json.dumps(_json(state), indent=2)) if as_json else _show(state)
         ledger.check()
+
+
+@app.command()
+def history(file: LedgerFile, receipt: Receipts = None, as_json: AsJson = False) -> None:
+    """Print every entry."""
+    with _verdicts():
+        ledger = _confirmed(file, receipt)
+        entries = ledger.history()
+        if as_json:
+            print(json.dumps([entry.to_json() for entry in entries], indent=2))
+        else:
+            for entry in entries:
+                print(f"{entry.sequence:>5}  {entry.time}  {entry.kind:<8} {entry.run:<16}  {_said(entry)}")
+        ledger.check()
+
+
+@contextlib.contextmanager
+def _verdicts() -> Iterator[None]:
+    """A broken chain is a verdict against the ledger, and not a user's error."""
+    try:
+        yield
     except BrokenChain as error:
         raise CommandError(str(error), code=1) from None
 
 
-def _init(arguments: argparse.Namespace) -> Ledger:
-    filter = arguments.filter or ("programme" if arguments.programme else "renyi")
-    return Ledger.init(
-        arguments.file,
-        name=arguments.name or Path(arguments.file).stem,
-        num_records=arguments.num_records,
-        adjacency=arguments.adjacency,
-        epsilon=arguments.epsilon,
-        delta=arguments.delta,
-        filter=filter,
-        order=arguments.order,
-        programme=[_planned(name, arguments) for name in arguments.programme],
-        typical=_planned(arguments.typical, arguments) if arguments.typical else None,
-    )
+def _confirmed(file: str, receipts: list[str] | None) -> Ledger:
+    """The ledger, which holds the runs of these receipts."""
+    ledger = Ledger(file)
+    for name in receipts or []:
+        for receipt in _receipts(Path(name), ledger.path):
+            ledger.confirm(receipt)
+    return ledger
 
 
-def _planned(name: str, arguments: argparse.Namespace) -> Guarantee:
+def _planned(name: str, overrides: list[str], allow_code: Collection[str], num_records: int | None) -> Guarantee:
     """The guarantee that a config's plan states; reads no record."""
-    num_records = arguments.num_records
-    config = config_file.load(name, arguments.set, allow_code=arguments.allow_code)
+    config = config_file.load(name, overrides, allow_code=allow_code)
     plan = config_room.make_plan(config)
     if plan.guarantee is None or not config_room.is_secret(config):
         raise CommandError(f"{name}: has no guarantee, so a ledger cannot count on it; give it a privacy section.")
@@ -179,7 +204,3 @@ def _said(entry: Entry) -> str:
     if entry.kind == "settle":
         return body["outcome"]
     return f"{body.get('label', body.get('why'))}: {round_up(body['cost'])}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

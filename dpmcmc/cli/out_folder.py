@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from dpmcmc.cli.refusals import CommandError
+from dpmcmc.storage.run_folder import today
 
 
 @contextlib.contextmanager
@@ -37,3 +40,27 @@ def folder_for(out: Path) -> Iterator[None]:
         except OSError as error:
             raise CommandError(f"--out: {out} cannot be made ({error.strerror}); give another folder.") from None
         yield
+
+
+def free_folder(option: str, wanted: str | Path) -> Path:
+    """A folder to write in; refuses one that holds something, or that cannot be made."""
+    folder = Path(wanted)
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise CommandError(f"{option}: {folder} already holds something; give a folder that is new or empty.")
+        folder.resolve()  # which refuses a link that leads back to itself
+        parent = folder.absolute()
+        while not parent.exists():
+            parent = parent.parent
+    except OSError as error:
+        raise CommandError(f"{option}: {folder} cannot be read ({error.strerror}); give another folder.") from None
+    except RuntimeError:
+        raise CommandError(f"{option}: {folder} is a link that leads back to itself; give another folder.") from None
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise CommandError(f"{option}: {folder} cannot be created, because {parent} is not a folder you can write to.")
+    return folder
+
+
+def default_folder(name: str) -> Path:
+    """A name that says the day, and not when on that day a run began: whoever saw its end would know its length."""
+    return Path("runs") / f"{name}-{today():%Y%m%d}-{secrets.token_hex(4)}"

@@ -1,4 +1,4 @@
-"""``python -m dpmcmc.per_record CONFIG --every K --out DIR``: a run, and what it cost each training record.
+"""``dpmcmc run CONFIG --per-record --every K``: a run, and what it cost each training record.
 
 The run is one of its own: it is charged to the config's ledger, and its draws and guarantee may be published. What it
 cost each record may not: that is in ``confidential/``, which only its owner can read.
@@ -9,7 +9,6 @@ is charged for good, the cost is on disk before the first step, and the draws be
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 import warnings
@@ -20,8 +19,8 @@ import jax
 from rich.console import Console
 
 from dpmcmc import data as data_room
-from dpmcmc.cli.refusals import CommandError, Parser, add_allow_code, command, free_folder
-from dpmcmc.config import file as config_file
+from dpmcmc.cli.out_folder import default_folder, free_folder
+from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import model as config_room
 from dpmcmc.config.model import Config
 from dpmcmc.diagnostics import per_record
@@ -29,45 +28,39 @@ from dpmcmc.engine.blocks import DivergedError, check_records
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result, privacy_json
 from dpmcmc.planning.plan import Plan
+from dpmcmc.report.per_record import draw
 from dpmcmc.storage.atomic import check_room
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from dpmcmc.storage.run_folder import Shelf, today
 
 
-def parser() -> argparse.ArgumentParser:
-    """Command-line arguments."""
-    out = Parser(
-        prog="python -m dpmcmc.per_record",
-        description="Run a configuration and account for every training record along the way the run took.",
-    )
-    out.add_argument("config", help="YAML file, for example configs/adult.yaml")
-    out.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override one key")
-    add_allow_code(out)
-    out.add_argument("--every", type=int, default=1, metavar="K", help="compute all norms every K steps (default 1)")
-    out.add_argument("--out", required=True, metavar="DIR", help="run folder, new or empty")
-    return out
+def run_and_account(name: str, config: Config, out: str | None, every: int) -> None:
+    """Run a config, and account for every training record along the way that the run took.
 
+    Args:
+        name: of the config, for messages.
+        config: what to run.
+        out: run folder, or None for one of the usual name.
+        every: steps between two computations of all records' norms.
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point; see :func:`parser`."""
-    arguments = parser().parse_args(argv)
+    Raises:
+        CommandError: a run without a guarantee of its own, or one that failed.
+    """
     console = Console(highlight=False, soft_wrap=True, markup=False)
     keep_compiled_programs()
-    folder = free_folder("--out", arguments.out)
-    config = config_file.load(arguments.config, arguments.set, allow_code=arguments.allow_code)
+    folder = free_folder("--out", default_folder(config.name) if out is None else out)
     if config.privacy is None or not config_room.is_secret(config):
-        raise CommandError(f"{arguments.config}: its run has no guarantee, so there is nothing that a record spends.")
+        raise CommandError(f"{name}: its run has no guarantee, so there is nothing that a record spends.")
     plan = config_room.make_plan(config)
     if not isinstance(plan, Plan) or plan.after is not None:
-        raise CommandError(f"{arguments.config}: its release is a mechanism's; this accounts for a sampler's own run.")
-    per_record.check(plan, arguments.every)
+        raise CommandError(f"{name}: its release is a mechanism's; this accounts for a sampler's own run.")
+    per_record.check(plan, every)
     held = None
     if config.privacy.ledger is not None:
         held = Reservation(config.privacy.ledger, plan.guarantee, config.name, None, plan.num_records)
     run = Run(config, plan, Shelf(folder, today()), held)
     try:
-        account, records = run.prepared(arguments.every)
+        account, records = run.prepared(every)
         result, positions = run.sampled(account, records)
         run.save(result)
         run.accounted(account, records, positions)
@@ -188,7 +181,7 @@ class Run:
             cost = account.of(records, positions)
             assert self.plan.guarantee is not None
             cost.save(self.confidential / "per_record.npz")
-            per_record.draw(self.confidential / "per_record.png", cost, self.plan.guarantee.epsilon, title)
+            draw(self.confidential / "per_record.png", cost, self.plan.guarantee.epsilon, title)
         except (OSError, MemoryError, KeyboardInterrupt) as error:
             raise CommandError(
                 f"{self.confidential}: the account of the records is not there ({error or type(error).__name__}); the "
@@ -218,7 +211,3 @@ def _kept(result: Result, plan: Plan) -> Result:
 
     draws, positions, info = (jax.tree.map(thinned, t) for t in (result.draws, result.positions, result.info))
     return dataclasses.replace(result, plan=plan, draws=draws, positions=positions, info=info)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

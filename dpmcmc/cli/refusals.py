@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from dpmcmc.config.model import ConfigError
-from dpmcmc.data import DataError
+import typer
+
 from dpmcmc.privacy.accounting.events import UnsupportedCombination
 from dpmcmc.privacy.calibration import CalibrationError
 
@@ -32,63 +30,46 @@ class Parser(argparse.ArgumentParser):
         raise CommandError(f"{message}; see {self.prog} --help.")
 
 
-def add_allow_code(parser: argparse.ArgumentParser) -> None:
-    """The option ``--allow-code``, whose values :func:`dpmcmc.config_file.load` takes."""
-    parser.add_argument(
-        "--allow-code",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="let a config that lies in a run folder import MODULE; read it first",
-    )
-
-
 def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
     """Turn what a user can mend into a sentence on stderr and a non-zero exit code."""
 
     @functools.wraps(main)
     def run(argv: list[str] | None = None) -> int:
-        try:
-            main(argv)
-        except CommandError as error:
-            return _say(str(error), error.code)
-        except UnsupportedCombination as error:
-            return _say(f"privacy: {error}", 2)
-        except CalibrationError as error:
-            return _say(f"privacy.calibrator: {error}", 2)
-        except (ConfigError, DataError, ValueError) as error:
-            return _say(str(error), 2)
-        except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            return _say(f"{where}{error.strerror or error}; mend its permissions, free space, or name another.", 2)
-        except MemoryError as error:
-            return _say(f"memory: there is too little ({error}); take fewer steps, chains or records.", 2)
-        except KeyboardInterrupt:
-            return _say("stopped by the user; every step already taken counts as released.", 130)
-        return 0
+        return exit_code(lambda: main(argv))
 
     return run
 
 
-def free_folder(option: str, wanted: str | Path) -> Path:
-    """A folder to write in; refuses one that holds something, or that cannot be made."""
-    folder = Path(wanted)
+def exit_code(work: Callable[[], Any]) -> int:
+    """Do the work of a command; what a user can mend is a sentence on stderr and the code of its kind."""
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise CommandError(f"{option}: {folder} already holds something; give a folder that is new or empty.")
-        folder.resolve()  # which refuses a link that leads back to itself
-        parent = folder.absolute()
-        while not parent.exists():
-            parent = parent.parent
+        code = work()
+    except CommandError as error:
+        return _say(str(error), error.code)
+    except _UsageError as error:
+        where = "dpmcmc" if error.ctx is None else error.ctx.command_path
+        return _say(f"{error.format_message().removesuffix('.')}; see {where} --help.", 2)
+    except typer.Abort:
+        return _say(_STOPPED, 130)
+    except UnsupportedCombination as error:
+        return _say(f"privacy: {error}", 2)
+    except CalibrationError as error:
+        return _say(f"privacy.calibrator: {error}", 2)
+    except ValueError as error:
+        return _say(str(error), 2)
     except OSError as error:
-        raise CommandError(f"{option}: {folder} cannot be read ({error.strerror}); give another folder.") from None
-    except RuntimeError:
-        raise CommandError(f"{option}: {folder} is a link that leads back to itself; give another folder.") from None
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise CommandError(f"{option}: {folder} cannot be created, because {parent} is not a folder you can write to.")
-    return folder
+        where = f"{error.filename}: " if error.filename else ""
+        return _say(f"{where}{error.strerror or error}; mend its permissions, free space, or name another.", 2)
+    except MemoryError as error:
+        return _say(f"memory: there is too little ({error}); take fewer steps, chains or records.", 2)
+    except KeyboardInterrupt:
+        return _say(_STOPPED, 130)
+    return code if isinstance(code, int) else 0
 
 
+#: Of the click that typer brings, which is its own since version 0.27.
+_UsageError: Any = typer.BadParameter.__bases__[0]
+_STOPPED = "stopped by the user; every step already taken counts as released."
 #: Characters of a sentence; what stands in the middle of a longer one is somebody's data.
 _LONGEST = 600
 

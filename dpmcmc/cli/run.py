@@ -1,4 +1,4 @@
-"""``python -m dpmcmc.run CONFIG``: plan, run, and write a folder that can be published.
+"""``dpmcmc run CONFIG``: plan, run, and write a folder that can be published.
 
 Released: everything in the run folder except ``confidential/``, which only its owner can read and which may
 live elsewhere (``--confidential DIR``). A run without a guarantee, on records that are not public, writes all that it
@@ -13,14 +13,12 @@ it keeps no checkpoint and charges no ledger.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import datetime
 import functools
 import math
 import os
-import secrets
 import shutil
 import sys
 import time
@@ -28,16 +26,20 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
+import typer
 from jax.sharding import Mesh
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dpmcmc import data as data_room
-from dpmcmc.cli.refusals import CommandError, Parser, add_allow_code, command, free_folder
+from dpmcmc.cli.options import AllowCode, Overrides
+from dpmcmc.cli.out_folder import default_folder, free_folder
+from dpmcmc.cli.per_record import run_and_account
+from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.config import model as config_room
 from dpmcmc.config import own_code
@@ -46,7 +48,7 @@ from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import reference
 from dpmcmc.engine.blocks import DivergedError, check_on_disk, sample
 from dpmcmc.engine.charged_again import with_charged_again
-from dpmcmc.engine.processes import connect, leave
+from dpmcmc.engine.processes import connect
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result, draws_content, guarantee_json, privacy_json, write_json
 from dpmcmc.inference import predictive
@@ -62,52 +64,92 @@ from dpmcmc.storage.row_blocks import on_disk
 from dpmcmc.storage.run_folder import Shelf, day_of, today
 from dpmcmc.targets import TargetError, check
 
-
-def parser() -> argparse.ArgumentParser:
-    """Command-line arguments."""
-    out = Parser(prog="python -m dpmcmc.run", description="Run a configuration.")
-    out.add_argument("config", nargs="?", help="YAML file, for example configs/adult.yaml; not needed with --resume")
-    out.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="override one key")
-    add_allow_code(out)
-    out.add_argument("--out", metavar="DIR", help="run folder (default: runs/NAME-DAY-RANDOM)")
-    out.add_argument("--resume", metavar="DIR", help="go on with the run in this folder, which was stopped")
-    out.add_argument("--confidential", metavar="DIR", help="where to keep what must not be published")
-    out.add_argument("--distributed", action="store_true", help="one of several processes that share the config's mesh")
-    out.add_argument("--quiet", action="store_true", help="print only the folder of the draws")
-    return out
+app = typer.Typer()
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point; see :func:`parser`."""
-    arguments = parser().parse_args(argv)
-    if arguments.distributed:
-        _join(arguments)
-    console = Console(quiet=arguments.quiet, highlight=False, soft_wrap=True, markup=False)
+class Options(NamedTuple):
+    """How a run was asked for; see :func:`run`."""
+
+    config: str | None
+    overrides: list[str]
+    allow_code: list[str]
+    out: str | None
+    resume: str | None
+    confidential: str | None
+
+
+@app.command()
+def run(
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CONFIG]",
+            help="A YAML file, or the name of a shipped config such as adult; not needed with --resume.",
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    allow_code: AllowCode = None,
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="Run folder; runs/NAME-DAY-RANDOM by default.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Go on with the run in this folder, which was stopped.")
+    ] = None,
+    confidential: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where to keep what must not be published.")
+    ] = None,
+    per_record: Annotated[
+        bool, typer.Option("--per-record", help="Account for every training record as well; confidential.")
+    ] = False,
+    every: Annotated[
+        int | None, typer.Option(metavar="K", help="With --per-record: compute all norms every K steps; 1 by default.")
+    ] = None,
+    distributed: Annotated[
+        bool, typer.Option("--distributed", help="Be one of several processes that share the config's mesh.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the folder of the draws.")] = False,
+) -> None:
+    """Run a configuration, and write a folder that can be published."""
+    asked = Options(config, overrides or [], allow_code or [], out, resume, confidential)
+    if per_record:
+        return _run_per_record(asked, 1 if every is None else every, distributed or quiet)
+    if every is not None:
+        raise CommandError("--every: belongs to --per-record; add that, or leave it out.")
+    if distributed:
+        _join(asked)
+    console = Console(quiet=quiet, highlight=False, soft_wrap=True, markup=False)
     keep_compiled_programs()
-    if arguments.distributed and jax.process_index() > 0:
-        return _take_part(arguments)
-    config, place = _new(arguments) if arguments.resume is None else _resumed(arguments)
-    mesh = _mesh(config)
+    if distributed and jax.process_index() > 0:
+        return _take_part(asked)
+    loaded, place = _new(asked) if resume is None else _resumed(asked)
+    mesh = _mesh(loaded)
     started = time.perf_counter()
-    plan = config_room.make_plan(config)
+    plan = config_room.make_plan(loaded)
     calibrate_seconds = time.perf_counter() - started
-    place.make(config)
+    place.make(loaded)
     try:
-        folder = _carry_out(config, plan, place, mesh, calibrate_seconds, console)
+        folder = _carry_out(loaded, plan, place, mesh, calibrate_seconds, console)
     finally:
         place.checkpoint.close()
-    if arguments.quiet:
+    if quiet:
         print(folder)
 
 
-def _join(arguments: argparse.Namespace) -> None:
+def _run_per_record(asked: Options, every: int, more: bool) -> None:
+    """A run with an account of every record, which keeps no checkpoint and is one process's."""
+    if asked.config is None or asked.resume is not None or asked.confidential is not None or more:
+        raise CommandError(
+            "--per-record: needs CONFIG, and takes no --resume, --confidential, --distributed or --quiet; leave them out."
+        )
+    config = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
+    run_and_account(asked.config, config, asked.out, every)
+
+
+def _join(asked: Options) -> None:
     """Become one of several processes.
 
     Raises:
         CommandError: there is no saying which, or they cannot be reached.
     """
-    if arguments.resume is not None:
+    if asked.resume is not None:
         raise CommandError("--distributed: keeps no checkpoint, so there is nothing to resume; start the run anew.")
     try:
         connect()
@@ -135,9 +177,9 @@ def _mesh(config: Config) -> Mesh | None:
     return config_room.make_mesh(config)
 
 
-def _take_part(arguments: argparse.Namespace) -> None:
+def _take_part(asked: Options) -> None:
     """Compute what process 0 writes and prints."""
-    config = config_file.load(arguments.config or "", arguments.set, allow_code=arguments.allow_code)
+    config = config_file.load(asked.config or "", asked.overrides, allow_code=asked.allow_code)
     mesh, plan = _mesh(config), config_room.make_plan(config)
     assert isinstance(plan, Plan)  # no mechanism takes a mesh
     with _together():
@@ -308,22 +350,22 @@ class Place:
         """What goes on with the run."""
         elsewhere = "" if self.confidential == self.folder / _CONFIDENTIAL else f" --confidential {self.confidential}"
         allowed = "".join(f" --allow-code {module}" for module in self.modules)
-        return f"python -m dpmcmc.run --resume {self.folder}{elsewhere}{allowed}"
+        return f"dpmcmc run --resume {self.folder}{elsewhere}{allowed}"
 
 
 _CONFIDENTIAL, _CHECKPOINT = "confidential", "checkpoint"
 _WRITTEN = ("config.yaml", "plan.json", "privacy.json", "metrics.json", "draws.nc", "diagnostics.json", "failure.json")
 
 
-def _new(arguments: argparse.Namespace) -> tuple[Config, Place]:
+def _new(asked: Options) -> tuple[Config, Place]:
     """A config, and folders that are free."""
-    if arguments.config is None:
+    if asked.config is None:
         raise CommandError("config: give a YAML file, for example configs/adult.yaml, or --resume DIR.")
-    config = config_file.load(arguments.config, arguments.set, allow_code=arguments.allow_code)
-    folder = free_folder("--out", _default_folder(config.name) if arguments.out is None else arguments.out)
+    config = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
+    folder = free_folder("--out", default_folder(config.name) if asked.out is None else asked.out)
     confidential = folder / _CONFIDENTIAL
-    if arguments.confidential is not None:
-        confidential = free_folder("--confidential", arguments.confidential)
+    if asked.confidential is not None:
+        confidential = free_folder("--confidential", asked.confidential)
         if confidential.resolve().is_relative_to(folder.resolve()):
             raise CommandError(
                 f"--confidential: {confidential} lies in the run folder, which is to be published; give one outside it."
@@ -331,16 +373,16 @@ def _new(arguments: argparse.Namespace) -> tuple[Config, Place]:
     return config, Place(folder, confidential, _own_modules(config))
 
 
-def _resumed(arguments: argparse.Namespace) -> tuple[Config, Place]:
+def _resumed(asked: Options) -> tuple[Config, Place]:
     """The config of a run that was stopped, and its folders.
 
     Raises:
         CommandError: there is nothing to go on with, or another config is given.
     """
-    if arguments.out is not None or (arguments.set and not arguments.config):
+    if asked.out is not None or (asked.overrides and not asked.config):
         raise CommandError("--resume: goes on in its own folder with its own config; leave --out and --set out.")
-    folder = Path(arguments.resume)
-    confidential = folder / _CONFIDENTIAL if arguments.confidential is None else Path(arguments.confidential)
+    folder = Path(asked.resume or "")
+    confidential = folder / _CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
     if not (folder / "config.yaml").is_file():
         raise CommandError(f"--resume: {folder} holds no config.yaml, so no run was begun there; start a new one.")
     done = (folder / "metrics.json").exists()
@@ -351,9 +393,9 @@ def _resumed(arguments: argparse.Namespace) -> tuple[Config, Place]:
             if done
             else f"--resume: {confidential} holds no checkpoint; name the run's --confidential folder, or start anew."
         )
-    config = config_file.load(folder / "config.yaml", allow_code=arguments.allow_code, resumed=True)
-    if arguments.config is not None:
-        same = config_file.load(arguments.config, arguments.set, allow_code=arguments.allow_code)
+    config = config_file.load(folder / "config.yaml", allow_code=asked.allow_code, resumed=True)
+    if asked.config is not None:
+        same = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
         given = config_room.dump(same, folder)
         begun = config_room.dump(config, folder)
         if given != begun:
@@ -684,11 +726,6 @@ class _Fitted:
     prediction: predictive.Prediction | None
 
 
-def _default_folder(name: str) -> Path:
-    """A name that says the day, and not when on that day a run began: whoever saw its end would know its length."""
-    return Path("runs") / f"{name}-{today():%Y%m%d}-{secrets.token_hex(4)}"
-
-
 def _finite(body: Any) -> Any:
     """JSON has no NaN: what could not be computed is null."""
     if isinstance(body, dict):
@@ -696,7 +733,3 @@ def _finite(body: Any) -> Any:
     if isinstance(body, float) and not np.isfinite(body):
         return None
     return body
-
-
-if __name__ == "__main__":
-    leave(main())

@@ -1,4 +1,4 @@
-"""``python -m dpmcmc.verify privacy.json``: recompute ε from the saved events.
+"""``dpmcmc verify privacy.json``: recompute ε from the saved events.
 
 Exit code 0 where the stated ε is at least the recomputed one and the events cover what the file says of the run, 1
 where not.
@@ -6,14 +6,14 @@ where not.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from dpmcmc.cli.refusals import CommandError, Parser, command
+import typer
+
+from dpmcmc.cli.refusals import CommandError
 from dpmcmc.privacy.accounting import Event, discrete_gaussian
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Poisson
@@ -27,14 +27,6 @@ _MOST_CHARACTERS = 10_000_000
 _DRAWS = ("posterior_draw", "pure", "noisy_descent")
 #: What a step of a sampler is charged as.
 _QUERIES = ("gaussian", "poisson_gaussian", "fixed_size_gaussian")
-
-
-def parser() -> argparse.ArgumentParser:
-    """Command-line arguments."""
-    out = Parser(prog="python -m dpmcmc.verify", description="Recompute a guarantee.")
-    out.add_argument("privacy", help="privacy.json of a run folder")
-    out.add_argument("--group", type=int, metavar="K", help="also print the guarantee for any K records together")
-    return out
 
 
 def _refused(constant: str) -> None:
@@ -72,11 +64,18 @@ def _deviates(body: dict[str, Any], events: tuple[Event, ...], promised: float) 
     }
 
 
-@command
-def main(argv: list[str] | None = None) -> None:
-    """Entry point; see :func:`parser`."""
-    arguments = parser().parse_args(argv)
-    path, group = Path(arguments.privacy), arguments.group
+app = typer.Typer()
+
+
+@app.command()
+def verify(
+    privacy: Annotated[str, typer.Argument(metavar="FILE", help="The privacy.json of a run folder.")],
+    group: Annotated[
+        int | None, typer.Option(metavar="K", help="Also print the guarantee for any K records together.")
+    ] = None,
+) -> None:
+    """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
+    path = Path(privacy)
     if group is not None and group < 1:
         raise CommandError(f"--group: {group} is not a number of records; give a whole number >= 1.")
     try:
@@ -164,7 +163,3 @@ def main(argv: list[str] | None = None) -> None:
     if "trace" in released and "steps" not in body:
         print("unchecked    the file does not say how many steps the run took, so they may be more than its events")
     print("verified: the stated epsilon covers the events")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

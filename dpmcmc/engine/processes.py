@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import sys
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,18 +73,18 @@ def connect() -> None:
     multihost_utils.process_allgather(np.zeros(1))
 
 
-def leave(code: int) -> NoReturn:
-    """End this process; after an error without waiting for the others, which would wait for it."""
+def ended(code: int) -> int:
+    """The exit code of this process; an error ends it here, without waiting for the others, which would wait for it."""
     if code and jax.distributed.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    sys.exit(code)
+    return code
 
 
 def _fail(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     sys.__excepthook__(kind, error, trace)
-    leave(1)
+    ended(1)
 
 
 def check_alone(**given: Any) -> None:

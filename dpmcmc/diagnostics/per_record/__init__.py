@@ -11,6 +11,5 @@ The histogram is in ``report/per_record.py``.
 """
 
 from dpmcmc.diagnostics.per_record.account import Account, PerRecord, check, per_record_epsilon, sample_and_account
-from dpmcmc.diagnostics.per_record.picture import draw
 
-__all__ = ["Account", "PerRecord", "check", "draw", "per_record_epsilon", "sample_and_account"]
+__all__ = ["Account", "PerRecord", "check", "per_record_epsilon", "sample_and_account"]

@@ -1,0 +1,90 @@
+"""The subcommands by name. Each loads when it is called, so that ``dpmcmc verify`` does not wait for JAX."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+import dpmcmc
+from dpmcmc.cli.refusals import exit_code
+
+#: Name -> what the list of commands says of it; the file of the name has a typer application ``app``.
+COMMANDS = {
+    "run": "Run a configuration, and write a folder that can be published.",
+    "plan": "Say what a run would do and cost; read no record.",
+    "verify": "Recompute the epsilon of a privacy.json from its events.",
+    "ledger": "The privacy budget of a data set: init, show, history.",
+    "audit": "Bound from below the epsilon of what a configuration really releases.",
+    "data": "Turn Parquet or Arrow files over into a folder of .npy files.",
+}
+
+
+class _Lazy(TyperCommand):
+    """A subcommand that is not loaded yet."""
+
+    def make_context(self, *arguments: Any, **extra: Any) -> Any:
+        """That of the command itself, which is loaded here."""
+        module = importlib.import_module(f"dpmcmc.cli.{self.name}")
+        return typer.main.get_command(module.app).make_context(*arguments, **extra)
+
+
+class _Commands(TyperGroup):
+    """All subcommands."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names, in the order of use."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A subcommand that loads when it is called."""
+        if cmd_name not in COMMANDS:
+            return None
+        return _Lazy(cmd_name, help=COMMANDS[cmd_name], callback=lambda: None)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Differentially private stochastic-gradient MCMC: plan it, run it, check what was promised.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dpmcmc {dpmcmc.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line.
+
+    Args:
+        argv: words after ``dpmcmc``; None: those of this process.
+
+    Returns:
+        Exit code: 0; 2 for what the user can mend; 1 for a verdict against, or a run that failed; 130 when stopped.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+
+    def work() -> Any:
+        return typer.main.get_command(app).main(arguments, prog_name="dpmcmc", standalone_mode=False)
+
+    code = exit_code(work)
+    processes = sys.modules.get("dpmcmc.engine.processes")
+    # Of several processes one that failed must not wait for the others.
+    return code if processes is None else processes.ended(code)
