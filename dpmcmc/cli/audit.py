@@ -29,7 +29,7 @@ from dpmcmc.storage.compiled_programs import keep_compiled_programs
 _RECORDS, _FEATURES, _MOST_FEATURES = 500, 2, 100_000
 
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 class Problem(NamedTuple):

@@ -12,7 +12,7 @@ import yaml
 
 from dpmcmc.data.columnar import to_rows
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

@@ -26,7 +26,7 @@ from dpmcmc.privacy.ledger.filters import FILTERS
 from dpmcmc.privacy.ledger.fitting import round_down
 from dpmcmc.storage.regular_file import read_text
 
-app = typer.Typer(help="The privacy budget of a data set.", no_args_is_help=True)
+app = typer.Typer(add_completion=False, help="The privacy budget of a data set.", no_args_is_help=True)
 
 LedgerFile = Annotated[str, typer.Argument(metavar="FILE", help="A ledger.")]
 Receipts = Annotated[

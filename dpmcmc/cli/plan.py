@@ -10,7 +10,7 @@ from dpmcmc.cli.options import AllowCode, AsJson, ConfigName, Overrides
 from dpmcmc.config import file as config_file
 from dpmcmc.config import model as config_room
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

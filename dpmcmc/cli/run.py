@@ -64,7 +64,7 @@ from dpmcmc.storage.row_blocks import on_disk
 from dpmcmc.storage.run_folder import Shelf, day_of, today
 from dpmcmc.targets import TargetError, check
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 class Options(NamedTuple):
@@ -438,7 +438,7 @@ class Run:
     @functools.cached_property
     def facts(self) -> PublicFacts:
         """What may be said of the run; known once the target has been found to fit the records."""
-        return PublicFacts.of(self.config, self.plan, self.data, self.day)
+        return PublicFacts.of(self.config.name, self.plan, config_room.is_secret(self.config), self.data, self.day)
 
     @property
     def trace(self) -> Plan | None:

@@ -64,7 +64,7 @@ def _deviates(body: dict[str, Any], events: tuple[Event, ...], promised: float) 
     }
 
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

@@ -22,7 +22,7 @@ def print_plan(facts: PublicFacts, mesh: Mesh | None, console: Console) -> None:
     spec = facts.spec
     what = "records" if spec.records_per_owner is None else "owners"
     held_out = f" and {_test_rows(facts)} test records" if spec.public else ""
-    console.print(facts.config.name, style="bold")
+    console.print(facts.name, style="bold")
     console.print(
         f"data         {spec.name}: {facts.plan.num_records:,} training {what}{held_out}, {facts.num_features} "
         f"features, from {facts.origin}"

@@ -23,8 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from dpmcmc.config import model as config_room
-from dpmcmc.config.model import Config
 from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.mechanisms import MechanismPlan
 from dpmcmc.planning.plan import Plan
@@ -39,7 +37,9 @@ class PublicFacts:
     """Public facts of one run.
 
     Attributes:
-        config, plan: of the run.
+        name: of the config.
+        plan: of the run.
+        secret: whether its noise is.
         spec: what is declared of the data.
         origin: where they are from; ``user file`` for all files of a user's.
         sha256: of the files of a known set; empty for a user's.
@@ -50,8 +50,9 @@ class PublicFacts:
         day: on which the run began.
     """
 
-    config: Config
+    name: str
     plan: Plan | MechanismPlan
+    secret: bool
     spec: DataSpec
     origin: str
     sha256: Mapping[str, str]
@@ -62,11 +63,12 @@ class PublicFacts:
     day: datetime.date
 
     @classmethod
-    def of(cls, config: Config, plan: Plan | MechanismPlan, data: DataSet, day: datetime.date) -> PublicFacts:
+    def of(cls, name: str, plan: Plan | MechanismPlan, secret: bool, data: DataSet, day: datetime.date) -> PublicFacts:
         """The public facts of a run on these records; nothing else is taken from them."""
         return cls(
-            config,
+            name,
             plan,
+            secret,
             data.spec,
             data.origin,
             dict(data.sha256),
@@ -81,11 +83,6 @@ class PublicFacts:
     def trace(self) -> Plan | None:
         """Plan of the sampler whose iterates may be published; None for a one-shot mechanism."""
         return self.plan.run if isinstance(self.plan, MechanismPlan) else self.plan
-
-    @property
-    def secret(self) -> bool:
-        """Whether the noise is."""
-        return config_room.is_secret(self.config)
 
     def publishable(self, guarantee: Guarantee | None) -> bool:
         """Whether draws with this guarantee may be published: it is finite, or the records are public."""
@@ -107,8 +104,8 @@ class PublicFacts:
     def title(self, guarantee: Guarantee | None) -> str:
         """Of every figure."""
         if guarantee is None:
-            return f"{self.config.name}: no guarantee"
-        return f"{self.config.name}: ε = {round_up(guarantee.epsilon, 3)}, δ = {guarantee.delta:.3g}"
+            return f"{self.name}: no guarantee"
+        return f"{self.name}: ε = {round_up(guarantee.epsilon, 3)}, δ = {guarantee.delta:.3g}"
 
     def data_json(self) -> dict[str, Any]:
         """What ``privacy.json`` says of the data."""
