@@ -1,7 +1,7 @@
 """Start several processes on this machine that share one run, and end them together.
 
     python scripts/launch_local.py --processes 2
-    python scripts/launch_local.py --processes 2 -- python -m dpmcmc.run CONFIG --distributed --set run.mesh.data=2
+    python scripts/launch_local.py --processes 2 -- dpmcmc run CONFIG --distributed --set run.mesh.data=2
     python scripts/launch_local.py --processes 2 -- python your_script.py     # which calls dpmcmc.processes.connect()
 
 Every process is told who it is by DPMCMC_COORDINATOR, DPMCMC_PROCESSES and DPMCMC_PROCESS. What process 0 prints is

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Set up and run: scripts/run.sh [CONFIG] [options of python -m dpmcmc.run]
+# Set up and run: scripts/run.sh [CONFIG] [options of dpmcmc run]
 . "$(dirname "$0")/environment.sh"
 install run ""
 [ $# -gt 0 ] || set -- "$root/configs/adult.yaml"

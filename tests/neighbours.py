@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import yaml
 
-from dpmcmc.cli import per_record, run
+from dpmcmc.cli import main, per_record, run
 from dpmcmc.diagnostics import reference
 from dpmcmc.diagnostics.per_record import PerRecord
 from dpmcmc.engine.result import Result
@@ -187,7 +187,7 @@ def seen(command: Any, config: Path, *options: str) -> dict[str, Any]:
     out = config.parent / "out"
     console = io.StringIO()
     with contextlib.redirect_stdout(console), contextlib.redirect_stderr(console):
-        code = command.main([str(config), "--out", str(out), *options])
+        code = main(["PERREC", str(config), "--out", str(out), *options])
     visible: dict[str, Any] = {"code": code, "console": console.getvalue().replace(str(config.parent), "HERE")}
     confidential = out / "confidential"
     for path in (out, *sorted(out.rglob("*"))):

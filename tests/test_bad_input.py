@@ -17,34 +17,36 @@ from pathlib import Path
 import pytest
 import xarray
 
-import dpmcmc
-from dpmcmc.cli import verify
+from dpmcmc.cli import main
+from dpmcmc.cli.commands import COMMANDS as SUBCOMMANDS
 from dpmcmc.cli.refusals import command
 from dpmcmc.data import store
-from dpmcmc.planning import plan as planning
 from tests import malformed
 from tests.malformed import Case
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Files of commands and experiments: those that can be started.
+#: Files of experiments: those that can be started.
 FILES = [
-    path
-    for room in ("dpmcmc", "experiments")
-    for path in sorted((ROOT / room).rglob("*.py"))
-    if "__main__" in path.read_text(encoding="utf-8")
+    path for path in sorted((ROOT / "experiments").rglob("*.py")) if "__main__" in path.read_text(encoding="utf-8")
 ]
 
 
 def _main(path: Path) -> Callable[[list[str]], int]:
-    """A command's entry point, imported when it is called."""
+    """An experiment's entry point, imported when it is called."""
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     return lambda arguments: importlib.import_module(name).main(arguments)
 
 
-#: By what stands after the dot of ``python -m``.
-COMMANDS = {(path.parent if path.stem == "__main__" else path).stem: _main(path) for path in FILES}
-# The command face was imported under the function's name.
-dpmcmc.plan = planning.plan
+def _dpmcmc(*words: str) -> Callable[[list[str]], int]:
+    return lambda arguments: main([words[0], *arguments, *words[1:]])
+
+
+#: By what stands after ``dpmcmc``, or after ``python -m experiments.``.
+COMMANDS = {
+    **{name: _dpmcmc(name) for name in SUBCOMMANDS},
+    "per_record": _dpmcmc("run", "--per-record"),
+    **{(path.parent if path.stem == "__main__" else path).stem: _main(path) for path in FILES},
+}
 #: A message is read in a terminal: two or three of its lines and a path.
 LONGEST = 700
 
@@ -140,7 +142,7 @@ def half_written(case: Case, folder, code: int) -> list[str]:
             assert draws.sizes["draw"] >= 1
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as error:
         stated = json.loads((out / "privacy.json").read_bytes())["epsilon"] is not None
-        if stated and verify.main([str(out / "privacy.json")]):
+        if stated and main(["verify", str(out / "privacy.json")]):
             return [f"privacy.json does not verify: {error.getvalue()}"]
     leftover = [str(p) for p in out.rglob("*") if p.name.startswith(".") or "checkpoint" in p.name]
     return [f"left {leftover}"] if leftover else []

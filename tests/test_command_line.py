@@ -2,7 +2,6 @@
 
 import json
 import os
-import runpy
 import stat
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import yaml
 
 import dpmcmc
+from dpmcmc.cli import main
 from dpmcmc.config import file as config_file
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,18 +19,9 @@ CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 BREAST = ROOT / "configs" / "breast_cancer.yaml"
 
 
-def call(module, *arguments):
-    """Run ``python -m dpmcmc.MODULE ...`` in this process; returns the exit code."""
-    before, sys.argv = sys.argv, [module, *map(str, arguments)]
-    # Another test may have imported a command face, which a fresh process would not have.
-    sys.modules.pop(f"dpmcmc.{module}", None)
-    try:
-        runpy.run_module(f"dpmcmc.{module}", run_name="__main__")
-    except SystemExit as stop:
-        return stop.code
-    finally:
-        sys.argv = before
-    return 0
+def call(name, *arguments):
+    """Run ``dpmcmc NAME ...`` in this process; returns the exit code."""
+    return main([name, *map(str, arguments)])
 
 
 def refused(capsys, module, *arguments):
@@ -196,7 +187,7 @@ def test_plan_is_clean_under_strict_warnings(capfd):
     import subprocess
 
     done = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", "-m", "dpmcmc.plan", str(BREAST)],
+        [sys.executable, "-W", "error::RuntimeWarning", "-m", "dpmcmc", "plan", str(BREAST)],
         capture_output=True,
         text=True,
         check=False,

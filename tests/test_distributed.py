@@ -13,7 +13,7 @@ import pytest
 import xarray
 
 import dpmcmc
-from dpmcmc.cli import run, verify
+from dpmcmc.cli import main, run
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.config.model import ConfigError
@@ -117,7 +117,7 @@ def test_two_processes_release_one_folder_whose_guarantee_verifies(together, cap
     assert {"config.yaml", "plan.json", "privacy.json", "metrics.json", "draws.nc"} < released
     assert "confidential/diagnostics.json" in released
     assert not (folder / "confidential" / "checkpoint").exists()
-    assert verify.main([str(folder / "privacy.json")]) == 0
+    assert main(["verify", str(folder / "privacy.json")]) == 0
     assert "verified" in capsys.readouterr().out
     # One of them prints.
     assert printed.count("two_normals:") == 1
@@ -241,14 +241,14 @@ def test_what_is_kept_on_one_machine_is_refused_with_several_processes(monkeypat
 
 
 def test_a_distributed_run_has_nothing_to_resume(tmp_path, capsys):
-    assert run.main(["--distributed", "--resume", str(tmp_path)]) == 2
+    assert main(["run", "--distributed", "--resume", str(tmp_path)]) == 2
     assert "keeps no checkpoint" in capsys.readouterr().err
 
 
 def test_a_config_with_more_devices_than_there_are_is_refused_before_anything_is_written(tmp_path, capsys):
     more = f"run.mesh.data={jax.device_count() + 1}"
     config = str(ROOT / "configs" / "two_normals.yaml")
-    assert run.main([config, "--out", str(tmp_path / "run"), "--set", more]) == 2
+    assert main(["run", config, "--out", str(tmp_path / "run"), "--set", more]) == 2
     assert "error: run.mesh: chain=1 times data=" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 

@@ -13,15 +13,18 @@ import numpy as np
 import pytest
 
 import dpmcmc
+from dpmcmc.cli.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMAND = re.compile(r"^\s*(python -m .+)$", re.MULTILINE)
+COMMAND = re.compile(r"^\s*(?:\$ )?((?:python -m|dpmcmc) .+)$", re.MULTILINE)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def commands(page):
-    return COMMAND.findall(page.read_text(encoding="utf-8"))
+    """Words after ``python -m`` of every command of a page."""
+    found = (shlex.split(line) for line in COMMAND.findall(page.read_text(encoding="utf-8")))
+    return [words if words[0] == "dpmcmc" else words[2:] for words in found]
 
 
 def workplace(tmp_path):
@@ -36,24 +39,23 @@ def test_commands_of_the_readme_run_in_order(tmp_path):
     found = commands(ROOT / "README.md")
     assert len(found) >= 4
     place = workplace(tmp_path)
-    for command in found:
-        words = shlex.split(command)
+    for words in found:
         done = subprocess.run(
-            [sys.executable, *words[1:]], cwd=place, capture_output=True, text=True, env=os.environ, check=False
+            [sys.executable, "-m", *words], cwd=place, capture_output=True, text=True, env=os.environ, check=False
         )
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        assert done.returncode == 0, f"{words}\n{done.stderr}"
         assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES[1:], ids=lambda p: p.name)
 def test_commands_of_other_pages_name_real_modules_and_files(page):
-    for command in commands(page):
-        words = shlex.split(command)
-        module = ROOT / words[2].replace(".", "/")
-        assert module.with_suffix(".py").exists() or (module / "__main__.py").exists(), command
-        for word in words[3:]:
+    for words in commands(page):
+        module = ROOT / words[0].replace(".", "/")
+        assert module.with_suffix(".py").exists() or (module / "__main__.py").exists(), words
+        assert words[0] != "dpmcmc" or words[1] in COMMANDS or words[1].startswith("-"), words
+        for word in words[1:]:
             if word.startswith("configs/"):
-                assert (ROOT / word).exists(), command
+                assert (ROOT / word).exists(), words
 
 
 def test_python_of_the_readme_runs(tmp_path):

@@ -10,7 +10,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmcmc.cli import verify
+from dpmcmc.cli import main
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson
 from dpmcmc.privacy.accounting import Event, mixture
 from dpmcmc.privacy.accounting.account import account
@@ -312,11 +312,11 @@ def test_verify_prints_the_line(tmp_path, capsys):
     g = account(5.0, steps=10, sampling=Full(), num_records=100, adjacency="add_remove", delta=DELTA, accountant="pld")
     path = tmp_path / "privacy.json"
     path.write_text(json.dumps(g.to_json()))
-    verify.main([str(path), "--group", "3"])
+    main(["verify", str(path), "--group", "3"])
     out = capsys.readouterr().out
     assert f"group        {g.for_group(3)}" in out
     assert "one side" not in out  # a Gaussian's is the same on one side
-    assert verify.main([str(path), "--group", "0"]) == 2
+    assert main(["verify", str(path), "--group", "0"]) == 2
     assert "--group: 0 is not a number of records" in capsys.readouterr().err
 
 
@@ -324,7 +324,7 @@ def test_verify_prints_both_groups_where_they_differ_and_names_owners(tmp_path, 
     g = poisson(0.6, 0.01, 20)
     path = tmp_path / "privacy.json"
     path.write_text(json.dumps(g.to_json() | {"unit": "owner (at most 4 rows)"}))
-    assert verify.main([str(path), "--group", "2"]) == 0
+    assert main(["verify", str(path), "--group", "2"]) == 0
     out = capsys.readouterr().out
     assert f"group        {g.for_group(2).about('owner')}" in out
     assert f"             {g.for_group(2, one_sided=True).about('owner')}" in out

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.cli import verify
+from dpmcmc.cli import main
 from dpmcmc.config.file import load
 from dpmcmc.config.model import ConfigError
 from dpmcmc.engine.result import privacy_json
@@ -336,7 +336,7 @@ def test_verify_wants_the_deviations_of_a_hardened_run(plans, tmp_path, capsys):
 
     def verified(content) -> int:
         path.write_text(json.dumps(content))
-        return verify.main([str(path)])
+        return main(["verify", str(path)])
 
     assert verified(body) == 0
     for mechanism in ("approximate_draw", "batch_overflow"):
@@ -360,10 +360,10 @@ def test_verify_refuses_a_trace_without_a_query(plans, tmp_path, capsys):
     nothing = {"mechanism": "approximate_draw", "noise_multiplier": 0.0, "rate": 0.0, "count": 1}
     path = tmp_path / "privacy.json"
     path.write_text(json.dumps(body | {"events": [nothing], "epsilon": 0.0}))
-    assert verify.main([str(path)]) == 1
+    assert main(["verify", str(path)]) == 1
     assert "charges no query" in capsys.readouterr().err
     path.write_text(json.dumps(body))
-    assert verify.main([str(path)]) == 0
+    assert main(["verify", str(path)]) == 0
     assert "unchecked" in capsys.readouterr().out
 
 

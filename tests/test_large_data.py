@@ -15,8 +15,7 @@ import yaml
 
 import dpmcmc
 from dpmcmc import data
-from dpmcmc.cli import run
-from dpmcmc.cli.data import main as turn_over
+from dpmcmc.cli import main
 from dpmcmc.config import file as config_file
 from dpmcmc.config.model import make_plan
 from dpmcmc.data import DataError, checks, columnar, to_rows
@@ -231,7 +230,7 @@ def test_a_model_of_numpyro_is_asked_block_by_block(write, monkeypatch):
 def test_a_run_gives_the_draws_of_the_same_records_in_memory(tmp_path, capsys):
     save(tmp_path / "mine", x_test=X[:50], y_test=Y[:50])
     path = config(tmp_path)
-    assert run.main([path, "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().err
+    assert main(["run", path, "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().err
     assert "on disk: no training-set scores and no non-private fit" in capsys.readouterr().out
     inside = dpmcmc.sample(make_plan(config_file.load(path)), {"x": X, "y": Y}, key=1).draws
     # The noise of this config is known and its records are not public, so its draws are confidential.
@@ -268,7 +267,7 @@ def test_what_needs_all_records_is_refused_before_anything_is_spent(sections, wo
     )
     sections = {"privacy": {"epsilon": 1.0, "delta": 1e-4, "accountant": "rdp"}} | sections
     sections["privacy"]["ledger"] = str(ledger.path)
-    assert run.main([config(tmp_path, **sections), "--out", str(tmp_path / "out")]) == 2
+    assert main(["run", config(tmp_path, **sections), "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
     assert words in said
     assert said.count("\n") == 1
@@ -416,7 +415,7 @@ def test_without_pyarrow_a_sentence_says_how_to_have_it(tmp_path, monkeypatch):
 
 def test_the_command_refuses_in_one_sentence(tmp_path, capsys):
     source = store(tmp_path / "t.parquet", table())
-    assert turn_over([str(source), str(tmp_path / "mine"), "--x", "a,q", "--y", "label"]) == 2
+    assert main(["data", str(source), str(tmp_path / "mine"), "--x", "a,q", "--y", "label"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "0 columns 'q'" in said
@@ -432,11 +431,11 @@ def test_the_commands_of_the_page_run_in_order(tmp_path, monkeypatch, capsys):
     (tmp_path / "people.yaml").write_text(text)
     first, second = (shlex.split(line) for line in re.findall(r"^    python -m (.+)$", page, re.MULTILINE))
     assert (first[0], second[0]) == ("dpmcmc.data", "dpmcmc.run")
-    assert turn_over(first[1:]) == 0
+    assert main(["data", *first[1:]]) == 0
     printed = capsys.readouterr().out
     assert yaml.safe_load(printed) == {"data": {"path": str(tmp_path / "people"), "num_records": 3000}}
     assert "3,000 training rows and no test rows: 3 features, class numbers or counts" in printed
-    assert run.main(second[1:]) == 0, capsys.readouterr().err
+    assert main(["run", *second[1:]]) == 0, capsys.readouterr().err
     assert json.loads((tmp_path / "runs" / "people" / "privacy.json").read_text())["epsilon"] <= 4
 
 
@@ -473,7 +472,7 @@ RUN = """
     folder, rows = {folder!r}, {rows}
     np.lib.format.open_memmap(folder + "/x.npy", "w+", np.float32, (rows, 109))
     np.lib.format.open_memmap(folder + "/y.npy", "w+", np.int32, (rows,))
-    assert run.main([folder + "/mine.yaml", "--out", folder + "/out", "--quiet"]) == 0
+    assert main(["run", folder + "/mine.yaml", "--out", folder + "/out", "--quiet"]) == 0
     print(peak_mib())
 """
 

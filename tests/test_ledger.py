@@ -8,7 +8,6 @@ import json
 import math
 import os
 import resource
-import runpy
 import shutil
 import sqlite3
 import stat
@@ -19,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dpmcmc.cli import main
 from dpmcmc.privacy import Event, Full, Guarantee, Ledger, LedgerError, OverBudget, Poisson
 from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.ledger import BrokenChain, Receipt, chain, inode, store
@@ -799,16 +799,8 @@ def test_hundreds_of_kills_leave_what_was_told(ledger, path):
 
 
 def call(*arguments):
-    """Run ``python -m dpmcmc.ledger ...`` in this process; returns the exit code."""
-    before, sys.argv = sys.argv, ["ledger", *map(str, arguments)]
-    sys.modules.pop("dpmcmc.ledger", None)
-    try:
-        runpy.run_module("dpmcmc.ledger", run_name="__main__")
-    except SystemExit as stop:
-        return stop.code
-    finally:
-        sys.argv = before
-    return 0
+    """Run ``dpmcmc ledger ...`` in this process; returns the exit code."""
+    return main(["ledger", *map(str, arguments)])
 
 
 def refused(capsys, code, *arguments):

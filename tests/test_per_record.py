@@ -19,6 +19,7 @@ from scipy.integrate import simpson
 from scipy.stats import norm
 
 import dpmcmc
+from dpmcmc.cli import main
 from dpmcmc.cli import per_record as command
 from dpmcmc.diagnostics import per_record
 from dpmcmc.diagnostics.per_record import account, divergence, norms
@@ -397,7 +398,7 @@ def test_the_account_is_the_owners_alone(tmp_path, case):
 def test_the_command_keeps_the_account_apart_from_what_is_released(tmp_path, capsys):
     config = Path(__file__).parents[1] / "configs" / "breast_cancer.yaml"
     arguments = [str(config), "--set", "run={steps: 12, burn_in: 0.5, thin: 2}", "--out", str(tmp_path / "run")]
-    assert command.main(arguments) == 0
+    assert main(["run", "--per-record", *arguments]) == 0
     folder, confidential = tmp_path / "run", tmp_path / "run" / "confidential"
     assert {p.name for p in folder.iterdir()} == {"draws.nc", "plan.json", "privacy.json", "confidential"}
     assert {p.name for p in confidential.iterdir()} == {"per_record.npz", "per_record.png"}
@@ -417,7 +418,7 @@ def test_the_command_keeps_the_account_apart_from_what_is_released(tmp_path, cap
         ([str(config), "--set", "privacy=null", "--out", str(tmp_path / "other")], "no guarantee"),
         ([*arguments[:-1], str(tmp_path / "third"), "--every", "0"], "every"),
     ):
-        assert command.main(wrong) == 2
+        assert main(["run", "--per-record", *wrong]) == 2
         assert said in capsys.readouterr().err
 
 
@@ -433,7 +434,7 @@ def charged(tmp_path):
 
 def refused(capsys, arguments, code):
     capsys.readouterr()
-    assert command.main(arguments) == code
+    assert main(["run", "--per-record", *arguments]) == code
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
@@ -453,7 +454,7 @@ def test_the_command_charges_nothing_of_a_run_that_it_refuses(charged, capsys, m
         patch.setattr(os, "posix_fallocate", no_space)
         assert "MB are needed" in refused(capsys, arguments, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(command, "write_json", no_space)
+        patch.setattr(command.Shelf, "json", no_space)
         assert "No space left" in refused(capsys, arguments, 2)
     with monkeypatch.context() as patch:
         patch.setattr(account, "norms_of", lambda *_: (_ for _ in ()).throw(ValueError("every: has no bound")))

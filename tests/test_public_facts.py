@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.cli import per_record, run
+from dpmcmc.cli import main, per_record, run
 from dpmcmc.mechanisms import MECHANISMS, DrawError
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import TARGETS
@@ -97,7 +97,7 @@ def test_whole_runs_on_neighbours_differ_in_privatised_values_alone(tmp_path, mo
 
 def test_the_number_of_held_out_rows_of_a_private_file_is_not_printed(tmp_path, capsys):
     with constant():
-        assert run.main([str(write(tmp_path / "a", CASES["owner"], False)), "--out", str(tmp_path / "out")]) == 0
+        assert main(["run", str(write(tmp_path / "a", CASES["owner"], False)), "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
     assert "4 training owners, 2 features, from user file" in said
     assert "test records" not in said
@@ -146,7 +146,7 @@ def test_without_a_guarantee_draws_from_public_records_are_released(tmp_path):
     path = write(tmp_path / "a", case, False)
     with constant() as patch:
         patch.setattr(run, "sample", private_sample)
-        assert run.main([str(path), "--set", "data.public=true", "--out", str(tmp_path / "out"), "--quiet"]) == 0
+        assert main(["run", str(path), "--set", "data.public=true", "--out", str(tmp_path / "out"), "--quiet"]) == 0
     assert (tmp_path / "out" / "draws.nc").exists()
     assert json.loads((tmp_path / "out" / "metrics.json").read_text())["wall_seconds"]["run"] is not None
 
@@ -155,7 +155,7 @@ def test_a_quiet_run_without_a_guarantee_prints_the_confidential_folder(tmp_path
     with constant() as patch:
         patch.setattr(run, "sample", private_sample)
         out, path = tmp_path / "out", write(tmp_path / "a", WITHOUT["null"], False)
-        assert run.main([str(path), "--out", str(out), "--quiet"]) == 0
+        assert main(["run", str(path), "--out", str(out), "--quiet"]) == 0
     assert capsys.readouterr().out.strip() == str(out / "confidential")
 
 
@@ -225,10 +225,10 @@ def test_a_resumed_run_bears_the_day_on_which_it_began(tmp_path, monkeypatch):
     path, out = write(tmp_path / "a", CASES["logistic"], False), tmp_path / "a" / "out"
     with constant() as patch:
         patch.setattr(run, "sample", stopped)
-        assert run.main([str(path), "--out", str(out)]) == 130
+        assert main(["run", str(path), "--out", str(out)]) == 130
         run.Place(out, out / "confidential", day=datetime.date(2020, 2, 29)).date()
         patch.setattr(run, "sample", neighbours.constant_sample)
-        assert run.main(["--resume", str(out), "--quiet"]) == 0
+        assert main(["run", "--resume", str(out), "--quiet"]) == 0
     times = {file.stat().st_mtime for file in (out, *out.rglob("*")) if file.parent.name != "confidential"}
     assert times == {datetime.datetime(2020, 2, 29, tzinfo=datetime.UTC).timestamp()}
 
@@ -238,7 +238,7 @@ def test_the_default_folder_names_the_day_and_nothing_later(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     with constant():
         for _ in range(2):
-            assert run.main([str(path), "--quiet"]) == 0
+            assert main(["run", str(path), "--quiet"]) == 0
     names = [Path(line).name for line in capsys.readouterr().out.split()]
     assert len(set(names)) == 2
     assert all(re.fullmatch(r"mine-\d{8}-[0-9a-f]{8}", name) for name in names)

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 import dpmcmc
+from dpmcmc.cli import main
 from dpmcmc.cli import run as run_command
 from dpmcmc.engine import blocks as engine
 from dpmcmc.engine.charged_again import INTERRUPTED
@@ -47,7 +48,7 @@ def config(tmp_path):
 
 def call(*arguments):
     """The command, in this process; its exit code."""
-    return run_command.main(list(map(str, arguments)))
+    return main(["run", *map(str, arguments)])
 
 
 def refused(capsys, *arguments):

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import dpmcmc
-from dpmcmc.cli import verify
+from dpmcmc.cli import main
 from dpmcmc.engine import program
 from dpmcmc.engine.result import privacy_json
 from dpmcmc.planning import plan as planning
@@ -739,7 +739,7 @@ def test_a_saved_guarantee_of_two_queries_is_verified(tmp_path, capsys):
     for own in (False, True):
         plan = query_plan(Poisson(40.0), steps=6, own=own, accountant="rdp")
         (tmp_path / "privacy.json").write_text(json.dumps(privacy_json(plan, plan.guarantee)))
-        assert verify.main([str(tmp_path / "privacy.json")]) == 0
+        assert main(["verify", str(tmp_path / "privacy.json")]) == 0
         assert "verified" in capsys.readouterr().out
 
 
@@ -749,7 +749,7 @@ def test_a_saved_guarantee_that_leaves_out_the_second_minibatches_is_not_verifie
     body["events"] = body["events"][:1]
     body["epsilon"] = Guarantee.from_json(body).epsilon
     (tmp_path / "privacy.json").write_text(json.dumps(body))
-    assert verify.main([str(tmp_path / "privacy.json")]) != 0
+    assert main(["verify", str(tmp_path / "privacy.json")]) != 0
 
 
 # --- plans that must not be made --------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Runs a configuration as a user does, ``python -m dpmcmc.run``, in a process of its own, and measures that process."""
+"""Runs a configuration as a user does, ``dpmcmc run``, in a process of its own, and measures that process."""
 
 from __future__ import annotations
 

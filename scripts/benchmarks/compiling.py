@@ -20,7 +20,7 @@ def tables(size: Size) -> list[Table]:
     """One table: a row per configuration, cold and warm runs in turn."""
     table = Table(
         "Compilation, from cold and from the cache",
-        "`python -m dpmcmc.run configs/NAME.yaml`, a new process each time: cold with an empty `DPMCMC_CACHE`, warm "
+        "`dpmcmc run configs/NAME.yaml`, a new process each time: cold with an empty `DPMCMC_CACHE`, warm "
         "with the one that run left. Compile seconds are the run's own (`wall_seconds.compile`, which loading from the "
         "cache is part of); the last two columns are the whole process, which imports, calibrates and plots as well. "
         "The ratio is warm over cold, of compile seconds.",

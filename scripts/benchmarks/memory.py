@@ -14,7 +14,7 @@ def tables(size: Size) -> list[Table]:
     """One table: a row per configuration, after one for importing dpmcmc and doing nothing."""
     table = Table(
         "Peak memory of the shipped configurations",
-        "The most memory (`ru_maxrss`) of the process of `python -m dpmcmc.run configs/NAME.yaml`, once each: Python, "
+        "The most memory (`ru_maxrss`) of the process of `dpmcmc run configs/NAME.yaml`, once each: Python, "
         "JAX and the compiler are most of it, as the first row shows. Seconds are those of the whole process.",
     )
     configs = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))

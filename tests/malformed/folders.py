@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpmcmc.cli import run
+from dpmcmc.cli import main, run
 from tests.malformed.case import EITHER, REFUSED, Case, Make, beside, npz, on_file, plant, records, tree, zipped
 
 _OUT = """
@@ -100,7 +100,7 @@ def stopped() -> dict[str, bytes]:
         folder, sample = Path(name), run.sample
         patch.setattr(run, "sample", lambda *a, **k: sample(*a, **{**k, "progress": stop}))
         with contextlib.redirect_stderr(io.StringIO()):
-            code = run.main([*on_file(npz(records()))(folder), "--out", str(folder / "out"), "--quiet"])
+            code = main(["run", *on_file(npz(records()))(folder), "--out", str(folder / "out"), "--quiet"])
         assert code == 130
         return tree(folder)
 

@@ -14,7 +14,7 @@ from scipy import stats
 from scipy.optimize import brentq
 
 from dpmcmc.audit import audit
-from dpmcmc.cli import verify
+from dpmcmc.cli import main
 from dpmcmc.engine.result import privacy_json
 from dpmcmc.mechanisms import OPS, OutputPerturbation, base, release
 from dpmcmc.privacy import (
@@ -111,7 +111,7 @@ def saved_guarantees_are_verified(scene: Scene) -> None:
         path = scene.folder / f"{bench}.json"
         path.write_text(json.dumps(privacy_json(made, made.guarantee)))
         with open(os.devnull, "w") as quiet, contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
-            code = verify.main([str(path)])
+            code = main(["verify", str(path)])
         require(code == 0, f"{bench}: verify rejects the run's own privacy.json")
 
 

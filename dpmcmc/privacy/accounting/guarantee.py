@@ -1,7 +1,7 @@
 """A Guarantee: ε, δ and everything needed to recompute them.
 
 It is computed from its ``events`` and from nothing else, so a saved guarantee can be checked
-(``python -m dpmcmc.verify privacy.json``) and composed with another one.
+(``dpmcmc verify privacy.json``) and composed with another one.
 """
 
 from __future__ import annotations

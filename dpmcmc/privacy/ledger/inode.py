@@ -194,7 +194,7 @@ def _open(path: Path) -> tuple[int, bool]:
     """(descriptor, whether the file may be changed)."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise LedgerError(f"{path}: is no file; make a ledger with python -m dpmcmc.ledger init.")
+            raise LedgerError(f"{path}: is no file; make a ledger with dpmcmc ledger init.")
         try:
             return os.open(path, os.O_RDWR | _BINARY), True
         except OSError as error:
@@ -202,7 +202,7 @@ def _open(path: Path) -> tuple[int, bool]:
                 raise
             return os.open(path, os.O_RDONLY | _BINARY), False
     except (FileNotFoundError, NotADirectoryError):
-        raise LedgerError(f"{path}: no such ledger; make one with python -m dpmcmc.ledger init.") from None
+        raise LedgerError(f"{path}: no such ledger; make one with dpmcmc ledger init.") from None
 
 
 def _forget_trial(file: Inode) -> None:

@@ -38,7 +38,7 @@ def renew(file: Inode, patience: float, version: int) -> None:
     if _mounted(path):
         raise LedgerError(
             f"{file.path}: is a ledger of an older version of this library, mounted as a single file, so its log may "
-            "lie elsewhere; open it once in its own folder (python -m dpmcmc.ledger show FILE)."
+            "lie elsewhere; open it once in its own folder (dpmcmc ledger show FILE)."
         )
     with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None)) as db:
         _fold_log(db, patience)

@@ -139,7 +139,7 @@ def _insert(db: sqlite3.Connection, entry: Entry) -> None:
 def _verified(db: sqlite3.Connection, path: Path) -> tuple[list[Entry], bytes]:
     """Everything in the file, inside a transaction of the caller's."""
     if db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-        raise LedgerError(f"{path}: is not a ledger of this library; make one with python -m dpmcmc.ledger init.")
+        raise LedgerError(f"{path}: is not a ledger of this library; make one with dpmcmc ledger init.")
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version != _VERSION:
         raise LedgerError(f"{path}: is a ledger of version {version} and this library reads {_VERSION}; update it.")
@@ -190,7 +190,7 @@ _REASONS = {
     sqlite3.SQLITE_CANTOPEN: "the ledger cannot be opened; run as its owner, in a folder that is writable",
     sqlite3.SQLITE_FULL: "the disk is full, and the ledger is as it was before; free space and try again",
     sqlite3.SQLITE_CORRUPT: "the ledger is damaged; restore a copy that its receipts confirm",
-    sqlite3.SQLITE_NOTADB: "is not a ledger of this library; make one with python -m dpmcmc.ledger init",
+    sqlite3.SQLITE_NOTADB: "is not a ledger of this library; make one with dpmcmc ledger init",
 }
 _FULL = "the disk is full ({}), and the ledger is as it was before; free space and try again"
 _CLOSED = "the ledger cannot be changed ({}); run as its owner, on a disk that is writable"
