@@ -26,7 +26,7 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from dpmcmc.cli import main
+from dpmcmc.cli import main as command
 from dpmcmc.cli import run as run_command
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.query import randomness
@@ -110,7 +110,7 @@ def _run(seed: int, command: list[str], kill_after: float | None = None) -> int:
         run_command.Run._confidential = lambda *_: ({}, None)
         # What a run says to its user is kept, for the ones that go wrong.
         with open(_SAID, "w") as said, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            code = main(["run", *command])
+            code = command(["run", *command])
         os._exit(code)
     if kill_after is not None:
         time.sleep(kill_after)

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dpmcmc.cli import main
+from dpmcmc.cli import main as command
 from dpmcmc.config import file as config_file
 from dpmcmc.config import model as config
 from dpmcmc.engine.reservation import Reservation
@@ -75,7 +75,7 @@ def main() -> int:
         kept.seconds = charged.seconds = 0.0
         started = time.perf_counter()
         command = [arguments.config, "--out", str(folder / "run"), "--set", f"privacy.ledger={folder / 'ledger.db'}"]
-        if main(["run", *command, "--quiet"]):
+        if command(["run", *command, "--quiet"]):
             return 1
         seconds = time.perf_counter() - started
         if repeat:
