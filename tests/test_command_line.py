@@ -347,6 +347,7 @@ def test_diverged_run_says_so_and_still_records_the_cost(breast, tmp_path, capsy
     assert "diverged" in error
     assert error.count("\n") == 1
     assert json.loads((out / "privacy.json").read_text())["epsilon"] is not None
+    assert json.loads((out / "metrics.json").read_text())["usable_for"] == []
 
 
 def test_custom_target_and_sampler_from_a_users_module(breast, tmp_path, capsys, monkeypatch):
