@@ -79,7 +79,9 @@ class DataConfig(Section):
         None, description="Public number of rows of one owner that count, the first ones; with owner."
     )
     public: bool = Field(
-        False, description="Declare your file public: its test metrics and non-private fits may be released."
+        False,
+        description="Declare your file public: its test metrics, non-private fits and draws without a guarantee may be "
+        "released.",
     )
 
 
