@@ -8,14 +8,18 @@ Every sampler is post-processing of one noisy gradient query::
     result.draws, result.guarantee
 """
 
-from dpmcmc import data, diagnostics, mechanisms, privacy, samplers, targets
-from dpmcmc.engine import DivergedError, sample
-from dpmcmc.mesh import mesh
-from dpmcmc.planning import Plan, plan
-from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, Privacy, SecretKey
-from dpmcmc.result import Result
-from dpmcmc.samplers import SGFS, SGHMC, SGLD, SGNHT
-from dpmcmc.sweep import sample_all
+from dpmcmc.interrupt import while_importing
+
+while_importing()  # before what takes seconds to import
+
+from dpmcmc import data, diagnostics, mechanisms, privacy, samplers, targets  # noqa: E402
+from dpmcmc.engine import DivergedError, sample  # noqa: E402
+from dpmcmc.mesh import mesh  # noqa: E402
+from dpmcmc.planning import Plan, plan  # noqa: E402
+from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, Privacy, SecretKey  # noqa: E402
+from dpmcmc.result import Result  # noqa: E402
+from dpmcmc.samplers import SGFS, SGHMC, SGLD, SGNHT  # noqa: E402
+from dpmcmc.sweep import sample_all  # noqa: E402
 
 __all__ = [
     "SGFS",

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from dpmcmc.config import ConfigError
 from dpmcmc.data import DataError
+from dpmcmc.interrupt import STOPPED, heeded
 from dpmcmc.privacy import CalibrationError, UnsupportedCombination
 
 
@@ -48,7 +49,8 @@ def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
     @functools.wraps(main)
     def run(argv: list[str] | None = None) -> int:
         try:
-            main(argv)
+            with heeded():
+                main(argv)
         except CommandError as error:
             return _say(str(error), error.code)
         except UnsupportedCombination as error:
@@ -63,7 +65,7 @@ def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
         except MemoryError as error:
             return _say(f"memory: there is too little ({error}); take fewer steps, chains or records.", 2)
         except KeyboardInterrupt:
-            return _say("stopped by the user; every step already taken counts as released.", 130)
+            return _say("stopped by the user; every step already taken counts as released.", STOPPED)
         return 0
 
     return run
