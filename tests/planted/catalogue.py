@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.planted import Fault, faults_accounting, faults_query, faults_state, where
+from tests.planted import Fault, faults_accounting, faults_code, faults_query, faults_state, where
 
-FAULTS: tuple[Fault, ...] = (*faults_query.FAULTS, *faults_accounting.FAULTS, *faults_state.FAULTS)
+FAULTS: tuple[Fault, ...] = (*faults_query.FAULTS, *faults_accounting.FAULTS, *faults_state.FAULTS, *faults_code.FAULTS)
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "trust.md"
 
 
