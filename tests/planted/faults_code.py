@@ -22,8 +22,8 @@ def _resume_trusts_the_folder(patch: Patch) -> None:
 FAULTS = (
     Fault(
         "whatever a config names is called",
-        "A sampler's or a target's name is imported and called before anything says that it makes one: os:system with a "
-        "command passes for a sampler.",
+        "A name in a config is imported and called before anything says that it makes a sampler: os:system with a "
+        "command passes for one.",
         _declaration_not_checked,
         (checks.a_name_alone_calls_nothing,),
     ),
