@@ -51,6 +51,8 @@ def text_of(path: Path) -> str:
     """
     try:
         return read_text(path)
+    except FileNotFoundError:
+        raise CommandError(f"{path} does not exist; give the path of a YAML file.") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise CommandError(f"{path}: cannot be read ({reason}); give the path of a YAML file.") from None
