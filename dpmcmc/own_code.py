@@ -86,8 +86,8 @@ def found(section: str, name: str) -> Callable[..., Any]:
     missing = _missing(section, item)
     if missing:
         raise ValueError(
-            f"{missing}, so it is not called; name a class with the methods of a {section}, or annotate the function "
-            f"that makes one with its type, for example -> {_EXAMPLES[section]}"
+            f"{missing}, so it is not called; name a class with the methods of the {section.title()} protocol, or "
+            f"annotate the function that makes one with its type, for example -> {_EXAMPLES[section]}"
         )
     return item
 

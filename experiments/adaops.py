@@ -35,9 +35,8 @@ from dpmcmc.out_folder import folder_for
 from dpmcmc.plots import STYLE
 from dpmcmc.privacy import CalibrationError
 from dpmcmc.privacy.randomness import streams_of
-from dpmcmc.schema import Section
 from dpmcmc.targets import LinearRegression
-from experiments.figure_files import load
+from experiments.figure_files import FigureSection, load
 from experiments.ridge_perturbation import Ridge, objective_std, output_std, perturb_objective, perturb_output
 
 _CONFIG = Path(__file__).resolve().parent.parent / "configs" / "figures" / "adaops.yaml"
@@ -57,7 +56,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class Design(Section):
+class Design(FigureSection):
     """Where the records are from."""
 
     name: str = Field(description="diabetes, or a name of your own for a generated one.")
@@ -69,7 +68,7 @@ class Design(Section):
     delta: float = Field(gt=0, lt=1, description="δ.")
 
 
-class Quick(Section):
+class Quick(FigureSection):
     """What ``--quick`` shortens."""
 
     epsilons: list[float] = Field(description="ε grid.")
@@ -77,7 +76,7 @@ class Quick(Section):
     num_records: int = Field(gt=0, description="N of generated designs.")
 
 
-class Settings(Section):
+class Settings(FigureSection):
     """The whole YAML."""
 
     name: str = Field(description="Names the picture.")

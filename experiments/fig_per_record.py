@@ -30,8 +30,7 @@ from dpmcmc.out_folder import folder_for
 from dpmcmc.planning import Plan
 from dpmcmc.plots import STYLE
 from dpmcmc.privacy import round_up
-from dpmcmc.schema import Section
-from experiments.figure_files import arguments_of, load, report, write_table
+from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
 
 COLUMNS = (
     "panel",
@@ -50,7 +49,7 @@ COLUMNS = (
 )
 
 
-class Panel(Section):
+class Panel(FigureSection):
     """One run."""
 
     title: str = Field(description="Of the panel.")
@@ -58,13 +57,13 @@ class Panel(Section):
     quick: list[str] = Field(description="More of them, with --quick.")
 
 
-class Quick(Section):
+class Quick(FigureSection):
     """What ``--quick`` shortens."""
 
     looseness: list[int] = Field(description="Steps between checks.")
 
 
-class Settings(Section):
+class Settings(FigureSection):
     """The whole YAML."""
 
     name: str = Field(description="Names the picture.")

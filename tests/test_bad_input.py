@@ -58,12 +58,16 @@ def _alone(monkeypatch):
     monkeypatch.setattr(store, "_download", offline)
 
 
+class Waits(BaseException):
+    """A command was not done in time; no ``except`` of its own may catch it."""
+
+
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in a command that waits, as one does that opens a pipe."""
+    """Raise :class:`Waits` in a command that does, as one does that opens a pipe."""
 
     def stop(*_: object) -> None:
-        raise TimeoutError(f"not done within {seconds} s")
+        raise Waits(f"not done within {seconds} s")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -86,7 +90,7 @@ def called(case: Case, folder) -> tuple[int, str, str, dict[str, bytes], dict[st
         if case.data is not None:
             patch.setenv("DPMCMC_DATA", case.data if case.data.startswith("~") else str(folder / case.data))
         try:
-            with within(seconds=60):
+            with within(seconds=20):
                 code = COMMANDS[case.command](arguments)
         finally:
             sys.path[:] = paths
@@ -101,7 +105,7 @@ def faults(case: Case, folder) -> tuple[int | None, list[str]]:
     """(exit code, or None after an exception; what is wrong with how the command took the case)."""
     try:
         code, out, err, before, after = called(case, folder)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, Waits) as error:
         return None, [f"raised {type(error).__name__}: {error}"]
     wrong = [] if code in case.codes else [f"exit code {code}, expected one of {case.codes}"]
     if code == 0:
