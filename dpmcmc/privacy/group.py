@@ -45,7 +45,7 @@ from dpmcmc.privacy.accounting import (
     pure,
 )
 from dpmcmc.privacy.accounting.events import gaussian_parameter, queries
-from dpmcmc.privacy.guarantee import Guarantee, round_up, with_deviations
+from dpmcmc.privacy.guarantee import Guarantee, check_delta, round_up, with_deviations
 
 #: What is exact for a group when z is divided, and ε multiplied, by its size.
 _SCALED = ("gaussian", "posterior_draw", "noisy_descent", "pure")
@@ -107,15 +107,14 @@ def for_group(
         one_sided: only between a data set and the one without k of its records (add_remove, zero_out).
 
     Raises:
-        ValueError: size not a whole number >= 1, delta outside (0, 1), or one_sided under replace_one.
+        ValueError: size not a whole number >= 1, delta outside (0, 1) (0 is allowed for pure releases), or one_sided under replace_one.
     """
     if one_sided and guarantee.adjacency == "replace_one":
         raise ValueError("one_sided: a record that is replaced is on both sides, under replace_one; leave it out")
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
         raise ValueError(f"size must be a whole number of records >= 1, got {size!r}")
     delta = guarantee.delta if delta is None else delta
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
+    check_delta(guarantee.events, delta)
     size = int(size)
     epsilon = guarantee.epsilon_at(delta) if size == 1 else _epsilon(guarantee, size, delta, one_sided)
     return GroupGuarantee(size, epsilon, delta, guarantee.adjacency, guarantee, guarantee.assumptions, one_sided)
@@ -123,6 +122,8 @@ def for_group(
 
 def _epsilon(guarantee: Guarantee, size: int, delta: float, one_sided: bool) -> float:
     """Smallest proved ε at total δ for ``size`` >= 2 records."""
+    if delta == 0:  # every release is pure
+        return size * guarantee.epsilon_at(0.0)
     beta = overflow_probability(guarantee.events)
     lines = _lines(guarantee, delta)
     by_conversion = with_deviations(functools.partial(converted_epsilon, lines, size), beta, delta)

@@ -9,9 +9,6 @@ from dpmcmc.fingerprint import fingerprint
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.guarantee import Guarantee
 
-#: δ at which a guarantee that needs none is written down.
-DELTA = 1e-12
-
 
 class Ledger(Protocol):
     """What is needed of a ledger (``dpmcmc.privacy.ledger``)."""
@@ -30,7 +27,7 @@ def pure(epsilon: float, count: int, adjacency: str, *assumptions: str) -> Guara
     """The guarantee of ``count`` releases, adaptively chosen, of ``epsilon`` each and δ = 0."""
     return Guarantee.from_events(
         (Event("pure", 0.0, 1.0, count, epsilon=epsilon),),
-        delta=DELTA,
+        delta=0.0,
         adjacency=adjacency,
         accountant="one_sample",
         release="estimate",
