@@ -21,6 +21,9 @@ from dpmcmc.privacy.ledger import BrokenChain, Entry, Ledger, Receipt, State
 from dpmcmc.privacy.ledger.filters import FILTERS
 from dpmcmc.privacy.ledger.fitting import round_down
 
+#: A privacy.json has a few thousand; its events are not looked at here.
+_MOST_CHARACTERS = 4_000_000
+
 
 def parser() -> argparse.ArgumentParser:
     """Command-line arguments."""
@@ -106,7 +109,8 @@ def _planned(name: str, overrides: list[str], num_records: int | None) -> Guaran
 def _receipts(path: Path, ledger: Path) -> list[Receipt]:
     """Those of a run folder's ``privacy.json``, or of a file that holds one alone."""
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as stream:
+            body = json.loads(stream.read(_MOST_CHARACTERS))  # what is cut short is no JSON
         found = body.get("ledger", body)
         found = found if isinstance(found, list) else [found]
         return [Receipt(str(r["id"]), int(r["sequence"]), str(r["hash"]), ledger) for r in found]

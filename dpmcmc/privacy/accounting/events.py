@@ -46,6 +46,10 @@ _WHOLE = ("gaussian", "noisy_descent", "posterior_draw", "objective_perturbation
 DEVIATIONS = ("batch_overflow", "approximate_draw")
 
 
+#: Kinds of noisy query that are composed one by one; more are charged in groups.
+MOST_KINDS = 64
+
+
 class UnsupportedCombination(ValueError):
     """A (sampling, adjacency, release, accountant) combination without a derivation."""
 
@@ -163,13 +167,18 @@ def run_length(events: Iterable[Event]) -> tuple[Event, ...]:
 
 
 def bucket_down(
-    noise_multipliers: np.ndarray, counts: np.ndarray, waste: float = 2e-2, exact_below: int = 24
+    noise_multipliers: np.ndarray,
+    counts: np.ndarray,
+    waste: float = 2e-2,
+    exact_below: int = 24,
+    most: int = MOST_KINDS,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Group per-step noise multipliers, rounding each DOWN to its group's smallest.
 
     A schedule can hold a million distinct z. Rounding z down adds less noise on paper than in the run, so
     the composed ε is an upper bound. Weighing a step by w(z) = expm1(1/z²), groups are as long as an equal
-    surplus Σ(w(z_low) − w(z)) each allows, and the whole surplus stays below ``waste`` of Σw(z).
+    surplus Σ(w(z_low) − w(z)) each allows, and the whole surplus stays below ``waste`` of Σw(z) where ``most`` groups
+    are enough for that.
 
     Returns:
         (values, counts), values ascending. Exact when at most ``exact_below`` values are distinct.
@@ -188,7 +197,7 @@ def bucket_down(
         """Starts of the greedy groups of surplus <= limit each, and the whole surplus."""
         starts: list[int] = []
         surplus, start = 0.0, 0
-        while start < len(values) and len(starts) < 4096:
+        while start < len(values) and len(starts) < most:
             low, high = start + 1, len(values)
             while low < high:  # the surplus grows with the group
                 middle = (low + high + 1) // 2
@@ -199,18 +208,24 @@ def bucket_down(
             start = low
         return starts, surplus if start == len(values) else math.inf
 
-    low, high = 1e-6 * waste * spent[-1], waste * spent[-1]
-    starts, surplus = group(high)
-    if surplus > waste * spent[-1]:
+    allowed = waste * spent[-1]
+    low, high = 1e-6 * allowed, allowed
+    starts, least = group(high)
+    while math.isinf(least):
+        low, high = high, 2 * high
+        starts, least = group(high)
+    if least > allowed:
         for _ in range(12):
             middle = math.sqrt(low * high)
             trial, surplus = group(middle)
-            if surplus <= waste * spent[-1]:
-                low, starts = middle, trial
+            if surplus <= allowed:
+                low, starts, least = middle, trial, 0.0
             elif math.isinf(surplus):
                 low = middle
             else:
                 high = middle
+                if surplus < least:
+                    starts, least = trial, surplus
     return values[starts], np.add.reduceat(totals, starts)
 
 
