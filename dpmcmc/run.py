@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dpmcmc import config as config_room
-from dpmcmc import config_file
+from dpmcmc import config_file, faults
 from dpmcmc import data as data_room
 from dpmcmc.atomic import write_atomically
 from dpmcmc.cache import keep_compiled_programs
@@ -233,6 +233,7 @@ class Place:
             self.confidential.mkdir(parents=True, exist_ok=True, mode=0o700)
             (self.folder / "figures").mkdir(parents=True, exist_ok=True)
             os.chmod(self.confidential, 0o700)
+            faults.keep_in(self.confidential)
             self.checkpoint = Checkpoint(self.confidential / _CHECKPOINT)
             if self.resumed != (self.folder / "config.yaml").exists():  # another process was faster
                 self.checkpoint.close()
