@@ -20,7 +20,7 @@ def keep_in(folder: Path | None) -> None:
 
 
 def sentence(error: BaseException) -> str:
-    """Write the traceback where only its owner reads it, and say so without quoting the error, which may quote records."""
+    """Write the traceback where only its owner reads it; the sentence quotes nothing, as errors may quote records."""
     kind = type(error).__name__
     try:
         where = _write(error)

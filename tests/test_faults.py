@@ -1,4 +1,4 @@
-"""Only what the library refuses on purpose is the user's error; any other exception is a fault of ours, told in private."""
+"""What the library refuses on purpose is the user's error; any other exception is a fault of ours, told in private."""
 
 import ast
 import errno
@@ -45,8 +45,10 @@ def told(capsys):
 
 @pytest.mark.parametrize(
     "kind",
-    [InputError, ConfigError, DataError, TargetError, CheckpointError, UnsupportedCombination, CalibrationError]
-    + [LedgerError, OverBudget, BrokenChain, TooMuchWork, CommandError],
+    [
+        *(InputError, ConfigError, DataError, TargetError, CheckpointError, UnsupportedCombination),
+        *(CalibrationError, LedgerError, OverBudget, BrokenChain, TooMuchWork, CommandError),
+    ],
 )
 def test_each_class_of_the_library_is_the_users_error(kind, capsys):
     assert raising(kind("data.x: is wrong; mend it"))([]) == 2
@@ -86,7 +88,9 @@ def test_a_fault_of_a_run_is_told_in_its_confidential_folder(tmp_path, capsys, m
     assert run.main([config, *options, "--out", str(tmp_path / "out"), "--quiet"]) == 70
     path = told(capsys)
     assert path.parent == tmp_path / "out" / "confidential"
-    assert not [p for p in (tmp_path / "out").rglob("*") if p.is_file() and p != path and SECRET in p.read_text("latin-1")]
+    assert not [
+        p for p in (tmp_path / "out").rglob("*") if p.is_file() and p != path and SECRET in p.read_text("latin-1")
+    ]
 
 
 def test_every_refusal_of_the_library_has_a_class_of_the_library():
@@ -98,7 +102,8 @@ def test_every_refusal_of_the_library_has_a_class_of_the_library():
                 called = node.exc.func
                 if isinstance(called, ast.Name) and called.id == "ValueError":
                     found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
-            if isinstance(node, ast.ClassDef) and any(getattr(b, "id", "") == "ValueError" for b in node.bases):
-                if node.name != "InputError":
-                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+            if isinstance(node, ast.ClassDef) and node.name != "InputError":
+                found += [
+                    f"{path.relative_to(ROOT)}:{b.lineno}" for b in node.bases if getattr(b, "id", "") == "ValueError"
+                ]
     assert found == []
