@@ -45,6 +45,7 @@ from dpmcmc.config import Config
 from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import convergence, predictive, reference
 from dpmcmc.engine import DivergedError, check_on_disk, sample
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import DrawError, MechanismPlan, Release, release
 from dpmcmc.mesh import sizes
 from dpmcmc.planning import Plan, check_fit
@@ -382,7 +383,7 @@ class Run:
                 check_fit(self.target, self.trace.sampler)
         except TargetError as error:
             raise CommandError(f"target: {error}.") from None
-        except ValueError as error:
+        except InputError as error:
             raise data_room.DataError(f"data.{error}.") from None
         try:  # before a file of the run that was stopped is written anew
             self.checkpoint.check(self.plan)
@@ -413,7 +414,7 @@ class Run:
         assert self.trace is not None
         try:
             check_on_disk(self.trace, self.data.train)
-        except ValueError as error:
+        except InputError as error:
             section = "sampler." if str(error).startswith("own_batch:") else ""
             raise CommandError(f"{section}{error}.") from None
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmcmc.command import CommandError, Parser, command
+from dpmcmc.errors import InputError
 from dpmcmc.privacy import Guarantee, Poisson, discrete_gaussian
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.effort import TooMuchWork, at_most
@@ -47,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _refused(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise InputError(f"{constant} is no JSON")
 
 
 def _number(value: Any) -> float:

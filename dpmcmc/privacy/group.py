@@ -34,6 +34,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import (
     DEVIATIONS,
     Event,
@@ -115,9 +116,9 @@ def for_group(
             replace_one.
     """
     if one_sided and guarantee.adjacency == "replace_one":
-        raise ValueError("one_sided: a record that is replaced is on both sides, under replace_one; leave it out")
+        raise InputError("one_sided: a record that is replaced is on both sides, under replace_one; leave it out")
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-        raise ValueError(f"size must be a whole number of records >= 1, got {size!r}")
+        raise InputError(f"size must be a whole number of records >= 1, got {size!r}")
     delta = guarantee.delta if delta is None else delta
     check_delta(guarantee.events, delta)
     size = int(size)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import (
     TRACE_ACCOUNTANTS,
     Event,
@@ -92,7 +93,7 @@ class Guarantee:
         which costs (1 + e^ε)β: δ(ε) = min over ε' <= ε of δ_base(ε') + (1 + e^ε')β.
         """
         if epsilon < 0:
-            raise ValueError(f"epsilon must be >= 0, got {epsilon}")
+            raise InputError(f"epsilon must be >= 0, got {epsilon}")
         beta = overflow_probability(self.events)
         if beta == 0:
             return base_delta(self.accountant, self.events, self.adjacency, epsilon)
@@ -205,7 +206,7 @@ def check_delta(events: tuple[Event, ...], delta: float) -> None:
     if delta == 0 and events and all(e.mechanism == "pure" for e in events):
         return
     if not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
+        raise InputError(f"delta must lie strictly between 0 and 1, got {delta}")
 
 
 def _epsilon(events: tuple[Event, ...], adjacency: str, accountant: str, delta: float) -> float:

@@ -10,8 +10,10 @@ import contextlib
 import contextvars
 from collections.abc import Iterator
 
+from dpmcmc.errors import InputError
 
-class TooMuchWork(ValueError):
+
+class TooMuchWork(InputError):
     """The events ask for more work than was allowed."""
 
 

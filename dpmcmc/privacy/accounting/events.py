@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import last_iterate
 
 ADJACENCIES = ("replace_one", "add_remove", "zero_out")
@@ -50,7 +51,7 @@ DEVIATIONS = ("batch_overflow", "approximate_draw")
 MOST_KINDS = 64
 
 
-class UnsupportedCombination(ValueError):
+class UnsupportedCombination(InputError):
     """A (sampling, adjacency, release, accountant) combination without a derivation."""
 
 
@@ -82,25 +83,25 @@ class Event:
 
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
-            raise ValueError(f"unknown mechanism {self.mechanism!r}; known: {', '.join(MECHANISMS)}")
+            raise InputError(f"unknown mechanism {self.mechanism!r}; known: {', '.join(MECHANISMS)}")
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
-            raise ValueError(f"noise_multiplier must be finite and >= 0, got {self.noise_multiplier}")
+            raise InputError(f"noise_multiplier must be finite and >= 0, got {self.noise_multiplier}")
         if not 0 <= self.rate <= 1:
-            raise ValueError(f"rate must lie in [0, 1], got {self.rate}")
+            raise InputError(f"rate must lie in [0, 1], got {self.rate}")
         if self.count != int(self.count) or self.count < 0:
-            raise ValueError(f"count must be a whole number >= 0, got {self.count}")
+            raise InputError(f"count must be a whole number >= 0, got {self.count}")
         if self.mechanism in _WHOLE and self.rate != 1:
-            raise ValueError(f"{self.mechanism} reads every record: rate must be 1, got {self.rate}")
+            raise InputError(f"{self.mechanism} reads every record: rate must be 1, got {self.rate}")
         if self.mechanism == "fixed_size_gaussian" and not self.num_records:
-            raise ValueError("fixed_size_gaussian needs num_records")
+            raise InputError("fixed_size_gaussian needs num_records")
         if self.mechanism in ("pure", "objective_perturbation") and not (
             self.epsilon is not None and math.isfinite(self.epsilon) and self.epsilon >= 0
         ):
-            raise ValueError(f"{self.mechanism} needs epsilon >= 0, got {self.epsilon}")
+            raise InputError(f"{self.mechanism} needs epsilon >= 0, got {self.epsilon}")
         if self.mechanism == "noisy_descent" and not (
             self.steps is not None and self.steps >= 1 and self.contraction is not None and 0 <= self.contraction < 1
         ):
-            raise ValueError("noisy_descent needs steps >= 1 and a contraction in [0, 1)")
+            raise InputError("noisy_descent needs steps >= 1 and a contraction in [0, 1)")
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict; the inverse is ``Event(**d)``."""

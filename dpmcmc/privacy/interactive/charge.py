@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from dpmcmc.errors import InputError
 from dpmcmc.fingerprint import fingerprint
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.guarantee import Guarantee
@@ -50,7 +51,7 @@ class Charge:
 
     def __init__(self, guarantee: Guarantee, ledger: Ledger | None, label: str, records: Any) -> None:
         if ledger is not None and records is None:
-            raise ValueError(
+            raise InputError(
                 "records: give those that are asked about, for the ledger to tell whether they are its own"
             )
         self.guarantee = guarantee
