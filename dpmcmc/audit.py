@@ -18,6 +18,7 @@ from dpmcmc.cache import keep_compiled_programs
 from dpmcmc.command import CommandError, Parser, add_allow_code, command
 from dpmcmc.config import Config
 from dpmcmc.engine import DivergedError
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import DrawError, MechanismPlan
 from dpmcmc.planning import Plan
 from dpmcmc.privacy.audit import METHODS, audit
@@ -76,7 +77,7 @@ def main(argv: list[str] | None = None) -> None:
         )
     except (DivergedError, DrawError) as error:
         raise CommandError(f"the audit's own run failed: {error}") from None
-    except ValueError as error:
+    except InputError as error:
         raise type(error)(_with_option(str(error))) from None
     if arguments.json:
         print(json.dumps({"config": config.name, **report.to_json()}, indent=2, allow_nan=False))

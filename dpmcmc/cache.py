@@ -22,6 +22,8 @@ import jax
 import platformdirs
 from jax.experimental.compilation_cache import compilation_cache
 
+from dpmcmc.errors import InputError
+
 #: Compiler options of a program that runs once, on little: it takes a quarter of the time to compile.
 RUN_ONCE = {"xla_backend_optimization_level": 0}
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
@@ -31,7 +33,7 @@ _LINKS = 40
 _used: str | None = None
 
 
-class UnsafeCache(ValueError):
+class UnsafeCache(InputError):
     """Somebody else can change what is in a cache."""
 
 

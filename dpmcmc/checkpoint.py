@@ -42,6 +42,7 @@ import jax
 import numpy as np
 
 from dpmcmc.atomic import write_atomically
+from dpmcmc.errors import InputError
 from dpmcmc.fingerprint import fingerprint, plan_digest, platform
 from dpmcmc.locks import lock, names
 from dpmcmc.privacy import Event, Guarantee, UnsupportedCombination
@@ -61,7 +62,7 @@ _KEPT = "draws-release.bin"
 REMOVED = "-removed"
 
 
-class CheckpointError(ValueError):
+class CheckpointError(InputError):
     """A checkpoint that this run cannot go on from; one sentence."""
 
 
@@ -433,7 +434,7 @@ class Checkpoint:
 def _check(run: Any) -> None:
     """Raise ValueError, KeyError, AttributeError or TypeError unless ``run.json`` holds what this version writes."""
     if run["version"] != _VERSION:
-        raise ValueError("another version")
+        raise InputError("another version")
     run.get("notes", {}).get("")
     if "plan" not in run:
         return
@@ -443,7 +444,7 @@ def _check(run: Any) -> None:
     for words in run["keys"] or []:
         np.asarray(words, np.uint32)
     if (run["keys"] is not None and len(run["keys"]) != len(Streams._fields)) or not isinstance(run["secret"], bool):
-        raise ValueError("other keys")
+        raise InputError("other keys")
     run["platform"], run["records"]
 
 

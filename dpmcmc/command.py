@@ -1,4 +1,8 @@
-"""What the command faces share: one sentence and exit code 2 for a user's error, never a traceback."""
+"""What the command faces share: one sentence and exit code 2 for a user's error, never a traceback.
+
+A user's error is an InputError, an OSError or too little memory. Anything else is a fault of the library: exit code 70,
+one sentence, and the traceback in a private file.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from dpmcmc.config import ConfigError
-from dpmcmc.data import DataError
+from dpmcmc import faults
+from dpmcmc.errors import InputError
 from dpmcmc.interrupt import STOPPED, heeded
 from dpmcmc.privacy import CalibrationError, UnsupportedCombination
 
@@ -57,15 +61,21 @@ def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
             return _say(f"privacy: {error}", 2)
         except CalibrationError as error:
             return _say(f"privacy.calibrator: {error}", 2)
-        except (ConfigError, DataError, ValueError) as error:
+        except InputError as error:
             return _say(str(error), 2)
         except OSError as error:
+            if error.errno is None and error.filename is None:  # no file's: a library below raised it
+                return _say(faults.sentence(error), faults.CODE)
             where = f"{error.filename}: " if error.filename else ""
             return _say(f"{where}{error.strerror or error}; mend its permissions, free space, or name another.", 2)
         except MemoryError as error:
             return _say(f"memory: there is too little ({error}); take fewer steps, chains or records.", 2)
         except KeyboardInterrupt:
             return _say("stopped by the user; every step already taken counts as released.", STOPPED)
+        except Exception as error:
+            return _say(faults.sentence(error), faults.CODE)
+        finally:
+            faults.keep_in(None)
         return 0
 
     return run

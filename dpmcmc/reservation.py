@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmcmc.checkpoint import Checkpoint
+from dpmcmc.errors import InputError
 from dpmcmc.fingerprint import fingerprint
 from dpmcmc.privacy import Event, Guarantee, Ledger, LedgerError
 from dpmcmc.privacy.accounting import run_length
@@ -39,7 +40,7 @@ class Reservation:
         num_records: int | None = None,
     ) -> None:
         if guarantee is None:
-            raise ValueError(
+            raise InputError(
                 "privacy.ledger: a run without a guarantee (privacy null, or known noise) cannot be charged; take the "
                 "ledger out, or make the run private"
             )

@@ -37,7 +37,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dpmcmc import config as config_room
-from dpmcmc import config_file, own_code, run_text
+from dpmcmc import config_file, faults, own_code, run_text
 from dpmcmc import data as data_room
 from dpmcmc.cache import keep_compiled_programs
 from dpmcmc.checkpoint import REMOVED, Checkpoint, CheckpointError
@@ -46,6 +46,7 @@ from dpmcmc.config import Config
 from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import predictive, reference
 from dpmcmc.engine import DivergedError, check_on_disk, sample
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import DrawError, MechanismPlan, Release, release
 from dpmcmc.planning import Plan, check_fit
 from dpmcmc.privacy import Guarantee
@@ -261,6 +262,7 @@ class Place:
             self.confidential.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.shelf.make()
             os.chmod(self.confidential, 0o700)
+            faults.keep_in(self.confidential)
             self.checkpoint = Checkpoint(self.confidential / _CHECKPOINT)
             if self.resumed != (self.folder / "config.yaml").exists():  # another process was faster
                 self.checkpoint.close()
@@ -429,7 +431,7 @@ class Run:
                 check_fit(self.target, self.trace.sampler)
         except TargetError as error:
             raise CommandError(f"target: {error}.") from None
-        except ValueError as error:
+        except InputError as error:
             raise data_room.DataError(f"data.{error}.") from None
         try:  # before a file of the run that was stopped is written anew
             self.checkpoint.check(self.plan)
@@ -460,7 +462,7 @@ class Run:
         assert self.trace is not None
         try:
             check_on_disk(self.trace, self.data.train)
-        except ValueError as error:
+        except InputError as error:
             section = "sampler." if str(error).startswith("own_batch:") else ""
             raise CommandError(f"{section}{error}.") from None
 

@@ -37,6 +37,7 @@ from dpmcmc.engine import (
     checked_starts,
     run_together,
 )
+from dpmcmc.errors import InputError
 from dpmcmc.mesh import checked
 from dpmcmc.planning import Plan
 from dpmcmc.privacy import Ledger
@@ -87,10 +88,10 @@ def sample_all(
     plans = list(plans)
     keys = [None] * len(plans) if keys is None else list(keys)
     if len(keys) != len(plans):
-        raise ValueError(f"keys must be one per plan: got {len(keys)} for {len(plans)} plans")
+        raise InputError(f"keys must be one per plan: got {len(keys)} for {len(plans)} plans")
     starts = [None] * len(plans) if starts is None else list(starts)
     if len(starts) != len(plans):
-        raise ValueError(f"starts must be one per plan: got {len(starts)} for {len(plans)} plans")
+        raise InputError(f"starts must be one per plan: got {len(starts)} for {len(plans)} plans")
     if not plans:
         return []
     refuse_unsafe_caches()

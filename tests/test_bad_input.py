@@ -21,6 +21,7 @@ import dpmcmc
 from dpmcmc import planning, verify
 from dpmcmc.command import command
 from dpmcmc.data import store
+from dpmcmc.errors import InputError
 from tests import malformed
 from tests.malformed import Case
 
@@ -234,21 +235,21 @@ def test_the_check_finds_what_it_is_for(tmp_path):
         raise KeyError("a fault of the library")
 
     def refuses(argv):
-        raise ValueError("data.x: is wrong; mend it")
+        raise InputError("data.x: is wrong; mend it")
 
     def two(argv):
-        raise ValueError("data.x: is wrong. Mend it")
+        raise InputError("data.x: is wrong. Mend it")
 
     def leaves(argv):
         with open(os.path.join(argv[0], "half"), "w") as file:
             file.write("{")
-        raise ValueError("data.x: is wrong; mend it")
+        raise InputError("data.x: is wrong; mend it")
 
     def not_a_number(argv):
         print("epsilon nan")
 
     assert faults(fake(refuses, words=("data.x",)), tmp_path) == (2, [])
-    assert "raised KeyError" in faults(fake(raises), tmp_path)[1][0]
+    assert "exit code 70" in faults(fake(raises), tmp_path)[1][0]
     assert "raised SystemExit" in faults(fake(says("usage: nothing")), tmp_path)[1][0]
     assert "exit code 2" in faults(fake(refuses, codes=(0,)), tmp_path)[1][0]
     assert "two sentences" in faults(fake(two), tmp_path)[1]

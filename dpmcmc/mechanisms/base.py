@@ -23,6 +23,7 @@ from dpmcmc import targets
 from dpmcmc.cache import refuse_unsafe_caches
 from dpmcmc.checkpoint import Checkpoint, opened
 from dpmcmc.engine import DivergedError
+from dpmcmc.errors import InputError
 from dpmcmc.plan_text import html_table
 from dpmcmc.planning import Plan
 from dpmcmc.privacy import Guarantee, Ledger, UnsupportedCombination, round_up
@@ -285,7 +286,7 @@ def _check_records(plan: MechanismPlan, data: Any) -> Any:
         records = {**records, "x": _within(records["x"], row_bound)}
     if label_bound is not None and np.any(np.abs(records["y"]) > label_bound):
         worst = int(np.argmax(np.abs(records["y"])))
-        raise ValueError(f"data['y'] row {worst} is beyond the public label_bound {label_bound:g}: clip labels to it")
+        raise InputError(f"data['y'] row {worst} is beyond the public label_bound {label_bound:g}: clip labels to it")
     return records
 
 
@@ -295,7 +296,7 @@ def _within(x: np.ndarray, row_bound: float) -> np.ndarray:
     norms = np.linalg.norm(x.reshape(len(x), -1), axis=1)
     worst = int(np.argmax(norms))
     if norms[worst] > row_bound * (1 + _ROUNDING):
-        raise ValueError(
+        raise InputError(
             f"data['x'] row {worst} has norm {norms[worst]:.6g}, beyond the public row_bound {row_bound:g}: the "
             "guarantee rests on it; scale or clip rows to it"
         )
