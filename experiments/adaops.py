@@ -31,13 +31,12 @@ from rich.console import Console
 import dpmcmc
 from dpmcmc.cli.out_folder import folder_for
 from dpmcmc.cli.refusals import Parser, command
-from dpmcmc.config.sections import Section
 from dpmcmc.mechanisms import AdaOPS, AdaSSP, SufficientStatistics
 from dpmcmc.privacy import CalibrationError
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.report.figures import STYLE
 from dpmcmc.targets import LinearRegression
-from experiments.figure_files import load
+from experiments.figure_files import FigureSection, load
 from experiments.ridge_perturbation import Ridge, objective_std, output_std, perturb_objective, perturb_output
 
 _CONFIG = Path(__file__).resolve().parent.parent / "configs" / "figures" / "adaops.yaml"
@@ -57,7 +56,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class Design(Section):
+class Design(FigureSection):
     """Where the records are from."""
 
     name: str = Field(description="diabetes, or a name of your own for a generated one.")
@@ -69,7 +68,7 @@ class Design(Section):
     delta: float = Field(gt=0, lt=1, description="δ.")
 
 
-class Quick(Section):
+class Quick(FigureSection):
     """What ``--quick`` shortens."""
 
     epsilons: list[float] = Field(description="ε grid.")
@@ -77,7 +76,7 @@ class Quick(Section):
     num_records: int = Field(gt=0, description="N of generated designs.")
 
 
-class Settings(Section):
+class Settings(FigureSection):
     """The whole YAML."""
 
     name: str = Field(description="Names the picture.")

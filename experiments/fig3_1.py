@@ -36,11 +36,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import dpmcmc
 from dpmcmc.cli.out_folder import folder_for
 from dpmcmc.cli.refusals import CommandError, Parser, command
-from dpmcmc.config.sections import Section
 from dpmcmc.engine.sweep import sample_all
 from dpmcmc.privacy import round_up
 from dpmcmc.privacy.calibration import closed_form
-from experiments.figure_files import load, report
+from experiments.figure_files import FigureSection, load, report
 
 _CONFIG = Path(__file__).parents[1] / "configs" / "figures" / "fig3_1.yaml"
 #: The constant that the thesis prints in V; its own proof needs 256.
@@ -75,7 +74,7 @@ COLUMNS = (
 )
 
 
-class Regression(Section):
+class Regression(FigureSection):
     """The generated data."""
 
     num_records: int = Field(gt=0, description="N.")
@@ -85,7 +84,7 @@ class Regression(Section):
     correlation: float = Field(gt=-1, lt=1, description="Of the normals whose directions are the rows.")
 
 
-class Promise(Section):
+class Promise(FigureSection):
     """What private runs are asked for."""
 
     epsilon: float = Field(gt=0, description="ε.")
@@ -94,7 +93,7 @@ class Promise(Section):
     clip_residual: float = Field(gt=0, description="Residual, in noise scales, from which a gradient is clipped.")
 
 
-class Samples(Section):
+class Samples(FigureSection):
     """The runs on the right."""
 
     steps: int = Field(gt=0, description="Of each run.")
@@ -108,7 +107,7 @@ class Samples(Section):
     small_repeats: int = Field(gt=0, description="Runs of the second SGLD.")
 
 
-class Trajectories(Section):
+class Trajectories(FigureSection):
     """The chains on the left."""
 
     passes: float = Field(gt=0, description="T.")
@@ -117,7 +116,7 @@ class Trajectories(Section):
     plain_repeats: int = Field(gt=1, description="Chains without privacy.")
 
 
-class Quick(Section):
+class Quick(FigureSection):
     """What ``--quick`` shortens; the methods are all there."""
 
     num_records: int = Field(gt=0, description="N.")
@@ -127,7 +126,7 @@ class Quick(Section):
     trajectories: int = Field(gt=1, description="Chains on the left, of each method.")
 
 
-class Settings(Section):
+class Settings(FigureSection):
     """The whole YAML."""
 
     name: str = Field(description="Names the picture.")

@@ -27,10 +27,9 @@ from scipy.special import ndtr, ndtri
 
 from dpmcmc.cli.out_folder import folder_for
 from dpmcmc.cli.refusals import command
-from dpmcmc.config.sections import Section
 from dpmcmc.diagnostics import on_average_kl
 from dpmcmc.report.figures import STYLE
-from experiments.figure_files import arguments_of, load, write_table
+from experiments.figure_files import FigureSection, arguments_of, load, write_table
 
 COLUMNS = (
     "panel",
@@ -48,7 +47,7 @@ COLUMNS = (
 )
 
 
-class Mean(Section):
+class Mean(FigureSection):
     """The release on the left."""
 
     num_records: int = Field(gt=0, description="Of the mean.")
@@ -57,7 +56,7 @@ class Mean(Section):
     repeats: int = Field(gt=1, description="Pairs of data sets.")
 
 
-class Regression(Section):
+class Regression(FigureSection):
     """The release on the right."""
 
     num_records: int = Field(gt=2, description="n.")
@@ -65,13 +64,13 @@ class Regression(Section):
     repeats: int = Field(gt=1, description="Data sets.")
 
 
-class Quick(Section):
+class Quick(FigureSection):
     """What ``--quick`` shortens."""
 
     repeats: int = Field(gt=1, description="On both sides.")
 
 
-class Settings(Section):
+class Settings(FigureSection):
     """The whole YAML."""
 
     name: str = Field(description="Names the picture.")

@@ -27,11 +27,10 @@ from rich.console import Console
 
 from dpmcmc.cli.out_folder import folder_for
 from dpmcmc.cli.refusals import command
-from dpmcmc.config.sections import Section
 from dpmcmc.diagnostics import per_instance
 from dpmcmc.report.figures import STYLE
 from experiments.fig_pdp_1 import Regression, draw_records, make_coefficients
-from experiments.figure_files import arguments_of, load, write_table
+from experiments.figure_files import FigureSection, arguments_of, load, write_table
 
 _SHARES = {"data_5": 0.05, "data_25": 0.25, "data_median": 0.5, "data_75": 0.75, "data_95": 0.95}
 COLUMNS = (
@@ -54,7 +53,7 @@ COLUMNS = (
 _PROPOSALS, _FEWEST = 4, 0.02
 
 
-class Quick(Section):
+class Quick(FigureSection):
     """What ``--quick`` shortens."""
 
     repeats: int = Field(gt=0, description="Data sets.")
@@ -62,7 +61,7 @@ class Quick(Section):
     fresh_records: int = Field(gt=0, description="For the excess risk.")
 
 
-class Settings(Section):
+class Settings(FigureSection):
     """The whole YAML."""
 
     name: str = Field(description="Names the picture.")

@@ -21,16 +21,15 @@ from pydantic import Field
 
 from dpmcmc.cli.out_folder import folder_for
 from dpmcmc.cli.refusals import command
-from dpmcmc.config.sections import Section
 from dpmcmc.diagnostics import per_instance
 from dpmcmc.privacy import round_up
 from dpmcmc.report.figures import STYLE
-from experiments.figure_files import arguments_of, load, report, write_table
+from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
 
 COLUMNS = ("repeat", "level", "sensitivity", "epsilon", "delta")
 
 
-class Regression(Section):
+class Regression(FigureSection):
     """The generated data: rows uniform on the unit sphere, targets of a linear Gaussian model, clipped to [-1, 1]."""
 
     num_records: int = Field(gt=1, description="n.")
@@ -39,13 +38,13 @@ class Regression(Section):
     seed: int = Field(ge=0, description="Of coefficients and records.")
 
 
-class Quick(Section):
+class Quick(FigureSection):
     """What ``--quick`` shortens."""
 
     repeats: int = Field(gt=0, description="Data sets.")
 
 
-class Settings(Section):
+class Settings(FigureSection):
     """The whole YAML."""
 
     name: str = Field(description="Names the picture.")

@@ -24,14 +24,13 @@ from dpmcmc.cli.out_folder import folder_for
 from dpmcmc.cli.refusals import CommandError, command
 from dpmcmc.config import file as config_file
 from dpmcmc.config import model as config_room
-from dpmcmc.config.sections import Section
 from dpmcmc.diagnostics import per_record
 from dpmcmc.diagnostics.per_record import PerRecord
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy import round_up
 from dpmcmc.report.figures import STYLE
 from dpmcmc.report.per_record import histogram
-from experiments.figure_files import arguments_of, load, report, write_table
+from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
 
 COLUMNS = (
     "panel",
@@ -50,7 +49,7 @@ COLUMNS = (
 )
 
 
-class Panel(Section):
+class Panel(FigureSection):
     """One run."""
 
     title: str = Field(description="Of the panel.")
@@ -58,13 +57,13 @@ class Panel(Section):
     quick: list[str] = Field(description="More of them, with --quick.")
 
 
-class Quick(Section):
+class Quick(FigureSection):
     """What ``--quick`` shortens."""
 
     looseness: list[int] = Field(description="Steps between checks.")
 
 
-class Settings(Section):
+class Settings(FigureSection):
     """The whole YAML."""
 
     name: str = Field(description="Names the picture.")

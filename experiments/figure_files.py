@@ -22,6 +22,17 @@ CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "figures"
 _Settings = TypeVar("_Settings", bound=Section)
 
 
+class FigureSection(Section):
+    """A mapping of an experiment's YAML; a list in it holds something."""
+
+    @pydantic.field_validator("*")
+    @classmethod
+    def _not_empty(cls, value: Any) -> Any:
+        if value == []:
+            raise ValueError("the list is empty, and needs a value")
+        return value
+
+
 def load(path: Path, kind: type[_Settings]) -> _Settings:
     """Read a YAML.
 
@@ -40,6 +51,8 @@ def text_of(path: Path) -> str:
     """
     try:
         return read_text(path)
+    except FileNotFoundError:
+        raise CommandError(f"{path} does not exist; give the path of a YAML file.") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise CommandError(f"{path}: cannot be read ({reason}); give the path of a YAML file.") from None

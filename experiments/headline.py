@@ -24,11 +24,10 @@ from rich.console import Console
 
 from dpmcmc.cli.out_folder import folder_for
 from dpmcmc.cli.refusals import CommandError, Parser, command
-from dpmcmc.config.sections import Section
 from dpmcmc.privacy import CalibrationError, FixedSize, Poisson, calibrate
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.report.figures import STYLE
-from experiments.figure_files import load
+from experiments.figure_files import FigureSection, load
 from experiments.panel import draw
 from experiments.panel.cells import Row, read_table
 from experiments.panel.trial import clock
@@ -45,7 +44,7 @@ _ACCOUNTS: dict[str, tuple[str, str]] = {
 }
 
 
-class Noise(Section):
+class Noise(FigureSection):
     """The run whose noise is compared."""
 
     num_records: int = Field(gt=0, description="N.")
@@ -60,7 +59,7 @@ class Noise(Section):
         return math.ceil(self.passes * self.num_records / self.batch_size)
 
 
-class Headline(Section):
+class Headline(FigureSection):
     """What ``configs/figures/headline.yaml`` says."""
 
     panel: str = Field(description="Whose results are read.")

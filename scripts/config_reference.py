@@ -76,7 +76,9 @@ def page() -> str:
         "Unknown keys are errors. Values of `--set a.b=VALUE` are YAML; `1e-5` is a number.",
         "",
         "`name` (required) names the run folder. `target` and `sampler` may be `my_module:attribute`, found from the",
-        "current folder and called with the section's other keys.",
+        "current folder and called with the section's other keys. The attribute is a class with the methods of a",
+        "target or a sampler, or a function whose return annotation is such a class; nothing else is called. A config",
+        "that lies in a run folder, `--resume` included, imports such a module only with `--allow-code my_module`.",
         "",
     ]
     for section, models in SECTIONS.items():

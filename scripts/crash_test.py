@@ -26,7 +26,6 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from dpmcmc.cli import main as command
 from dpmcmc.cli import run as run_command
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.query import randomness

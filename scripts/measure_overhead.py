@@ -16,7 +16,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from dpmcmc.cli import main as command
 from dpmcmc.config import file as config_file
 from dpmcmc.config import model as config
 from dpmcmc.engine.reservation import Reservation

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 import yaml
 
-from dpmcmc.cli import main, per_record, run
+from dpmcmc.cli import per_record, run
+from dpmcmc.cli.commands import main
 from dpmcmc.diagnostics import reference
 from dpmcmc.diagnostics.per_record import PerRecord
 from dpmcmc.engine.result import Result
@@ -124,10 +125,15 @@ def constant_release(plan: Any, data: Any, **_: Any) -> Release:
     return Release(plan, draws, draws, plan.guarantee, time.time())
 
 
-def _constant_account(plan: Any, data: Any, **_: Any) -> tuple[Any, PerRecord]:
-    result = constant_sample(plan, data)
-    n = len(data["y"])
-    return result, PerRecord(data["x"][:, 0], data["x"][:, 1], np.ones(1), np.ones((n, 1)), 1.0, 1e-3, "replace_one", 1)
+class _ConstantAccount(per_record.per_record.Account):
+    """An account of draws that look at no record; it tells of the records, and is confidential."""
+
+    def sample(self, data: Any, **_: Any) -> tuple[Result, Any]:
+        return constant_sample(self.plan, data), None
+
+    def of(self, data: Any, positions: Any) -> PerRecord:
+        n, x = self.plan.num_records, data["x"]
+        return PerRecord(x[:, 0], x[:, 1], np.ones(1), np.ones((n, 1)), 1.0, 1e-3, "replace_one", self.every)
 
 
 def _score(target: Any, draws: Any, rows: dict[str, np.ndarray]) -> predictive.Prediction:
@@ -156,7 +162,7 @@ def constant(pictures: bool = False) -> Any:
     with quick(pictures) as patch:
         patch.setattr(run, "sample", constant_sample)
         patch.setattr(run, "release", constant_release)
-        patch.setattr(per_record.per_record, "sample_and_account", _constant_account)
+        patch.setattr(per_record.per_record, "Account", _ConstantAccount)
         patch.setattr(per_record, "_kept", lambda result, plan: result)
         patch.setattr(
             per_record.per_record, "draw", lambda path, account, *_: path.write_bytes(account.epsilon.tobytes())

@@ -1,12 +1,11 @@
 """Small models of one's own, as a config names them: ``target: tests.own_models:network``."""
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from dpmcmc.targets import Custom, from_flax, from_numpyro
+from dpmcmc.targets import Custom, Target, from_flax, from_numpyro
 
 
 class _Network(nn.Module):
@@ -15,7 +14,7 @@ class _Network(nn.Module):
         return nn.Dense(2)(jnp.tanh(nn.Dense(3)(x)))
 
 
-def network():
+def network() -> Target:
     """Two classes."""
     return from_flax(_Network(), likelihood="categorical", prior_scale=1.0)
 
@@ -26,15 +25,15 @@ def _counts(x, y=None):
         numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
 
 
-def counts():
+def counts() -> Target:
     """Log-linear counts."""
     return from_numpyro(_counts)
 
 
-def line():
+def line() -> Target:
     """A regression without ``predict``."""
     return Custom(
         lambda key: jnp.zeros(2),
         lambda p: -0.5 * (p @ p),
-        lambda p, record: -0.5 * jnp.square(record["y"] - jax.numpy.dot(record["x"], p)),
+        lambda p, record: -0.5 * jnp.square(record["y"] - record["x"] @ p),
     )

@@ -306,8 +306,12 @@ def test_it_halts():
 
 def test_its_guarantee_is_pure_and_composes():
     g = AboveThreshold(0.0, 0.7, 0.01).guarantee
-    assert g.epsilon == pytest.approx(0.7, rel=1e-5)
+    assert (g.epsilon, g.delta) == (0.7, 0.0)
+    assert str(g).startswith("(0.7, 0)-DP, ")
+    assert Guarantee.from_json(g.to_json()) == g
     assert g.delta_at(0.7) == 0
+    assert g.compose(g).delta == 0
+    assert (g.for_group(3).epsilon, g.for_group(3).delta) == (pytest.approx(2.1), 0)
     assert g.release == "estimate"
     assert "0.01" in g.assumptions[0]
     other = Guarantee.from_events(g.events, delta=1e-6, adjacency="replace_one", accountant="pld", release="estimate")

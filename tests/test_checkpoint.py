@@ -286,6 +286,21 @@ def test_two_holders_of_one_checkpoint_are_refused(tmp_path):
     dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c")
 
 
+def test_a_lock_that_a_finished_run_has_removed_meanwhile_is_taken_anew(tmp_path, monkeypatch):
+    real, removed = checkpoint.lock, []
+
+    def late(handle, *given):
+        real(handle, *given)
+        if not removed:
+            removed.append((tmp_path / "c.lock").unlink())
+
+    monkeypatch.setattr(checkpoint, "lock", late)
+    first = Checkpoint(tmp_path / "c")
+    with pytest.raises(CheckpointError, match="another process"):
+        Checkpoint(tmp_path / "c")
+    first.close()
+
+
 def test_a_folder_of_ones_own_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years")
     with pytest.raises(CheckpointError, match="no checkpoint"):

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import dpmcmc
-from dpmcmc.cli import main
+from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -338,6 +338,7 @@ def test_diverged_run_says_so_and_still_records_the_cost(breast, tmp_path, capsy
     assert "diverged" in error
     assert error.count("\n") == 1
     assert json.loads((out / "privacy.json").read_text())["epsilon"] is not None
+    assert json.loads((out / "metrics.json").read_text())["usable_for"] == []
 
 
 def test_custom_target_and_sampler_from_a_users_module(breast, tmp_path, capsys, monkeypatch):

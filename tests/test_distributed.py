@@ -13,7 +13,8 @@ import pytest
 import xarray
 
 import dpmcmc
-from dpmcmc.cli import main, run
+from dpmcmc.cli import run
+from dpmcmc.cli.commands import main
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.config.model import ConfigError

@@ -10,7 +10,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmcmc.cli import main
+from dpmcmc.cli.commands import main
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson
 from dpmcmc.privacy.accounting import Event, mixture
 from dpmcmc.privacy.accounting.account import account

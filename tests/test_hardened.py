@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.cli import main
+from dpmcmc.cli.commands import main
 from dpmcmc.config.file import load
 from dpmcmc.config.model import ConfigError
 from dpmcmc.engine.result import privacy_json

@@ -15,7 +15,7 @@ import yaml
 
 import dpmcmc
 from dpmcmc import data
-from dpmcmc.cli import main
+from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.config.model import make_plan
 from dpmcmc.data import DataError, checks, columnar, to_rows

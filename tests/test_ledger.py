@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpmcmc.cli import main
+from dpmcmc.cli.commands import main
 from dpmcmc.privacy import Event, Full, Guarantee, Ledger, LedgerError, OverBudget, Poisson
 from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.ledger import BrokenChain, Receipt, chain, inode, store
@@ -547,21 +547,49 @@ def children(expression):
     return json.loads(done.stdout)
 
 
-def test_of_processes_that_race_for_the_last_of_a_budget_only_as_many_as_fit_get_it(
-    ledger, fifth, path, tmp_path, capsys
-):
-    z = fifth.events[0].noise_multiplier
-    other = tmp_path / "reckless"
-    Ledger.init(other, **TERMS)
-    told, reckless = children(f"[race([{str(path)!r}], 8, {z!r}, False), race([{str(other)!r}], 8, {z!r}, True)]")
-    assert told["in"] == told["runs"] == 5
-    assert told["over"] == 3
+@pytest.fixture(scope="module")
+def raced(tmp_path_factory):
+    """What eight processes were told that raced for a budget of five, and paths of the ledger, by how it is named."""
+    folder = tmp_path_factory.mktemp("raced")
+    paths = {name: [str(folder / name)] for name in ("plain", "reckless", "linked", "symbolic", "mounted")}
+    for name, own in paths.items():
+        made = Ledger.init(own[0], **TERMS)
+        if name in ("linked", "symbolic", "mounted"):
+            own.append(str(folder / f"other-{name}"))
+    Path(paths["linked"][1]).hardlink_to(paths["linked"][0])
+    Path(paths["symbolic"][1]).symlink_to(paths["symbolic"][0])
+    z = release(made.terms.additive.gaussian(made.terms.budget / 5.5)).events[0].noise_multiplier
+    calls = [f"race({own}, 8, {z!r}, {name == 'reckless'})" for name, own in paths.items() if name != "mounted"]
+    told = children(f"[{', '.join(calls)}, mounted_race(*{paths['mounted']}, {z!r})]")
+    return dict(zip(paths, told, strict=True)), {name: [Path(p) for p in own] for name, own in paths.items()}
+
+
+@pytest.mark.parametrize("name", ["plain", "symbolic", "mounted"])
+def test_of_processes_that_race_for_the_last_of_a_budget_only_as_many_as_fit_get_it(raced, name):
+    """Half of them by another name, where there is one."""
+    told = raced[0][name]
+    if told is None:
+        pytest.skip("only root, or a user with namespaces, can mount")
+    assert told["other"] == []
+    assert (told["in"], told["over"], told["runs"]) == (5, 3, 5)
     assert told["spent"] <= told["budget"]
-    # A ledger that looks before it locks is caught, and says so afterwards.
-    assert reckless["in"] > 5
+
+
+def test_of_processes_that_race_over_a_hard_link_none_gets_anything(raced):
+    told, paths = raced[0]["linked"], raced[1]["linked"]
+    assert told["in"] == 0
+    assert len(told["other"]) == 8
+    assert all("2 names" in words for words in told["other"])
+    paths[1].unlink()
+    assert Ledger(paths[0]).state().runs == ()
+
+
+def test_a_ledger_that_looks_before_it_locks_is_caught_and_says_so_afterwards(raced, capsys):
+    path = raced[1]["reckless"][0]
+    assert raced[0]["reckless"]["in"] > 5
     with pytest.raises(BrokenChain, match="overspent"):
-        Ledger(other).check()
-    assert "overspent" in refused(capsys, 1, "show", other)
+        Ledger(path).check()
+    assert "overspent" in refused(capsys, 1, "show", path)
 
 
 @pytest.mark.slow
@@ -581,36 +609,6 @@ def test_of_sixteen_processes_exactly_five_get_a_budget_for_five(ledger, fifth, 
     forked = path.with_name("forked")
     Ledger.init(forked, **TERMS)
     assert children(f"race([{str(forked)!r}], 16, {z}, False)")["in"] == 5
-
-
-def test_a_ledger_has_one_budget_under_all_its_names(ledger, fifth, tmp_path):
-    """Eight processes for a budget of five: half of them come by another name."""
-    z, folder = fifth.events[0].noise_multiplier, tmp_path / "elsewhere"
-    folder.mkdir()
-    paths = {}
-    for name in ("linked", "symbolic", "mounted"):
-        first, second = tmp_path / name, folder / f"other-{name}"
-        paths[name] = [str(first), str(second)]
-        Ledger.init(first, **TERMS)
-        if name == "linked":
-            second.hardlink_to(first)
-        elif name == "symbolic":
-            second.symlink_to(first)
-    linked, symbolic, mounted = children(
-        f"[race({paths['linked']}, 8, {z!r}, False), race({paths['symbolic']}, 8, {z!r}, False), "
-        f"mounted_race(*{paths['mounted']}, {z!r})]"
-    )
-    assert linked["in"] == 0
-    assert len(linked["other"]) == 8
-    assert all("2 names" in words for words in linked["other"])
-    Path(paths["linked"][1]).unlink()
-    assert Ledger(paths["linked"][0]).state().runs == ()
-    for told in (symbolic, mounted):
-        if told is None:  # only root, or a user with namespaces, can mount
-            continue
-        assert told["other"] == []
-        assert (told["in"], told["over"], told["runs"]) == (5, 3, 5)
-        assert told["spent"] <= told["budget"]
 
 
 # One file, whatever it is called

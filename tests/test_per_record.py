@@ -19,8 +19,8 @@ from scipy.integrate import simpson
 from scipy.stats import norm
 
 import dpmcmc
-from dpmcmc.cli import main
 from dpmcmc.cli import per_record as command
+from dpmcmc.cli.commands import main
 from dpmcmc.diagnostics import per_record
 from dpmcmc.diagnostics.per_record import account, divergence, norms
 from dpmcmc.engine import blocks as engine

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from dpmcmc.cli import main
+from dpmcmc.cli.commands import main
 from dpmcmc.config.file import load
 from dpmcmc.config.model import ConfigError, make_plan
 from dpmcmc.data import by_owner

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.cli import main, per_record, run
+from dpmcmc.cli import per_record, run
+from dpmcmc.cli.commands import main
 from dpmcmc.mechanisms import MECHANISMS, DrawError
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import TARGETS
@@ -71,9 +72,10 @@ def same_but_for_privatised_values(pair):
     assert len(draws[0]) == len(draws[1])
     metrics = [json.loads(visible["content of out/metrics.json"]) for visible in pair]
     assert metrics[0].keys() == metrics[1].keys()
-    assert {key for key in metrics[0] if metrics[0][key] != metrics[1][key]} <= {"ess", "rhat"}
+    of_draws = {"ess", "rhat", "usable_for", "usable_for_reasons"}
+    assert {key for key in metrics[0] if metrics[0][key] != metrics[1][key]} <= of_draws
     lines = [set(visible["console"].splitlines()) for visible in pair]
-    assert {line.split()[0] for line in lines[0] ^ lines[1]} <= {"mixing"}
+    assert {line.split()[0] for line in lines[0] ^ lines[1]} <= {"mixing", "usable", "prediction", "intervals"}
     assert all(of_one_day(visible) for visible in pair)
 
 

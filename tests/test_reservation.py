@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 import dpmcmc
-from dpmcmc.cli import main
 from dpmcmc.cli import run as run_command
+from dpmcmc.cli.commands import main
 from dpmcmc.engine import blocks as engine
 from dpmcmc.engine.charged_again import INTERRUPTED
 from dpmcmc.engine.reservation import Reservation
@@ -252,6 +252,9 @@ def test_the_command_is_refused_before_it_opens_the_data(ledger, config, tmp_pat
     os.remove(tmp_path / "mine.npz")
     said = refused(capsys, config, "--out", tmp_path / "run", "--set", "privacy.epsilon=9")
     assert "budget.db" in said
+    (tmp_path / "link.db").hardlink_to(tmp_path / "budget.db")
+    assert "2 names" in refused(capsys, config, "--out", tmp_path / "run")
+    (tmp_path / "link.db").unlink()
     assert outcomes(ledger) == []
     assert "mine.npz" in refused(capsys, config, "--out", tmp_path / "run")
     assert outcomes(ledger) == ["void"]

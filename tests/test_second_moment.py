@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import dpmcmc
-from dpmcmc.cli import main
+from dpmcmc.cli.commands import main
 from dpmcmc.engine import program
 from dpmcmc.engine.result import privacy_json
 from dpmcmc.planning import plan as planning

@@ -142,6 +142,13 @@ def test_a_long_unclipped_run_at_temperature_one_is_for_intervals(sampler, priva
         assert "1, as asked" in dict(run.lines())["temperature"]
 
 
+class Unknown(dpmcmc.SGLD):
+    """A sampler whose author cannot say what temperature it keeps."""
+
+    def temperature_at(self, noise_std, t):
+        return np.nan * noise_std
+
+
 WRONG = {
     "short": ({"steps": 3 * BURN_IN}, "relaxation times"),
     "burn-in": ({"burn_in": BURN_IN // 6}, "relaxation times"),
@@ -154,6 +161,8 @@ WRONG = {
     "large curvature": ({"curvature": 1.0}, "stability limit"),
     "few draws": ({"thin": 100}, "13 draws"),
     "tempered": ({"target": Tempered(LOGISTIC, 0.5)}, "tempered"),
+    "tempered within": ({"target": Tempered(Tempered(LOGISTIC, 0.5), 1.0)}, "tempered"),
+    "unknown temperature": ({"sampler": Unknown(STEP)}, "temperature nan"),
     "thermostat": ({"sampler": dpmcmc.SGNHT(STEP / 20, friction=0.1), "steps": 4 * STEPS}, "finds its temperature"),
     "Fisher scoring": ({"sampler": dpmcmc.SGFS(STEP, fisher="public", public_fisher=0.1)}, "finds its temperature"),
     "metric": ({"sampler": dpmcmc.SGFS(STEP, metric=1.0)}, "metric"),
@@ -288,18 +297,25 @@ init.__qualname__ = "<b>"
 
 
 def simulate(made, repeats):
-    """(share of true coefficients that 90 % intervals hold, mean width) over data drawn from prior and model."""
-    rng, hit, width = np.random.default_rng(0), [], []
+    """Data sets drawn from prior and model: (coverage of 90 % intervals, mean width, share said to be for intervals).
+
+    The coverage is that of the results that are said to be for intervals, of all where none is.
+    """
+    rng, hit, width, said = np.random.default_rng(0), [], [], []
+    count, scale = made.num_records, made.target.prior_scale
     for repeat in range(repeats):
-        theta = rng.normal(size=3) * PRECISION**-0.5
-        x = rng.normal(size=(N, 3))
+        theta = rng.normal(size=3) * scale
+        x = rng.normal(size=(count, 3))
         x = (x / np.linalg.norm(x, axis=1, keepdims=True) * (1 - 1e-6)).astype(np.float32)
-        y = (rng.random(N) < 1 / (1 + np.exp(-x @ theta))).astype(np.int32)
-        draws = dpmcmc.sample(made, {"x": x, "y": y}, key=repeat).draws.reshape(-1, 3)
+        y = (rng.random(count) < 1 / (1 + np.exp(-x @ theta))).astype(np.int32)
+        result = dpmcmc.sample(made, {"x": x, "y": y}, key=repeat)
+        draws = np.asarray(result.draws).reshape(-1, 3)
         low, high = np.quantile(draws, [0.05, 0.95], axis=0)
         hit.append((low <= theta) & (theta <= high))
         width.append(high - low)
-    return float(np.mean(hit)), float(np.mean(width))
+        said.append("intervals" in result.usable_for)
+    counted = np.array(hit)[said] if any(said) else np.array(hit)
+    return float(np.mean(counted)), float(np.mean(width)), float(np.mean(said))
 
 
 @pytest.mark.slow
@@ -313,10 +329,22 @@ def test_intervals_cover_where_a_plan_says_so(sampler, privacy):
     burn_in = int(interval_conditions.BURN_IN / per_step) + 1
     made = long_run(sampler=sampler, privacy=privacy, steps=burn_in + int(steps / per_step), burn_in=burn_in)
     assert "intervals" in made.usable_for
-    coverage, width = simulate(made, 60)
+    coverage, width, said = simulate(made, 60)
+    assert said > 0.6
     assert 0.83 <= coverage <= 0.96
     # The prior alone would cover too, at this width.
     assert width < 0.97 * 2 * 1.645 * PRECISION**-0.5
+
+
+@pytest.mark.slow
+def test_intervals_cover_where_only_the_draws_show_the_mixing():
+    """Data that say much about every direction: a plan cannot know that, and R-hat of two chains shows it."""
+    wide, count = LogisticRegression(prior_scale=3.0, num_features=3, row_bound=1.0), 400
+    made = long_run(wide, None, num_records=count, sampler=dpmcmc.SGLD(0.35), steps=12000, burn_in=500, chains=2)
+    assert made.usable_for == ["prediction"]
+    coverage, _, said = simulate(made, 60)
+    assert said > 0.6
+    assert 0.83 <= coverage <= 0.96
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 
 #: Level at which scores are found not to be Gaussian: three tests share it.
@@ -38,11 +39,11 @@ _QUANTILES = 4096
 _THRESHOLDS = 512
 
 
-class MissingExtra(ValueError):
+class MissingExtra(InputError):
     """An optional dependency that a method needs is not installed."""
 
 
-class NotGaussian(ValueError):
+class NotGaussian(InputError):
     """Scores contradict the one assumption of ``gdp``."""
 
 
@@ -117,7 +118,7 @@ def claimed_curve(
     """
     _check(inside, outside, 2)
     if not claims:
-        raise ValueError("claims: at least one (epsilon, delta) is needed")
+        raise InputError("claims: at least one (epsilon, delta) is needed")
     middle, middle_outside = len(inside) // 2, len(outside) // 2
     first, first_outside = np.sort(inside[:middle]), np.sort(outside[:middle_outside])
     thresholds = np.unique(np.concatenate([first, first_outside]))
@@ -244,6 +245,6 @@ def _upper(count: np.ndarray, trials: int, significance: float) -> np.ndarray:
 
 def _check(inside: np.ndarray, outside: np.ndarray, least: int) -> None:
     if min(len(inside), len(outside)) < least:
-        raise ValueError(f"runs: at least {least} are needed, got {min(len(inside), len(outside))}")
+        raise InputError(f"runs: at least {least} are needed, got {min(len(inside), len(outside))}")
     if not (np.all(np.isfinite(inside)) and np.all(np.isfinite(outside))):
-        raise ValueError("scores: some are not finite; shorten the run with --steps")
+        raise InputError("scores: some are not finite; shorten the run with --steps")

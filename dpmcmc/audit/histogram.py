@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpmcmc.errors import InputError
+
 #: Proved bound on the tester's error.
 ERROR = 1 / 3
 
@@ -74,11 +76,11 @@ def sample_size(bins: int, epsilon: float, alpha: float) -> float:
         ValueError: a value outside these.
     """
     if bins < 2:
-        raise ValueError(f"bins: at least 2 are needed, got {bins}")
+        raise InputError(f"bins: at least 2 are needed, got {bins}")
     if not 0 < alpha < 1:
-        raise ValueError(f"alpha: must lie in (0, 1), got {alpha}")
+        raise InputError(f"alpha: must lie in (0, 1), got {alpha}")
     if not 0 <= epsilon < 300:
-        raise ValueError(f"epsilon: must lie in [0, 300), got {epsilon}")
+        raise InputError(f"epsilon: must lie in [0, 300), got {epsilon}")
     return max(4 * bins, 24) * (1 + math.exp(2 * epsilon)) / alpha**2
 
 

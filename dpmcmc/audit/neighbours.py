@@ -24,6 +24,7 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit
 
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.sufficient import SufficientStatistics
@@ -125,10 +126,10 @@ def probe(plan: Plan, canaries: int = 1) -> tuple[Probe, Neighbours]:
     """
     assert plan.privacy is not None
     if not 1 <= canaries <= plan.num_records:
-        raise ValueError(f"canaries: must lie in 1..{plan.num_records}, the number of records, got {canaries}")
+        raise InputError(f"canaries: must lie in 1..{plan.num_records}, the number of records, got {canaries}")
     size = _matrix_size(plan.sampler) or canaries
     if canaries > size:
-        raise ValueError(f"canaries: the sampler's public matrices have {size} directions; take at most so many")
+        raise InputError(f"canaries: the sampler's public matrices have {size} directions; take at most so many")
     metric = getattr(plan.sampler, "metric", None)
     directions = np.eye(size, dtype=np.float32)[:canaries]
     if metric is not None:
@@ -171,7 +172,7 @@ def strongest(plan: Plan | MechanismPlan, target: Any, canaries: int = 1) -> Nei
         )
     d = target.num_features
     if d is None or not 1 <= canaries <= min(d, n):
-        raise ValueError(f"canaries: must lie in 1..{min(d or 0, n)} (features, records), got {canaries}")
+        raise InputError(f"canaries: must lie in 1..{min(d or 0, n)} (features, records), got {canaries}")
     one_shot = isinstance(plan, MechanismPlan) and plan.run is None
     adjacency = plan.guarantee.adjacency if plan.guarantee is not None else "replace_one"
     # What a release would scale rows by, so that theirs stay as they are.

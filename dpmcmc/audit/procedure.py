@@ -15,6 +15,7 @@ from dpmcmc import targets
 from dpmcmc.audit import bounds, histogram
 from dpmcmc.audit.neighbours import Neighbours, probe, strongest
 from dpmcmc.audit.scores import source
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import charged_guarantee, draw_events
@@ -243,9 +244,9 @@ def shortened(plan: Plan | MechanismPlan, steps: int) -> Plan:
         ValueError: not a sampler's plan, or more steps than it has.
     """
     if not isinstance(plan, Plan):
-        raise ValueError("steps: only a sampler's plan can be shortened; leave it out")
+        raise InputError("steps: only a sampler's plan can be shortened; leave it out")
     if not 1 <= steps <= plan.steps:
-        raise ValueError(f"steps: must lie in 1..{plan.steps}, the plan's, got {steps}")
+        raise InputError(f"steps: must lie in 1..{plan.steps}, the plan's, got {steps}")
     assert plan.privacy is not None
     assert plan.noise_multipliers is not None
     deviations = () if plan.coordinates is None else draw_events(plan.coordinates, steps, plan.chains)
@@ -282,21 +283,21 @@ def claims_of(claim: Guarantee) -> list[tuple[float, float]]:
 
 def _check(plan: Any, method: str, target: str, confidence: float, runs: int | None, seed: int | None) -> None:
     if method not in METHODS:
-        raise ValueError(f"method: must be one of {', '.join(METHODS)}, got {method!r}")
+        raise InputError(f"method: must be one of {', '.join(METHODS)}, got {method!r}")
     if target not in TARGETS:
-        raise ValueError(f"target: must be one of {', '.join(TARGETS)}, got {target!r}")
+        raise InputError(f"target: must be one of {', '.join(TARGETS)}, got {target!r}")
     if plan.guarantee is None:
-        raise ValueError("privacy: the plan claims no guarantee, so there is nothing to audit")
+        raise InputError("privacy: the plan claims no guarantee, so there is nothing to audit")
     if not math.isfinite(plan.guarantee.epsilon):
-        raise ValueError("privacy: the plan claims an infinite epsilon, which nothing contradicts")
+        raise InputError("privacy: the plan claims an infinite epsilon, which nothing contradicts")
     if not 0.5 < confidence < 1:
-        raise ValueError(f"confidence: must lie in (0.5, 1), got {confidence}")
+        raise InputError(f"confidence: must lie in (0.5, 1), got {confidence}")
     if runs is not None and method in ("one_run", "histogram"):
-        raise ValueError(f"runs: method {method} settles this itself; leave it out")
+        raise InputError(f"runs: method {method} settles this itself; leave it out")
     if runs is not None and not 4 <= runs <= MOST_RUNS:
-        raise ValueError(f"runs: must lie in 4..{MOST_RUNS}, got {runs}")
+        raise InputError(f"runs: must lie in 4..{MOST_RUNS}, got {runs}")
     if seed is not None and not 0 <= seed < 2**32:
-        raise ValueError(f"seed: must be a whole number from 0 to {2**32 - 1}, got {seed}")
+        raise InputError(f"seed: must be a whole number from 0 to {2**32 - 1}, got {seed}")
 
 
 def _subject(
@@ -308,7 +309,7 @@ def _subject(
         name = f"{plan.steps} steps of {type(plan.sampler).__name__}, {plan.sampling!r}, {plan.chains} chain"
         name += "s" * (plan.chains > 1)
         if plan.after is not None:
-            raise ValueError("plan: it covers private starts too; audit the hybrid's plan that they come from")
+            raise InputError("plan: it covers private starts too; audit the hybrid's plan that they come from")
     else:
         name = f"{type(plan.mechanism).__name__} on {plan.num_records} records"
     if isinstance(plan, Plan) and target == "probe":
@@ -338,7 +339,7 @@ def _histogram(
     epsilon = claim.epsilon if at_epsilon is None else at_epsilon
     expected = histogram.sample_size(bins, epsilon, alpha)
     if expected > MOST_RUNS:
-        raise ValueError(
+        raise InputError(
             f"method: histogram needs about {expected:.3g} runs of each data set at epsilon {epsilon:.4g}, and at most "
             f"{MOST_RUNS:,} are made; take fewer --bins, a larger --alpha, or a smaller --at-epsilon"
         )

@@ -1,10 +1,8 @@
 """The ``dpmcmc`` command: one file a subcommand, which loads when it is called. Nothing imports this room.
 
+``commands``    the subcommands by name, and ``main``
 ``run`` (with ``per_record``)  ``plan``  ``verify``  ``ledger``  ``audit``  ``data``
-``refusals``    one sentence and an exit code for what a user can mend;  ``options`` what the subcommands share
+``refusals``    one sentence and an exit code for what a user can mend;  ``faults`` for what is ours
+``interrupt``   Ctrl-C at any moment;  ``options`` what the subcommands share
 ``out_folder``  folders to write in
 """
-
-from dpmcmc.cli.commands import main
-
-__all__ = ["main"]

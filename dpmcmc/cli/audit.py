@@ -21,6 +21,7 @@ from dpmcmc.config import file as config_file
 from dpmcmc.config import model as config_room
 from dpmcmc.config.model import Config
 from dpmcmc.engine.blocks import DivergedError
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import DrawError, MechanismPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
@@ -99,7 +100,7 @@ def attack(
         )
     except (DivergedError, DrawError) as error:
         raise CommandError(f"the audit's own run failed: {error}") from None
-    except ValueError as error:
+    except InputError as error:
         raise type(error)(_with_option(str(error))) from None
     if as_json:
         print(json.dumps({"config": asked.name, **report.to_json()}, indent=2, allow_nan=False))

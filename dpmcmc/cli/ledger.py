@@ -24,7 +24,10 @@ from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.privacy.ledger import BrokenChain, Entry, Ledger, Receipt, State
 from dpmcmc.privacy.ledger.filters import FILTERS
 from dpmcmc.privacy.ledger.fitting import round_down
-from dpmcmc.storage.regular_file import read_text
+from dpmcmc.storage.regular_file import opened_text
+
+#: A privacy.json has a few thousand; its events are not looked at here.
+_MOST_CHARACTERS = 4_000_000
 
 app = typer.Typer(add_completion=False, help="The privacy budget of a data set.", no_args_is_help=True)
 
@@ -136,7 +139,8 @@ def _planned(name: str, overrides: list[str], allow_code: Collection[str], num_r
 def _receipts(path: Path, ledger: Path) -> list[Receipt]:
     """Those of a run folder's ``privacy.json``, or of a file that holds one alone."""
     try:
-        body = json.loads(read_text(path))
+        with opened_text(path) as stream:
+            body = json.loads(stream.read(_MOST_CHARACTERS))  # what is cut short is no JSON
         found = body.get("ledger", body)
         found = found if isinstance(found, list) else [found]
         return [Receipt(str(r["id"]), int(r["sequence"]), str(r["hash"]), ledger) for r in found]

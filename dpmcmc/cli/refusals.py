@@ -10,6 +10,9 @@ from typing import Any, NoReturn
 
 import typer
 
+from dpmcmc.cli import faults
+from dpmcmc.cli.interrupt import STOPPED, heeded
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.events import UnsupportedCombination
 from dpmcmc.privacy.calibration import CalibrationError
 
@@ -41,35 +44,43 @@ def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
 
 
 def exit_code(work: Callable[[], Any]) -> int:
-    """Do the work of a command; what a user can mend is a sentence on stderr and the code of its kind."""
+    """Do the work of a command; what a user can mend is a sentence on stderr and the code of its kind.
+
+    Only what the library refuses on purpose is the user's to mend: an :class:`InputError`, a file that the system will
+    not open, too little memory. Any other exception is a fault of the library, and has a code of its own.
+    """
     try:
-        code = work()
+        with heeded():
+            code = work()
     except CommandError as error:
         return _say(str(error), error.code)
     except _UsageError as error:
         where = "dpmcmc" if error.ctx is None else error.ctx.command_path
         return _say(f"{error.format_message().removesuffix('.')}; see {where} --help.", 2)
-    except typer.Abort:
-        return _say(_STOPPED, 130)
     except UnsupportedCombination as error:
         return _say(f"privacy: {error}", 2)
     except CalibrationError as error:
         return _say(f"privacy.calibrator: {error}", 2)
-    except ValueError as error:
+    except InputError as error:
         return _say(str(error), 2)
     except OSError as error:
+        if error.errno is None and error.filename is None:  # no file's: a library below raised it
+            return _say(faults.sentence(error), faults.CODE)
         where = f"{error.filename}: " if error.filename else ""
         return _say(f"{where}{error.strerror or error}; mend its permissions, free space, or name another.", 2)
     except MemoryError as error:
         return _say(f"memory: there is too little ({error}); take fewer steps, chains or records.", 2)
-    except KeyboardInterrupt:
-        return _say(_STOPPED, 130)
+    except (KeyboardInterrupt, typer.Abort):
+        return _say("stopped by the user; every step already taken counts as released.", STOPPED)
+    except Exception as error:
+        return _say(faults.sentence(error), faults.CODE)
+    finally:
+        faults.keep_in(None)
     return code if isinstance(code, int) else 0
 
 
 #: Of the click that typer brings, which is its own since version 0.27.
 _UsageError: Any = typer.BadParameter.__bases__[0]
-_STOPPED = "stopped by the user; every step already taken counts as released."
 #: Characters of a sentence; what stands in the middle of a longer one is somebody's data.
 _LONGEST = 600
 

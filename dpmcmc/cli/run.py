@@ -36,6 +36,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dpmcmc import data as data_room
+from dpmcmc.cli import faults
 from dpmcmc.cli.options import AllowCode, Overrides
 from dpmcmc.cli.out_folder import default_folder, free_folder
 from dpmcmc.cli.per_record import run_and_account
@@ -51,6 +52,7 @@ from dpmcmc.engine.charged_again import with_charged_again
 from dpmcmc.engine.processes import connect
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result, draws_content, guarantee_json, privacy_json, write_json
+from dpmcmc.errors import InputError
 from dpmcmc.inference import predictive
 from dpmcmc.mechanisms import DrawError, MechanismPlan, Release, release
 from dpmcmc.planning.plan import Plan, check_fit
@@ -307,6 +309,7 @@ class Place:
             self.confidential.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.shelf.make()
             os.chmod(self.confidential, 0o700)
+            faults.keep_in(self.confidential)
             self.checkpoint = Checkpoint(self.confidential / _CHECKPOINT)
             if self.resumed != (self.folder / "config.yaml").exists():  # another process was faster
                 self.checkpoint.close()
@@ -475,7 +478,7 @@ class Run:
                 check_fit(self.target, self.trace.sampler)
         except TargetError as error:
             raise CommandError(f"target: {error}.") from None
-        except ValueError as error:
+        except InputError as error:
             raise data_room.DataError(f"data.{error}.") from None
         try:  # before a file of the run that was stopped is written anew
             self.checkpoint.check(self.plan)
@@ -506,7 +509,7 @@ class Run:
         assert self.trace is not None
         try:
             check_on_disk(self.trace, self.data.train)
-        except ValueError as error:
+        except InputError as error:
             section = "sampler." if str(error).startswith("own_batch:") else ""
             raise CommandError(f"{section}{error}.") from None
 

@@ -1,28 +1,39 @@
 """``dpmcmc verify privacy.json``: recompute ε from the saved events.
 
 Exit code 0 where the stated ε is at least the recomputed one and the events cover what the file says of the run, 1
-where not.
+where not, or where that cannot be told within the work that a stranger's file is worth.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from dpmcmc.cli.refusals import CommandError
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import Event, discrete_gaussian
+from dpmcmc.privacy.accounting.effort import TooMuchWork, at_most
+from dpmcmc.privacy.accounting.grouping import grouped
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.queries import queries as kinds
 from dpmcmc.privacy.accounting.sampling import Poisson
 from dpmcmc.storage.regular_file import opened_text
 
 #: Accountants of different versions may differ in the last digits.
 _TOLERANCE = 1e-6
-#: A privacy.json has a few thousand; what is longer is something else.
-_MOST_CHARACTERS = 10_000_000
+#: A privacy.json has a few thousand characters, and some tens of events; what is longer is something else.
+_MOST_CHARACTERS = 4_000_000
+_MOST_EVENTS = 10_000
+#: Repetitions of one event; beyond 2⁵³ a sum of counts would be rounded.
+_MOST_REPETITIONS = 10**12
+#: Points of ``accounting/effort.py`` that a file is worth, and a question about a group: two to three seconds each.
+MOST_WORK = 40_000_000
 #: What a posterior draw is charged as.
 _DRAWS = ("posterior_draw", "pure", "noisy_descent")
 #: What a step of a sampler is charged as.
@@ -30,7 +41,7 @@ _QUERIES = ("gaussian", "poisson_gaussian", "fixed_size_gaussian")
 
 
 def _refused(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise InputError(f"{constant} is no JSON")
 
 
 def _number(value: Any) -> float:
@@ -38,6 +49,31 @@ def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise TypeError(f"{value!r}, where a number >= 0 is needed")
     return value
+
+
+def _check_size(path: Path, events: Any) -> None:
+    """Refuse what no run of this library writes, before anything is computed from it."""
+    if not isinstance(events, list):
+        return
+    if len(events) > _MOST_EVENTS:
+        raise CommandError(f"{path}: holds {len(events)} events, and verify reads at most {_MOST_EVENTS}.")
+    counts = [e.get("count") for e in events if isinstance(e, dict)]
+    largest = max((c for c in counts if isinstance(c, int | float)), default=0)
+    if largest > _MOST_REPETITIONS:
+        raise CommandError(f"{path}: repeats an event {largest:.3g} times, and verify allows {_MOST_REPETITIONS:g}.")
+
+
+@contextlib.contextmanager
+def _bounded(path: Path, patient: bool) -> Iterator[None]:
+    """Within, a file costs no more work than a stranger's is worth."""
+    try:
+        with contextlib.nullcontext() if patient else at_most(MOST_WORK):
+            yield
+    except TooMuchWork as error:
+        raise CommandError(
+            f"{path}: cannot be verified within the cap, because {error}; if the file is your own, add --patient.",
+            code=1,
+        ) from None
 
 
 def _deviates(body: dict[str, Any], events: tuple[Event, ...], promised: float) -> dict[str, tuple[float, float]]:
@@ -73,6 +109,7 @@ def verify(
     group: Annotated[
         int | None, typer.Option(metavar="K", help="Also print the guarantee for any K records together.")
     ] = None,
+    patient: Annotated[bool, typer.Option("--patient", help="However long it takes; for a file of your own.")] = False,
 ) -> None:
     """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
     path = Path(privacy)
@@ -80,7 +117,12 @@ def verify(
         raise CommandError(f"--group: {group} is not a number of records; give a whole number >= 1.")
     try:
         with opened_text(path) as stream:
-            body = json.loads(stream.read(_MOST_CHARACTERS), parse_constant=_refused)
+            text = stream.read(_MOST_CHARACTERS + 1)
+        if len(text) > _MOST_CHARACTERS:
+            raise CommandError(
+                f"{path}: is longer than {_MOST_CHARACTERS} characters; give a run folder's privacy.json."
+            )
+        body = json.loads(text, parse_constant=_refused)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise CommandError(f"{path}: cannot be read ({reason}); give a run folder's privacy.json.") from None
@@ -89,8 +131,13 @@ def verify(
         raise CommandError(f"{path}: not JSON{where}; give a run folder's privacy.json.") from None
     if not isinstance(body, dict) or not body.get("events"):
         raise CommandError(f"{path}: holds no events, so it states no guarantee to verify.")
+    _check_size(path, body["events"])
     try:
-        recomputed = Guarantee.from_json(body)
+        with _bounded(path, patient):
+            recomputed = Guarantee.from_json(body)
+            checks = recomputed.cross_check()
+        many = kinds(recomputed.events)
+        few = grouped(many)
         stated = math.inf if body["epsilon"] is None else _number(body["epsilon"])
         noisy = [e for e in recomputed.events if e.mechanism in _QUERIES]
         queries = sum(e.count for e in noisy)
@@ -106,7 +153,7 @@ def verify(
         settled = _number((body.get("settings") or {}).get("noise_multiplier", math.inf))
         deviates = _deviates(body, recomputed.events, promised)
         unit = "owner" if str(body.get("unit", "")).startswith("owner") else "record"
-        said, checks = str(recomputed), recomputed.cross_check()
+        said = str(recomputed)
         released = recomputed.release.split(" + ")
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise CommandError(
@@ -115,16 +162,28 @@ def verify(
         ) from None
     print(f"stated       epsilon {stated:.6g} at delta {recomputed.delta:g}")
     print(f"recomputed   {said}")
+    if len(few) < len(many):
+        print(
+            f"grouped      {len(many)} kinds of query are charged as {len(few)}, each group at its least noise and "
+            "largest rate, so the recomputed epsilon is an upper bound"
+        )
     for name, value in checks.items():
         print(f"{name:<12} {'no derivation for this combination' if value is None else f'epsilon {value:.6g}'}")
     if group is not None:
-        whole = recomputed.for_group(group)
-        print(f"group        {whole.about(unit)}")
-        if group > 1 and recomputed.adjacency != "replace_one":
-            one_sided = recomputed.for_group(group, one_sided=True)
-            if one_sided.epsilon < whole.epsilon:
-                print(f"             {one_sided.about(unit)}")
+        with _bounded(path, patient):
+            whole = recomputed.for_group(group)
+            print(f"group        {whole.about(unit)}")
+            if group > 1 and recomputed.adjacency != "replace_one":
+                one_sided = recomputed.for_group(group, one_sided=True)
+                if one_sided.epsilon < whole.epsilon:
+                    print(f"             {one_sided.about(unit)}")
     if not recomputed.epsilon <= stated * (1 + _TOLERANCE):
+        if len(few) < len(many):
+            raise CommandError(
+                f"{path}: states epsilon {stated:.6g}, which cannot be verified within the cap: its {len(many)} kinds "
+                f"of query, charged in groups, cost at most {recomputed.epsilon:.6g}; do not rely on less than that.",
+                code=1,
+            )
         raise CommandError(
             f"{path}: states epsilon {stated:.6g}, and its events cost {recomputed.epsilon:.6g}; do not rely on it.",
             code=1,

@@ -26,6 +26,7 @@ from dpmcmc.config import sections as schema
 from dpmcmc.config.sections import Section
 from dpmcmc.data import DataSpec
 from dpmcmc.engine.mesh import mesh
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import MECHANISMS, OPS, Hybrid, MechanismPlan
 from dpmcmc.planning.plan import Plan, plan
 from dpmcmc.privacy.accounting.events import UnsupportedCombination
@@ -38,7 +39,7 @@ from dpmcmc.storage.cache import UnsafeCache
 from dpmcmc.targets import TARGETS, PerOwner, bind
 
 
-class ConfigError(ValueError):
+class ConfigError(InputError):
     """One sentence for the person who wrote the YAML."""
 
 
@@ -82,7 +83,9 @@ class DataConfig(Section):
         None, description="Public number of rows of one owner that count, the first ones; with owner."
     )
     public: bool = Field(
-        False, description="Declare your file public: its test metrics and non-private fits may be released."
+        False,
+        description="Declare your file public: its test metrics, non-private fits and draws without a guarantee may be "
+        "released.",
     )
 
 
@@ -100,8 +103,8 @@ class CustomConfig(BaseModel):
         for key, value in (self.model_extra or {}).items():
             try:
                 schema.of_a_size(value)
-            except ValueError as error:
-                raise ValueError(f"{key}: {error}, got {value}") from None
+            except InputError as error:
+                raise InputError(f"{key}: {error}, got {value}") from None
         return self
 
 
@@ -201,7 +204,7 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _one_length(self) -> RunConfig:
         if (self.passes is None) == (self.steps is None):
-            raise ValueError("give exactly one of passes and steps")
+            raise InputError("give exactly one of passes and steps")
         return self
 
 
@@ -252,24 +255,24 @@ class Config(Section):
         name = None if self.mechanism is None else self.mechanism.name
         for key in ("sampler", "sampling", "run"):
             if self.one_shot and getattr(self, key) is not None:
-                raise ValueError(f"{key}: mechanism {name} takes none; leave it out")
+                raise InputError(f"{key}: mechanism {name} takes none; leave it out")
             if not self.one_shot and getattr(self, key) is None:
-                raise ValueError(f"{key}: this key is required")
+                raise InputError(f"{key}: this key is required")
         if name is None:
             if self.privacy is not None and self.privacy.release != "trace":
-                raise ValueError(
+                raise InputError(
                     f"privacy.release: a sampler's run releases its trace, not {self.privacy.release}; for a last "
                     "iterate use mechanism certified_ops, for posterior draws ops"
                 )
             return self
         if self.run is not None and self.run.mesh is not None:
-            raise ValueError(f"run.mesh: mechanism {name} runs on one device; leave it out")
+            raise InputError(f"run.mesh: mechanism {name} runs on one device; leave it out")
         if self.privacy is None or self.privacy.epsilon is None:
-            raise ValueError("privacy: a mechanism needs epsilon and delta")
+            raise InputError("privacy: a mechanism needs epsilon and delta")
         for key in _OF_SAMPLERS if self.one_shot else _NOT_OF_HYBRIDS:
             if key in self.privacy.model_fields_set:
                 why = "has no integer noise" if key == "hardened" else "settles this itself"
-                raise ValueError(f"privacy.{key}: mechanism {name} {why}; leave it out")
+                raise InputError(f"privacy.{key}: mechanism {name} {why}; leave it out")
         return self
 
     @property
@@ -420,7 +423,7 @@ def make_mesh(config: Config) -> Mesh | None:
     wanted = None if config.run is None else config.run.mesh
     try:
         return None if wanted is None else mesh(wanted.chain, wanted.data)
-    except ValueError as error:
+    except InputError as error:
         raise ConfigError(f"run.{error}.") from None
 
 
@@ -435,7 +438,7 @@ def _built(section: str, make: Callable[[Config, DataSpec], Any], config: Config
         return make(config, spec)
     except (ConfigError, UnsafeCache):
         raise
-    except ValueError as error:
+    except InputError as error:
         # Constructors name the argument first.
         named = str(error).split()[0].strip(":,")
         path = f"{section}.{named}" if hasattr(getattr(config, section), named.split(".")[0]) else section
@@ -472,12 +475,12 @@ def _located(message: str) -> tuple[str, str]:
 def _refusal(config: Config, error: Exception, path: str, said: str) -> Exception:
     """What to raise for what the plan raised: a sentence, unless it is a fault of this library."""
     own = modules_of_ones_own(config)
-    if own and (path == "config" or not isinstance(error, ValueError)):
+    if own and (path == "config" or not isinstance(error, InputError)):
         return ConfigError(
             f"{next(iter(own))}: {' or '.join(own.values())} cannot be planned with ({own_code.said(error)}); try it "
             "with dpmcmc.testing."
         )
-    return ConfigError(f"{path}: {said}.") if isinstance(error, ValueError) else error
+    return ConfigError(f"{path}: {said}.") if isinstance(error, InputError) else error
 
 
 def _sampling(config: Config, n: int) -> Sampling:
@@ -556,12 +559,12 @@ def _value(key: str, value: Any) -> Any:
         return value
     name = value["schedule"]
     if not isinstance(name, str) or name not in schema.SCHEDULE_SECTIONS:
-        raise ValueError(f"{key}.schedule must be one of {', '.join(schema.SCHEDULE_SECTIONS)}, got {name!r}")
+        raise InputError(f"{key}.schedule must be one of {', '.join(schema.SCHEDULE_SECTIONS)}, got {name!r}")
     try:
         return schema.schedule(schema.SCHEDULE_SECTIONS[name].model_validate(value), key)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, (key, *first['loc'])))}: {first['msg']}") from None
+        raise InputError(f"{'.'.join(map(str, (key, *first['loc'])))}: {first['msg']}") from None
 
 
 def dump(config: Config, folder: Path) -> str:

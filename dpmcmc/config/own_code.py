@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from dpmcmc.errors import InputError
 from dpmcmc.samplers.base import PROTOCOL
 
 #: ``module:attribute``, both of identifiers with dots between them.
@@ -82,12 +83,12 @@ def found(section: str, name: str) -> Callable[..., Any]:
                 raise AttributeError(f"{part} is no class, and only a class may stand before a dot")
         item = getattr(place, last)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise ValueError(f"cannot be imported ({said(error)}); it is looked for from the current folder") from None
+        raise InputError(f"cannot be imported ({said(error)}); it is looked for from the current folder") from None
     missing = _missing(section, item)
     if missing:
-        raise ValueError(
-            f"{missing}, so it is not called; name a class with the methods of a {section}, or annotate the function "
-            f"that makes one with its type, for example -> {_EXAMPLES[section]}"
+        raise InputError(
+            f"{missing}, so it is not called; name a class with the methods of the {section.title()} protocol, or "
+            f"annotate the function that makes one with its type, for example -> {_EXAMPLES[section]}"
         )
     return item
 

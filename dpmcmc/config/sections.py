@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from pydantic import BaseModel, ConfigDict, Field, Tag, create_model, field_validator
 
+from dpmcmc.errors import InputError
 from dpmcmc.samplers import SCHEDULES
 
 #: Sizes of numbers whose products float32 still holds.
@@ -31,7 +32,7 @@ def of_a_size(value: Any) -> Any:
         ValueError: a number other than 0 that no run can compute with.
     """
     if isinstance(value, int | float) and value != 0 and not _SMALLEST <= abs(value) <= _LARGEST:
-        raise ValueError(f"input should be 0 or of a size between {_SMALLEST:g} and {_LARGEST:g}")
+        raise InputError(f"input should be 0 or of a size between {_SMALLEST:g} and {_LARGEST:g}")
     return value
 
 
@@ -80,8 +81,8 @@ def schedule(section: Any, key: str = "step_size") -> Any:
     """
     try:
         return SCHEDULES[section.schedule](**arguments(section, "schedule"))
-    except ValueError as error:
-        raise ValueError(f"{key}.{error}") from None
+    except InputError as error:
+        raise InputError(f"{key}.{error}") from None
 
 
 def descriptions(constructor: type) -> dict[str, str]:

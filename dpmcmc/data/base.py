@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from dpmcmc.errors import InputError
+
 ENCODINGS = ("public", "linear")
 
 
-class DataError(ValueError):
+class DataError(InputError):
     """A message to the data holder: what is wrong, where, and how to mend it.
 
     It may quote counts and row numbers of private records, so show it to whoever holds the data and never

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erfcx, ndtr
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import UnsupportedCombination
 
 #: Draws a shape of records: (rng, shape) -> x (*shape, d), y shape.
@@ -119,7 +120,7 @@ def from_risks(train: ArrayLike, fresh: ArrayLike, gamma: float) -> OnAverageKL:
     """
     train, fresh = np.asarray(train, np.float64), np.asarray(fresh, np.float64)
     if train.shape != fresh.shape:
-        raise ValueError(f"train, fresh: must be of one shape, got {train.shape} and {fresh.shape}.")
+        raise InputError(f"train, fresh: must be of one shape, got {train.shape} and {fresh.shape}.")
     return _mean(gamma * (fresh - train), "risk gap, fresh and training records")
 
 
@@ -202,9 +203,9 @@ def ridge_risk_gap(
 
 def _mean(values: np.ndarray, method: str) -> OnAverageKL:
     if values.ndim != 1 or len(values) < 2:
-        raise ValueError(f"repeats: needs at least two values in one dimension, got shape {values.shape}.")
+        raise InputError(f"repeats: needs at least two values in one dimension, got shape {values.shape}.")
     if not np.isfinite(values).all():
-        raise ValueError("repeats: a value is not finite; the mean would be of no use.")
+        raise InputError("repeats: a value is not finite; the mean would be of no use.")
     return OnAverageKL(float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))), method)
 
 

@@ -20,6 +20,8 @@ import optax
 from jax.flatten_util import ravel_pytree
 from scipy.stats import norm
 
+from dpmcmc.errors import InputError
+
 #: Beyond this many parameters the dense Hessian is not attempted.
 _MOST_PARAMETERS = 2000
 
@@ -122,7 +124,7 @@ def maximum_a_posteriori(target: Any, records: Any, steps: int = 400) -> Maximum
 
     mean = np.asarray(solve(start, records), np.float64)
     if not np.all(np.isfinite(mean)):
-        raise ValueError("the search for the MAP left the finite numbers")
+        raise InputError("the search for the MAP left the finite numbers")
     return MaximumAPosteriori(mean, unravel)
 
 
@@ -141,7 +143,7 @@ def laplace(target: Any, records: Any, steps: int = 400, at: MaximumAPosteriori 
     records = jax.tree.map(jnp.asarray, records)
     count, size = _count(records), ravel_pytree(target.init(jax.random.key(0)))[0].size
     if size > _MOST_PARAMETERS:
-        raise ValueError(f"Laplace's approximation is dense, and {size} parameters are more than {_MOST_PARAMETERS}")
+        raise InputError(f"Laplace's approximation is dense, and {size} parameters are more than {_MOST_PARAMETERS}")
     point = maximum_a_posteriori(target, records, steps) if at is None else at
     gradient = jax.grad(_mean_loss(target, point.unravel))
 
@@ -156,7 +158,7 @@ def laplace(target: Any, records: Any, steps: int = 400, at: MaximumAPosteriori 
     precision = np.asarray(hessian(jnp.asarray(point.mean, jnp.float32), records), np.float64) * count
     precision = (precision + precision.T) / 2
     if not np.all(np.isfinite(precision)) or np.any(np.linalg.eigvalsh(precision) <= 0):
-        raise ValueError("the Hessian at the MAP is not positive definite; the target has no Laplace fit")
+        raise InputError("the Hessian at the MAP is not positive definite; the target has no Laplace fit")
     return Laplace(point.mean, np.linalg.inv(precision), point.unravel)
 
 

@@ -36,6 +36,7 @@ from dpmcmc.engine.result import Result
 from dpmcmc.engine.rows_on_disk import Supply
 from dpmcmc.engine.self_test import check_steps
 from dpmcmc.engine.template import template
+from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import charged_again
 from dpmcmc.privacy.accounting.events import Event
@@ -379,12 +380,12 @@ def check_on_disk(plan: Plan, data: Any) -> None:
         return
     rate = plan.sampling.rate(plan.num_records)
     if rate == 1 or (isinstance(plan.sampling, FixedSize) and rate > 0.5):
-        raise ValueError(
+        raise InputError(
             "sampling: memory-mapped records need minibatches, full ones would read the whole file in every step; use "
             "Poisson, or arrays in memory"
         )
     if plan.second is not None and plan.second.own_batch:
-        raise ValueError("own_batch: not with memory-mapped records; set it to false, or use arrays in memory")
+        raise InputError("own_batch: not with memory-mapped records; set it to false, or use arrays in memory")
 
 
 def _restore(traces: list[_Trace], point: Point, chunk: Any, arguments: Any) -> None:
@@ -426,7 +427,7 @@ def checked_starts(plan: Plan, target: Any, starts: Any) -> Any:
     if starts is None:
         return None
     if plan.privacy is not None and plan.after is None:
-        raise ValueError(
+        raise InputError(
             "starts need a plan whose guarantee covers them: plan(..., after=the guarantee of their release); a public "
             "start belongs in the target's init"
         )
@@ -435,9 +436,9 @@ def checked_starts(plan: Plan, target: Any, starts: Any) -> Any:
     found = jax.tree.map(np.shape, starts)
     structure: Any = jax.tree.structure(wanted)
     if jax.tree.structure(starts) != structure or found != shapes:
-        raise ValueError(f"starts must have shapes {shapes}, one start for each chain, got {found}")
+        raise InputError(f"starts must have shapes {shapes}, one start for each chain, got {found}")
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(starts)):
-        raise ValueError("starts must be finite")
+        raise InputError("starts must be finite")
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), starts)
 
 

@@ -22,6 +22,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from dpmcmc.errors import InputError
+
 CHAIN, DATA = "chain", "data"
 #: Of what the steps of a call have, steps first: side by side along the chains, and batches along the records as well.
 STEPS, BATCHES = PartitionSpec(None, CHAIN), PartitionSpec(None, CHAIN, DATA)
@@ -41,14 +43,14 @@ def mesh(chain: int = 1, data: int | None = None) -> Mesh:
     if data is None:
         data = len(devices) // chain if chain > 0 else 0
     if chain < 1 or data < 1 or chain * data > len(devices):
-        raise ValueError(
+        raise InputError(
             f"mesh: chain={chain} times data={data} devices are wanted and {len(devices)} are there; "
             "on a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=8 makes 8 of one"
         )
     if len({device.device_kind for device in devices}) > 1:
-        raise ValueError("mesh: its devices must be of one kind, which rounds alike; hide the others from JAX")
+        raise InputError("mesh: its devices must be of one kind, which rounds alike; hide the others from JAX")
     if jax.process_count() > 1 and chain * data != len(devices):
-        raise ValueError(f"mesh: with several processes it must span all {len(devices)} devices, not {chain * data}")
+        raise InputError(f"mesh: with several processes it must span all {len(devices)} devices, not {chain * data}")
     return Mesh(np.array(devices[: chain * data]).reshape(chain, data), (CHAIN, DATA))
 
 
@@ -59,7 +61,7 @@ def checked(mesh: Mesh | None) -> Mesh | None:
         ValueError: it has others.
     """
     if mesh is not None and tuple(mesh.axis_names) != (CHAIN, DATA):
-        raise ValueError(f"mesh: its axes must be ('chain', 'data'), as dpmcmc.mesh makes them, not {mesh.axis_names}")
+        raise InputError(f"mesh: its axes must be ('chain', 'data'), as dpmcmc.mesh makes them, not {mesh.axis_names}")
     return mesh
 
 

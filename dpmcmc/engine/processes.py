@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.fingerprint import fingerprint, plan_digest, platform
 
@@ -49,7 +50,7 @@ def connect() -> None:
     if any(named):
         address, count, process = named
         if not (address and count and process and count.isdigit() and process.isdigit()):
-            raise ValueError(
+            raise InputError(
                 f"distributed: {COORDINATOR} (host:port), {PROCESSES} and {PROCESS} (whole numbers) go together; set "
                 "all three, or none under SLURM or Open MPI"
             )
@@ -64,7 +65,7 @@ def connect() -> None:
             shutdown_timeout_seconds=_END,
         )
     except (ValueError, KeyError) as error:
-        raise ValueError(
+        raise InputError(
             f"distributed: there is no saying which processes belong together ({error}); start them by "
             f"scripts/launch_local.py or SLURM, or set {COORDINATOR}, {PROCESSES} and {PROCESS}"
         ) from None
@@ -95,7 +96,7 @@ def check_alone(**given: Any) -> None:
     """
     for name, value in given.items():
         if value is not None and jax.process_count() > 1:
-            raise ValueError(f"{name}: not with several processes; run on the devices of one process")
+            raise InputError(f"{name}: not with several processes; run on the devices of one process")
 
 
 def agreed(streams: Streams, secret: bool, plan: Any, records: Any, mesh: Any) -> Streams:
@@ -122,7 +123,7 @@ def agreed(streams: Streams, secret: bool, plan: Any, records: Any, mesh: Any) -
     every = multihost_utils.process_allgather(texts)
     differ = [name for at, name in enumerate(own) if np.any(every[:, at] != every[0, at])]
     if differ:
-        raise ValueError(
+        raise InputError(
             f"distributed: the processes differ in their {', and in their '.join(differ)}; start all of them alike, on "
             "machines alike"
         )

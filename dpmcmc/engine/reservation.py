@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import run_length
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -41,7 +42,7 @@ class Reservation:
         num_records: int | None = None,
     ) -> None:
         if guarantee is None:
-            raise ValueError(
+            raise InputError(
                 "privacy.ledger: a run without a guarantee (privacy null, or known noise) cannot be charged; take the "
                 "ledger out, or make the run private"
             )

@@ -41,6 +41,7 @@ from dpmcmc.engine.processes import agreed, check_alone
 from dpmcmc.engine.reservation import Reservation, reserved
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.template import numbers, template
+from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.privacy.query.randomness import SecretKey, secret_key, streams_of
@@ -87,10 +88,10 @@ def sample_all(
     plans = list(plans)
     keys = [None] * len(plans) if keys is None else list(keys)
     if len(keys) != len(plans):
-        raise ValueError(f"keys must be one per plan: got {len(keys)} for {len(plans)} plans")
+        raise InputError(f"keys must be one per plan: got {len(keys)} for {len(plans)} plans")
     starts = [None] * len(plans) if starts is None else list(starts)
     if len(starts) != len(plans):
-        raise ValueError(f"starts must be one per plan: got {len(starts)} for {len(plans)} plans")
+        raise InputError(f"starts must be one per plan: got {len(starts)} for {len(plans)} plans")
     if not plans:
         return []
     refuse_unsafe_caches()

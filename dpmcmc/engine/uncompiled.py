@@ -10,6 +10,7 @@ its program, so that no cache can know it. Keys are arrays of a structured dtype
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import secrets
@@ -70,15 +71,21 @@ def _equation(equation: Any, values: list[Any]) -> Sequence[Any]:
     if name in _SEVERAL:
         return _SEVERAL[name](equation, *values)
     if name in _ONE:
-        shape, dtype = equation.outvars[0].aval.shape, equation.outvars[0].aval.dtype
-        result = np.asarray(_ONE[name](params, *values))
-        if jnp.issubdtype(dtype, jax.dtypes.prng_key):
-            return [result.reshape(shape)]
-        return [np.broadcast_to(result.astype(dtype, copy=False), shape)]
+        with contextlib.suppress(Exception):  # a form that is not written out here
+            return [_checked(_ONE[name](params, *values), equation.outvars[0].aval)]
+        return _compiled_alone(equation, values)
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         if key in params:
             return _call(params[key], values)
     return _compiled_alone(equation, values)
+
+
+def _checked(result: Any, aval: Any) -> Any:
+    """A result of the shape and dtype that it must have."""
+    result = np.asarray(result)
+    if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        return result.reshape(aval.shape)
+    return np.broadcast_to(result.astype(aval.dtype, copy=False), aval.shape)
 
 
 def _call(inner: Any, values: Sequence[Any]) -> list[Any]:
@@ -104,9 +111,11 @@ def _generated(name: str) -> Callable[..., list[Any]]:
     """What a generator makes of each key."""
 
     def apply(equation: Any, keys: np.ndarray, *others: Any) -> list[Any]:
-        params, words = equation.params, keys["words"]
+        params = equation.params
         size = params.get("bit_width"), params.get("shape")
-        flat = [words.reshape(-1, words.shape[-1]), *(np.broadcast_to(other, keys.shape).ravel() for other in others)]
+        keys, *others = np.broadcast_arrays(keys, *others)
+        words = np.ascontiguousarray(keys)["words"]
+        flat = [words.reshape(-1, words.shape[-1]), *(other.ravel() for other in others)]
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in flat)
         traced = _generator(equation.invars[0].aval.dtype._impl, name, size, shapes)
         (results,) = _run(traced.jaxpr, traced.consts, flat)

@@ -32,6 +32,7 @@ import jax
 import numpy as np
 from scipy.special import ndtri
 
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.gaussian_release import check_promise, gaussian_release, mu_std, standard_normal
 from dpmcmc.mechanisms.linear_bounds import gram_and_moment, linear_bounds, rounding
@@ -88,13 +89,13 @@ class AdaOPS:
 
     def __post_init__(self) -> None:
         if self.ridge is not None and not (self.ridge > 0 and math.isfinite(self.ridge)):
-            raise ValueError(f"ridge: must be a finite number > 0, got {self.ridge}")
+            raise InputError(f"ridge: must be a finite number > 0, got {self.ridge}")
         if not 0 < self.eigenvalue_share < 1:
-            raise ValueError(f"eigenvalue_share: must lie in (0, 1), got {self.eigenvalue_share}")
+            raise InputError(f"eigenvalue_share: must lie in (0, 1), got {self.eigenvalue_share}")
         if not 0 <= self.residual_share < 1:
-            raise ValueError(f"residual_share: must lie in [0, 1), got {self.residual_share}")
+            raise InputError(f"residual_share: must lie in [0, 1), got {self.residual_share}")
         if self.eigenvalue_share + self.residual_share >= 1:
-            raise ValueError("eigenvalue_share: with residual_share it leaves nothing to the draw; lower one of them")
+            raise InputError("eigenvalue_share: with residual_share it leaves nothing to the draw; lower one of them")
 
     def plan(
         self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"

@@ -23,6 +23,7 @@ import jax
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.gaussian_release import check_promise, gaussian_event, gaussian_release, mu_std
 from dpmcmc.mechanisms.linear_bounds import check_label_weight, linear_bounds, rounding
@@ -54,7 +55,7 @@ class AdaSSP:
     def __post_init__(self) -> None:
         for name in ("eigenvalue_share", "failure"):
             if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"{name}: must lie in (0, 1), got {getattr(self, name)}")
+                raise InputError(f"{name}: must lie in (0, 1), got {getattr(self, name)}")
         check_label_weight(self.label_weight)
 
     def plan(

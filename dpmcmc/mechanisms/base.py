@@ -23,6 +23,7 @@ from dpmcmc import targets
 from dpmcmc.engine.blocks import DivergedError
 from dpmcmc.engine.charged_again import with_charged_again
 from dpmcmc.engine.reservation import Reservation, reserved
+from dpmcmc.errors import InputError
 from dpmcmc.planning.description import html_table
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import Verdict, of_mechanism, of_release
@@ -288,7 +289,7 @@ def _check_records(plan: MechanismPlan, data: Any) -> Any:
         records = {**records, "x": _within(records["x"], row_bound)}
     if label_bound is not None and np.any(np.abs(records["y"]) > label_bound):
         worst = int(np.argmax(np.abs(records["y"])))
-        raise ValueError(f"data['y'] row {worst} is beyond the public label_bound {label_bound:g}: clip labels to it")
+        raise InputError(f"data['y'] row {worst} is beyond the public label_bound {label_bound:g}: clip labels to it")
     return records
 
 
@@ -298,7 +299,7 @@ def _within(x: np.ndarray, row_bound: float) -> np.ndarray:
     norms = np.linalg.norm(x.reshape(len(x), -1), axis=1)
     worst = int(np.argmax(norms))
     if norms[worst] > row_bound * (1 + _ROUNDING):
-        raise ValueError(
+        raise InputError(
             f"data['x'] row {worst} has norm {norms[worst]:.6g}, beyond the public row_bound {row_bound:g}: the "
             "guarantee rests on it; scale or clip rows to it"
         )

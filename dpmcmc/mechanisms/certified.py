@@ -33,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan, bounds_of, vouched
 from dpmcmc.mechanisms.float64 import float64
 from dpmcmc.mechanisms.gaussian_release import check_promise
@@ -82,13 +83,13 @@ class CertifiedOPS:
     def __post_init__(self) -> None:
         for name in ("steps", "draws"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("step_fraction", "temper"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= 1:
-                raise ValueError(f"{name} must lie in (0, 1], got {value}")
+                raise InputError(f"{name} must lie in (0, 1], got {value}")
         if self.prior_precision is not None and not (self.prior_precision > 0 and math.isfinite(self.prior_precision)):
-            raise ValueError(f"prior_precision must be a finite number > 0, got {self.prior_precision}")
+            raise InputError(f"prior_precision must be a finite number > 0, got {self.prior_precision}")
 
     def plan(
         self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"

@@ -33,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc import targets
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.engines import ENGINES, DrawError
 from dpmcmc.mechanisms.float64 import float64
@@ -83,29 +84,29 @@ class Exponential:
 
     def __post_init__(self) -> None:
         if (self.radius is None) == (self.hypotheses is None):
-            raise ValueError("radius: give the radius of a ball, or hypotheses (in Python)")
+            raise InputError("radius: give the radius of a ball, or hypotheses (in Python)")
         if self.radius is not None and not (self.radius > 0 and math.isfinite(self.radius)):
-            raise ValueError(f"radius: must be a finite number > 0, got {self.radius}")
+            raise InputError(f"radius: must be a finite number > 0, got {self.radius}")
         if not (self.regularisation >= 0 and math.isfinite(self.regularisation)):
-            raise ValueError(f"regularisation: must be a finite number >= 0, got {self.regularisation}")
+            raise InputError(f"regularisation: must be a finite number >= 0, got {self.regularisation}")
         if self.engine not in ENGINES:
-            raise ValueError(f"engine: unknown {self.engine!r}; known: {', '.join(ENGINES)}")
+            raise InputError(f"engine: unknown {self.engine!r}; known: {', '.join(ENGINES)}")
         if self.hypotheses is None:
             for name in ("penalty", "loss", "loss_bound"):
                 if getattr(self, name) is not None:
-                    raise ValueError(f"{name}: is for hypotheses; leave it out with a radius")
+                    raise InputError(f"{name}: is for hypotheses; leave it out with a radius")
             if not self.regularisation > 0:
-                raise ValueError(f"regularisation: must be > 0 on a ball, got {self.regularisation}")
+                raise InputError(f"regularisation: must be > 0 on a ball, got {self.regularisation}")
             return
         if self.loss_bound is None or not (self.loss_bound > 0 and math.isfinite(self.loss_bound)):
-            raise ValueError(f"loss_bound: hypotheses need a finite number > 0, got {self.loss_bound}")
+            raise InputError(f"loss_bound: hypotheses need a finite number > 0, got {self.loss_bound}")
         sizes = {len(leaf) for leaf in jax.tree.leaves(self.hypotheses)}
         if len(sizes) != 1 or min(sizes) < 1:
-            raise ValueError(f"hypotheses: leaves must share a leading axis of at least 1, got lengths {sorted(sizes)}")
+            raise InputError(f"hypotheses: leaves must share a leading axis of at least 1, got lengths {sorted(sizes)}")
         if self.penalty is not None:
             penalty = np.asarray(self.penalty, np.float64)
             if penalty.shape != (sizes.pop(),) or not np.all(np.isfinite(penalty)):
-                raise ValueError(f"penalty: must be one finite number per hypothesis, got shape {penalty.shape}")
+                raise InputError(f"penalty: must be one finite number per hypothesis, got shape {penalty.shape}")
 
     def plan(
         self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
@@ -135,7 +136,7 @@ class Exponential:
             unit = (2.0 if adjacency == "replace_one" else 1.0) * self.loss_bound
             rounding, assumptions = 4 * _WEIGHT_ERROR, ()
         if epsilon <= rounding:
-            raise ValueError(f"epsilon: {epsilon:g} is within what rounding costs, {rounding:.3g}; raise it")
+            raise InputError(f"epsilon: {epsilon:g} is within what rounding costs, {rounding:.3g}; raise it")
         # A hair below, so that rounding ends on the private side.
         coefficient = (epsilon - rounding) / unit * (1 - 1e-12)
         guarantee = Guarantee.from_events(

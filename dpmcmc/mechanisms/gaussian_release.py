@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
@@ -46,7 +47,7 @@ def gaussian_release(value: np.ndarray, noise_std: float, key: jax.Array) -> np.
     """
     value = np.asarray(value, np.float64)
     if not np.all(np.isfinite(value)):
-        raise ValueError("value: has entries that are not finite; nothing was released")
+        raise InputError("value: has entries that are not finite; nothing was released")
     unit = grid(noise_std)
     steps = np.rint(np.clip(value, -_LARGEST * unit, _LARGEST * unit) / unit).astype(np.int64)
     noise = np.rint(standard_normal(key, value.shape) * (noise_std / unit)).astype(np.int64)
@@ -60,7 +61,7 @@ def grid(noise_std: float) -> float:
         ValueError: a noise std that is not finite and positive.
     """
     if not (noise_std > 0 and math.isfinite(noise_std)):
-        raise ValueError(f"noise_std: must be a finite number > 0, got {noise_std}")
+        raise InputError(f"noise_std: must be a finite number > 0, got {noise_std}")
     return 2.0 ** (math.frexp(noise_std)[1] - 1) * GRID
 
 
@@ -141,8 +142,8 @@ def check_promise(num_records: int, epsilon: float, delta: float) -> None:
         ValueError: naming the argument first.
     """
     if num_records < 1:
-        raise ValueError(f"num_records: must be at least 1, got {num_records}")
+        raise InputError(f"num_records: must be at least 1, got {num_records}")
     if not (epsilon > 0 and math.isfinite(epsilon)):
-        raise ValueError(f"epsilon: must be a finite number > 0, got {epsilon}")
+        raise InputError(f"epsilon: must be a finite number > 0, got {epsilon}")
     if not 0 < delta < 1 / num_records:
-        raise ValueError(f"delta: must lie in (0, 1/num_records = {1 / num_records:.3g}), got {delta:g}")
+        raise InputError(f"delta: must lie in (0, 1/num_records = {1 / num_records:.3g}), got {delta:g}")

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.engine.blocks import sample
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.planning import plan as planning
@@ -62,9 +63,9 @@ class Hybrid:
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
-            raise ValueError(f"share must lie strictly between 0 and 1, got {self.share}")
+            raise InputError(f"share must lie strictly between 0 and 1, got {self.share}")
         if self.start.draws != 1:
-            raise ValueError(f"start: a hybrid starts at one draw, not at {self.start.draws}")
+            raise InputError(f"start: a hybrid starts at one draw, not at {self.start.draws}")
 
     def plan(
         self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"

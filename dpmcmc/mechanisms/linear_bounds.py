@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import ADJACENCIES
 from dpmcmc.privacy.accounting.events import UnsupportedCombination
 from dpmcmc.targets.base import require_bound
@@ -37,14 +38,14 @@ def linear_bounds(target: Any, mechanism: str, adjacency: str) -> tuple[float, f
     row = require_bound(target.row_bound, "row_bound", "LinearRegression")
     label = require_bound(target.label_bound, "label_bound", "LinearRegression")
     if target.num_features is None:
-        raise ValueError("num_features: LinearRegression needs it before a plan; give it")
+        raise InputError("num_features: LinearRegression needs it before a plan; give it")
     return row, label, target.num_features
 
 
 def check_label_weight(weight: float) -> None:
     """Raise ValueError unless a weight of labels beside features is positive and finite."""
     if not (weight > 0 and math.isfinite(weight)):
-        raise ValueError(f"label_weight: must be a finite number > 0, got {weight}")
+        raise InputError(f"label_weight: must be a finite number > 0, got {weight}")
 
 
 def gram_and_moment(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

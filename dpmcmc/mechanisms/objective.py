@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import jax
 
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import Bounds, MechanismPlan, bounds_of, vouched
 from dpmcmc.mechanisms.gaussian_release import check_promise, gaussian_event, gaussian_release, mu_std, standard_normal
 from dpmcmc.mechanisms.minimise import minimise, radius_bound, ravel, rounding, unravel
@@ -59,7 +60,7 @@ class ObjectivePerturbation:
     def __post_init__(self) -> None:
         check_regularisation(self.regularisation)
         if self.calibration not in ("tight", "kst12"):
-            raise ValueError(f"calibration: must be 'tight' or 'kst12', got {self.calibration!r}")
+            raise InputError(f"calibration: must be 'tight' or 'kst12', got {self.calibration!r}")
 
     def plan(
         self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
@@ -163,7 +164,7 @@ def check_regularisation(value: float | None) -> None:
         ValueError: naming the argument first.
     """
     if value is not None and not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"regularisation: must be a finite number > 0, got {value}")
+        raise InputError(f"regularisation: must be a finite number > 0, got {value}")
 
 
 def _check_logistic(target: Any) -> None:

@@ -31,6 +31,7 @@ import jax
 import numpy as np
 
 from dpmcmc import targets
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan, vouched
 from dpmcmc.mechanisms.engines import ENGINES, DrawError
 from dpmcmc.mechanisms.gaussian_release import check_promise
@@ -74,26 +75,26 @@ class OPS:
 
     def __post_init__(self) -> None:
         if self.form not in FORMS:
-            raise ValueError(f"form: unknown {self.form!r}; known: {', '.join(FORMS)}")
+            raise InputError(f"form: unknown {self.form!r}; known: {', '.join(FORMS)}")
         if self.engine not in ENGINES:
-            raise ValueError(f"engine: unknown {self.engine!r}; known: {', '.join(ENGINES)}")
+            raise InputError(f"engine: unknown {self.engine!r}; known: {', '.join(ENGINES)}")
         for name in ("radius", "prior_precision"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"{name}: must be a finite number > 0, got {value}")
+                raise InputError(f"{name}: must be a finite number > 0, got {value}")
         if self.temper is not None and not 0 < self.temper <= 1:
-            raise ValueError(f"temper: must lie in (0, 1], got {self.temper}")
+            raise InputError(f"temper: must lie in (0, 1], got {self.temper}")
         if self.draws < 1:
-            raise ValueError(f"draws: must be >= 1, got {self.draws}")
+            raise InputError(f"draws: must be >= 1, got {self.draws}")
         if self.steps is not None and self.steps < 2:
-            raise ValueError(f"steps: must be >= 2, got {self.steps}")
+            raise InputError(f"steps: must be >= 2, got {self.steps}")
         if self.total_variation is not None:
             if not 0 < self.total_variation < 1:
-                raise ValueError(f"total_variation: must lie in (0, 1), got {self.total_variation}")
+                raise InputError(f"total_variation: must lie in (0, 1), got {self.total_variation}")
             if ENGINES[self.engine].EXACT:
-                raise ValueError(f"total_variation: draws of engine {self.engine} are exact; leave it out")
+                raise InputError(f"total_variation: draws of engine {self.engine} are exact; leave it out")
         if self.form != "gdp" and self.radius is None:
-            raise ValueError(f"radius: form {self.form} bounds losses on a ball; give the public radius of one")
+            raise InputError(f"radius: form {self.form} bounds losses on a ball; give the public radius of one")
 
     def plan(
         self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
@@ -230,9 +231,9 @@ class OPS:
         within = getattr(target, "gradient_bound_within", lambda radius: getattr(target, "gradient_bound", None))
         bound = within(math.inf if self.radius is None else self.radius)
         if bound is None and self.radius is None and within(1.0) is not None:
-            raise ValueError(f"radius: gradients of {name} are bounded on a ball only; give the public radius of one")
+            raise InputError(f"radius: gradients of {name} are bounded on a ball only; give the public radius of one")
         if bound is None:
-            raise ValueError(
+            raise InputError(
                 f"row_bound: form gdp needs a public bound on one record's gradient, and {name} has none; give the "
                 "bounds on rows (and labels) that it follows from"
             )

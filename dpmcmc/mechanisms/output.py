@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import jax
 
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan, bounds_of, vouched
 from dpmcmc.mechanisms.gaussian_release import calibrated_std, check_promise, gaussian_event, gaussian_release
 from dpmcmc.mechanisms.minimise import minimise, radius_bound, ravel, rounding, unravel
@@ -49,7 +50,7 @@ class OutputPerturbation:
     def __post_init__(self) -> None:
         check_regularisation(self.regularisation)
         if self.calibration not in ("tight", "classic"):
-            raise ValueError(f"calibration: must be 'tight' or 'classic', got {self.calibration!r}")
+            raise InputError(f"calibration: must be 'tight' or 'classic', got {self.calibration!r}")
 
     def plan(
         self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"

@@ -28,6 +28,7 @@ import jax
 import numpy as np
 
 from dpmcmc.engine.blocks import sample
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.exponential import Exponential
 from dpmcmc.mechanisms.gaussian_release import check_promise
@@ -113,9 +114,9 @@ class PrivateSelection:
 
     def __post_init__(self) -> None:
         if len(self.candidates) < 2:
-            raise ValueError(f"candidates: a choice needs at least 2, got {len(self.candidates)}")
+            raise InputError(f"candidates: a choice needs at least 2, got {len(self.candidates)}")
         if not (self.loss_bound > 0 and math.isfinite(self.loss_bound)):
-            raise ValueError(f"loss_bound: must be a finite number > 0, got {self.loss_bound}")
+            raise InputError(f"loss_bound: must be a finite number > 0, got {self.loss_bound}")
 
     def plan(
         self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
@@ -134,16 +135,16 @@ class PrivateSelection:
             )
         part = num_records // (len(self.candidates) + 1)
         if part < 1:
-            raise ValueError(f"num_records: {num_records} records make no {len(self.candidates) + 1} parts")
+            raise InputError(f"num_records: {num_records} records make no {len(self.candidates) + 1} parts")
         promise: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
         plans = [candidate.plan(target, num_records=part, **promise) for candidate in self.candidates]
         spent = max(epsilon, *(one.guarantee.epsilon for one in plans))
         for one in plans:
             # The parts are composed as (ε, δ)-DP: each has to be that.
             if not (one.guarantee.epsilon <= epsilon * (1 + 1e-9) and one.guarantee.delta <= delta):
-                raise ValueError(f"candidates: one costs {one.guarantee}, more than epsilon {epsilon:g} was asked for")
+                raise InputError(f"candidates: one costs {one.guarantee}, more than epsilon {epsilon:g} was asked for")
             if getattr(one, "charged_draws", 1) > 1:
-                raise ValueError("candidates: each must release one draw; set draws to 1")
+                raise InputError("candidates: each must release one draw; set draws to 1")
         # Any hypothesis will do here: what the vote costs does not depend on which.
         vote = self._vote(np.zeros((1, 1)))
         voting = vote.plan(target, num_records=num_records - part * len(plans), **promise)

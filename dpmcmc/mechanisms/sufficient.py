@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.gaussian_release import (
     calibrated_std,
@@ -61,7 +62,7 @@ class SufficientStatistics:
 
     def __post_init__(self) -> None:
         if self.draws < 0:
-            raise ValueError(f"draws: must be 0 (the mean) or more, got {self.draws}")
+            raise InputError(f"draws: must be 0 (the mean) or more, got {self.draws}")
         check_label_weight(self.label_weight)
 
     def plan(

@@ -78,7 +78,8 @@ def _thesis_line(plan: Plan) -> str:
 
 def _free_line(plan: Plan) -> str:
     if plan.free_fraction == 1:
-        return "privacy is free: the sampler's own noise is enough at every step, and the guarantee adds none"
+        cost = "" if INTERVALS in plan.usable_for else "; clipping and time still have their price (see intervals)"
+        return f"privacy is free of added noise: the sampler's own is enough at every step{cost}"
     if plan.free_fraction == 0:
         return "privacy is not free: every step adds noise beyond the sampler's own"
     return f"privacy is free on {100 * plan.free_fraction:.0f} % of the steps"

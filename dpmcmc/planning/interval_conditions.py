@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dpmcmc.targets.tempered import Tempered
+
 if TYPE_CHECKING:
     from dpmcmc.planning.plan import Plan
 
@@ -103,7 +105,7 @@ def _heat(plan: Plan) -> Obstacle | None:
 def _temperature(plan: Plan) -> Obstacle | None:
     kept = _kept(plan.temperatures, plan)
     low, high = float(kept.min()), float(kept.max())
-    if low < 1 - VARIANCE_ERROR or high > 1 + VARIANCE_ERROR:
+    if not (low >= 1 - VARIANCE_ERROR and high <= 1 + VARIANCE_ERROR):
         heat = f"{low:.3g}" if high <= low * 1.001 else f"{low:.3g} to {high:.3g}"
         return Obstacle(f"the draws have temperature {heat}, and the posterior has 1")
     if _adapts(plan):
@@ -122,7 +124,7 @@ def _adapts(plan: Plan) -> bool:
 
 
 def _minibatches(plan: Plan) -> Obstacle | None:
-    if getattr(plan.sampler, "minibatch_variance", 0.0) > 0:
+    if getattr(plan.sampler, "minibatch_variance", None):
         return Obstacle("minibatch_variance is an estimate, and whether it is right is unknown")
     rate = plan.sampling.rate(plan.num_records)
     if rate >= 1:
@@ -153,16 +155,20 @@ def _clipping(plan: Plan) -> Obstacle | None:
     bound, clip = getattr(plan.target, "gradient_bound", None), plan.privacy.clip
     if bound is None:
         return Obstacle(f"clipping at {clip:g} may bias the posterior, since the target states no gradient_bound")
-    if clip < bound:
-        return Obstacle(f"clipping at {clip:g} biases the posterior, since gradients of records may reach {bound:g}")
-    return None
+    if clip >= bound:
+        return None
+    return Obstacle(f"clipping at {clip:g} biases the posterior, since gradients of records may reach {bound:g}")
 
 
 def _tempered(plan: Plan) -> Obstacle | None:
     target: Any = plan.target
-    if getattr(target, "temper", 1.0) == 1.0 and getattr(target, "prior_temper", 1.0) == 1.0:
-        return None
-    return Obstacle(f"the posterior is tempered (likelihood to the power {target.temper:g}), and is not the model's")
+    while isinstance(target, Tempered):
+        if target.temper != 1 or target.prior_temper != 1:
+            return Obstacle(
+                f"the posterior is tempered (likelihood to the power {target.temper:g}) and not the model's"
+            )
+        target = target.target
+    return None
 
 
 def _step(plan: Plan) -> Obstacle | None:
@@ -174,11 +180,13 @@ def _step(plan: Plan) -> Obstacle | None:
         return Obstacle(f"the error of the step is unknown, since {type(sampler).__name__} states no stability_limit")
     t = np.arange(plan.steps, dtype=np.float64)
     with np.errstate(all="ignore"):
-        share = eta(t) * curvature / limit(plan.noise_std.astype(np.float64), t)
+        share = np.asarray(eta(t)) * curvature / np.asarray(limit(plan.noise_std.astype(np.float64), t))
     worst = float(np.max(_kept(np.broadcast_to(share, t.shape), plan)))
     if worst <= VARIANCE_ERROR:
         return None
-    return Obstacle(f"the step may be {worst:.3g} of its stability limit, where at most {VARIANCE_ERROR:g} is needed")
+    return Obstacle(
+        f"the step may reach {worst:.3g} of its stability limit, where at most {VARIANCE_ERROR:g} is needed"
+    )
 
 
 def _curvature(plan: Plan) -> float | None:

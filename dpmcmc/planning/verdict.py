@@ -125,7 +125,7 @@ def _prediction(plan: Plan) -> tuple[bool, str]:
     if plan.guarantee is not None:
         usable, why = _signal(plan.guarantee, plan.num_records, plan.target)
     spread = _spread(plan)
-    if usable and spread is not None and spread > SPREAD:
+    if usable and spread is not None and not spread <= SPREAD:
         return False, (
             f"No: heat makes the draws {spread:.3g} times as wide as the prior, where at most {SPREAD:g} times is "
             "useful; take a smaller step or a larger epsilon."

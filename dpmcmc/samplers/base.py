@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.second_moment import GRADIENT
@@ -91,13 +92,13 @@ class SteppedSampler:
     def __post_init__(self) -> None:
         if isinstance(self.step_size, str):
             if self.step_size != "auto":
-                raise ValueError(f'step_size must be a number, a schedule or "auto", got {self.step_size!r}')
+                raise InputError(f'step_size must be a number, a schedule or "auto", got {self.step_size!r}')
         elif not callable(self.step_size) and not (self.step_size > 0 and np.isfinite(self.step_size)):
-            raise ValueError(f"step_size must be a finite number > 0, got {self.step_size}")
+            raise InputError(f"step_size must be a finite number > 0, got {self.step_size}")
         if not (self.temperature >= 0 and np.isfinite(self.temperature)):
-            raise ValueError(f"temperature must be a finite number >= 0, got {self.temperature}")
+            raise InputError(f"temperature must be a finite number >= 0, got {self.temperature}")
         if self.step_size == "auto" and self.temperature == 0:
-            raise ValueError("step_size auto needs temperature > 0: it solves noise(step_size) = required noise")
+            raise InputError("step_size auto needs temperature > 0: it solves noise(step_size) = required noise")
 
     def bind(self, num_records: int) -> Self:
         """The sampler for N records."""
@@ -111,7 +112,7 @@ class SteppedSampler:
     def eta(self, t: Any) -> Any:
         """Step on the full potential, step_size_t / N."""
         if self.num_records is None or isinstance(self.step_size, str):
-            raise ValueError("the sampler is not bound yet: plan it, or call bind(num_records)")
+            raise InputError("the sampler is not bound yet: plan it, or call bind(num_records)")
         return evaluate(self.step_size, t) / self.num_records
 
     def with_eta(self, eta: float) -> Self:
@@ -133,7 +134,7 @@ def tree_norm(tree: Any) -> jax.Array:
 def check_friction(friction: Any) -> None:
     """Raise ValueError unless friction is a number in (0, 1]."""
     if isinstance(friction, (str, bool)) or not 0 < friction <= 1:
-        raise ValueError(f"friction must be a number in (0, 1], got {friction!r}")
+        raise InputError(f"friction must be a number in (0, 1], got {friction!r}")
 
 
 def thermal_velocity(key: jax.Array, like: Any, variance: Any) -> Any:

@@ -14,6 +14,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
+
 
 @dataclass(frozen=True)
 class Polynomial:
@@ -32,7 +34,7 @@ class Polynomial:
     def __post_init__(self) -> None:
         _check_positive(self, "a", "b")
         if not self.gamma >= 0:
-            raise ValueError(f"gamma must be >= 0, got {self.gamma}")
+            raise InputError(f"gamma must be >= 0, got {self.gamma}")
 
     def __call__(self, t: Any) -> Any:
         """Step size at step t."""
@@ -77,7 +79,7 @@ class Cyclical:
     def __post_init__(self) -> None:
         _check_positive(self, "a", "period")
         if not self.floor >= 0:
-            raise ValueError(f"floor must be >= 0, got {self.floor}")
+            raise InputError(f"floor must be >= 0, got {self.floor}")
 
     def __call__(self, t: Any) -> Any:
         """Step size at step t."""
@@ -112,7 +114,7 @@ class AlphaPhase:
     def __post_init__(self) -> None:
         _check_positive(self, "alpha", "epsilon", "delta", "steps", "num_records", "lipschitz")
         if not (self.alpha <= 1 and self.delta < 1):
-            raise ValueError(f"alpha must be at most 1 and delta below 1, got {self.alpha} and {self.delta}")
+            raise InputError(f"alpha must be at most 1 and delta below 1, got {self.alpha} and {self.delta}")
 
     def __call__(self, t: Any) -> Any:
         """Step size at step t."""
@@ -130,7 +132,7 @@ StepSize = float | Schedule
 def _check_positive(schedule: Any, *names: str) -> None:
     for name in names:
         if not 0 < getattr(schedule, name) < math.inf:
-            raise ValueError(f"{name} must be a finite number > 0, got {getattr(schedule, name)}")
+            raise InputError(f"{name} must be a finite number > 0, got {getattr(schedule, name)}")
 
 
 def _namespace(t: Any) -> Any:

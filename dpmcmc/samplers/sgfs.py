@@ -42,6 +42,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.metric import MatrixLike, PublicMatrix, flat
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.second_moment import GRADIENT, SecondMoment, is_dense
@@ -97,18 +98,18 @@ class SGFS(SteppedSampler):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.fisher not in ("gradients", "query", "public"):
-            raise ValueError(f"fisher must be gradients, query or public, got {self.fisher!r}")
+            raise InputError(f"fisher must be gradients, query or public, got {self.fisher!r}")
         if (self.fisher == "public") != (self.public_fisher is not None):
-            raise ValueError("public_fisher is needed with fisher public, and with nothing else")
+            raise InputError("public_fisher is needed with fisher public, and with nothing else")
         if self.fisher == "gradients" and self.temperature == 0:
-            raise ValueError(
+            raise InputError(
                 "temperature 0 moves nothing once the chain has arrived, so gradients do not show the Fisher "
                 "information: use fisher query or public"
             )
         if not (self.prior_precision >= 0 and np.isfinite(self.prior_precision)):
-            raise ValueError(f"prior_precision must be a finite number >= 0, got {self.prior_precision}")
+            raise InputError(f"prior_precision must be a finite number >= 0, got {self.prior_precision}")
         if not 0 <= self.forget <= 1:
-            raise ValueError(f"forget must lie in [0, 1], got {self.forget}")
+            raise InputError(f"forget must lie in [0, 1], got {self.forget}")
         SecondMoment(self.noise_ratio, self.structure)
         if self.public_fisher is not None:
             public = PublicMatrix(self.public_fisher, "public_fisher")

@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.samplers.base import SteppedSampler, check_friction, thermal_velocity, tree_norm
 
@@ -65,11 +66,11 @@ class SGHMC(SteppedSampler):
         super().__post_init__()
         if self.friction == "matched":
             if not isinstance(self.step_size, (int, float)) or self.temperature == 0:
-                raise ValueError("friction matched needs a number for step_size and temperature > 0")
+                raise InputError("friction matched needs a number for step_size and temperature > 0")
         else:
             check_friction(self.friction)
         if not (self.minibatch_variance >= 0 and np.isfinite(self.minibatch_variance)):
-            raise ValueError(f"minibatch_variance must be a finite number >= 0, got {self.minibatch_variance}")
+            raise InputError(f"minibatch_variance must be a finite number >= 0, got {self.minibatch_variance}")
 
     @property
     def unresolved(self) -> bool:
@@ -80,7 +81,7 @@ class SGHMC(SteppedSampler):
     def loss(self) -> float:
         """a, once it is a number."""
         if isinstance(self.friction, str):
-            raise ValueError("friction matched is solved from the privacy target: plan it with one")
+            raise InputError("friction matched is solved from the privacy target: plan it with one")
         return self.friction
 
     def with_noise(self, noise_std: float) -> SGHMC:
@@ -92,7 +93,7 @@ class SGHMC(SteppedSampler):
         if friction > 1:
             assert self.num_records is not None
             largest = self.num_records * 2 * self.temperature / variance
-            raise ValueError(
+            raise InputError(
                 f"friction matched to the noise privacy needs would be {friction:.3g}, beyond 1: "
                 f"take step_size at most {largest:.3g}"
             )
@@ -108,7 +109,7 @@ class SGHMC(SteppedSampler):
         if self.temperature > 0:
             estimate = np.max(self.eta(t) * self.minibatch_variance / (2 * self.temperature))
             if estimate > self.loss:
-                raise ValueError(
+                raise InputError(
                     f"minibatch_variance amounts to b̂ = {estimate:.3g}, more than friction {self.loss:g}: raise the "
                     "friction or lower step_size"
                 )

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.samplers.base import SteppedSampler, check_friction, thermal_velocity, tree_norm
 
@@ -62,7 +63,7 @@ class SGNHT(SteppedSampler):
         super().__post_init__()
         check_friction(self.friction)
         if self.temperature == 0:
-            raise ValueError("SGNHT needs temperature > 0: a thermostat at 0 has nothing to hold")
+            raise InputError("SGNHT needs temperature > 0: a thermostat at 0 has nothing to hold")
 
     def with_noise(self, noise_std: float) -> SGNHT:
         """``step_size: auto`` resolved: η = 2aT/s²."""
@@ -82,7 +83,7 @@ class SGNHT(SteppedSampler):
         if worst > 1:
             assert self.num_records is not None
             largest = self.num_records * 2 * self.temperature / float(np.max(noise_std)) ** 2
-            raise ValueError(
+            raise InputError(
                 f"friction: the thermostat would settle at {worst:.3g}, beyond 1, under the noise privacy needs: take "
                 f"step_size at most {largest:.3g}"
             )

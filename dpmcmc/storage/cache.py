@@ -18,12 +18,14 @@ from pathlib import Path
 
 import platformdirs
 
+from dpmcmc.errors import InputError
+
 WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 #: Symbolic links on one way, as many as Linux follows.
 _LINKS = 40
 
 
-class UnsafeCache(ValueError):
+class UnsafeCache(InputError):
     """Somebody else can change what is in a cache."""
 
 

@@ -37,6 +37,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.fingerprint import fingerprint, plan_digest, platform
 from dpmcmc.storage.locks import lock, names
@@ -53,7 +54,7 @@ _KEPT = "draws-release.bin"
 REMOVED = "-removed"
 
 
-class CheckpointError(ValueError):
+class CheckpointError(InputError):
     """A checkpoint that this run cannot go on from; one sentence."""
 
 
@@ -408,7 +409,7 @@ class Checkpoint:
 def _check(run: Any) -> None:
     """Raise ValueError, KeyError, AttributeError or TypeError unless ``run.json`` holds what this version writes."""
     if run["version"] != _VERSION:
-        raise ValueError("another version")
+        raise InputError("another version")
     run.get("notes", {}).get("")
     if "plan" not in run:
         return

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.storage.compiled_programs import RUN_ONCE
 from dpmcmc.storage.row_blocks import blocks
 
@@ -55,7 +56,7 @@ def immutable(target: Any) -> bool:
 def check_row_bound(value: float | None) -> None:
     """Raise ValueError unless a public bound on the rows is None, or finite and positive."""
     if value is not None and not 0 < value < np.inf:
-        raise ValueError(f"row_bound must be a finite number > 0, got {value}")
+        raise InputError(f"row_bound must be a finite number > 0, got {value}")
 
 
 def require_bound(value: float | None, name: str, target: str) -> float:
@@ -65,11 +66,11 @@ def require_bound(value: float | None, name: str, target: str) -> float:
         ValueError: it was not given.
     """
     if value is None:
-        raise ValueError(f"{name}: {target} needs this public bound for a one-shot mechanism; give it")
+        raise InputError(f"{name}: {target} needs this public bound for a one-shot mechanism; give it")
     return value
 
 
-class TargetError(ValueError):
+class TargetError(InputError):
     """A target that cannot be evaluated on the records it is given."""
 
 
@@ -127,13 +128,13 @@ def check_rows(data: Any, num_records: int, dtype: Any = None) -> None:
     """
     leaves = jax.tree_util.tree_leaves_with_path(data)
     if not leaves:
-        raise ValueError("data has no arrays; pass a pytree such as {'x': (N, d), 'y': (N,)}")
+        raise InputError("data has no arrays; pass a pytree such as {'x': (N, d), 'y': (N,)}")
     for path, leaf in leaves:
         name = jax.tree_util.keystr(path)
         # np.asarray would make one array of a memory-mapped one, to be looked at as a whole.
         array = leaf if isinstance(leaf, (jax.Array, np.memmap)) else np.asarray(leaf)
         if array.ndim == 0 or array.shape[0] != num_records:
-            raise ValueError(
+            raise InputError(
                 f"data{name} has shape {array.shape}, and the plan is for num_records {num_records}: "
                 "plan again with the public number of records"
             )
@@ -141,7 +142,7 @@ def check_rows(data: Any, num_records: int, dtype: Any = None) -> None:
             with np.errstate(over="ignore"):
                 bad = ~np.concatenate([_finite_rows(np.asarray(part, dtype)) for _, part in blocks(array)])
             if bad.any():
-                raise ValueError(
+                raise InputError(
                     f"data{name} has {int(bad.sum())} rows that are not finite (first: row {int(bad.argmax())}); "
                     "remove or impute them"
                 )

@@ -13,6 +13,8 @@ from typing import Any
 
 import jax
 
+from dpmcmc.errors import InputError
+
 _SIGNATURES = {
     "init": "(key) -> params",
     "log_prior": "(params) -> number",
@@ -67,14 +69,14 @@ class Custom:
         }
         for name, signature in _SIGNATURES.items():
             if not callable(fields[name]):
-                raise ValueError(f"{name} must be a function {signature}, got {fields[name]!r}")
+                raise InputError(f"{name} must be a function {signature}, got {fields[name]!r}")
         for name, function in (("predict", predict), ("check_records", check_records)):
             if function is not None and not callable(function):
-                raise ValueError(f"{name} must be a function or None, got {function!r}")
+                raise InputError(f"{name} must be a function or None, got {function!r}")
         if num_classes is not None and num_classes < 2:
-            raise ValueError(f"num_classes must be >= 2, got {num_classes}")
+            raise InputError(f"num_classes must be >= 2, got {num_classes}")
         if gradient_bound is not None and not gradient_bound > 0:
-            raise ValueError(f"gradient_bound must be > 0, got {gradient_bound}")
+            raise InputError(f"gradient_bound must be > 0, got {gradient_bound}")
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 

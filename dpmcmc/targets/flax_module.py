@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
 from dpmcmc.targets import ghost_norms
 from dpmcmc.targets.base import TargetError
@@ -65,18 +66,18 @@ def from_flax(
         TargetError: an NNX module that holds more than parameters. Other networks are looked at by ``bind``.
     """
     if likelihood not in _LIKELIHOODS:
-        raise ValueError(f"likelihood must be one of {', '.join(_LIKELIHOODS)}, got {likelihood!r}")
+        raise InputError(f"likelihood must be one of {', '.join(_LIKELIHOODS)}, got {likelihood!r}")
     if per_record not in _PER_RECORD:
-        raise ValueError(f"per_record must be one of {', '.join(_PER_RECORD)}, got {per_record!r}")
+        raise InputError(f"per_record must be one of {', '.join(_PER_RECORD)}, got {per_record!r}")
     for name, value in (("prior_scale", prior_scale), ("noise_scale", noise_scale)):
         if not value > 0:
-            raise ValueError(f"{name} must be > 0, got {value}")
+            raise InputError(f"{name} must be > 0, got {value}")
     if likelihood == "bernoulli":
         if num_classes not in (None, 2):
-            raise ValueError(f"num_classes must be 2 under likelihood bernoulli, got {num_classes}")
+            raise InputError(f"num_classes must be 2 under likelihood bernoulli, got {num_classes}")
         num_classes = 2
     elif num_classes is not None and (likelihood == "gaussian" or num_classes < 2):
-        raise ValueError(
+        raise InputError(
             f"num_classes must be None under likelihood gaussian, got {num_classes}"
             if likelihood == "gaussian"
             else f"num_classes must be >= 2, got {num_classes}"

@@ -17,6 +17,7 @@ from flax import linen, nnx
 from flax.core import meta
 from flax.errors import InvalidRngError
 
+from dpmcmc.errors import InputError
 from dpmcmc.targets.base import TargetError
 
 _DROPOUT = "remove dropout and other random layers: sampling the parameters takes their place"
@@ -45,12 +46,12 @@ def network(module: Any) -> Network:
     if isinstance(module, linen.Module):
         return Linen(module)
     if inspect.isclass(module) and issubclass(module, linen.Module):
-        raise ValueError(f"module must be an instance: write {module.__name__}(...), with its sizes")
+        raise InputError(f"module must be an instance: write {module.__name__}(...), with its sizes")
     if isinstance(module, nnx.Module):
         return NNX(module, lambda key: module, fixed=True)
     if callable(module):
         return NNX(module, _factory(module))
-    raise ValueError(
+    raise InputError(
         f"module must be a Linen module, an NNX module, or a function rngs -> NNX module, got {type(module).__name__}"
     )
 
@@ -113,7 +114,7 @@ class NNX:
         def make() -> Any:
             module = build(jax.random.key(0))
             if not isinstance(module, nnx.Module):
-                raise ValueError(f"module must make an nnx.Module, and it makes {type(module).__name__}")
+                raise InputError(f"module must make an nnx.Module, and it makes {type(module).__name__}")
             return module
 
         module = source if fixed else nnx.eval_shape(make)
@@ -168,7 +169,7 @@ def _factory(make: Callable) -> Callable[[jax.Array], Any]:
     else:
         build = lambda key: make()  # noqa: E731
     if needed:
-        raise ValueError(
+        raise InputError(
             f"module must be a function of rngs alone, and {getattr(make, '__name__', 'it')} also needs "
             f"{', '.join(p.name for p in needed)}: use functools.partial"
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.storage.row_blocks import blocks
 
 
@@ -24,4 +25,4 @@ def check_labels(y: Any, num_classes: int, who: str) -> None:
     if not good.all():
         row = int(np.argmin(good.reshape(len(y), -1).all(axis=1)))
         classes = "0 and 1" if num_classes == 2 else f"0 to {num_classes - 1}"
-        raise ValueError(f"y: {who} takes labels {classes}, and row {row} has {y[row]}; recode the labels")
+        raise InputError(f"y: {who} takes labels {classes}, and row {row} has {y[row]}; recode the labels")

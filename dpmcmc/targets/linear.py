@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.targets import linear_rows
 from dpmcmc.targets.base import check_row_bound, features_of, require_bound
@@ -54,7 +55,7 @@ class LinearRegression(GaussianPrior):
         for name in ("prior_scale", "noise_scale", "label_bound"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise ValueError(f"{name} must be > 0, got {value}")
+                raise InputError(f"{name} must be > 0, got {value}")
         check_row_bound(self.row_bound)
 
     def bind(self, record_shapes: Any) -> LinearRegression:
@@ -92,7 +93,7 @@ class LinearRegression(GaussianPrior):
     def init(self, key: jax.Array) -> jax.Array:
         """The prior mean, (d,). The first steps forget it; it holds no record."""
         if self.num_features is None:
-            raise ValueError("LinearRegression needs num_features before init: give it, or let dpmcmc.sample bind it")
+            raise InputError("LinearRegression needs num_features before init: give it, or let dpmcmc.sample bind it")
         return jnp.zeros(self.num_features, jnp.float32)
 
     def log_likelihood(self, params: jax.Array, record: Any) -> jax.Array:

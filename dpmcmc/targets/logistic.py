@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.targets import linear_rows
 from dpmcmc.targets.base import check_row_bound, features_of, require_bound
@@ -48,7 +49,7 @@ class LogisticRegression(GaussianPrior):
 
     def __post_init__(self) -> None:
         if not self.prior_scale > 0:
-            raise ValueError(f"prior_scale must be > 0, got {self.prior_scale}")
+            raise InputError(f"prior_scale must be > 0, got {self.prior_scale}")
         check_row_bound(self.row_bound)
 
     def bind(self, record_shapes: Any) -> LogisticRegression:
@@ -85,7 +86,7 @@ class LogisticRegression(GaussianPrior):
     def init(self, key: jax.Array) -> jax.Array:
         """The prior mean, (d,). The first steps forget it; it holds no record."""
         if self.num_features is None:
-            raise ValueError("LogisticRegression needs num_features before init: give it, or let dpmcmc.sample bind it")
+            raise InputError("LogisticRegression needs num_features before init: give it, or let dpmcmc.sample bind it")
         return jnp.zeros(self.num_features, jnp.float32)
 
     def log_likelihood(self, params: jax.Array, record: Any) -> jax.Array:

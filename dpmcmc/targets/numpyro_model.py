@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.storage.row_blocks import blocks
 from dpmcmc.targets.base import TargetError
 
@@ -52,15 +53,15 @@ def from_numpyro(model: Callable, *, init_radius: float = 0.0, gradient_bound: f
         ValueError: model is no hashable function, or a number that cannot be.
     """
     if not callable(model):
-        raise ValueError(f"model must be a NumPyro function such as model(x, y), got {model!r}")
+        raise InputError(f"model must be a NumPyro function such as model(x, y), got {model!r}")
     try:
         hash(model)
     except TypeError:
-        raise ValueError(f"model must be hashable, and {type(model).__name__} is not: pass a function") from None
+        raise InputError(f"model must be hashable, and {type(model).__name__} is not: pass a function") from None
     if not 0 <= init_radius < np.inf:
-        raise ValueError(f"init_radius must be >= 0 and finite, got {init_radius}")
+        raise InputError(f"init_radius must be >= 0 and finite, got {init_radius}")
     if gradient_bound is not None and not gradient_bound > 0:
-        raise ValueError(f"gradient_bound must be > 0, got {gradient_bound}")
+        raise InputError(f"gradient_bound must be > 0, got {gradient_bound}")
     return NumPyroTarget(model, init_radius, gradient_bound)
 
 
@@ -167,7 +168,7 @@ class NumPyroTarget:
             for name, good in possible(device).items():
                 if not np.all(good):
                     row = start + int(np.argmin(good))
-                    raise ValueError(
+                    raise InputError(
                         f"{name}: row {row} is outside the support of its distribution in the model; recode or remove "
                         "it"
                     )

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.data.owners import MASK
+from dpmcmc.errors import InputError
 from dpmcmc.targets.base import TargetError, bind
 
 #: What of the inner target is the same for owners.
@@ -44,7 +45,7 @@ class PerOwner:
     def __post_init__(self) -> None:
         m = self.records_per_owner
         if m is not None and (isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1):
-            raise ValueError(f"records_per_owner must be a whole number >= 1, got {m!r}")
+            raise InputError(f"records_per_owner must be a whole number >= 1, got {m!r}")
 
     def __getattr__(self, name: str) -> Any:
         if name in _PASSED:

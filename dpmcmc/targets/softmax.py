@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.targets.base import TargetError, features_of, require_bound
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 from dpmcmc.targets.labels import check_labels
@@ -48,9 +49,9 @@ class SoftmaxRegression(GaussianPrior):
 
     def __post_init__(self) -> None:
         if not self.prior_scale > 0:
-            raise ValueError(f"prior_scale must be > 0, got {self.prior_scale}")
+            raise InputError(f"prior_scale must be > 0, got {self.prior_scale}")
         if self.num_classes is not None and self.num_classes < 2:
-            raise ValueError(f"num_classes must be >= 2, got {self.num_classes}")
+            raise InputError(f"num_classes must be >= 2, got {self.num_classes}")
 
     def bind(self, record_shapes: Any) -> SoftmaxRegression:
         """Fix ``num_features`` from one record's shapes; ``num_classes`` is no shape, and must be known."""
@@ -90,7 +91,7 @@ class SoftmaxRegression(GaussianPrior):
     def init(self, key: jax.Array) -> jax.Array:
         """The prior mean, (d, K). The first steps forget it; it holds no record."""
         if self.num_features is None:
-            raise ValueError("SoftmaxRegression needs num_features before init: give it, or let dpmcmc.sample bind it")
+            raise InputError("SoftmaxRegression needs num_features before init: give it, or let dpmcmc.sample bind it")
         return jnp.zeros((self.num_features, self._classes()), jnp.float32)
 
     def log_likelihood(self, params: jax.Array, record: Any) -> jax.Array:

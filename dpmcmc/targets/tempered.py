@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.targets.base import bind
 from dpmcmc.targets.linear import LinearRegression
@@ -59,7 +60,7 @@ class Tempered:
     ) -> None:
         for name, value in (("temper", temper), ("prior_temper", prior_temper), ("prior_precision", prior_precision)):
             if value is not None and not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"{name}: must be a finite number > 0, got {value}")
+                raise InputError(f"{name}: must be a finite number > 0, got {value}")
         fields = {
             "target": target,
             "temper": float(temper),
@@ -130,7 +131,7 @@ class Tempered:
             ValueError: another target.
         """
         if not isinstance(self.target, LinearRegression):
-            raise ValueError(f"target: {type(self.target).__name__} has no posterior in closed form")
+            raise InputError(f"target: {type(self.target).__name__} has no posterior in closed form")
         assert self.prior_precision is not None
         return dataclasses.replace(
             self.target,

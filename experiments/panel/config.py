@@ -13,8 +13,7 @@ import yaml
 from pydantic import Field
 
 from dpmcmc.config.model import ConfigError
-from dpmcmc.config.sections import Section
-from experiments.figure_files import checked, text_of
+from experiments.figure_files import FigureSection, checked, text_of
 
 _MARK = "# Chosen by `python -m experiments.fig3_2 choose`; written by it, line by line. Not for editing."
 
@@ -24,7 +23,7 @@ Settings = dict[str, Any]
 Chosen = dict[str, dict[str, dict[str, dict[float, Settings]]]]
 
 
-class Reference(Section):
+class Reference(FigureSection):
     """Length of the non-private NUTS run."""
 
     chains: int = Field(4, gt=0, description="Independent chains.")
@@ -33,7 +32,7 @@ class Reference(Section):
     thin: int = Field(1, gt=0, description="Transitions from one draw to the next.")
 
 
-class Quick(Section):
+class Quick(FigureSection):
     """What ``--quick`` shortens; the methods are all there."""
 
     epsilons: list[float] = Field(description="Some of the panel's.")
@@ -44,7 +43,7 @@ class Quick(Section):
     printed_passes: float = Field(gt=0, description="Of the printed samplers.")
 
 
-class Panel(Section):
+class Panel(FigureSection):
     """One panel of Figure 3.2."""
 
     name: str = Field(description="Names files.")

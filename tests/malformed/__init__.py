@@ -6,7 +6,7 @@ make sense may also run.
 """
 
 from tests.malformed.case import Case, everything, tree
-from tests.malformed.everywhere import flags, inputs, outputs, pipes
+from tests.malformed.everywhere import experiment_settings, flags, inputs, outputs, pipes
 from tests.malformed.folders import places, resumes
 from tests.malformed.guarantees import saved
 from tests.malformed.ledgers import ledgers
@@ -37,4 +37,4 @@ GROUPS = (
     ledgers,
 )
 #: Of every command and experiment; cheap, so that they are all tried.
-EVERYWHERE = (inputs, outputs, flags, pipes)
+EVERYWHERE = (inputs, outputs, flags, experiment_settings, pipes)

@@ -13,8 +13,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import yaml
+
 from experiments.panel.cells import COLUMNS
-from tests.malformed.case import CONFIGS, REFUSED, Case, Make, beside, npz, on_file, plant, records
+from tests.malformed.case import CONFIGS, REFUSED, Case, Make, beside, changed, leaves, npz, on_file, plant, records
 from tests.malformed.ledgers import good as good_ledger
 
 #: Experiments that take nothing but --quick, --config and --out.
@@ -187,6 +189,33 @@ def flags() -> Iterator[Case]:
     for line in FLAGS:
         *_, option, value = ["", *line.split(" ")]
         yield _case(line, *([option] if value in _NUMBERS else []))
+
+
+def _spoilt(command: str, what: str, values: dict, word: str) -> Case:
+    """An experiment on a YAML of these values."""
+    option = {"fig3_2": "--panel", "headline": "--results HERE/good --config"}.get(command, "--config")
+
+    def before(folder: Path) -> list[str]:
+        _before(folder)
+        return plant(folder, {"spoilt.yaml": yaml.safe_dump(values, sort_keys=False).encode()}) or []
+
+    make = beside(f"{option} HERE/spoilt.yaml --out HERE/out", before)
+    return Case(f"{command}-{what}", command, make, REFUSED, ("spoilt.yaml", word), bare=True)
+
+
+def experiment_settings() -> Iterator[Case]:
+    """Every value of an experiment's YAML of a wrong type, lists that are empty, and unknown keys."""
+    for command in (*FIGURES, "headline", "fig3_2"):
+        stem = "fig3_2_two_normals" if command == "fig3_2" else command
+        body = yaml.safe_load((CONFIGS / "figures" / f"{stem}.yaml").read_text(encoding="utf-8"))
+        if command == "fig3_2":  # whose methods take what they take
+            body = {key: value for key, value in body.items() if key != "settings"} | {"grids": {}}
+        yield _spoilt(command, "unknown", body | {"epsilom": 1}, "epsilom")
+        for path, value in leaves(body):
+            name, wrong = ".".join(path), 3 if isinstance(value, dict) else {"a": 1}
+            yield _spoilt(command, f"type-{name}", changed(body, path, wrong), path[-1])
+            if isinstance(value, list):
+                yield _spoilt(command, f"empty-{name}", changed(body, path, []), path[-1])
 
 
 def _piped(*names: str, sets: tuple[str, ...] = ()) -> Make:

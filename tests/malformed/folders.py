@@ -7,6 +7,7 @@ import functools
 import hashlib
 import io
 import json
+import os
 import random
 import tempfile
 from collections.abc import Callable, Iterator
@@ -16,7 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpmcmc.cli import main, run
+from dpmcmc.cli import run
+from dpmcmc.cli.commands import main
 from tests.malformed.case import EITHER, REFUSED, Case, Make, beside, npz, on_file, plant, records, tree, zipped
 
 _OUT = """
@@ -40,6 +42,9 @@ _OUT = """
 --out HERE/out --confidential /dev/null
 --out HERE/out --confidential HERE/LONG
 --out HERE/out --confidential EMPTY
+--out HERE/loop
+--out HERE/out --confidential HERE/loop
+--out HERE/out --confidential HERE/loop/a
 """.strip().splitlines()
 _LINES = """
 --quiet
@@ -79,6 +84,7 @@ def places() -> Iterator[Case]:
         }
         plant(folder, full)
         (folder / "broken").symlink_to(folder / "nowhere")
+        (folder / "loop").symlink_to(folder / "loop")
         return start(folder)
 
     for number, line in enumerate(_OUT):
@@ -140,7 +146,20 @@ def _resumed(files: Callable[[], dict[str, bytes | None]], arguments: str = "--r
 
     def make(folder: Path) -> list[str]:
         plant(folder, {name: content for name, content in {**stopped(), **files()}.items() if content is not None})
+        (folder / "out" / "figures").mkdir(parents=True, exist_ok=True)  # empty, so not among the files
         return beside(arguments, lambda folder: [])(folder)
+
+    return make
+
+
+def _piped(name: str) -> Make:
+    """``--resume`` of the stopped run with a pipe in the place of a file."""
+    resumed = _resumed(lambda: {name: None})
+
+    def make(folder: Path) -> list[str]:
+        arguments = resumed(folder)
+        os.mkfifo(folder / name)
+        return arguments
 
     return make
 
@@ -168,6 +187,9 @@ def resumes() -> Iterator[Case]:
     }
     for name, files in whole.items():
         yield Case(f"resume-{name}", "run", _resumed(files), REFUSED if name != "no-run-json" else EITHER)
+    for name in (_RUN, *_STATES):
+        codes = REFUSED if name == _RUN else EITHER
+        yield Case(f"resume-pipe-{Path(name).name}", "run", _piped(name), codes)
     for name, content in _RUN_JSON.items():
         codes = EITHER if name == "bare" else REFUSED
         yield Case(f"resume-run-json-{name}", "run", _resumed(lambda content=content: {_RUN: content}), codes)

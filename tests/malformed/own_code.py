@@ -12,13 +12,17 @@ from tests.malformed.case import CONFIGS, EITHER, REFUSED, Case, Make, config, p
 _MODULES = {
     "malformed_module": """
 import dpmcmc
-def raises(**keys): raise RuntimeError("two\\nlines of trouble")
-def exits(**keys): raise SystemExit(3)
-def asserts(**keys): assert False
-def nothing(**keys): return None
-def number(**keys): return 3
-def text(**keys): return "target"
-def needs(scale): return dpmcmc.targets.LogisticRegression(prior_scale=scale)
+class Both(dpmcmc.SGLD, dpmcmc.targets.LogisticRegression): pass
+def unsaid(**keys): return dpmcmc.targets.LogisticRegression()
+def wrongly(**keys) -> dict: return {}
+def vaguely(**keys) -> "Any": return {}
+def raises(**keys) -> Both: raise RuntimeError("two\\nlines of trouble")
+def exits(**keys) -> Both: raise SystemExit(3)
+def asserts(**keys) -> Both: assert False
+def nothing(**keys) -> Both: return None
+def number(**keys) -> Both: return 3
+def text(**keys) -> Both: return "target"
+def needs(scale) -> Both: return dpmcmc.targets.LogisticRegression(prior_scale=scale)
 constant = 5
 class Empty: pass
 class Half:
@@ -59,6 +63,10 @@ _ANY = [
     "text",
     "needs",
     "constant",
+    "unsaid",
+    "wrongly",
+    "vaguely",
+    "dpmcmc.SGLD",
     "Empty",
     "Half",
     "Raising",
@@ -85,7 +93,8 @@ _NAMES = [
             "builtins:object",
         ]
     ),
-    *(["builtins:dict", "json:loads", "sys:modules"]),
+    *(["builtins:dict", "json:loads", "sys:modules", "os:system", "subprocess:Popen", "builtins:exec"]),
+    *(["1a:b", "a..b:c", "os:path.join"]),
     "a b:c",
 ]
 _GOOD = (CONFIGS / "two_normals.yaml").read_text()

@@ -147,7 +147,9 @@ def archives() -> Iterator[Case]:
     }
     for name, content in contents.items():
         yield Case(f"file-{name}", "run", on_file(content), REFUSED, ("mine.npz",))
-    yield Case("file-twice", "run", on_file(_twice(x, y)), EITHER)
+    yield Case("file-twice", "run", on_file(_twice(x, y)), REFUSED, ("mine.npz", "'x'"))
+    both = zipped({"x": npy(100 * x), "x.npy": npy(x), "y.npy": npy(y)})
+    yield Case("file-x-and-x.npy", "run", on_file(both), REFUSED, ("mine.npz", "'x'"))
     for cut in (1, 10, 30, 100, 300, 700, 1000, len(whole) - 100, len(whole) - 22, len(whole) - 1):
         yield Case(f"file-cut-{cut}", "run", on_file(whole[:cut]), REFUSED, ("mine.npz",))
     rng = random.Random(4)

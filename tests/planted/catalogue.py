@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.planted import (
     Fault,
     faults_accounting,
+    faults_code,
     faults_query,
     faults_release,
     faults_state,
@@ -20,6 +21,7 @@ FAULTS: tuple[Fault, ...] = (
     *faults_state.FAULTS,
     *faults_verdict.FAULTS,
     *faults_release.FAULTS,
+    *faults_code.FAULTS,
 )
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "trust.md"
 

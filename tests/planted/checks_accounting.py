@@ -14,7 +14,7 @@ from scipy import stats
 from scipy.optimize import brentq
 
 from dpmcmc.audit import audit
-from dpmcmc.cli import main
+from dpmcmc.cli.commands import main
 from dpmcmc.engine.result import privacy_json
 from dpmcmc.mechanisms import OPS, OutputPerturbation, base, release
 from dpmcmc.privacy import (

@@ -233,6 +233,21 @@ def a_run_that_moves_pays_again(scene: Scene) -> None:
 # Files.
 
 
+def no_draw_is_there_without_its_cost(scene: Scene) -> None:
+    """Where the disk fills up while a result is saved, what is left of it is the cost, or nothing."""
+    made, draws = _tiny(), np.zeros((1, 9, 2), np.float32)
+    one = dpmcmc.result.Result(made, draws, draws, None, made.guarantee, {"compile": 1.0, "run": 1.0})
+    folder = Path(tempfile.mkdtemp(dir=scene.folder))
+
+    def full(*_: Any) -> None:
+        raise OSError("the disk is full")
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(OSError):
+        patch.setattr(dpmcmc.result, "write_json", full)
+        one.save(folder)
+    require(not (folder / "draws.nc").exists(), "draws were saved, and nothing says what they cost")
+
+
 def released_metrics_hold_nothing_of_private_records(scene: Scene) -> None:
     """From the same draws, metrics.json and privacy.json are the same whatever the private records are."""
     made = _tiny()

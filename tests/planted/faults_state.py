@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dpmcmc
 from dpmcmc.cli import run
 from dpmcmc.engine import blocks as engine
 from dpmcmc.engine.reservation import Reservation
@@ -86,7 +87,7 @@ def _locked_by_name(patch: Patch) -> None:
 
 
 def _links_not_counted(patch: Patch) -> None:
-    patch.setattr(inode.Inode, "check", lambda self: None)
+    patch.setattr(inode.Inode, "check_links", lambda self: None)
 
 
 def _overwritten_at_once(patch: Patch) -> None:
@@ -121,6 +122,16 @@ def _same_keys_elsewhere(patch: Patch) -> None:
 
 def _moves_for_free(patch: Patch) -> None:
     patch.setattr(engine, "charged_again", lambda *_: ())
+
+
+def _draws_first(patch: Patch) -> None:
+    real = dpmcmc.result.Result.save
+
+    def save(self: Any, folder: Any) -> Any:
+        dpmcmc.result.write_draws(folder / "draws.nc", self.draws, self.info, self.guarantee)
+        return real(self, folder)
+
+    patch.setattr(dpmcmc.result.Result, "save", save)
 
 
 def _training_score(patch: Patch) -> None:
@@ -207,6 +218,12 @@ FAULTS = (
         "Steps taken again under fresh keys are a second release, and are charged as one.",
         _moves_for_free,
         (checks.a_run_that_moves_pays_again,),
+    ),
+    Fault(
+        "draws saved before their cost",
+        "A result's draws are written first, and a full disk leaves them without privacy.json.",
+        _draws_first,
+        (checks.no_draw_is_there_without_its_cost,),
     ),
     Fault(
         "training statistic in metrics.json",

@@ -30,6 +30,7 @@ from scipy.linalg import eigh
 from dpmcmc.diagnostics.per_instance.leave_one_out import checked
 from dpmcmc.diagnostics.per_instance.output_perturbation import output_perturbation_epsilon
 from dpmcmc.diagnostics.per_instance.ridge_ops import ridge_ops_epsilon
+from dpmcmc.errors import InputError
 
 #: Intervals of leverage, and dual points; the ends of an interval differ by 1 %.
 _INTERVALS, _DUAL = 2000, 400
@@ -120,11 +121,11 @@ def _basis(
     """Eigenvectors of H (columns), the estimate in them, (d,), and 1/h, (d,)."""
     x, y = checked(x, y, ridge)
     if not (0 < row_bound < np.inf and 0 <= target_bound < np.inf):
-        raise ValueError("row_bound, target_bound: must be finite, the first > 0 and the second >= 0.")
+        raise InputError("row_bound, target_bound: must be finite, the first > 0 and the second >= 0.")
     h, basis = eigh(x.T @ x + ridge * np.eye(x.shape[1]), check_finite=False)
     # Below this the relative error of the smallest eigenvalue could reach _WIDER.
     if h[0] <= 1e-8 * h[-1]:
-        raise ValueError("ridge: X'X + ridge·I is too near singular for the bound; take a larger ridge.")
+        raise InputError("ridge: X'X + ridge·I is too near singular for the bound; take a larger ridge.")
     return basis, basis.T @ (x.T @ y) / h, 1 / h
 
 

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import qr, solve_triangular
 
+from dpmcmc.errors import InputError
+
 #: Where 1 − h is below this, rounding could make it up: the leverage is infinite, as it is without a ridge for a record
 #: whose direction no other one has.
 _CERTAIN = 1e-9
@@ -59,11 +61,11 @@ def leave_one_out(x: ArrayLike, y: ArrayLike, ridge: float) -> LeaveOneOut:
     n, d = x.shape
     stacked = np.concatenate([x, np.sqrt(ridge) * np.eye(d)]) if ridge > 0 else x
     if len(stacked) < d:
-        raise ValueError(f"ridge: is 0 with {n} records in {d} dimensions; take ridge > 0, or more records.")
+        raise InputError(f"ridge: is 0 with {n} records in {d} dimensions; take ridge > 0, or more records.")
     q, r = qr(stacked, mode="economic", check_finite=False)
     diagonal = np.abs(np.diag(r))
     if diagonal.min() <= d * np.finfo(float).eps * diagonal.max():
-        raise ValueError("ridge: X'X + ridge·I is singular in float64; take a larger ridge.")
+        raise InputError("ridge: X'X + ridge·I is singular in float64; take a larger ridge.")
     q = q[:n]
     projected = y @ q
     inverse = solve_triangular(r, np.eye(d), check_finite=False)
@@ -88,9 +90,9 @@ def checked(x: ArrayLike, y: ArrayLike, ridge: float) -> tuple[np.ndarray, np.nd
     """
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if x.ndim != 2 or y.shape != x.shape[:1] or x.shape[1] == 0:
-        raise ValueError(f"x, y: must be (n, d) and (n,), got {x.shape} and {y.shape}.")
+        raise InputError(f"x, y: must be (n, d) and (n,), got {x.shape} and {y.shape}.")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise ValueError("x, y: hold a value that is not finite; clip or drop such records first.")
+        raise InputError("x, y: hold a value that is not finite; clip or drop such records first.")
     if not 0 <= ridge < np.inf:
-        raise ValueError(f"ridge: must be finite and >= 0, got {ridge}.")
+        raise InputError(f"ridge: must be finite and >= 0, got {ridge}.")
     return x, y

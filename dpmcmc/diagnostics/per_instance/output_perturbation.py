@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpmcmc.diagnostics.per_instance.smallest_epsilon import smallest_epsilon, tail_excess
+from dpmcmc.errors import InputError
 
 
 def output_perturbation_epsilon(sensitivity: ArrayLike, noise_std: ArrayLike, delta: ArrayLike) -> np.ndarray:
@@ -76,9 +77,9 @@ def _arguments(
     """s = Δ/σ and the level, flat and of one length, and the shape to return."""
     moved, std, level = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in (sensitivity, noise_std, level)))
     if not (moved >= 0).all():
-        raise ValueError("sensitivity: must be >= 0 and not NaN; it is how far the record moves the estimate.")
+        raise InputError("sensitivity: must be >= 0 and not NaN; it is how far the record moves the estimate.")
     if not ((std > 0) & np.isfinite(std)).all():
-        raise ValueError("noise_std: must be positive and finite.")
+        raise InputError("noise_std: must be positive and finite.")
     if not ((level >= 0) & (level < below)).all():
-        raise ValueError(f"{name}: must be in [0, {below:g}).")
+        raise InputError(f"{name}: must be in [0, {below:g}).")
     return (moved / std).ravel(), level.ravel(), moved.shape

@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike
 from scipy.special import log_ndtr
 
 from dpmcmc.diagnostics.per_instance.smallest_epsilon import UNIT, smallest_epsilon, tail_excess
+from dpmcmc.errors import InputError
 
 
 def ridge_ops_epsilon(leverage: ArrayLike, residual: ArrayLike, gamma: ArrayLike, delta: ArrayLike) -> np.ndarray:
@@ -147,11 +148,11 @@ def _arguments(
     """μ, c and the level, flat and of one length, and the shape to return."""
     mu, r, g, level = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in (leverage, residual, gamma, level)))
     if not (mu >= 0).all():
-        raise ValueError("leverage: must be >= 0 and not NaN; it is x'(X'X + λI)⁻¹x with the record not in X.")
+        raise InputError("leverage: must be >= 0 and not NaN; it is x'(X'X + λI)⁻¹x with the record not in X.")
     if np.isnan(r).any():
-        raise ValueError("residual: is NaN; it is y − x'θ̂ with the record not in the fit.")
+        raise InputError("residual: is NaN; it is y − x'θ̂ with the record not in the fit.")
     if not ((g > 0) & np.isfinite(g)).all():
-        raise ValueError("gamma: must be positive and finite.")
+        raise InputError("gamma: must be positive and finite.")
     if not ((level >= 0) & (level < below)).all():
-        raise ValueError(f"{name}: must be in [0, {below:g}).")
+        raise InputError(f"{name}: must be in [0, {below:g}).")
     return mu.ravel(), np.sqrt(g.ravel()) * np.abs(r.ravel()), level.ravel(), mu.shape

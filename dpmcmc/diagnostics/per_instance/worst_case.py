@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpmcmc.diagnostics.per_instance.ridge_ops import ridge_ops_epsilon
+from dpmcmc.errors import InputError
 
 _INTERVALS = 20_000
 #: Over the rounding of a dozen float64 operations.
@@ -86,9 +87,9 @@ def output_perturbation_sensitivity(
 def _scaled(num_records: int, ridge: float, row_bound: float, target_bound: float) -> float:
     """λ in units of the rows: λ/B²."""
     if num_records < 0:
-        raise ValueError(f"num_records: must be >= 0, got {num_records}.")
+        raise InputError(f"num_records: must be >= 0, got {num_records}.")
     if not 0 < ridge < np.inf:
-        raise ValueError(f"ridge: must be positive, got {ridge}; without it one record can move the estimate anywhere.")
+        raise InputError(f"ridge: must be positive, got {ridge}; without it one record can move the estimate anywhere.")
     if not (0 < row_bound < np.inf and 0 < target_bound < np.inf):
-        raise ValueError("row_bound, target_bound: must be positive and finite.")
+        raise InputError("row_bound, target_bound: must be positive and finite.")
     return ridge / row_bound**2

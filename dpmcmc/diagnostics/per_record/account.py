@@ -51,6 +51,7 @@ from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.template import template
+from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import overflow_probability, rdp
 from dpmcmc.privacy.accounting.events import bucket_down
@@ -254,11 +255,11 @@ class Account:
 def check(plan: Plan, every: int) -> None:
     """Refuse what there is no account of, from the plan alone; see :func:`per_record_epsilon`."""
     if isinstance(every, bool) or not isinstance(every, (int, np.integer)) or not 1 <= every <= plan.steps:
-        raise ValueError(f"every: must be a whole number of steps from 1 to the plan's {plan.steps}, got {every!r}")
+        raise InputError(f"every: must be a whole number of steps from 1 to the plan's {plan.steps}, got {every!r}")
     if plan.privacy is None:
-        raise ValueError("plan: has no privacy, so there is no noise that a loss could be computed from; plan with one")
+        raise InputError("plan: has no privacy, so there is no noise that a loss could be computed from; plan with one")
     if plan.after is not None:
-        raise ValueError("plan: begins at a private start, whose release this does not account for; plan without after")
+        raise InputError("plan: begins at a private start, whose release this does not account for; plan without after")
     divergence.check(plan.sampling.mechanism(plan.num_records))
 
 
@@ -293,7 +294,7 @@ def _trajectory(plan: Plan, target: Any, positions: Any, every: int, rounding: f
     )
     found = jax.tree.map(np.shape, positions)
     if wanted != found:
-        raise ValueError(f"positions: must have shapes {wanted}, one of each chain before each step, got {found}")
+        raise InputError(f"positions: must have shapes {wanted}, one of each chain before each step, got {found}")
     total = plan.chains * plan.steps
     joined = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(total, *leaf.shape[2:]), positions)
     flat = np.concatenate([leaf.reshape(total, -1) for leaf in jax.tree.leaves(joined)], axis=1)

@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.query.fixed_point import row_norms
 from dpmcmc.privacy.query.metric import PublicMatrix, flat
@@ -112,7 +113,7 @@ def _any_target(
     softmax = isinstance(inner, SoftmaxRegression)
     smoothness = None if softmax else getattr(target, "smoothness", None)
     if between and not softmax and smoothness is None:
-        raise ValueError(
+        raise InputError(
             f"every: {type(target).__name__} states no bound on its curvature (smoothness), so nothing is known of a "
             "norm between two checks; use every=1"
         )

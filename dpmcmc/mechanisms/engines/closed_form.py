@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.engines.errors import DrawError
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.targets.linear import LinearRegression
@@ -25,7 +26,7 @@ _AT_ONCE = 1 << 12
 def check(target: Any, radius: float | None) -> None:
     """Raise ValueError unless the target is a linear regression."""
     if type(target) is not LinearRegression:
-        raise ValueError(
+        raise InputError(
             f"engine: closed_form draws from the posterior of LinearRegression, and the target is "
             f"{type(target).__name__}; use nuts or sgnht"
         )

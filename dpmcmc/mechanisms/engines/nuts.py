@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.engines.ball import onto_ball
 from dpmcmc.mechanisms.engines.errors import DrawError
 from dpmcmc.privacy.query.randomness import Streams, normal
@@ -106,9 +107,9 @@ def draws_for_many(
     """
     powers = [1.0] * len(tempers) if prior_tempers is None else list(prior_tempers)
     if not len(tempers) == len(prior_precisions) == len(powers) or not len(tempers):
-        raise ValueError("tempers: as many are needed as prior_precisions and prior_tempers, and at least one")
+        raise InputError("tempers: as many are needed as prior_precisions and prior_tempers, and at least one")
     if len({precision is None for precision in prior_precisions}) > 1:
-        raise ValueError("prior_precisions: give numbers for all posteriors, or None for all")
+        raise InputError("prior_precisions: give numbers for all posteriors, or None for all")
     bound = bind(target, record_shapes(records))
     tempered = [
         Tempered(bound, temper, power, precision)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import Event, UnsupportedCombination, noisy_descent
 from dpmcmc.privacy.accounting.charging import charged_guarantee
 from dpmcmc.privacy.accounting.float_excess import KAPPA
@@ -147,15 +148,15 @@ def per_step(values: float | Sequence[float] | np.ndarray, steps: int, name: str
     if array.ndim == 0:
         array = np.full(steps, float(array))
     if array.shape != (steps,):
-        raise ValueError(f"{name} must be a number or have one entry per step ({steps}), got {array.shape}")
+        raise InputError(f"{name} must be a number or have one entry per step ({steps}), got {array.shape}")
     if not np.all(np.isfinite(array)) or np.any(array < 0):
-        raise ValueError(f"{name} must be finite and >= 0")
+        raise InputError(f"{name} must be finite and >= 0")
     return array
 
 
 def check_run(steps: int, chains: int, delta: float) -> None:
     """Raise ValueError unless steps >= 1, chains >= 1 and 0 < delta < 1."""
     if steps < 1 or chains < 1:
-        raise ValueError(f"steps and chains must be at least 1, got {steps} and {chains}")
+        raise InputError(f"steps and chains must be at least 1, got {steps} and {chains}")
     if not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
+        raise InputError(f"delta must lie strictly between 0 and 1, got {delta}")

@@ -31,12 +31,17 @@ from collections.abc import Iterable
 import numpy as np
 from scipy.optimize import brentq
 
+from dpmcmc.privacy.accounting.effort import spend
 from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
+from dpmcmc.privacy.accounting.grouping import grouped
 from dpmcmc.privacy.accounting.queries import queries
 
 # Shares of δ given to the composition slack δ'; the rest goes to the steps.
 _SHARES = tuple(np.concatenate([np.geomspace(1e-4, 0.4, 10), [0.5], 1 - np.geomspace(0.4, 1e-4, 10)]))
+
+# One root of a Gaussian's curve, in points of ``effort.py``.
+_ROOT_WORK = 1000
 
 
 def check(events: Iterable[Event], adjacency: str) -> None:
@@ -51,7 +56,7 @@ def check(events: Iterable[Event], adjacency: str) -> None:
 
 def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
     """Smallest ε over the tried splits of δ; inf where the bound overflows."""
-    parts = queries(events)
+    parts = grouped(queries(events))
     check(parts, adjacency)
     if not parts:
         return 0.0
@@ -63,13 +68,14 @@ def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
 def _smallest_epsilon(parts: list[Event], adjacency: str, delta: float) -> float:
     if delta >= 1:
         return 0.0
+    spend(len(parts) * len(_SHARES) * _ROOT_WORK)
     basic = math.fsum(count * step for step, count in _amplified(parts, adjacency, delta))
     return min(basic, *(_composed_epsilon(parts, adjacency, delta, share) for share in _SHARES))
 
 
 def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
     """Smallest δ whose ε is at most ``epsilon`` (inverts :func:`epsilon`); 1 where there is none."""
-    parts = queries(events)
+    parts = grouped(queries(events))
     check(parts, adjacency)
     if not parts:
         return 0.0

@@ -1,9 +1,12 @@
-"""The part of δ that batch overflow and approximate draws take, for every accountant alike."""
+"""The total δ of a guarantee, and the part of it that batch overflow and approximate draws take, for every accountant alike."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+
+from dpmcmc.errors import InputError
+from dpmcmc.privacy.accounting.events import Event
 
 
 def with_deviations(base: Callable[[float], float], beta: float, delta: float) -> float:
@@ -28,3 +31,11 @@ def with_deviations(base: Callable[[float], float], beta: float, delta: float) -
             return max(epsilon, following)
         epsilon = following
     return math.inf
+
+
+def check_delta(events: tuple[Event, ...], delta: float) -> None:
+    """Refuse a δ at which these events have no finite ε whatever their noise: 0 is for pure releases alone."""
+    if delta == 0 and events and all(e.mechanism == "pure" for e in events):
+        return
+    if not 0 < delta < 1:
+        raise InputError(f"delta must lie strictly between 0 and 1, got {delta}")

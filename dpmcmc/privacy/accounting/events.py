@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from dpmcmc.errors import InputError
+
 ADJACENCIES = ("replace_one", "add_remove", "zero_out")
 MECHANISMS = (
     "gaussian",
@@ -44,7 +46,11 @@ _WHOLE = ("gaussian", "noisy_descent", "posterior_draw", "objective_perturbation
 DEVIATIONS = ("batch_overflow", "approximate_draw")
 
 
-class UnsupportedCombination(ValueError):
+#: Kinds of noisy query that are composed one by one; more are charged in groups.
+MOST_KINDS = 64
+
+
+class UnsupportedCombination(InputError):
     """A (sampling, adjacency, release, accountant) combination without a derivation."""
 
 
@@ -76,25 +82,25 @@ class Event:
 
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
-            raise ValueError(f"unknown mechanism {self.mechanism!r}; known: {', '.join(MECHANISMS)}")
+            raise InputError(f"unknown mechanism {self.mechanism!r}; known: {', '.join(MECHANISMS)}")
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
-            raise ValueError(f"noise_multiplier must be finite and >= 0, got {self.noise_multiplier}")
+            raise InputError(f"noise_multiplier must be finite and >= 0, got {self.noise_multiplier}")
         if not 0 <= self.rate <= 1:
-            raise ValueError(f"rate must lie in [0, 1], got {self.rate}")
+            raise InputError(f"rate must lie in [0, 1], got {self.rate}")
         if self.count != int(self.count) or self.count < 0:
-            raise ValueError(f"count must be a whole number >= 0, got {self.count}")
+            raise InputError(f"count must be a whole number >= 0, got {self.count}")
         if self.mechanism in _WHOLE and self.rate != 1:
-            raise ValueError(f"{self.mechanism} reads every record: rate must be 1, got {self.rate}")
+            raise InputError(f"{self.mechanism} reads every record: rate must be 1, got {self.rate}")
         if self.mechanism == "fixed_size_gaussian" and not self.num_records:
-            raise ValueError("fixed_size_gaussian needs num_records")
+            raise InputError("fixed_size_gaussian needs num_records")
         if self.mechanism in ("pure", "objective_perturbation") and not (
             self.epsilon is not None and math.isfinite(self.epsilon) and self.epsilon >= 0
         ):
-            raise ValueError(f"{self.mechanism} needs epsilon >= 0, got {self.epsilon}")
+            raise InputError(f"{self.mechanism} needs epsilon >= 0, got {self.epsilon}")
         if self.mechanism == "noisy_descent" and not (
             self.steps is not None and self.steps >= 1 and self.contraction is not None and 0 <= self.contraction < 1
         ):
-            raise ValueError("noisy_descent needs steps >= 1 and a contraction in [0, 1)")
+            raise InputError("noisy_descent needs steps >= 1 and a contraction in [0, 1)")
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict; the inverse is ``Event(**d)``."""
@@ -125,13 +131,18 @@ def run_length(events: Iterable[Event]) -> tuple[Event, ...]:
 
 
 def bucket_down(
-    noise_multipliers: np.ndarray, counts: np.ndarray, waste: float = 2e-2, exact_below: int = 24
+    noise_multipliers: np.ndarray,
+    counts: np.ndarray,
+    waste: float = 2e-2,
+    exact_below: int = 24,
+    most: int = MOST_KINDS,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Group per-step noise multipliers, rounding each DOWN to its group's smallest.
 
     A schedule can hold a million distinct z. Rounding z down adds less noise on paper than in the run, so
     the composed ε is an upper bound. Weighing a step by w(z) = expm1(1/z²), groups are as long as an equal
-    surplus Σ(w(z_low) − w(z)) each allows, and the whole surplus stays below ``waste`` of Σw(z).
+    surplus Σ(w(z_low) − w(z)) each allows, and the whole surplus stays below ``waste`` of Σw(z) where ``most`` groups
+    are enough for that.
 
     Returns:
         (values, counts), values ascending. Exact when at most ``exact_below`` values are distinct.
@@ -150,7 +161,7 @@ def bucket_down(
         """Starts of the greedy groups of surplus <= limit each, and the whole surplus."""
         starts: list[int] = []
         surplus, start = 0.0, 0
-        while start < len(values) and len(starts) < 4096:
+        while start < len(values) and len(starts) < most:
             low, high = start + 1, len(values)
             while low < high:  # the surplus grows with the group
                 middle = (low + high + 1) // 2
@@ -161,18 +172,24 @@ def bucket_down(
             start = low
         return starts, surplus if start == len(values) else math.inf
 
-    low, high = 1e-6 * waste * spent[-1], waste * spent[-1]
-    starts, surplus = group(high)
-    if surplus > waste * spent[-1]:
+    allowed = waste * spent[-1]
+    low, high = 1e-6 * allowed, allowed
+    starts, least = group(high)
+    while math.isinf(least):
+        low, high = high, 2 * high
+        starts, least = group(high)
+    if least > allowed:
         for _ in range(12):
             middle = math.sqrt(low * high)
             trial, surplus = group(middle)
-            if surplus <= waste * spent[-1]:
-                low, starts = middle, trial
+            if surplus <= allowed:
+                low, starts, least = middle, trial, 0.0
             elif math.isinf(surplus):
                 low = middle
             else:
                 high = middle
+                if surplus < least:
+                    starts, least = trial, surplus
     return values[starts], np.add.reduceat(totals, starts)
 
 

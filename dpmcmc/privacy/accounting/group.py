@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import (
     DEVIATIONS,
     Event,
@@ -45,7 +46,9 @@ from dpmcmc.privacy.accounting import (
     overflow_probability,
     pure,
 )
-from dpmcmc.privacy.accounting.deviations import with_deviations
+from dpmcmc.privacy.accounting.deviations import check_delta, with_deviations
+from dpmcmc.privacy.accounting.effort import spend
+from dpmcmc.privacy.accounting.grouping import grouped
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 from dpmcmc.privacy.accounting.rounding import round_up
 
@@ -57,6 +60,8 @@ _SCALED = ("gaussian", "posterior_draw", "noisy_descent", "pure")
 #: Points of the one-record curve that a path may use, and starting points of paths.
 _POINTS = 128
 _PATHS = 1024
+#: One step of all paths, in points of ``effort.py``.
+_STEP_WORK = 30_000
 #: Against float64 rounding of sums of at most so many products.
 _ROUNDING = 1e-12
 
@@ -112,15 +117,15 @@ def for_group(
         one_sided: only between a data set and the one without k of its records (add_remove, zero_out).
 
     Raises:
-        ValueError: size not a whole number >= 1, delta outside (0, 1), or one_sided under replace_one.
+        ValueError: size not a whole number >= 1, delta outside (0, 1) where a release is not pure, or one_sided under
+            replace_one.
     """
     if one_sided and guarantee.adjacency == "replace_one":
-        raise ValueError("one_sided: a record that is replaced is on both sides, under replace_one; leave it out")
+        raise InputError("one_sided: a record that is replaced is on both sides, under replace_one; leave it out")
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-        raise ValueError(f"size must be a whole number of records >= 1, got {size!r}")
+        raise InputError(f"size must be a whole number of records >= 1, got {size!r}")
     delta = guarantee.delta if delta is None else delta
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
+    check_delta(guarantee.events, delta)
     size = int(size)
     epsilon = guarantee.epsilon_at(delta) if size == 1 else _epsilon(guarantee, size, delta, one_sided)
     return GroupGuarantee(size, epsilon, delta, guarantee.adjacency, guarantee, guarantee.assumptions, one_sided)
@@ -128,6 +133,8 @@ def for_group(
 
 def _epsilon(guarantee: Guarantee, size: int, delta: float, one_sided: bool) -> float:
     """Smallest proved ε at total δ for ``size`` >= 2 records."""
+    if delta == 0:  # every release is pure
+        return size * guarantee.epsilon_at(0.0)
     beta = overflow_probability(guarantee.events)
     lines = _lines(guarantee, delta)
     by_conversion = with_deviations(functools.partial(converted_epsilon, lines, size), beta, delta)
@@ -152,6 +159,7 @@ def converted_epsilon(lines: tuple[np.ndarray, np.ndarray], size: int, delta: fl
     at = np.concatenate([np.logspace(-300, -16, 64), np.logspace(-16, 0, _PATHS)[1:]])
     epsilon, spent = np.zeros_like(at), np.zeros_like(at)
     for _ in range(size):
+        spend(_STEP_WORK)
         with np.errstate(over="ignore"):
             reached = intercepts + np.exp(slopes) * at[:, None]
         best = np.argmin(reached, axis=1)
@@ -215,7 +223,7 @@ def _exact_epsilon(guarantee: Guarantee, size: int, guess: float, one_sided: boo
     mu = gaussian_parameter(queries(rest), adjacency)
     if math.isinf(mu):
         return None
-    kinds = [(e.noise_multiplier, e.rate, e.count) for e in steps]
+    kinds = [(e.noise_multiplier, e.rate, e.count) for e in grouped(queries(steps))]
     # What pure releases cost is known apart; the grid is for the rest.
     rough = guess if math.isfinite(guess) else size * guarantee.epsilon
 

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import (
     TRACE_ACCOUNTANTS,
     Event,
@@ -21,7 +22,7 @@ from dpmcmc.privacy.accounting import (
     overflow_probability,
     run_length,
 )
-from dpmcmc.privacy.accounting.deviations import with_deviations
+from dpmcmc.privacy.accounting.deviations import check_delta, with_deviations
 from dpmcmc.privacy.accounting.group import GroupGuarantee
 from dpmcmc.privacy.accounting.rounding import round_up
 
@@ -32,7 +33,7 @@ class Guarantee:
 
     Attributes:
         epsilon: at ``delta``; infinite where nothing finite can be proved.
-        delta: total, batch overflow included.
+        delta: total, batch overflow included; 0 for pure releases alone, where the caller asks for it.
         adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
         release: what may be published: ``trace`` (every iterate) | ``last_iterate`` | ``one_sample`` | ``estimate``;
             of composed releases, theirs joined by " + ".
@@ -64,11 +65,10 @@ class Guarantee:
 
         Raises:
             UnsupportedCombination: no derivation for this combination.
-            ValueError: delta outside (0, 1).
+            ValueError: delta outside (0, 1), except 0 where every release is pure.
         """
-        if not 0 < delta < 1:
-            raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
         events = run_length(events)
+        check_delta(events, delta)
         accountant_for(accountant, events, adjacency, release)
         epsilon = _epsilon(events, adjacency, accountant, delta)
         return cls(epsilon, delta, adjacency, release, accountant, events, assumptions)
@@ -84,7 +84,7 @@ class Guarantee:
         which costs (1 + e^ε)β: δ(ε) = min over ε' <= ε of δ_base(ε') + (1 + e^ε')β.
         """
         if epsilon < 0:
-            raise ValueError(f"epsilon must be >= 0, got {epsilon}")
+            raise InputError(f"epsilon must be >= 0, got {epsilon}")
         beta = overflow_probability(self.events)
         if beta == 0:
             return base_delta(self.accountant, self.events, self.adjacency, epsilon)

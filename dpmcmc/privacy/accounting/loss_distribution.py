@@ -72,7 +72,7 @@ def window(piece: Masses, count: int) -> Window:
     """Chernoff bounds of ``count``-fold composition, by dp-accounting."""
     if len(piece.probabilities) == 1:
         return Window(0, 0)
-    return Window(*common.compute_self_convolve_bounds(list(piece.probabilities), count, _TAIL))
+    return Window(*common.compute_self_convolve_bounds(piece.probabilities, count, _TAIL))
 
 
 def compose(pieces: Sequence[tuple[Masses, int]], interval: float) -> pld_pmf.DensePLDPmf:

@@ -26,6 +26,8 @@ from __future__ import annotations
 
 import math
 
+from dpmcmc.errors import InputError
+
 
 def contraction(eta: float, strong_convexity: float, smoothness: float) -> float:
     """c = max(|1 − ηm|, |1 − ηM|) of a gradient step, rounded up.
@@ -39,12 +41,12 @@ def contraction(eta: float, strong_convexity: float, smoothness: float) -> float
         ValueError: m <= 0, M < m, or a step that does not contract.
     """
     if not (strong_convexity > 0 and math.isfinite(strong_convexity)):
-        raise ValueError(f"strong_convexity must be a finite number > 0, got {strong_convexity}")
+        raise InputError(f"strong_convexity must be a finite number > 0, got {strong_convexity}")
     if not (smoothness >= strong_convexity and math.isfinite(smoothness)):
-        raise ValueError(f"smoothness must be a finite number >= strong_convexity, got {smoothness}")
+        raise InputError(f"smoothness must be a finite number >= strong_convexity, got {smoothness}")
     c = max(abs(1 - eta * strong_convexity), abs(1 - eta * smoothness)) * (1 + 1e-12)
     if not c < 1:
-        raise ValueError(
+        raise InputError(
             f"step_size: a step of {eta:.4g} on the potential does not contract; it must lie below 2/smoothness = "
             f"{2 / smoothness:.4g}"
         )

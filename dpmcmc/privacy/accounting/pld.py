@@ -29,8 +29,10 @@ import numpy as np
 from dp_accounting.pld import pld_pmf
 
 from dpmcmc.privacy.accounting import dominating_pair, loss_distribution, rdp
+from dpmcmc.privacy.accounting.effort import spend
 from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpmcmc.privacy.accounting.grouping import grouped
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 
 _FFT_SLACK = 4 * 2.0**-52
@@ -38,6 +40,12 @@ _MOST_SLACK = 0.05
 # One step's grid and the composed grid are kept below these sizes: about a second and 300 MB.
 _STEP_POINTS = 200_000
 _COMPOSED_POINTS = 3_000_000
+# Spectra of all kinds of step and both orders together, and points of all steps: a second or two.
+_WORK = 20_000_000
+# What making a step's distribution and bounding its composition cost a point, in points of a spectrum.
+_STEP_WORK = 8
+# What reading an answer from a composed distribution costs, likewise.
+_READ_WORK = 50_000
 # Below this z a step is charged as revealing its batch: (0, rate)-DP, whatever the noise.
 _SMALLEST_Z = 0.025
 
@@ -60,9 +68,11 @@ def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
         return 0.0
     if delta <= 0 or any(e.noise_multiplier == 0 for e in parts):
         return math.inf
+    parts = tuple(grouped(parts))
     if all(e.mechanism == "gaussian" for e in parts):
         return gaussian_epsilon(gaussian_parameter(parts, adjacency), delta)
     renyi = rdp.epsilon(parts, adjacency, delta)
+    spend(_READ_WORK)
     slack = _slack(parts)
     if slack > _MOST_SLACK * delta:
         return renyi
@@ -80,9 +90,11 @@ def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
         return 0.0
     if any(e.noise_multiplier == 0 for e in parts):
         return 1.0
+    parts = tuple(grouped(parts))
     if all(e.mechanism == "gaussian" for e in parts):
         return gaussian_delta(gaussian_parameter(parts, adjacency), epsilon)
     renyi = rdp.delta(parts, adjacency, epsilon)
+    spend(_READ_WORK)
     composed = _composed(parts, adjacency, max(epsilon, 1e-3), max(renyi, 1e-12))
     if composed is None:
         return renyi
@@ -125,9 +137,19 @@ def _composed_on(parts: tuple[Event, ...], adjacency: str, interval: float, log_
         if e.noise_multiplier < _SMALLEST_Z
     ]
     mu = gaussian_parameter(parts, adjacency)
-    for _ in range(12):
+    directions = dominating_pair.directions(adjacency)
+    for _ in range(16):
+        sizes = sum(
+            (high - low) / interval
+            for e in noisy
+            for low, high in [dominating_pair.loss_range(e.noise_multiplier, e.rate, directions[0], log_tail)]
+        )
+        if len(directions) * sizes * _STEP_WORK > _WORK and len(noisy) > 1:
+            interval *= 2
+            continue
+        spend(len(directions) * sizes * _STEP_WORK)
         by_order = []
-        for direction in dominating_pair.directions(adjacency):
+        for direction in directions:
             pieces = [
                 (loss_distribution.one_step(e.noise_multiplier, e.rate, direction, interval, log_tail), e.count)
                 for e in noisy
@@ -136,7 +158,9 @@ def _composed_on(parts: tuple[Event, ...], adjacency: str, interval: float, log_
                 pieces.append((loss_distribution.one_step(1 / mu, 1.0, "remove", interval, log_tail), 1))
             by_order.append(pieces + fixed)
         points = sum(w.high - w.low for w in (loss_distribution.window(*piece) for piece in by_order[0]))
-        if points <= _COMPOSED_POINTS:
+        work = points * len(directions) * len(by_order[0])
+        if points <= _COMPOSED_POINTS and work <= _WORK:
+            spend(work)
             return _Composed(tuple(loss_distribution.compose(pieces, interval) for pieces in by_order))
         interval *= 2
     return None

@@ -41,7 +41,9 @@ import numpy as np
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsilon
 
 from dpmcmc.privacy.accounting import fixed_size
+from dpmcmc.privacy.accounting.effort import spend
 from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
+from dpmcmc.privacy.accounting.grouping import grouped
 from dpmcmc.privacy.accounting.queries import queries
 
 #: Orders for Gaussian and Poisson events. The largest serve targets as small as ε = 1e-4.
@@ -51,6 +53,11 @@ INTEGER_ORDERS = tuple(sorted({*range(2, 33), *(int(a) for a in np.geomspace(33,
 # An order far out (α/z > 60) whose quadrature also needs many points is left to the unsampled bound: sampling
 # saves little more than log(1/q) there.
 _LARGEST_SHIFT, _MOST_POINTS = 60.0, 6000
+# Beyond so many kinds of step only every so many-th order is tried: any order gives a bound, and the best of fewer is
+# within 0.4 % of the best of all.
+_FEW_KINDS, _STRIDE = 24, 7
+# One order of one kind of step, and one reading of a composed curve, in points of ``effort.py``.
+_ORDER_WORK, _READ_WORK = 1000, 10_000
 
 
 def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
@@ -83,11 +90,14 @@ def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
 
 def compose(events: Iterable[Event], adjacency: str) -> tuple[np.ndarray, np.ndarray] | None:
     """(orders, total Rényi divergence), or None for an empty list of queries."""
-    parts = queries(events)
+    parts = grouped(queries(events))
     if not parts:
         return None
+    spend(_READ_WORK)
     integer = any(e.mechanism == "fixed_size_gaussian" for e in parts)
     orders = np.array(INTEGER_ORDERS if integer else ORDERS, np.float64)
+    if len(parts) > _FEW_KINDS:
+        orders = orders[:: 2 if integer else _STRIDE]
     total = np.zeros_like(orders)
     for e in parts:
         total += e.count * one_step(e, adjacency, tuple(orders))
@@ -109,6 +119,8 @@ def check(events: Iterable[Event], adjacency: str) -> None:
 def _one_step(mechanism: str, z: float, rate: float, n: int | None, adjacency: str, orders: tuple) -> tuple:
     sensitivity = 2.0 if adjacency == "replace_one" else 1.0
     alpha = np.array(orders)
+    if mechanism != "gaussian":
+        spend(_ORDER_WORK * len(orders))
     if z == 0:
         return tuple(np.full_like(alpha, np.inf))
     unsampled = alpha * (sensitivity / z) ** 2 / 2

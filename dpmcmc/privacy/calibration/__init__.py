@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.account import check_run, per_step
 from dpmcmc.privacy.accounting.sampling import Sampling
@@ -65,7 +66,7 @@ def calibrate(
         ValueError: impossible numbers.
     """
     if not epsilon > 0 or not np.isfinite(epsilon):
-        raise ValueError(f"epsilon must be a finite number > 0, got {epsilon}")
+        raise InputError(f"epsilon must be a finite number > 0, got {epsilon}")
     check_run(steps, chains, delta)
     sampling.validate(num_records)
     floors = per_step(floor, steps, "floor")
@@ -87,7 +88,7 @@ def calibrate(
         )
         return alone / min(multiples)
     if calibrator != "numeric":
-        raise ValueError(f"unknown calibrator {calibrator!r}; known: {', '.join(CALIBRATORS)}")
+        raise InputError(f"unknown calibrator {calibrator!r}; known: {', '.join(CALIBRATORS)}")
     return numeric.noise_multiplier(
         epsilon=epsilon,
         delta=delta,

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import Event, accountant_for, base_epsilon, overflow_probability
 from dpmcmc.privacy.accounting.charging import base_delta, base_events
 from dpmcmc.privacy.accounting.sampling import Sampling
@@ -22,7 +23,7 @@ TOLERANCE = 2e-3
 _LARGEST = 1e12
 
 
-class CalibrationError(ValueError):
+class CalibrationError(InputError):
     """A calibrator's condition fails, or its target is out of reach."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import ACCOUNTANTS, ADJACENCIES, RELEASES, UnsupportedCombination
 from dpmcmc.privacy.calibration import CALIBRATORS
 
@@ -41,22 +42,22 @@ class Privacy:
 
     def __post_init__(self) -> None:
         if self.calibrator != "free" and self.epsilon is None:
-            raise ValueError(f"calibrator {self.calibrator} needs epsilon; only free reports it instead of taking it")
+            raise InputError(f"calibrator {self.calibrator} needs epsilon; only free reports it instead of taking it")
         if self.calibrator == "free" and self.epsilon is not None:
-            raise ValueError("calibrator free adds no noise for privacy and reports epsilon: leave epsilon out")
+            raise InputError("calibrator free adds no noise for privacy and reports epsilon: leave epsilon out")
         if self.epsilon is not None and not (self.epsilon > 0 and math.isfinite(self.epsilon)):
-            raise ValueError(f"epsilon must be a finite number > 0, got {self.epsilon}")
+            raise InputError(f"epsilon must be a finite number > 0, got {self.epsilon}")
         if not 0 < self.delta < 1:
-            raise ValueError(f"delta must lie strictly between 0 and 1, got {self.delta}")
+            raise InputError(f"delta must lie strictly between 0 and 1, got {self.delta}")
         # Beyond, float32 loses the grid of the exact sums, and with it the noise.
         if not _SMALLEST_CLIP <= self.clip <= 1 / _SMALLEST_CLIP:
-            raise ValueError(f"clip must lie in [{_SMALLEST_CLIP:g}, {1 / _SMALLEST_CLIP:g}], got {self.clip}")
+            raise InputError(f"clip must lie in [{_SMALLEST_CLIP:g}, {1 / _SMALLEST_CLIP:g}], got {self.clip}")
         for name, value, known in (
             ("adjacency", self.adjacency, ADJACENCIES),
             ("accountant", self.accountant, tuple(ACCOUNTANTS)),
             ("calibrator", self.calibrator, CALIBRATORS),
         ):
             if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+                raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}")
         if self.release not in RELEASES:
             raise UnsupportedCombination(f"release {self.release!r} is not known; known: {', '.join(RELEASES)}.")

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.interactive import discrete_laplace
 from dpmcmc.privacy.interactive.charge import Charge, Ledger, pure
@@ -76,18 +77,18 @@ def exact(name: str, value: Any, grid: Fraction) -> Fraction:
     """
     kind = np.asarray(value).dtype if hasattr(value, "dtype") else None
     if kind is not None and (np.size(value) != 1 or not (kind == np.float64 or np.issubdtype(kind, np.integer))):
-        raise ValueError(
+        raise InputError(
             f"{name} has type {kind} and shape {np.shape(value)}, whose rounding exceeds what is charged for: compute "
             "one number in float64, or as a Fraction of whole numbers"
         )
     number = value if kind is None else np.asarray(value).item()
     if not isinstance(number, int | float | Fraction):
-        raise ValueError(f"{name} is a {type(value).__name__}: give one number, a float64 or a Fraction")
+        raise InputError(f"{name} is a {type(value).__name__}: give one number, a float64 or a Fraction")
     if isinstance(number, float):
         if not math.isfinite(number):
-            raise ValueError(f"{name} is not finite: ask about a number that is finite on every data set")
+            raise InputError(f"{name} is not finite: ask about a number that is finite on every data set")
         if math.ulp(number) > grid:
-            raise ValueError(
+            raise InputError(
                 f"{name} is too large for float64 to hold it to a grid step, {float(grid):g}: use a Fraction"
             )
     return Fraction(number)
@@ -124,9 +125,9 @@ class AboveThreshold(Once):
     ) -> None:
         for name, number in (("epsilon", epsilon), ("sensitivity", sensitivity), ("grid", grid)):
             if number is not None and not (number > 0 and math.isfinite(number)):
-                raise ValueError(f"{name} must be a finite number > 0, got {number}")
+                raise InputError(f"{name} must be a finite number > 0, got {number}")
         if not math.isfinite(threshold):
-            raise ValueError(f"threshold must be finite, got {threshold}")
+            raise InputError(f"threshold must be finite, got {threshold}")
         # frexp is exact, and gives a power of two in (Δ/2048, Δ/1024].
         self.grid = Fraction(2) ** (math.frexp(sensitivity)[1] - 11) if grid is None else Fraction(grid)
         self.threshold, self.epsilon, self.sensitivity = threshold, epsilon, sensitivity

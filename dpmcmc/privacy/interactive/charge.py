@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.fingerprint import fingerprint
-
-#: δ at which a guarantee that needs none is written down.
-DELTA = 1e-12
 
 
 class Ledger(Protocol):
@@ -30,7 +28,7 @@ def pure(epsilon: float, count: int, adjacency: str, *assumptions: str) -> Guara
     """The guarantee of ``count`` releases, adaptively chosen, of ``epsilon`` each and δ = 0."""
     return Guarantee.from_events(
         (Event("pure", 0.0, 1.0, count, epsilon=epsilon),),
-        delta=DELTA,
+        delta=0.0,
         adjacency=adjacency,
         accountant="one_sample",
         release="estimate",
@@ -53,7 +51,7 @@ class Charge:
 
     def __init__(self, guarantee: Guarantee, ledger: Ledger | None, label: str, records: Any) -> None:
         if ledger is not None and records is None:
-            raise ValueError(
+            raise InputError(
                 "records: give those that are asked about, for the ledger to tell whether they are its own"
             )
         self.guarantee = guarantee

@@ -12,6 +12,8 @@ from __future__ import annotations
 from fractions import Fraction
 from secrets import randbelow
 
+from dpmcmc.errors import InputError
+
 
 def sample(scale: Fraction) -> int:
     """One draw; ``scale`` is s.
@@ -20,7 +22,7 @@ def sample(scale: Fraction) -> int:
         ValueError: scale not positive.
     """
     if not scale > 0:
-        raise ValueError(f"scale must be > 0, got {scale}")
+        raise InputError(f"scale must be > 0, got {scale}")
     t, s = scale.numerator, scale.denominator
     while True:
         # Geometric with ratio e^{−1/t}: the remainder by rejection, then whole multiples of t.

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.interactive.above_threshold import AboveThreshold, Halted, Once, exact
 from dpmcmc.privacy.interactive.charge import Ledger
@@ -55,11 +56,11 @@ class EarlyStopping(Once):
         label: str = "early stopping",
     ) -> None:
         if (reach is None) == (patience is None):
-            raise ValueError("give exactly one of reach (a score) and patience (a number of scores)")
+            raise InputError("give exactly one of reach (a score) and patience (a number of scores)")
         if reach is not None and improvement:
-            raise ValueError("improvement goes with patience, not with reach; leave it out")
+            raise InputError("improvement goes with patience, not with reach; leave it out")
         if patience is not None and (isinstance(patience, bool) or int(patience) != patience or patience < 1):
-            raise ValueError(f"patience must be a whole number >= 1, got {patience!r}")
+            raise InputError(f"patience must be a whole number >= 1, got {patience!r}")
         self._patience = patience
         self._scores: list[Fraction] = []
         threshold = -improvement if reach is None else reach

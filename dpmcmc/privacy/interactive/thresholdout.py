@@ -25,6 +25,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.interactive import discrete_laplace
 from dpmcmc.privacy.interactive.above_threshold import Once, WholeNumbers
@@ -67,9 +68,9 @@ class Thresholdout(Once):
     ) -> None:
         for name, number in (("threshold", threshold), ("tolerance", tolerance)):
             if not (number > 0 and math.isfinite(number)):
-                raise ValueError(f"{name} must be a finite number > 0, got {number}")
+                raise InputError(f"{name} must be a finite number > 0, got {number}")
         if isinstance(budget, bool) or int(budget) != budget or budget < 1:
-            raise ValueError(f"budget must be a whole number >= 1, got {budget!r}")
+            raise InputError(f"budget must be a whole number >= 1, got {budget!r}")
         self._train, self._holdout = train, holdout
         self._sizes = _count("train", train), _count("holdout", holdout)
         #: Of one test up to its hit, and of one answer from the holdout: 1/(2τn).
@@ -141,5 +142,5 @@ def _total(phi: Callable[[Any], float], records: Any, count: int) -> int:
 def _count(name: str, records: Any) -> int:
     counts = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(records)}
     if len(counts) != 1 or counts in ({()}, {(0,)}):
-        raise ValueError(f"{name} must be arrays with one leading axis of records, at least one, got lengths {counts}")
+        raise InputError(f"{name} must be arrays with one leading axis of records, at least one, got lengths {counts}")
     return int(next(iter(counts))[0])

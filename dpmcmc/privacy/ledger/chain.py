@@ -14,11 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dpmcmc.errors import InputError
+
 #: What the first entry names as its predecessor.
 START = "0" * 64
 
 
-class LedgerError(ValueError):
+class LedgerError(InputError):
     """A sentence for the person who keeps the ledger."""
 
 

@@ -86,13 +86,16 @@ class Inode:
         with contextlib.suppress(OSError):  # it is made; the next change finishes it
             self._overwrite(content)
 
-    def check(self) -> None:
-        """Raise LedgerError unless the path names this file, and nothing else does."""
+    def check_place(self) -> None:
+        """Raise LedgerError unless the path still names this file."""
         if not names(self.path, self.handle):
             raise LedgerError(
                 f"{self.path}: was moved or replaced while it was in use, and what was reserved stays spent in the "
                 "file that it was; find that one, and go on with it alone."
             )
+
+    def check_links(self) -> None:
+        """Raise LedgerError where the file has several hard links."""
         count = os.fstat(self.handle).st_nlink
         if count > 1:
             raise LedgerError(
@@ -151,7 +154,7 @@ def held(path: Path, patience: float) -> Iterator[Inode]:
                 continue
             file = Inode(path, handle, writable)
             _forget_trial(file)
-            file.check()
+            file.check_links()
             yield file
             return
         finally:

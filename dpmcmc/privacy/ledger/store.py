@@ -112,7 +112,7 @@ def change(path: Path) -> Iterator[tuple[list[Entry], Append]]:
         db.execute("COMMIT")
         if len(entries) > before:
             file.replace(db.serialize())
-            file.check()
+            file.check_place()
 
 
 @contextlib.contextmanager

@@ -32,6 +32,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.random import define_prng_impl
 
+from dpmcmc.errors import InputError
+
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", "<u4").astype(np.uint32)
 _KEY_WORDS = 8
 _BLOCK_WORDS = 16
@@ -88,7 +90,7 @@ def _rotated(words: jax.Array, bits: int) -> jax.Array:
 def _blocks(key: jax.Array, count: int, purpose: int) -> jax.Array:
     """(16, count) words of the first ``count`` blocks for a purpose."""
     if count > _MOST_BLOCKS:
-        raise ValueError(f"a ChaCha20 key gives {_MOST_BLOCKS} blocks for one use, and {count} were asked for")
+        raise InputError(f"a ChaCha20 key gives {_MOST_BLOCKS} blocks for one use, and {count} were asked for")
     return block(key, jnp.arange(count, dtype=jnp.uint32), (purpose, 0, 0))
 
 
@@ -143,7 +145,7 @@ def secret_key(entropy: bytes) -> jax.Array:
         ValueError: fewer or more bytes.
     """
     if len(entropy) != 4 * _KEY_WORDS:
-        raise ValueError(f"a ChaCha20 key has {4 * _KEY_WORDS} bytes, got {len(entropy)}")
+        raise InputError(f"a ChaCha20 key has {4 * _KEY_WORDS} bytes, got {len(entropy)}")
     return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(entropy, "<u4").astype(np.uint32)), impl=CHACHA20)
 
 
@@ -162,5 +164,5 @@ def adopted(key: jax.Array) -> jax.Array:
         return key
     words = jax.random.key_data(key).reshape(-1)
     if words.size > _KEY_WORDS:
-        raise ValueError(f"a key of {words.size} words does not fit one of ChaCha20, which has {_KEY_WORDS}")
+        raise InputError(f"a key of {words.size} words does not fit one of ChaCha20, which has {_KEY_WORDS}")
     return jax.random.wrap_key_data(jnp.pad(words, (0, _KEY_WORDS - words.size)), impl=CHACHA20)

@@ -37,6 +37,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
+
 #: Rows summed in one int32 before they are split into limbs.
 BLOCK_ROWS = 512
 #: Std of the fine noise relative to the whole noise.
@@ -105,7 +107,7 @@ def fraction_bits(largest_noise_multiplier: float) -> int:
     # Fine noise within 10σ must stay below 2^24, where a float32 still resolves the grid.
     noise = min(noise, math.floor(24 - math.log2(10 * FINE_NOISE * max(largest_noise_multiplier, 1.0))))
     if noise < 0:
-        raise ValueError(f"noise multiplier {largest_noise_multiplier:.3g} is too large to represent")
+        raise InputError(f"noise multiplier {largest_noise_multiplier:.3g} is too large to represent")
     return min(rows, noise)
 
 
@@ -113,7 +115,7 @@ def squared_norms(rows: Any) -> jax.Array:
     """Squared l2 norm of each row of a pytree with leaves (n, ...), rounded as ``KAPPA`` assumes."""
     parts = [squared_norms_of(leaf) for leaf in jax.tree.leaves(rows)]
     if not parts:
-        raise ValueError("a gradient needs at least one array leaf")
+        raise InputError("a gradient needs at least one array leaf")
     return sum_in_pairs(parts)
 
 
@@ -265,7 +267,7 @@ def sum_rows(integers: Any) -> FixedPoint:
     def blocks(leaf: jax.Array) -> jax.Array:
         n = leaf.shape[0]
         if n > 1 << 23:  # so that the sum of 2^14 low limbs fits an int32
-            raise ValueError(f"sum at most 2^23 rows at once, got {n}; add FixedPoint sums of smaller blocks")
+            raise InputError(f"sum at most 2^23 rows at once, got {n}; add FixedPoint sums of smaller blocks")
         short = -n % BLOCK_ROWS if n > BLOCK_ROWS else 0
         if short:
             leaf = jnp.pad(leaf, ((0, short),) + ((0, 0),) * (leaf.ndim - 1))

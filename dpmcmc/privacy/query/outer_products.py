@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.query import fixed_point
 from dpmcmc.privacy.query.fixed_point import BLOCK_ROWS, Clip, FixedPoint
 
@@ -104,7 +105,7 @@ def squared_norms(gradients: list[jax.Array | Outer]) -> jax.Array:
         ValueError: no leaf.
     """
     if not gradients:
-        raise ValueError("a gradient needs at least one array leaf")
+        raise InputError("a gradient needs at least one array leaf")
 
     def of(leaf: jax.Array | Outer) -> jax.Array:
         if not isinstance(leaf, Outer):

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.privacy.query import fixed_point, integer_noise, randomness, second_moment, selection
 from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint, float32
@@ -208,7 +209,7 @@ class GradientQuery:
             return
         released = sum(leaf.size for leaf in jax.tree.leaves(sums))
         if released > self.coordinates:
-            raise ValueError(
+            raise InputError(
                 f"hardened: a step releases {released} numbers and the plan charged for {self.coordinates}; bind the "
                 "target to its data's shape (num_features) before planning."
             )
@@ -267,7 +268,7 @@ class GradientQuery:
         wanted = (self.rows or self.num_records) if mask is None or indices is not None else mask.shape[0]
         for leaf in jax.tree.leaves(records):
             if leaf.shape[0] != wanted:
-                raise ValueError(f"records have {leaf.shape[0]} rows, the query was planned for {wanted}")
+                raise InputError(f"records have {leaf.shape[0]} rows, the query was planned for {wanted}")
 
     def plain_sums(self, params: Any, records: Any, draws: Draws) -> tuple[Any, jax.Array | None]:
         """(Σ −∇ log-likelihood over the batch, Σ of outer products or None), unclipped, float32: the plain query."""

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.query import chacha
 
 PURPOSES = ("batch", "noise", "dynamics", "init")
@@ -78,7 +79,7 @@ class SecretKey:
             ValueError: taken before. The same noise on two data sets cancels in the difference of their outputs.
         """
         if self._streams is None:
-            raise ValueError("a SecretKey is for one run, and this one has been used; make another")
+            raise InputError("a SecretKey is for one run, and this one has been used; make another")
         streams, self._streams = self._streams, None
         return streams
 
@@ -110,7 +111,7 @@ def streams_of(key: SecretKey | jax.Array | int | None, hardened: bool = False) 
     if isinstance(key, SecretKey):
         if key._streams is not None and key._streams.hardened != hardened:
             asked, call = ("hardened", "SecretKey(hardened=True)") if hardened else ("not hardened", "SecretKey()")
-            raise ValueError(f"key is of the other generator: the run is {asked}, so give it {call}, or None")
+            raise InputError(f"key is of the other generator: the run is {asked}, so give it {call}, or None")
         return key.streams(), True
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
         key = jax.random.key(int(key), impl=chacha.CHACHA20 if hardened else None)

@@ -30,6 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import UnsupportedCombination
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 
@@ -65,9 +66,9 @@ class SecondMoment:
                 "every term; ask for the uncentred sum"
             )
         if not 1e-3 <= self.ratio <= 1e6:
-            raise ValueError(f"noise_ratio must lie in [1e-3, 1e6], got {self.ratio}")
+            raise InputError(f"noise_ratio must lie in [1e-3, 1e6], got {self.ratio}")
         if self.structure not in ("auto", "dense", "diagonal"):
-            raise ValueError(f"structure must be auto, dense or diagonal, got {self.structure!r}")
+            raise InputError(f"structure must be auto, dense or diagonal, got {self.structure!r}")
 
 
 class PrivateSecondMoment(NamedTuple):

@@ -1,0 +1,103 @@
+"""Ctrl-C at any moment of a command: one sentence and exit code 130.
+
+Python turns SIGINT into an exception wherever the main thread happens to be, and there are three places where that goes
+wrong. While the libraries are imported, nobody catches it. In a garbage collector's callback (JAX has one), in a
+``__del__``, or under somebody's bare ``except``, it is swallowed, and the run goes on to its end. After the command is
+done, it breaks the interpreter's own shutdown.
+
+So a signal during imports ends the process there and then; one that comes during a command is raised again until it is
+being handled; and one that comes later is ignored, for the exit code is settled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+#: Exit code of a command that the user stopped, as shells have it.
+STOPPED = 130
+#: Seconds after which an interrupt that was swallowed is raised again.
+_AGAIN = 0.2
+
+
+def while_importing() -> None:
+    """Until a command begins, let SIGINT end the process; for a process that is the command, while it loads."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler and _in_main_thread():
+        signal.signal(signal.SIGINT, _leave)
+
+
+@contextlib.contextmanager
+def heeded() -> Iterator[None]:
+    """Raise KeyboardInterrupt inside on SIGINT, and again if it is swallowed.
+
+    Who has set a handler of their own keeps it.
+    """
+    before = signal.getsignal(signal.SIGINT) if _in_main_thread() else None
+    if before not in (signal.default_int_handler, _leave):
+        yield
+        return
+    command = _Command()
+    hook, sys.unraisablehook = sys.unraisablehook, command.unraisable
+    command.hook = hook
+    signal.signal(signal.SIGINT, command.interrupt)
+    alarm = signal.signal(signal.SIGALRM, command.again) if _REPEATS else None
+    try:
+        command.running = True
+        yield
+    finally:
+        command.running = False
+        if _REPEATS:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, alarm)
+        signal.signal(signal.SIGINT, signal.SIG_IGN if before is _leave else before)
+        sys.unraisablehook = hook
+
+
+_REPEATS = hasattr(signal, "setitimer")
+
+
+class _Command:
+    """Handlers of one command; silent once it is not running."""
+
+    def __init__(self) -> None:
+        self.running = False
+        self.hook: Any = sys.__unraisablehook__
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """SIGINT."""
+        if self.running:
+            if _REPEATS:
+                signal.setitimer(signal.ITIMER_REAL, _AGAIN, _AGAIN)
+            raise KeyboardInterrupt
+
+    def again(self, number: int, frame: FrameType | None) -> None:
+        """Some time after SIGINT: whoever is cleaning up after it goes on with that."""
+        if self.running and not _being_handled():
+            raise KeyboardInterrupt
+
+    def unraisable(self, what: Any) -> None:
+        """What was swallowed comes again, and needs no traceback."""
+        if not isinstance(what.exc_value, KeyboardInterrupt):
+            self.hook(what)
+
+
+def _being_handled() -> bool:
+    error = sys.exc_info()[1]
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os.write(2, b"error: stopped by the user before anything was done.\n")
+    os._exit(STOPPED)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

@@ -1,0 +1,11 @@
+"""What this library refuses on purpose.
+
+Every refusal is an InputError, so that a command can tell it from a fault: a ValueError of NumPy, JAX or of our own
+code that nobody meant to raise is never printed as the user's.
+"""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """Something given cannot be used; the message says what, where and how to mend it."""

@@ -1,0 +1,32 @@
+#!/bin/sh
+# The lowest versions that pyproject.toml allows: scripts/test_floors.sh [pytest options].
+# Installs them in an environment of their own, and runs quick tests of saving and of accounting there.
+#   DPMCMC_FLOORS_VENV  where (default: a temporary folder, removed afterwards)
+#   PYTHON              which interpreter makes it (default: python3, 3.11 or newer)
+set -eu
+cd "$(dirname "$0")/.."
+if [ -n "${DPMCMC_FLOORS_VENV:-}" ]; then
+    venv=$DPMCMC_FLOORS_VENV
+else
+    place=$(mktemp -d)
+    trap 'rm -rf "$place"' EXIT
+    venv=$place/venv
+fi
+[ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check uv
+UV_LINK_MODE=copy "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" \
+    --resolution lowest-direct --editable ".[dev]"
+PATH=$venv/bin:$PATH
+export PATH
+# An old version may use what a newer one beneath it deprecates: a warning is no fault of the floor.
+"$venv/bin/python" -m pytest --numprocesses 0 -W ignore::DeprecationWarning \
+    tests/test_guarantee.py tests/test_arviz.py \
+    tests/test_accounting.py::test_golden_poisson_zero_out \
+    tests/test_accounting.py::test_golden_poisson_replace_one \
+    tests/test_accounting.py::test_golden_fixed_size_replace_one_rdp \
+    tests/test_accounting.py::test_golden_fixed_size_replace_one_advanced_charges_twice_the_clip \
+    tests/test_accounting.py::test_golden_schedule_is_composed_and_not_averaged \
+    tests/test_command_line.py::test_run_writes_a_folder_that_can_be_published \
+    tests/test_command_line.py::test_verify_refuses_a_stated_epsilon_that_its_events_exceed \
+    tests/test_command_line.py::test_user_file_runs_and_keeps_private_test_metrics_confidential \
+    tests/test_command_line.py::test_custom_target_and_sampler_from_a_users_module "$@"

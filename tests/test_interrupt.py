@@ -1,0 +1,135 @@
+"""Ctrl-C at any moment of a command is one sentence and exit code 130, and nobody swallows it."""
+
+import contextlib
+import gc
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dpmcmc import engine
+from dpmcmc.cli import run as run_command
+from dpmcmc.cli.refusals import CommandError, command
+from dpmcmc.storage import checkpoint
+from tests.test_reservation import call, config, ledger, outcomes  # noqa: F401  # fixtures
+
+FACES = ("run", "plan", "ledger", "verify", "audit", "data", "per_record")
+
+
+@pytest.fixture(autouse=True)
+def handlers_of_a_terminal():
+    """Those that Python starts with; and none is left behind."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupt(*_):
+    signal.raise_signal(signal.SIGINT)
+
+
+def collected(*_):
+    """SIGINT while a callback of the garbage collector runs, as JAX has one: Python swallows what it raises."""
+    gc.callbacks.append(interrupt)
+    try:
+        gc.collect()
+    finally:
+        gc.callbacks.remove(interrupt)
+
+
+def in_a_bare_except(*_):
+    with contextlib.suppress(BaseException):  # some libraries do
+        interrupt()
+
+
+@pytest.mark.parametrize("how", [interrupt, collected, in_a_bare_except])
+def test_an_interrupt_reaches_the_command_wherever_it_comes(how, capsys):
+    @command
+    def main(argv):
+        how()
+        time.sleep(20)
+
+    started = time.monotonic()
+    assert main() == 130
+    assert time.monotonic() - started < 10
+    error = capsys.readouterr().err
+    assert error.startswith("error: stopped by the user")
+    assert error.count("\n") == 1
+
+
+def test_cleaning_up_after_an_interrupt_is_not_interrupted_by_its_repetition(capsys):
+    done = []
+
+    @command
+    def main(argv):
+        try:
+            interrupt()
+        except KeyboardInterrupt:
+            try:
+                raise ValueError
+            except ValueError:
+                time.sleep(0.7)
+            done.append("settled")
+            raise CommandError("stopped and settled", code=130) from None
+        finally:
+            time.sleep(0.3)
+            done.append("closed")
+
+    assert main() == 130
+    assert done == ["settled", "closed"]
+    assert capsys.readouterr().err == "error: stopped and settled.\n"
+
+
+def test_a_command_is_stopped_while_it_is_imported():
+    """Every face, each after another library has been imported."""
+    running = []
+    for at, face in enumerate(FACES):
+        process = subprocess.Popen(
+            [sys.executable, "-X", "importtime", "-m", f"dpmcmc.{face}"],
+            stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        for line in process.stderr:
+            if line.rstrip().endswith("dpmcmc.interrupt"):
+                break
+        for _ in range(20 + 60 * at):
+            process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        running.append(process)
+    for process in running:
+        out, error = process.communicate()
+        said = [line for line in error.splitlines() if not line.startswith("import time:")]
+        assert process.returncode == 130
+        assert said == ["error: stopped by the user before anything was done."]
+        assert out == ""
+
+
+def test_a_resumed_run_is_stopped_at_any_moment_and_goes_on(config, ledger, tmp_path, monkeypatch, capsys):  # noqa: F811
+    monkeypatch.setattr(engine, "_CHUNK_STEPS", 20)
+    monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
+    arguments = (config, "--out", tmp_path / "run")
+    moments = [
+        (engine, "_hand_out", collected),
+        (checkpoint.Checkpoint, "begin", collected),
+        (checkpoint.Checkpoint, "commit", in_a_bare_except),
+        (run_command, "write_draws", collected),
+    ]
+    for room, name, how in moments:
+        with monkeypatch.context() as patch:
+
+            def stopped(*given, real=getattr(room, name), how=how, **named):  # noqa: B008
+                how()
+                time.sleep(0.5)
+                return real(*given, **named)
+
+            patch.setattr(room, name, stopped)
+            assert call(*arguments) == 130, name
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert f"--resume {tmp_path / 'run'}" in error
+        arguments = ("--resume", tmp_path / "run")
+    assert call(*arguments) == 0
+    assert outcomes(ledger) == ["released"]

@@ -1,0 +1,121 @@
+"""A stranger's privacy.json costs a bounded amount of work, and what is grouped for that is still an upper bound."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dpmcmc.cli import verify
+from dpmcmc.privacy import Event, Guarantee
+from dpmcmc.privacy.accounting import effort, pld, rdp
+from dpmcmc.privacy.accounting.events import MOST_KINDS, query_events
+from dpmcmc.privacy.accounting.grouping import grouped
+
+
+def saved(tmp_path, events, epsilon, delta=1e-5, adjacency="replace_one"):
+    path = tmp_path / "privacy.json"
+    body = {"delta": delta, "adjacency": adjacency, "accountant": "pld", "release": "trace", "epsilon": epsilon}
+    path.write_text(json.dumps(body | {"events": [e.to_json() for e in events]}))
+    return str(path)
+
+
+def steps(z, rate=0.01, count=1):
+    return Event("poisson_gaussian", float(z), float(rate), int(count))
+
+
+@pytest.fixture
+def spent(monkeypatch):
+    """The allowances that verify made, and what was spent of each."""
+    made = []
+    kept = effort.Allowance.__init__
+
+    def noted(self, points):
+        kept(self, points)
+        made.append(self)
+
+    monkeypatch.setattr(effort.Allowance, "__init__", noted)
+    return made
+
+
+def test_two_thousand_different_events_are_grouped_and_the_bound_is_said_to_be_one(tmp_path, capsys, spent):
+    events = tuple(steps(z) for z in np.linspace(1, 3, 2000))
+    path = saved(tmp_path, events, 100.0)
+    assert verify.main([path]) == 0
+    out = capsys.readouterr().out
+    assert "2000 kinds of query are charged as " in out
+    assert "upper bound" in out
+    assert 0 < spent[0].spent <= spent[0].points == verify.MOST_WORK
+    # The same file, stating less than the bound of its groups: it may be true, and verify cannot tell.
+    assert verify.main([saved(tmp_path, events, 0.1)]) == 1
+    assert "cannot be verified within the cap" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("z", "rate", "delta"), [(1e5, 0.01, 1e-3), (3.0, 0.0157, 1e-4)])
+@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"])
+def test_a_thousand_million_repetitions_are_within_the_cap(tmp_path, z, rate, delta, adjacency, spent, capsys):
+    path = saved(tmp_path, (steps(z, rate, 10**9),), 1e9, delta, adjacency)
+    assert verify.main([path]) == 0
+    assert 0 < spent[0].spent <= verify.MOST_WORK
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([steps(3.0)] * (verify._MOST_EVENTS + 1), "events"),
+        ([steps(3.0, count=10**13)], "1e+13 times"),
+    ],
+)
+def test_what_no_run_writes_is_refused_before_anything_is_computed(tmp_path, events, words, capsys, monkeypatch):
+    monkeypatch.setattr(Guarantee, "from_json", lambda body: pytest.fail("computed"))
+    assert verify.main([saved(tmp_path, events, 1.0)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_long_file_is_refused(tmp_path, capsys):
+    path = tmp_path / "privacy.json"
+    path.write_text('{"events": "' + "x" * verify._MOST_CHARACTERS + '"}')
+    assert verify.main([str(path)]) == 2
+    assert "longer than" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("group", [None, "1000000000"])
+def test_work_beyond_the_cap_is_refused_in_a_sentence(tmp_path, capsys, monkeypatch, group):
+    """A group of any size asks for any amount of work; so does any file under a tiny cap."""
+    path = saved(tmp_path, (steps(3.2, 0.1, 20),), 100.0, 1e-4, "add_remove")
+    if group is None:
+        rdp._one_step.cache_clear()
+        monkeypatch.setattr(verify, "MOST_WORK", 1000)
+    assert verify.main([path, *(["--group", group] if group else [])]) == 1
+    error = capsys.readouterr().err
+    assert "cannot be verified within the cap" in error
+    assert "--patient" in error
+    if group is None:
+        assert verify.main([path, "--patient"]) == 0
+
+
+def test_an_honest_long_schedule_verifies(tmp_path, capsys, spent):
+    """A plan charges a schedule in as many groups as an accountant composes, so that both say the same ε."""
+    events = query_events("poisson_gaussian", np.geomspace(3, 1000, 10**5), 0.0157)
+    assert 24 < len(events) <= MOST_KINDS
+    stated = Guarantee.from_events(events, delta=1e-6, adjacency="replace_one", accountant="pld").epsilon
+    rdp._one_step.cache_clear()
+    pld._composed_on.cache_clear()
+    assert verify.main([saved(tmp_path, events, stated, 1e-6)]) == 0
+    assert "grouped" not in capsys.readouterr().out
+    assert spent[0].spent <= verify.MOST_WORK
+
+
+@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"])
+def test_groups_cost_at_least_what_their_members_do(adjacency):
+    rng = np.random.default_rng(0)
+    rates = rng.choice([0.01, 0.011, 0.05, 0.2, 0.21], 80)
+    parts = [steps(z, q) for z, q in zip(rng.uniform(0.8, 4, 80), rates, strict=True)]
+    few = grouped(parts)
+    assert len(few) <= MOST_KINDS
+    assert sum(e.count for e in few) == 80
+    orders = (1.5, 2.0, 8.0, 64.0)
+
+    def total(events):
+        return sum(e.count * rdp.one_step(e, adjacency, orders) for e in events)
+
+    assert np.all(total(few) >= total(parts))
