@@ -11,6 +11,7 @@ from typing import NoReturn
 from dpmcmc.config import ConfigError
 from dpmcmc.data import DataError
 from dpmcmc.privacy import CalibrationError, UnsupportedCombination
+from dpmcmc.self_test import MiscompiledError
 
 
 class CommandError(Exception):
@@ -44,6 +45,8 @@ def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
             return _say(f"privacy.calibrator: {error}", 2)
         except (ConfigError, DataError, ValueError) as error:
             return _say(str(error), 2)
+        except MiscompiledError as error:
+            return _say(str(error), 1)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             return _say(f"{where}{error.strerror or error}; mend its permissions, free space, or name another.", 2)

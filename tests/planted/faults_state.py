@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import tempfile
+from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -98,6 +101,38 @@ def _moves_for_free(patch: Patch) -> None:
     patch.setattr(engine, "charged_again", lambda *_: ())
 
 
+def _compiled_with_noise(patch: Patch, factor: float) -> None:
+    """While a program is compiled its noise is scaled, as in a cache that was filled from another copy of the code."""
+    real, draw = engine._executable, engine.Program.draw
+
+    def scaled(self: Any, *arguments: Any) -> Any:
+        draws, key = draw(self, *arguments)
+        noise = jax.tree.map(lambda leaf: (leaf * factor).astype(leaf.dtype), draws.noise)
+        return draws._replace(noise=noise), key
+
+    def executable(*arguments: Any) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(engine.Program, "draw", scaled)
+            return real(*arguments)
+
+    patch.setattr(engine, "_executable", executable)
+
+
+def _program_without_noise(patch: Patch) -> None:
+    _compiled_with_noise(patch, 0.0)
+
+
+def _program_with_less_noise(patch: Patch) -> None:
+    _compiled_with_noise(patch, 0.9)
+
+
+def _cache_of_others(patch: Patch) -> None:
+    folder = Path(tempfile.mkdtemp()) / "cache"
+    folder.mkdir()
+    folder.chmod(0o777)
+    patch.setenv("DPMCMC_CACHE", str(folder))
+
+
 def _training_score(patch: Patch) -> None:
     real = run.Run.released_facts
 
@@ -164,6 +199,24 @@ FAULTS = (
         "Steps taken again under fresh keys are a second release, and are charged as one.",
         _moves_for_free,
         (checks.a_run_that_moves_pays_again,),
+    ),
+    Fault(
+        "cache that others can write to",
+        "DPMCMC_CACHE names a folder of mode 777, from which a run would execute what somebody else has put there.",
+        _cache_of_others,
+        (checks.a_run_executes_what_its_program_says,),
+    ),
+    Fault(
+        "compiled program without noise",
+        "A cache holds a program compiled from a copy with noise times zero, of which accounting sees nothing.",
+        _program_without_noise,
+        (checks.a_run_executes_what_its_program_says,),
+    ),
+    Fault(
+        "compiled program with a tenth less noise",
+        "A compiler's fault or a changed copy scales the noise by 0.9, which no draw shows by itself.",
+        _program_with_less_noise,
+        (checks.a_run_executes_what_its_program_says,),
     ),
     Fault(
         "training statistic in metrics.json",
