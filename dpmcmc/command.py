@@ -18,6 +18,7 @@ from dpmcmc import faults
 from dpmcmc.errors import InputError
 from dpmcmc.interrupt import STOPPED, heeded
 from dpmcmc.privacy import CalibrationError, UnsupportedCombination
+from dpmcmc.self_test import MiscompiledError
 
 
 class CommandError(Exception):
@@ -63,6 +64,8 @@ def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
             return _say(f"privacy.calibrator: {error}", 2)
         except InputError as error:
             return _say(str(error), 2)
+        except MiscompiledError as error:
+            return _say(str(error), 1)
         except OSError as error:
             if error.errno is None and error.filename is None:  # no file's: a library below raised it
                 return _say(faults.sentence(error), faults.CODE)

@@ -18,9 +18,11 @@ from rich.console import Console
 
 import dpmcmc
 from dpmcmc import checkpoint, engine, run
+from dpmcmc.cache import UnsafeCache
 from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.privacy import Ledger, OverBudget
 from dpmcmc.privacy.ledger import BrokenChain, LedgerError, store
+from dpmcmc.self_test import MiscompiledError
 from dpmcmc.targets import Custom
 from tests import test_ledger_filter
 from tests.planted import Scene, require
@@ -181,6 +183,14 @@ def a_run_that_read_records_stays_charged(scene: Scene) -> None:
             dpmcmc.sample(_tiny(), _RECORDS, ledger=book, progress=progress)
         how = "finished" if progress is None else "was stopped"
         require(book.state().spent > spent, f"a run that {how} is not charged")
+
+
+def a_run_executes_what_its_program_says(scene: Scene) -> None:
+    """No program that somebody else could have put in the cache, and none that takes other steps under a known key."""
+    try:
+        dpmcmc.sample(_tiny(), _RECORDS)
+    except (MiscompiledError, UnsafeCache) as error:
+        require(False, str(error))
 
 
 # Runs that are stopped.
