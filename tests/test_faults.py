@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.cli import run
+from dpmcmc.cli.commands import main
 from dpmcmc.cli.refusals import CommandError, command
 from dpmcmc.config.model import ConfigError
 from dpmcmc.data import DataError
@@ -85,7 +86,7 @@ def test_a_fault_of_a_run_is_told_in_its_confidential_folder(tmp_path, capsys, m
     monkeypatch.setattr(run.Run, "sample", fails)
     config = str(ROOT / "configs" / "breast_cancer.yaml")
     options = ["--set", "run={steps: 4, chains: 1, burn_in: 0.5}", "--set", "privacy.ledger=null"]
-    assert run.main([config, *options, "--out", str(tmp_path / "out"), "--quiet"]) == 70
+    assert main(["run", config, *options, "--out", str(tmp_path / "out"), "--quiet"]) == 70
     path = told(capsys)
     assert path.parent == tmp_path / "out" / "confidential"
     assert not [

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from dpmcmc import planning
-from dpmcmc.cli import audit, ledger, per_record, run
+from dpmcmc.cli import run
+from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.config import own_code
 from dpmcmc.config.model import ConfigError, make_plan
@@ -67,11 +68,14 @@ def written(folder, **sections):
     return path
 
 
-def refused(main, *arguments) -> str:
-    """What a command says that refuses with exit code 2."""
+def refused(command, *arguments) -> str:
+    """What a command says that refuses with exit code 2; its words, or the function of an experiment."""
     error = io.StringIO()
     with contextlib.redirect_stderr(error):
-        assert main([str(a) for a in arguments]) == 2
+        if callable(command):
+            assert command([str(a) for a in arguments]) == 2
+        else:
+            assert main([*command.split(), *map(str, arguments)]) == 2
     return error.getvalue()
 
 
@@ -80,11 +84,11 @@ def refused(main, *arguments) -> str:
 def test_a_shell_command_in_a_yaml_is_not_run(here, section, name):
     given = {"name": name, "command": "touch called", "args": ["touch", "called"], "path": "called", "mode": 511}
     path = written(here / "configs", **{section: given})
-    for main, more in ((plan.main, []), (run.main, ["--out", here / "out"]), (audit.main, []),
-                       (per_record.main, ["--out", here / "out"])):  # fmt: skip
-        assert f"{section}.name: {name} is " in refused(main, path, *more)
+    for command, more in (("plan", []), ("run", ["--out", here / "out"]), ("audit", []),
+                          ("run --per-record", ["--out", here / "out"])):  # fmt: skip
+        assert f"{section}.name: {name} is " in refused(command, path, *more)
     init = ["init", here / "new.ledger", "--epsilon", 1, "--delta", 1e-6]
-    assert "so it is not called" in refused(ledger.main, *init, "--typical", path)
+    assert "so it is not called" in refused("ledger", *init, "--typical", path)
     assert not (here / "called").exists()
     assert not (here / "out").exists()
 
@@ -140,12 +144,12 @@ def test_a_config_in_a_run_folder_imports_nothing_unasked(here, mark, below):
     path = written(here / "run" / below, target="mine_alone:make")
     (here / "link.yaml").symlink_to(path)
     for given in (path, here / "link.yaml"):
-        said = refused(plan.main, given)
+        said = refused("plan", given)
         assert "mine_alone" in said
         assert "--allow-code mine_alone" in said
-        assert "--allow-code mine_alone" in refused(plan.main, given, "--allow-code", "os", "--allow-code", "mine")
+        assert "--allow-code mine_alone" in refused("plan", given, "--allow-code", "os", "--allow-code", "mine")
     assert not (here / "imported").exists()
-    assert plan.main([str(path), "--allow-code", "mine_alone"]) == 0
+    assert main(["plan", str(path), "--allow-code", "mine_alone"]) == 0
     assert (here / "called").exists()
 
 
@@ -154,11 +158,11 @@ def test_every_command_asks_for_code_of_a_run_folder(here):
     _marked(here / "run", "confidential")
     init = ["init", here / "new.ledger", "--epsilon", 1, "--delta", 1e-6]
     settings = importlib.import_module("experiments.settings")
-    for main, arguments in ((plan.main, [path]), (run.main, [path, "--out", here / "out"]), (audit.main, [path]),
-                            (per_record.main, [path, "--out", here / "out"]), (ledger.main, [*init, "--typical", path]),
-                            (ledger.main, [*init, "--programme", path]), (settings.main, ["report", path]),
-                            (settings.main, ["choose", path])):  # fmt: skip
-        assert "--allow-code mine_alone" in refused(main, *arguments)
+    for command, arguments in (("plan", [path]), ("run", [path, "--out", here / "out"]), ("audit", [path]),
+                               ("run --per-record", [path, "--out", here / "out"]),
+                               ("ledger", [*init, "--typical", path]), ("ledger", [*init, "--programme", path]),
+                               (settings.main, ["report", path]), (settings.main, ["choose", path])):  # fmt: skip
+        assert "--allow-code mine_alone" in refused(command, *arguments)
     assert not (here / "imported").exists()
 
 
@@ -166,8 +170,8 @@ def test_a_planted_config_is_not_imported_by_resume(here):
     path = written(here / "run", target="mine_alone:make")
     (here / "run" / "elsewhere" / "checkpoint").mkdir(parents=True)
     with_folder = ["--resume", path.parent, "--confidential", here / "run" / "elsewhere"]
-    assert "--allow-code mine_alone" in refused(run.main, *with_folder)
-    assert "--allow-code mine_alone" in refused(run.main, *with_folder, "--allow-code", "mine")
+    assert "--allow-code mine_alone" in refused("run", *with_folder)
+    assert "--allow-code mine_alone" in refused("run", *with_folder, "--allow-code", "mine")
     assert not (here / "imported").exists()
 
 
@@ -179,12 +183,12 @@ def test_a_stopped_run_says_what_to_allow_and_goes_on_with_it(here, monkeypatch,
 
     with monkeypatch.context() as patch:
         patch.setattr(run, "sample", stop)
-        assert run.main([str(path), "--out", str(here / "out"), "--quiet"]) == 130
+        assert main(["run", str(path), "--out", str(here / "out"), "--quiet"]) == 130
         assert "--resume" in (said := capsys.readouterr().err)
         assert "--allow-code mine_alone" in said
-        assert "--allow-code mine_alone" in refused(run.main, "--resume", here / "out")
+        assert "--allow-code mine_alone" in refused("run", "--resume", here / "out")
         resumed = ["--resume", str(here / "out"), "--allow-code", "mine_alone", "--quiet"]
-        assert run.main(resumed) == 130  # it gets as far as sampling
+        assert "run"(resumed) == 130  # it gets as far as sampling
 
 
 def test_a_file_of_the_current_folder_replaces_no_library(tmp_path, monkeypatch):

@@ -478,7 +478,7 @@ def test_a_command_that_fails_after_it_began_says_what_is_spent_and_what_is_ther
         shutil.rmtree(folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpmcmc.result.draws_content", no_space)
+        patch.setattr("dpmcmc.engine.result.draws_content", no_space)
         assert "the draws are lost; the run has spent" in refused(capsys, arguments, 1)
     charged_and()
     with monkeypatch.context() as patch:

@@ -11,6 +11,7 @@ import pytest
 import dpmcmc
 from dpmcmc.cli import per_record, run
 from dpmcmc.cli.commands import main
+from dpmcmc.engine import result as result_room
 from dpmcmc.mechanisms import MECHANISMS, DrawError
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import TARGETS
@@ -112,7 +113,7 @@ def private_sample(plan, data, **_):
     """Draws that tell the records, with no guarantee."""
     result = neighbours.constant_sample(plan, data)
     draws = result.draws + np.float32(np.sum(data["x"]))
-    return dpmcmc.result.Result(plan, draws, draws, result.info, None, result.wall_seconds)
+    return result_room.Result(plan, draws, draws, result.info, None, result.wall_seconds)
 
 
 WITHOUT = {

@@ -211,7 +211,7 @@ def test_a_result_that_cannot_be_saved_is_not_lost(ledger, tmp_path, monkeypatch
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dpmcmc.result.draws_content", full)
+    monkeypatch.setattr("dpmcmc.engine.result.draws_content", full)
     with pytest.warns(UserWarning, match="No space left.*result.save"):
         result = dpmcmc.sample(PLAN, DATA, ledger=ledger, out=tmp_path / "run")
     assert outcomes(ledger) == ["released"]

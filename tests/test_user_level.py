@@ -11,6 +11,7 @@ import yaml
 import dpmcmc
 from dpmcmc import data
 from dpmcmc.data.owners import MASK
+from dpmcmc.engine import result as result_room
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.sampling import Poisson
 from dpmcmc.privacy.query.query import GradientQuery
@@ -345,7 +346,7 @@ def test_a_run_of_rows_has_records_for_its_unit():
     target = LogisticRegression(1.0, num_features=2)
     made = dpmcmc.plan(target, num_records=100, sampler=dpmcmc.SGLD(step_size=0.5), steps=2)
     assert made.to_json()["unit"] == "record"
-    assert dpmcmc.result.privacy_json(made, None)["unit"] == "record"
+    assert result_room.privacy_json(made, None)["unit"] == "record"
     assert "a record is one" not in str(made)
 
 

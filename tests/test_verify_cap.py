@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.cli import verify
+from dpmcmc.cli.commands import main
 from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.privacy.accounting import effort, pld, rdp
 from dpmcmc.privacy.accounting.events import MOST_KINDS, query_events
@@ -40,13 +41,13 @@ def spent(monkeypatch):
 def test_two_thousand_different_events_are_grouped_and_the_bound_is_said_to_be_one(tmp_path, capsys, spent):
     events = tuple(steps(z) for z in np.linspace(1, 3, 2000))
     path = saved(tmp_path, events, 100.0)
-    assert verify.main([path]) == 0
+    assert main(["verify", path]) == 0
     out = capsys.readouterr().out
     assert "2000 kinds of query are charged as " in out
     assert "upper bound" in out
     assert 0 < spent[0].spent <= spent[0].points == verify.MOST_WORK
     # The same file, stating less than the bound of its groups: it may be true, and verify cannot tell.
-    assert verify.main([saved(tmp_path, events, 0.1)]) == 1
+    assert main(["verify", saved(tmp_path, events, 0.1)]) == 1
     assert "cannot be verified within the cap" in capsys.readouterr().err
 
 
@@ -54,7 +55,7 @@ def test_two_thousand_different_events_are_grouped_and_the_bound_is_said_to_be_o
 @pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"])
 def test_a_thousand_million_repetitions_are_within_the_cap(tmp_path, z, rate, delta, adjacency, spent, capsys):
     path = saved(tmp_path, (steps(z, rate, 10**9),), 1e9, delta, adjacency)
-    assert verify.main([path]) == 0
+    assert main(["verify", path]) == 0
     assert 0 < spent[0].spent <= verify.MOST_WORK
 
 
@@ -67,14 +68,14 @@ def test_a_thousand_million_repetitions_are_within_the_cap(tmp_path, z, rate, de
 )
 def test_what_no_run_writes_is_refused_before_anything_is_computed(tmp_path, events, words, capsys, monkeypatch):
     monkeypatch.setattr(Guarantee, "from_json", lambda body: pytest.fail("computed"))
-    assert verify.main([saved(tmp_path, events, 1.0)]) == 2
+    assert main(["verify", saved(tmp_path, events, 1.0)]) == 2
     assert words in capsys.readouterr().err
 
 
 def test_a_long_file_is_refused(tmp_path, capsys):
     path = tmp_path / "privacy.json"
     path.write_text('{"events": "' + "x" * verify._MOST_CHARACTERS + '"}')
-    assert verify.main([str(path)]) == 2
+    assert main(["verify", str(path)]) == 2
     assert "longer than" in capsys.readouterr().err
 
 
@@ -85,12 +86,12 @@ def test_work_beyond_the_cap_is_refused_in_a_sentence(tmp_path, capsys, monkeypa
     if group is None:
         rdp._one_step.cache_clear()
         monkeypatch.setattr(verify, "MOST_WORK", 1000)
-    assert verify.main([path, *(["--group", group] if group else [])]) == 1
+    assert main(["verify", path, *(["--group", group] if group else [])]) == 1
     error = capsys.readouterr().err
     assert "cannot be verified within the cap" in error
     assert "--patient" in error
     if group is None:
-        assert verify.main([path, "--patient"]) == 0
+        assert main(["verify", path, "--patient"]) == 0
 
 
 def test_an_honest_long_schedule_verifies(tmp_path, capsys, spent):
@@ -100,7 +101,7 @@ def test_an_honest_long_schedule_verifies(tmp_path, capsys, spent):
     stated = Guarantee.from_events(events, delta=1e-6, adjacency="replace_one", accountant="pld").epsilon
     rdp._one_step.cache_clear()
     pld._composed_on.cache_clear()
-    assert verify.main([saved(tmp_path, events, stated, 1e-6)]) == 0
+    assert main(["verify", saved(tmp_path, events, stated, 1e-6)]) == 0
     assert "grouped" not in capsys.readouterr().out
     assert spent[0].spent <= verify.MOST_WORK
 

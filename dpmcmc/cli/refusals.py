@@ -12,7 +12,7 @@ import typer
 
 from dpmcmc.cli import faults
 from dpmcmc.cli.interrupt import STOPPED, heeded
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.privacy.accounting.events import UnsupportedCombination
 from dpmcmc.privacy.calibration import CalibrationError
 
@@ -63,6 +63,8 @@ def exit_code(work: Callable[[], Any]) -> int:
         return _say(f"privacy.calibrator: {error}", 2)
     except InputError as error:
         return _say(str(error), 2)
+    except RunFailed as error:
+        return _say(str(error), 1)
     except OSError as error:
         if error.errno is None and error.filename is None:  # no file's: a library below raised it
             return _say(faults.sentence(error), faults.CODE)

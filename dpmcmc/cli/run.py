@@ -139,7 +139,8 @@ def _run_per_record(asked: Options, every: int, more: bool) -> None:
     """A run with an account of every record, which keeps no checkpoint and is one process's."""
     if asked.config is None or asked.resume is not None or asked.confidential is not None or more:
         raise CommandError(
-            "--per-record: needs CONFIG, and takes no --resume, --confidential, --distributed or --quiet; leave them out."
+            "--per-record: needs CONFIG, and takes no --resume, --confidential, --distributed or --quiet; leave those "
+            "out."
         )
     config = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
     run_and_account(asked.config, config, asked.out, every)

@@ -118,6 +118,7 @@ def sample(
         ValueError: wrong N or shapes, or rows that are not finite (before anything is computed from them); a checkpoint
             or a ledger in one of several processes.
         UnsafeCache: somebody else can change what is in a cache folder, compiled programs among it.
+        MiscompiledError: the compiled program failed its self-test; no step was taken on the records.
         LedgerError: the run is over the ledger's budget.
         CheckpointError: the checkpoint is of another plan or other records.
         DivergedError: a chain left the range of floats.

@@ -165,8 +165,8 @@ def compiled(program: Program, width: int, shapes: Any = None) -> Compiled:
     Args:
         program: what to compile.
         width: steps.
-        shapes: of what they are called with, hashable: the functions serve these alone, so that of many shapes the oldest
-            can be let go.
+        shapes: of what they are called with, hashable: the functions serve these alone, so that of many shapes the
+            oldest can be let go.
     """
     # What may change behind its hash, or has none, is compiled anew.
     steady = all(t.whole is None or targets.immutable(t.whole) for t in (program.target, program.sampler))

@@ -1,20 +1,20 @@
 """Self-test of an executable before records are given to it: a few of its steps beside a reference.
 
 An executable may come from a cache, and a compiler may be wrong. Before the first private run that uses one, it takes
-``_STEPS`` steps from a known key on made-up records, and ends where the same steps end in NumPy, which no compiler and no
-cache served (``uncompiled.py``). Keys of the run and its records are not touched. An executable is tested once.
+``_STEPS`` steps from a known key on made-up records, and must end where the same steps end in NumPy, which no compiler
+and no cache served (``uncompiled.py``). Keys of the run and its records are not touched. An executable is tested once.
 
-**Tolerance.** A step's noise moves a parameter by some distance, which the reference finds by taking the step without it.
-Executable and reference may differ by ``_RELATIVE`` of that distance, by what one unit of the sum's grid for each record of
-a batch comes to, and by ``_ULPS`` units of rounding of the parameter. Float32 functions differ by 1e-6; noise left out, or
-a tenth smaller, differs by 1 or by 0.1. A draw on the verge of rounding otherwise may choose another record, in 1 of some 10⁴
-tests, so an executable fails only where it differs under each of three keys.
+**Tolerance.** A step's noise moves a parameter by some distance, which the reference finds by taking the step without
+it. Executable and reference may differ by ``_RELATIVE`` of that distance, by what one unit of the sum's grid for each
+record of a batch comes to, and by ``_ULPS`` units of rounding of the parameter. Float32 functions differ by 1e-6; noise
+left out, or a tenth smaller, differs by 1 or by 0.1. A draw on the verge of rounding otherwise may choose another
+record, in fewer than 1 of 10⁴ tests, so an executable fails only where it differs under each of ``_KEYS`` keys.
 
-**Beyond it.** Noise that moves a parameter by less than float32 resolves is not seen. A Poisson batch too large for the
-usual room has steps of its own in the executable, which three keys hardly reach; their noise is drawn in common. Records
-beyond ``_FILLED_BYTES`` are zeros, and on an accelerator the made-up records take as much memory as the records. Runs
-without privacy or with a known key carry no guarantee, and are not tested. Nor are one-shot mechanisms, whose noise is
-drawn on the host, or by programs that are refused an unsafe cache as all are.
+**Beyond it.** Noise that moves a parameter by less than float32 resolves is not seen, nor is a fault that needs a later
+step, other records or a rare batch: a Poisson batch too large for the usual room has steps of its own, which these keys
+hardly reach, though its noise is drawn like that of all. Made-up records beyond ``_FILLED_BYTES`` are zeros, and on an
+accelerator they take as much memory as the records. Runs without privacy or with a known key carry no guarantee, and
+are not tested. One-shot mechanisms are not tested either: they rely on the folder of their programs being safe.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dpmcmc.engine.mesh import CHAIN, DATA, on_host, sizes, spread
 from dpmcmc.engine.program import Cells, Compiled, Program
 from dpmcmc.engine.rows_on_disk import Supply
 from dpmcmc.engine.uncompiled import evaluate, host
+from dpmcmc.errors import RunFailed
 from dpmcmc.privacy.query.randomness import Streams
 
 _STEPS, _KEYS = 2, 3
@@ -39,14 +40,14 @@ _FILLED_BYTES = 16 << 20
 _PATTERN = 509
 
 
-class MiscompiledError(RuntimeError):
+class MiscompiledError(RunFailed):
     """An executable does not compute what its program says."""
 
     def __init__(self) -> None:
         super().__init__(
-            "the compiled program failed its self-test: under a known key it takes other steps than the program says, so "
-            "its noise may be wrong, and the run was stopped before any step on the records. Empty the folder of compiled "
-            "programs (DPMCMC_CACHE, JAX_COMPILATION_CACHE_DIR) and run again; report it if it fails again"
+            "the compiled program failed its self-test: under a known key it takes other steps than the program says, "
+            "so its noise may be wrong, and the run was stopped before any step on the records. Empty the folder of "
+            "compiled programs (DPMCMC_CACHE, JAX_COMPILATION_CACHE_DIR) and run again; report it if it fails again"
         )
 
 

@@ -113,9 +113,9 @@ def _generated(name: str) -> Callable[..., list[Any]]:
     def apply(equation: Any, keys: np.ndarray, *others: Any) -> list[Any]:
         params = equation.params
         size = params.get("bit_width"), params.get("shape")
-        keys, *others = np.broadcast_arrays(keys, *others)
+        keys, *numbers = np.broadcast_arrays(keys, *others)
         words = np.ascontiguousarray(keys)["words"]
-        flat = [words.reshape(-1, words.shape[-1]), *(other.ravel() for other in others)]
+        flat = [words.reshape(-1, words.shape[-1]), *(each.ravel() for each in numbers)]
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in flat)
         traced = _generator(equation.invars[0].aval.dtype._impl, name, size, shapes)
         (results,) = _run(traced.jaxpr, traced.consts, flat)

@@ -4,10 +4,10 @@ A compiled program from a cache runs in place of the one that this code would co
 decides what a run computes: also how much noise it adds. A folder that somebody else can change is therefore refused,
 :class:`UnsafeCache`, whether ``DPMCMC_CACHE``, ``JAX_COMPILATION_CACHE_DIR`` or ``jax.config`` names it.
 
-The rule is that of ssh for its keys. The folder belongs to the user of this process, and nobody else may write to it. Every
-folder above it, and every symbolic link on the way, belongs to that user or to root; others may write to such a folder
-only where it is sticky, as /tmp is. The files in it belong to the user or to root, and nobody else may write to them. A system
-without user ids (Windows) is not checked.
+The rule is that of ssh for its keys. The folder belongs to the user of this process, and nobody else may write to it.
+Every folder above it, and every symbolic link on the way, belongs to that user or to root; others may write to such a
+folder only where it is sticky, as /tmp is. The files in it belong to the user or to root, and nobody else may write to
+them. A system without user ids (Windows) is not checked.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def _refuse_changeable(step: Path, found: os.stat_result, variable: str, last: b
     _refuse_other_owner(step, found, variable, root=not (last and stat.S_ISDIR(found.st_mode)))
     if found.st_mode & WRITABLE and (last or not found.st_mode & stat.S_ISVTX):
         raise UnsafeCache(
-            f"{variable}: others may write to {step}, and so change what a run computes; name a folder that you alone can "
-            "write to, or make this one so (chmod go-w)"
+            f"{variable}: others may write to {step}, and so change what a run computes; name a folder that you alone "
+            "can write to, or make this one so (chmod go-w)"
         )
 
 
@@ -107,6 +107,6 @@ def _refuse_other_owner(step: Path, found: os.stat_result, variable: str, root: 
     user = os.geteuid()
     if found.st_uid != user and not (root and found.st_uid == 0):
         raise UnsafeCache(
-            f"{variable}: {step} belongs to user {found.st_uid} and not to you (user {user}), so somebody else can change "
-            "what a run computes; name a folder of your own"
+            f"{variable}: {step} belongs to user {found.st_uid} and not to you (user {user}), so somebody else can "
+            "change what a run computes; name a folder of your own"
         )

@@ -84,6 +84,6 @@ def _refuse_unsafe_files(folder: Path) -> None:
             foreign = found.st_uid not in (0, os.geteuid()) or stat.S_ISLNK(found.st_mode)
             if foreign or (found.st_mode & WRITABLE and not closed):
                 raise UnsafeCache(
-                    f"JAX_COMPILATION_CACHE_DIR: somebody else can have written {path}, and a run would execute it; empty "
-                    f"{folder} and chmod 700 it"
+                    f"JAX_COMPILATION_CACHE_DIR: somebody else can have written {path}, and a run would execute it; "
+                    f"empty {folder} and chmod 700 it"
                 )

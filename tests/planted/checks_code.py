@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpmcmc.cli import run
+from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.config.model import ConfigError, make_plan
 from tests.planted import Scene, require
@@ -63,5 +63,5 @@ def a_resumed_run_imports_nothing_unasked(scene: Scene) -> None:
     """``--resume`` of a folder that somebody else may have written imports no module that the user has not named."""
     with _folder(scene) as folder:
         with contextlib.redirect_stderr(io.StringIO()):
-            run.main(["--resume", str(folder / "run"), "--quiet"])
+            main(["run", "--resume", str(folder / "run"), "--quiet"])
         require(not (folder / "imported").exists(), "a module was imported because a run folder names it")

@@ -20,9 +20,13 @@ import dpmcmc
 from dpmcmc.cli import run
 from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.engine import blocks as engine
+from dpmcmc.engine import result as result_room
+from dpmcmc.engine.self_test import MiscompiledError
 from dpmcmc.privacy import Ledger, OverBudget
 from dpmcmc.privacy.ledger import BrokenChain, LedgerError, store
 from dpmcmc.storage import checkpoint
+from dpmcmc.storage.cache import UnsafeCache
+from dpmcmc.storage.run_folder import Shelf
 from dpmcmc.targets import Custom
 from tests import test_ledger_filter
 from tests.planted import Scene, require
@@ -185,6 +189,14 @@ def a_run_that_read_records_stays_charged(scene: Scene) -> None:
         require(book.state().spent > spent, f"a run that {how} is not charged")
 
 
+def a_run_executes_what_its_program_says(scene: Scene) -> None:
+    """No program that somebody else could have put in the cache, and none that takes other steps under a known key."""
+    try:
+        dpmcmc.sample(_tiny(), _RECORDS)
+    except (MiscompiledError, UnsafeCache) as error:
+        require(False, str(error))
+
+
 # Runs that are stopped.
 
 
@@ -236,14 +248,14 @@ def a_run_that_moves_pays_again(scene: Scene) -> None:
 def no_draw_is_there_without_its_cost(scene: Scene) -> None:
     """Where the disk fills up while a result is saved, what is left of it is the cost, or nothing."""
     made, draws = _tiny(), np.zeros((1, 9, 2), np.float32)
-    one = dpmcmc.result.Result(made, draws, draws, None, made.guarantee, {"compile": 1.0, "run": 1.0})
+    one = result_room.Result(made, draws, draws, None, made.guarantee, {"compile": 1.0, "run": 1.0})
     folder = Path(tempfile.mkdtemp(dir=scene.folder))
 
     def full(*_: Any) -> None:
         raise OSError("the disk is full")
 
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(OSError):
-        patch.setattr(dpmcmc.result, "write_json", full)
+        patch.setattr(Shelf, "json", full)
         one.save(folder)
     require(not (folder / "draws.nc").exists(), "draws were saved, and nothing says what they cost")
 
@@ -252,7 +264,7 @@ def released_metrics_hold_nothing_of_private_records(scene: Scene) -> None:
     """From the same draws, metrics.json and privacy.json are the same whatever the private records are."""
     made = _tiny()
     draws = np.zeros((1, 9, 2), np.float32) + np.arange(9)[:, None]
-    result = dpmcmc.result.Result(
+    result = result_room.Result(
         made, draws, draws, SimpleNamespace(_asdict=lambda: {"norm": draws[..., 0]}), made.guarantee,
         {"compile": 1.0, "run": 1.0},
     )  # fmt: skip

@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import tempfile
+from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
-import dpmcmc
 from dpmcmc.cli import run
 from dpmcmc.engine import blocks as engine
+from dpmcmc.engine import result as result_room
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.privacy import Guarantee, Ledger
 from dpmcmc.privacy.ledger import Receipt, costs, filters, inode
@@ -125,13 +128,46 @@ def _moves_for_free(patch: Patch) -> None:
 
 
 def _draws_first(patch: Patch) -> None:
-    real = dpmcmc.result.Result.save
+    real = result_room.Result.save
 
-    def save(self: Any, folder: Any) -> Any:
-        dpmcmc.result.write_draws(folder / "draws.nc", self.draws, self.info, self.guarantee)
-        return real(self, folder)
+    def save(self: Any, folder: Any, **more: Any) -> Any:
+        content = result_room.draws_content(self.draws, self.info, self.guarantee)
+        (folder / "draws.nc").write_bytes(content)
+        return real(self, folder, **more)
 
-    patch.setattr(dpmcmc.result.Result, "save", save)
+    patch.setattr(result_room.Result, "save", save)
+
+
+def _compiled_with_noise(patch: Patch, factor: float) -> None:
+    """While a program is compiled its noise is scaled, as in a cache that was filled from another copy of the code."""
+    real, draw = engine._executable, engine.Program.draw
+
+    def scaled(self: Any, *arguments: Any) -> Any:
+        draws, key = draw(self, *arguments)
+        noise = jax.tree.map(lambda leaf: (leaf * factor).astype(leaf.dtype), draws.noise)
+        return draws._replace(noise=noise), key
+
+    def executable(*arguments: Any) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(engine.Program, "draw", scaled)
+            return real(*arguments)
+
+    patch.setattr(engine, "_executable", executable)
+
+
+def _program_without_noise(patch: Patch) -> None:
+    _compiled_with_noise(patch, 0.0)
+
+
+def _program_with_less_noise(patch: Patch) -> None:
+    _compiled_with_noise(patch, 0.9)
+
+
+def _cache_of_others(patch: Patch) -> None:
+    folder = Path(tempfile.mkdtemp()) / "cache"
+    folder.mkdir()
+    folder.chmod(0o777)
+    patch.setenv("DPMCMC_CACHE", str(folder))
 
 
 def _training_score(patch: Patch) -> None:
@@ -224,6 +260,24 @@ FAULTS = (
         "A result's draws are written first, and a full disk leaves them without privacy.json.",
         _draws_first,
         (checks.no_draw_is_there_without_its_cost,),
+    ),
+    Fault(
+        "cache that others can write to",
+        "DPMCMC_CACHE names a folder of mode 777, from which a run would execute what somebody else has put there.",
+        _cache_of_others,
+        (checks.a_run_executes_what_its_program_says,),
+    ),
+    Fault(
+        "compiled program without noise",
+        "A cache holds a program compiled from a copy with noise times zero, of which accounting sees nothing.",
+        _program_without_noise,
+        (checks.a_run_executes_what_its_program_says,),
+    ),
+    Fault(
+        "compiled program with a tenth less noise",
+        "A compiler's fault or a changed copy scales the noise by 0.9, which no draw shows by itself.",
+        _program_with_less_noise,
+        (checks.a_run_executes_what_its_program_says,),
     ),
     Fault(
         "training statistic in metrics.json",

@@ -1,4 +1,4 @@
-"""The total δ of a guarantee, and the part of it that batch overflow and approximate draws take, for every accountant alike."""
+"""The total δ of a guarantee, and the part of it that overflow and approximate draws take, whatever the accountant."""
 
 from __future__ import annotations
 

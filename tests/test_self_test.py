@@ -1,0 +1,184 @@
+"""An executable that does not do what its program says is found before a record is given to it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpmcmc
+from dpmcmc import engine
+from dpmcmc.engine import self_test
+from dpmcmc.engine.self_test import MiscompiledError
+from dpmcmc.engine.uncompiled import evaluate, host
+from dpmcmc.targets import Custom, LogisticRegression
+
+RNG = np.random.default_rng(1)
+NUM = 60
+RECORDS = {"x": RNG.normal(size=(NUM, 3)).astype(np.float32), "y": (np.arange(NUM) % 2).astype(np.float32)}
+
+
+def make(sampler=None, target=None, **changes):
+    privacy = {"epsilon": 2.0, "delta": 1e-4, "accountant": "rdp"} | changes.pop("privacy", {})
+    settings = {"sampling": dpmcmc.Poisson(12), "steps": 40, "num_records": NUM} | changes
+    sampler = dpmcmc.SGLD(step_size=1.0) if sampler is None else sampler
+    target = LogisticRegression(num_features=3) if target is None else target
+    return dpmcmc.plan(target, sampler=sampler, privacy=dpmcmc.Privacy(**privacy), **settings)
+
+
+class Tampered:
+    """An executable that has something changed in what it is given, or in what it gives back."""
+
+    def __init__(self, executable, given=lambda *arguments: arguments, back=lambda results: results):
+        self.executable, self.given, self.back, self.calls = executable, given, back, 0
+
+    def __call__(self, *arguments):
+        self.calls += 1
+        return self.back(self.executable(*self.given(*arguments)))
+
+
+def tampering(monkeypatch, **how):
+    """What is executed in place of an executable; in place of the one that may be there already too."""
+    real, made = engine._executable, []
+
+    def executable(functions, arguments, options):
+        functions.tested.clear()
+        found, option = real(functions, arguments, options)
+        made.append(Tampered(found, **how))
+        return made[-1], option
+
+    monkeypatch.setattr(engine, "_executable", executable)
+    return made
+
+
+def scaled(factor):
+    return lambda states, cells, first, noise, kept, records: (states, cells, first, factor * noise, kept, records)
+
+
+def other_key(states, cells, first, noise, kept, records):
+    moved = cells._replace(chain=np.asarray(cells.chain) + 1)
+    return states, moved, first, noise, kept, records
+
+
+def only_first_draw(results):
+    states, (kept, info), *rest = results
+    return states, (jax.tree.map(lambda leaf: leaf.at[-1, -1].multiply(1.05), kept), info), *rest
+
+
+FAULTS = {
+    "no noise": {"given": scaled(np.float32(0))},
+    "noise a tenth smaller": {"given": scaled(np.float32(0.9))},
+    "noise 2 percent larger": {"given": scaled(np.float32(1.02))},
+    "noise of another chain": {"given": other_key},
+    "a kept draw of one cell": {"back": only_first_draw},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_executable_is_found_before_any_step_on_the_records(fault, monkeypatch):
+    made = tampering(monkeypatch, **FAULTS[fault])
+    with pytest.raises(MiscompiledError, match="self-test"):
+        dpmcmc.sample(make(chains=2), RECORDS)
+    assert [one.calls for one in made] == [3]  # of the test alone, one for each key
+
+
+def test_an_executable_is_tested_once_and_only_for_a_guarantee(monkeypatch):
+    tested, real = [], engine.check_steps
+    monkeypatch.setattr(engine, "check_steps", lambda *arguments: (tested.append(1), real(*arguments)))
+    plan = make(steps=41)
+    dpmcmc.sample(plan, RECORDS, key=0)
+    assert not tested
+    for _ in range(2):
+        dpmcmc.sample(plan, RECORDS)
+    assert len(tested) == 1
+
+
+def test_the_test_sees_no_record_and_no_key_of_the_run(monkeypatch):
+    made, seen = tampering(monkeypatch), []
+    monkeypatch.setattr(Tampered, "__call__", lambda self, *a: seen.append(a) or self.executable(*a))
+    monkeypatch.setattr(engine, "check_steps", lambda *a: (self_test.check_steps(*a), seen.append("run")))
+    dpmcmc.sample(make(), RECORDS)
+    assert len(made) == 1
+    at = seen.index("run")
+    tests, runs = seen[:at], seen[at + 1 :]
+    assert len(tests) == 1
+    words = [np.asarray(jax.random.key_data(calls[0][1].streams.noise)) for calls in (tests, runs)]
+    assert not np.any(np.all(words[0] == words[1], axis=-1))
+    assert not np.allclose(np.asarray(tests[0][5]["x"]), RECORDS["x"])
+    assert np.allclose(np.asarray(runs[0][5]["x"]), RECORDS["x"])
+
+
+def normal_start(key):
+    return {"w": jax.random.normal(key, (3,)), "b": jnp.zeros(())}
+
+
+def log_likelihood(params, record):
+    return jax.nn.log_sigmoid((2 * record["y"] - 1) * (record["x"] @ params["w"] + params["b"]))
+
+
+CUSTOM = Custom(normal_start, lambda p: -0.5 * sum(jnp.sum(leaf**2) for leaf in p.values()), log_likelihood)
+
+HEALTHY = {
+    "poisson": make,
+    "full": lambda: make(sampling=dpmcmc.Full(), sampler=dpmcmc.SGHMC(step_size=0.1)),
+    "fixed size": lambda: make(sampling=dpmcmc.FixedSize(9), sampler=dpmcmc.SGNHT(step_size=0.02)),
+    "second moment": lambda: make(
+        dpmcmc.SGFS(step_size=1.0, fisher="query", noise_ratio=1.0, prior_precision=1.0), CUSTOM, chains=2
+    ),
+    "hardened": lambda: make(privacy={"hardened": True}),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_what_is_compiled_here_passes_under_the_first_key(name, monkeypatch):
+    monkeypatch.setattr(self_test, "_KEYS", 1)
+    assert dpmcmc.sample(HEALTHY[name](), RECORDS).guarantee is not None
+
+
+def test_records_on_disk_are_drawn_and_stepped_as_the_program_says(tmp_path, monkeypatch):
+    for name, leaf in RECORDS.items():
+        np.save(tmp_path / f"{name}.npy", leaf)
+    mapped = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in RECORDS}
+    monkeypatch.setattr(self_test, "_KEYS", 1)
+    assert dpmcmc.sample(make(), mapped).guarantee is not None
+    tampering(monkeypatch, given=scaled(np.float32(0)))
+    # The noise of rows from disk is drawn by a program of its own, and its size is applied by this one.
+    with pytest.raises(MiscompiledError):
+        dpmcmc.sample(make(), mapped)
+
+
+# The reference.
+
+X = RNG.normal(size=(4, 5)).astype(np.float32)
+I = RNG.integers(-40, 40, (4, 5)).astype(np.int32)
+KEY = jax.random.key(3)
+FORMS = {
+    "threefry": (lambda k: jax.random.key_data(jax.random.split(jax.random.fold_in(k, 7), 3)), (KEY,)),
+    "normal": (lambda k: jax.random.normal(k, (3, 5)), (KEY,)),
+    "integers": (lambda i: (i // 3, i % 7, jax.lax.rem(i, 7), jax.lax.div(i, 7), i >> 2, i << 30, ~i & 12), (I,)),
+    "conversion": (lambda x: ((1e10 * x).astype(jnp.int32), (100 * x).astype(jnp.uint8), x.astype(bool)), (X,)),
+    "gather": (lambda x, i: (x[i[:, 0]], x.at[i[:, 0]].get(mode="fill"), x[:, i[0] % 5], x[1, ::2]), (X, I)),
+    "scatter": (lambda x, i: (x.at[i[:, 0]].add(2.0), x.at[i[:, 0] % 4, 1].set(0.5), x.at[:, 2].mul(3.0)), (X, I)),
+    "products": (lambda x: (x @ x.T, jnp.einsum("ij,ik->ijk", x, x), jax.vmap(jnp.dot)(x, x)), (X,)),
+    "matrices": (lambda x: (jnp.linalg.cholesky(x @ x.T + jnp.eye(4)), jnp.linalg.eigh(x @ x.T)[0]), (X,)),
+    "solve": (lambda x: jax.scipy.linalg.solve_triangular(jnp.eye(4) + jnp.tril(x @ x.T), x, lower=True), (X,)),
+    "sums": (lambda x: (jnp.cumsum(x, 1), jnp.cumsum(x[::-1]), x.sum(0), x.max(1), jnp.argmin(x), x.prod()), (X,)),
+    "order": (lambda x: (jnp.sort(x), jnp.argsort(x[:, 0]), jax.lax.top_k(x, 2)[0], jnp.pad(x, 1)), (X,)),
+    "loops": (
+        lambda x: (jax.lax.fori_loop(0, 3, lambda i, y: y * 0.5 + i, x), jax.lax.map(jnp.tanh, x),
+                   jax.lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, x),
+                   jax.lax.while_loop(lambda y: y < 9, lambda y: y + 2, x[0, 1])),
+        (X,),
+    ),
+    "compiled alone": (lambda x: jax.lax.conv(x[None, None], jnp.ones((1, 1, 2, 2)), (1, 1), "SAME"), (X,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_reference_computes_what_a_compiled_function_does(name):
+    function, arguments = FORMS[name]
+    wanted = jax.tree.leaves(jax.jit(function)(*arguments))
+    found = evaluate(jax.make_jaxpr(function)(*arguments), *arguments)
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        np.testing.assert_allclose(one, host(other), rtol=2e-5, atol=2e-6)
