@@ -35,10 +35,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import dpmcmc
 from dpmcmc.cli.out_folder import folder_for
-from dpmcmc.cli.refusals import CommandError, Parser, command
+from dpmcmc.cli.refusals import CommandError, command
 from dpmcmc.engine.sweep import sample_all
 from dpmcmc.privacy import round_up
 from dpmcmc.privacy.calibration import closed_form
+from experiments.arguments import Parser
 from experiments.figure_files import FigureSection, load, report
 
 _CONFIG = Path(__file__).parents[1] / "configs" / "figures" / "fig3_1.yaml"

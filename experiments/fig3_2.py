@@ -23,8 +23,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import dpmcmc
 from dpmcmc.cli.out_folder import folder_for
-from dpmcmc.cli.refusals import CommandError, Parser, command
+from dpmcmc.cli.refusals import CommandError, command
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
+from experiments.arguments import Parser
 from experiments.panel import choose, compare, draw, posterior, scores
 from experiments.panel.cells import Results, Row, alone
 from experiments.panel.config import Panel, load

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 import pydantic
 from rich.console import Console
 
-from dpmcmc.cli.refusals import CommandError, Parser
+from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.config.sections import Section
 from dpmcmc.storage.regular_file import read_text
+from experiments.arguments import Parser
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "figures"
 

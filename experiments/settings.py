@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 
 import dpmcmc
-from dpmcmc.cli.refusals import CommandError, Parser, add_allow_code, command
+from dpmcmc.cli.refusals import CommandError, command
 from dpmcmc.config import file as config_file
 from dpmcmc.config import model as config_room
 from dpmcmc.config.model import Config
 from dpmcmc.diagnostics import reference
 from dpmcmc.inference import predictive
 from dpmcmc.targets import bind, record_shapes
+from experiments.arguments import Parser, add_allow_code
 
 
 def split(train: dict) -> tuple[dict, dict]:

@@ -429,8 +429,8 @@ def test_the_commands_of_the_page_run_in_order(tmp_path, monkeypatch, capsys):
     exec(code, {})
     (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "people.yaml").write_text(text)
-    first, second = (shlex.split(line) for line in re.findall(r"^    python -m (.+)$", page, re.MULTILINE))
-    assert (first[0], second[0]) == ("dpmcmc.data", "dpmcmc.run")
+    first, second = (shlex.split(line) for line in re.findall(r"^    dpmcmc (.+)$", page, re.MULTILINE))
+    assert (first[0], second[0]) == ("data", "run")
     assert main(["data", *first[1:]]) == 0
     printed = capsys.readouterr().out
     assert yaml.safe_load(printed) == {"data": {"path": str(tmp_path / "people"), "num_records": 3000}}

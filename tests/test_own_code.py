@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpmcmc import planning
 from dpmcmc.cli import run
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
@@ -17,9 +16,6 @@ from dpmcmc.config import own_code
 from dpmcmc.config.model import ConfigError, make_plan
 
 ROOT = Path(__file__).resolve().parents[1]
-plan = importlib.import_module("dpmcmc.plan")
-#: The command face was imported under the function's name.
-importlib.import_module("dpmcmc").plan = planning.plan
 
 #: Leaves a file when it is imported, and another when something in it is called.
 MODULE = """

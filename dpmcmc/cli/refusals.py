@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import typer
 
@@ -23,14 +22,6 @@ class CommandError(Exception):
     def __init__(self, message: str, code: int = 2) -> None:
         super().__init__(message)
         self.code = code
-
-
-class Parser(argparse.ArgumentParser):
-    """Refuses a command line as everything else is refused: in one sentence, without the usage above it."""
-
-    def error(self, message: str) -> NoReturn:
-        """Say what argparse found."""
-        raise CommandError(f"{message}; see {self.prog} --help.")
 
 
 def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
