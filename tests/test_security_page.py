@@ -14,7 +14,7 @@ def table():
     return {promise: re.findall(r"`([^`]+)`", tests) for promise, tests in rows}
 
 
-def tests_of(path):
+def functions_of(path):
     """Names of the test functions of a file, which is parsed and not imported."""
     body = ast.parse(path.read_text(encoding="utf-8")).body
     return {node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
@@ -28,9 +28,9 @@ def test_each_promise_names_tests_that_exist():
         for name in names:
             path, separator, function = name.partition("::")
             assert separator, name
-            assert function in tests_of(ROOT / path), f"{promise}: {name}"
+            assert function in functions_of(ROOT / path), f"{promise}: {name}"
 
 
 def test_a_name_that_is_gone_is_found():
-    assert "test_that_was_renamed" not in tests_of(ROOT / "tests" / "test_security_page.py")
-    assert "test_a_name_that_is_gone_is_found" in tests_of(ROOT / "tests" / "test_security_page.py")
+    assert "test_that_was_renamed" not in functions_of(ROOT / "tests" / "test_security_page.py")
+    assert "test_a_name_that_is_gone_is_found" in functions_of(ROOT / "tests" / "test_security_page.py")
