@@ -80,7 +80,8 @@ def test_two_queries_on_one_minibatch():
 
 def test_the_order_of_a_ledger():
     """Of a Poisson run of 100 from 10,000 records, under the default adjacency."""
-    (claim,) = re.findall(r"fits at order (\d+) and costs\s+some (\d+) budgets at\s+order (\d+)", page("docs/ledger.md"))
+    text = page("docs/ledger.md")
+    (claim,) = re.findall(r"fits at order (\d+) and costs\s+some (\d+) budgets at\s+order (\d+)", text)
     best, budgets, default = (int(n) for n in claim)
     epsilon, delta = 1.0, split_delta(1.0, 1e-6, OVERFLOW_SHARE)[0]
     setting = {"steps": 100, "sampling": Poisson(100), "num_records": 10_000, "delta": 1e-6}
