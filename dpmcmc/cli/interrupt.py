@@ -46,15 +46,12 @@ def heeded() -> Iterator[None]:
     hook, sys.unraisablehook = sys.unraisablehook, command.unraisable
     command.hook = hook
     signal.signal(signal.SIGINT, command.interrupt)
-    alarm = signal.signal(signal.SIGALRM, command.again) if _REPEATS else None
     try:
         command.running = True
         yield
     finally:
         command.running = False
-        if _REPEATS:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, alarm)
+        command.disarm()
         signal.signal(signal.SIGINT, signal.SIG_IGN if before is _leave else before)
         sys.unraisablehook = hook
 
@@ -68,18 +65,30 @@ class _Command:
     def __init__(self) -> None:
         self.running = False
         self.hook: Any = sys.__unraisablehook__
+        self._alarm: Any = None
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """SIGINT."""
         if self.running:
-            if _REPEATS:
-                signal.setitimer(signal.ITIMER_REAL, _AGAIN, _AGAIN)
+            self._arm()
             raise KeyboardInterrupt
 
     def again(self, number: int, frame: FrameType | None) -> None:
         """Some time after SIGINT: whoever is cleaning up after it goes on with that."""
         if self.running and not _being_handled():
             raise KeyboardInterrupt
+
+    def _arm(self) -> None:
+        """Have :meth:`again` called until the command ends; only now, for the timer may be somebody's."""
+        if _REPEATS and self._alarm is None:
+            self._alarm = signal.signal(signal.SIGALRM, self.again) or signal.SIG_DFL
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN, _AGAIN)
+
+    def disarm(self) -> None:
+        """Let go of the timer, if it was taken."""
+        if self._alarm is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._alarm)
 
     def unraisable(self, what: Any) -> None:
         """What was swallowed comes again, and needs no traceback."""

@@ -147,7 +147,7 @@ def _receipts(path: Path, ledger: Path) -> list[Receipt]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise CommandError(f"{path}: cannot be read ({reason}); give a run folder's privacy.json.") from None
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+    except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError, RecursionError):
         raise CommandError(f"{path}: holds no receipt of a ledger; give the privacy.json of a run with one.") from None
 
 

@@ -33,7 +33,7 @@ _MOST_EVENTS = 10_000
 #: Repetitions of one event; beyond 2⁵³ a sum of counts would be rounded.
 _MOST_REPETITIONS = 10**12
 #: Points of ``accounting/effort.py`` that a file is worth, and a question about a group: two to three seconds each.
-MOST_WORK = 40_000_000
+MOST_WORK = 36_000_000
 #: What a posterior draw is charged as.
 _DRAWS = ("posterior_draw", "pure", "noisy_descent")
 #: What a step of a sampler is charged as.

@@ -57,7 +57,8 @@ _LARGEST_SHIFT, _MOST_POINTS = 60.0, 6000
 # within 0.4 % of the best of all.
 _FEW_KINDS, _STRIDE = 24, 7
 # One order of one kind of step, and one reading of a composed curve, in points of ``effort.py``.
-_ORDER_WORK, _READ_WORK = 1000, 10_000
+_ORDER_WORK = {"gaussian": 1, "poisson_gaussian": 1000, "fixed_size_gaussian": 4000}
+_READ_WORK = 10_000
 
 
 def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
@@ -119,8 +120,7 @@ def check(events: Iterable[Event], adjacency: str) -> None:
 def _one_step(mechanism: str, z: float, rate: float, n: int | None, adjacency: str, orders: tuple) -> tuple:
     sensitivity = 2.0 if adjacency == "replace_one" else 1.0
     alpha = np.array(orders)
-    if mechanism != "gaussian":
-        spend(_ORDER_WORK * len(orders))
+    spend(_ORDER_WORK.get(mechanism, 1) * len(orders))
     if z == 0:
         return tuple(np.full_like(alpha, np.inf))
     unsampled = alpha * (sensitivity / z) ** 2 / 2

@@ -1,8 +1,8 @@
 r"""One file, whatever it is called: locked, read and changed in place, with nothing beside it.
 
 A file may have many names: hard links, symbolic links, mount points, and the name it had before it was moved. A lock
-file, a journal and a write-ahead log go by a name. Whoever comes by another name does not see them: they take what is
-being taken, or miss what a crash left in the log. So a ledger has none of these.
+file, a journal and a write-ahead log go by a name. A process that opens the file by another name does not see them: it
+takes a budget that is being taken, or misses a run that a crash left in the log. So a ledger has none of these.
 
 **Lock.** ``flock`` on the open file, around every read and every change. It belongs to the inode, so it is one for all
 names, also over a bind mount and a container's mount of the single file.

@@ -1,0 +1,114 @@
+"""A number of accounting that the documentation states is the one that the code gives."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpmcmc
+from dpmcmc.privacy import Event, FixedSize, Poisson, account
+from dpmcmc.privacy.accounting import pld
+from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.interactive import AboveThreshold, Thresholdout
+from dpmcmc.privacy.ledger.filters import Renyi, best_order, split_delta
+from dpmcmc.privacy.ledger.terms import OVERFLOW_SHARE
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def page(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def numbers(text):
+    return [float(n.replace(",", "")) for n in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
+
+
+def test_guarantees_of_groups():
+    """The page's own code for the first row, and the same call for the others."""
+    text = page("docs/user_level.md")
+    (code,) = re.findall(r"\n    import dpmcmc\n(    one = .*?\n    \))\n", text, re.DOTALL)
+    names = {"dpmcmc": dpmcmc}
+    exec("\n".join(line[4:] for line in code.splitlines()), names)
+    rows = dict(re.findall(r"^\| (ε, .*?|records) \| (.*) \|$", text, re.MULTILINE))
+    sizes = [int(n) for n in numbers(rows["records"])]
+    assert sizes == [1, 2, 3, 5, 10]
+    one = names["one"]
+    replaced = account(
+        3.0, steps=500, sampling=Poisson(512), num_records=32561, adjacency="replace_one", delta=1e-6, accountant="pld"
+    )
+    given = {
+        "ε, `add_remove`": [one.for_group(k).epsilon for k in sizes],
+        "ε, `add_remove`, one-sided": [one.for_group(k, one_sided=True).epsilon for k in sizes],
+        "ε, `replace_one`": [replaced.for_group(k).epsilon for k in sizes],
+    }
+    for row, values in given.items():
+        cells = rows[row].split(" | ")
+        assert len(cells) == len(values)
+        for cell, value in zip(cells, values, strict=True):
+            if cell == "nothing finite":
+                assert value == np.inf, row
+            else:
+                assert float(cell) == pytest.approx(value, abs=6e-4), row
+
+
+def test_the_accountants_row_of_the_readme():
+    setting = {"steps": 2344, "num_records": 60000, "delta": 1e-5}
+    (row,) = re.findall(r"\(PLD\) \| ε = (.*?) \|", page("README.md"))
+    expected = [
+        account(1.1, sampling=Poisson(256), adjacency=a, **setting).epsilon for a in ("zero_out", "replace_one")
+    ]
+    assert numbers(row) == pytest.approx(expected, abs=1e-3)
+    (row,) = re.findall(r"fixed size `replace_one`: `rdp` / `advanced` \| (.*?) \|", page("README.md"))
+    expected = [account(1.1, sampling=FixedSize(256), accountant=a, **setting).epsilon for a in ("rdp", "advanced")]
+    assert numbers(row) == pytest.approx(expected, rel=1e-3)
+    (row,) = re.findall(r"half the steps at 1.1, half at 2.2, Poisson `zero_out` \| (.*?)\) \|", page("README.md"))
+    schedule = np.repeat([1.1, 2.2], 1172)
+    expected = [account(z, sampling=Poisson(256), adjacency="zero_out", **setting).epsilon for z in (schedule, 1.65)]
+    assert numbers(row) == pytest.approx(expected, abs=1e-3)
+
+
+def test_two_queries_on_one_minibatch():
+    (claim,) = re.findall(r"under-states ε \((.*?) is right\)", page("docs/concepts.md"))
+
+    def epsilon(z, count):
+        return pld.epsilon([Event("poisson_gaussian", z, 0.01, count)], "add_remove", 1e-6)
+
+    assert numbers(claim) == pytest.approx([epsilon(1.0, 2000), epsilon(0.5**0.5, 1000)], abs=0.006)
+
+
+def test_the_order_of_a_ledger():
+    """Of a Poisson run of 100 from 10,000 records, under the default adjacency."""
+    text = page("docs/ledger.md")
+    (claim,) = re.findall(r"fits at order (\d+) and costs\s+some (\d+) budgets at\s+order (\d+)", text)
+    best, budgets, default = (int(n) for n in claim)
+    epsilon, delta = 1.0, split_delta(1.0, 1e-6, OVERFLOW_SHARE)[0]
+    setting = {"steps": 100, "sampling": Poisson(100), "num_records": 10_000, "delta": 1e-6}
+    z = dpmcmc.privacy.calibrate(epsilon=0.7, **setting)
+    events = account(z, **setting).events
+
+    def share(order):
+        return Renyi(order).cost(events, "replace_one") / Renyi(order).budget(epsilon, delta)
+
+    assert (best_order(epsilon, delta, events), best_order(epsilon, delta)) == (best, default)
+    assert share(best) <= 1
+    assert share(default) == pytest.approx(budgets, rel=0.03)
+
+
+def test_private_time():
+    (claim,) = re.findall(r"\(ε, δ\): (0\.\d+)/C² at ε = 1, δ = 1e-6", page("docs/concepts.md"))
+    assert float(claim) == pytest.approx(gaussian_mu(1.0, 1e-6) ** 2 / 2, abs=5e-4)
+
+
+def test_prices_of_interactive_tools():
+    text = page("docs/interactive.md")
+    (stated,) = re.findall(r"stream\.guarantee +# (\(0\.5, 0\)-DP)", text)
+    (call,) = re.findall(r"stream = (AboveThreshold\(.*\))\n", text)
+    assert str(eval(call, {"AboveThreshold": AboveThreshold}).guarantee).startswith(f"{stated}, ")
+    (options,) = re.findall(r"desk = Thresholdout\(train, holdout, (.*?)\)\n", text)
+    (stated,) = re.findall(r"With these\s+numbers ε is (\d+)", text)
+    records = {"x": np.zeros((1000, 1)), "y": np.zeros(1000)}
+    desk = eval(f"Thresholdout(train, train, {options})", {"Thresholdout": Thresholdout, "train": records})
+    assert desk.guarantee.epsilon == pytest.approx(float(stated), rel=1e-6)
+    assert desk.guarantee.delta == 0
