@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 _LINKS = 40
 #: The folder of compiled programs that JAX was last seen to be given.
 _used: str | None = None
+_checking = threading.Lock()
 
 
 class UnsafeCache(InputError):
@@ -85,7 +87,6 @@ def refuse_unsafe_caches() -> None:
     Raises:
         UnsafeCache: they can, or JAX's is no local folder.
     """
-    global _used
     cache_folder()
     settings: Any = jax.config
     named: str | None = settings.jax_compilation_cache_dir
@@ -94,6 +95,14 @@ def refuse_unsafe_caches() -> None:
     if "://" in named and not named.startswith("file://"):
         raise UnsafeCache(f"JAX_COMPILATION_CACHE_DIR: who can write to {named} cannot be checked; name a local folder")
     folder = Path(named.removeprefix("file://"))
+    with _checking:
+        _use(named, folder)
+    refuse_unsafe(folder, "JAX_COMPILATION_CACHE_DIR")
+
+
+def _use(named: str, folder: Path) -> None:
+    """Have JAX use a folder that it was not seen to be given before, once it was checked."""
+    global _used
     if named != _used:
         with contextlib.suppress(OSError):  # JAX goes without a cache that cannot be made
             make_private(folder)
@@ -102,7 +111,6 @@ def refuse_unsafe_caches() -> None:
         # JAX stays with the folder that it had when it first compiled, which may have been another.
         compilation_cache.reset_cache()
         _used = named
-    refuse_unsafe(folder, "JAX_COMPILATION_CACHE_DIR")
 
 
 def refuse_unsafe(path: Path, variable: str) -> None:

@@ -42,7 +42,7 @@ from dpmcmc.mesh import checked
 from dpmcmc.planning import Plan
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.randomness import SecretKey, secret_key, streams_of
-from dpmcmc.processes import agreed, check_alone
+from dpmcmc.processes import agreed, check_alone, check_not_forked
 from dpmcmc.reservation import Reservation, reserved
 from dpmcmc.result import Result
 from dpmcmc.template import numbers, template
@@ -95,6 +95,7 @@ def sample_all(
     if not plans:
         return []
     refuse_unsafe_caches()
+    check_not_forked()
     check_alone(ledger=ledger)
     with contextlib.ExitStack() as held:
         reservations = [

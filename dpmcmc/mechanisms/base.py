@@ -29,6 +29,7 @@ from dpmcmc.planning import Plan
 from dpmcmc.privacy import Guarantee, Ledger, UnsupportedCombination, round_up
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.privacy.randomness import SecretKey, Streams, secret_key, streams_of
+from dpmcmc.processes import check_not_forked
 from dpmcmc.reservation import Reservation, reserved
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
@@ -211,6 +212,7 @@ def release(
         UnsafeCache: somebody else can change what is in a cache folder.
     """
     refuse_unsafe_caches()
+    check_not_forked()
     guarantee, label = plan.guarantee if secret_key(key) else None, type(plan.mechanism).__name__
     with opened(checkpoint) as kept, reserved(ledger, guarantee, label, kept, plan.num_records) as held:
         records = _check_records(plan, data)
