@@ -438,7 +438,7 @@ def test_what_the_device_is_given_besides_records_is_the_same_for_every_data_set
 
     def spied(*arguments):
         functions = compile_(*arguments)
-        return functions._replace(chunk=Chunk(functions.chunk))
+        return functions._replace(chunk=Chunk(functions.chunk), executables={})
 
     compile_ = engine.compiled
     monkeypatch.setattr(engine, "compiled", spied)

@@ -29,7 +29,7 @@ from jax.sharding import Mesh
 from dpmcmc import targets
 from dpmcmc.engine.charged_again import with_charged_again
 from dpmcmc.engine.mesh import CHAIN, DATA, checked, on_host, sizes, spread
-from dpmcmc.engine.processes import agreed, check_alone
+from dpmcmc.engine.processes import agreed, check_alone, check_not_forked
 from dpmcmc.engine.program import DRAWN_STEPS, Cells, Compiled, Program, compiled, num_bytes
 from dpmcmc.engine.reservation import Reservation, reserved
 from dpmcmc.engine.result import Result
@@ -116,7 +116,7 @@ def sample(
     Raises:
         OSError: ``out`` cannot be made.
         ValueError: wrong N or shapes, or rows that are not finite (before anything is computed from them); a checkpoint
-            or a ledger in one of several processes.
+            or a ledger in one of several processes; a process forked from one that has run.
         UnsafeCache: somebody else can change what is in a cache folder, compiled programs among it.
         MiscompiledError: the compiled program failed its self-test; no step was taken on the records.
         LedgerError: the run is over the ledger's budget.
@@ -127,6 +127,7 @@ def sample(
     guarantee, label = plan.guarantee if secret_key(key) else None, type(plan.sampler).__name__
     mesh = checked(mesh)
     refuse_unsafe_caches()
+    check_not_forked()
     check_alone(checkpoint=checkpoint, ledger=ledger)
     if out is not None and jax.process_index() == 0:
         Path(out).mkdir(parents=True, exist_ok=True)
@@ -444,27 +445,45 @@ def checked_starts(plan: Plan, target: Any, starts: Any) -> Any:
 
 
 def _cells(runs: Sequence[Run], owners: Sequence[int]) -> Cells:
-    """One cell per entry of ``owners``, the runs that they are chains of."""
+    """One cell per entry of ``owners``, the runs that they are chains of.
+
+    Arranged on the host: what JAX computes outside a function of its own stays compiled as long as the process lives.
+    """
     chain = np.zeros(len(owners), np.int32)
     for i, run in enumerate(runs):
         chain[np.array(owners) == i] = np.arange(run.plan.chains)
     at = np.array(owners)
     numbers = jax.tree.map(lambda *values: np.array(values)[at], *(run.numbers for run in runs))
-    streams = jax.tree.map(lambda *keys: jnp.stack(keys)[at], *(run.streams for run in runs))
-    steps = jnp.array([runs[i].plan.steps for i in owners], jnp.int32)
+    streams = Streams(*(_keys_at(keys, at) for keys in zip(*(run.streams for run in runs), strict=True)))
+    steps = jnp.asarray(np.array([runs[i].plan.steps for i in owners], np.int32))
     start = None
     if runs[0].starts is not None:
-        each = [jax.tree.map(lambda leaf, c=c: leaf[c], runs[i].starts) for i, c in zip(owners, chain, strict=True)]
-        start = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+        each = [
+            jax.tree.map(lambda leaf, c=c: np.asarray(leaf)[c], runs[i].starts)
+            for i, c in zip(owners, chain, strict=True)
+        ]
+        start = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *each)
     return Cells(numbers, streams, jnp.asarray(chain), steps, start)
+
+
+def _keys_at(keys: Sequence[jax.Array] | jax.Array, at: np.ndarray) -> jax.Array:
+    """Those of several JAX keys of one kind, or of an array of them, that are at these places."""
+    each = [keys] if isinstance(keys, jax.Array) else keys
+    words = np.stack([np.asarray(jax.random.key_data(key)) for key in each])
+    words = words[0] if isinstance(keys, jax.Array) else words
+    return jax.random.wrap_key_data(jnp.asarray(words[at]), impl=jax.random.key_impl(each[0]))
 
 
 def _block(cells: Cells, start: int, size: int, mesh: Mesh | None) -> Cells:
     """Cells [start, start + size), on their devices; beyond the last one, copies of it that take no step."""
     count = len(cells.steps)
     at = np.arange(start, start + size)
-    block = jax.tree.map(lambda leaf: leaf[np.minimum(at, count - 1)], cells)
-    block = block._replace(steps=jnp.where(at < count, block.steps, 0))
+    near = np.minimum(at, count - 1)
+    streams = Streams(*(_keys_at(keys, near) for keys in cells.streams))
+    own = cells.numbers, cells.chain, cells.steps, cells.start
+    numbers, chain, steps, begin = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[near]), own)
+    steps = jnp.asarray(np.where(at < count, np.asarray(steps), 0).astype(np.int32))
+    block = Cells(numbers, streams, chain, steps, begin)
     return block if mesh is None else spread(block, mesh, CHAIN)
 
 

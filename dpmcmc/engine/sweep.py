@@ -37,7 +37,7 @@ from dpmcmc.engine.blocks import (
     run_together,
 )
 from dpmcmc.engine.mesh import checked
-from dpmcmc.engine.processes import agreed, check_alone
+from dpmcmc.engine.processes import agreed, check_alone, check_not_forked
 from dpmcmc.engine.reservation import Reservation, reserved
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.template import numbers, template
@@ -95,6 +95,7 @@ def sample_all(
     if not plans:
         return []
     refuse_unsafe_caches()
+    check_not_forked()
     check_alone(ledger=ledger)
     with contextlib.ExitStack() as held:
         reservations = [

@@ -22,6 +22,7 @@ import numpy as np
 from dpmcmc import targets
 from dpmcmc.engine.blocks import DivergedError
 from dpmcmc.engine.charged_again import with_charged_again
+from dpmcmc.engine.processes import check_not_forked
 from dpmcmc.engine.reservation import Reservation, reserved
 from dpmcmc.errors import InputError
 from dpmcmc.planning.description import html_table
@@ -214,6 +215,7 @@ def release(
         UnsafeCache: somebody else can change what is in a cache folder.
     """
     refuse_unsafe_caches()
+    check_not_forked()
     guarantee, label = plan.guarantee if secret_key(key) else None, type(plan.mechanism).__name__
     with opened(checkpoint) as kept, reserved(ledger, guarantee, label, kept, plan.num_records) as held:
         records = _check_records(plan, data)

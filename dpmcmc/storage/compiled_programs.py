@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from dpmcmc.storage.cache import WRITABLE, UnsafeCache, cache_folder, make_priva
 RUN_ONCE = {"xla_backend_optimization_level": 0}
 #: The folder of compiled programs that JAX was last seen to be given.
 _used: str | None = None
+_checking = threading.Lock()
 
 
 def keep_compiled_programs() -> None:
@@ -46,7 +48,6 @@ def refuse_unsafe_caches() -> None:
     Raises:
         UnsafeCache: they can, or JAX's is no local folder.
     """
-    global _used
     cache_folder()
     settings: Any = jax.config
     named: str | None = settings.jax_compilation_cache_dir
@@ -55,6 +56,14 @@ def refuse_unsafe_caches() -> None:
     if "://" in named and not named.startswith("file://"):
         raise UnsafeCache(f"JAX_COMPILATION_CACHE_DIR: who can write to {named} cannot be checked; name a local folder")
     folder = Path(named.removeprefix("file://"))
+    with _checking:
+        _use(named, folder)
+    refuse_unsafe(folder, "JAX_COMPILATION_CACHE_DIR")
+
+
+def _use(named: str, folder: Path) -> None:
+    """Have JAX use a folder that it was not seen to be given before, once it was checked."""
+    global _used
     if named != _used:
         with contextlib.suppress(OSError):  # JAX goes without a cache that cannot be made
             make_private(folder)
@@ -63,7 +72,6 @@ def refuse_unsafe_caches() -> None:
         # JAX stays with the folder that it had when it first compiled, which may have been another.
         compilation_cache.reset_cache()
         _used = named
-    refuse_unsafe(folder, "JAX_COMPILATION_CACHE_DIR")
 
 
 def _refuse_unsafe_files(folder: Path) -> None:

@@ -11,7 +11,9 @@ run has ChaCha20 with 256-bit keys for every purpose (``chacha.py``), and for pr
 
 from __future__ import annotations
 
+import os
 import secrets
+import threading
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +24,8 @@ from dpmcmc.errors import InputError
 from dpmcmc.privacy.query import chacha
 
 PURPOSES = ("batch", "noise", "dynamics", "init")
+#: Held while a key is taken, so that of two threads one gets it.
+_TAKING = threading.Lock()
 
 
 class Streams(NamedTuple):
@@ -60,27 +64,34 @@ class SecretKey:
         hardened: ChaCha20 keys, for a plan with ``Privacy(hardened=True)``, and for no other.
     """
 
-    __slots__ = ("_streams",)
+    __slots__ = ("_process", "_streams")
 
     def __init__(self, hardened: bool = False) -> None:
+        self._process = os.getpid()
         self._streams: Streams | None = Streams(*(_entropy(hardened) for _ in PURPOSES))
 
     @classmethod
     def _of(cls, streams: Streams) -> SecretKey:
         """A key of streams that were derived from another's, for a part of that one's run."""
         key = cls.__new__(cls)
-        key._streams = streams
+        key._process, key._streams = os.getpid(), streams
         return key
 
     def streams(self) -> Streams:
         """The per-purpose keys. Never print, log or save them.
 
         Raises:
-            ValueError: taken before. The same noise on two data sets cancels in the difference of their outputs.
+            ValueError: taken before, or made in the process that this one was forked from. The same noise on two data
+                sets cancels in the difference of their outputs.
         """
-        if self._streams is None:
+        if self._process != os.getpid():
+            raise InputError(
+                "a SecretKey is for one run, and a forked process has a copy of its parent's; make another here"
+            )
+        with _TAKING:
+            streams, self._streams = self._streams, None
+        if streams is None:
             raise InputError("a SecretKey is for one run, and this one has been used; make another")
-        streams, self._streams = self._streams, None
         return streams
 
     def __repr__(self) -> str:

@@ -1,0 +1,111 @@
+"""One process, many runs: memory is bounded, threads do not disturb each other, and a forked child is refused."""
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpmcmc
+from dpmcmc.engine import processes, program
+from dpmcmc.privacy.query.randomness import SecretKey
+from dpmcmc.targets import Custom
+
+TARGET = Custom(lambda key: jnp.zeros(2), lambda p: -0.5 * jnp.sum(p**2), lambda p, r: -jnp.sum(r["g"]) * jnp.sum(p))
+
+
+def make(**changes):
+    privacy = dpmcmc.Privacy(epsilon=2.0, delta=1e-3, accountant="rdp", adjacency="zero_out")
+    settings = {"num_records": 6, "sampler": dpmcmc.SGLD(step_size=1.0), "steps": 3} | changes
+    return dpmcmc.plan(TARGET, privacy=privacy, **settings)
+
+
+def records(columns):
+    return {"g": np.linspace(-1, 1, 6 * columns, dtype=np.float32).reshape(6, columns)}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the memory maps of Linux")
+def test_programs_of_many_shapes_are_let_go(monkeypatch):
+    """Of 65530 memory maps that a process may have, a program takes some 150."""
+    few = functools.lru_cache(maxsize=2)(program._compile_cached.__wrapped__)
+    monkeypatch.setattr(program, "_compile_cached", few)
+    maps = []
+    for columns in range(3, 9):
+        dpmcmc.sample(make(), records(columns))
+        maps.append(len(Path("/proc/self/maps").read_text().splitlines()))
+    assert few.cache_info().currsize == 2
+    assert few.cache_info().misses == 6
+    # From the second on no more programs are kept; each of these shapes would add 34 where one array stayed compiled.
+    assert maps[-1] - maps[1] < 60, maps
+
+
+def test_the_programs_kept_are_far_from_the_limit():
+    assert program._compile_cached.cache_info().maxsize == program.KEPT_PROGRAMS
+    assert program.KEPT_PROGRAMS * 181 < 65530 / 5
+
+
+def test_threads_get_what_they_get_alone():
+    plans = [make(steps=5), make(steps=5, sampler=dpmcmc.SGHMC(step_size=0.1))]
+    program._compile_cached.cache_clear()  # compiled, and tested, beside each other
+    found, begin = {}, threading.Barrier(4)
+
+    def work(at):
+        begin.wait()
+        found[at] = dpmcmc.sample(plans[at % 2], records(3), key=at).draws
+        assert dpmcmc.sample(plans[at % 2], records(3)).guarantee is not None
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [0, 1, 2, 3]
+    for at, draws in found.items():
+        np.testing.assert_array_equal(draws, dpmcmc.sample(plans[at % 2], records(3), key=at).draws)
+
+
+def test_a_key_is_given_to_one_of_many_threads():
+    for _ in range(20):
+        key, begin, taken = SecretKey(), threading.Barrier(8), []
+
+        def take(key=key, begin=begin, taken=taken):
+            begin.wait()
+            with contextlib.suppress(ValueError):
+                taken.append(key.streams())
+
+        threads = [threading.Thread(target=take) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(taken) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_child_is_refused_and_has_no_key_of_its_parent(monkeypatch):
+    monkeypatch.setattr(processes, "_ran", os.getpid())
+    key, made, rows = SecretKey(), make(), records(3)
+    said, say = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # JAX's and Python's own, of forking
+        child = os.fork()
+    if child == 0:
+        for attempt in (lambda: dpmcmc.sample(made, rows), key.streams):
+            try:
+                attempt()
+            except ValueError as error:
+                os.write(say, f"{error}\n".encode())
+        os._exit(0)
+    os.close(say)
+    assert os.waitpid(child, 0)[1] == 0
+    with os.fdopen(said) as file:
+        first, second = file.read().splitlines()
+    assert "spawn" in first
+    assert "forked process" in second
+    key.streams()  # the parent's is still its own
