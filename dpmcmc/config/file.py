@@ -27,6 +27,7 @@ from dpmcmc.config.model import (
     modules_of_ones_own,
 )
 from dpmcmc.config.sections import SCHEDULE_SECTIONS
+from dpmcmc.config.shipped import located, shipped
 from dpmcmc.samplers import SAMPLERS, SCHEDULES
 from dpmcmc.storage.regular_file import opened_text
 from dpmcmc.targets import TARGETS
@@ -128,7 +129,7 @@ def load(
     """Read and validate a configuration; imports nothing that it names.
 
     Args:
-        path: YAML file.
+        path: YAML file, or the name of a shipped config.
         overrides: ``a.b=value`` strings, values in YAML, applied in order.
         allow_code: modules outside this library that a config in a run folder may name. Run folders are made to be
             passed on, so a config in one may be somebody else's.
@@ -137,12 +138,14 @@ def load(
     Raises:
         ConfigError: one sentence naming the file and the YAML path.
     """
-    path = Path(path)
+    path = located(path)
     try:
         with opened_text(path, encoding="utf-8-sig") as stream:
             text = stream.read(_MOST_CHARACTERS + 1)
     except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such config file; give the path of a YAML file.") from None
+        raise ConfigError(
+            f"{path}: there is no such config file; give the path of a YAML file, or one of {', '.join(shipped())}."
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{path}: cannot be read ({reason}); give the path of a YAML text file.") from None
