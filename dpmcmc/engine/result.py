@@ -13,11 +13,10 @@ import math
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-import xarray
 
 from dpmcmc.planning.description import html_table
 from dpmcmc.planning.plan import Plan
@@ -27,6 +26,9 @@ from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.privacy.query.second_moment import multiples
 from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.run_folder import Shelf, today
+
+if TYPE_CHECKING:
+    import xarray
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -175,6 +177,8 @@ def draws_content(draws: Any, info: Any, guarantee: Guarantee | None) -> bytes:
     groups = {"posterior": to_dataset(draws)}
     if info is not None:
         groups["sample_stats"] = to_dataset(info._asdict() if hasattr(info, "_asdict") else info)
+    import xarray  # takes half a second, which planning does not need
+
     tree = xarray.DataTree.from_dict(groups)
     for group in tree.children.values():
         group.attrs["guarantee"] = "none" if guarantee is None else str(guarantee)
@@ -184,6 +188,8 @@ def draws_content(draws: Any, info: Any, guarantee: Guarantee | None) -> bytes:
 
 def to_dataset(tree: Any) -> xarray.Dataset:
     """An xarray Dataset with dimensions (chain, draw, ...), one variable per leaf, named by its path."""
+    import xarray
+
     variables = {}
     for name, leaf in leaf_names(tree).items():
         array = np.asarray(leaf)

@@ -29,7 +29,7 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 
 from dpmcmc.privacy.accounting.effort import spend
 from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
@@ -93,7 +93,7 @@ def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
         return 1.0
     if excess(low) <= 0:
         return math.exp(low)
-    root = float(brentq(excess, low, high, xtol=1e-10))
+    root = float(scipy.optimize.brentq(excess, low, high, xtol=1e-10))
     while excess(root) > 0 and root < high:
         root += 1e-9
     return min(1.0, math.exp(root))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from scipy.optimize import brentq
+import scipy
 from scipy.special import log_ndtr
 
 
@@ -41,7 +41,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
     # The Chernoff bound ε = μ²/2 + μ√(2 log 1/δ) always meets delta.
     high = mu * mu / 2 + mu * math.sqrt(2 * max(-log_delta, 0.0)) + 1e-300
-    epsilon = float(brentq(excess, 0.0, high, xtol=1e-14 * high, rtol=1e-13))
+    epsilon = float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-14 * high, rtol=1e-13))
     # Near 0 the excess is all rounding, which steps of one size would not leave behind.
     step = 1e-13 * epsilon + 1e-300
     while excess(epsilon) > 0:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from dp_accounting.pld import common, pld_pmf
-from scipy import fft
+import scipy
 
 from dpmcmc.privacy.accounting import dominating_pair
+
+if TYPE_CHECKING:
+    from dp_accounting.pld import pld_pmf
 
 #: Mass beyond the window of a composition, per piece; charged to infinite loss.
 _TAIL = 1e-15
@@ -72,6 +74,8 @@ def window(piece: Masses, count: int) -> Window:
     """Chernoff bounds of ``count``-fold composition, by dp-accounting."""
     if len(piece.probabilities) == 1:
         return Window(0, 0)
+    from dp_accounting.pld import common  # imports SciPy whole
+
     return Window(*common.compute_self_convolve_bounds(piece.probabilities, count, _TAIL))
 
 
@@ -80,18 +84,20 @@ def compose(pieces: Sequence[tuple[Masses, int]], interval: float) -> pld_pmf.De
 
     Mass outside a piece's window (at most ``_TAIL``) wraps around; it is charged again at infinite loss.
     """
+    from dp_accounting.pld import pld_pmf  # imports SciPy whole
+
     windows = [window(piece, count) for piece, count in pieces]
     length = sum(w.high - w.low for w in windows) + 1
-    size = fft.next_fast_len(max(length, *(len(piece.probabilities) for piece, _ in pieces)), real=True)
+    size = scipy.fft.next_fast_len(max(length, *(len(piece.probabilities) for piece, _ in pieces)), real=True)
     log_spectrum = np.zeros(size // 2 + 1, np.complex128)
     log_finite = 0.0
     for piece, count in pieces:
         with np.errstate(divide="ignore", invalid="ignore"):  # a frequency that a piece does not hold
-            log_spectrum += count * np.log(fft.rfft(piece.probabilities, size))
+            log_spectrum += count * np.log(scipy.fft.rfft(piece.probabilities, size))
         log_finite += count * math.log1p(-piece.infinite) if piece.infinite < 1 else -math.inf
     with np.errstate(invalid="ignore"):
         spectrum = np.where(np.isfinite(log_spectrum), np.exp(log_spectrum), 0.0)
-    masses = np.roll(fft.irfft(spectrum, size), -sum(w.low for w in windows))[:length]
+    masses = np.roll(scipy.fft.irfft(spectrum, size), -sum(w.low for w in windows))[:length]
     first = sum(piece.first * count + w.low for (piece, count), w in zip(pieces, windows, strict=True))
     infinite = min(1.0, -math.expm1(log_finite) + _TAIL * len(pieces))
     return pld_pmf.DensePLDPmf(interval, first, np.maximum(masses, 0.0), infinite, True)

@@ -23,14 +23,17 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
+import scipy
 from scipy.special import log_ndtr, logsumexp, ndtri_exp
-from scipy.stats import binom
 
 from dpmcmc.privacy.accounting import loss_distribution
 from dpmcmc.privacy.accounting.effort import spend
+
+if TYPE_CHECKING:
+    from dp_accounting.pld import pld_pmf
 
 _DIRECTIONS = ("remove", "add")
 _STEP_POINTS = 30_000
@@ -167,7 +170,7 @@ def _interval(steps: list[tuple[float, float, int]], k: int, epsilon: float, log
 def _weights(q: float, k: int) -> tuple[np.ndarray, np.ndarray]:
     """(number taking part, log of its probability), each (k + 1,)."""
     j = np.arange(k + 1)
-    return j.astype(np.float64), binom.logpmf(j, k, q)
+    return j.astype(np.float64), scipy.stats.binom.logpmf(j, k, q)
 
 
 def _difference(log_a: np.ndarray, log_b: np.ndarray) -> np.ndarray:

@@ -55,7 +55,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 from scipy.special import log_ndtr
 
 from dpmcmc.privacy.accounting.events import Event
@@ -112,7 +112,11 @@ def epsilon(event: Event, adjacency: str, delta: float) -> float:
     high = math.log1p(kappa) + gaussian_epsilon(2 * mu if adjacency == "replace_one" else mu, delta) + 1e-12
     while not enough(high):
         high = 1.1 * high + mu**2
-    found = float(brentq(lambda e: math.log(max(_delta(event, adjacency, e), 1e-300) / delta), 0.0, high, rtol=1e-12))
+    found = float(
+        scipy.optimize.brentq(
+            lambda e: math.log(max(_delta(event, adjacency, e), 1e-300) / delta), 0.0, high, rtol=1e-12
+        )
+    )
     while not enough(found):
         found = found * (1 + 1e-12) + 1e-15
     return found
@@ -152,7 +156,11 @@ def _expected(mu: float, kappa: float, epsilon: float, *, twice: bool) -> float:
         return float(loss(np.array(z))) - epsilon
 
     # W(z) = ε lies in here, since max(0, m) <= M(m); a start before it costs nothing.
-    start = -_FAR if excess(-_FAR) >= 0 else float(brentq(excess, -_FAR, max(_FAR, epsilon / mu + 1.0))) - 1e-9
+    start = (
+        -_FAR
+        if excess(-_FAR) >= 0
+        else float(scipy.optimize.brentq(excess, -_FAR, max(_FAR, epsilon / mu + 1.0))) - 1e-9
+    )
     stop = math.sqrt(start**2 + 140.0) if start > -_FAR else _FAR
     z = np.linspace(start, max(stop, start + 1e-3), _CELLS + 1)
     w = np.maximum(loss(z), epsilon)  # convex still; what it adds before the root is nothing

@@ -23,10 +23,9 @@ import functools
 import logging
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
 
 from dpmcmc.privacy.accounting import dominating_pair, loss_distribution, rdp
 from dpmcmc.privacy.accounting.effort import spend
@@ -34,6 +33,9 @@ from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpmcmc.privacy.accounting.grouping import grouped
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
+
+if TYPE_CHECKING:
+    from dp_accounting.pld import pld_pmf
 
 _FFT_SLACK = 4 * 2.0**-52
 _MOST_SLACK = 0.05

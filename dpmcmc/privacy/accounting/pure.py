@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from scipy.stats import binom
+import scipy
 
 from dpmcmc.privacy.accounting.events import Event
 
@@ -81,7 +81,7 @@ def _losses(pure: list[Event]) -> tuple[np.ndarray, np.ndarray]:
             return np.array([total(pure)]), np.ones(1)
         ups = np.arange(e.count + 1)
         each = (2 * ups - e.count) * e.epsilon
-        chance = binom.pmf(ups, e.count, 1 / (1 + math.exp(-e.epsilon)))
+        chance = scipy.stats.binom.pmf(ups, e.count, 1 / (1 + math.exp(-e.epsilon)))
         losses = (losses[:, None] + each).ravel()
         weights = (weights[:, None] * chance).ravel()
     return losses, weights

@@ -38,7 +38,6 @@ import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsilon
 
 from dpmcmc.privacy.accounting import fixed_size
 from dpmcmc.privacy.accounting.effort import spend
@@ -63,6 +62,8 @@ _READ_WORK = 10_000
 
 def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
     """Smallest ε certified at δ (Canonne, Kamath and Steinke 2020, Proposition 12)."""
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon  # imports SciPy whole
+
     composed = compose(events, adjacency)
     if composed is None:
         return 0.0
@@ -75,6 +76,8 @@ def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
 
 def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
     """Smallest δ certified at ε >= 0."""
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_delta  # imports SciPy whole
+
     composed = compose(events, adjacency)
     if composed is None:
         return 0.0

@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import binom
+import scipy
 
 from dpmcmc.errors import InputError
 
@@ -214,9 +214,9 @@ def _capacity(rate: float, num_records: int, overflow: float) -> tuple[int, floa
     if overflow <= 0:
         return most, 0.0
     charged = tables.charged_rate
-    room = _smallest(lambda k: binom.sf(k, num_records, charged) <= overflow / 2, num_records)
+    room = _smallest(lambda k: scipy.stats.binom.sf(k, num_records, charged) <= overflow / 2, num_records)
     spare = _smallest(
-        lambda k: binom.sf(k, room + k + 1, tables.restart_probability) <= overflow / 2,
+        lambda k: scipy.stats.binom.sf(k, room + k + 1, tables.restart_probability) <= overflow / 2,
         tables.most_restarts,
     )
     slots = room + spare + 1
@@ -240,8 +240,8 @@ def _truncation(rate: float, num_records: int, slots: int) -> float:
 
     def parts(room: Any) -> tuple[Any, Any]:
         spare = slots - room - 1
-        restarts = binom.sf(spare, slots, tables.restart_probability)
-        selections = binom.sf(room, num_records, tables.charged_rate)
+        restarts = scipy.stats.binom.sf(spare, slots, tables.restart_probability)
+        selections = scipy.stats.binom.sf(room, num_records, tables.charged_rate)
         # More restarts than ``most_restarts`` do not fit before the end of the data.
         return selections, np.where(spare < tables.most_restarts, restarts, 0.0)
 
