@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 from pydantic import Field
 from rich.console import Console
 
+from dpmcmc.errors import InputError
 from dpmcmc.cli.out_folder import folder_for
 from dpmcmc.cli.refusals import command
 from dpmcmc.diagnostics import per_instance
@@ -135,7 +136,7 @@ class _Risk:
         kept = theta[np.linalg.norm(theta, axis=1) <= self.settings.radius]
         share = len(kept) / len(theta)
         if share < _FEWEST:
-            raise ValueError(
+            raise InputError(
                 f"radius: at gamma = {gamma:g} only {100 * share:.2g} % of the posterior lies in the ball; take a "
                 "larger radius or gamma."
             )

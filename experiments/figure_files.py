@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pydantic
 from rich.console import Console
 
+from dpmcmc.errors import InputError
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.config.sections import Section
@@ -30,7 +31,7 @@ class FigureSection(Section):
     @classmethod
     def _not_empty(cls, value: Any) -> Any:
         if value == []:
-            raise ValueError("the list is empty, and needs a value")
+            raise InputError("the list is empty, and needs a value")
         return value
 
 

@@ -254,9 +254,9 @@ def run_together(
     if point is not None:
         size, width = point.shape
     room = width // min(run.plan.thin for run in runs) + 1
-    functions = compiled(program, width, (size, room, _facts((cells, records))))
-    traces = [_Trace(runs[i].plan) for i in owners]
     beside = _lanes(size, program.mesh)
+    functions = compiled(program, width, (size, beside, room, _facts((cells, records))))
+    traces = [_Trace(runs[i].plan) for i in owners]
     each = size // beside
     blocks = [_block(cells, k * each, each, program.mesh) for k in range(beside)]
     states = [functions.start(block) for block in blocks]

@@ -22,6 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 
+from dpmcmc.cache import RUN_ONCE
+
 
 def evaluate(closed: ClosedJaxpr, *arguments: Any) -> list[Any]:
     """Results of a traced function.
@@ -94,14 +96,19 @@ def _call(inner: Any, values: Sequence[Any]) -> list[Any]:
 
 
 def _compiled_alone(equation: Any, values: list[Any]) -> list[Any]:
-    # A program that nobody has seen before is in nobody's cache.
+    found, _ = _alone(equation)(*values)
+    return [np.asarray(leaf) for leaf in (found if equation.primitive.multiple_results else [found])]
+
+
+@functools.lru_cache(maxsize=64)
+def _alone(equation: Any) -> Any:
+    """One equation as a program that nobody has seen before, and so is in nobody's cache."""
     fresh = np.uint32(secrets.randbits(32))
 
     def alone(*arguments: Any) -> Any:
         return equation.primitive.bind(*arguments, **equation.params), jnp.uint32(fresh)
 
-    found, _ = jax.jit(alone)(*values)
-    return [np.asarray(leaf) for leaf in (found if equation.primitive.multiple_results else [found])]
+    return jax.jit(alone, compiler_options=RUN_ONCE)
 
 
 # Keys.

@@ -419,7 +419,7 @@ def _check(run: Any) -> None:
     for words in run["keys"] or []:
         np.asarray(words, np.uint32)
     if not isinstance(run["secret"], bool):
-        raise ValueError("other keys")
+        raise InputError("other keys")
     run["platform"], run["records"]
 
 
