@@ -27,6 +27,7 @@ from rich.console import Console
 
 from dpmcmc.command import command
 from dpmcmc.diagnostics import per_instance
+from dpmcmc.errors import InputError
 from dpmcmc.plots import STYLE
 from dpmcmc.schema import Section
 from experiments.fig_pdp_1 import Regression, draw_records, make_coefficients
@@ -135,7 +136,7 @@ class _Risk:
         kept = theta[np.linalg.norm(theta, axis=1) <= self.settings.radius]
         share = len(kept) / len(theta)
         if share < _FEWEST:
-            raise ValueError(
+            raise InputError(
                 f"radius: at gamma = {gamma:g} only {100 * share:.2g} % of the posterior lies in the ball; take a "
                 "larger radius or gamma."
             )
