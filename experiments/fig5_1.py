@@ -28,6 +28,7 @@ from rich.console import Console
 from dpmcmc.command import command
 from dpmcmc.diagnostics import per_instance
 from dpmcmc.out_folder import folder_for
+from dpmcmc.errors import InputError
 from dpmcmc.plots import STYLE
 from experiments.fig_pdp_1 import Regression, draw_records, make_coefficients
 from experiments.figure_files import FigureSection, arguments_of, load, write_table
@@ -135,7 +136,7 @@ class _Risk:
         kept = theta[np.linalg.norm(theta, axis=1) <= self.settings.radius]
         share = len(kept) / len(theta)
         if share < _FEWEST:
-            raise ValueError(
+            raise InputError(
                 f"radius: at gamma = {gamma:g} only {100 * share:.2g} % of the posterior lies in the ball; take a "
                 "larger radius or gamma."
             )
