@@ -12,26 +12,38 @@ from typing import Any, TypeVar
 import pydantic
 from rich.console import Console
 
-from dpmcmc.errors import InputError
-from dpmcmc.cli.refusals import CommandError
+from dpmcmc.cli.refusals import CommandError, Parser
 from dpmcmc.config import file as config_file
 from dpmcmc.config.sections import Section
+from dpmcmc.privacy.accounting import ADJACENCIES
 from dpmcmc.storage.regular_file import read_text
 from experiments.arguments import Parser
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "figures"
 
+#: Beyond this no number of an experiment makes sense, and a whole one is no seed that JAX takes.
+_LARGEST = 2**31 - 1
+
 _Settings = TypeVar("_Settings", bound=Section)
 
 
 class FigureSection(Section):
-    """A mapping of an experiment's YAML; a list in it holds something."""
+    """A mapping of an experiment's YAML.
+
+    A list in it holds something, a number is within int32, and a name may be part of a file's name.
+    """
 
     @pydantic.field_validator("*")
     @classmethod
-    def _not_empty(cls, value: Any) -> Any:
+    def _usable(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
         if value == []:
-            raise InputError("the list is empty, and needs a value")
+            raise ValueError("the list is empty, and needs a value")
+        if isinstance(value, int | float) and abs(value) > _LARGEST:
+            raise ValueError(f"input should be at most {_LARGEST}")
+        if info.field_name == "name" and not set(str(value)).isdisjoint("/\\\0"):
+            raise ValueError("the name holds a slash, and is part of a file's name")
+        if info.field_name == "adjacency" and value not in ADJACENCIES:
+            raise ValueError(f"input should be {', '.join(ADJACENCIES)}")
         return value
 
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 
-from dpmcmc.cache import RUN_ONCE
+from dpmcmc.storage.compiled_programs import RUN_ONCE
 
 
 def evaluate(closed: ClosedJaxpr, *arguments: Any) -> list[Any]:

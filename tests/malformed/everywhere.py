@@ -217,6 +217,9 @@ def experiment_settings() -> Iterator[Case]:
         for path, value in leaves(body):
             name, wrong = ".".join(path), 3 if isinstance(value, dict) else {"a": 1}
             yield _spoilt(command, f"type-{name}", changed(body, path, wrong), path[-1])
+            odd = {"name": "no/such", "adjacency": "swap"}.get(path[-1]) or (10**14 if isinstance(value, int) else None)
+            if odd is not None:
+                yield _spoilt(command, f"odd-{name}", changed(body, path, odd), path[-1])
             if isinstance(value, list):
                 yield _spoilt(command, f"empty-{name}", changed(body, path, []), path[-1])
 

@@ -56,7 +56,7 @@ _LARGEST_SHIFT, _MOST_POINTS = 60.0, 6000
 # within 0.4 % of the best of all.
 _FEW_KINDS, _STRIDE = 24, 7
 # One order of one kind of step, and one reading of a composed curve, in points of ``effort.py``.
-_ORDER_WORK = {"gaussian": 1, "poisson_gaussian": 1000, "fixed_size_gaussian": 4000}
+_ORDER_WORK = {"gaussian": 1, "poisson_gaussian": 1000, "fixed_size_gaussian": 5500}
 _READ_WORK = 10_000
 
 
