@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pydantic
 from rich.console import Console
 
-from dpmcmc.cli.refusals import CommandError, Parser
+from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.config.sections import Section
 from dpmcmc.privacy.accounting import ADJACENCIES
@@ -37,13 +37,13 @@ class FigureSection(Section):
     @classmethod
     def _usable(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
         if value == []:
-            raise ValueError("the list is empty, and needs a value")
+            raise InputError("the list is empty, and needs a value")
         if isinstance(value, int | float) and abs(value) > _LARGEST:
-            raise ValueError(f"input should be at most {_LARGEST}")
+            raise InputError(f"input should be at most {_LARGEST}")
         if info.field_name == "name" and not set(str(value)).isdisjoint("/\\\0"):
-            raise ValueError("the name holds a slash, and is part of a file's name")
+            raise InputError("the name holds a slash, and is part of a file's name")
         if info.field_name == "adjacency" and value not in ADJACENCIES:
-            raise ValueError(f"input should be {', '.join(ADJACENCIES)}")
+            raise InputError(f"input should be {', '.join(ADJACENCIES)}")
         return value
 
 
