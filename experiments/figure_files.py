@@ -15,6 +15,7 @@ from rich.console import Console
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.config.sections import Section
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import ADJACENCIES
 from dpmcmc.storage.regular_file import read_text
 from experiments.arguments import Parser

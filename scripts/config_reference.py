@@ -1,4 +1,4 @@
-"""Write docs/config.md from the models in dpmcmc/config.py.
+"""Write docs/config.md from the models in dpmcmc/config/model.py.
 
 python scripts/config_reference.py          write
 python scripts/config_reference.py --check  exit 1 where the page is out of date
@@ -72,7 +72,7 @@ def page() -> str:
     lines = [
         "# Configuration reference",
         "",
-        "Generated from `dpmcmc/config.py` by `python scripts/config_reference.py`; do not edit by hand.",
+        "Generated from `dpmcmc/config/model.py` by `python scripts/config_reference.py`; do not edit by hand.",
         "Unknown keys are errors. Values of `--set a.b=VALUE` are YAML; `1e-5` is a number.",
         "",
         "`name` (required) names the run folder. `target` and `sampler` may be `my_module:attribute`, found from the",
