@@ -105,8 +105,8 @@ def _run(seed: int, command: list[str], kill_after: float | None = None) -> int:
     if child == 0:
         _known_entropy(seed)
         for name in ("_draw_chains", "_draw_predictions"):
-            setattr(run_command.Run, name, lambda *_: None)
-        run_command.Run._confidential = lambda *_: ({}, None)
+            setattr(run_command.ConfiguredRun, name, lambda *_: None)
+        run_command.ConfiguredRun._confidential = lambda *_: ({}, None)
         # What a run says to its user is kept, for the ones that go wrong.
         with open(_SAID, "w") as said, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             code = command(["run", *command])

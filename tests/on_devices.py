@@ -25,7 +25,7 @@ from dpmcmc.engine.mesh import DATA, spread
 from dpmcmc.engine.program import Cells
 from dpmcmc.engine.template import template
 from dpmcmc.privacy.query import query as query_room
-from dpmcmc.privacy.query.query import Draws, GradientQuery
+from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.privacy.query.selection import shard_selector
 from dpmcmc.samplers.base import SteppedSampler
@@ -117,10 +117,10 @@ def noise() -> dict[str, np.ndarray]:
     found["noise/same_guarantee"] = np.array(result.guarantee == WATCHED.guarantee)
     real_draw, real_sums, real_noise = GradientQuery.draw, GradientQuery.sums, query_room._with_noise
 
-    def draw(self: GradientQuery, params: Any, batch_key: Any, noise_key: Any, noise_std: Any) -> Draws:
+    def draw(self: GradientQuery, params: Any, batch_key: Any, noise_key: Any, noise_std: Any) -> StepRandomness:
         return real_draw(self, params, batch_key, jax.random.fold_in(noise_key, jax.lax.axis_index(DATA)), noise_std)
 
-    def sums(self: GradientQuery, params: Any, records: Any, draws: Draws) -> Any:
+    def sums(self: GradientQuery, params: Any, records: Any, draws: StepRandomness) -> Any:
         total, moment = self._sums_here(params, records, draws)
         noisy = real_noise(total, draws.noise, self._grid(jnp.float32(WATCHED.noise_std[0])), 1.0)
         return noisy.across(DATA), moment
@@ -157,7 +157,7 @@ def sums() -> dict[str, np.ndarray]:
 
         def one(key: Any, records: Any, query: Any = query, counted: Any = counted) -> Any:
             batch = query._batch(key)
-            return counted(*batch), query.sums(theta, records, Draws(batch, None, None, None))[0]
+            return counted(*batch), query.sums(theta, records, StepRandomness(batch, None, None, None))[0]
 
         run = jax.shard_map(
             jax.vmap(one, in_axes=(0, None)),
@@ -173,7 +173,9 @@ def sums() -> dict[str, np.ndarray]:
         @jax.jit
         def alone(masks: Any, keys: Any, plan: Any = plan, select: Any = select, counted: Any = counted) -> Any:
             whole = GradientQuery(TARGET, N, plan.batch_size, 0.25, None, plan.bits)
-            batches = jax.vmap(lambda mask: whole.sums(theta, prepared, Draws((None, mask), None, None, None))[0])
+            batches = jax.vmap(
+                lambda mask: whole.sums(theta, prepared, StepRandomness((None, mask), None, None, None))[0]
+            )
             wanted = jax.vmap(lambda key: jax.vmap(lambda i: counted(*select(key, i)))(jnp.arange(DEVICES)))
             return batches(masks), wanted(keys).reshape(len(keys), -1)
 

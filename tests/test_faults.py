@@ -83,7 +83,7 @@ def test_a_fault_of_a_run_is_told_in_its_confidential_folder(tmp_path, capsys, m
     def fails(self, console):
         raise ValueError(SECRET)
 
-    monkeypatch.setattr(run.Run, "sample", fails)
+    monkeypatch.setattr(run.ConfiguredRun, "sample", fails)
     config = str(ROOT / "configs" / "breast_cancer.yaml")
     options = ["--set", "run={steps: 4, chains: 1, burn_in: 0.5}", "--set", "privacy.ledger=null"]
     assert main(["run", config, *options, "--out", str(tmp_path / "out"), "--quiet"]) == 70

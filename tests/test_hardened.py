@@ -154,7 +154,7 @@ def test_seeds_and_other_keys_are_adopted():
     own = jax.random.key(5, impl=CHACHA20)
     assert chacha.adopted(own) is own
     with pytest.raises(ValueError, match="32 bytes"):
-        chacha.secret_key(bytes(31))
+        chacha.new_key(bytes(31))
 
 
 # --- keys of a run --------------------------------------------------------------------------------------

@@ -454,7 +454,7 @@ def test_the_command_charges_nothing_of_a_run_that_it_refuses(charged, capsys, m
         patch.setattr(os, "posix_fallocate", no_space)
         assert "MB are needed" in refused(capsys, arguments, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(command.Shelf, "json", no_space)
+        patch.setattr(command.RunFolder, "json", no_space)
         assert "No space left" in refused(capsys, arguments, 2)
     with monkeypatch.context() as patch:
         patch.setattr(account, "norms_of", lambda *_: (_ for _ in ()).throw(ValueError("every: has no bound")))

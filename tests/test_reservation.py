@@ -267,7 +267,7 @@ def test_a_command_that_is_killed_goes_on_under_its_reservation(ledger, config, 
         raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_command.Run, at, kill)
+        patch.setattr(run_command.ConfiguredRun, at, kill)
         # A kill runs no handler.
         patch.setattr(run_command.Place, "clear", lambda self: None)
         patch.setattr(run_command.Reservation, "settle", lambda self: None)
@@ -298,7 +298,7 @@ def test_resuming_with_another_config_or_into_another_folder_is_refused(ledger, 
         raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_command.Run, "sample", kill)
+        patch.setattr(run_command.ConfiguredRun, "sample", kill)
         with pytest.raises(Stop):
             call(config, "--out", tmp_path / "run")
     resume = ("--resume", tmp_path / "run")
@@ -314,7 +314,7 @@ def test_interruption_says_how_to_go_on(config, ledger, tmp_path, monkeypatch, c
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_command.Run, "sample", interrupt)
+        patch.setattr(run_command.ConfiguredRun, "sample", interrupt)
         assert call(config, "--out", tmp_path / "run") == 130
     assert f"--resume {tmp_path / 'run'}" in capsys.readouterr().err
     assert call("--resume", tmp_path / "run") == 0

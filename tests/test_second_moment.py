@@ -25,7 +25,7 @@ from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.query import fixed_point
 from dpmcmc.privacy.query import second_moment as second_room
 from dpmcmc.privacy.query.metric import PublicMatrix
-from dpmcmc.privacy.query.query import Draws, GradientQuery, PrivateGradient, drawn_noise
+from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient, StepRandomness, drawn_noise
 from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment, multiples
 from dpmcmc.privacy.query.selection import selector
 from dpmcmc.samplers import SGFS
@@ -423,7 +423,7 @@ class Replay:
 
     def _exact(self, records):
         batch, second = (None if key is None else self.query._batch(key) for key in self._keys())
-        return self.query.sums(self.params, records, Draws(batch, second, None, None))
+        return self.query.sums(self.params, records, StepRandomness(batch, second, None, None))
 
     def records(self, white, at):
         rows = self.rows.copy()

@@ -474,7 +474,7 @@ def test_a_traced_clip_clips_to_the_same_grid_and_bound(clip):
 
 def test_the_compiled_sweep_holds_no_record():
     target = dpmcmc.targets.bind(TARGET, dpmcmc.targets.record_shapes(DATA))
-    program, run = sweep._Opener(DATA).open(engine.Run(make(), target, *sweep.streams_of(1)))
+    program, run = sweep._Opener(DATA).open(engine.BoundPlan(make(), target, *sweep.streams_of(1)))
     assert run.numbers["query"]
     cell = engine.Cells(run.numbers, run.streams, jnp.int32(0), jnp.int32(1))
     step = jax.make_jaxpr(lambda cell, records: program.step(cell, program.start(cell), 0, jnp.float32(1), records))

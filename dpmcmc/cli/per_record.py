@@ -28,10 +28,10 @@ from dpmcmc.engine.blocks import DivergedError, check_records
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result, privacy_json
 from dpmcmc.planning.plan import Plan
-from dpmcmc.report.per_record import draw
+from dpmcmc.report.per_record import plot
 from dpmcmc.storage.atomic import check_room
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
-from dpmcmc.storage.run_folder import Shelf, today
+from dpmcmc.storage.run_folder import RunFolder, today
 
 
 def run_and_account(name: str, config: Config, out: str | None, every: int) -> None:
@@ -58,7 +58,7 @@ def run_and_account(name: str, config: Config, out: str | None, every: int) -> N
     held = None
     if config.privacy.ledger is not None:
         held = Reservation(config.privacy.ledger, plan.guarantee, config.name, None, plan.num_records)
-    run = Run(config, plan, Shelf(folder, today()), held)
+    run = AccountedRun(config, plan, RunFolder(folder, today()), held)
     try:
         account, records = run.prepared(every)
         result, positions = run.sampled(account, records)
@@ -72,7 +72,7 @@ def run_and_account(name: str, config: Config, out: str | None, every: int) -> N
 
 
 @dataclasses.dataclass
-class Run:
+class AccountedRun:
     """One run: what is refused is refused before it is charged, and what it cost is on disk before a draw is.
 
     Attributes:
@@ -83,7 +83,7 @@ class Run:
 
     config: Config
     plan: Plan
-    released: Shelf
+    released: RunFolder
     held: Reservation | None
 
     @property
@@ -181,7 +181,7 @@ class Run:
             cost = account.of(records, positions)
             assert self.plan.guarantee is not None
             cost.save(self.confidential / "per_record.npz")
-            draw(self.confidential / "per_record.png", cost, self.plan.guarantee.epsilon, title)
+            plot(self.confidential / "per_record.png", cost, self.plan.guarantee.epsilon, title)
         except (OSError, MemoryError, KeyboardInterrupt) as error:
             raise CommandError(
                 f"{self.confidential}: the account of the records is not there ({error or type(error).__name__}); the "

@@ -63,7 +63,7 @@ from dpmcmc.report.public_facts import PublicFacts
 from dpmcmc.storage.checkpoint import REMOVED, Checkpoint, CheckpointError
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from dpmcmc.storage.row_blocks import on_disk
-from dpmcmc.storage.run_folder import Shelf, day_of, today
+from dpmcmc.storage.run_folder import RunFolder, day_of, today
 from dpmcmc.targets import TargetError, check
 
 app = typer.Typer(add_completion=False)
@@ -224,7 +224,9 @@ def _carry_out(
         held = _reservation(config, plan, place.checkpoint)
         try:
             data = data_room.load(config.data)
-            run = Run(config, plan, data, place.folder, place.confidential, place.checkpoint, held, mesh, place.day)
+            run = ConfiguredRun(
+                config, plan, data, place.folder, place.confidential, place.checkpoint, held, mesh, place.day
+            )
             run.check()
         except BaseException:
             if held is not None and not held.begun:
@@ -241,7 +243,7 @@ def _carry_out(
         place.date()
 
 
-def _sample_and_save(run: Run, place: Place, calibrate_seconds: float, console: Console) -> Path:
+def _sample_and_save(run: ConfiguredRun, place: Place, calibrate_seconds: float, console: Console) -> Path:
     """Run, save and settle; a failure is one sentence of public facts, or of what the guarantee covers."""
     try:
         result = run.sample(console)
@@ -300,15 +302,15 @@ class Place:
     day: datetime.date = field(default_factory=today)
 
     @property
-    def shelf(self) -> Shelf:
+    def run_folder(self) -> RunFolder:
         """For what is released."""
-        return Shelf(self.folder, self.day)
+        return RunFolder(self.folder, self.day)
 
     def make(self, config: Config) -> None:
         """Create the folders, the config in them, and the checkpoint."""
         try:
             self.confidential.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.shelf.make()
+            self.run_folder.make()
             os.chmod(self.confidential, 0o700)
             faults.keep_in(self.confidential)
             self.checkpoint = Checkpoint(self.confidential / _CHECKPOINT)
@@ -316,7 +318,7 @@ class Place:
                 self.checkpoint.close()
                 raise CommandError(f"{self._option}: another process has taken {self.folder}; give another folder.")
             # Last, so that what holds a config can be resumed.
-            self.shelf.write("config.yaml", config_room.dump(config, self.folder))
+            self.run_folder.write("config.yaml", config_room.dump(config, self.folder))
             for folder in (self.folder, self.confidential):  # of a write that was killed
                 for left in (path for name in _WRITTEN for path in folder.glob(f".{name}.*")):
                     left.unlink()
@@ -337,7 +339,7 @@ class Place:
 
     def date(self) -> None:
         """Give all that others may see the one time."""
-        self.shelf.date_all(self.confidential)
+        self.run_folder.date_all(self.confidential)
 
     def clear(self) -> None:
         """Take back what :meth:`make` made, where no run has begun in it."""
@@ -426,7 +428,7 @@ def _reservation(config: Config, plan: Plan | MechanismPlan, checkpoint: Checkpo
 
 
 @dataclass
-class Run:
+class ConfiguredRun:
     """One run of one config: its plan, its data, its folders, and the budget it holds."""
 
     config: Config
@@ -455,15 +457,15 @@ class Run:
         return self.facts.target
 
     @property
-    def released(self) -> Shelf:
+    def released(self) -> RunFolder:
         """For what may be published."""
-        return Shelf(self.folder, self.day)
+        return RunFolder(self.folder, self.day)
 
-    def shelf(self, guarantee: Guarantee | None) -> Shelf:
+    def run_folder(self, guarantee: Guarantee | None) -> RunFolder:
         """For draws with this guarantee, and what is computed from them."""
         if self.facts.publishable(guarantee):
             return self.released
-        return Shelf(self.confidential, self.day, owner_only=True)
+        return RunFolder(self.confidential, self.day, owner_only=True)
 
     def check(self) -> None:
         """Refuse records that the target is not for or the ledger is not of, and a sampler that does not fit.
@@ -583,11 +585,11 @@ class Run:
         Returns the folder of the draws: the confidential one where these may not be published.
         """
         guarantee = result.guarantee
-        shelf, publishable = self.shelf(guarantee), self.facts.publishable(guarantee)
+        run_folder, publishable = self.run_folder(guarantee), self.facts.publishable(guarantee)
         # A run that went on elsewhere has spent more than was planned.
         self._write_privacy(guarantee)
         info = result.info if isinstance(result, Result) else None
-        shelf.write("draws.nc", draws_content(result.draws, info, guarantee))
+        run_folder.write("draws.nc", draws_content(result.draws, info, guarantee))
         metrics = self.released_facts()
         metrics |= result.diagnostics | result.verdict.to_json()
         metrics |= self._seconds(result, calibrate_seconds)
@@ -599,14 +601,14 @@ class Run:
             name = "draws" if guarantee is None else "private draws"
             shown[name] = predictive.predict(self.target, flat, dict(test))
             metrics |= shown[name].to_json()
-        shelf.json("metrics.json", _finite(metrics))
+        run_folder.json("metrics.json", _finite(metrics))
         confidential, fitted = self._confidential(flat)
         # A non-private fit may leave only where the records themselves may.
         if fitted is not None and self.facts.spec.public:
             metrics["non_private"] = fitted.summary
             if fitted.prediction is not None:
                 shown[f"non-private ({fitted.name})"] = fitted.prediction
-            shelf.json("metrics.json", _finite(metrics))
+            run_folder.json("metrics.json", _finite(metrics))
         elif fitted is not None:
             confidential["non_private"] = fitted.summary
         confidential["wall_seconds"] = result.seconds if isinstance(result, Release) else result.wall_seconds
@@ -619,13 +621,13 @@ class Run:
         else:
             self.released.json("metrics.json", _finite(self.released_facts()))
             run_text.print_withheld(self.facts, self.confidential, console)
-        return shelf.folder
+        return run_folder.folder
 
     def save_divergence(self, error: DivergedError) -> None:
         """Write at which step a chain left the range of floats, which is as public as its draws."""
-        shelf = self.shelf(self.facts.planned)
-        shelf.json("metrics.json", {**self.released_facts(), **NO_DRAWS.to_json(), "diverged_at": error.step})
-        if shelf != self.released:
+        run_folder = self.run_folder(self.facts.planned)
+        run_folder.json("metrics.json", {**self.released_facts(), **NO_DRAWS.to_json(), "diverged_at": error.step})
+        if run_folder != self.released:
             self.released.json("metrics.json", self.released_facts())
 
     def _seconds(self, result: Result | Release, calibrate_seconds: float) -> dict[str, Any]:
@@ -643,12 +645,12 @@ class Run:
         from dpmcmc.report import figures as plots
 
         guarantee, plan = result.guarantee, self.trace
-        shelf, said = self.shelf(guarantee), (self.facts.title(guarantee), self.facts.note(guarantee))
+        run_folder, said = self.run_folder(guarantee), (self.facts.title(guarantee), self.facts.note(guarantee))
         if plan is not None:
-            shelf.figure("traces.png", plots.traces, result.draws, plan.burn_in, plan.thin, *said)
-            shelf.figure("temperature.png", plots.temperature, plan.temperatures, plan.noise_multipliers, *said)
+            run_folder.figure("traces.png", plots.traces, result.draws, plan.burn_in, plan.thin, *said)
+            run_folder.figure("temperature.png", plots.temperature, plan.temperatures, plan.noise_multipliers, *said)
         if guarantee is not None and np.isfinite(guarantee.epsilon):
-            shelf.figure("epsilon_delta.png", plots.epsilon_delta, guarantee, *said)
+            run_folder.figure("epsilon_delta.png", plots.epsilon_delta, guarantee, *said)
 
     def _draw_predictions(
         self, result: Result | Release, shown: dict[str, predictive.Prediction], y: np.ndarray
@@ -657,15 +659,15 @@ class Run:
         from dpmcmc.report import figures as plots
 
         guarantee = result.guarantee
-        shelf, said = self.shelf(guarantee), (self.facts.title(guarantee), self.facts.note(guarantee))
+        run_folder, said = self.run_folder(guarantee), (self.facts.title(guarantee), self.facts.note(guarantee))
         curves = {k: predictive.reliability(p.probability, y) for k, p in shown.items() if p.probability is not None}
         means = {k: p.mean for k, p in shown.items() if p.mean is not None}
         if curves:
             two = getattr(self.target, "num_classes", None) == 2
             event = "y = 1" if two else "the likeliest class being right"
-            shelf.figure("calibration.png", plots.calibration, curves, event, *said)
+            run_folder.figure("calibration.png", plots.calibration, curves, event, *said)
         if means:
-            shelf.figure("predictions.png", plots.predictions, means, y, *said)
+            run_folder.figure("predictions.png", plots.predictions, means, y, *said)
 
     def released_facts(self) -> dict[str, Any]:
         """metrics.json before anything is measured."""

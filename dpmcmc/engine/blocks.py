@@ -44,7 +44,7 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import FixedSize
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.privacy.query.query import LINEAR_ROWS, MICROBATCH
-from dpmcmc.privacy.query.randomness import SecretKey, Streams, secret_key, streams_of
+from dpmcmc.privacy.query.randomness import SecretKey, Streams, is_secret, streams_of
 from dpmcmc.privacy.query.second_moment import multiples
 from dpmcmc.storage.checkpoint import Checkpoint, Point, opened, restored
 from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
@@ -124,7 +124,7 @@ def sample(
         DivergedError: a chain left the range of floats.
     """
     day = today()
-    guarantee, label = plan.guarantee if secret_key(key) else None, type(plan.sampler).__name__
+    guarantee, label = plan.guarantee if is_secret(key) else None, type(plan.sampler).__name__
     mesh = checked(mesh)
     refuse_unsafe_caches()
     check_not_forked()
@@ -140,7 +140,7 @@ def sample(
             held.identify(data)
         streams, secret = streams_of(key, plan.hardened)
         program = Program.of(plan, template(target), template(plan.sampler), mesh=mesh)
-        run = Run(plan, target, agreed(streams, secret, plan, (records, begun), mesh), secret, starts=begun)
+        run = BoundPlan(plan, target, agreed(streams, secret, plan, (records, begun), mesh), secret, starts=begun)
         if kept is not None:
             run = _resumed(run, kept, (data, starts), held, mesh)
         if held is not None:
@@ -168,7 +168,7 @@ def _save(result: Result, out: str | Path, day: datetime.date) -> None:
         )
 
 
-def _resumed(run: Run, kept: Checkpoint, data: Any, held: Reservation | None, mesh: Mesh | None) -> Run:
+def _resumed(run: BoundPlan, kept: Checkpoint, data: Any, held: Reservation | None, mesh: Mesh | None) -> BoundPlan:
     """The run with the keys that its checkpoint has, or with its own where it begins or comes from elsewhere."""
     streams, moved = kept.begin(run.plan, data, run.streams, run.secret, None if mesh is None else sizes(mesh))
     if not moved:
@@ -197,7 +197,7 @@ def _resumed(run: Run, kept: Checkpoint, data: Any, held: Reservation | None, me
     return run
 
 
-class Run(NamedTuple):
+class BoundPlan(NamedTuple):
     """A plan about to run.
 
     Attributes:
@@ -219,7 +219,7 @@ class Run(NamedTuple):
 
 def run_together(
     program: Program,
-    runs: Sequence[Run],
+    runs: Sequence[BoundPlan],
     records: Any,
     report: Callable[[int], None] | None = None,
     kept: Checkpoint | None = None,
@@ -444,7 +444,7 @@ def checked_starts(plan: Plan, target: Any, starts: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), starts)
 
 
-def _cells(runs: Sequence[Run], owners: Sequence[int]) -> Cells:
+def _cells(runs: Sequence[BoundPlan], owners: Sequence[int]) -> Cells:
     """One cell per entry of ``owners``, the runs that they are chains of.
 
     Arranged on the host: what JAX computes outside a function of its own stays compiled as long as the process lives.
@@ -591,7 +591,7 @@ def _hand_out(rows: list[_Trace], first: int, width: int, output: Any, finite: A
 
 
 def _outcomes(
-    runs: Sequence[Run], traces: list[list[_Trace]], seconds: dict[str, float], kept: Checkpoint | None
+    runs: Sequence[BoundPlan], traces: list[list[_Trace]], seconds: dict[str, float], kept: Checkpoint | None
 ) -> list[Result | DivergedError]:
     total = sum(run.plan.steps * run.plan.chains for run in runs)
     constrain: dict[int, Any] = {}

@@ -21,7 +21,7 @@ from dpmcmc.engine.mesh import BATCHES, CHAIN, DATA, STEPS, sizes
 from dpmcmc.engine.template import Template
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import shard_rows
-from dpmcmc.privacy.query.query import Draws, GradientQuery, select_by
+from dpmcmc.privacy.query.query import GradientQuery, StepRandomness, select_by
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.storage.compiled_programs import RUN_ONCE
@@ -118,13 +118,19 @@ class Program:
         prepare = getattr(self.target.without(), "prepared", None)
         return records if prepare is None else prepare(records)
 
-    def draw(self, cell: Cells, like: Any, t: jax.Array, noise_std: jax.Array) -> tuple[Draws, jax.Array]:
+    def draw(self, cell: Cells, like: Any, t: jax.Array, noise_std: jax.Array) -> tuple[StepRandomness, jax.Array]:
         """(what is random in the query of step t, key of the sampler's own); ``like`` has the position's shapes."""
         keys = cell.streams.at(cell.chain, t)
         return self.query(cell).draw(like, keys.batch, keys.noise, noise_std), keys.dynamics
 
     def advance(
-        self, cell: Cells, state: Any, t: jax.Array, noise_std: jax.Array, records: Any, drawn: tuple[Draws, jax.Array]
+        self,
+        cell: Cells,
+        state: Any,
+        t: jax.Array,
+        noise_std: jax.Array,
+        records: Any,
+        drawn: tuple[StepRandomness, jax.Array],
     ) -> tuple[Any, Any]:
         """(state after step t, info); the state as it was where the cell has done all its steps."""
         draws, key = drawn
@@ -143,7 +149,7 @@ class Compiled(NamedTuple):
     Attributes:
         prepared: records -> records, once a run.
         start: cells -> states.
-        draw: (cells, first step, noise (cells, steps)) -> (Draws, keys), leaves (steps, cells, ...).
+        draw: (cells, first step, noise (cells, steps)) -> (StepRandomness, keys), leaves (steps, cells, ...).
         chunk: (states, cells, first step, noise (cells, steps), offsets of the steps to keep (cells, room), records) ->
             (states, kept positions and infos (room, cells, ...), finite (cells,), norms of the positions (cells,)). In
             the place of records, where they are supplied: (rows (steps, cells, slots, ...), what ``draw`` gave).
@@ -255,7 +261,7 @@ def _compile_cached(program: Program, width: int, shapes: Any) -> Compiled:
         rows: Any = PartitionSpec(DATA)
         if program.supplied:
             batch: Any = BATCHES
-            drawn = Draws((batch, batch), None, STEPS, STEPS), STEPS
+            drawn = StepRandomness((batch, batch), None, STEPS, STEPS), STEPS
             drawing = jax.shard_map(
                 draw, mesh=program.mesh, in_specs=(chains, whole, chains), out_specs=drawn, check_vma=False
             )
@@ -282,7 +288,7 @@ def _unless_done(cells: Cells, t: jax.Array, take: Any, states: Any) -> Any:
     return jax.lax.cond(jnp.any(t < cells.steps), take, skip, states)
 
 
-def _usual_slots(program: Program, draws: Draws) -> int | None:
+def _usual_slots(program: Program, draws: StepRandomness) -> int | None:
     """Slots that the batches of a group fit into 49 times in 50; None where they are no fewer, or not worth it.
 
     The slots drawn are hardly ever needed: what truncates a batch is charged, so it has to be rare over the whole run.
@@ -299,7 +305,7 @@ def _usual_slots(program: Program, draws: Draws) -> int | None:
     return short if short < mask.shape[-1] else None
 
 
-def _split_batches(draws: Draws, slots: int) -> tuple[Draws, jax.Array]:
+def _split_batches(draws: StepRandomness, slots: int) -> tuple[StepRandomness, jax.Array]:
     """(draws with so many slots of every batch, whether a record is chosen beyond them)."""
     indices, mask = draws.batch
     assert indices is not None

@@ -25,7 +25,7 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.privacy.query.second_moment import multiples
 from dpmcmc.storage.atomic import write_atomically
-from dpmcmc.storage.run_folder import Shelf, today
+from dpmcmc.storage.run_folder import RunFolder, today
 
 if TYPE_CHECKING:
     import xarray
@@ -95,12 +95,12 @@ class Result:
             day: that the files bear, on which the run began; None: today.
         """
         covered = self.guarantee is not None and math.isfinite(self.guarantee.epsilon)
-        shelf = Shelf(Path(folder), day or today(), owner_only=not (covered or public))
-        shelf.make()
-        shelf.json("privacy.json", privacy_json(self.plan, self.guarantee, receipt=self.receipt))
-        shelf.json("plan.json", self.plan.to_json(secret=self.guarantee is not None))
-        shelf.write("draws.nc", draws_content(self.draws, self.info, self.guarantee))
-        return shelf.folder
+        run_folder = RunFolder(Path(folder), day or today(), owner_only=not (covered or public))
+        run_folder.make()
+        run_folder.json("privacy.json", privacy_json(self.plan, self.guarantee, receipt=self.receipt))
+        run_folder.json("plan.json", self.plan.to_json(secret=self.guarantee is not None))
+        run_folder.write("draws.nc", draws_content(self.draws, self.info, self.guarantee))
+        return run_folder.folder
 
 
 def privacy_json(

@@ -26,11 +26,11 @@ from jax.sharding import Mesh
 
 from dpmcmc import targets
 from dpmcmc.engine.blocks import (
+    BoundPlan,
     Cells,
     DivergedError,
     Program,
     Progress,
-    Run,
     check_on_disk,
     check_records,
     checked_starts,
@@ -44,7 +44,7 @@ from dpmcmc.engine.template import numbers, template
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.ledger import Ledger
-from dpmcmc.privacy.query.randomness import SecretKey, secret_key, streams_of
+from dpmcmc.privacy.query.randomness import SecretKey, is_secret, streams_of
 from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
 
 #: (role, field) of a number that plans of one program may differ in.
@@ -100,7 +100,7 @@ def sample_all(
     with contextlib.ExitStack() as held:
         reservations = [
             held.enter_context(
-                reserved(ledger, plan.guarantee if secret_key(key) else None, "sweep", None, plan.num_records)
+                reserved(ledger, plan.guarantee if is_secret(key) else None, "sweep", None, plan.num_records)
             )
             for plan, key in zip(plans, keys, strict=True)
         ]
@@ -141,7 +141,7 @@ def _sample_all(
         streams, secret = streams_of(key, plan.hardened)
         start = checked_starts(plan, target, start)
         streams = agreed(streams, secret, plan, (start, None if at else records), mesh)
-        program, run = opener.open(Run(plan, target, streams, secret, starts=start))
+        program, run = opener.open(BoundPlan(plan, target, streams, secret, starts=start))
         program = dataclasses.replace(program, mesh=mesh)
         group = groups.setdefault(_identity(program, run), _Group(program))
         group.program = dataclasses.replace(program, slots=max(program.slots, group.program.slots))
@@ -158,7 +158,7 @@ class _Group:
     """Plans of one program, and where they stand among all."""
 
     program: Program
-    runs: list[Run] = dataclasses.field(default_factory=list)
+    runs: list[BoundPlan] = dataclasses.field(default_factory=list)
     places: list[int] = dataclasses.field(default_factory=list)
 
 
@@ -180,7 +180,7 @@ def _run(groups: list[_Group], records: Any, progress: Progress | None) -> list[
     return [found[at] for at in range(len(found))]
 
 
-def _identity(program: Program, run: Run) -> Any:
+def _identity(program: Program, run: BoundPlan) -> Any:
     """Equal for runs that go together."""
     same = dataclasses.replace(program, slots=0), run.streams.batch.dtype, run.starts is None
     try:
@@ -202,7 +202,7 @@ class _Opener:
         self._traces: dict[Program, bool] = {}
         self._alone: dict[Program, list[Name]] = {}
 
-    def open(self, run: Run) -> tuple[Program, Run]:
+    def open(self, run: BoundPlan) -> tuple[Program, BoundPlan]:
         """(program, the run with the numbers that the program leaves open)."""
         names = list(_numbers(run))
         try:
@@ -217,7 +217,7 @@ class _Opener:
             names = names if self._works(run, names) else []
         return _program(run, names), _opened(run, names)
 
-    def _works(self, run: Run, names: list[Name]) -> bool:
+    def _works(self, run: BoundPlan, names: list[Name]) -> bool:
         """Whether a step can be traced with these numbers open, and keeps the form of the state."""
         program = _program(run, names)
         if program not in self._traces:
@@ -236,7 +236,7 @@ class _Opener:
         return self._traces[program]
 
 
-def _numbers(run: Run) -> dict[Name, np.float32]:
+def _numbers(run: BoundPlan) -> dict[Name, np.float32]:
     """Every number of a run that a program may leave open."""
     found = {("target", name): value for name, value in numbers(run.target).items()}
     found |= {("sampler", name): value for name, value in numbers(run.plan.sampler).items()}
@@ -245,13 +245,13 @@ def _numbers(run: Run) -> dict[Name, np.float32]:
     return found
 
 
-def _program(run: Run, names: Collection[Name]) -> Program:
+def _program(run: BoundPlan, names: Collection[Name]) -> Program:
     fields = {role: [field for r, field in names if r == role] for role in ("target", "sampler")}
     target, sampler = template(run.target, fields["target"]), template(run.plan.sampler, fields["sampler"])
     return Program.of(run.plan, target, sampler, trace_clip=_CLIP in names)
 
 
-def _opened(run: Run, names: Collection[Name]) -> Run:
+def _opened(run: BoundPlan, names: Collection[Name]) -> BoundPlan:
     opened: dict[str, dict[str, np.float32]] = {}
     values = _numbers(run)
     for role, field in names:

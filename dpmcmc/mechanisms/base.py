@@ -32,7 +32,7 @@ from dpmcmc.privacy.accounting.events import UnsupportedCombination
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.privacy.ledger import Ledger, Receipt
-from dpmcmc.privacy.query.randomness import SecretKey, Streams, secret_key, streams_of
+from dpmcmc.privacy.query.randomness import SecretKey, Streams, is_secret, streams_of
 from dpmcmc.storage.checkpoint import Checkpoint, opened
 from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
 from dpmcmc.targets.linear import LinearRegression
@@ -216,7 +216,7 @@ def release(
     """
     refuse_unsafe_caches()
     check_not_forked()
-    guarantee, label = plan.guarantee if secret_key(key) else None, type(plan.mechanism).__name__
+    guarantee, label = plan.guarantee if is_secret(key) else None, type(plan.mechanism).__name__
     with opened(checkpoint) as kept, reserved(ledger, guarantee, label, kept, plan.num_records) as held:
         records = _check_records(plan, data)
         if held is not None and held is not ledger:

@@ -18,7 +18,7 @@ from dpmcmc.report.figures import STYLE
 _BINS = 60
 
 
-def draw(path: Path, account: PerRecord, promised: float, title: str) -> None:
+def plot(path: Path, account: PerRecord, promised: float, title: str) -> None:
     """A picture that only its owner can read; ``promised`` is the ε of the run's guarantee."""
     with rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.8), layout="constrained")

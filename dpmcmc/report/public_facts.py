@@ -2,7 +2,7 @@
 
 Whatever a run prints, names, dates or writes outside ``confidential/`` is made from a :class:`PublicFacts` and from
 what the guarantee covers: draws, and what is computed from draws and public facts. So the functions that do it
-(``run_text.py``, ``shelf.py``) take these, and never a DataSet.
+(``console.py``, ``run_folder.py``) take these, and never a DataSet.
 
 Public are: the config and the plan made from it, with N; what the config declares of the data; the name, origin and
 checksums of a known data set; the columns, which neighbouring data sets share; the day on which the run began; and

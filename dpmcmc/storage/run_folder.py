@@ -30,7 +30,7 @@ def day_of(path: Path) -> datetime.date:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class RunFolder:
     """A folder for files of a run.
 
     Attributes:

@@ -26,7 +26,7 @@ from dpmcmc.privacy import Ledger, OverBudget
 from dpmcmc.privacy.ledger import BrokenChain, LedgerError, store
 from dpmcmc.storage import checkpoint
 from dpmcmc.storage.cache import UnsafeCache
-from dpmcmc.storage.run_folder import Shelf
+from dpmcmc.storage.run_folder import RunFolder
 from dpmcmc.targets import Custom
 from tests import test_ledger_filter
 from tests.planted import Scene, require
@@ -255,7 +255,7 @@ def no_draw_is_there_without_its_cost(scene: Scene) -> None:
         raise OSError("the disk is full")
 
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(OSError):
-        patch.setattr(Shelf, "json", full)
+        patch.setattr(RunFolder, "json", full)
         one.save(folder)
     require(not (folder / "draws.nc").exists(), "draws were saved, and nothing says what they cost")
 
@@ -282,9 +282,9 @@ def released_metrics_hold_nothing_of_private_records(scene: Scene) -> None:
         config = SimpleNamespace(name="mine", privacy=SimpleNamespace(insecure_noise_seed=None), data=None)
         with pytest.MonkeyPatch.context() as patch:
             for name in ("_draw_chains", "_draw_predictions"):
-                patch.setattr(run.Run, name, lambda *_: None)
-            patch.setattr(run.Run, "_confidential", lambda *_: ({}, None))
-            one = run.Run(config, made, data, folder, folder / "confidential", None)
+                patch.setattr(run.ConfiguredRun, name, lambda *_: None)
+            patch.setattr(run.ConfiguredRun, "_confidential", lambda *_: ({}, None))
+            one = run.ConfiguredRun(config, made, data, folder, folder / "confidential", None)
             one.save(result, 0.0, Console(file=None, quiet=True))
         said.append([(folder / name).read_text() for name in ("metrics.json", "privacy.json")])
     require(said[0] == said[1], "released files differ with the private records they were computed from")

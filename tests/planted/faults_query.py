@@ -212,7 +212,7 @@ def _fold_in_forgets(patch: Patch) -> None:
 
 def _seeded_keys(patch: Patch) -> None:
     def entropy(hardened: bool) -> Any:
-        return chacha.secret_key(bytes(32)) if hardened else jax.random.key(0)
+        return chacha.new_key(bytes(32)) if hardened else jax.random.key(0)
 
     patch.setattr(randomness, "_entropy", entropy)
 

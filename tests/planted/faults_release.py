@@ -9,7 +9,7 @@ from rich.console import Console
 
 from dpmcmc.cli import run
 from dpmcmc.report.public_facts import PublicFacts
-from dpmcmc.storage.run_folder import Shelf
+from dpmcmc.storage.run_folder import RunFolder
 from tests.planted import Fault
 from tests.planted import checks_release as checks
 
@@ -17,14 +17,14 @@ Patch = pytest.MonkeyPatch
 
 
 def _counts_held_out_rows(patch: Patch) -> None:
-    real = run.Run.print_plan
+    real = run.ConfiguredRun.print_plan
 
     def print_plan(self: Any, console: Console) -> None:
         real(self, console)
         test = self.data.test
         console.print(f"test records {0 if test is None else len(test['y'])}")
 
-    patch.setattr(run.Run, "print_plan", print_plan)
+    patch.setattr(run.ConfiguredRun, "print_plan", print_plan)
 
 
 def _releases_run_times(patch: Patch) -> None:
@@ -32,11 +32,11 @@ def _releases_run_times(patch: Patch) -> None:
         wall = result.wall_seconds | {"calibrate": calibrate}
         return {"wall_seconds": wall, "steps_per_second": result.steps_per_second}
 
-    patch.setattr(run.Run, "_seconds", seconds)
+    patch.setattr(run.ConfiguredRun, "_seconds", seconds)
 
 
 def _files_keep_their_times(patch: Patch) -> None:
-    patch.setattr(Shelf, "date", lambda *_: None)
+    patch.setattr(RunFolder, "date", lambda *_: None)
 
 
 def _everything_is_publishable(patch: Patch) -> None:

@@ -171,21 +171,21 @@ def _cache_of_others(patch: Patch) -> None:
 
 
 def _training_score(patch: Patch) -> None:
-    real = run.Run.released_facts
+    real = run.ConfiguredRun.released_facts
 
     def facts(self: Any) -> dict[str, Any]:
         return real(self) | {"training": {"mean_label": float(np.mean(self.data.train["y"]))}}
 
-    patch.setattr(run.Run, "released_facts", facts)
+    patch.setattr(run.ConfiguredRun, "released_facts", facts)
 
 
 def _held_out_passes_for_public(patch: Patch) -> None:
-    real = run.Run.released_facts
+    real = run.ConfiguredRun.released_facts
 
     def facts(self: Any) -> dict[str, Any]:
         return real(self) | {"rmse": float(np.sqrt(np.mean(self.data.test["y"] ** 2)))}
 
-    patch.setattr(run.Run, "released_facts", facts)
+    patch.setattr(run.ConfiguredRun, "released_facts", facts)
 
 
 FAULTS = (

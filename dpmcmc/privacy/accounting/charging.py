@@ -96,7 +96,7 @@ def draw_events(coordinates: int, steps: int, chains: int) -> tuple[Event, ...]:
     return (Event("approximate_draw", 0.0, each, coordinates * steps * chains),)
 
 
-def base_delta(delta: float, sampling: Sampling, num_records: int) -> float:
+def delta_of_queries(delta: float, sampling: Sampling, num_records: int) -> float:
     """The part of δ left to the queries."""
     can_overflow = isinstance(sampling, Poisson) and sampling.rate(num_records) < 1
     return delta * (1 - OVERFLOW_SHARE) if can_overflow else delta
@@ -134,7 +134,7 @@ def charge(
     events = (*beside, *base_events(noise_multipliers, sampling, num_records, chains, multiples))
     accountant_for(accountant, events, adjacency, release)
     steps = len(noise_multipliers) * chains * len(multiples)
-    share = delta - base_delta(delta, sampling, num_records)
+    share = delta - delta_of_queries(delta, sampling, num_records)
     if share == 0 or not steps:
         return Charge(events, sampling.capacity(num_records, 0.0)[0])
     if epsilon is None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import Event, accountant_for, base_epsilon, overflow_probability
-from dpmcmc.privacy.accounting.charging import base_delta, base_events
+from dpmcmc.privacy.accounting.charging import base_events, delta_of_queries
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.privacy.calibration import store
 
@@ -46,7 +46,7 @@ def noise_multiplier(
     Raises:
         CalibrationError: no noise multiplier below 1e12 meets the target.
     """
-    left = base_delta(delta, sampling, num_records)
+    left = delta_of_queries(delta, sampling, num_records)
     deviation = overflow_probability(beside)
     if deviation:
         left -= (1 + math.exp(min(epsilon, 700.0))) * deviation

@@ -138,7 +138,7 @@ CHACHA20 = define_prng_impl(
 )
 
 
-def secret_key(entropy: bytes) -> jax.Array:
+def new_key(entropy: bytes) -> jax.Array:
     """A key of 32 bytes of entropy.
 
     Raises:

@@ -49,7 +49,7 @@ class PrivateGradient(NamedTuple):
     releases: tuple = ()
 
 
-class Draws(NamedTuple):
+class StepRandomness(NamedTuple):
     """What is random in one query: of keys and public numbers alone, so drawn before a record is read.
 
     Attributes:
@@ -130,7 +130,7 @@ class GradientQuery:
         """
         return self.answer(params, records, self.draw(params, batch_key, noise_key, noise_std), noise_std)
 
-    def draw(self, params: Any, batch_key: jax.Array, noise_key: jax.Array, noise_std: jax.Array) -> Draws:
+    def draw(self, params: Any, batch_key: jax.Array, noise_key: jax.Array, noise_std: jax.Array) -> StepRandomness:
         """Everything random of one query.
 
         Args:
@@ -155,9 +155,9 @@ class GradientQuery:
             noise: Any = randomness.tree_normal(noise_key, wanted)[0]
         else:
             noise = drawn_noise(noise_key, wanted, self._grid(noise_std), 1.0, self.levels[0])
-        return Draws(self._batch(batch_key), second_batch, noise, second_noise)
+        return StepRandomness(self._batch(batch_key), second_batch, noise, second_noise)
 
-    def answer(self, params: Any, records: Any, draws: Draws, noise_std: jax.Array) -> PrivateGradient:
+    def answer(self, params: Any, records: Any, draws: StepRandomness, noise_std: jax.Array) -> PrivateGradient:
         """The noisy gradient that these draws make of the records; arguments and errors as of the query."""
         scale = self._scale
         moment: Any
@@ -229,16 +229,16 @@ class GradientQuery:
 
     def clipped_sum(self, params: Any, records: Any, batch_key: jax.Array) -> FixedPoint:
         """Exact Σ clip(−∇ log-likelihood) over the batch, before noise. Private: it must not leave."""
-        return self.sums(params, records, Draws(self._batch(batch_key), None, None, None))[0]
+        return self.sums(params, records, StepRandomness(self._batch(batch_key), None, None, None))[0]
 
-    def sums(self, params: Any, records: Any, draws: Draws) -> tuple[FixedPoint, FixedPoint | None]:
+    def sums(self, params: Any, records: Any, draws: StepRandomness) -> tuple[FixedPoint, FixedPoint | None]:
         """(exact clipped gradient sum, exact second-moment sum or None), before noise. Private: must not leave."""
         total, moment = self._sums_here(params, records, draws)
         if self.axis is None:
             return total, moment
         return total.across(self.axis), None if moment is None else moment.across(self.axis)
 
-    def _sums_here(self, params: Any, records: Any, draws: Draws) -> tuple[FixedPoint, FixedPoint | None]:
+    def _sums_here(self, params: Any, records: Any, draws: StepRandomness) -> tuple[FixedPoint, FixedPoint | None]:
         assert self.clip is not None
         self._check_rows(records, draws)
         fast = getattr(self.target, "clipped_gradient_sum", None)
@@ -262,7 +262,7 @@ class GradientQuery:
 
         return self._scan(params, records, draws.batch, rows, LINEAR_ROWS), moment
 
-    def _check_rows(self, records: Any, draws: Draws) -> None:
+    def _check_rows(self, records: Any, draws: StepRandomness) -> None:
         indices, mask = draws.batch
         # A gather beyond the end would repeat the last record, and its sensitivity with it.
         wanted = (self.rows or self.num_records) if mask is None or indices is not None else mask.shape[0]
@@ -270,7 +270,7 @@ class GradientQuery:
             if leaf.shape[0] != wanted:
                 raise InputError(f"records have {leaf.shape[0]} rows, the query was planned for {wanted}")
 
-    def plain_sums(self, params: Any, records: Any, draws: Draws) -> tuple[Any, jax.Array | None]:
+    def plain_sums(self, params: Any, records: Any, draws: StepRandomness) -> tuple[Any, jax.Array | None]:
         """(Σ −∇ log-likelihood over the batch, Σ of outer products or None), unclipped, float32: the plain query."""
 
         def rows(params: Any, batch: Any, mask: jax.Array) -> Any:

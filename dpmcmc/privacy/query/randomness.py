@@ -51,7 +51,7 @@ class Streams(NamedTuple):
 def _entropy(hardened: bool) -> jax.Array:
     """A key from the operating system."""
     if hardened:
-        return chacha.secret_key(secrets.token_bytes(32))
+        return chacha.new_key(secrets.token_bytes(32))
     return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32)), impl="threefry2x32")
 
 
@@ -101,7 +101,7 @@ class SecretKey:
         raise TypeError("a SecretKey cannot be pickled or copied: whoever has it can subtract the noise")
 
 
-def secret_key(key: Any) -> bool:
+def is_secret(key: Any) -> bool:
     """Whether :func:`streams_of` makes secret streams of this."""
     return key is None or isinstance(key, SecretKey)
 
