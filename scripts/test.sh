@@ -7,6 +7,8 @@ cd "$root"
 "$venv/bin/ruff" format --quiet --check .
 "$venv/bin/mypy" --no-error-summary
 "$venv/bin/python" scripts/config_reference.py --check
+"$venv/bin/python" scripts/architecture.py --check
+"$venv/bin/lint-imports" > /dev/null || "$venv/bin/lint-imports"
 if [ "${1:-}" = --all ]; then
     shift
     set -- -m "not gpu and not exhaustive" "$@"

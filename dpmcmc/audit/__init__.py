@@ -3,8 +3,7 @@
 ``neighbours``  worst-case data sets;  ``scores``  what an adversary makes of a release
 ``bounds`` ``histogram``  from scores to confident statements;  ``procedure``  all of it on a plan
 
-An audit drives the real engine, so that this room, unlike the rest of ``privacy``, knows plans and mechanisms; nothing
-in ``privacy`` imports it.
+An audit drives the real engine. ``dpmcmc.privacy.audit`` is another name for this room.
 """
 
 from dpmcmc.audit.bounds import MissingExtra, NotGaussian

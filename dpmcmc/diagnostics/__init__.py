@@ -1,6 +1,5 @@
-"""What can be learnt about a run after it.
+"""What the data holder may learn about a run after it.
 
-``convergence`` and ``predictive`` read released draws and public test rows: post-processing.
 ``reference``, ``per_instance``, ``per_record`` and ``on_average_kl`` read training records without privacy:
 confidential unless the records are public.
 """

@@ -1,4 +1,4 @@
-"""Accountants: from a list of events to ε(δ). One file each, one protocol.
+"""From nominal noise to charged events, and from events to ε(δ). No JAX.
 
 An accountant is a module with ``check(events, adjacency)`` (raises UnsupportedCombination), ``epsilon(events,
 adjacency, delta)`` and ``delta(events, adjacency, epsilon)``, all in terms of ONE noise multiplier: noise std
@@ -11,6 +11,10 @@ on the clipped sum / clip norm. Adding one is one file and one line of ``ACCOUNT
 * ``one_sample``: posterior draws and private estimates.
 
 Pure releases are composed outside the modules, for all of them alike (``pure.py``).
+
+Beside the accountants: ``sampling`` (schemes and the rates they are charged as), ``charging`` (noise to events),
+``account`` and ``guarantee`` (the result), ``group`` (several records at once), ``discrete_gaussian`` (the proof of integer
+noise).
 """
 
 from __future__ import annotations
