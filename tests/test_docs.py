@@ -110,3 +110,15 @@ def test_paths_named_in_the_readme_exist():
         options, _, tail = rest.partition("}") if brace else ("", "", "")
         for option in options.split(",") if brace else [""]:
             assert (ROOT / f"{head}{option}{tail}").exists(), named
+
+
+def test_files_that_pages_and_docstrings_name_exist():
+    rooms = ("dpmcmc", "experiments", "scripts", "tests")
+    names = {path.name for room in rooms for path in (ROOT / room).rglob("*.py")}
+    readers = [*PAGES, ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md"]
+    readers += [path for room in rooms[:3] for path in (ROOT / room).rglob("*.py")]
+    for reader in readers:
+        for named in re.findall(r"`([\w/]+\.py)\b", reader.read_text(encoding="utf-8")):
+            places = [ROOT, ROOT / "dpmcmc", reader.parent]
+            found = any((place / named).exists() for place in places) or ("/" not in named and named in names)
+            assert found, f"{reader.relative_to(ROOT)} names {named}"

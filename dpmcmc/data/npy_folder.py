@@ -4,7 +4,7 @@
     my_folder/x_test.npy, y_test.npy        if there are test rows; these are read into memory
 
 ``load`` looks at every training record once, block by block, and returns memory-mapped arrays: what a sampler reads of
-them is the rows of its batches (``records_on_disk.py``). A file's header is not believed: its size must bear it out.
+them is the rows of its batches (``rows_on_disk.py``). A file's header is not believed: its size must bear it out.
 
 Rows that pass ``row_bound`` by float32 rounding stay as they are, for a file is not written to, and nothing rests on
 the difference: a sampler clips every record's gradient whatever its row, and a one-shot mechanism, whose proof needs

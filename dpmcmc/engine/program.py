@@ -56,7 +56,7 @@ class Program:
         levels: draws per coordinate of integer noise on each; 0 where noise is from floats.
         coordinates: numbers with integer noise that a step is charged for, or None.
         mesh: devices that share the work, or None for one.
-        supplied: whether the host reads the rows of each batch (``records_on_disk.py``).
+        supplied: whether the host reads the rows of each batch (``rows_on_disk.py``).
     """
 
     target: Template

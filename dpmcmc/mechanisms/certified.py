@@ -12,7 +12,7 @@ charged:
 
 * N gradients are summed in blocks of 2^12 rows, and positions are kept within 1000·√d prior standard deviations (Π, a
   projection onto a public ball): ``minimise.rounding`` bounds what float64 moves a gradient by there;
-* sum and noise are rounded to one public grid of 2^-32 noise stds and added as integers, as ``privacy/fixed_point.py``
+* sum and noise are rounded to one public grid of 2^-32 noise stds and added as integers, as ``privacy/query/fixed_point.py``
   does and for the same reason: the released bits are those of a Gaussian mechanism's post-processing. Rounding the sum
   moves it by at most √d·2^-33 noise stds.
 

@@ -5,7 +5,7 @@ r"""Output perturbation: the regularised minimiser plus Gaussian noise.
 (Chaudhuri, Monteleoni and Sarwate 2011, with the Gaussian mechanism.) At θ̂' the gradient of the other objective is
 ∇ℓ_x − ∇ℓ_x', of norm at most kL, k = 2 for replace_one and 1 where the record is added, removed or zeroed; strong
 convexity turns that into ‖θ̂ − θ̂'‖ <= kL/Λ. The computed θ has a certified ‖∇J(θ)‖ <= γ, which adds 2γ/Λ; rounding to
-the grid is charged by ``privacy/gaussian_release.py``.
+the grid is charged by ``gaussian_release.py``.
 """
 
 from __future__ import annotations

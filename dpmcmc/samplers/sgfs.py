@@ -29,7 +29,7 @@ damping 4FFᵀ/η: temperature 1/4.)
 **Guarantee.** θ is post-processing of the releases. ``public`` and ``gradients`` release g̃ alone: subsampled Gaussians
 at z = s b/(N C) on the sum of F⁻¹g clipped to C. ``query`` releases Σ clip(g)clip(g)ᵀ beside it, with noise z_V C²: ONE
 subsampled Gaussian with z⁻² = z_g⁻² + z_V⁻² a step, or two events where the minibatches are two (proof in
-``privacy/second_moment.py``). The projection of Ĥ onto D >= 0 is post-processing.
+``privacy/query/second_moment.py``). The projection of Ĥ onto D >= 0 is post-processing.
 """
 
 from __future__ import annotations

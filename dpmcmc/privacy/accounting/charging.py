@@ -4,7 +4,7 @@ The only place where nominal quantities become charged ones, shared by ``account
 plan, so that they cannot disagree:
 
 * noise multiplier z → z / (1 + KAPPA): float32 clipping may exceed C by that much (``fixed_point.py``);
-* rate → the generator's proved bound (``subsampling.py``);
+* rate → the generator's proved bound (``sampling.py``);
 * a step with a second query → its combined z, or an event of its own (``second_moment.py``);
 * batch overflow → an event of probability β a step, kept within ``OVERFLOW_SHARE`` of δ;
 * a coordinate of integer noise → an approximate draw, kept within ``DRAW_SHARE`` of δ.

@@ -10,7 +10,7 @@ P = Σ_S p_S N(v_S, z²I) and Q = N(0, z²I), over subsets S of the k, with ‖v
 Y_S = |S|·g/z. By Kahane's convexity inequality (1985), E φ(Σ p_S e^{X_S − Var X_S/2}) <= E φ(Σ p_S e^{Y_S − Var Y_S/2})
 for every convex φ; φ(r) = (r − e^ε)₊ and (1 − e^ε r)₊ are the two orders. (The pair: Ganesh 2024, arXiv 2401.10294.)
 The same inequality, with |S| coupled below J ~ Bin(k, q'), allows for a generator that is not exactly independent: the
-charged rate q' bounds a record's chance given ALL others (``subsampling.py``), so |S| is at most J in law. The other
+charged rate q' bounds a record's chance given ALL others (``sampling.py``), so |S| is at most J in law. The other
 records' selection has one law on both sides, an average over it is jointly convex, and dominated steps compose
 adaptively (Zhu, Dong and Wang 2022, Theorem 10).
 
