@@ -12,8 +12,8 @@ charged:
 
 * N gradients are summed in blocks of 2^12 rows, and positions are kept within 1000·√d prior standard deviations (Π, a
   projection onto a public ball): ``minimise.rounding`` bounds what float64 moves a gradient by there;
-* sum and noise are rounded to one public grid of 2^-32 noise stds and added as integers, as ``privacy/query/fixed_point.py``
-  does and for the same reason: the released bits are those of a Gaussian mechanism's post-processing. Rounding the sum
+* sum and noise are rounded to one public grid of 2^-32 noise stds and added as integers, as the query does
+  (``fixed_point.py``) and for the same reason: the released bits are those of a Gaussian mechanism's post-processing. Rounding the sum
   moves it by at most √d·2^-33 noise stds.
 
 Both enter the charge, on either of two neighbours, with ``KAPPA`` for sums within a block and the noise's own
@@ -45,8 +45,7 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 from dpmcmc.privacy.calibration import CalibrationError
-from dpmcmc.privacy.query import randomness
-from dpmcmc.privacy.query.fixed_point import FINE_NOISE
+from dpmcmc.privacy.query.query import noise_on_grid
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.targets.base import immutable
 
@@ -228,8 +227,7 @@ def _descend(target: Any, steps: int) -> Any:
         grid = 2.0 ** jnp.floor(jnp.log2(noise_std)) * _GRID
 
         def step(position: jax.Array, t: jax.Array) -> tuple[jax.Array, None]:
-            coarse, fine = randomness.normal(jax.random.fold_in(key, t), (2, flat.size)).astype(jnp.float64)
-            noise = jnp.round(noise_std * (coarse + FINE_NOISE * fine) / grid)
+            noise = noise_on_grid(jax.random.fold_in(key, t), flat.size, noise_std, grid)
             total = jnp.round(numbers["temper"] * likelihood_gradient(position, unravel, data) / grid)
             moved = position - numbers["step"] * (m * position + (total + noise) * grid)
             return moved * jnp.minimum(1.0, radius / jnp.linalg.norm(moved)), None

@@ -382,6 +382,21 @@ def drawn_noise(key: jax.Array, like: Any, in_grid: jax.Array, scale: Any, level
     return tuple(randomness.tree_normal(key, like, copies=2))
 
 
+def noise_on_grid(key: jax.Array, size: int, noise_std: jax.Array, grid: jax.Array) -> jax.Array:
+    """Gaussian noise as whole multiples of a grid, for a float64 sum that is rounded to it; (size,) float64.
+
+    As :func:`drawn_noise`, a coarse part and a fine one, which reaches the bits that a float32 does not.
+
+    Args:
+        key: used for nothing else.
+        size: number of coordinates.
+        noise_std: std of the noise, in units of the sum.
+        grid: a power of two.
+    """
+    coarse, fine = randomness.normal(key, (2, size)).astype(jnp.float64)
+    return jnp.round(noise_std * (coarse + fixed_point.FINE_NOISE * fine) / grid)
+
+
 def _with_noise(total: FixedPoint, noise: Any, in_grid: jax.Array, scale: Any) -> FixedPoint:
     """Add noise of :func:`drawn_noise`, of std ``in_grid · scale`` grid units, to an exact sum."""
     if isinstance(noise, FixedPoint):
