@@ -8,7 +8,7 @@ from . import samplers as samplers
 from . import targets as targets
 from .engine import processes as processes
 from .engine.blocks import DivergedError as DivergedError
-from .engine.blocks import sample as sample
+from .engine.life import sample as sample
 from .engine.mesh import mesh as mesh
 from .engine.result import Result as Result
 from .engine.sweep import sample_all as sample_all

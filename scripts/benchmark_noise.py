@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpmcmc
-from dpmcmc.engine.blocks import Cells, Program
+from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.template import template
 from dpmcmc.privacy.accounting import discrete_gaussian
 from dpmcmc.privacy.query.chacha import CHACHA20

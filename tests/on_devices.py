@@ -18,11 +18,10 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import dpmcmc
-from dpmcmc.engine import sweep
-from dpmcmc.engine.blocks import Program
+from dpmcmc.engine import sizing, sweep
 from dpmcmc.engine.charged_again import INTERRUPTED
 from dpmcmc.engine.mesh import DATA, spread
-from dpmcmc.engine.program import Cells
+from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.template import template
 from dpmcmc.privacy.query import query as query_room
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
@@ -236,10 +235,9 @@ class _Stop(BaseException):
 
 def resumed(folder: Path) -> dict[str, np.ndarray]:
     """Draws of a run that was stopped on a mesh and went on there, on another one, and where it cannot."""
-    from dpmcmc.engine import blocks as engine
     from dpmcmc.storage import checkpoint
 
-    engine._CHUNK_STEPS = 4
+    sizing._CHUNK_STEPS = 4
     checkpoint._OVERHEAD = 1e9
     plan = make(sampling=dpmcmc.Poisson(11), steps=16, chains=3)
 

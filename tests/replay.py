@@ -1,6 +1,6 @@
 """Replay: a plan's own steps, run again on other records under the same keys, with all that its query did.
 
-The steps are the engine's (``engine.Program.step``), so that whatever is wrong with program, query, sampler or keys
+The steps are the engine's (``program.Program.step``), so that whatever is wrong with program, query, sampler or keys
 is wrong here too. The query is watched, not changed: its keys, the records it selected, its exact sums and what it
 released come back beside states and infos. What it releases may be replaced by what it released on other records, so
 that two runs stay at the same positions, and whatever else differs between them was read past the query.
@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc import targets
-from dpmcmc.engine import blocks as engine
 from dpmcmc.engine import program
+from dpmcmc.engine import program as program_room
 from dpmcmc.engine.template import template
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.query.metric import flat
@@ -179,7 +179,7 @@ class Replay:
         number = jax.ShapeDtypeStruct((), np.float32)
         one = PrivateGradient(params, number, moment)  # type: ignore[arg-type]
         self.nothing = jax.tree.map(lambda s: np.zeros((plan.chains, plan.steps, *s.shape), s.dtype), one)
-        self._program = engine.Program.of(plan, template(target), template(plan.sampler))
+        self._program = program_room.Program.of(plan, template(target), template(plan.sampler))
         self._queries: list[GradientQuery] = []
         streams, _ = streams_of(0, plan.hardened)
         first = jax.tree.map(lambda leaf: leaf[0], self.nothing)
@@ -187,7 +187,7 @@ class Replay:
         self._run = jax.jit(self._chain).lower(*arguments).compile(compiler_options=options)
 
     def _chain(self, streams: Streams, chain: jax.Array, records: Any, replace: jax.Array, given: Any) -> Any:
-        cell = engine.Cells({}, streams, chain, jnp.int32(self.plan.steps))
+        cell = program_room.Cells({}, streams, chain, jnp.int32(self.plan.steps))
 
         def step(state: Any, inputs: Any) -> Any:
             t, s, instead = inputs

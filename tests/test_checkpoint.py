@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.engine import blocks as engine
+from dpmcmc.engine import lanes, sizing
 from dpmcmc.engine.charged_again import INTERRUPTED
 from dpmcmc.mechanisms import OutputPerturbation, release
 from dpmcmc.privacy import Ledger
@@ -29,18 +29,18 @@ class Stop(BaseException):
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch):
     """Chunks of 7 steps, blocks of 2 cells, a commit after every chunk."""
-    monkeypatch.setattr(engine, "_CHUNK_STEPS", 7)
-    monkeypatch.setattr(engine, "_cells_at_once", lambda *_: 2)
-    monkeypatch.setattr(engine, "_cores", lambda: 1)
+    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 7)
+    monkeypatch.setattr(sizing, "cells_at_once", lambda *_: 2)
+    monkeypatch.setattr(sizing, "cores", lambda: 1)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
 
 
 @pytest.fixture(scope="module")
 def alone():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "_CHUNK_STEPS", 7)
-        patch.setattr(engine, "_cells_at_once", lambda *_: 2)
-        patch.setattr(engine, "_cores", lambda: 1)
+        patch.setattr(sizing, "_CHUNK_STEPS", 7)
+        patch.setattr(sizing, "cells_at_once", lambda *_: 2)
+        patch.setattr(sizing, "cores", lambda: 1)
         return dpmcmc.sample(PLAN, DATA, key=3)
 
 
@@ -70,8 +70,8 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, alone, chunk):
 def test_a_run_is_stopped_at_every_chunk(tmp_path, alone, monkeypatch):
     """And takes each chunk once more at most: two blocks of nine chunks, of which each start does one."""
     ran = []
-    real = engine._hand_out
-    monkeypatch.setattr(engine, "_hand_out", lambda rows, first, *rest: (ran.append(first), real(rows, first, *rest)))
+    real = lanes.hand_out
+    monkeypatch.setattr(lanes, "hand_out", lambda rows, first, *rest: (ran.append(first), real(rows, first, *rest)))
     while len(ran) < 17:
         stopped(tmp_path / "c", 1, key=3)
     assert same(dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c"), alone)
@@ -79,13 +79,13 @@ def test_a_run_is_stopped_at_every_chunk(tmp_path, alone, monkeypatch):
 
 
 def test_chains_beside_each_other_go_on_too_on_whatever_cores(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "_cores", lambda: 2)
+    monkeypatch.setattr(sizing, "cores", lambda: 2)
     alone = dpmcmc.sample(PLAN, DATA, key=3)
     for cores, chunk in ((2, 5), (1, 12)):
         folder = tmp_path / str(cores)
-        monkeypatch.setattr(engine, "_cores", lambda: 2)
+        monkeypatch.setattr(sizing, "cores", lambda: 2)
         stopped(folder, chunk, key=3)
-        monkeypatch.setattr(engine, "_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(sizing, "cores", lambda cores=cores: cores)
         after = dpmcmc.sample(PLAN, DATA, key=3, checkpoint=folder)
         assert same(after, alone) if cores == 2 else np.allclose(after.draws, alone.draws, rtol=1e-4, atol=1e-6)
 

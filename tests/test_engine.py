@@ -10,8 +10,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.diagnostics import reference
-from dpmcmc.engine import blocks as engine
-from dpmcmc.engine import program
+from dpmcmc.engine import program, sizing
 
 RNG = np.random.default_rng(0)
 N, D = 400, 3
@@ -75,7 +74,7 @@ def test_secret_keys_differ_between_runs_and_stay_hidden():
 def test_draws_do_not_depend_on_how_steps_are_chunked(monkeypatch):
     plan = make()
     whole = dpmcmc.sample(plan, DATA, key=0).draws
-    monkeypatch.setattr(engine, "_CHUNK_STEPS", 7)
+    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 7)
     np.testing.assert_allclose(dpmcmc.sample(plan, DATA, key=0).draws, whole, rtol=1e-6)
 
 
@@ -106,17 +105,17 @@ def test_batches_beyond_the_usual_room_are_read_whole(rare, monkeypatch):
 
 
 def test_device_calls_are_shorter_where_steps_read_much():
-    assert engine._chunk_steps(10_000, 400, 1 << 17) == 1000
-    assert engine._chunk_steps(10_000, 400, 1 << 24) == 250
-    assert engine._chunk_steps(10_000, 1 << 20, 1 << 17) == 32
-    assert engine._chunk_steps(7, 400, 1 << 17) == 7
+    assert sizing.chunk_steps(10_000, 400, 1 << 17) == 1000
+    assert sizing.chunk_steps(10_000, 400, 1 << 24) == 250
+    assert sizing.chunk_steps(10_000, 1 << 20, 1 << 17) == 32
+    assert sizing.chunk_steps(7, 400, 1 << 17) == 7
 
 
 def test_small_steps_and_full_machines_do_not_share_operations_out(monkeypatch):
-    monkeypatch.setattr(engine, "_cores", lambda: 4)
-    assert engine._compiler_options(1 << 10, 1) == engine._compiler_options(1 << 30, 4) == engine.ONE_THREAD
-    assert engine._compiler_options(1 << 30, 3) == {}
-    options = [engine.ONE_THREAD, None]
+    monkeypatch.setattr(sizing, "cores", lambda: 4)
+    assert sizing.compiler_options(1 << 10, 1) == sizing.compiler_options(1 << 30, 4) == sizing.ONE_THREAD
+    assert sizing.compiler_options(1 << 30, 3) == {}
+    options = [sizing.ONE_THREAD, None]
     compiled = [
         jax.jit(lambda x: jnp.tanh(x) + jnp.sin(x), compiler_options=o)
         .lower(jnp.zeros((4096, 512)))

@@ -12,6 +12,7 @@ import pytest
 from dpmcmc import engine
 from dpmcmc.cli import run as run_command
 from dpmcmc.cli.refusals import CommandError, command
+from dpmcmc.engine import sizing
 from dpmcmc.storage import checkpoint
 from tests.test_reservation import call, config, ledger, outcomes  # noqa: F401  # fixtures
 
@@ -109,7 +110,7 @@ def test_a_command_is_stopped_while_it_is_imported():
 
 
 def test_a_resumed_run_is_stopped_at_any_moment_and_goes_on(config, ledger, tmp_path, monkeypatch, capsys):  # noqa: F811
-    monkeypatch.setattr(engine, "_CHUNK_STEPS", 20)
+    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 20)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
     arguments = (config, "--out", tmp_path / "run")
     moments = [

@@ -23,7 +23,7 @@ from dpmcmc.cli import per_record as command
 from dpmcmc.cli.commands import main
 from dpmcmc.diagnostics import per_record
 from dpmcmc.diagnostics.per_record import account, divergence, norms
-from dpmcmc.engine import blocks as engine
+from dpmcmc.engine import lanes
 from dpmcmc.privacy import Guarantee, Ledger, UnsupportedCombination
 from dpmcmc.privacy.accounting import rdp
 from dpmcmc.privacy.ledger import Receipt
@@ -486,7 +486,7 @@ def test_a_command_that_fails_after_it_began_says_what_is_spent_and_what_is_ther
         assert "the draws are in" in refused(capsys, arguments, 1)
     charged_and("draws.nc")
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "_hand_out", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(lanes, "hand_out", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert "stopped by the user, and no draw was saved; the run has spent" in refused(capsys, arguments, 130)
     charged_and()
 

@@ -12,8 +12,7 @@ import pytest
 from scipy import stats
 
 import dpmcmc
-from dpmcmc.engine import blocks as engine
-from dpmcmc.engine import program
+from dpmcmc.engine import program, sizing
 from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, normal, streams_of, tree_normal
@@ -137,7 +136,7 @@ def keys_used(monkeypatch, hardened: bool) -> list[tuple[str, tuple[int, ...]]]:
     )
     data = {"x": np.ones((60, 3), np.float32), "y": np.arange(60) % 2}
     # Cells that fill a block up to its cores repeat the last one.
-    monkeypatch.setattr(engine, "_cores", lambda: 1)
+    monkeypatch.setattr(sizing, "cores", lambda: 1)
     # What is compiled with these must not serve another test, nor the other way round.
     program._compile_cached.cache_clear()
     with monkeypatch.context() as patch:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.engine import blocks as engine
 from dpmcmc.engine import rows_on_disk as records_on_disk
+from dpmcmc.engine import sizing
 from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.targets import check_rows
 from dpmcmc.targets.labels import check_labels
@@ -42,7 +42,7 @@ PLANS = {
 
 @pytest.mark.parametrize("name", PLANS)
 def test_draws_are_those_of_records_in_memory(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "_CHUNK_STEPS", 32)  # several chunks, so that rows are read ahead
+    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 32)  # several chunks, so that rows are read ahead
     plan = PLANS[name]
     inside = dpmcmc.sample(plan, {"x": X, "y": Y}, key=5).draws
     outside = dpmcmc.sample(plan, mapped(tmp_path, x=X, y=Y), key=5).draws
@@ -80,7 +80,7 @@ def test_only_selected_rows_are_read_and_only_before_their_chunk(tmp_path, monke
         return selected(leaf, indices, mask)
 
     monkeypatch.setattr(records_on_disk, "_selected", spy)
-    monkeypatch.setattr(engine, "_CHUNK_STEPS", 32)
+    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 32)
     plan = make(chains=1)
     dpmcmc.sample(plan, mapped(tmp_path, x=X, y=Y), key=5)
     assert len(read) == 3
@@ -90,7 +90,7 @@ def test_only_selected_rows_are_read_and_only_before_their_chunk(tmp_path, monke
 
 
 def test_a_resumed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "_CHUNK_STEPS", 16)
+    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 16)
     plan, records = make(), mapped(tmp_path, x=X, y=Y)
     alone = dpmcmc.sample(plan, records, key=5).draws
 

@@ -12,7 +12,8 @@ import pytest
 import dpmcmc
 from dpmcmc.engine import blocks as engine
 from dpmcmc.engine import program as compiled_programs
-from dpmcmc.engine import sweep
+from dpmcmc.engine import program as program_room
+from dpmcmc.engine import sizing, sweep
 from dpmcmc.engine.sweep import sample_all
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.query import fixed_point
@@ -143,7 +144,7 @@ def test_a_target_with_gradients_by_vmap_sweeps_with_its_clip_open(programs):
 
 @pytest.mark.slow
 def test_plans_with_starts_begin_there_and_are_apart_from_those_without(programs, monkeypatch):
-    monkeypatch.setattr(engine, "_CHUNK_STEPS", 3)  # several chunks: a start must outlive the first
+    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 3)  # several chunks: a start must outlive the first
     draw = dpmcmc.privacy.Event("posterior_draw", 1000.0, 1.0, 1)
     paid = dpmcmc.Guarantee.from_events(
         (draw,), delta=1e-4, adjacency="replace_one", accountant="pld", release="one_sample"
@@ -172,8 +173,8 @@ def test_the_room_of_the_largest_batch_serves_every_epsilon(programs):
 def test_draws_do_not_depend_on_blocks_nor_chunks(monkeypatch):
     plans = [make(steps=steps, thin=2, chains=chains) for steps, chains in ((9, 1), (20, 2), (5, 4))]
     whole = sample_all(plans, DATA, keys=[1, 2, 3])
-    monkeypatch.setattr(engine, "_CACHE_BYTES", 1)
-    monkeypatch.setattr(engine, "_CHUNK_STEPS", 6)
+    monkeypatch.setattr(sizing, "_CACHE_BYTES", 1)
+    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 6)
     blocks = []
     monkeypatch.setattr(engine, "_block", lambda *a, f=engine._block: blocks.append(a[1:3]) or f(*a))
     for one, other in zip(whole, sample_all(plans, DATA, keys=[1, 2, 3]), strict=True):
@@ -318,8 +319,8 @@ def test_a_diverged_plan_leaves_the_others_as_they_are(programs):
 
 
 def test_progress_counts_the_steps_of_every_plan_and_reaches_the_end(monkeypatch):
-    monkeypatch.setattr(engine, "_CACHE_BYTES", 1)
-    monkeypatch.setattr(engine, "_CHUNK_STEPS", 8)
+    monkeypatch.setattr(sizing, "_CACHE_BYTES", 1)
+    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 8)
     plans = [
         make(),
         make(steps=7, chains=3),
@@ -476,7 +477,7 @@ def test_the_compiled_sweep_holds_no_record():
     target = dpmcmc.targets.bind(TARGET, dpmcmc.targets.record_shapes(DATA))
     program, run = sweep._Opener(DATA).open(engine.BoundPlan(make(), target, *sweep.streams_of(1)))
     assert run.numbers["query"]
-    cell = engine.Cells(run.numbers, run.streams, jnp.int32(0), jnp.int32(1))
+    cell = program_room.Cells(run.numbers, run.streams, jnp.int32(0), jnp.int32(1))
     step = jax.make_jaxpr(lambda cell, records: program.step(cell, program.start(cell), 0, jnp.float32(1), records))
     assert all(np.size(constant) < N for constant in step(cell, jax.tree.map(jnp.asarray, DATA)).consts)
 

@@ -29,7 +29,7 @@ import numpy as np
 
 from dpmcmc import targets
 from dpmcmc.audit.neighbours import Neighbours
-from dpmcmc.engine import blocks as engine
+from dpmcmc.engine import life
 from dpmcmc.mechanisms import base as mechanisms
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.certified import CertifiedOPS
@@ -195,7 +195,7 @@ class Sampled:
             DivergedError: a chain left the range of floats.
         """
         plan = dataclasses.replace(self.audited, chains=count * self.plan.chains)
-        result = engine.sample(plan, self.neighbours.data(coins), key=next(self.keys), starts=starts)
+        result = life.sample(plan, self.neighbours.data(coins), key=next(self.keys), starts=starts)
         score = np.asarray(result.info.score, np.float64)[:, -1]
         return score.reshape(count, self.plan.chains, -1).sum(axis=1)
 

@@ -24,7 +24,8 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import model as config_room
 from dpmcmc.config.model import Config
 from dpmcmc.diagnostics import per_record
-from dpmcmc.engine.blocks import DivergedError, check_records
+from dpmcmc.engine.blocks import DivergedError
+from dpmcmc.engine.checks import check_records
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result, privacy_json
 from dpmcmc.planning.plan import Plan

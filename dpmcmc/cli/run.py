@@ -47,8 +47,10 @@ from dpmcmc.config import own_code
 from dpmcmc.config.model import Config
 from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import reference
-from dpmcmc.engine.blocks import DivergedError, check_on_disk, sample
+from dpmcmc.engine.blocks import DivergedError
 from dpmcmc.engine.charged_again import with_charged_again
+from dpmcmc.engine.checks import check_on_disk
+from dpmcmc.engine.life import sample
 from dpmcmc.engine.processes import connect
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result, draws_content, guarantee_json, privacy_json, write_json

@@ -25,19 +25,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc import targets
-from dpmcmc.engine.blocks import (
-    BoundPlan,
-    Cells,
-    DivergedError,
-    Program,
-    Progress,
-    check_on_disk,
-    check_records,
-    checked_starts,
-    run_together,
-)
+from dpmcmc.engine.blocks import BoundPlan, DivergedError, run_together
+from dpmcmc.engine.checks import check_on_disk, check_records, checked_starts
+from dpmcmc.engine.life import Progress
 from dpmcmc.engine.mesh import checked
 from dpmcmc.engine.processes import agreed, check_alone, check_not_forked
+from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.reservation import Reservation, reserved
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.template import numbers, template

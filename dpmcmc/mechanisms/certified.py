@@ -13,8 +13,8 @@ charged:
 * N gradients are summed in blocks of 2^12 rows, and positions are kept within 1000·√d prior standard deviations (Π, a
   projection onto a public ball): ``minimise.rounding`` bounds what float64 moves a gradient by there;
 * sum and noise are rounded to one public grid of 2^-32 noise stds and added as integers, as the query does
-  (``fixed_point.py``) and for the same reason: the released bits are those of a Gaussian mechanism's post-processing. Rounding the sum
-  moves it by at most √d·2^-33 noise stds.
+  (``fixed_point.py``) and for the same reason: the released bits are those of a Gaussian mechanism's post-processing.
+  Rounding the sum moves it by at most √d·2^-33 noise stds.
 
 Both enter the charge, on either of two neighbours, with ``KAPPA`` for sums within a block and the noise's own
 arithmetic. A step adds the prior's gradient off the grid; that the bits of a position below it, 2^-32 of a noise std,

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.engine.blocks import sample
+from dpmcmc.engine.life import sample
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS

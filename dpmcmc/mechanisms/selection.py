@@ -27,7 +27,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpmcmc.engine.blocks import sample
+from dpmcmc.engine.life import sample
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.exponential import Exponential

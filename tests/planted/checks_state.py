@@ -19,8 +19,8 @@ from rich.console import Console
 import dpmcmc
 from dpmcmc.cli import run
 from dpmcmc.data import DataSet, DataSpec
-from dpmcmc.engine import blocks as engine
 from dpmcmc.engine import result as result_room
+from dpmcmc.engine import sizing
 from dpmcmc.engine.self_test import MiscompiledError
 from dpmcmc.privacy import Ledger, OverBudget
 from dpmcmc.privacy.ledger import BrokenChain, LedgerError, store
@@ -208,7 +208,7 @@ def _moved_run(scene: Scene) -> tuple[list[str], list[str], int, int]:
     """(keys before, keys after, queries charged, chunks of three steps that were taken twice) of a run that moves."""
     made, folder = _tiny(), Path(tempfile.mkdtemp(dir=scene.folder))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "_CHUNK_STEPS", 3)
+        patch.setattr(sizing, "_CHUNK_STEPS", 3)
         patch.setattr(checkpoint, "_OVERHEAD", 1e9)
 
         def keys_when_stopped(chunk: int) -> list[str]:

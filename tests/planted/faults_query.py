@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.data.owners import MASK
-from dpmcmc.engine import blocks as engine
+from dpmcmc.engine import program as program_room
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
 from dpmcmc.privacy.query import chacha, fixed_point, integer_noise, query, randomness, selection
@@ -286,12 +286,12 @@ def _no_room(patch: Patch) -> None:
 
 def _changed_step(patch: Patch, change: Any) -> None:
     """What a step makes becomes ``change(program, cell, records, t, state, info)``."""
-    real = engine.Program.advance
+    real = program_room.Program.advance
 
     def advance(self: Any, cell: Any, state: Any, t: Any, noise_std: Any, records: Any, drawn: Any) -> Any:
         return change(cell, records, t, *real(self, cell, state, t, noise_std, records, drawn))
 
-    patch.setattr(engine.Program, "advance", advance)
+    patch.setattr(program_room.Program, "advance", advance)
 
 
 def _batch_key_in_info(patch: Patch) -> None:

@@ -15,6 +15,8 @@ import pytest
 
 from dpmcmc.cli import run
 from dpmcmc.engine import blocks as engine
+from dpmcmc.engine import life
+from dpmcmc.engine import program as program_room
 from dpmcmc.engine import result as result_room
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.privacy import Guarantee, Ledger
@@ -124,7 +126,7 @@ def _same_keys_elsewhere(patch: Patch) -> None:
 
 
 def _moves_for_free(patch: Patch) -> None:
-    patch.setattr(engine, "charged_again", lambda *_: ())
+    patch.setattr(life, "charged_again", lambda *_: ())
 
 
 def _draws_first(patch: Patch) -> None:
@@ -140,7 +142,7 @@ def _draws_first(patch: Patch) -> None:
 
 def _compiled_with_noise(patch: Patch, factor: float) -> None:
     """While a program is compiled its noise is scaled, as in a cache that was filled from another copy of the code."""
-    real, draw = engine._executable, engine.Program.draw
+    real, draw = engine._executable, program_room.Program.draw
 
     def scaled(self: Any, *arguments: Any) -> Any:
         draws, key = draw(self, *arguments)
@@ -149,7 +151,7 @@ def _compiled_with_noise(patch: Patch, factor: float) -> None:
 
     def executable(*arguments: Any) -> Any:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(engine.Program, "draw", scaled)
+            inner.setattr(program_room.Program, "draw", scaled)
             return real(*arguments)
 
     patch.setattr(engine, "_executable", executable)

@@ -46,7 +46,8 @@ import numpy as np
 from dpmcmc import targets
 from dpmcmc.diagnostics.per_record import divergence
 from dpmcmc.diagnostics.per_record.norms import Norms, norms_of
-from dpmcmc.engine.blocks import check_records, sample
+from dpmcmc.engine.checks import check_records
+from dpmcmc.engine.life import sample
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result

@@ -55,7 +55,8 @@ def draw(
     Raises:
         DrawError: a chain diverged, or was never seen in the ball.
     """
-    from dpmcmc.engine.blocks import DivergedError, sample
+    from dpmcmc.engine.blocks import DivergedError
+    from dpmcmc.engine.life import sample
     from dpmcmc.planning.plan import plan
     from dpmcmc.samplers import SGNHT
 

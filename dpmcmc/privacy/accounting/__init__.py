@@ -13,8 +13,8 @@ on the clipped sum / clip norm. Adding one is one file and one line of ``ACCOUNT
 Pure releases are composed outside the modules, for all of them alike (``pure.py``).
 
 Beside the accountants: ``sampling`` (schemes and the rates they are charged as), ``charging`` (noise to events),
-``account`` and ``guarantee`` (the result), ``group`` (several records at once), ``discrete_gaussian`` (the proof of integer
-noise).
+``account`` and ``guarantee`` (the result), ``group`` (several records at once), ``discrete_gaussian`` (the proof of
+integer noise).
 """
 
 from __future__ import annotations

@@ -1,0 +1,113 @@
+"""Cells that are computed beside each other, each lane on a core of its own, and what is kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmcmc.engine.mesh import on_host
+from dpmcmc.engine.program import Cells
+from dpmcmc.planning.plan import Plan
+from dpmcmc.storage.checkpoint import Point
+
+
+class Lane:
+    """Cells of a block that are computed beside the others, on a core of their own.
+
+    Attributes:
+        rows: traces of its cells; fewer than there are cells where these are padded.
+        states: where its cells are.
+        supplies: what its chunks find in the place of records, one after another.
+    """
+
+    def __init__(self, rows: list[Trace], block: Cells, states: Any, size: int, width: int, room: int) -> None:
+        self.rows, self.states = rows, states
+        self.supplies: Iterator[Any] = iter(())
+        self._block, self._shape = block, (size, width, room)
+
+    def schedules(self, first: int) -> tuple[np.ndarray, np.ndarray]:
+        """Noise and places to keep of the chunk that begins at this step."""
+        size, width, room = self._shape
+        return schedules(self.rows, size, first, width, room)
+
+    def noise(self, first: int) -> np.ndarray:
+        """Of the chunk that begins at this step."""
+        return self.schedules(first)[0]
+
+    def take(self, steps_of_chunk: Any, first: int) -> Any:
+        """Compute a chunk; what it gives beside the states."""
+        arguments = (self.states, self._block, np.int32(first), *self.schedules(first), next(self.supplies))
+        self.states, *output = jax.block_until_ready(steps_of_chunk(*arguments))
+        return output
+
+
+class Trace:
+    """What is kept of one chain.
+
+    Attributes:
+        plan: what it runs.
+        pieces: kept (positions, info) of each chunk, leaves (draws, ...).
+        norm: of the last position seen.
+        failure: (step it was found to have diverged by, last finite norm), or None.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.pieces: list[Any] = []
+        self.norm = 0.0
+        self.failure: tuple[int, float] | None = None
+
+    def joined(self) -> Any:
+        """(positions, info), leaves (draws, ...)."""
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *self.pieces)
+
+
+def split(states: Any, parts: int) -> list[Any]:
+    """States of a block as those of its parts, one after another."""
+    every = [jnp.split(leaf, parts) for leaf in jax.tree.leaves(states)]
+    structure = jax.tree.structure(states)
+    return [jax.tree.unflatten(structure, [leaf[k] for leaf in every]) for k in range(parts)]
+
+
+def kept_steps(plan: Plan, first: int, width: int) -> np.ndarray:
+    """Indices of the steps in [first, first + width) whose result is a kept draw."""
+    steps = np.arange(first, min(first + width, plan.steps))
+    since = steps + 1 - plan.burn_in
+    return steps[(since > 0) & (since % plan.thin == 0)]
+
+
+def schedules(rows: list[Trace], size: int, first: int, width: int, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """(noise of every cell and step, (size, width); offsets of the steps to keep, (size, room))."""
+    noise, kept = np.zeros((size, width), np.float32), np.zeros((size, room), np.int32)
+    for at, row in enumerate(rows):
+        own = row.plan.noise_std
+        # A chain that has done its steps does not move, whatever the noise.
+        noise[at] = own[np.minimum(np.arange(first, first + width), len(own) - 1)]
+        keep = kept_steps(row.plan, first, width)
+        kept[at, : len(keep)] = keep - first
+    return noise, kept
+
+
+def hand_out(rows: list[Trace], first: int, width: int, output: Any, finite: Any, norms: Any) -> None:
+    """Give every chain what it keeps of a chunk."""
+    counts = [len(kept_steps(row.plan, first, width)) for row in rows]
+    host = on_host(output) if any(counts) else None
+    for at, (row, count, good, norm) in enumerate(zip(rows, counts, *on_host((finite, norms)), strict=False)):
+        if count:
+            # A copy, so that the rest of the chunk can go.
+            row.pieces.append(jax.tree.map(lambda leaf, at=at, count=count: leaf[:count, at].copy(), host))
+        if not good and row.failure is None:
+            row.failure = min(first + width, row.plan.steps), row.norm
+        row.norm = float(norm)
+
+
+def restore(traces: list[Trace], point: Point, chunk: Any, arguments: Any) -> None:
+    """Give every chain the draws that its run has committed."""
+    structure = jax.tree.structure(jax.eval_shape(chunk, *arguments)[1])
+    for trace, pieces, norm in zip(traces, point.pieces, point.norms, strict=True):
+        trace.pieces = [jax.tree.unflatten(structure, leaves) for leaves in pieces]
+        trace.norm = norm

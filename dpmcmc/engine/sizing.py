@@ -1,0 +1,91 @@
+"""Sizes of what the engine computes at a time: cells of a block, lanes beside each other, steps of a device call."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from dpmcmc.engine.mesh import sizes
+from dpmcmc.engine.program import DRAWN_STEPS, Program, num_bytes
+from dpmcmc.privacy.query.query import LINEAR_ROWS, MICROBATCH
+
+#: Most steps in one device call; fewer where the draws of a chunk would not fit ``_CHUNK_BYTES``, and a quarter where
+#: it would read more than ``_CHUNK_READ``, for progress is reported between calls.
+_CHUNK_STEPS = 1024
+_CHUNK_BYTES = 32 << 20
+_CHUNK_READ = 1 << 30
+#: What the cells of a block may work on at a time: a CPU is fastest within its cache, an accelerator when it is full.
+_CACHE_BYTES = 1 << 20
+_DEVICE_BYTES = 512 << 20
+#: Even beyond the cache, so many cells share what they have in common: up to twice as fast as one by one.
+_CELLS_ON_CPU = 4
+#: Compiler options of a CPU's program that does not share an operation out to threads.
+ONE_THREAD = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
+
+
+def cells_at_once(program: Program, positions: Any, records: Any) -> int:
+    """Cells in a block, all blocks alike; ``positions`` are the shapes of every cell's.
+
+    A block has as many parts as there are cores, or devices along the mesh's chains, each of as many cells as fit.
+    """
+    count = jax.tree.leaves(positions)[0].shape[0]
+    each = cell_bytes(program, positions, records)
+    if jax.default_backend() == "cpu":
+        most = max(_CACHE_BYTES // each, min(_CELLS_ON_CPU, _DEVICE_BYTES // each), 1)
+    else:
+        most = max(_DEVICE_BYTES // each, 1)
+    parts = sizes(program.mesh)[0] if program.mesh is not None else min(cores(), count)
+    even = math.ceil(count / math.ceil(count / (most * parts)))
+    return math.ceil(even / parts) * parts
+
+
+def cell_bytes(program: Program, positions: Any, records: Any) -> int:
+    """What one cell works on at a time: rows, or gradients of their own."""
+    rows = min(program.slots, LINEAR_ROWS) * num_bytes(records) // program.num_records
+    return max(rows, MICROBATCH * num_bytes(positions) // jax.tree.leaves(positions)[0].shape[0], 1)
+
+
+def compiler_options(lane_work: int, lanes: int) -> dict[str, Any]:
+    """For so many lanes, each of which works on so many bytes at a time.
+
+    On a CPU the compiler shares an operation out to threads. What is within a core's cache is done before the others
+    have woken up, and where there is a lane to each core they have work of their own.
+    """
+    if jax.default_backend() != "cpu" or (lanes < cores() and lane_work > _CACHE_BYTES):
+        return {}
+    return ONE_THREAD
+
+
+def lanes_beside(size: int, mesh: Mesh | None) -> int:
+    """Parts of a block of so many cells that are computed beside each other: no more than there are cores."""
+    return 1 if mesh is not None else max(lanes for lanes in range(1, cores() + 1) if size % lanes == 0)
+
+
+def cores() -> int:
+    """Cores that one CPU device computes on; an accelerator is one."""
+    if jax.default_backend() != "cpu":
+        return 1
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
+
+
+def chunk_steps(steps: int, step_bytes: int, work: int) -> int:
+    """Steps per device call, as even as possible, and of groups that can be drawn together.
+
+    Args:
+        steps: of the run.
+        step_bytes: what a step leaves behind until the call ends.
+        work: what a step reads, bytes.
+    """
+    most = _CHUNK_STEPS if work * _CHUNK_STEPS <= _CHUNK_READ else _CHUNK_STEPS // 4
+    most = max(1, min(most, _CHUNK_BYTES // max(step_bytes, 1), steps))
+    even = math.ceil(steps / math.ceil(steps / most))
+    if even <= DRAWN_STEPS:
+        return even
+    return min(math.ceil(even / size) * size for size in range(DRAWN_STEPS // 2, DRAWN_STEPS + 1))
