@@ -1,7 +1,10 @@
 """Executes a plan. Nothing in this room knows a formula for ε.
 
-``blocks``        ``sample``: chunk by chunk, a block of chains at a time
+``life``          ``sample``: reserve, check the records, take the steps, save, settle
+``blocks``        chunk by chunk, a block of chains at a time;  ``lanes`` chains beside each other, one lane a core
+``sizing``        how much at a time;  ``checks`` what is refused before anything is computed from a record
 ``program``       the compiled steps: selection, query, sampler
+``self_test``     an executable's first steps beside ``uncompiled`` ones, which no cache served
 ``sweep``         ``sample_all``: many plans as one program;  ``template`` plans without their numbers
 ``mesh``          devices that share the work;  ``processes`` machines that do;  ``rows_on_disk`` records beyond memory
 ``reservation``   a run's place in a ledger;  ``charged_again`` what a run that went on elsewhere has spent
