@@ -164,9 +164,7 @@ def constant(pictures: bool = False) -> Any:
         patch.setattr(run, "release", constant_release)
         patch.setattr(per_record.per_record, "Account", _ConstantAccount)
         patch.setattr(per_record, "_kept", lambda result, plan: result)
-        patch.setattr(
-            per_record.per_record, "draw", lambda path, account, *_: path.write_bytes(account.epsilon.tobytes())
-        )
+        patch.setattr(per_record, "plot", lambda path, account, *_: path.write_bytes(account.epsilon.tobytes()))
         yield patch
 
 

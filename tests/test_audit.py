@@ -13,6 +13,7 @@ from dpmcmc import data as data_room
 from dpmcmc.audit import AuditReport, Neighbours, audit, bounds, shortened
 from dpmcmc.audit.neighbours import probe, strongest
 from dpmcmc.cli import audit as face
+from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.config import model as config
 from dpmcmc.mechanisms import OPS, CertifiedOPS, Hybrid, ObjectivePerturbation, OutputPerturbation, SufficientStatistics
@@ -383,7 +384,7 @@ def test_the_command_prints_a_consistent_verdict_and_reads_no_record(capsys, mon
         raise AssertionError("a record was read")
 
     monkeypatch.setattr(data_room, "load", forbidden)
-    assert face.main([ADULT, *SMALL, "--seed", "1", "--set", "run.thin=1"]) == 0
+    assert main(["audit", ADULT, *SMALL, "--seed", "1", "--set", "run.thin=1"]) == 0
     out = capsys.readouterr()
     for word in ("claimed", "lower bound", "synthetic records only", "consistent", "ESTIMATE"):
         assert word in out.out
@@ -399,7 +400,7 @@ def reported(bound, exceeded, method="gdp"):
 
 def test_the_command_prints_json(capsys, monkeypatch):
     monkeypatch.setattr(face, "audit", lambda *_, **__: reported(0.5, False))
-    assert face.main([ADULT, "--json"]) == 0
+    assert main(["audit", ADULT, "--json"]) == 0
     body = json.loads(capsys.readouterr().out)
     assert body["verdict"] == "consistent"
     assert body["lower_bound"] <= body["claimed"]
@@ -407,7 +408,7 @@ def test_the_command_prints_json(capsys, monkeypatch):
 
 def test_the_command_says_violated_with_exit_code_one(capsys, monkeypatch):
     monkeypatch.setattr(face, "audit", lambda *_, **__: reported(2.00009, True, "clopper_pearson"))
-    assert face.main([ADULT]) == 1
+    assert main(["audit", ADULT]) == 1
     out = capsys.readouterr()
     assert "VIOLATED" in out.out
     # A lower bound is never rounded up.
@@ -417,12 +418,12 @@ def test_the_command_says_violated_with_exit_code_one(capsys, monkeypatch):
 
 def test_an_estimate_above_the_claim_is_suspicious_and_contradicts_nothing(capsys, monkeypatch):
     monkeypatch.setattr(face, "audit", lambda *_, **__: reported(2.0, True))
-    assert face.main([ADULT, "--json"]) == 1
+    assert main(["audit", ADULT, "--json"]) == 1
     out = capsys.readouterr()
     body = json.loads(out.out)
     assert (body["verdict"], body["exceeded"], body["violated"]) == ("suspicious", True, False)
     assert "only if scores are Gaussian; confirm with --method" in out.err
-    assert face.main([ADULT]) == 1
+    assert main(["audit", ADULT]) == 1
     out = capsys.readouterr()
     assert "VIOLATED" not in out.out + out.err
     assert "suspicious: above the claim if scores are Gaussian" in out.out
@@ -439,7 +440,7 @@ def test_an_estimate_above_the_claim_is_suspicious_and_contradicts_nothing(capsy
     ],
 )
 def test_user_errors_are_one_sentence_with_exit_code_two(capsys, options, said):
-    assert face.main([ADULT, *options]) == 2
+    assert main(["audit", ADULT, *options]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error
@@ -450,7 +451,7 @@ def test_without_jax_privacy_the_command_says_how_to_get_it(capsys, monkeypatch)
         raise ImportError(name)
 
     monkeypatch.setattr(bounds.importlib, "import_module", missing)
-    assert face.main([ADULT, "--method", "clopper_pearson", "--steps", "1"]) == 2
+    assert main(["audit", ADULT, "--method", "clopper_pearson", "--steps", "1"]) == 2
     assert "pip install 'dpmcmc[audit]'" in capsys.readouterr().err
 
 

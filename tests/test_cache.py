@@ -11,7 +11,7 @@ from dpmcmc.cli.commands import main
 from dpmcmc.mechanisms import OutputPerturbation
 from dpmcmc.mechanisms.base import release
 from dpmcmc.privacy.calibration import store
-from dpmcmc.storage import cache
+from dpmcmc.storage import cache, compiled_programs
 from dpmcmc.storage.cache import UnsafeCache, refuse_unsafe
 from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
 from dpmcmc.targets import LogisticRegression
@@ -131,7 +131,7 @@ def test_every_way_to_run_refuses_the_library_s_own_cache(folder):
         lambda: dpmcmc.sample_all([made], RECORDS),
         lambda: release(mechanism, RECORDS),
         lambda: store.recall({}),
-        cache.keep_compiled_programs,
+        compiled_programs.keep_compiled_programs,
     ):
         with pytest.raises(UnsafeCache, match="DPMCMC_CACHE"):
             attempt()

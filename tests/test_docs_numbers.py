@@ -8,7 +8,8 @@ import pytest
 
 import dpmcmc
 from dpmcmc.privacy import Event, FixedSize, Poisson
-from dpmcmc.privacy.accounting import account, pld
+from dpmcmc.privacy.accounting import pld
+from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.interactive import AboveThreshold, Thresholdout
 from dpmcmc.privacy.ledger.filters import Renyi, best_order, split_delta

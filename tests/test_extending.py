@@ -33,7 +33,7 @@ def test_python_of_the_page_runs(block):
 
 def test_the_sampler_runs_from_yaml(tmp_path):
     (command,) = [line.strip() for line in PAGE.splitlines() if "preconditioned:PreconditionedSGLD" in line]
-    words = [*shlex.split(command)[1:], "--set", "run.steps=40", "--set", "run.passes=null", "--set", "run.thin=1"]
+    words = ["-m", *shlex.split(command), "--set", "run.steps=40", "--set", "run.passes=null", "--set", "run.thin=1"]
     out = tmp_path / "out"
     done = subprocess.run([sys.executable, *words, "--out", out], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -12,7 +12,7 @@ import pytest
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.config.file import load
-from dpmcmc.config.model import ConfigError
+from dpmcmc.config.model import ConfigError, dump, make_plan
 from dpmcmc.engine.result import privacy_json
 from dpmcmc.engine.sweep import sample_all
 from dpmcmc.planning import plan as planning
@@ -391,8 +391,8 @@ def test_a_config_makes_a_hardened_plan_and_a_mechanism_refuses_it(tmp_path):
     path.write_text(CONFIG.format(how=how))
     config = load(path, [])
     assert config.privacy.hardened
-    assert dpmcmc.config.make_plan(config).hardened
-    path.write_text(dpmcmc.config.dump(config, tmp_path))
+    assert make_plan(config).hardened
+    path.write_text(dump(config, tmp_path))
     assert load(path, []) == config
     path.write_text(CONFIG.format(how="mechanism: {name: output_perturbation}"))
     with pytest.raises(ConfigError, match=r"privacy\.hardened"):

@@ -22,6 +22,7 @@ from dpmcmc.data import DataError, checks, columnar, to_rows
 from dpmcmc.engine import rows_on_disk as records_on_disk
 from dpmcmc.mechanisms.base import _check_records
 from dpmcmc.privacy import Ledger
+from dpmcmc.storage import row_blocks
 from dpmcmc.targets import check_rows
 from tests.peak_memory import printed
 
@@ -63,7 +64,7 @@ def config(folder, path="mine", **sections):
 
 
 def test_a_folder_is_mapped_and_not_read(write, monkeypatch):
-    monkeypatch.setattr(records_on_disk, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(row_blocks, "_BLOCK_BYTES", 1000)
     folder = write(y=Y.astype(np.float64), x_test=X[:5], y_test=Y[:5].astype(float))
     found = data.load(path=folder, config={}, num_records=N, row_bound=1.0)
     assert records_on_disk.on_disk(found.train)
@@ -124,7 +125,7 @@ def _labels(value, *rows):
     ],
 )
 def test_an_unusable_folder_is_refused_with_the_reason(write, arrays, options, words, monkeypatch):
-    monkeypatch.setattr(records_on_disk, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(row_blocks, "_BLOCK_BYTES", 1000)
     with pytest.raises(DataError, match=words):
         data.load(path=write(**arrays), config={}, **options)
 
@@ -175,7 +176,7 @@ def test_the_guarantee_of_a_sampler_does_not_rest_on_the_bound_of_rows():
 
 
 def test_no_check_looks_at_more_than_a_block(write, monkeypatch):
-    monkeypatch.setattr(records_on_disk, "_BLOCK_BYTES", 1200)
+    monkeypatch.setattr(row_blocks, "_BLOCK_BYTES", 1200)
     found = data.load(path=write(x=_with(0.1, 0)), config={}).train
     seen = []
     finite = np.isfinite
@@ -193,7 +194,7 @@ def test_no_check_looks_at_more_than_a_block(write, monkeypatch):
 
 def test_rows_of_a_chunk_are_read_in_parts_and_each_is_given_back(write, monkeypatch):
     leaf = data.load(path=write(), config={}).train["x"]
-    monkeypatch.setattr(records_on_disk, "_give_back", lambda array: given_back.append(array.nbytes))
+    monkeypatch.setattr(records_on_disk, "give_back", lambda array: given_back.append(array.nbytes))
     indices = rng.integers(0, N, size=(5, 9))
     mask = rng.uniform(size=indices.shape) < 0.8
     for held, times in ((leaf.nbytes, 0), (leaf.nbytes - 1, -(-int(mask.sum()) // 10))):
@@ -214,7 +215,7 @@ def test_a_model_of_numpyro_is_asked_block_by_block(write, monkeypatch):
         with numpyro.plate("rows", x.shape[0]):
             numpyro.sample("y", dist.Bernoulli(rate / (1 + rate)), obs=y)
 
-    monkeypatch.setattr(records_on_disk, "_BLOCK_BYTES", 2000)
+    monkeypatch.setattr(row_blocks, "_BLOCK_BYTES", 2000)
     target = dpmcmc.targets.from_numpyro(model)
     good = data.load(path=write(), config={}).train
     target = target.bind(dpmcmc.targets.record_shapes(good))

@@ -865,7 +865,7 @@ def test_the_command_plans_a_programme_from_configs(tmp_path, capsys):
     config = tmp_path / "small.yaml"
     config.write_text(yaml.safe_dump(body))
     path = tmp_path / "programme"
-    terms = ["--epsilon", 3, "--delta", body["privacy"]["delta"], "--programme", config, config]
+    terms = ["--epsilon", 3, "--delta", body["privacy"]["delta"], "--programme", config, "--programme", config]
     assert call("init", path, *terms, "--set", "privacy.epsilon=1.0") == 0
     assert "0 of 2 runs" in capsys.readouterr().out
     assert len(Ledger(path).terms.items) == 2

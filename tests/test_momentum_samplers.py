@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
+from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.testing import check_sampler, check_stationary_variance, gaussian_chain
 
@@ -24,7 +25,7 @@ def test_sghmc_kinetic_energy_matches_its_law():
     s = jnp.float32(sampler.noise_std(0))
 
     def step(state, t):
-        noise = dpmcmc.privacy.randomness.normal(jax.random.fold_in(key, t), (chains, 1))
+        noise = randomness.normal(jax.random.fold_in(key, t), (chains, 1))
         gradient = PrivateGradient(state.position * w + s * noise, s)
         return sampler.step(key, state, gradient, t)[0], None
 

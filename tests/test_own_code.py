@@ -184,7 +184,7 @@ def test_a_stopped_run_says_what_to_allow_and_goes_on_with_it(here, monkeypatch,
         assert "--allow-code mine_alone" in said
         assert "--allow-code mine_alone" in refused("run", "--resume", here / "out")
         resumed = ["--resume", str(here / "out"), "--allow-code", "mine_alone", "--quiet"]
-        assert "run"(resumed) == 130  # it gets as far as sampling
+        assert main(["run", *resumed]) == 130  # it gets as far as sampling
 
 
 def test_a_file_of_the_current_folder_replaces_no_library(tmp_path, monkeypatch):

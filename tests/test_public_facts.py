@@ -257,7 +257,7 @@ def test_a_diagnostic_that_warns_or_fails_says_so_to_the_holder_alone(tmp_path):
         return neighbours._score(target, draws, rows)
 
     with constant() as patch:
-        patch.setattr("dpmcmc.diagnostics.predictive.predict", loud)
+        patch.setattr("dpmcmc.inference.predictive.predict", loud)
         pair = both(tmp_path, CASES["logistic"])
     assert pair[0]["code"] == 0
     assert differing(pair) == set()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc import engine
+from dpmcmc.engine import blocks as engine
 from dpmcmc.engine import self_test
 from dpmcmc.engine.self_test import MiscompiledError
 from dpmcmc.engine.uncompiled import evaluate, host

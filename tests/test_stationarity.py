@@ -23,6 +23,7 @@ import pytest
 import scipy.linalg
 
 import dpmcmc
+from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.testing import check_sampler, gaussian_run
 
@@ -314,12 +315,12 @@ def test_sgfs_learns_the_curvature_from_minibatch_gradients_whose_prior_part_has
     sampler = dpmcmc.SGFS(0.004 * N, fisher="gradients", prior_precision=prior, structure="diagonal")
     sampler = sampler.bind(N).with_rate(rate)
     key = jax.random.key(3)
-    start = dpmcmc.privacy.randomness.normal(key, (chains, 2)) * w**-0.5
+    start = randomness.normal(key, (chains, 2)) * w**-0.5
     state = jax.vmap(sampler.init)(jax.random.split(key, chains), start)
     s = jnp.float32(sampler.noise_std(0))
 
     def step(state, t):
-        noise = dpmcmc.privacy.randomness.normal(jax.random.fold_in(key, t), (2, chains, 2))
+        noise = randomness.normal(jax.random.fold_in(key, t), (2, chains, 2))
         value = state.position * w + s * noise[0] + jnp.sqrt(r * data) * noise[1]
         one = lambda state, g: sampler.step(key, state, PrivateGradient(g, s), t)[0]  # noqa: E731
         state = jax.vmap(one)(state, value)

@@ -28,6 +28,7 @@ from dpmcmc.engine.blocks import DivergedError
 from dpmcmc.engine.checks import check_records
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result, privacy_json
+from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.report.per_record import plot
 from dpmcmc.storage.atomic import check_room
@@ -55,7 +56,10 @@ def run_and_account(name: str, config: Config, out: str | None, every: int) -> N
     plan = config_room.make_plan(config)
     if not isinstance(plan, Plan) or plan.after is not None:
         raise CommandError(f"{name}: its release is a mechanism's; this accounts for a sampler's own run.")
-    per_record.check(plan, every)
+    try:
+        per_record.check(plan, every)
+    except InputError as error:
+        raise CommandError(f"--{error}" if str(error).startswith("every:") else str(error)) from None
     held = None
     if config.privacy.ledger is not None:
         held = Reservation(config.privacy.ledger, plan.guarantee, config.name, None, plan.num_records)

@@ -75,7 +75,7 @@ def refuse_unsafe(path: Path, variable: str) -> None:
         step = here / part
         try:
             found = step.lstat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # nothing is there, nor can be
             return
         except OSError as error:
             raise UnsafeCache(
