@@ -191,7 +191,9 @@ def seen(command: Any, config: Path, *options: str) -> dict[str, Any]:
     out = config.parent / "out"
     console = io.StringIO()
     with contextlib.redirect_stdout(console), contextlib.redirect_stderr(console):
-        code = main(["PERREC", str(config), "--out", str(out), *options])
+        code = main(
+            ["run", *(["--per-record"] if command is per_record else []), str(config), "--out", str(out), *options]
+        )
     visible: dict[str, Any] = {"code": code, "console": console.getvalue().replace(str(config.parent), "HERE")}
     confidential = out / "confidential"
     for path in (out, *sorted(out.rglob("*"))):

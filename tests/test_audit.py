@@ -16,6 +16,7 @@ from dpmcmc.cli import audit as face
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.config import model as config
+from dpmcmc.engine import life
 from dpmcmc.mechanisms import OPS, CertifiedOPS, Hybrid, ObjectivePerturbation, OutputPerturbation, SufficientStatistics
 from dpmcmc.privacy import UnsupportedCombination
 from dpmcmc.privacy.accounting.account import account
@@ -281,7 +282,7 @@ def test_the_audit_drives_the_plan_s_own_numbers(monkeypatch):
         scores = np.random.default_rng(len(seen)).normal(size=(audited.chains, 1, 1))
         return types.SimpleNamespace(info=types.SimpleNamespace(score=scores))
 
-    monkeypatch.setattr(dpmcmc.engine, "sample", watch)
+    monkeypatch.setattr(life, "sample", watch)
     audit(plan, runs=30, seed=6)
     (inside, data), (_, other) = seen
     for name in ("noise_std", "slots", "bits", "sampling", "num_records", "steps", "privacy"):
@@ -447,8 +448,12 @@ def test_user_errors_are_one_sentence_with_exit_code_two(capsys, options, said):
 
 
 def test_without_jax_privacy_the_command_says_how_to_get_it(capsys, monkeypatch):
+    real = bounds.importlib.import_module
+
     def missing(name, package=None):
-        raise ImportError(name)
+        if name.startswith("jax_privacy"):
+            raise ImportError(name)
+        return real(name, package)
 
     monkeypatch.setattr(bounds.importlib, "import_module", missing)
     assert main(["audit", ADULT, "--method", "clopper_pearson", "--steps", "1"]) == 2

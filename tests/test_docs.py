@@ -119,6 +119,6 @@ def test_files_that_pages_and_docstrings_name_exist():
     readers += [path for room in rooms[:3] for path in (ROOT / room).rglob("*.py")]
     for reader in readers:
         for named in re.findall(r"`([\w/]+\.py)\b", reader.read_text(encoding="utf-8")):
-            places = [ROOT, ROOT / "dpmcmc", reader.parent]
+            places = [ROOT, ROOT / "dpmcmc", ROOT / "dpmcmc" / "privacy", reader.parent]
             found = any((place / named).exists() for place in places) or ("/" not in named and named in names)
             assert found, f"{reader.relative_to(ROOT)} names {named}"

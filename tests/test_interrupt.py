@@ -9,10 +9,9 @@ import time
 
 import pytest
 
-from dpmcmc import engine
 from dpmcmc.cli import run as run_command
 from dpmcmc.cli.refusals import CommandError, command
-from dpmcmc.engine import sizing
+from dpmcmc.engine import lanes, sizing
 from dpmcmc.storage import checkpoint
 from tests.test_reservation import call, config, ledger, outcomes  # noqa: F401  # fixtures
 
@@ -114,10 +113,10 @@ def test_a_resumed_run_is_stopped_at_any_moment_and_goes_on(config, ledger, tmp_
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
     arguments = (config, "--out", tmp_path / "run")
     moments = [
-        (engine, "_hand_out", collected),
+        (lanes, "hand_out", collected),
         (checkpoint.Checkpoint, "begin", collected),
         (checkpoint.Checkpoint, "commit", in_a_bare_except),
-        (run_command, "write_draws", collected),
+        (run_command, "draws_content", collected),
     ]
     for room, name, how in moments:
         with monkeypatch.context() as patch:

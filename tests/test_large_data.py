@@ -67,7 +67,7 @@ def test_a_folder_is_mapped_and_not_read(write, monkeypatch):
     monkeypatch.setattr(row_blocks, "_BLOCK_BYTES", 1000)
     folder = write(y=Y.astype(np.float64), x_test=X[:5], y_test=Y[:5].astype(float))
     found = data.load(path=folder, config={}, num_records=N, row_bound=1.0)
-    assert records_on_disk.on_disk(found.train)
+    assert row_blocks.on_disk(found.train)
     assert all(isinstance(array, np.memmap) and not array.flags.writeable for array in found.train.values())
     np.testing.assert_array_equal(found.train["x"], X)
     assert not any(isinstance(array, np.memmap) for array in found.test.values())

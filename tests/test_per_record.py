@@ -25,6 +25,7 @@ from dpmcmc.cli.commands import main
 from dpmcmc.diagnostics import per_record
 from dpmcmc.diagnostics.per_record import account, divergence, norms
 from dpmcmc.engine import lanes
+from dpmcmc.errors import InputError
 from dpmcmc.privacy import Guarantee, Ledger, UnsupportedCombination
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.samplers.schedules import Polynomial
@@ -457,7 +458,7 @@ def test_the_command_charges_nothing_of_a_run_that_it_refuses(charged, capsys, m
         patch.setattr(command.RunFolder, "json", no_space)
         assert "No space left" in refused(capsys, arguments, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(account, "norms_of", lambda *_: (_ for _ in ()).throw(ValueError("every: has no bound")))
+        patch.setattr(account, "norms_of", lambda *_: (_ for _ in ()).throw(InputError("every: has no bound")))
         assert "no bound" in refused(capsys, arguments, 2)
     assert [run.outcome for run in ledger.state().runs] == ["void"] * 3
     assert ledger.state().spent == 0
