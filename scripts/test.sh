@@ -13,4 +13,4 @@ if [ "${1:-}" = --all ]; then
     shift
     set -- -m "not gpu and not exhaustive" "$@"
 fi
-exec "$venv/bin/python" -m pytest --numprocesses 2 "$@"
+exec "$venv/bin/python" -m pytest --numprocesses 2 --dist loadfile "$@"

@@ -22,6 +22,9 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from benchmarks import comparators, growth, opacus_worker, problem, report, safeguards  # noqa: E402
 from benchmarks.timing import Ratio, in_turn, ratio, short  # noqa: E402
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 TINY = problem.Size(num_records=500, features=4, batch=20, steps=20, repeats=1, quick=True)
 HAS_BLACKJAX = importlib.util.find_spec("blackjax") is not None
 

@@ -19,6 +19,9 @@ from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError
 from dpmcmc.storage.fingerprint import plan_digest
 from tests.test_engine import DATA, TARGET, make
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 PLAN = make(chains=3, sampler=dpmcmc.SGNHT(step_size=0.01))
 
 

@@ -17,6 +17,9 @@ from dpmcmc.inference import predictive
 from dpmcmc.privacy import round_up
 from tests.test_command_line import BREAST, call, refused
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 N, D = 300, 4
 RNG = np.random.default_rng(11)
 X = (RNG.normal(size=(N, D)) / 8).astype(np.float32)

@@ -22,6 +22,9 @@ from dpmcmc.engine import processes
 from dpmcmc.privacy.query.randomness import streams_of
 from tests.test_engine import DATA, make
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 ROOT = Path(__file__).resolve().parents[1]
 LAUNCHER = str(ROOT / "scripts" / "launch_local.py")
 RUN = [sys.executable, "-m", "dpmcmc.run", str(ROOT / "configs" / "two_normals.yaml"), "--set", "run.mesh.data=2"]

@@ -12,6 +12,9 @@ import dpmcmc
 from dpmcmc.diagnostics import reference
 from dpmcmc.engine import program, sizing
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 RNG = np.random.default_rng(0)
 N, D = 400, 3
 X = RNG.normal(size=(N, D)).astype(np.float32)

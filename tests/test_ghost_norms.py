@@ -17,6 +17,9 @@ from dpmcmc.targets import TargetError, bind, flax_module, from_flax, ghost_norm
 from dpmcmc.targets.checks import check_target
 from dpmcmc.targets.tempered import Tempered
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 BITS = 21
 K = 3
 

@@ -25,6 +25,9 @@ from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import SecretKey, streams_of
 from dpmcmc.privacy.query.second_moment import SecondMoment
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 # --- the generator --------------------------------------------------------------------------------------
 
 #: RFC 8439: (key bytes, counter, nonce bytes, words), of section 2.3.2 and appendix A.1.

@@ -26,6 +26,9 @@ from dpmcmc.storage import row_blocks
 from dpmcmc.targets import check_rows
 from tests.peak_memory import printed
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "large_data.md"
 N, D = 300, 3
 rng = np.random.default_rng(4)

@@ -16,6 +16,9 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 M, SMOOTH, L, N = 4.0, 500.0, 1.0, 1000
 
 

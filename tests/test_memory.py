@@ -17,6 +17,9 @@ from dpmcmc.engine import processes, program
 from dpmcmc.privacy.query.randomness import SecretKey
 from dpmcmc.targets import Custom
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 TARGET = Custom(lambda key: jnp.zeros(2), lambda p: -0.5 * jnp.sum(p**2), lambda p, r: -jnp.sum(r["g"]) * jnp.sum(p))
 
 

@@ -18,6 +18,9 @@ from dpmcmc.engine.mesh import checked, sizes
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, gap_tables, shard_rows
 from dpmcmc.privacy.query.selection import shard_selector
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 #: Compiles faster; nothing here depends on how a compiler rounds.
 _FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 

@@ -15,6 +15,9 @@ from dpmcmc.privacy.query.chacha import CHACHA20
 from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.privacy.query.randomness import streams_of
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 DRAWS = 1_000_000
 #: Of the noise on the sum, in grid units: z = 1.7 on the finest grid.
 STD = 1.7 * 2.0**21

@@ -35,6 +35,9 @@ from tests.planted.benches import Bench, Observed
 from tests.planted.checks_query import is_charged, the_rest_is_the_same
 from tests.replay import FAST, Replay, share
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 #: Features of the registered set that configs name, and rows of an owner.
 D, M = 3, 2
 QUICK = settings(

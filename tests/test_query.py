@@ -15,6 +15,9 @@ from dpmcmc.privacy.query.fixed_point import FINE_NOISE, FixedPoint
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.selection import selector
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 BITS = 21
 
 

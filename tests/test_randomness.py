@@ -17,6 +17,9 @@ from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, normal, streams_of, tree_normal
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 DRAWS = 1_000_000
 
 

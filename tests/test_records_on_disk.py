@@ -12,6 +12,9 @@ from dpmcmc.targets import check_rows
 from dpmcmc.targets.labels import check_labels
 from tests.peak_memory import printed
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 N, D = 3000, 7
 rng = np.random.default_rng(3)
 #: As files often are: float64 and int64.

@@ -19,6 +19,9 @@ from dpmcmc.storage import checkpoint
 from tests.test_checkpoint import Stop, stopped
 from tests.test_engine import DATA, make
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 PLAN = make()
 
 

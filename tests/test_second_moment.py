@@ -30,6 +30,9 @@ from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment
 from dpmcmc.privacy.query.selection import selector
 from dpmcmc.samplers import SGFS
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 D = 5
 SPLIT = {"b": ((), 1), "w": ((2, 2), 4)}  # the same five parameters as a nested pytree
 

@@ -12,6 +12,9 @@ from dpmcmc.engine.self_test import MiscompiledError
 from dpmcmc.engine.uncompiled import evaluate, host
 from dpmcmc.targets import Custom, LogisticRegression
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 RNG = np.random.default_rng(1)
 NUM = 60
 RECORDS = {"x": RNG.normal(size=(NUM, 3)).astype(np.float32), "y": (np.arange(NUM) % 2).astype(np.float32)}

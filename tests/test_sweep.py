@@ -18,6 +18,9 @@ from dpmcmc.engine.sweep import sample_all
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.query import fixed_point
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 RNG = np.random.default_rng(0)
 N, D = 400, 3
 X = RNG.normal(size=(N, D)).astype(np.float32)

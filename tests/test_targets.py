@@ -26,6 +26,9 @@ from dpmcmc.targets import (
 )
 from dpmcmc.targets.checks import check_target
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 N, D, K = 200, 4, 3
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, D)).astype(np.float32)

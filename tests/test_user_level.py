@@ -21,6 +21,9 @@ from dpmcmc.targets.per_owner import rows_of
 from dpmcmc.testing import check_target
 from tests.test_command_line import call
 
+#: Bits or sensitivities of what users run.
+pytestmark = pytest.mark.optimised
+
 D, M, OWNERS = 4, 5, 40
 #: One grid step a coordinate is lost to truncation.
 CLIP = 1.0
