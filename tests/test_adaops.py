@@ -418,6 +418,7 @@ def test_impossible_requests_are_refused_with_a_remedy():
             AdaOPS(**changes)
 
 
+@pytest.mark.slow
 def test_the_shipped_config_runs_and_verifies(tmp_path, capsys):
     out = tmp_path / "run"
     assert call("run", ROOT / "configs" / "diabetes_adaops.yaml", "--out", out) == 0

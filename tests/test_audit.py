@@ -217,6 +217,7 @@ def accused(plan, **options):
     return audit(plan, **{"runs": 500, "seed": 5} | options).exceeded
 
 
+@pytest.mark.slow
 def test_halved_noise_is_caught(monkeypatch):
     plan = planned(sampling=dpmcmc.Poisson(BATCH), steps=10)
     with_noise = query._with_noise
@@ -241,6 +242,7 @@ def test_a_missing_clip_is_caught(monkeypatch):
     assert accused(plan)
 
 
+@pytest.mark.slow
 def test_batches_of_a_fixed_size_accounted_as_poisson_are_caught():
     pytest.importorskip("jax_privacy")
     steps, z = 5, 0.7
@@ -254,6 +256,7 @@ def test_batches_of_a_fixed_size_accounted_as_poisson_are_caught():
     assert report.violated
 
 
+@pytest.mark.slow
 def test_a_chain_that_is_not_charged_is_caught():
     plan = planned(steps=2)
     assert accused(dataclasses.replace(plan, chains=4))

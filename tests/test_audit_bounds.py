@@ -23,6 +23,7 @@ def most_failures(repeats, rate):
     return int(stats.binom.isf(1e-4, repeats, rate))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.0, 0.3, 1.0])
 def test_gdp_covers_at_its_confidence_and_is_exact(mu):
     rng, repeats = np.random.default_rng(1), 400

@@ -38,6 +38,7 @@ def benchmark(monkeypatch, *arguments):
     return entry.main(arguments)
 
 
+@pytest.mark.slow
 def test_a_quick_section_prints_a_table_of_ratios_and_writes_it(tmp_path, monkeypatch, capsys):
     document, numbers = tmp_path / "performance.md", tmp_path / "numbers.json"
     document.write_text("# Performance\n\nProse.\n")
@@ -116,6 +117,7 @@ def test_no_comparator_is_timed_for_work_the_compiler_removed(name):
     assert np.isfinite(np.asarray(first)).all()
 
 
+@pytest.mark.slow
 def test_the_ladder_of_safeguards_takes_one_gradient_throughout():
     """With a plan of little noise and all records in the batch, every line of the ladder is the clipped gradient."""
     n = TINY.num_records

@@ -42,6 +42,7 @@ SAMPLE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "delta", "b", "n", "steps"), SAMPLE)
 def test_numeric_answers_are_private_and_within_one_percent(epsilon, delta, b, n, steps):
     check({"epsilon": epsilon, "delta": delta, "steps": steps, "sampling": Poisson(b), "num_records": n})

@@ -81,6 +81,7 @@ def test_a_run_is_stopped_at_every_chunk(tmp_path, alone, monkeypatch):
     assert len(ran) <= 2 * 18 + 1
 
 
+@pytest.mark.slow
 def test_chains_beside_each_other_go_on_too_on_whatever_cores(tmp_path, monkeypatch):
     monkeypatch.setattr(sizing, "cores", lambda: 2)
     alone = dpmcmc.sample(PLAN, DATA, key=3)
@@ -165,6 +166,7 @@ def test_a_full_disk_leaves_the_commit_before(tmp_path, alone, monkeypatch):
     assert not list((tmp_path / "c").glob(".*"))
 
 
+@pytest.mark.slow
 def test_elsewhere_a_run_takes_fresh_keys_and_pays_for_the_chunk_again(tmp_path, monkeypatch):
     folder, plan = tmp_path / "c", make(chains=3)
     stopped(folder, 3, plan=plan)
@@ -311,6 +313,7 @@ def test_a_folder_of_ones_own_is_left_alone(tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "years"
 
 
+@pytest.mark.slow
 def test_other_code_under_the_same_name_is_another_plan(tmp_path):
     def target(factor):
         def log_likelihood(theta, record):

@@ -154,6 +154,7 @@ def test_secret_keys_and_seeds_are_in_no_released_file(breast, tmp_path, monkeyp
             assert not any(w.encode() in content for w in words)
 
 
+@pytest.mark.slow
 def test_insecure_seed_reproduces_the_run_and_loses_the_guarantee(breast, tmp_path, capsys):
     for name in ("a", "b"):
         assert call("run", breast, "--out", tmp_path / name, "--set", "privacy.insecure_noise_seed=0") == 0
@@ -278,6 +279,7 @@ def test_missing_config_file(tmp_path, capsys):
     assert "no such config file" in refused(capsys, "run", tmp_path / "none.yaml")
 
 
+@pytest.mark.slow
 def test_user_file_runs_and_keeps_private_test_metrics_confidential(tmp_path, breast, capsys):
     rng = np.random.default_rng(1)
     x = rng.normal(size=(300, 4)) / 8
@@ -341,6 +343,7 @@ def test_diverged_run_says_so_and_still_records_the_cost(breast, tmp_path, capsy
     assert json.loads((out / "metrics.json").read_text())["usable_for"] == []
 
 
+@pytest.mark.slow
 def test_custom_target_and_sampler_from_a_users_module(breast, tmp_path, capsys, monkeypatch):
     (tmp_path / "my_module.py").write_text(
         "import dpmcmc\n"
@@ -358,6 +361,7 @@ def test_custom_target_and_sampler_from_a_users_module(breast, tmp_path, capsys,
     )
 
 
+@pytest.mark.slow
 def test_stand_in_is_named_everywhere(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("DPMCMC_DATA", "")
     monkeypatch.setattr("dpmcmc.data.store.find", lambda *a, **k: (_ for _ in ()).throw(unavailable()))

@@ -149,6 +149,7 @@ def test_a_failing_reference_fit_changes_nothing_that_is_released(mine, tmp_path
     assert "Singular" in (tmp_path / "bad" / "confidential" / "diagnostics.json").read_text()
 
 
+@pytest.mark.slow
 def test_an_insecure_seed_states_no_guarantee_anywhere(mine, tmp_path, capsys):
     seed = ("--set", "privacy.insecure_noise_seed=0")
     assert call("run", mine, "--out", tmp_path / "run", *seed) == 0
@@ -208,6 +209,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_half_written_file(mine, tmp_p
     assert (tmp_path / "run" / "privacy.json").exists()
 
 
+@pytest.mark.slow
 def test_saved_config_of_a_users_file_runs_again(mine, tmp_path):
     assert call("run", mine, "--out", tmp_path / "a" / "run", "--quiet") == 0
     saved = tmp_path / "a" / "run" / "config.yaml"

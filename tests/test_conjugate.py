@@ -104,6 +104,7 @@ def test_minibatch_noise_is_a_multiple_of_the_curvature_here(mixed):
     np.testing.assert_allclose(whitened, 3 * np.eye(D), atol=0.09)
 
 
+@pytest.mark.slow
 def test_sgld_runs_hot_by_what_minibatches_add(mixed):
     """Temperature 1 + ηw(1 − q)/(2q) in direction w: the calculation on which the small steps below rest."""
     q, eta = 0.25, 0.2 / mixed.curvature.max()
@@ -123,6 +124,7 @@ def test_sgld_with_small_steps_samples_the_posterior(mixed):
     mixed.check(draws, bias=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_sghmc_told_of_minibatch_noise_samples_the_posterior(orthogonal, told):
     """V̂ is taken from the toy data, and b̂ = ηV̂/(2T) of the friction left to the minibatches; not told, T is 1.3."""
@@ -135,6 +137,7 @@ def test_sghmc_told_of_minibatch_noise_samples_the_posterior(orthogonal, told):
     orthogonal.check(draws, (1.0 if told else 1.3) / (1 - eta_w / (4 - 2 * a)), bias=0.01)
 
 
+@pytest.mark.slow
 def test_sgnht_absorbs_minibatch_noise_it_was_not_told_of(few):
     """Own friction .1, and ηV/(2T) = .3 more of which it knows nothing: T all the same, where SGHMC keeps 4 T."""
     q, a, eta_w = 0.25, 0.1, 0.2
@@ -147,6 +150,7 @@ def test_sgnht_absorbs_minibatch_noise_it_was_not_told_of(few):
     assert plan.sampler.settled_friction(plan.noise_std[0], 0) == pytest.approx(a)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("structure", ["dense", pytest.param("diagonal", marks=pytest.mark.slow)])
 def test_sgfs_with_a_queried_fisher_samples_the_posterior(mixed, orthogonal, structure):
     """T H⁻¹ with minibatches at large steps: A holds their covariance ((1 − q)/q) D beside the curvature."""
@@ -162,6 +166,7 @@ def test_sgfs_with_a_queried_fisher_samples_the_posterior(mixed, orthogonal, str
 CLIP = 8.0
 
 
+@pytest.mark.slow
 def test_a_private_run_whose_own_noise_suffices_samples_the_posterior(mixed):
     """Clipped, summed on the grid, noised and accounted, with calibrator free: the law of the plain run."""
     eta = 0.04 / mixed.curvature.max()

@@ -115,6 +115,7 @@ def together(tmp_path_factory):
     return folder, done.stdout
 
 
+@pytest.mark.slow
 def test_two_processes_release_one_folder_whose_guarantee_verifies(together, capsys):
     folder, printed = together
     released = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}

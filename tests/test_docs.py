@@ -64,6 +64,7 @@ def test_python_of_the_readme_runs(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_early_stopping_of_the_docs_is_charged_for_all_pieces():
     """The page's own code, stopped early: what it states covers every piece, and holds what is spent by then."""
     page = (ROOT / "docs" / "interactive.md").read_text(encoding="utf-8")

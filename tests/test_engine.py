@@ -38,6 +38,7 @@ def make(**changes):
     return dpmcmc.plan(TARGET, **(settings | changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [dpmcmc.Poisson(40), dpmcmc.Full()])
 def test_draws_have_the_shape_of_the_plan(sampling):
     plan = make(sampling=sampling)
@@ -48,6 +49,7 @@ def test_draws_have_the_shape_of_the_plan(sampling):
     assert not np.array_equal(result.draws[0], result.draws[1])
 
 
+@pytest.mark.slow
 def test_fixed_size_sampling_runs():
     privacy = dpmcmc.Privacy(epsilon=5.0, delta=1e-4, accountant="rdp")
     assert np.isfinite(dpmcmc.sample(make(sampling=dpmcmc.FixedSize(40), privacy=privacy), DATA).draws).all()
@@ -74,6 +76,7 @@ def test_secret_keys_differ_between_runs_and_stay_hidden():
         pickle.dumps(dpmcmc.SecretKey())
 
 
+@pytest.mark.slow
 def test_draws_do_not_depend_on_how_steps_are_chunked(monkeypatch):
     plan = make()
     whole = dpmcmc.sample(plan, DATA, key=0).draws
@@ -81,6 +84,7 @@ def test_draws_do_not_depend_on_how_steps_are_chunked(monkeypatch):
     np.testing.assert_allclose(dpmcmc.sample(plan, DATA, key=0).draws, whole, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rare", [0.02, 20.0])
 def test_batches_beyond_the_usual_room_are_read_whole(rare, monkeypatch):
     """rare = 20 of 32 batches: nearly every group has one that does not fit; .02: hardly any has."""
@@ -150,6 +154,7 @@ def test_progress_reaches_the_end_and_never_goes_back():
     assert all(a[0] <= b[0] for a, b in itertools.pairwise(seen))
 
 
+@pytest.mark.slow
 def test_temperature_one_chain_matches_the_laplace_posterior():
     plan = make(
         privacy=None,
@@ -168,6 +173,7 @@ def test_temperature_one_chain_matches_the_laplace_posterior():
     assert abs(found["std_ratio"] - 1) < 0.12
 
 
+@pytest.mark.slow
 def test_a_generic_target_gives_the_same_gradient_as_the_fast_path():
     class Plain:
         gradient_bound = None
@@ -187,6 +193,7 @@ def test_a_generic_target_gives_the_same_gradient_as_the_fast_path():
     np.testing.assert_allclose(dpmcmc.sample(plan, DATA, key=5).draws, fast, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_divergence_stops_with_the_step_and_the_cost():
     plan = make(sampler=dpmcmc.SGLD(step_size=1e30), steps=40, burn_in=0)
     with pytest.raises(dpmcmc.DivergedError, match=r"diverged by step .* lower .*still spent"):

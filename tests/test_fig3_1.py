@@ -32,6 +32,7 @@ def tiny(tmp_path_factory):
     return settings, found, folder
 
 
+@pytest.mark.slow
 def test_table_has_a_row_per_run_and_one_of_all(tiny):
     _, found, folder = tiny
     with (folder / "results.csv").open(encoding="utf-8") as file:

@@ -105,6 +105,7 @@ def finished(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_every_cell_has_one_row_with_the_stated_columns(finished):
     rows = rows_of(finished)
     assert tuple(rows[0]) == COLUMNS
@@ -196,6 +197,7 @@ def test_a_method_without_settings_is_named(tmp_path, capsys):
     assert "no settings for tight/sghmc" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_printed_methods_carry_the_claim(tmp_path):
     fig3_2.figure(panel_of(), tmp_path, quiet(), (named("printed", "sgld"), named("printed", "output_perturbation")))
     for row in rows_of(tmp_path):

@@ -25,6 +25,7 @@ def table(folder):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_quick_run_writes_table_and_picture(name, folders):
     rows = table(folders[name])

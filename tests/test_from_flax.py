@@ -89,6 +89,7 @@ def random_params(target, seed=0):
 # --- densities ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("style", ["linen", "nnx"])
 def test_networks_give_the_densities_written_by_hand(style, kind):
@@ -127,6 +128,7 @@ def test_networks_pass_the_public_check(style, kind):
     check_target(from_flax(module(style, OUTPUTS[kind]), likelihood=kind), records(kind))
 
 
+@pytest.mark.slow
 def test_convolutions_take_images_and_integers_take_embeddings():
     class Convolution(nn.Module):
         @nn.compact
@@ -147,6 +149,7 @@ def test_convolutions_take_images_and_integers_take_embeddings():
 # --- starting points ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("style", "varies"), [("linen", True), ("nnx_factory", True), ("nnx", False)])
 def test_chains_start_where_the_module_puts_them(style, varies):
     made = module(style, K)

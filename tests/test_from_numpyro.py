@@ -111,6 +111,7 @@ def random_params(target, seed=0):
 # --- densities ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_densities_and_gradients_add_up_to_numpyros_potential(name):
     model, data = MODELS[name]
@@ -224,6 +225,7 @@ def test_binding_needs_shapes_and_no_record():
     assert bind(from_numpyro(poisson), shapes) == bound(poisson, {"x": X, "y": COUNTS["y"].astype(np.int32)})
 
 
+@pytest.mark.slow
 def test_a_model_runs_privately():
     plan = dpmcmc.plan(
         from_numpyro(poisson),

@@ -145,6 +145,7 @@ def integers(total):
 # --- what is recognised -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(NETWORKS))
 def test_matrices_used_once_on_one_vector_are_the_ones_recognised(name):
     target, wanted = bound(name), NETWORKS[name][1]
@@ -202,6 +203,7 @@ def difference(name, params, batch, mask, clip):
     return np.max(np.abs(got - integers(wanted)) / allowed), got
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "nnx", "mixed", "words", "shared", *slow("no bias", "penalised", "jitted")])
 def test_sums_are_those_of_the_plain_route(name):
     batch = records(NETWORKS[name][0])
@@ -230,6 +232,7 @@ def test_rows_that_are_not_finite_contribute_exactly_zero(bad):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [5, 1100])
 def test_blocks_of_any_size_add_up(monkeypatch, n):
     monkeypatch.setattr(ghost_norms, "_NUMBERS", 40_000)
@@ -307,6 +310,7 @@ def reach(name, scale, clip, n=16, ghost=None):
     return most, alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "mixed", *slow("no bias", "nnx", "words", "shared")])
 @pytest.mark.parametrize("clip", [1e-2, *slow(1e-6, 1e6)])
 def test_neighbours_differ_by_at_most_the_sensitivity(name, clip):
@@ -328,6 +332,7 @@ def test_replay_catches_a_norm_without_the_bias(monkeypatch):
     assert reach("mlp", 1.0, 1e-2, ghost=ghost)[1] > 1.1
 
 
+@pytest.mark.slow
 def test_comparison_catches_a_second_use_that_is_missed(monkeypatch):
     """Planted fault: what a parameter does after its first use is not looked at."""
     real = ghost_norms._users
@@ -389,6 +394,7 @@ def test_a_coarse_grid_is_truncated_to():
     assert outer_products.taken_off([Outer(a, b)], 2) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nearest", [True, False])
 @pytest.mark.parametrize("shape", [(1, 3, 5), (37, 7, 2), (1100, 4, 6)])
 def test_both_ways_of_adding_give_the_integers_of_numpy(shape, nearest):

@@ -248,6 +248,7 @@ def test_a_mixture_is_not_used_where_some_records_leave_and_others_join():
     assert "with or without 3 owners" in one.about("owner")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("z", "q"), [(0.7, 0.3), (1.0, 0.05), (2.0, 0.9)])
 def test_one_record_that_leaves_and_one_that_joins_are_covered(z, q):
     """Both laws are mixtures, N(±1) with probability q, by quadrature."""
@@ -268,6 +269,7 @@ def test_one_sided_is_refused_where_records_are_replaced():
         GUARANTEES["replaced"].for_group(2, one_sided=True)
 
 
+@pytest.mark.slow
 def test_overflow_is_charged_at_the_ends():
     g = GUARANTEES["overflowing"]
     beta = math.fsum(e.rate * e.count for e in g.events if e.mechanism == "batch_overflow")

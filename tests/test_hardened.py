@@ -117,6 +117,7 @@ def test_words_and_keys_are_all_different():
     assert len(np.unique(every)) == every.size
 
 
+@pytest.mark.slow
 def test_it_works_under_jit_vmap_and_scan():
     keys = jax.random.split(jax.random.key(0, impl=CHACHA20), (2, 3))
 
@@ -185,6 +186,7 @@ def _plans():
     return {hardened: make(hardened) for hardened in (False, True)}
 
 
+@pytest.mark.slow
 def test_fresh_keys_are_of_the_plans_generator(plans):
     for hardened in (False, True):
         streams, secret = streams_of(None, hardened)
@@ -217,6 +219,7 @@ def test_seeds_reproduce_with_chacha_and_without_a_guarantee(plans):
     assert all(chacha.is_chacha(key) for seed in (3, jax.random.key(3)) for key in streams_of(seed, True)[0])
 
 
+@pytest.mark.slow
 def test_a_sweep_is_the_single_runs():
     # Full batches: a Poisson plan's draws depend on the room that its program has for a batch.
     plans = [make(epsilon=epsilon, sampling=dpmcmc.Full()) for epsilon in (2.0, 1.0)]
@@ -263,6 +266,7 @@ def test_full_batches_and_closed_form_meet_their_target():
         assert plans[1].required_multiplier == pytest.approx(plans[0].required_multiplier, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_second_moment_is_charged_by_the_entry():
     sampler = dpmcmc.SGFS(step_size=0.01, fisher="query", noise_ratio=3.0)
     plan = make(sampler=sampler)
@@ -471,6 +475,7 @@ def noise_of(q: GradientQuery, draws: int, std: float) -> np.ndarray:
     return np.ravel(np.asarray(call(keys), np.float64) - clean) / std
 
 
+@pytest.mark.slow
 def test_the_query_adds_the_noise_that_is_charged(monkeypatch):
     found = noise_of(hardened_query(), 3000, 5.0)
     error = math.sqrt(2 / len(found))

@@ -231,6 +231,7 @@ def test_a_model_of_numpyro_is_asked_block_by_block(write, monkeypatch):
 # A run on one.
 
 
+@pytest.mark.slow
 def test_a_run_gives_the_draws_of_the_same_records_in_memory(tmp_path, capsys):
     save(tmp_path / "mine", x_test=X[:50], y_test=Y[:50])
     path = config(tmp_path)
@@ -425,6 +426,7 @@ def test_the_command_refuses_in_one_sentence(tmp_path, capsys):
     assert "0 columns 'q'" in said
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_run_in_order(tmp_path, monkeypatch, capsys):
     pytest.importorskip("pyarrow")
     page = PAGE.read_text(encoding="utf-8")

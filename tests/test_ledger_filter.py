@@ -315,6 +315,7 @@ def test_no_path_of_an_adaptive_analyst_spends_more_than_the_budget(tmp_path, mo
 # What would fit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "promise"), [(Poisson(100), 1.0), (Poisson(100), 6.0), (FixedSize(100), 1.0), (Full(), 1.0)]
 )

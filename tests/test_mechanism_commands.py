@@ -45,6 +45,7 @@ def write(tmp_path):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_run_writes_a_folder_that_can_be_published(name, write, tmp_path, capsys):
     path, out = write({"name": name, **MECHANISMS[name]}), tmp_path / "run"
@@ -238,6 +239,7 @@ def test_a_sampler_s_run_promises_a_trace_alone(capsys):
         )
 
 
+@pytest.mark.slow
 def test_insecure_seeds_take_the_guarantee_away(write, tmp_path, capsys):
     path = write({"name": "certified_ops", "steps": 5}, privacy=PROMISE | {"insecure_noise_seed": 0})
     for name in ("a", "b"):

@@ -160,6 +160,7 @@ def test_times_of_released_files_say_nothing(tmp_path, capsys):
     assert json.loads((out / "confidential" / "diagnostics.json").read_text())["wall_seconds"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "doctor",
     [

@@ -33,6 +33,7 @@ def records(columns):
     return {"g": np.linspace(-1, 1, 6 * columns, dtype=np.float32).reshape(6, columns)}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the memory maps of Linux")
 def test_programs_of_many_shapes_are_let_go(monkeypatch):
     """Of 65530 memory maps that a process may have, a program takes some 150."""
@@ -53,6 +54,7 @@ def test_the_programs_kept_are_far_from_the_limit():
     assert program.KEPT_PROGRAMS * 181 < 65530 / 5
 
 
+@pytest.mark.slow
 def test_threads_get_what_they_get_alone():
     plans = [make(steps=5), make(steps=5, sampler=dpmcmc.SGHMC(step_size=0.1))]
     program._compile_cached.cache_clear()  # compiled, and tested, beside each other

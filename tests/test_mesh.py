@@ -96,6 +96,7 @@ def assert_independent(counts):
     assert stats.chisquare(observed, keys * binned(probability)).pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_poisson_batches_of_shards_are_the_poisson_batch_of_all_records():
     assert_independent(selected(Poisson(11)))
 
@@ -109,6 +110,7 @@ def test_shards_that_shared_a_key_would_be_caught(monkeypatch):
         assert_independent(counts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [7, 20, 21, 30, 41])
 def test_a_fixed_size_batch_has_its_size_over_all_shards(size):
     counts = selected(FixedSize(size), num_keys=4000)
@@ -162,6 +164,7 @@ def test_a_mesh_has_no_more_devices_than_there_are():
         checked(Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("data", "chain")))
 
 
+@pytest.mark.slow
 def test_full_batches_on_devices_are_full_batches_on_one(found):
     assert_close(found["full/mesh"], found["full/none"])
     assert np.ptp(found["full/mesh"]) > 0.1

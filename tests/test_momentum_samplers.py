@@ -35,6 +35,7 @@ def test_sghmc_kinetic_energy_matches_its_law():
     assert kinetic == pytest.approx(wanted, rel=4 * np.sqrt(2 / chains))
 
 
+@pytest.mark.slow
 def test_old_momentum_order_is_rejected():
     """Explicit Euler, as printed: variance inflated by a/(a − ηw) and the check must see it."""
 
@@ -49,6 +50,7 @@ def test_old_momentum_order_is_rejected():
         check_stationary_variance(sampler, w, sghmc_law(eta, 0.5, 1.0), tolerance=0.063, steps=1200, chains=1024)
 
 
+@pytest.mark.slow
 def test_printed_thermostat_is_rejected():
     """α + v·v/d − η, as printed: the variance comes out low, and the check must see it."""
 

@@ -90,6 +90,7 @@ def gaussian_mu_of(plan):
 PULLED = ([1.0] * 60, [0.0] * 60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adjacency", ORDERS)
 @pytest.mark.parametrize("form", ["printed", "range"])
 @pytest.mark.parametrize("epsilon", [0.5, 40.0])
@@ -128,6 +129,7 @@ GDP_CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adjacency", ORDERS)
 @pytest.mark.parametrize(("target", "ops", "left", "right", "half"), GDP_CASES)
 def test_hockey_stick_of_neighbours_is_within_gdp(target, ops, left, right, half, adjacency):

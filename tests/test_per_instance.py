@@ -116,6 +116,7 @@ def test_one_tail_alone_is_caught(monkeypatch):
     assert ridge_ops.excess_without(mu, c, epsilon) < 0.9 * expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leverage", [1e-3, 0.3, 20.0])
 @pytest.mark.parametrize("c", [0.0, 0.7, 6.0])
 @pytest.mark.parametrize("epsilon", [0.0, 0.2, 1.5])

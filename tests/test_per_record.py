@@ -128,6 +128,7 @@ def above_brute_force(case, got, records=(0, 7, 31, 64, 119)):
     return True
 
 
+@pytest.mark.slow
 def test_individual_renyi_loss_is_that_of_direct_integration(case):
     """Never below it, and above it by the grid of norms alone."""
     assert above_brute_force(case, case.got)
@@ -396,6 +397,7 @@ def test_the_account_is_the_owners_alone(tmp_path, case):
     assert str(case.got.epsilon[0])[:6] not in repr(case.got)
 
 
+@pytest.mark.slow
 def test_the_command_keeps_the_account_apart_from_what_is_released(tmp_path, capsys):
     config = Path(__file__).parents[1] / "configs" / "breast_cancer.yaml"
     arguments = [str(config), "--set", "run={steps: 12, burn_in: 0.5, thin: 2}", "--out", str(tmp_path / "run")]

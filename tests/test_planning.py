@@ -195,6 +195,7 @@ def test_a_step_beyond_the_limit_of_a_known_curvature_is_refused(make_sampler, l
         make(sampler=make_sampler(1.01 * limit / curvature), privacy=None, curvature=curvature)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sgld", "sghmc"])
 def test_the_stability_limit_is_where_chains_leave(name):
     from dpmcmc.testing import gaussian_chain

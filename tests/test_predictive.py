@@ -228,6 +228,7 @@ def test_a_predict_that_fails_is_named_before_anything_is_spent():
     predictive.check(Line(), {"x": X, "y": X[:, 0]})
 
 
+@pytest.mark.slow
 def test_laplace_of_a_linear_model_is_its_posterior():
     """Gaussian likelihood and prior: MAP and inverse Hessian are exact."""
     y = (X @ np.array([1.0, -1.0, 0.5], np.float32) + 0.3).astype(np.float32)

@@ -235,6 +235,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("drawn")
 
 
+@pytest.mark.slow
 @settings(QUICK, max_examples=10)
 @given(configs(), DATA)
 def test_no_config_has_a_finite_epsilon_and_a_query_beyond_its_sensitivity(folder, config, data):

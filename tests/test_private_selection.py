@@ -176,6 +176,7 @@ def test_the_guarantee_is_that_of_one_part():
     assert found.draws.shape == (1, 1, 2)
 
 
+@pytest.mark.slow
 def test_chains_are_candidates():
     """Two step sizes of SGLD; the one that does not move loses."""
     target = LogisticRegression(1.0, num_features=2, row_bound=1.0)

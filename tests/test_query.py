@@ -313,6 +313,7 @@ def variance_z(noise: np.ndarray, z: float) -> float:
     return (np.mean((noise / z) ** 2) - 1) / math.sqrt(2 / noise.size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("z", "b"), [(0.3, 64), (1.0, 640), (30.0, 640), (1000.0, 64), (1e6, 640)])
 def test_released_values_carry_noise_of_the_declared_std(z, b):
     n, d, clip = 640, 20, 0.7

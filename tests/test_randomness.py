@@ -64,6 +64,7 @@ def test_turns_have_their_cosine_and_sine():
     assert max(np.max(np.abs(cosine - np.cos(angle))), np.max(np.abs(sine - np.sin(angle)))) < 2.0**-22
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (5, 7), (0,)])
 def test_any_shape_even_odd_sizes(shape):
     assert normal(jax.random.key(0), shape).shape == shape
@@ -156,6 +157,7 @@ def keys_used(monkeypatch, hardened: bool) -> list[tuple[str, tuple[int, ...]]]:
 STEPS, CHAINS = 7, 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hardened", [False, True])
 def test_a_run_uses_no_key_twice(monkeypatch, hardened):
     used = keys_used(monkeypatch, hardened)
@@ -165,6 +167,7 @@ def test_a_run_uses_no_key_twice(monkeypatch, hardened):
     assert all(len(words) == (8 if hardened else 2) for _, words in used)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", ["no chain", "no step", "one purpose"])
 def test_a_key_that_is_used_twice_is_found(monkeypatch, planted):
     honest = Streams.at

@@ -44,6 +44,7 @@ PLANS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_draws_are_those_of_records_in_memory(name, tmp_path, monkeypatch):
     monkeypatch.setattr(sizing, "_CHUNK_STEPS", 32)  # several chunks, so that rows are read ahead
@@ -54,6 +55,7 @@ def test_draws_are_those_of_records_in_memory(name, tmp_path, monkeypatch):
     np.testing.assert_allclose(outside, inside, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_target_of_ones_own_and_a_sweep_run_on_them_too(tmp_path):
     own = dpmcmc.targets.Custom(
         lambda key: np.zeros(D, np.float32), lambda t: -t @ t / 2, lambda t, r: -((r["x"] @ t - r["y"]) ** 2)
@@ -74,6 +76,7 @@ def test_a_target_of_ones_own_and_a_sweep_run_on_them_too(tmp_path):
         np.testing.assert_allclose(one.draws, other.draws, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_only_selected_rows_are_read_and_only_before_their_chunk(tmp_path, monkeypatch):
     read = []
     selected = records_on_disk._selected
@@ -93,6 +96,7 @@ def test_only_selected_rows_are_read_and_only_before_their_chunk(tmp_path, monke
     assert 0.9 * 90 * 40 < rows < 1.2 * 96 * 40
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setattr(sizing, "_CHUNK_STEPS", 16)
     plan, records = make(), mapped(tmp_path, x=X, y=Y)
@@ -122,6 +126,7 @@ def test_what_cannot_be_had_is_refused_by_name(tmp_path):
         dpmcmc.sample(make(dpmcmc.FixedSize(N // 2 + 1), steps=4, privacy=most), records, key=0)
 
 
+@pytest.mark.slow
 def test_a_mesh_of_one_device_reads_the_same_rows(tmp_path):
     """Of 8 devices and of 2 processes: ``test_mesh.py`` and ``test_distributed.py``."""
     draws = [

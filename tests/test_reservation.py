@@ -166,6 +166,7 @@ def test_a_ledger_that_cannot_be_settled_costs_no_result(ledger, monkeypatch):
     assert outcomes(ledger) == ["open"]
 
 
+@pytest.mark.slow
 def test_a_run_that_moved_and_then_diverged_states_all_it_spent(ledger, config, tmp_path, monkeypatch):
     monkeypatch.setattr(sizing, "_CHUNK_STEPS", 20)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
@@ -191,6 +192,7 @@ def _stop():
     raise Stop
 
 
+@pytest.mark.slow
 def test_a_result_made_in_python_carries_its_receipt(ledger, tmp_path):
     """Into privacy.json, which is written before the draws, with ``out`` and without."""
     result = dpmcmc.sample(PLAN, DATA, ledger=ledger, out=tmp_path / "out")
@@ -238,6 +240,7 @@ def test_a_one_shot_release_is_charged(ledger):
     assert drawn.receipt.id == ledger.state().runs[0].id
 
 
+@pytest.mark.slow
 def test_the_command_charges_keeps_a_receipt_and_refuses_what_does_not_fit(ledger, config, tmp_path, capsys):
     for at in range(2):
         assert call(config, "--out", tmp_path / f"run-{at}", "--quiet") == 0
@@ -264,6 +267,7 @@ def test_the_command_is_refused_before_it_opens_the_data(ledger, config, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["check", "open", "sample", "save", "finish"])
 def test_a_command_that_is_killed_goes_on_under_its_reservation(ledger, config, tmp_path, monkeypatch, capsys, at):
     def kill(*_):

@@ -73,6 +73,7 @@ def test_noise_of_a_schedule_is_the_same_on_host_and_device(kind, schedule):
     np.testing.assert_allclose(sampler.noise_std(np.arange(STEPS, dtype=np.float64)), device, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTAX)
 def test_an_optax_schedule_plans_and_runs(name):
     """The noise planned on the host is that of the step taken on the device: the temperature stays 1."""

@@ -152,6 +152,7 @@ def one_event_per_minibatch(plan) -> None:
     assert all(e.rate >= plan.sampling.rate(plan.num_records) for e in queries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accountant", TRACE_ACCOUNTANTS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("sampling", [Full(), Poisson(40.0), FixedSize(40)], ids=lambda s: s.scheme)
@@ -272,6 +273,7 @@ def recorder(ratio, structure="dense", **more):
     return Recorder(step_size=LARGE, fisher="query", noise_ratio=ratio, structure=structure, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ratio", "structure", "clip", "sampling"),
     [
@@ -294,6 +296,7 @@ def test_gradient_and_second_moment_carry_independent_noise_of_the_charged_size(
     assert measured == pytest.approx(event.noise_multiplier, rel=5 / math.sqrt(2000 * D))
 
 
+@pytest.mark.slow
 def test_a_metric_shapes_the_gradients_noise_and_leaves_the_second_moments_whitened():
     rng = np.random.default_rng(3)
     f = rng.normal(size=(D, D)) + 3 * np.eye(D)
@@ -303,6 +306,7 @@ def test_a_metric_shapes_the_gradients_noise_and_leaves_the_second_moments_white
     check_noise(gradient @ np.linalg.inv(f).T, moment, float(plan.noise_multipliers[0]), 2.0)
 
 
+@pytest.mark.slow
 def test_off_diagonal_noise_twice_too_small_is_caught(monkeypatch):
     """Planted fault."""
     right = second_room.noise_scale
@@ -327,6 +331,7 @@ class SameKey(GradientQuery):
         return drawn._replace(second_noise=drawn_noise(shared, shape, self._moment_grid(noise_std), scales, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("structure", ["dense", "diagonal"])
 def test_one_key_for_both_noises_is_caught(structure):
     q = SameKey(Given(), 8, 8.0, 1.0, None, second=SecondMoment(1.0, structure))
@@ -482,6 +487,7 @@ SLOW_CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_CASES)])
 def test_one_record_moves_the_released_pair_by_at_most_what_is_charged(name):
     second, metric, sampling, nested = (CASES | SLOW_CASES)[name]
@@ -532,6 +538,7 @@ def test_replay_catches_a_charge_of_the_gradient_alone():
     assert replay.excess()["zeroed"] / right > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["identity", "dense", "diagonal"])
 @pytest.mark.parametrize("structure", ["dense", "diagonal"])
 def test_the_exact_second_moment_is_that_of_rows_clipped_in_the_metric(name, structure):
@@ -550,6 +557,7 @@ def test_the_exact_second_moment_is_that_of_rows_clipped_in_the_metric(name, str
     np.testing.assert_allclose(moment, expected, atol=replay.n * 2.0**-20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True])
 def test_a_minibatch_of_its_own_is_another_minibatch(own):
     """Record i has gradient e_i, so both sums show who took part."""

@@ -131,12 +131,14 @@ HEALTHY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEALTHY)
 def test_what_is_compiled_here_passes_under_the_first_key(name, monkeypatch):
     monkeypatch.setattr(self_test, "_KEYS", 1)
     assert dpmcmc.sample(HEALTHY[name](), RECORDS).guarantee is not None
 
 
+@pytest.mark.slow
 def test_records_on_disk_are_drawn_and_stepped_as_the_program_says(tmp_path, monkeypatch):
     for name, leaf in RECORDS.items():
         np.save(tmp_path / f"{name}.npy", leaf)

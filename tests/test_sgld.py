@@ -23,6 +23,7 @@ def test_sgld_variance_matches_its_discretised_law_at_half_the_stable_step():
     check_stationary_variance(sampler, curvature, exact_law(eta, temperature), tolerance=0.04, steps=400, chains=1024)
 
 
+@pytest.mark.slow
 def test_temperature_half_law_of_the_printed_algorithm_is_rejected():
     """The thesis prints noise variance η: that is temperature 1/2, and the check must see it."""
     sampler = dpmcmc.SGLD(step_size=2.0).bind(N)

@@ -99,6 +99,7 @@ SAMPLERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sgld", *(pytest.param(n, marks=pytest.mark.slow) for n in SAMPLERS if n != "sgld")])
 def test_ranks_of_the_truth_are_uniform(name):
     draws = posterior_draws(SAMPLERS[name].bind(N))

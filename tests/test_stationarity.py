@@ -80,6 +80,7 @@ def cells(*axes, quick=((1, False, 1.0, "own"), (16, True, 0.25, "private")), le
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "nested", "temperature", "noise"), cells())
 def test_sgld_keeps_its_discretised_law(d, nested, temperature, noise):
     """(T/w)/(1 − ηw/2), with T = ηs²/2 where privacy asks for more noise."""
@@ -96,6 +97,7 @@ def sghmc_decay(a, eta, w):
     return max(np.max(np.abs(np.roots([1, -(2 - a - eta * each), 1 - a]))) for each in np.unique(w))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "nested", "temperature", "noise", "a"), cells((0.05, 0.3, 1.0)))
 def test_sghmc_keeps_its_discretised_law(d, nested, temperature, noise, a):
     """(T/w)/(1 − ηw/(4 − 2a)), with T = ηs²/(2a) where privacy asks for more noise."""
@@ -124,6 +126,7 @@ def sgnht_cells():
     return [cell for cell in cells((0.05, 0.3, 1.0), least=16) if cell.values[3:] != ("private", 1.0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "nested", "temperature", "noise", "a"), sgnht_cells())
 def test_sgnht_keeps_its_temperature_whatever_the_noise(d, nested, temperature, noise, a):
     """Mean kinetic temperature T at the settled friction α, so (T a*/α/w)/(1 − ηw/(4 − 2α)) in direction w."""
@@ -140,6 +143,7 @@ def test_sgnht_keeps_its_temperature_whatever_the_noise(d, nested, temperature, 
     check(sampler, w, law, decay=sghmc_decay(alpha, ETA, w), wait=wait, noise_std=s, nested=nested)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("a", "eta_w", "noise", "temperature"),
     [
@@ -173,6 +177,7 @@ def fisher_scoring(fisher, w, eta, temperature, **settings):
     return dpmcmc.SGFS(N * eta, temperature, fisher, **settings).bind(N)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "nested", "temperature", "noise", "fisher"), cells(("query", "gradients", "public")))
 def test_sgfs_keeps_its_temperature_whatever_the_noise(d, nested, temperature, noise, fisher):
     """T/w, with no bias in η, wherever the Fisher information comes from; diagonal estimates.
@@ -242,6 +247,7 @@ def covariance(sampler, w, law, steps):
     return flat.T @ flat / len(flat)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["diagonal", "dense"])
 def test_sgfs_in_a_metric_keeps_the_posterior_covariance(shape):
     """Clipped as ‖F⁻¹g‖, noised as s·F·Z: T H⁻¹ at any step, off the diagonal too."""
@@ -297,6 +303,7 @@ def test_matrix_rejects_a_small_error_in_the_noise():
     assert np.all(found < 1 - TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("a", "symptom"), [(0.05, "low"), (0.3, "lost")])
 def test_one_parameter_with_a_large_step_is_outside_the_validity_of_sgnht(a, symptom):
     """d = 1, ηw = .1 at w = 1: the thermostat's own fluctuations, √(ηT/d) = .3, exceed the friction."""

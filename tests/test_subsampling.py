@@ -52,6 +52,7 @@ def pair_limit(n: int) -> float:
     return float(stats.norm.isf(1e-5 / (n * (n - 1))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "b"), [(40, 3.0), (60, 25.5), (30, 28.0)])
 def test_poisson_inclusion_counts_match_bernoulli_law(n, b):
     hits = inclusion(Poisson(b), n, 20_000)
@@ -85,6 +86,7 @@ def test_the_pair_test_sees_a_dependence():
     assert worst_pair(hits, (3 / 40) ** 2) > pair_limit(40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "b"), [(37, 5), (64, 32), (37, 30), (3, 2)])
 def test_fixed_size_inclusion_counts_match_uniform_subsets(n, b):
     hits = inclusion(FixedSize(b), n, 20_000)
@@ -183,6 +185,7 @@ def test_rate_one_selects_everybody_without_drawing():
         assert expected_batch(sampling, 50) == 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "b"),
     [

@@ -77,6 +77,7 @@ def assert_as_alone(plans, results, keys, rtol=2e-5):
 # --- what a plan gets ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_plans_that_differ_in_numbers_alone_are_one_program_and_draw_what_they_draw_alone(programs):
     changes = (
         {},
@@ -165,6 +166,7 @@ def test_plans_with_starts_begin_there_and_are_apart_from_those_without(programs
         sample_all(plans[:1], DATA, starts=[np.zeros(D)])
 
 
+@pytest.mark.slow
 def test_the_room_of_the_largest_batch_serves_every_epsilon(programs):
     plans = [make(epsilon=epsilon, steps=3, sampling=dpmcmc.Poisson(40)) for epsilon in (0.5, 30.0)]
     assert plans[0].slots < plans[1].slots
@@ -173,6 +175,7 @@ def test_the_room_of_the_largest_batch_serves_every_epsilon(programs):
     assert [result.guarantee for result in results] == [plan.guarantee for plan in plans]
 
 
+@pytest.mark.slow
 def test_draws_do_not_depend_on_blocks_nor_chunks(monkeypatch):
     plans = [make(steps=steps, thin=2, chains=chains) for steps, chains in ((9, 1), (20, 2), (5, 4))]
     whole = sample_all(plans, DATA, keys=[1, 2, 3])
@@ -202,6 +205,7 @@ def test_what_must_be_compiled_in_makes_groups_and_results_keep_their_order(monk
     assert grouped([make(**change) for change in changes], monkeypatch) == [1] * 6 + [2]
 
 
+@pytest.mark.slow
 def test_two_programs_give_back_results_in_the_order_of_the_plans(programs):
     plans = [make(sampler=sampler(0.1), steps=2) for sampler in (dpmcmc.SGLD, dpmcmc.SGHMC, dpmcmc.SGLD)]
     results = sample_all(plans, DATA)
@@ -226,6 +230,7 @@ class Branching(dpmcmc.SGLD):
         return state, info
 
 
+@pytest.mark.slow
 def test_a_number_that_code_branches_on_is_compiled_in_and_the_others_stay_open(programs, monkeypatch):
     samplers = [Branching(0.5, stretch=1.1, power=2.0), Branching(0.4, stretch=1.2, power=2.0)]
     plans = [make(sampler=sampler, steps=5) for sampler in samplers]
@@ -253,6 +258,7 @@ class Derived(dpmcmc.SGLD):
         return super().step(key, state, gradient._replace(value=gain * gradient.value), t)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("beside", "groups"), [(False, [2]), (True, [1, 1])])
 def test_a_number_worked_out_from_another_follows_it(beside, groups, programs):
     plans = [make(sampler=Derived(step, beside=beside), steps=5) for step in (0.5, 0.1)]
@@ -292,6 +298,7 @@ def test_a_fast_path_that_wants_clip_as_a_python_number_gets_it(programs, monkey
     assert grouped([*plans, make(Strict(1.0), steps=4)], monkeypatch) == [1, 2]
 
 
+@pytest.mark.slow
 def test_other_numbers_and_seeds_compile_nothing():
     def cells(epsilon, step, clip):
         return [make(epsilon=epsilon * f, sampler=dpmcmc.SGLD(step), clip=clip) for f in (1, 2)]
@@ -306,6 +313,7 @@ def test_other_numbers_and_seeds_compile_nothing():
 # --- divergence, progress, arguments ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_diverged_plan_leaves_the_others_as_they_are(programs):
     good = [make(epsilon=epsilon) for epsilon in (0.5, 1.0, 2.0)]
     bad = make(sampler=dpmcmc.SGLD(step_size=1e11), steps=60, chains=2)
@@ -321,6 +329,7 @@ def test_a_diverged_plan_leaves_the_others_as_they_are(programs):
         np.testing.assert_allclose(result.draws, alone.draws, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_progress_counts_the_steps_of_every_plan_and_reaches_the_end(monkeypatch):
     monkeypatch.setattr(sizing, "_CACHE_BYTES", 1)
     monkeypatch.setattr(sizing, "_CHUNK_STEPS", 8)
@@ -350,6 +359,7 @@ def test_an_empty_sweep_is_empty_and_wrong_arguments_are_refused_before_anything
     assert programs == []
 
 
+@pytest.mark.slow
 def test_wall_time_is_shared_out():
     results = sample_all([make(), make(steps=60), make(sampler=dpmcmc.SGHMC(0.1))], DATA)
     assert results[1].wall_seconds["run"] == pytest.approx(3 * results[0].wall_seconds["run"])
@@ -407,6 +417,7 @@ def test_noise_is_each_cells_own_and_shared_keys_would_be_seen(monkeypatch):
     assert not noises_are_independent(first_noise(sample_all(plans, DATA), plans))
 
 
+@pytest.mark.slow
 def test_neighbours_under_the_same_keys_differ_in_the_query_alone():
     """One step from a common start: cells that drew the record move by at most its sensitivity, others not at all."""
     other = {"x": X.copy(), "y": Y.copy()}
@@ -426,6 +437,7 @@ def test_neighbours_under_the_same_keys_differ_in_the_query_alone():
     assert 0 < sum(moved) < 30
 
 
+@pytest.mark.slow
 def test_what_the_device_is_given_besides_records_is_the_same_for_every_data_set(monkeypatch):
     given = []
 

@@ -100,6 +100,7 @@ def test_per_record_gradients_add_up_to_that_of_the_batch(name):
     np.testing.assert_allclose(each.sum(axis=0), differences, rtol=1e-3, atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["logistic_regression", "linear_regression"])
 @pytest.mark.parametrize("clip", [0.05, 0.5, 50.0])
 def test_fast_paths_equal_the_generic_one(name, clip):
@@ -116,6 +117,7 @@ def test_fast_paths_equal_the_generic_one(name, clip):
     assert np.abs(fast - slow).max() <= N * clip * (2.0**-21 + KAPPA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["logistic_regression", "linear_regression"])
 @pytest.mark.parametrize(("features", "aligned"), [(8, None), (9, None), (15, 16), (109, 112)])
 def test_prepared_rows_have_the_sums_of_the_rows(name, features, aligned):
@@ -134,6 +136,7 @@ def test_prepared_rows_have_the_sums_of_the_rows(name, features, aligned):
     assert np.abs(plain).max() > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "value"), [(np.uint8, 16), (np.int8, 127), (np.int32, 1 << 16)])
 @pytest.mark.parametrize("features", [64, 109])
 def test_integer_features_are_clipped_like_floats(dtype, value, features):
@@ -157,6 +160,7 @@ def test_built_ins_pass_the_public_check(name):
     check_target(BUILT_IN[name], records(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_built_ins_run_privately(name):
     plan = dpmcmc.plan(
@@ -190,6 +194,7 @@ def test_the_linear_posterior_matches_integration_on_a_grid():
     np.testing.assert_allclose(covariance, (centred * weight[:, None]).T @ centred, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_sgld_at_temperature_one_finds_the_linear_posterior():
     target = LinearRegression(2.0, 1.0)
     mean, covariance = target.posterior(records("linear_regression"))

@@ -38,6 +38,7 @@ def test_protocol_sums_and_bounds_hold_at_any_temper(name, temper):
     check_target(Tempered(TARGETS[name], temper, prior_precision=2.0), RECORDS[name])
 
 
+@pytest.mark.slow
 def test_check_target_sees_a_clip_that_is_not_rescaled(monkeypatch):
     monkeypatch.setattr(
         Tempered,

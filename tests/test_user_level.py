@@ -315,6 +315,7 @@ def test_no_person_is_on_both_sides(tmp_path):
         assert len({person[tuple(x)] for x in place[mask]}) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("public", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_says_that_its_unit_is_an_owner(tmp_path, capsys, public):
     out = tmp_path / "out"
@@ -353,6 +354,7 @@ def test_a_run_of_rows_has_records_for_its_unit():
     assert "a record is one" not in str(made)
 
 
+@pytest.mark.slow
 def test_the_python_face_samples_owners():
     records = gathered()
     made = dpmcmc.plan(

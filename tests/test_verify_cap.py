@@ -51,6 +51,7 @@ def test_two_thousand_different_events_are_grouped_and_the_bound_is_said_to_be_o
     assert "cannot be verified within the cap" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("z", "rate", "delta"), [(1e5, 0.01, 1e-3), (3.0, 0.0157, 1e-4)])
 @pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"])
 def test_a_thousand_million_repetitions_are_within_the_cap(tmp_path, z, rate, delta, adjacency, spent, capsys):
