@@ -15,7 +15,9 @@ install() {
     # Skipped while nothing that decides it has changed.
     stamp=$venv/.installed-$1
     if [ ! -f "$stamp" ] || [ "$root/pyproject.toml" -nt "$stamp" ]; then
-        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$root$2"
+        # uv resolves and installs in a third of pip's time.
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check uv
+        UV_LINK_MODE=copy "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --editable "$root$2"
         touch "$stamp"
     fi
 }
