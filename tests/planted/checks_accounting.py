@@ -27,7 +27,7 @@ from dpmcmc.privacy import (
     UnsupportedCombination,
     calibrate,
 )
-from dpmcmc.privacy.accounting import objective
+from dpmcmc.privacy.accounting import grouping, objective, rdp
 from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.interactive import AboveThreshold, Halted
 from dpmcmc.privacy.interactive.above_threshold import WholeNumbers
@@ -205,3 +205,17 @@ def one_event(mechanism: str, z: float) -> Guarantee:
     """Of a single release under zero_out, for ledgers."""
     event = Event(mechanism, z, 1.0, 1)
     return Guarantee.from_events((event,), delta=DELTA, adjacency="zero_out", accountant="pld")
+
+
+def many_kinds_in_groups_cost_at_least_what_each_does(scene: Scene) -> None:
+    """Queries that are charged in groups have no less Rényi divergence than one by one, at any order."""
+    rng = np.random.default_rng(0)
+    rates = rng.choice([0.01, 0.011, 0.05], 80)
+    one_by_one = [Event("poisson_gaussian", z, q, 1) for z, q in zip(rng.uniform(0.8, 4, 80), rates, strict=True)]
+    orders = (1.5, 8.0)
+    for adjacency in ADJACENCIES:
+        costs = [
+            sum(e.count * rdp.one_step(e, adjacency, orders) for e in events)
+            for events in (one_by_one, grouping.grouped(one_by_one))
+        ]
+        require(bool(np.all(costs[1] >= costs[0])), f"{adjacency}: groups are charged less than their members cost")

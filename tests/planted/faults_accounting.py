@@ -11,7 +11,7 @@ import pytest
 from dpmcmc.mechanisms import OPS, base
 from dpmcmc.planning import plan as planning
 from dpmcmc.privacy import Guarantee
-from dpmcmc.privacy.accounting import Event, charging, objective, pld, rdp
+from dpmcmc.privacy.accounting import Event, charging, grouping, objective, pld, rdp
 from dpmcmc.privacy.accounting.group import GroupGuarantee
 from dpmcmc.privacy.calibration import numeric, store
 from dpmcmc.privacy.interactive.above_threshold import WholeNumbers
@@ -152,6 +152,16 @@ def _any_row(patch: Patch) -> None:
     patch.setattr(base, "_within", lambda x, row_bound: np.asarray(x, np.float64))
 
 
+def _groups_at_their_most_noise(patch: Patch) -> None:
+    real = grouping.bucket_down
+
+    def upwards(z: Any, counts: Any, **more: Any) -> Any:
+        values, totals = real(z, counts, **more)
+        return np.append(values[1:], np.max(z)), totals
+
+    patch.setattr(grouping, "bucket_down", upwards)
+
+
 FAULTS = (
     Fault(
         "a chain not charged",
@@ -249,5 +259,11 @@ FAULTS = (
         "The proof rests on ‖x‖ <= R, and the records are taken as they come.",
         _any_row,
         (accounting.rows_beyond_their_public_bound_are_refused,),
+    ),
+    Fault(
+        "groups charged at their most noise",
+        "Many kinds of query are charged as a few, each at the largest noise multiplier of its group in place of the least.",
+        _groups_at_their_most_noise,
+        (accounting.many_kinds_in_groups_cost_at_least_what_each_does,),
     ),
 )
