@@ -262,7 +262,7 @@ FAULTS = (
     ),
     Fault(
         "groups charged at their most noise",
-        "Many kinds of query are charged as a few, each at the largest noise multiplier of its group in place of the least.",
+        "Many kinds of query are charged as a few, each at its group's largest noise multiplier in place of the least.",
         _groups_at_their_most_noise,
         (accounting.many_kinds_in_groups_cost_at_least_what_each_does,),
     ),

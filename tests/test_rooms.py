@@ -1,0 +1,111 @@
+"""The layout: few modules on top, one place that builds the query, light imports, one command."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpmcmc
+from dpmcmc.cli.commands import COMMANDS, main
+from dpmcmc.config import file as config_file
+from dpmcmc.config.shipped import located, shipped
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "dpmcmc"
+
+
+def test_few_modules_lie_on_top():
+    assert len(list(PACKAGE.glob("*.py"))) <= 5
+
+
+def test_only_the_engine_builds_a_query():
+    """Building one is the only way to read records in a step."""
+    builders = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "GradientQuery":
+                builders.add(path.relative_to(PACKAGE).parts[0])
+    assert builders == {"engine"}
+
+
+def test_the_page_of_the_architecture_is_current():
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "architecture.py", "--check"], check=False)
+    assert done.returncode == 0
+
+
+def test_accounting_and_verify_run_without_jax_and_pictures(tmp_path):
+    """In a process of their own, in which importing any of these fails."""
+    guarantee = dpmcmc.privacy.account(1.1, steps=20, sampling=dpmcmc.Full(), num_records=100, delta=1e-5)
+    file = tmp_path / "privacy.json"
+    text = f"""
+import json, sys
+for name in ("jax", "jaxlib", "matplotlib", "xarray", "numpyro", "flax"):
+    sys.modules[name] = None
+import dpmcmc
+found = dpmcmc.privacy.account(1.1, steps=20, sampling=dpmcmc.Full(), num_records=100, delta=1e-5)
+json.dump(found.to_json(), open({str(file)!r}, "w"))
+from dpmcmc.cli.commands import main
+assert main(["verify", {str(file)!r}]) == 0
+print(found.epsilon)
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.splitlines()[-1]) == guarantee.epsilon
+
+
+def test_every_public_name_loads():
+    for name in dpmcmc.__all__:
+        assert getattr(dpmcmc, name) is not None
+    for name in dpmcmc.privacy.__all__:
+        assert getattr(dpmcmc.privacy, name) is not None
+    assert dpmcmc.privacy.audit is dpmcmc.audit
+    with pytest.raises(AttributeError):
+        dpmcmc.nothing  # noqa: B018
+
+
+def test_a_command_cannot_hide_a_public_function():
+    for name in ("plan", "sample", "mesh"):
+        assert callable(getattr(dpmcmc, name))
+        assert not (PACKAGE / f"{name}.py").exists()
+        assert not (PACKAGE / name).exists()
+
+
+def test_the_command_lists_its_subcommands_and_its_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"dpmcmc {dpmcmc.__version__}\n"
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    for name in COMMANDS:
+        assert f" {name} " in printed
+        assert main([name, "--help"]) == 0
+        assert "Usage: dpmcmc " + name in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bogus"], "No such command 'bogus'; see dpmcmc --help"),
+        (["run", "--bogus"], "--bogus"),
+        (["plan"], "Missing argument 'CONFIG'; see dpmcmc plan --help"),
+        (["run", "adult", "--every", "2"], "--every: belongs to --per-record"),
+        (["run", "--per-record"], "--per-record: needs CONFIG"),
+        (["audit", "adult", "--method", "guess"], "'guess' is not one of"),
+        (["plan", "nosuch"], "there is no such config file; give the path of a YAML file, or one of abalone"),
+    ],
+)
+def test_an_odd_command_line_is_refused_in_one_sentence(words, said, capsys):
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+
+
+def test_shipped_configs_are_found_by_name_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert set(shipped()) == {path.stem for path in (ROOT / "configs").glob("*.yaml")}
+    assert config_file.load("two_normals").name == "two_normals"
+    (tmp_path / "two_normals").touch()  # a file of that name is the file
+    assert located("two_normals") == Path("two_normals")
