@@ -1,12 +1,18 @@
-"""``python -m dpmcmc COMMAND``."""
+"""``python -m dpmcmc COMMAND``, and what the installed command ``dpmcmc`` calls."""
 
 import sys
 
 from dpmcmc.cli.interrupt import while_importing
 
-while_importing()  # before what takes seconds to import
 
-from dpmcmc.cli.commands import main  # noqa: E402
+def main() -> int:
+    """Run the command line of this process."""
+    while_importing()  # before what takes seconds to import
+
+    from dpmcmc.cli.commands import main as command
+
+    return command()
+
 
 if __name__ == "__main__":
     sys.exit(main())

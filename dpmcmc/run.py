@@ -2,11 +2,11 @@
 
 import sys
 
-from dpmcmc.cli.interrupt import while_importing
-
-while_importing()  # before what takes seconds to import
-
-from dpmcmc.cli.commands import main  # noqa: E402
-
 if __name__ == "__main__":
+    from dpmcmc.cli.interrupt import while_importing
+
+    while_importing()  # before what takes seconds to import
+
+    from dpmcmc.cli.commands import main
+
     sys.exit(main(["run", *sys.argv[1:]]))

@@ -103,6 +103,14 @@ def test_an_odd_command_line_is_refused_in_one_sentence(words, said, capsys):
     assert error.count("\n") == 1
 
 
+def test_a_bare_command_shows_its_help(capsys):
+    for words, said in (([], "Usage: dpmcmc"), (["ledger"], "Usage: dpmcmc ledger")):
+        assert main(words) == 2
+        printed = capsys.readouterr()
+        assert said in printed.out
+        assert printed.err == ""
+
+
 def test_shipped_configs_are_found_by_name_from_anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert set(shipped()) == {path.stem for path in (ROOT / "configs").glob("*.yaml")}

@@ -121,3 +121,20 @@ def test_groups_cost_at_least_what_their_members_do(adjacency):
         return sum(e.count * rdp.one_step(e, adjacency, orders) for e in events)
 
     assert np.all(total(few) >= total(parts))
+
+
+@pytest.mark.parametrize(
+    "key", [("epsilon",), ("steps",), ("chains",), ("sampling", "rate"), ("settings", "noise_multiplier")], ids="/".join
+)
+def test_a_number_beyond_every_float_is_refused_and_no_fault_of_ours(tmp_path, key, capsys):
+    path = saved(tmp_path, (steps(1.0),), 100.0)
+    with open(path, encoding="utf-8") as stream:
+        body = json.load(stream)
+    place = body
+    for part in key[:-1]:
+        place = place.setdefault(part, {})
+    place[key[-1]] = 10**400
+    with open(path, "w", encoding="utf-8") as stream:
+        json.dump(body, stream)
+    assert main(["verify", path]) == 2
+    assert "is not a privacy.json of this library" in capsys.readouterr().err

@@ -46,6 +46,8 @@ def exit_code(work: Callable[[], Any]) -> int:
     except CommandError as error:
         return _say(str(error), error.code)
     except _UsageError as error:
+        if not error.format_message().strip():  # a command without a word shows its help
+            return 2
         where = "dpmcmc" if error.ctx is None else error.ctx.command_path
         return _say(f"{error.format_message().removesuffix('.')}; see {where} --help.", 2)
     except UnsupportedCombination as error:
@@ -63,7 +65,11 @@ def exit_code(work: Callable[[], Any]) -> int:
         return _say(f"{where}{error.strerror or error}; mend its permissions, free space, or name another.", 2)
     except MemoryError as error:
         return _say(f"memory: there is too little ({error}); take fewer steps, chains or records.", 2)
-    except (KeyboardInterrupt, typer.Abort):
+    except typer.Abort as error:
+        if isinstance(error.__cause__, EOFError):  # which typer takes for the user's
+            return _say(faults.sentence(error.__cause__), faults.CODE)
+        return _say("stopped by the user; every step already taken counts as released.", STOPPED)
+    except KeyboardInterrupt:
         return _say("stopped by the user; every step already taken counts as released.", STOPPED)
     except Exception as error:
         return _say(faults.sentence(error), faults.CODE)

@@ -48,6 +48,7 @@ def _number(value: Any) -> float:
     """A number >= 0, and nothing that Python would make one of."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise TypeError(f"{value!r}, where a number >= 0 is needed")
+    float(value)  # a whole number may be larger than any float, and is then no number of a run
     return value
 
 
@@ -143,7 +144,7 @@ def verify(
         queries = sum(e.count for e in noisy)
         # Noise multipliers of a step's minibatches relative to the gradient's; one entry each.
         multiples = [_number(m) for m in body.get("multiples", [1.0])]
-        promised = _number(body.get("steps", queries)) * _number(body.get("chains", 1)) * len(multiples)
+        promised = float(_number(body.get("steps", queries))) * _number(body.get("chains", 1)) * len(multiples)
         added = _number((body.get("noise_multiplier") or {}).get("min", math.inf)) * min(multiples)
         charged = min((e.noise_multiplier for e in noisy), default=0.0)
         rate = min((e.rate for e in noisy), default=1.0)

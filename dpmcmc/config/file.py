@@ -138,7 +138,9 @@ def load(
     Raises:
         ConfigError: one sentence naming the file and the YAML path.
     """
-    path = located(path)
+    given, path = Path(path), located(path)
+    # What a shipped config is told to read lies where the user is, not inside the package.
+    base = path.parent if path == given else Path.cwd()
     try:
         with opened_text(path, encoding="utf-8-sig") as stream:
             text = stream.read(_MOST_CHARACTERS + 1)
@@ -168,8 +170,8 @@ def load(
     if resumed or own_code.in_run_folder(path):
         _refuse_foreign_code(path, config, allow_code)
     return config.model_copy(
-        update={"data": _with_base(config.data, "path", path.parent)}
-        | ({} if config.privacy is None else {"privacy": _with_base(config.privacy, "ledger", path.parent)})
+        update={"data": _with_base(config.data, "path", base)}
+        | ({} if config.privacy is None else {"privacy": _with_base(config.privacy, "ledger", base)})
     )
 
 

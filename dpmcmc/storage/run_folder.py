@@ -89,7 +89,8 @@ class RunFolder:
     def date_all(self, *others: Path) -> None:
         """Give the one time to everything outside ``others``, and to these folders, whose time others may see."""
         for path in (*self.folder.rglob("*"), self.folder):
-            if not any(path.is_relative_to(other) for other in others):
+            # A link is not of the run, and what it leads to even less.
+            if not path.is_symlink() and not any(path.is_relative_to(other) for other in others):
                 self.date(path)
         self.date(*(other for other in others if other.exists()))
 

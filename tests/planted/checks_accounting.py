@@ -105,7 +105,7 @@ def a_plan_meets_its_epsilon_whatever_was_planned_before(scene: Scene) -> None:
 
 
 def saved_guarantees_are_verified(scene: Scene) -> None:
-    """``python -m dpmcmc.verify`` accepts the privacy.json of every bench."""
+    """``dpmcmc verify`` accepts the privacy.json of every bench."""
     for bench in ("poisson", "second"):
         made = scene.see(bench).plan
         path = scene.folder / f"{bench}.json"

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import os
 import re
@@ -213,7 +214,7 @@ def _forget_trial(file: Inode) -> None:
     if os.fstat(file.handle).st_nlink < 2:
         return
     path = file.path.resolve()
-    for other in path.parent.glob(f".{path.name}.*"):
+    for other in path.parent.glob(f".{glob.escape(path.name)}.*"):
         if re.fullmatch(r"[0-9a-f]{16}", other.name.removeprefix(f".{path.name}.")) and names(other, file.handle):
             other.unlink()
 

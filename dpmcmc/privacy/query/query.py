@@ -255,7 +255,7 @@ class GradientQuery:
             if not isinstance(total, FixedPoint):
                 raise TypeError(
                     f"{type(self.target).__name__}.clipped_gradient_sum must return an exact FixedPoint sum "
-                    "(build it with dpmcmc.privacy.fixed_point.linear_sum or clipped_sum): a float32 sum "
+                    "(build it with dpmcmc.privacy.query.fixed_point.linear_sum or clipped_sum): a float32 sum "
                     "rounds differently on neighbouring data."
                 )
             return total
