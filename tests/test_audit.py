@@ -184,14 +184,14 @@ def test_a_one_shot_method_stays_below_its_claim():
     check_mechanism("ops_closed_form", runs=300)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("adjacency", ["replace_one", pytest.param("zero_out", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", list(MECHANISMS_AUDITED))
 def test_every_one_shot_method_stays_below_its_claim(name, adjacency):
     check_mechanism(name, adjacency)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "share"),
     [

@@ -63,7 +63,7 @@ def test_numeric_inverts_any_accountant(accountant, sampling):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(24))
 def test_numeric_over_a_random_sample(seed):
     rng = np.random.default_rng(seed)

@@ -94,7 +94,8 @@ jax.config.update("jax_compilation_cache_dir", sys.argv[1])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 import dpmcmc
-from dpmcmc.diagnostics import predictive, reference
+from dpmcmc.diagnostics import reference
+from dpmcmc.inference import predictive
 file = np.load({str(tmp_path / "mine.npz")!r})
 data = {{"x": file["x"], "y": file["y"]}}
 target = dpmcmc.targets.LogisticRegression(num_features={D})

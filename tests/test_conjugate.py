@@ -177,7 +177,7 @@ def test_a_private_run_whose_own_noise_suffices_samples_the_posterior(mixed):
     mixed.check(draws, 1 / (1 - eta * mixed.curvature / 2), error=0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("sampler", "bias"),
     [

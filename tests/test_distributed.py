@@ -151,7 +151,8 @@ ON_DISK = """
 import sys
 import numpy as np
 import dpmcmc
-from dpmcmc import processes, records_on_disk
+from dpmcmc import processes
+from dpmcmc.engine import rows_on_disk as records_on_disk
 folder, distributed = sys.argv[1], len(sys.argv) > 2
 if distributed:
     processes.connect()

@@ -282,7 +282,7 @@ def test_chains_side_by_side_have_the_sums_they_have_alone():
         np.testing.assert_allclose(integers(jax.tree.map(lambda leaf, i=i: leaf[i], together)), alone, atol=9.5 * 40)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["mlp", *(pytest.param(n, marks=pytest.mark.exhaustive) for n in ("mixed", "words"))])
 def test_targets_with_ghost_norms_pass_the_public_check(name):
     network = NETWORKS[name][0]

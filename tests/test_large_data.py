@@ -474,7 +474,7 @@ def test_turning_over_holds_a_batch_and_not_the_file(tmp_path):
 
 RUN = """
     import numpy as np
-    from dpmcmc import run
+    from dpmcmc.cli.commands import main
     folder, rows = {folder!r}, {rows}
     np.lib.format.open_memmap(folder + "/x.npy", "w+", np.float32, (rows, 109))
     np.lib.format.open_memmap(folder + "/y.npy", "w+", np.int32, (rows,))

@@ -104,7 +104,7 @@ def test_ball_map_is_smooth_at_the_centre_and_far_out():
 @pytest.mark.parametrize(
     ("engine", "draws", "radius"), [("closed_form", 4000, 1.0), ("nuts", 600, 1.0), ("sgnht", 400, 1.5)]
 )
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_truncated_linear_posterior(engine, draws, radius):
     target = linear()
     found = run(engine, target, LINEAR, draws, radius=radius)
@@ -143,7 +143,7 @@ def test_whole_linear_posterior(engine, draws):
     np.testing.assert_allclose(whitened.T @ whitened / draws, np.eye(2), atol=np.sqrt(2) * error)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_many_posteriors_at_once_are_those_drawn_one_by_one():
     tempers, precisions = [0.1, 0.6, 1.0], [2.0, 0.5, 1.0]
     target = LinearRegression(1.0, 0.5)

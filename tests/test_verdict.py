@@ -336,7 +336,7 @@ def test_intervals_cover_where_a_plan_says_so(sampler, privacy):
     assert width < 0.97 * 2 * 1.645 * PRECISION**-0.5
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_intervals_cover_where_only_the_draws_show_the_mixing():
     """Data that say much about every direction: a plan cannot know that, and R-hat of two chains shows it."""
     wide, count = LogisticRegression(prior_scale=3.0, num_features=3, row_bound=1.0), 400

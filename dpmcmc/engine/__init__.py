@@ -10,3 +10,8 @@
 ``reservation``   a run's place in a ledger;  ``charged_again`` what a run that went on elsewhere has spent
 ``result``        draws, guarantee, and the files that hold them
 """
+
+import lazy_loader
+
+#: ``dpmcmc.processes`` is found here by its name.
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["processes"])
