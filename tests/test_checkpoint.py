@@ -64,6 +64,7 @@ def same(a, b):
     return all(np.array_equal(x, y) for x, y in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [0, 1, 5, 8, 9, 12, 17])
 def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, alone, chunk):
     stopped(tmp_path / "c", chunk, key=3)
@@ -184,6 +185,7 @@ def test_elsewhere_a_run_takes_fresh_keys_and_pays_for_the_chunk_again(tmp_path,
     assert queries == 57 * 3 + 14
 
 
+@pytest.mark.slow
 def test_elsewhere_with_a_lost_commit_every_step_that_is_left_is_charged(tmp_path, monkeypatch):
     folder, plan = tmp_path / "c", make(chains=2)
     stopped(folder, 3, plan=plan)

@@ -120,6 +120,7 @@ else:
         assert found == leaks
 
 
+@pytest.mark.slow
 def test_console_and_released_files_of_a_private_file_hold_no_uncharged_number(mine, tmp_path, capsys):
     out = tmp_path / "run"
     assert call("run", mine, "--out", out) == 0

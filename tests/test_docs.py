@@ -58,6 +58,7 @@ def test_commands_of_other_pages_name_real_modules_and_files(page):
                 assert (ROOT / word).exists(), words
 
 
+@pytest.mark.slow
 def test_python_of_the_readme_runs(tmp_path):
     (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -25,12 +25,14 @@ def test_the_page_shows_the_file_and_the_file_is_short():
     assert len(source.splitlines()) < 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", BLOCKS[1:], ids=["sampler", "target"])
 def test_python_of_the_page_runs(block):
     done = subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_sampler_runs_from_yaml(tmp_path):
     (command,) = [line.strip() for line in PAGE.splitlines() if "preconditioned:PreconditionedSGLD" in line]
     words = ["-m", *shlex.split(command), "--set", "run.steps=40", "--set", "run.passes=null", "--set", "run.thin=1"]
@@ -40,6 +42,7 @@ def test_the_sampler_runs_from_yaml(tmp_path):
     assert (out / "draws.nc").exists()
 
 
+@pytest.mark.slow
 def test_a_public_preconditioner_keeps_the_law():
     check_sampler(PreconditionedSGLD(4.0, metric=list(np.linspace(0.5, 1.5, 16))), dimension=16, chains=256)
 

@@ -44,6 +44,7 @@ def test_table_has_a_row_per_run_and_one_of_all(tiny):
     assert (folder / "fig3_1.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_every_private_row_has_a_guarantee_and_only_the_printed_one_claims(tiny):
     settings, found, _ = tiny
     for one in found:

@@ -115,6 +115,7 @@ def test_every_cell_has_one_row_with_the_stated_columns(finished):
     assert (finished / "tiny_public.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_a_cells_guarantee_is_its_plans(finished):
     data = dpmcmc.data.load("two_normals")
     site = Site.of(panel_of(), data.train, data.spec.row_bound)

@@ -39,6 +39,7 @@ def test_a_missing_config_is_named(name, tmp_path, capsys):
     assert "no.yaml does not exist" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_on_average_kl_overlays_the_generalisation_gap(folders):
     rows = table(folders["fig4_2"])
     assert {row["panel"] for row in rows} == {"mean", "regression"}

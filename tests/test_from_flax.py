@@ -105,6 +105,7 @@ def test_networks_give_the_densities_written_by_hand(style, kind):
     assert target.num_classes == {"categorical": K, "bernoulli": 2, "gaussian": None}[kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["linen", "nnx"])
 def test_per_record_gradients_add_up_to_that_of_the_batch(style):
     target = bound(module(style, K))

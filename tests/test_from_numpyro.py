@@ -130,6 +130,7 @@ def test_densities_and_gradients_add_up_to_numpyros_potential(name):
             np.testing.assert_allclose(ours[1][name], theirs[1][name], rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["poisson", "robust", "hierarchical", "reparametrised"])
 def test_constrained_values_are_numpyros(name):
     model, data = MODELS[name]

@@ -162,6 +162,7 @@ def test_the_plain_route_stays_where_it_is_asked_for_or_shapes_are_not_known():
     assert not hasattr(Tempered(bound("mlp", "plain"), 0.5), "clipped_gradient_sum")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

@@ -210,6 +210,7 @@ def test_a_secret_key_of_the_other_generator_is_refused_and_stays_unused(plans):
             streams_of(key, not hardened)
 
 
+@pytest.mark.slow
 def test_seeds_reproduce_with_chacha_and_without_a_guarantee(plans):
     runs = [dpmcmc.sample(plans[True], DATA, key=key) for key in (3, 3, 4, jax.random.key(9), jax.random.key(9))]
     assert all(run.guarantee is None for run in runs)

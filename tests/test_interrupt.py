@@ -108,6 +108,7 @@ def test_a_command_is_stopped_while_it_is_imported():
         assert out == ""
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_stopped_at_any_moment_and_goes_on(config, ledger, tmp_path, monkeypatch, capsys):  # noqa: F811
     monkeypatch.setattr(sizing, "_CHUNK_STEPS", 20)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)

@@ -772,6 +772,7 @@ def killed(tmp_path_factory):
     return ledgers, children(f"[crash({str(ledgers[0])!r}), kills({str(ledgers[1])!r}, 20)]")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_stays_spent_and_open(killed):
     ledger, told = Ledger(killed[0][0]), killed[1][0]
     assert told["status"] == 9

@@ -151,6 +151,7 @@ def test_a_draw_that_fails_tells_its_holder_alone(tmp_path, capsys, monkeypatch)
     assert "of 7 draws" in (out / "confidential" / "failure.json").read_text()
 
 
+@pytest.mark.slow
 def test_times_of_released_files_say_nothing(tmp_path, capsys):
     path, out = tmp_path / "small.yaml", tmp_path / "run"
     path.write_text(yaml.safe_dump(BASE | {"mechanism": {"name": "certified_ops", "steps": 3}}))

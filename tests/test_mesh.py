@@ -170,6 +170,7 @@ def test_full_batches_on_devices_are_full_batches_on_one(found):
     assert np.ptp(found["full/mesh"]) > 0.1
 
 
+@pytest.mark.slow
 def test_without_shards_of_the_data_a_mesh_changes_no_bit(found):
     np.testing.assert_array_equal(found["poisson/mesh"], found["poisson/none"])
 

@@ -17,6 +17,7 @@ def sghmc_law(eta, a, temperature):
     return lambda w: (temperature / w) / (1 - eta * w / (4 - 2 * a))
 
 
+@pytest.mark.slow
 def test_sghmc_kinetic_energy_matches_its_law():
     a, eta, w, chains = 0.3, 0.005, 40.0, 20_000
     sampler = dpmcmc.SGHMC(step_size=N * eta, friction=a).bind(N)

@@ -68,6 +68,7 @@ def outcomes(ledger):
     return [run.outcome for run in ledger.state().runs]
 
 
+@pytest.mark.slow
 def test_runs_are_admitted_until_the_budget_is_spent(ledger):
     spent = []
     while ledger.fits(PLAN.guarantee):
@@ -116,6 +117,7 @@ def test_known_noise_another_data_set_and_another_size_are_refused(ledger):
     assert outcomes(ledger) == ["released", "void"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_charged_once_and_elsewhere_for_what_it_repeats(ledger, tmp_path, monkeypatch):
     monkeypatch.setattr(sizing, "_CHUNK_STEPS", 7)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
@@ -224,6 +226,7 @@ def test_a_result_that_cannot_be_saved_is_not_lost(ledger, tmp_path, monkeypatch
     assert json.loads((tmp_path / "run" / "privacy.json").read_text())["ledger"] == result.receipt.to_json()
 
 
+@pytest.mark.slow
 def test_a_sweep_reserves_all_or_nothing(ledger):
     with pytest.raises(OverBudget):
         dpmcmc.sample_all([PLAN] * 8, DATA, ledger=ledger)
@@ -288,6 +291,7 @@ def test_a_command_that_is_killed_goes_on_under_its_reservation(ledger, config, 
     assert "is done" in refused(capsys, "--resume", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_that_gave_its_budget_back_takes_it_again_when_resumed(ledger, config, tmp_path, monkeypatch):
     """A plain refusal clears its folder; this one could not."""
     (tmp_path / "mine.npz").rename(tmp_path / "away.npz")

@@ -88,6 +88,7 @@ def test_the_command_lists_its_subcommands_and_its_version(capsys):
     [
         (["bogus"], "No such command 'bogus'; see dpmcmc --help"),
         (["run", "--bogus"], "--bogus"),
+        (["ledger"], "Missing command; see dpmcmc ledger --help"),
         (["plan"], "Missing argument 'CONFIG'; see dpmcmc plan --help"),
         (["run", "adult", "--every", "2"], "--every: belongs to --per-record"),
         (["run", "--per-record"], "--per-record: needs CONFIG"),
@@ -104,11 +105,10 @@ def test_an_odd_command_line_is_refused_in_one_sentence(words, said, capsys):
 
 
 def test_a_bare_command_shows_its_help(capsys):
-    for words, said in (([], "Usage: dpmcmc"), (["ledger"], "Usage: dpmcmc ledger")):
-        assert main(words) == 2
-        printed = capsys.readouterr()
-        assert said in printed.out
-        assert printed.err == ""
+    assert main([]) == 2
+    printed = capsys.readouterr()
+    assert "Usage: dpmcmc" in printed.out
+    assert printed.err == ""
 
 
 def test_shipped_configs_are_found_by_name_from_anywhere(tmp_path, monkeypatch):

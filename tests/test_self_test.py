@@ -84,6 +84,7 @@ def test_a_wrong_executable_is_found_before_any_step_on_the_records(fault, monke
     assert [one.calls for one in made] == [3]  # of the test alone, one for each key
 
 
+@pytest.mark.slow
 def test_an_executable_is_tested_once_and_only_for_a_guarantee(monkeypatch):
     tested, real = [], engine.check_steps
     monkeypatch.setattr(engine, "check_steps", lambda *arguments: (tested.append(1), real(*arguments)))

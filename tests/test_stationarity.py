@@ -213,6 +213,7 @@ def test_dense_sgfs_from_gradients_keeps_its_temperature():
     assert np.all(np.abs(found - 1) < TOLERANCE + 0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("times", "temperature"), [(0.5, 0.25), (2.0, 1.0)])
 def test_wrong_public_fisher_costs_exactly_what_the_law_says(times, temperature):
     """(T/w)/(1 + T(ŵ − w)/s²): at ηw = 1 and four times the noise, 7 % too much or 11 % too little in the fastest."""

@@ -369,6 +369,7 @@ def test_wall_time_is_shared_out():
 # --- privacy ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_secret_keys_carry_each_plans_own_guarantee_and_others_none(tmp_path):
     plans = [make(epsilon=epsilon) for epsilon in (0.5, 1.0, 2.0)]
     results = sample_all(plans, DATA, keys=[None, 3, dpmcmc.SecretKey()])

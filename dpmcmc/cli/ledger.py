@@ -29,7 +29,7 @@ from dpmcmc.storage.regular_file import opened_text
 #: A privacy.json has a few thousand; its events are not looked at here.
 _MOST_CHARACTERS = 4_000_000
 
-app = typer.Typer(add_completion=False, help="The privacy budget of a data set.", no_args_is_help=True)
+app = typer.Typer(add_completion=False, help="The privacy budget of a data set.")
 
 LedgerFile = Annotated[str, typer.Argument(metavar="FILE", help="A ledger.")]
 Receipts = Annotated[
