@@ -71,6 +71,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, alone, chunk):
     assert same(dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c"), alone)
 
 
+@pytest.mark.slow
 def test_a_run_is_stopped_at_every_chunk(tmp_path, alone, monkeypatch):
     """And takes each chunk once more at most: two blocks of nine chunks, of which each start does one."""
     ran = []

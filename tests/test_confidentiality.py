@@ -137,6 +137,7 @@ def test_console_and_released_files_of_a_private_file_hold_no_uncharged_number(m
     assert not (out / "figures" / "calibration.png").exists()
 
 
+@pytest.mark.slow
 def test_a_failing_reference_fit_changes_nothing_that_is_released(mine, tmp_path, monkeypatch):
     def singular(*arguments, **more):
         raise np.linalg.LinAlgError("Singular matrix")

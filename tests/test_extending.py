@@ -47,6 +47,7 @@ def test_a_public_preconditioner_keeps_the_law():
     check_sampler(PreconditionedSGLD(4.0, metric=list(np.linspace(0.5, 1.5, 16))), dimension=16, chains=256)
 
 
+@pytest.mark.slow
 def test_forgetting_the_metric_in_the_noise_is_caught():
     class Forgetful(PreconditionedSGLD):
         """Moves by M⁻¹, with noise that is not scaled by F."""

@@ -8,6 +8,9 @@ from rich.console import Console
 
 from experiments import fig3_1
 
+#: They share runs that take half a minute.
+pytestmark = pytest.mark.slow
+
 
 def shortened(**changes):
     """The quick settings, with changes as section=dict."""

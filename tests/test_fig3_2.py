@@ -22,6 +22,9 @@ from experiments.panel.methods import METHODS, named
 from experiments.panel.samplers import SGLD
 from experiments.panel.trial import Outcome, Site
 
+#: They share runs that take half a minute.
+pytestmark = pytest.mark.slow
+
 DELTA = 1e-4
 SETTINGS = {
     "tight": {

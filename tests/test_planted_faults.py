@@ -33,6 +33,7 @@ def healthy(tmp_path_factory) -> Scene:
     return Scene(tmp_path_factory.mktemp("healthy"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_healthy_code_passes_every_check(check, healthy):
     check(healthy)
@@ -42,6 +43,7 @@ def _marked(fault: Fault):
     return pytest.param(fault, id=fault.name, marks=[pytest.mark.slow] if fault.slow else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [_marked(fault) for fault in FAULTS])
 def test_fault_is_caught(fault, tmp_path, monkeypatch):
     forget(fault)

@@ -304,6 +304,7 @@ def test_a_run_that_gave_its_budget_back_takes_it_again_when_resumed(ledger, con
     assert outcomes(ledger) == ["void", "released"]
 
 
+@pytest.mark.slow
 def test_resuming_with_another_config_or_into_another_folder_is_refused(ledger, config, tmp_path, monkeypatch, capsys):
     def kill(*_):
         raise Stop

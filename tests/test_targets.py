@@ -437,6 +437,7 @@ class Infinite(LogisticRegression):
         return super().log_likelihood(params, record) + jnp.log(jnp.sum(params**2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "message"),
     [
