@@ -2,7 +2,8 @@
 
 Released: everything in the run folder except ``confidential/``, which only its owner can read and which may
 live elsewhere (``--confidential DIR``). A run without a guarantee, on records that are not public, writes all that it
-computes from them there. What is said, named and dated elsewhere is made from ``public_facts.py``.
+computes from them there. ``public_facts.py`` makes all else that is said, named
+and dated.
 
 The budget is reserved first, where the config names a ledger; then records are read. A run that was stopped, however
 and whenever, goes on with ``--resume DIR``.

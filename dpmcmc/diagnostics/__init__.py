@@ -1,4 +1,4 @@
-"""What the data holder may learn about a run after it.
+"""Diagnostics for the data holder, after a run.
 
 ``reference``, ``per_instance``, ``per_record`` and ``on_average_kl`` read training records without privacy:
 confidential unless the records are public.

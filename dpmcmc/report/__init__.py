@@ -1,4 +1,4 @@
-"""What is shown: figures of a run.
+"""Figures of a run.
 
 ``figures``     traces, calibration, ε against δ
 ``per_record``  what a run cost each record; confidential

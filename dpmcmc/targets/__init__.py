@@ -1,4 +1,4 @@
-"""What is sampled: models with a prior and a per-record log-likelihood."""
+"""Models with a prior and a per-record log-likelihood."""
 
 from typing import Any
 
