@@ -1,4 +1,4 @@
-"""What this library refuses on purpose, and what stops a run.
+"""Errors: refusals on purpose, and failures that stop a run.
 
 Every refusal is an InputError, so that a command can tell it from a fault: a ValueError of NumPy, JAX or of our own
 code that nobody meant to raise is never printed as the user's.

@@ -92,7 +92,7 @@ def gaussian_run(
 
 
 def _exact_moment(second: SecondMoment | None, w: jax.Array, metric: Any) -> tuple:
-    """What a second-moment query would say of the Gaussian, whitened and without noise."""
+    """Return what a second-moment query would say of the Gaussian, whitened and without noise."""
     if second is None:
         return ()
     matrix = jnp.diag(w)

@@ -8,7 +8,7 @@ r"""Lower bounds on ε from scores of runs on two neighbouring data sets.
 ``one_run``          proved. Many records in one run, each in or out by a fair coin (Steinke, Nasr and Jagielski 2023,
                      arXiv 2305.08846, Theorem 5.2).
 
-Of jax-privacy 2.0's estimates only those that are confidence bounds are used. Its ``epsilon_from_gdp`` is none: it
+Only those estimates of jax-privacy 2.0 that are confidence bounds are used. Its ``epsilon_from_gdp`` is none: it
 takes |Φ⁻¹(1 − FPR) − Φ⁻¹(FNR)| of UPPER bounds on the two rates, which is large where the bounds are wide. On scores
 of one and the same law (true ε 0, 1000 runs each, δ = 1e-5) it says 3.9. ``threshold_strategy=Bonferroni`` divides by
 the number of thresholds on the data's own Pareto frontier, which is fewer than it searches.
@@ -83,7 +83,7 @@ def clopper_pearson(inside: np.ndarray, outside: np.ndarray, delta: float, signi
 
 
 class Curve(NamedTuple):
-    """What runs say about a claimed curve δ(ε), at the ε where shown over claimed is largest.
+    """Evidence of runs about a claimed curve δ(ε), at the ε where shown over claimed is largest.
 
     Attributes:
         epsilon: where.
@@ -189,7 +189,7 @@ def one_run(scores: np.ndarray, coins: np.ndarray, delta: float, significance: f
     """Lower bound on ε at ``delta`` from one run with many canaries.
 
     The r/2 highest scores are guessed to be in and the r/2 lowest to be out, r fixed beforehand: the theorem is about
-    a number of guesses that the data do not choose. Of several r the best counts, each at its share of the
+    a number of guesses that the data do not choose. The best of several r counts, each at its share of the
     significance. Guesses go to jax-privacy as right or wrong ones, because its own search lets the data choose r.
 
     Args:

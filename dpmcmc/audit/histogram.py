@@ -30,7 +30,7 @@ ERROR = 1 / 3
 
 
 class Histogram(NamedTuple):
-    """What the tester found.
+    """Findings of the tester.
 
     Attributes:
         epsilon, delta: the claim that was tested.

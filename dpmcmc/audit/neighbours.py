@@ -175,7 +175,7 @@ def strongest(plan: Plan | MechanismPlan, target: Any, canaries: int = 1) -> Nei
         raise InputError(f"canaries: must lie in 1..{min(d or 0, n)} (features, records), got {canaries}")
     one_shot = isinstance(plan, MechanismPlan) and plan.run is None
     adjacency = plan.guarantee.adjacency if plan.guarantee is not None else "replace_one"
-    # What a release would scale rows by, so that theirs stay as they are.
+    # Rows within this bound are not scaled by a release.
     bound = float(target.row_bound or _LONG) * (1 - 1e-12)
     zero = np.zeros(d)
     if one_shot and canaries == 1 and kind is LogisticRegression and d >= 2 and n >= 2 and not _on_a_ball(plan):

@@ -44,7 +44,7 @@ _MEANING = {
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What an audit found. It can contradict a claim; it never certifies one.
+    """Findings of an audit. They can contradict a claim and never certify one.
 
     Attributes:
         subject: what was run, and on which records.

@@ -177,7 +177,7 @@ class Sampled:
 
     def __init__(self, plan: Plan, target: Any, neighbours: Neighbours, keys: Keys) -> None:
         self.plan, self.neighbours, self.keys = plan, neighbours, keys
-        # What is kept is the last step alone: it has the score. A probe may have more numbers than were charged for.
+        # Only the last step is kept: it has the score. A probe may have more numbers than were charged for.
         self.audited = dataclasses.replace(
             plan,
             target=target,
@@ -253,7 +253,7 @@ class Continued:
 class Estimated:
     """Scores of an estimate: how far it lies the way that the record pulls and its replacement does not.
 
-    The way is the gradient of log p(x|θ) − log p(x'|θ) at the target's public start. That difference itself is the
+    The way is the gradient of log p(x|θ) − log p(x'|θ) at the target's public start. This difference itself is the
     likelihood ratio of a posterior draw; noise on an estimate carries it where such a difference has flattened out.
     """
 

@@ -34,7 +34,7 @@ app = typer.Typer(add_completion=False)
 
 
 class Problem(NamedTuple):
-    """What a config is audited on.
+    """Problem that a config is audited on.
 
     Attributes:
         name: of the config, for messages.
@@ -58,20 +58,22 @@ def attack(
     overrides: Overrides = None,
     allow_code: AllowCode = None,
     method: Annotated[str, typer.Option(help="gdp is an estimate, the others are proved.", **one_of(METHODS))] = "gdp",
-    runs: Annotated[int | None, typer.Option(help=f"Of each of two data sets; {RUNS} by default.")] = None,
-    confidence: Annotated[float, typer.Option(help="Of the bound.")] = 0.95,
+    runs: Annotated[int | None, typer.Option(help=f"Runs on each of two data sets; {RUNS} by default.")] = None,
+    confidence: Annotated[float, typer.Option(help="Confidence of the bound.")] = 0.95,
     steps: Annotated[
         int | None, typer.Option(help="Audit only the first steps of a sampler, against what those cost.")
     ] = None,
     target: Annotated[
-        str, typer.Option(help="Of a sampler: a linear probe, or the config's.", **one_of(TARGETS))
+        str, typer.Option(help="Target of an audited sampler: a linear probe, or the config's.", **one_of(TARGETS))
     ] = "probe",
     records: Annotated[
-        int | None, typer.Option(help=f"Of a mechanism's problem; {_RECORDS} by default, at most the config's.")
+        int | None, typer.Option(help=f"Records of a mechanism's problem; {_RECORDS} by default, at most the config's.")
     ] = None,
-    features: Annotated[int | None, typer.Option(help=f"Of a mechanism's problem; {_FEATURES} by default.")] = None,
-    canaries: Annotated[int | None, typer.Option(help=f"Of one_run; {CANARIES} by default.")] = None,
-    bins: Annotated[int, typer.Option(help="Of histogram.")] = 10,
+    features: Annotated[
+        int | None, typer.Option(help=f"Features of a mechanism's problem; {_FEATURES} by default.")
+    ] = None,
+    canaries: Annotated[int | None, typer.Option(help=f"Canaries of method one_run; {CANARIES} by default.")] = None,
+    bins: Annotated[int, typer.Option(help="Bins of method histogram.")] = 10,
     alpha: Annotated[float, typer.Option(help="Resolution of histogram in delta.")] = 0.05,
     at_epsilon: Annotated[
         float | None, typer.Option(help="Where histogram tests the claimed curve; at its epsilon by default.")

@@ -28,7 +28,7 @@ class _Lazy(TyperCommand):
     """A subcommand that is not loaded yet."""
 
     def make_context(self, *arguments: Any, **extra: Any) -> Any:
-        """That of the command itself, which is loaded here."""
+        """Return the context of the command itself, which is loaded here."""
         module = importlib.import_module(f"dpmcmc.cli.{self.name}")
         return typer.main.get_command(module.app).make_context(*arguments, **extra)
 
@@ -86,5 +86,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     code = exit_code(work)
     processes = sys.modules.get("dpmcmc.engine.processes")
-    # Of several processes one that failed must not wait for the others.
+    # A process that failed must not wait for the others.
     return code if processes is None else processes.ended(code)

@@ -91,7 +91,7 @@ class _Command:
             signal.signal(signal.SIGALRM, self._alarm)
 
     def unraisable(self, what: Any) -> None:
-        """What was swallowed comes again, and needs no traceback."""
+        """Print no traceback of a swallowed Ctrl-C: it comes again."""
         if not isinstance(what.exc_value, KeyboardInterrupt):
             self.hook(what)
 

@@ -42,16 +42,18 @@ def init(
     file: Annotated[str, typer.Argument(metavar="FILE", help="New file, for example adult.ledger.")],
     epsilon: Annotated[float, typer.Option(help="Promised for all runs together.")],
     delta: Annotated[float, typer.Option(help="Promised for all runs together.")],
-    name: Annotated[str | None, typer.Option(help="Of the data set; by default the file's.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the data set; by default the file's.")] = None,
     adjacency: Annotated[
-        str, typer.Option(help="What a neighbouring data set is.", **one_of(ADJACENCIES))
+        str, typer.Option(help="Definition of a neighbouring data set.", **one_of(ADJACENCIES))
     ] = "replace_one",
     num_records: Annotated[int | None, typer.Option(metavar="N", help="If it is public.")] = None,
     filter: Annotated[
         str | None,
         typer.Option(help="How runs add up; by default renyi, or programme with --programme.", **one_of(FILTERS)),
     ] = None,
-    order: Annotated[int | None, typer.Option(help="Of filter renyi; by default the best for full-batch runs.")] = None,
+    order: Annotated[
+        int | None, typer.Option(help="Order of filter renyi; by default the best for full-batch runs.")
+    ] = None,
     typical: Annotated[
         str | None, typer.Option(metavar="CONFIG", help="Choose the order for runs like this one instead.")
     ] = None,
@@ -140,7 +142,7 @@ def _receipts(path: Path, ledger: Path) -> list[Receipt]:
     """Those of a run folder's ``privacy.json``, or of a file that holds one alone."""
     try:
         with opened_text(path) as stream:
-            body = json.loads(stream.read(_MOST_CHARACTERS))  # what is cut short is no JSON
+            body = json.loads(stream.read(_MOST_CHARACTERS))  # a text that is cut short is no JSON
         found = body.get("ledger", body)
         found = found if isinstance(found, list) else [found]
         return [Receipt(str(r["id"]), int(r["sequence"]), str(r["hash"]), ledger) for r in found]

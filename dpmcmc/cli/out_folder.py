@@ -48,7 +48,7 @@ def free_folder(option: str, wanted: str | Path) -> Path:
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise CommandError(f"{option}: {folder} already holds something; give a folder that is new or empty.")
-        folder.resolve()  # which refuses a link that leads back to itself
+        folder.resolve()  # refuses a link that leads back to itself
         parent = folder.absolute()
         while not parent.exists():
             parent = parent.parent

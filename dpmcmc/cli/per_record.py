@@ -1,7 +1,7 @@
 """``dpmcmc run CONFIG --per-record --every K``: a run, and what it cost each training record.
 
-The run is one of its own: it is charged to the config's ledger, and its draws and guarantee may be published. What it
-cost each record may not: that is in ``confidential/``, which only its owner can read.
+The run is one of its own: it is charged to the config's ledger, and its draws and guarantee may be published. Its
+cost to each record may not: it is in ``confidential/``, which only its owner can read.
 
 It keeps no checkpoint: a run that is stopped is spent, and lost. So whatever can be refused is refused before the run
 is charged for good, the cost is on disk before the first step, and the draws before the account.

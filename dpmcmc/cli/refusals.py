@@ -1,4 +1,4 @@
-"""What the command faces share: one sentence and exit code 2 for a user's error, never a traceback."""
+"""Refusals of all commands: one sentence and exit code 2 for a user's error, never a traceback."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def exit_code(work: Callable[[], Any]) -> int:
     except MemoryError as error:
         return _say(f"memory: there is too little ({error}); take fewer steps, chains or records.", 2)
     except typer.Abort as error:
-        if isinstance(error.__cause__, EOFError):  # which typer takes for the user's
+        if isinstance(error.__cause__, EOFError):  # typer takes it for the user's
             return _say(faults.sentence(error.__cause__), faults.CODE)
         return _say("stopped by the user; every step already taken counts as released.", STOPPED)
     except KeyboardInterrupt:
@@ -78,7 +78,7 @@ def exit_code(work: Callable[[], Any]) -> int:
     return code if isinstance(code, int) else 0
 
 
-#: Of the click that typer brings, which is its own since version 0.27.
+#: Usage error of the click that typer brings, which is its own since version 0.27.
 _UsageError: Any = typer.BadParameter.__bases__[0]
 #: Characters of a sentence; what stands in the middle of a longer one is somebody's data.
 _LONGEST = 600

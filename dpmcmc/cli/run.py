@@ -269,7 +269,7 @@ def _sample_and_save(run: ConfiguredRun, place: Place, calibrate_seconds: float,
         run.finish()
         raise CommandError(
             f"mechanism: no draw was made and nothing was released; why is in {run.confidential / 'failure.json'}. "
-            f"That it failed depends on the records: keep {run.folder} to yourself.",
+            f"The failure depends on the records: keep {run.folder} to yourself.",
             code=1,
         ) from None
     except KeyboardInterrupt:
@@ -322,7 +322,7 @@ class Place:
                 raise CommandError(f"{self._option}: another process has taken {self.folder}; give another folder.")
             # Last, so that what holds a config can be resumed.
             self.run_folder.write("config.yaml", config_room.dump(config, self.folder))
-            for folder in (self.folder, self.confidential):  # of a write that was killed
+            for folder in (self.folder, self.confidential):  # left by a write that was killed
                 for left in (path for name in _WRITTEN for path in folder.glob(f".{name}.*")):
                     left.unlink()
                 for left in (folder / "figures").glob(".*.png"):
@@ -356,7 +356,7 @@ class Place:
 
     @property
     def command(self) -> str:
-        """What goes on with the run."""
+        """Command that goes on with the run."""
         elsewhere = "" if self.confidential == self.folder / _CONFIDENTIAL else f" --confidential {self.confidential}"
         allowed = "".join(f" --allow-code {module}" for module in self.modules)
         return f"dpmcmc run --resume {self.folder}{elsewhere}{allowed}"
@@ -446,7 +446,7 @@ class ConfiguredRun:
 
     @functools.cached_property
     def facts(self) -> PublicFacts:
-        """What may be said of the run; known once the target has been found to fit the records."""
+        """Public facts of the run, known once the target has been found to fit the records."""
         return PublicFacts.of(self.config.name, self.plan, config_room.is_secret(self.config), self.data, self.day)
 
     @property
@@ -520,7 +520,7 @@ class ConfiguredRun:
             raise CommandError(f"{section}{error}.") from None
 
     def finish(self) -> None:
-        """What the run was to release has been written: settle, and erase the keys."""
+        """Settle and erase the keys; everything that the run releases has been written."""
         if self.held is not None:
             self.held.begun = True
             with warnings.catch_warnings(record=True) as said:
@@ -698,7 +698,7 @@ class ConfiguredRun:
                 return out, None
 
     def _scores(self, flat: Any) -> dict[str, Any]:
-        """Of training records, and of held-out ones that are not public."""
+        """Return scores of training records, and of held-out ones that are not public."""
         if self.on_disk:
             out: dict[str, Any] = {"train": None, "skipped": _SKIPPED}
         else:

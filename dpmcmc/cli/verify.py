@@ -34,9 +34,9 @@ _MOST_EVENTS = 10_000
 _MOST_REPETITIONS = 10**12
 #: Points of ``accounting/effort.py`` that a file is worth, and a question about a group: two to three seconds each.
 MOST_WORK = 36_000_000
-#: What a posterior draw is charged as.
+#: Events of a posterior draw.
 _DRAWS = ("posterior_draw", "pure", "noisy_descent")
-#: What a step of a sampler is charged as.
+#: Events of a sampler's step.
 _QUERIES = ("gaussian", "poisson_gaussian", "fixed_size_gaussian")
 
 

@@ -139,7 +139,7 @@ def load(
         ConfigError: one sentence naming the file and the YAML path.
     """
     given, path = Path(path), located(path)
-    # What a shipped config is told to read lies where the user is, not inside the package.
+    # Files that a shipped config reads lie where the user is, not inside the package.
     base = path.parent if path == given else Path.cwd()
     try:
         with opened_text(path, encoding="utf-8-sig") as stream:
@@ -257,7 +257,7 @@ def _plain(error: Any, values: dict) -> tuple[list[str], str, Any]:
     path = _yaml_path(error["loc"], values)
     kind, message = error["type"], re.sub(r"^(Value error|Assertion failed), ", "", error["msg"])
     message = message[0].lower() + message[1:]
-    # What the whole config is refused for names its key first.
+    # A refusal of the whole config names its key first.
     named = re.match(r"([\w.]+): ", message)
     if not path and named:
         return named.group(1).split("."), message[named.end() :], _NOTHING
@@ -285,7 +285,7 @@ def _plain(error: Any, values: dict) -> tuple[list[str], str, Any]:
             else "poisson, fixed_size, full"
         )
         return [*path, field], f"must be one of {names}", given
-    # What a whole section is refused for says it all.
+    # A refusal of a whole section says it all.
     return path, message, _NOTHING if kind == "value_error" and isinstance(error["input"], dict) else error["input"]
 
 

@@ -1,4 +1,4 @@
-"""What a YAML may say, and the Plan it stands for.
+"""Keys of a config file, and the Plan that they stand for.
 
 Unknown keys, wrong types and impossible values are errors that name the YAML path. ``docs/config.md`` is
 generated from these models.
@@ -48,7 +48,7 @@ MOST_STEPS = 20_000_000
 
 
 class DataConfig(Section):
-    """Which records. A registered ``name``, or the ``path`` of your own .npz file or folder of .npy files."""
+    """Source of the records: a registered ``name``, or the ``path`` of your own .npz file or folder of .npy files."""
 
     name: str | None = Field(None, description=" | ".join(data_room.NAMES) + ".")
     path: str | None = Field(
@@ -111,7 +111,7 @@ class CustomConfig(BaseModel):
 #: Sections of the registered targets and samplers, derived from their constructors.
 TARGET_SECTIONS = {name: schema.model(name, constructor) for name, constructor in TARGETS.items()}
 SAMPLER_SECTIONS = {name: schema.model(name, constructor) for name, constructor in SAMPLERS.items()}
-#: And of the one-shot mechanisms. A hybrid's section is that of its posterior draw, with the share of ε that it takes.
+#: Sections of one-shot mechanisms. A hybrid's section is that of its posterior draw, with the share of ε that it takes.
 MECHANISM_SECTIONS = {name: schema.model(name, constructor) for name, constructor in MECHANISMS.items()}
 MECHANISM_SECTIONS["hybrid"] = pydantic.create_model(
     "HybridConfig",
@@ -142,14 +142,14 @@ class FullConfig(Section):
 
 
 class PrivacyConfig(Section):
-    """What is promised. Write ``privacy: null`` for plain SG-MCMC without a guarantee."""
+    """Promised guarantee. Write ``privacy: null`` for plain SG-MCMC without a guarantee."""
 
     epsilon: float | None = Field(
         None, gt=0, le=1e6, description="Target ε; left out with calibrator free, which reports it."
     )
     delta: float = Field(gt=0, lt=1, description="Total δ, below 1/N.")
     adjacency: Literal["replace_one", "add_remove", "zero_out"] = Field(
-        "replace_one", description="What a neighbour is: one record replaced, present or absent, or zeroed."
+        "replace_one", description="Definition of a neighbour: one record replaced, present or absent, or zeroed."
     )
     release: Literal["trace", "last_iterate", "one_sample", "estimate"] = Field(
         "trace",
@@ -172,9 +172,9 @@ class PrivacyConfig(Section):
     )
 
 
-#: What of a promise concerns samplers alone.
+#: Keys of a promise that concern samplers alone.
 _OF_SAMPLERS = ("release", "accountant", "calibrator", "clip", "hardened")
-#: And what of that a hybrid, which has a mechanism's start, does not take either.
+#: Keys of these that a hybrid, which has a mechanism's start, does not take either.
 _NOT_OF_HYBRIDS = ("release", "hardened")
 
 
@@ -209,7 +209,7 @@ class RunConfig(Section):
 
 
 def _registered_or_custom(value: Any) -> str | None:
-    """Which model a target or sampler section is read with: its name, or ``custom`` for module:attribute."""
+    """Model that a target or sampler section is read with: its name, or ``custom`` for module:attribute."""
     name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
     if not isinstance(name, str):
         return None
@@ -473,7 +473,7 @@ def _located(message: str) -> tuple[str, str]:
 
 
 def _refusal(config: Config, error: Exception, path: str, said: str) -> Exception:
-    """What to raise for what the plan raised: a sentence, unless it is a fault of this library."""
+    """Return the error to raise for the plan's: a sentence, unless it is a fault of this library."""
     own = modules_of_ones_own(config)
     if own and (path == "config" or not isinstance(error, InputError)):
         return ConfigError(
@@ -541,7 +541,7 @@ def _custom(section: str, chosen: CustomConfig) -> Any:
         raise ConfigError(f"{section}.name: {chosen.name} {error}.") from None
     try:
         made = factory(**{key: _value(key, value) for key, value in (chosen.model_extra or {}).items()})
-        repr(made)  # which plan.json holds
+        repr(made)  # plan.json holds it
         return made
     except (Exception, SystemExit) as error:  # a user's code may raise anything
         raise ConfigError(f"{section}: {chosen.name} called{keys} says: {own_code.said(error)}.") from None

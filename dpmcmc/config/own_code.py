@@ -22,11 +22,11 @@ from dpmcmc.samplers.base import PROTOCOL
 
 #: ``module:attribute``, both of identifiers with dots between them.
 PATTERN = r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*$"
-#: What the class must have that a section is made with.
+#: Methods of the class that a section is made with.
 REQUIRED: dict[str, tuple[str, ...]] = {"target": ("init", "log_prior", "log_likelihood"), "sampler": PROTOCOL}
-#: What a function's return annotation may be, for one.
+#: Example of a function's return annotation.
 _EXAMPLES = {"target": "dpmcmc.targets.Target", "sampler": "dpmcmc.samplers.Sampler"}
-#: What a run leaves in its folder beside its config.
+#: Files that a run leaves in its folder beside its config.
 _MARKS = ("plan.json", "privacy.json", "metrics.json", "draws.nc", "confidential", "checkpoint")
 
 
@@ -116,12 +116,12 @@ def _missing(section: str, item: Any) -> str:
 
 
 def _lacks(section: str, kind: type) -> list[str]:
-    """What instances of a class lack; a dataclass's field without a default is no attribute of its class."""
+    """Return what instances of a class lack; a dataclass's field without a default is no attribute of its class."""
     fields = getattr(kind, "__dataclass_fields__", {})
     return [name for name in REQUIRED[section] if not hasattr(kind, name) and name not in fields]
 
 
 def said(error: BaseException) -> str:
-    """What somebody else's exception says, with its kind where that is needed to understand it."""
+    """Return the text of somebody else's exception, with its kind where that is needed to understand it."""
     kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
     return f"{kind}{error}".removesuffix(": ").removesuffix(".")

@@ -68,7 +68,7 @@ def tagged(models: dict[str, type[BaseModel]]) -> Any:
 
 
 def arguments(section: BaseModel, tag: str = "name") -> dict[str, Any]:
-    """What to call the constructor with; a schedule's section becomes the schedule."""
+    """Arguments of the constructor; a schedule's section becomes the schedule."""
     values = {key: getattr(section, key) for key in type(section).model_fields if key != tag}
     return {key: schedule(value, key) if hasattr(value, "schedule") else value for key, value in values.items()}
 
@@ -86,7 +86,7 @@ def schedule(section: Any, key: str = "step_size") -> Any:
 
 
 def descriptions(constructor: type) -> dict[str, str]:
-    """What ``Args:`` of the docstrings of a class and its bases say about each argument."""
+    """Return the line of each argument under ``Args:`` of the docstrings of a class and its bases."""
     out: dict[str, str] = {}
     for cls in constructor.__mro__:
         text = cls.__dict__.get("__doc__") or ""

@@ -25,7 +25,7 @@ class DataError(InputError):
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What is public about a data set, known without reading a record.
+    """Public facts of a data set, known without reading a record.
 
     ``num_records`` is the number of training records N (None: not declared). ``num_features`` counts the
     intercept column. ``num_classes`` is None for regression, for counts, or when it is not known. ``public``

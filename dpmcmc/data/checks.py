@@ -1,4 +1,4 @@
-"""What every record of a user's own must be: finite, within the declared bound, and of a class that is a class.
+"""Checks of a user's own records: finite, within the declared bound, and of a class that exists.
 
 Arrays are looked at block by block, so that those on disk need not fit in memory. Messages speak of single rows: they
 go to the data holder.

@@ -36,7 +36,7 @@ _LARGEST = np.iinfo(np.int32).max
 
 @dataclass(frozen=True)
 class Rows:
-    """What was written.
+    """Rows that were written.
 
     Attributes:
         folder: of the arrays.
@@ -114,7 +114,7 @@ class _Source:
         self, source: str | Path, x: list[str], y: str, shape: tuple[int, np.dtype[Any]] | None = None
     ) -> None:
         self._x, self._y = x, y
-        # Of an empty file, the length of lists is not known.
+        # An empty file does not tell the length of its lists.
         self._files = [file for file in map(_opened, _paths(Path(source))) if file.num_rows]
         self.num_rows = sum(file.num_rows for file in self._files)
         if not self._files:
@@ -174,7 +174,7 @@ def _paths(source: Path) -> list[Path]:
     if not source.is_dir():
         raise DataError(f"{source}: there is no such file or folder; correct the path.")
     inside = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
-    # What begins so is no data by the convention of those who write such folders (_SUCCESS, _metadata, .crc).
+    # Names that begin so are no data by the convention of those who write such folders (_SUCCESS, _metadata, .crc).
     found = sorted(path for path in inside if not any(part.startswith(("_", ".")) for part in path.parts))
     other = [path for path in found if path.suffix not in _SUFFIXES]
     if other or not found:
@@ -260,7 +260,7 @@ class _File:
                 for start in range(0, batch.num_rows, rows):
                     yield batch.slice(start, rows)
         except (pyarrow.ArrowException, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of the file's content
+            if isinstance(error, OSError) and error.errno is not None:  # error of the disk, not of the content
                 raise
             raise _damaged(self.path, error) from None
 
@@ -346,7 +346,7 @@ def _arrays(
 
 
 def _fill(place: np.ndarray, column: Any) -> None:
-    with np.errstate(over="ignore"):  # what becomes inf is refused
+    with np.errstate(over="ignore"):  # a value that becomes inf is refused
         place[:] = column.to_numpy(zero_copy_only=False)
 
 

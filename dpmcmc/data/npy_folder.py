@@ -103,7 +103,7 @@ def _mapped(folder: Path, name: str, wanted: str) -> np.memmap:
             size = stream.seek(0, os.SEEK_END)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}): mend its permissions.") from None
-    except Exception as reason:  # what a damaged header makes NumPy raise has no end
+    except Exception as reason:  # a damaged header makes NumPy raise anything
         raise DataError(
             f"{path} is damaged or is no .npy file ({type(reason).__name__}): write plain numbers with numpy.save."
         ) from None

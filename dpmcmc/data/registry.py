@@ -21,7 +21,7 @@ NAMES: tuple[str, ...] = tuple(REGISTRY)
 
 
 def describe(config: Any, **options: Any) -> DataSpec:
-    """What is public about a data set; opens no data file.
+    """Return the public facts of a data set; opens no data file.
 
     ``config`` is a registered name, the path of an ``.npz``, a mapping, or an object with the attributes of
     :class:`~dpmcmc.data.base.DataRequest`; keywords override it. For a user's own file the facts are those

@@ -23,7 +23,7 @@ from dpmcmc.storage.regular_file import opened
 
 
 def describe(request: DataRequest) -> DataSpec:
-    """What the configuration declares about the file; the file is not opened, nor need it exist yet."""
+    """Return what the configuration declares about the file; the file is not opened, nor need it exist yet."""
     return DataSpec(
         name=Path(str(request.path)).stem,
         num_records=request.num_records if request.owner is None else _training_owners(request),
@@ -165,7 +165,7 @@ def _read(path: Path, *names: str) -> dict[str, np.ndarray]:
         raise
     except MemoryError:
         raise DataError(f"{path} holds more than there is memory for: store fewer or smaller arrays.") from None
-    except Exception as reason:  # what a damaged archive makes zipfile and NumPy raise has no end
+    except Exception as reason:  # a damaged archive makes zipfile and NumPy raise anything
         raise DataError(
             f"{path} is damaged, is no .npz archive, or holds Python objects ({type(reason).__name__}): write plain "
             "numbers with numpy.savez."

@@ -1,8 +1,8 @@
 """Runs plans, chunk by chunk, a block of cells at a time, a cell being one chain of one plan.
 
-What a chunk computes is compiled once per :class:`Program` (``program.py``). Between chunks the host keeps the thinned
-draws, moves the progress bar and gives up a cell that has diverged. Padding steps at the end of the last chunk leave
-the state as it is and are not released.
+A chunk's computation is compiled once per :class:`Program` (``program.py``). Between chunks the host keeps the
+thinned draws, moves the progress bar and gives up a cell that has diverged. Padding steps at the end of the last chunk
+leave the state as it is and are not released.
 
 ``life.py`` runs one plan with its numbers compiled in; ``sweep.py`` runs many that differ in numbers as one program.
 """

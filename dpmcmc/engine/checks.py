@@ -1,4 +1,4 @@
-"""What is refused of records and starting points before a run computes anything from them."""
+"""Refusals of records and starting points before a run computes anything from them."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Lane:
         return schedules(self.rows, size, first, width, room)
 
     def noise(self, first: int) -> np.ndarray:
-        """Of the chunk that begins at this step."""
+        """Noise of the chunk that begins at this step."""
         return self.schedules(first)[0]
 
     def take(self, steps_of_chunk: Any, first: int) -> Any:
@@ -46,7 +46,7 @@ class Lane:
 
 
 class Trace:
-    """What is kept of one chain.
+    """Draws and infos that are kept of one chain.
 
     Attributes:
         plan: what it runs.

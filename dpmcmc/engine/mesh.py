@@ -25,7 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from dpmcmc.errors import InputError
 
 CHAIN, DATA = "chain", "data"
-#: Of what the steps of a call have, steps first: side by side along the chains, and batches along the records as well.
+#: Sharding of a call's steps, steps first: side by side along the chains, and batches along the records as well.
 STEPS, BATCHES = PartitionSpec(None, CHAIN), PartitionSpec(None, CHAIN, DATA)
 
 

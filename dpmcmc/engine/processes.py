@@ -6,9 +6,9 @@
 Every process calls the same with the same plan and records, and returns the same result. Process 0 draws the keys and
 tells the others, over the network that also carries the sums before their noise: it must be a trusted one.
 
-What must be alike is compared before a step is taken: all add one noise to one sum, each by itself, so they must round
-alike; and two orders of the records would count a record twice. A process that fails ends at once, and not with the
-others' leave, so that they see it and end too.
+All that must be alike is compared before a step is taken: all add one noise to one sum, each by itself, so they must
+round alike; and two orders of the records would count a record twice. A process that fails ends at once, so that the
+others see it and end too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _START, _END = 300, 3600
 def connect() -> None:
     """Join the processes of a run; before anything else is computed.
 
-    Which they are is said by :data:`COORDINATOR`, :data:`PROCESSES` and :data:`PROCESS` (``scripts/launch_local.py``
+    They are given by :data:`COORDINATOR`, :data:`PROCESSES` and :data:`PROCESS` (``scripts/launch_local.py``
     sets them), else found out by JAX, from SLURM or Open MPI.
 
     Raises:

@@ -1,9 +1,9 @@
-"""What is compiled: steps of a block of cells, a cell being one chain of one plan.
+"""Compiled program: steps of a block of cells, a cell being one chain of one plan.
 
-A chunk is one device call of a fixed number of steps: a ``lax.scan`` over groups of steps, ``vmap`` over cells. What is
-random in a group depends on keys and public numbers alone, so it is drawn side by side before its steps are taken one
-after another. Noise, keys and records are arguments: another seed compiles nothing, nor does another ε that leaves the
-batch's room as it is.
+A chunk is one device call of a fixed number of steps: a ``lax.scan`` over groups of steps, ``vmap`` over cells. All
+randomness of a group depends on keys and public numbers alone, so it is drawn side by side before its steps are taken
+one after another. Noise, keys and records are arguments: another seed compiles nothing, nor does another ε that
+leaves the batch's room as it is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RARE = 0.02
 
 
 class Cells(NamedTuple):
-    """What the device is told about one chain of one plan, or, with a leading axis, about several."""
+    """Numbers that the device is given about one chain of one plan, or, with a leading axis, about several."""
 
     numbers: dict[str, dict[str, jax.Array]]
     streams: Streams
@@ -45,7 +45,7 @@ class Cells(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """What is compiled for a cell. Runs with equal programs share one, whatever their noise, keys and open numbers.
+    """Compiled program of a cell. Runs with equal programs share one, whatever their noise, keys and open numbers.
 
     Attributes:
         target, sampler: with the numbers taken out that runs may differ in.
@@ -174,7 +174,7 @@ def compiled(program: Program, width: int, shapes: Any = None) -> Compiled:
         shapes: of what they are called with, hashable: the functions serve these alone, so that of many shapes the
             oldest can be let go.
     """
-    # What may change behind its hash, or has none, is compiled anew.
+    # A target or sampler that may change behind its hash, or has none, is compiled anew.
     steady = all(t.whole is None or targets.immutable(t.whole) for t in (program.target, program.sampler))
     try:
         if steady:
@@ -280,7 +280,7 @@ def _compile_cached(program: Program, width: int, shapes: Any) -> Compiled:
 
 
 def _unless_done(cells: Cells, t: jax.Array, take: Any, states: Any) -> Any:
-    """What ``take`` makes of the states, computed only where a cell has a step t or a later one to take."""
+    """Return what ``take`` makes of the states, computed only where a cell has a step t or a later one to take."""
 
     def skip(states: Any) -> Any:
         return states, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(take, states)[1])

@@ -70,7 +70,7 @@ class Reservation:
                 "is done; start a new one."
             )
         self.receipt = self.ledger.reserve(guarantee, name) if found is None else found
-        # What another start of the run reserved is not this one's to give back.
+        # This start does not give back what another start of the run reserved.
         self._own = found is None
         self._open = found is None or self.ledger.is_open(found)
         self._events = run_length(guarantee.events)

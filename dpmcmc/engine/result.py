@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
-    """What a run releases.
+    """Everything that a run releases.
 
     Attributes:
         plan: what was run.
@@ -71,7 +71,7 @@ class Result:
 
     @functools.cached_property
     def verdict(self) -> Verdict:
-        """What the draws may be used for, and why: the plan's verdict, and what R-hat and ESS of the draws say."""
+        """Permitted uses of the draws, and why: the plan's verdict, and what R-hat and ESS of the draws say."""
         return of_result(self.plan, self.diagnostics)
 
     @property
@@ -106,7 +106,7 @@ class Result:
 def privacy_json(
     plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] | None = None, receipt: Receipt | None = None
 ) -> dict:
-    """What a reader needs to defend, recompute or compose the guarantee of a run."""
+    """Return what a reader needs to defend, recompute or compose the guarantee of a run."""
     z = plan.noise_multipliers
     charged = {} if receipt is None else {"ledger": receipt.to_json()}
     facts = {

@@ -3,13 +3,13 @@
     x = np.load("x.npy", mmap_mode="r")          # np.memmap, however large
     dpmcmc.sample(plan, {"x": x, "y": np.load("y.npy", mmap_mode="r")})
 
-Which records a chunk of steps reads depends on keys and public numbers alone, so the device draws it, a thread reads
+The records of a chunk of steps depend on keys and public numbers alone, so the device draws them, a thread reads
 those rows, and the steps run on them while the next chunk's rows are being read. Memory holds the rows of three chunks;
 what is mapped is given back as it is used. Rows are float32 or int32 when they reach the device.
 
 On a mesh a process reads the rows of its own devices' shards.
 
-What every record must be looked at for (that rows are finite, that labels are classes, a ledger's fingerprint) is
+Checks of every record (that rows are finite, that labels are classes, a ledger's fingerprint) are
 done in blocks before the run.
 """
 

@@ -235,7 +235,7 @@ class _Reference:
         return call, results
 
     def _prepared(self, records: Any) -> Any:
-        """What the target computes of each record alone; with a leading axis of shards where there are several."""
+        """Return what the target computes of each record alone; with an axis of shards first if there are several."""
         shards = self._shards
 
         def padded(leaf: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from dpmcmc.privacy.query.query import LINEAR_ROWS, MICROBATCH
 _CHUNK_STEPS = 1024
 _CHUNK_BYTES = 32 << 20
 _CHUNK_READ = 1 << 30
-#: What the cells of a block may work on at a time: a CPU is fastest within its cache, an accelerator when it is full.
+#: Bytes that a block's cells may work on at a time: a CPU is fastest within its cache, an accelerator when it is full.
 _CACHE_BYTES = 1 << 20
 _DEVICE_BYTES = 512 << 20
 #: Even beyond the cache, so many cells share what they have in common: up to twice as fast as one by one.
@@ -44,7 +44,7 @@ def cells_at_once(program: Program, positions: Any, records: Any) -> int:
 
 
 def cell_bytes(program: Program, positions: Any, records: Any) -> int:
-    """What one cell works on at a time: rows, or gradients of their own."""
+    """Bytes that one cell works on at a time: rows, or gradients of their own."""
     rows = min(program.slots, LINEAR_ROWS) * num_bytes(records) // program.num_records
     return max(rows, MICROBATCH * num_bytes(positions) // jax.tree.leaves(positions)[0].shape[0], 1)
 
@@ -52,7 +52,7 @@ def cell_bytes(program: Program, positions: Any, records: Any) -> int:
 def compiler_options(lane_work: int, lanes: int) -> dict[str, Any]:
     """For so many lanes, each of which works on so many bytes at a time.
 
-    On a CPU the compiler shares an operation out to threads. What is within a core's cache is done before the others
+    On a CPU the compiler shares an operation out to threads. Work within a core's cache is done before the others
     have woken up, and where there is a lane to each core they have work of their own.
     """
     if jax.default_backend() != "cpu" or (lanes < cores() and lane_work > _CACHE_BYTES):

@@ -1,9 +1,9 @@
 """Runs many plans on the same records: those that differ in numbers alone are cells of one device program.
 
 An experiment of 8 values of ε and 10 repeats is 80 plans of one sampler. ``sample`` in a loop checks and copies the
-records 80 times and drives one chain at a time; here a block of cells shares each step. What plans of one program may
-differ in: noise, steps, burn-in, thinning, chains, clip norm, room for a batch, and every number of the sampler and
-the target that the code does not branch on. What is found out by tracing a step with all of them open; where that
+records 80 times and drives one chain at a time; here a block of cells shares each step. Plans of one program may
+differ in noise, steps, burn-in, thinning, chains, clip norm, room for a batch, and every number of the sampler and
+the target that the code does not branch on. These numbers are found by tracing a step with all of them open; where that
 fails, with those that can be.
 
 **Guarantee.** Nothing is shared that is secret: each plan has keys of its own, and reads records through its own query.
@@ -125,7 +125,7 @@ def _sample_all(
     records = next(iter(seen.values()))
     shapes = targets.record_shapes(records)
     bound = {id(plan.target): targets.bind(plan.target, shapes) for plan in plans}
-    if reservations[0] is not None:  # of one ledger, all of them
+    if reservations[0] is not None:  # all are of one ledger
         reservations[0].identify(data)
     groups: dict[Any, _Group] = {}
     opener = _Opener(records)

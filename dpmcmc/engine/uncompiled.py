@@ -115,7 +115,7 @@ def _alone(equation: Any) -> Any:
 
 
 def _generated(name: str) -> Callable[..., list[Any]]:
-    """What a generator makes of each key."""
+    """Return the function from keys to what a generator makes of each."""
 
     def apply(equation: Any, keys: np.ndarray, *others: Any) -> list[Any]:
         params = equation.params

@@ -31,7 +31,7 @@ def summary(draws: Any) -> dict[str, float | None]:
             array = flat[..., start : start + width].astype(np.float64)
             moving = array.std(axis=(0, 1)) > 0
             if moving.any():
-                with np.errstate(all="ignore"):  # what a few draws are too few for is not finite, and None below
+                with np.errstate(all="ignore"):  # a statistic that needs more draws is not finite, and None below
                     ess.append(float(np.min(effective_sample_size(array[..., moving]))))
                     rhat.append(float(np.max(split_gelman_rubin(array[..., moving]))))
     # An estimate below zero says that the chains are too short for one.

@@ -17,7 +17,7 @@ for rows ‖x‖ <= b and labels |y| <= Y, N public. Three Gaussian-DP stages, e
    where R is the smaller of stage 2's bound and Y(1 + b·√N·max s/(s² + λ)), and a draw is outside with probability at
    most 2kΦ(−t). γ is the largest whose μ is the share of stage 3.
 
-What may fail (quantiles of stages 1 and 2, slabs) has total probability ``failure`` and is charged as
+The parts that may fail (quantiles of stages 1 and 2, slabs) have total probability ``failure``, charged as
 ``approximate_draw``. The proof with every constant, and what is wrong with the printed version, is in
 ``docs/adaops.md``.
 """
@@ -52,7 +52,7 @@ _ROOM = 1 + 2.0**-20
 
 
 class Chosen(NamedTuple):
-    """What the private stages settled; may be published with the draw.
+    """Settings that the private stages chose; may be published with the draw.
 
     Attributes:
         ridge: λ.
@@ -216,7 +216,7 @@ class Stage(NamedTuple):
 
     @classmethod
     def of(cls, plan: MechanismPlan) -> Stage:
-        """Of a plan of :class:`AdaOPS`."""
+        """Return the stage of a plan of :class:`AdaOPS`."""
         target, adjacency = plan.target, plan.guarantee.adjacency
         assert isinstance(target, LinearRegression)
         row, label, size = linear_bounds(target, "adaops", adjacency)
@@ -286,7 +286,7 @@ class Stage(NamedTuple):
         return self.label * (1 + self.row * math.sqrt(self.num_records) * largest)
 
     def residual_sensitivity(self, low: float, ridge: float) -> float:
-        """Of log B: log(1 + kb²/h)."""
+        """Sensitivity of log B: log(1 + kb²/h)."""
         return math.log1p(self.factor * self.row**2 / (low + ridge))
 
     def residual_noise(self, low: float, ridge: float) -> float:
@@ -310,5 +310,5 @@ class Stage(NamedTuple):
         return rounding(self.num_records, self.size)
 
     def _unsure_residual(self, low: float, ridge: float) -> float:
-        """What float64 leaves unsure of log B: the condition number of H times that of its parts."""
+        """Rounding error of log B in float64: the condition number of H times that of its parts."""
         return 2 * self._unsure * (self.num_records * self.row**2 + ridge) / (low + ridge)

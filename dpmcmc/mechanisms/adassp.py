@@ -111,7 +111,7 @@ class AdaSSP:
         low = max(0.0, noisy - tail * settings["eigenvalue_noise_std"])
         wanted = settings["noise_std"] * (math.sqrt(2 * size) + tail)
         ridge = max((target.noise_scale / target.prior_scale) ** 2, wanted - low)
-        # What is left below the ridge, with a probability of about ρ, is noise.
+        # An eigenvalue that is left below the ridge (probability about ρ) is noise.
         values, vectors = np.linalg.eigh(gram)
         precision = (vectors * (np.maximum(values, 0.0) + ridge)) @ vectors.T
         return cho_solve(cho_factor(precision), moment)[None]

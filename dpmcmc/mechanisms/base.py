@@ -1,4 +1,4 @@
-"""What a one-shot mechanism is: it reads all records once and lets one estimate, or a few draws, leave.
+"""One-shot mechanism: it reads all records once and lets one estimate, or a few draws, leave.
 
 A mechanism settles its guarantee and every number that the guarantee rests on in ``plan``, from public
 quantities alone; ``draw`` is its single declared access to the records. Adding one is one file and one line
@@ -98,7 +98,7 @@ class MechanismPlan:
 
     @functools.cached_property
     def verdict(self) -> Verdict:
-        """What the release may be used for, and why."""
+        """Permitted uses of the release, and why."""
         return of_mechanism(self)
 
     @property
@@ -141,7 +141,7 @@ class MechanismPlan:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Release:
-    """What a mechanism released.
+    """Everything that a mechanism released.
 
     Attributes:
         plan: what was run.
@@ -173,7 +173,7 @@ class Release:
 
     @functools.cached_property
     def verdict(self) -> Verdict:
-        """What the release may be used for, and why; for a hybrid with what its draws say of mixing."""
+        """Permitted uses of the release, and why; for a hybrid with what its draws say of mixing."""
         return of_release(self.plan, self.diagnostics)
 
     @property
@@ -211,7 +211,7 @@ def release(
         ValueError: wrong N or shapes, rows that are not finite or beyond the target's public bounds.
         LedgerError: the release is over the ledger's budget.
         CheckpointError: the checkpoint is of another plan or other records.
-        DrawError: no draw could be made. That it happened depends on the records: for the data holder alone.
+        DrawError: no draw could be made. The failure depends on the records: for the data holder alone.
         UnsafeCache: somebody else can change what is in a cache folder.
     """
     refuse_unsafe_caches()
@@ -261,7 +261,7 @@ def _drawn(
         positions = jax.tree.unflatten(structure, before)
     else:
         try:
-            # What a library warns of here is a function of the records.
+            # A warning here is a function of the records.
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 drawn = plan.mechanism.draw(plan, records, streams)

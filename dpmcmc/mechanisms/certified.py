@@ -160,7 +160,7 @@ class CertifiedOPS:
             "noise_std": noise_std,
             "noise_multiplier": event.noise_multiplier,
             "contraction": event.contraction or 0.0,
-            # Of the slowest direction, to which the data add nothing.
+            # Relaxation times of the slowest direction, to which the data add nothing.
             "relaxations": self.steps * eta * bounds.prior_precision,
         }
         return MechanismPlan(self, target, num_records, guarantee, settings, self.draws)

@@ -162,7 +162,7 @@ class Exponential:
         return jax.tree.map(lambda leaf: np.asarray(leaf)[index : index + 1], self.hypotheses)
 
     def draw_index(self, plan: MechanismPlan, records: Any, key: jax.Array) -> int:
-        """Which of the hypotheses is released.
+        """Return the number of the released hypothesis.
 
         Args:
             plan: made by :meth:`plan`.
@@ -195,7 +195,7 @@ class Exponential:
         c = plan.settings["coefficient"]
         tempered = Tempered(plan.target, c, c, self.regularisation).bind(targets.record_shapes(records))
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # what a library warns of here is a function of the records
+            warnings.simplefilter("ignore")  # a warning here is a function of the records
             drawn = ENGINES[self.engine].draw(
                 tempered, records, radius=self.radius, draws=1, steps=None, streams=streams
             )

@@ -1,4 +1,4 @@
-"""What the one-shot mechanisms of linear regression share: public bounds, and XᵀX and Xᵀy with their rounding."""
+"""Shared by the one-shot mechanisms of linear regression: public bounds, and XᵀX and Xᵀy with their rounding."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def summing(num_records: int) -> float:
 
 
 def rounding(num_records: int, size: int) -> float:
-    """What float64 leaves unsure of an eigenvalue of XᵀX, relative to its largest trace N·row_bound².
+    """Rounding error of an eigenvalue of XᵀX in float64, relative to its largest trace N·row_bound².
 
     Sums in blocks are off by :func:`summing` of Σ‖x‖²; eigenvalues of a symmetric
     matrix by a modest multiple of 2^-53·‖XᵀX‖ (backward stability, Weyl), for which 16d² leaves ample room.

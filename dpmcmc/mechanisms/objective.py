@@ -5,7 +5,7 @@ r"""Objective perturbation: the minimiser of the regularised loss with a random 
 It costs little more than the Gaussian mechanism of noise std σ on a sum of gradients, as long as log(1 + β/Λ) is below
 ε for the curvature β of a record (proof: ``privacy/accounting/objective.py``).
 
-That holds for the exact minimiser. What is released is θ + N(0, τ²I) with a certified ‖∇J(θ)‖ <= γ, hence
+This holds for the exact minimiser. The release is θ + N(0, τ²I) with a certified ‖∇J(θ)‖ <= γ, hence
 ‖θ − θ̂‖ <= γ/Λ (approximate minima perturbation, Iyengar et al. 2019). Given θ̂, b is known, so θ is a function of θ̂ and
 the records: the second step is a Gaussian release of sensitivity 2γ/Λ under EVERY adjacency, beside the first. γ is so
 small that 2^-11 of the first step's μ buys a τ of about 2^-11·σ/Λ or less.

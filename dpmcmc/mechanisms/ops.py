@@ -157,7 +157,7 @@ class OPS:
         """
         tempered = self.posterior(plan).bind(targets.record_shapes(records))
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # what a library warns of here is a function of the records
+            warnings.simplefilter("ignore")  # a warning here is a function of the records
             drawn = ENGINES[self.engine].draw(
                 tempered, records, radius=self.radius, draws=self.draws, steps=self.steps, streams=streams
             )
@@ -166,7 +166,7 @@ class OPS:
         return drawn
 
     def posterior(self, plan: MechanismPlan) -> Tempered:
-        """What is drawn from, on the ball where a radius is set."""
+        """Return the density that is drawn from, on the ball where a radius is set."""
         return Tempered(plan.target, plan.settings["temper"], plan.settings["prior_temper"], self.prior_precision)
 
     def unit_epsilon(self, target: Any, adjacency: str) -> float:
@@ -178,7 +178,7 @@ class OPS:
         return self._loss_bounds(target, adjacency)[1]
 
     def assumptions(self, target: Any) -> tuple[str, ...]:
-        """What a guarantee of these draws assumes, where no total variation is charged."""
+        """Assumptions of a guarantee of these draws, where no total variation is charged."""
         if ENGINES[self.engine].EXACT:
             sentence = "draws are exact, which they are up to float64 rounding."
         else:

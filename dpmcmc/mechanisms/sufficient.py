@@ -77,7 +77,7 @@ class SufficientStatistics:
         check_promise(num_records, epsilon, delta)
         row, label, num_features = linear_bounds(target, "sufficient_statistics", adjacency)
         weight = self.label_weight * row / label
-        # Of float64 sums, on either neighbour.
+        # Rounding error of float64 sums, on either neighbour.
         unsure = summing(num_records) * num_records * _norm(row, label, weight)
         sensitivity = sensitivity_of(row, label, weight, adjacency) + 2 * unsure
         size = num_features * (num_features + 3) // 2

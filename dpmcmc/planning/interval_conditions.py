@@ -1,4 +1,4 @@
-r"""What stands between a sampler's plan and intervals that cover, told from public facts alone.
+r"""Obstacles between a sampler's plan and intervals that cover, told from public facts alone.
 
 A central 90 % interval of the draws covers about .9 of the truth where the draws are those of the model's posterior.
 Each function here is one condition for that. It returns an :class:`Obstacle`, or None where the condition holds. A

@@ -129,7 +129,7 @@ class Plan:
 
     @functools.cached_property
     def verdict(self) -> Verdict:
-        """What the draws may be used for, and why."""
+        """Permitted uses of the draws, and why."""
         return of_plan(self)
 
     @property

@@ -1,4 +1,4 @@
-"""What draws are good for: prediction, intervals, both or nothing, each with its reason.
+"""Permitted uses of draws: prediction, intervals, both or nothing, each with its reason.
 
 ``of_plan`` and ``of_mechanism`` decide from public facts, before a record is read. ``of_result`` and ``of_release`` add
 what released draws say of themselves, which is post-processing and costs nothing.
@@ -33,13 +33,13 @@ PREDICTION, INTERVALS = "prediction", "intervals"
 
 #: Least N·μ/√d, and most standard deviations of the prior that draws may spread over, for prediction.
 SIGNAL, SPREAD = 3.0, 20.0
-#: Of released draws: largest split R-hat and least effective sample size, over coordinates, for intervals.
+#: Largest split R-hat and least effective sample size of released draws, over coordinates, for intervals.
 RHAT, ESS = 1.1, 20.0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What draws may be used for.
+    """Permitted uses of draws.
 
     Attributes:
         usable_for: out of ``prediction`` and ``intervals``; empty for nothing.
@@ -58,17 +58,17 @@ class Verdict:
         return [("usable for", " and ".join(self.usable_for) or "nothing"), *self.reasons.items()]
 
 
-#: Of a run that released no draws.
+#: Verdict of a run that released no draws.
 NO_DRAWS = Verdict((), dict.fromkeys((PREDICTION, INTERVALS), "No: the run diverged and released no draws."))
 
 
 def of_plan(plan: Plan) -> Verdict:
-    """What the draws of a sampler's plan are good for, before a record is read."""
+    """Return the permitted uses of the draws of a sampler's plan, before a record is read."""
     return _verdict(_prediction(plan), _intervals(obstacles(plan)))
 
 
 def of_result(plan: Plan, diagnostics: dict[str, float | None]) -> Verdict:
-    """What released draws of a sampler's plan are good for.
+    """Return the permitted uses of released draws of a sampler's plan.
 
     Args:
         plan: that was run.
@@ -91,14 +91,14 @@ def of_result(plan: Plan, diagnostics: dict[str, float | None]) -> Verdict:
 
 
 def of_mechanism(plan: MechanismPlan) -> Verdict:
-    """What a one-shot release is good for, before a record is read."""
+    """Return the permitted uses of a one-shot release, before a record is read."""
     if plan.run is not None:
         return of_plan(plan.run)
     return _verdict(_signal(plan.guarantee, plan.num_records, plan.target), (False, _no_intervals(plan)))
 
 
 def of_release(plan: MechanismPlan, diagnostics: dict[str, float | None]) -> Verdict:
-    """What a release is good for; ``diagnostics`` are those of a hybrid's draws, and nothing to other mechanisms."""
+    """Return the permitted uses of a release; only a hybrid's draws have ``diagnostics``."""
     return of_mechanism(plan) if plan.run is None else of_result(plan.run, diagnostics)
 
 
@@ -120,7 +120,7 @@ def _intervals(found: tuple[Obstacle, ...], one_chain: bool = False) -> tuple[bo
 
 
 def _prediction(plan: Plan) -> tuple[bool, str]:
-    """Of a sampler's draws: by the signal that privacy leaves, and by heat."""
+    """Judge predictions of a sampler's draws by the signal that privacy leaves, and by heat."""
     usable, why = True, "Yes: no noise is added for privacy."
     if plan.guarantee is not None:
         usable, why = _signal(plan.guarantee, plan.num_records, plan.target)

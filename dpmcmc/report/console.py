@@ -1,4 +1,4 @@
-"""What a run prints: public facts and what its guarantee covers, because a console is often a log that others read."""
+"""Console lines of a run: public facts and what its guarantee covers, because others often read a console's log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run may say before it has computed anything from a record.
+"""Public facts that a run may state before it has computed anything from a record.
 
 Whatever a run prints, names, dates or writes outside ``confidential/`` is made from a :class:`PublicFacts` and from
 what the guarantee covers: draws, and what is computed from draws and public facts. So the functions that do it
@@ -94,7 +94,7 @@ class PublicFacts:
         return self.plan.guarantee if self.secret else None
 
     def note(self, guarantee: Guarantee | None) -> str | None:
-        """What must stand on every figure of draws with this guarantee, or None."""
+        """Text that must stand on every figure of draws with this guarantee, or None."""
         if self.origin == "stand-in":
             return f"generated stand-in for {self.spec.name}: not the real data"
         if not self.publishable(guarantee):
@@ -102,13 +102,13 @@ class PublicFacts:
         return None if self.secret else "insecure noise seed: no privacy guarantee"
 
     def title(self, guarantee: Guarantee | None) -> str:
-        """Of every figure."""
+        """Title of every figure."""
         if guarantee is None:
             return f"{self.name}: no guarantee"
         return f"{self.name}: ε = {round_up(guarantee.epsilon, 3)}, δ = {guarantee.delta:.3g}"
 
     def data_json(self) -> dict[str, Any]:
-        """What ``privacy.json`` says of the data."""
+        """Return what ``privacy.json`` says of the data."""
         return {
             "name": self.spec.name,
             "origin": self.origin,

@@ -1,4 +1,4 @@
-"""What a sampler is: dynamics driven by one noisy gradient a step.
+"""Sampler protocol: dynamics driven by one noisy gradient a step.
 
 A sampler never sees a record. It says how much Gaussian noise its own dynamics wants, in gradient units
 (``noise_std``); the query adds the larger of that and what privacy needs; ``step`` receives the sum.
@@ -22,7 +22,7 @@ from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.second_moment import GRADIENT
 from dpmcmc.samplers.schedules import Schedule, evaluate
 
-#: What a sampler must have.
+#: Methods and fields that a sampler must have.
 PROTOCOL = ("queries", "temperature", "bind", "noise_std", "init", "step", "temperature_at", "time_at")
 
 
@@ -38,7 +38,7 @@ class Sampler(Protocol):
 
     @property
     def queries(self) -> tuple[Any, ...]:
-        """What is asked of the data each step: ``("gradient",)``, or with a ``SecondMoment`` beside it."""
+        """Queries of the data in each step: ``("gradient",)``, or with a ``SecondMoment`` beside it."""
 
     @property
     def temperature(self) -> float:
@@ -68,7 +68,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class SteppedSampler:
-    """What every sampler here has: a step size, a temperature, and the number of records.
+    """Fields of every sampler here: a step size, a temperature, and the number of records.
 
     Args:
         step_size: learning rate on the MEAN loss (the step on the full potential is step_size / N): a number, a
@@ -122,7 +122,7 @@ class SteppedSampler:
 
 
 def missing_of(sampler: Any) -> list[str]:
-    """What an object lacks of the :class:`Sampler` protocol."""
+    """Return what an object lacks of the :class:`Sampler` protocol."""
     return [name for name in PROTOCOL if not hasattr(sampler, name)]
 
 

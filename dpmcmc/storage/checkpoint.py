@@ -10,8 +10,8 @@ place. So a kill, a full disk or a loss of power loses the steps since the last 
 **Going on.** Nothing of a run is released before it is done. Steps after the last commit are taken again: on the same
 platform with the same keys, so that they are the same to the last bit and cost nothing. On another platform the same
 noise would fall on a query that rounds differently, and cancel in the difference if the first outcome were ever seen:
-there the run takes fresh keys and is charged again for every step that may have been taken since the commit. That stays
-finite because each commit says how far the run may go before the next.
+there the run takes fresh keys and is charged again for every step that may have been taken since the commit. The
+charge stays finite because each commit says how far the run may go before the next.
 
 Keys are in ``run.json`` until the last commit, and erased with it. The records are known by a keyed digest: a bare hash
 of private data could be searched for.
@@ -48,7 +48,7 @@ _OVERHEAD = 0.01
 #: Chunks that may pass before the first commit, when it is not known how long they take.
 _FIRST = 64
 _VERSION = 1
-#: What a one-shot release drew.
+#: File of the draws of a one-shot release.
 _KEPT = "draws-release.bin"
 #: Added to the name of a folder that is being removed.
 REMOVED = "-removed"
@@ -138,7 +138,7 @@ class Checkpoint:
             )
 
     def _leftovers(self) -> list[Path]:
-        """Of writes that were killed."""
+        """Files of writes that were killed."""
         return [path for name in ("run.json", "state-", "draws-") for path in self.folder.glob(f".{name}*")]
 
     def close(self) -> None:
@@ -257,7 +257,7 @@ class Checkpoint:
         self._save()
 
     def kept(self) -> list[np.ndarray] | None:
-        """What :meth:`keep` was given, or None."""
+        """Arrays that :meth:`keep` was given, or None."""
         if not self.begun or self._run["keys"] is not None:
             return None
         found = self._get(self.folder / _KEPT)

@@ -1,4 +1,4 @@
-"""What a run is known by when it is resumed: its records, its plan, and the platform that rounds its numbers."""
+"""Fingerprint that a resumed run is known by: its records, its plan, and the platform that rounds its numbers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from dpmcmc.storage.row_blocks import blocks
 
 #: Libraries whose version may decide a rounding.
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "numpyro", "flax", "optax")
-#: And environment variables, by how they begin.
+#: Environment variables, by how they begin.
 _VARIABLES = ("XLA_", "JAX_", "OPENBLAS", "OMP_", "MKL_", "BLIS_", "NPROC")
-#: Of this process: where nothing makes an accelerator compute the same bits again, no two are the same platform.
+#: Identity of this process: if nothing makes an accelerator compute the same bits again, no two are the same platform.
 _ONCE = secrets.token_hex(8)
 
 
@@ -97,7 +97,7 @@ def plan_digest(plan: Any) -> str:
 
 
 def _code(value: Any, seen: set[int]) -> list[bytes]:
-    """What the functions inside an object compute: their instructions, constants, defaults and what they close over."""
+    """Code of the functions inside an object: their instructions, constants, defaults and what they close over."""
     if isinstance(value, (int, float, str, bytes, np.generic)):
         return [repr(value).encode()]
     if id(value) in seen or isinstance(value, type):

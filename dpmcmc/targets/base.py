@@ -1,4 +1,4 @@
-"""What a target is: a prior, the log-likelihood of ONE record, and a few public facts.
+"""Target: a prior, the log-likelihood of ONE record, and a few public facts.
 
 The protocol is small on purpose. ``init``, ``log_prior``, ``log_likelihood`` and ``predict`` are enough; the
 query takes per-record gradients by ``vmap`` and clips them. A generalised linear model may add

@@ -1,4 +1,4 @@
-r"""What a target must keep for its guarantee and its posterior to be what the plan says, tried on records.
+r"""Laws of a target on which its guarantee and its posterior rest, tried on records.
 
 The query trusts three things of a target: that one record's log-likelihood sees one record, that
 ``clipped_gradient_sum``, where it has one, is  Σ clip_C(−∇ log-likelihood)  summed exactly, and that

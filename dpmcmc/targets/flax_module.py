@@ -91,7 +91,7 @@ def from_flax(
 
 @dataclass(frozen=True)
 class FlaxTarget(GaussianPrior):
-    """What :func:`from_flax` returns; ``row`` is None until the records' shapes are known.
+    """Target that :func:`from_flax` returns; ``row`` is None until the records' shapes are known.
 
     Args:
         network: parameters and outputs of the module.
@@ -229,7 +229,7 @@ def _outputs(network: Network, row: tuple[tuple[int, ...], str]) -> tuple[int, .
 
 @functools.lru_cache(maxsize=64)
 def _uses(network: Network, row: tuple[tuple[int, ...], str]) -> tuple[ghost_norms.Use, ...]:
-    """What the network does with each of its parameters on one row."""
+    """Return the use of each parameter of the network on one row."""
     one = jax.ShapeDtypeStruct(*row)
     params = jax.eval_shape(lambda: network.init(jax.random.key(0), one))
     return ghost_norms.uses(lambda params, x: network.apply(params, x[None]), params, one)

@@ -1,6 +1,6 @@
 """Flax modules as two pure functions, ``init(key, row) -> params`` and ``apply(params, x) -> outputs``.
 
-What a network may hold is parameters, and nothing else: batch statistics mix records, dropout needs randomness that a
+A network may hold parameters, and nothing else: batch statistics mix records, dropout needs randomness that a
 log-likelihood must not have, and caches carry one call into the next.
 """
 

@@ -1,8 +1,8 @@
 r"""Per-record gradients of a network, with its dense layers' matrices left as outer products ("ghost norms").
 
 Where a record sends ONE vector a through y = a·W, ∂ℓ/∂W = a ⊗ ∂ℓ/∂y (Goodfellow 2015, arXiv:1510.01799). Both factors
-come from one backward pass, with respect to a zero that is added to y; no matrix is formed. Which parameters are used
-so is read off the program that JAX traces, not off layers: that is the same for Linen and NNX, whatever a layer is
+come from one backward pass, with respect to a zero that is added to y; no matrix is formed. Parameters used so
+are read off the program that JAX traces, not off layers: that is the same for Linen and NNX, whatever a layer is
 called. A parameter that is used twice, at several positions of a record, or in any other way is differentiated as it
 is, record by record: what is not recognised costs time, never a part of the gradient.
 """
@@ -29,7 +29,7 @@ Function = Callable[[Any, Any], jax.Array]
 
 
 class Use(NamedTuple):
-    """What a program does with one parameter.
+    """Use of one parameter in a program.
 
     Attributes:
         path: its place in the pytree, such as ``"Dense_0/kernel"``.
@@ -43,7 +43,7 @@ class Use(NamedTuple):
 
 
 def uses(function: Function, params: Any, record: Any) -> tuple[Use, ...]:
-    """What a function of params and ONE record does with each parameter; pytrees of arrays or shapes."""
+    """Return the use of each parameter in a function of params and ONE record; pytrees of arrays or shapes."""
     jaxpr, _ = _traced(function, params, record)
     leaves = jax.tree_util.tree_leaves_with_path(params)
     covered = set(_products(jaxpr, len(leaves)).values())

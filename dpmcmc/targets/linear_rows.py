@@ -1,4 +1,4 @@
-"""What generalised linear models compute of their rows: norms and aligned copies once a run, clipped sums at each step.
+"""Rows of generalised linear models: norms and aligned copies once a run, clipped sums at each step.
 
 A record's gradient is a residual times its row x, so its norm is |residual|·‖x‖, and no record's gradient is formed.
 """

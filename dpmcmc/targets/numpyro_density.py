@@ -1,7 +1,7 @@
 """Densities of a NumPyro model at parameters on the real line, batch by batch.
 
 They are those of ``numpyro.infer.util.potential_energy``: latent sites are pushed through ``biject_to(support)``, and
-log|det J| is added to the prior. Which sites a model has is read in ``numpyro_sites.py``.
+log|det J| is added to the prior. The sites of a model are read in ``numpyro_sites.py``.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def from_numpyro(model: Callable, *, init_radius: float = 0.0, gradient_bound: f
 
 @dataclass(frozen=True, repr=False)
 class NumPyroTarget:
-    """What :func:`from_numpyro` returns; ``leaves`` is None until the records' shapes are known.
+    """Target that :func:`from_numpyro` returns; ``leaves`` is None until the records' shapes are known.
 
     Args:
         model, init_radius, gradient_bound: as given.

@@ -1,4 +1,4 @@
-"""Which sites a NumPyro model has, read from shapes, and the models that are no sum over records.
+"""Sites of a NumPyro model, read from shapes, and the models that are no sum over records.
 
 A model qualifies where its joint density is  p(shared sites) · Π_i p(observed sites of record i | shared sites), the
 product being ONE ``numpyro.plate`` whose size follows the batch. Structure is read by tracing the model on abstract
@@ -93,7 +93,7 @@ class _Watch(Messenger):
 
 
 class _Look:
-    """What one abstract run of a model on ``count`` records shows."""
+    """Findings of one abstract run of a model on ``count`` records."""
 
     def __init__(self, model: Callable, leaves: Leaves, count: int) -> None:
         self.count = count

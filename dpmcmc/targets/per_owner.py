@@ -23,7 +23,7 @@ from dpmcmc.data.owners import MASK
 from dpmcmc.errors import InputError
 from dpmcmc.targets.base import TargetError, bind
 
-#: What of the inner target is the same for owners.
+#: Attributes of the inner target that are the same for owners.
 _PASSED = ("predict", "constrain", "num_classes", "prior_precision", "num_features")
 
 
@@ -109,7 +109,7 @@ class PerOwner:
         return jnp.sum(jnp.where(mask, each, 0.0))
 
     def check_records(self, records: Any) -> None:
-        """What the inner target says of the rows."""
+        """Check the rows as the inner target does."""
         own = getattr(self.target, "check_records", None)
         if own is not None:
             own(rows_of(records))

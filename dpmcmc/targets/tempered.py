@@ -22,7 +22,7 @@ from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.targets.base import bind
 from dpmcmc.targets.linear import LinearRegression
 
-#: What is the same at any temper, where the target has it.
+#: Attributes that are the same at any temper, where the target has them.
 _PASSED = (
     "predict",
     "check_records",

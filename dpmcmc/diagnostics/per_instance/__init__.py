@@ -1,4 +1,4 @@
-"""What a release costs one person: per-instance DP of Gaussian output perturbation and of posterior draws of a ridge.
+"""Cost of a release to one person: per-instance DP of Gaussian output perturbation and of posterior draws of a ridge.
 
 CONFIDENTIAL: leave-one-out values, and every ε computed from them, read every record; never in the released folder,
 never used to set noise. ``worst_case`` alone reads none.

@@ -15,7 +15,7 @@ and A <= B‖θ̂‖. ``epsilon`` cuts [0, B²·max w] into intervals and takes 
 which bounds an interval because δ(ε) grows with μ at fixed c²/(1+μ), and with c (``ridge_ops``). ``attained`` is the
 exact ε of a record, best of the dual's own: x_i ∝ t_i/(w_i + τ), t_i/(τ − w_i), and the eigenvectors.
 
-For output perturbation, Δ = |r|√q/(1+μ), q = Σ w_i² s_i: the same with w_i² in place of w_i, and μ >= q·min h. That
+For output perturbation, Δ = |r|√q/(1+μ), q = Σ w_i² s_i: the same with w_i² in place of w_i, and μ >= q·min h. This
 bound is not tight; ``attained`` says how far it can be off.
 """
 

@@ -26,7 +26,7 @@ _CERTAIN = 1e-9
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """Of each record against all the others. CONFIDENTIAL: never in the released folder.
+    """Leverage and residual of each record against all the others. CONFIDENTIAL: never in the released folder.
 
     Attributes:
         leverage: μ_i = x_iᵀ(X₋ᵢᵀX₋ᵢ + λI)⁻¹x_i, (n,); infinite where the fit without the record is not determined.

@@ -33,8 +33,8 @@ def output_perturbation_epsilon(sensitivity: ArrayLike, noise_std: ArrayLike, de
         delta: δ in [0, 1).
 
     Returns:
-        Of the arguments' common shape: the upper end of a bracket around the root, 0 where δ alone is enough, infinite
-        where the sensitivity is, or where δ = 0 and the sensitivity is not 0.
+        Array of the arguments' common shape: the upper end of a bracket around the root, 0 where δ alone is enough,
+        infinite where the sensitivity is, or where δ = 0 and the sensitivity is not 0.
 
     Raises:
         ValueError: an argument outside these.

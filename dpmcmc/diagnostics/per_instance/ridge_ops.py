@@ -43,8 +43,8 @@ def ridge_ops_epsilon(leverage: ArrayLike, residual: ArrayLike, gamma: ArrayLike
         delta: δ in [0, 1).
 
     Returns:
-        Of the arguments' common shape: the upper end of a bracket around the root, 0 where δ alone is enough, infinite
-        where the leverage is, or where δ = 0 and the leverage is not 0.
+        Array of the arguments' common shape: the upper end of a bracket around the root, 0 where δ alone is enough,
+        infinite where the leverage is, or where δ = 0 and the leverage is not 0.
 
     Raises:
         ValueError: an argument outside these.

@@ -1,4 +1,4 @@
-"""What a DP-SG-MCMC run cost each training record, along the trajectory that it took.
+"""Cost of a DP-SG-MCMC run to each training record, along the trajectory that it took.
 
 CONFIDENTIAL: computed from every record at every step, without privacy. It belongs in ``confidential/``, never in a
 released folder, and must not be used to set noise.

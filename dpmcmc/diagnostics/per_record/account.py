@@ -9,7 +9,7 @@ function of the record and of what was released before, so D_α bounds the step'
 itself random and depends on the record. On its own it promises nothing: a run that might have gone otherwise, and cost
 more, is not (α, R_i(α))-RDP, nor does an odometer that shows R_i make it so.
 
-What turns a number into a promise is an individual *filter*: fix α and B before the run, and leave record i out from
+An individual *filter* turns a number into a promise: fix α and B before the run, and leave record i out from
 the step on at which its sum would exceed B. Then the run is (α, B)-RDP for record i. For its sum is at most B along
 every path, each term is known from the past, and so
 
@@ -21,8 +21,8 @@ out LATER bound the pair's up to then, after which nothing differs.
 
 ε_i = min over α of the ε at δ that (α, R_i(α))-RDP gives (Canonne, Kamath and Steinke 2020, Proposition 12) is
 therefore the *smallest budget whose filter would have let the record through the whole run*: had that ε and that order
-been set beforehand, nothing would have been different for this record. No run here applies a filter. What a run
-promises, to everybody, is its plan's guarantee.
+been set beforehand, nothing would have been different for this record. No run here applies a filter. A run
+promises its plan's guarantee to everybody.
 
 **Grid.** D_α increases with the norm (``divergence.py``). Under sampling, norms are rounded UP to a geometric grid of
 ratio e^-``_STEP``, and what is kept of a record is how often its norm fell where. At rate 1 norms are not rounded.
@@ -69,7 +69,7 @@ _STEP, _GRID = 0.0136, 512
 _SLACK = 2.0**-14
 #: Steps taken together, and bytes of a block of records' gradients at one position.
 _STEPS, _BLOCK_BYTES, _MOST_ROWS = 512, 32 << 20, 2048
-#: Of a step's Info on disk, and of what files hold beside their numbers; about.
+#: Approximate bytes of a step's Info on disk, and of what files hold beside their numbers.
 _INFO_BYTES, _FILE_BYTES = 64, 1 << 18
 #: Every so many of the accountant's orders, from that of the worst case to so many times it.
 _EVERY_ORDER, _REACH = 5, {"replace_one": 8.0, "add_remove": 1000.0, "zero_out": 1000.0}
@@ -77,7 +77,7 @@ _EVERY_ORDER, _REACH = 5, {"replace_one": 8.0, "add_remove": 1000.0, "zero_out":
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PerRecord:
-    """What a run cost each record. CONFIDENTIAL.
+    """Cost of a run to each record. CONFIDENTIAL.
 
     Attributes:
         epsilon: ε_i at ``delta``, (N,) float64, from above.
@@ -227,7 +227,7 @@ class Account:
         return result, jax.tree.map(before, start, result.positions)
 
     def of(self, data: Any, positions: Any) -> PerRecord:
-        """What the run that was in these positions cost each record; see :func:`per_record_epsilon`."""
+        """Return the cost to each record of the run that was in these positions; see :func:`per_record_epsilon`."""
         plan, tally, norms = self.plan, self._tally, self._norms
         assert plan.privacy is not None
         assert plan.guarantee is not None
@@ -382,7 +382,7 @@ class _Tally:
     def _relative_norms(
         self, norms: Norms, rows: Any, trajectory: _Trajectory, steps: np.ndarray
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Of blocks of steps: (norm over C (n, S), its place (n, S), how many reach 1 (n,))."""
+        """Yield for each block of steps: norm over C (n, S), its place (n, S), how many reach 1 (n,)."""
         blocks = [steps[first : first + _STEPS] for first in range(0, len(steps), _STEPS)]
         found = [np.unique(trajectory.check[block], return_inverse=True) for block in blocks]
         room = max(len(checks) for checks, _ in found)

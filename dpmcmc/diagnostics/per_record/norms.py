@@ -39,9 +39,9 @@ from dpmcmc.targets.softmax import SoftmaxRegression
 from dpmcmc.targets.tempered import Tempered
 
 _UNIT = 2.0**-24
-#: Of a product on an accelerator, whose matrix products may round to 10 bits.
+#: Rounding error of a product on an accelerator, whose matrix products may round to 10 bits.
 _PRODUCT = 2.0**-10
-#: Of a sigmoid or a difference.
+#: Rounding error of a sigmoid or a difference.
 _ELEMENT = 2.0**-21
 
 
@@ -73,7 +73,7 @@ def norms_of(target: Any, metric: PublicMatrix | None, clip: float, every: int) 
     Raises:
         ValueError: steps without a check, and no bound on the target's curvature.
     """
-    # What may change behind its hash, or has none, is compiled anew.
+    # A target that may change behind its hash, or has none, is compiled anew.
     build = _norms_of if immutable(target) else _norms_of.__wrapped__
     return build(target, metric, clip, every > 1)
 

@@ -42,7 +42,7 @@ ACCOUNTANTS: dict[str, ModuleType] = {
 }
 #: Those of a sampler's trace, each able to check the others.
 TRACE_ACCOUNTANTS = ("advanced", "rdp", "pld")
-#: What leaves: every iterate; the last iterate of a descent; posterior draws; a point estimate.
+#: Releases: every iterate; the last iterate of a descent; posterior draws; a point estimate.
 RELEASES = ("trace", "last_iterate", "one_sample", "estimate")
 
 __all__ = [

@@ -17,7 +17,7 @@ from dpmcmc.privacy.accounting.sampling import Full, Sampling
 
 @dataclass(frozen=True)
 class Problem:
-    """What the last iterate of a noisy descent on F = Σ losses − log prior rests on; all public.
+    """Public constants that bound the last iterate of a noisy descent on F = Σ losses − log prior.
 
     Args:
         step_size: learning rate on the MEAN loss, constant; the step on F is step_size / N.

@@ -85,7 +85,7 @@ def charged_again(
 
 
 def draw_events(coordinates: int, steps: int, chains: int) -> tuple[Event, ...]:
-    """What integer noise is charged for not being exactly what its proof is about (``discrete_gaussian.py``).
+    """Return the charge for integer noise that is not exactly what its proof is about (``discrete_gaussian.py``).
 
     Args:
         coordinates: noisy numbers in a step.

@@ -36,7 +36,7 @@ has exact ones.
 
 **What remains.** Table look-ups reach the cache at addresses that depend on the noise; a compiler may change the timing
 of anything, and is trusted to keep integer arithmetic; the random words are those of ``chacha.py``, under its
-assumption. What comes after the noise is float32, and post-processing. A sampler's own noise (the ``dynamics`` stream)
+assumption. Computation after the noise is float32, and post-processing. A sampler's own noise (the ``dynamics`` stream)
 stays a float Gaussian: privacy never counts it.
 """
 
@@ -127,7 +127,7 @@ def _alias(weights: list[int]) -> tuple[list[int], list[int]]:
         left[j] -= full - left[i]
         if left[j] < full:
             small.append(large.pop())
-    # What is left is full: its own alias, whatever the threshold.
+    # Every cell that is left is full: its own alias, whatever the threshold.
     return thresholds, aliases
 
 
@@ -140,7 +140,7 @@ def reach(levels: int) -> float:
     """Largest std that so many draws can have."""
     square = math.floor(RATIO) ** 2 * 0.98
     for _ in range(levels - 2):
-        # What one more level leaves to the others is at most r/g² + 2√r + 1.
+        # One more level leaves at most r/g² + 2√r + 1 to the others.
         square = (RATIO**2 * (math.sqrt(1 + (square - 1) / RATIO**2) - 1)) ** 2 * 0.98
     return BASE * math.sqrt(square)
 

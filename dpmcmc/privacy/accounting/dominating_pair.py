@@ -17,7 +17,7 @@ from scipy.special import log_ndtr, ndtri_exp
 
 
 def directions(adjacency: str) -> tuple[str, ...]:
-    """Which pairs to compose: both orders where the pair is not its own mirror image."""
+    """Return the pairs to compose: both orders where the pair is not its own mirror image."""
     return ("replace",) if adjacency == "replace_one" else ("remove", "add")
 
 

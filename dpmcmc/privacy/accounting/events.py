@@ -1,4 +1,4 @@
-"""What a private run is charged for: a run-length list of noisy queries and one-shot releases.
+"""Events that a private run is charged for: a run-length list of noisy queries and one-shot releases.
 
 Every accountant reads only this list, so ε can be recomputed from a saved file. Mechanisms:
 
@@ -40,7 +40,7 @@ MECHANISMS = (
     "batch_overflow",
     "approximate_draw",
 )
-#: What every record takes part in.
+#: Mechanisms that every record takes part in.
 _WHOLE = ("gaussian", "noisy_descent", "posterior_draw", "objective_perturbation", "pure")
 #: Not queries: with probability ``rate`` a step, or a draw, was not the one that is charged.
 DEVIATIONS = ("batch_overflow", "approximate_draw")

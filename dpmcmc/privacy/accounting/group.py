@@ -6,7 +6,7 @@ r"""A guarantee for k records at once: those of one household, or all that one p
 By default any k steps of the adjacency may lie between the two data sets, some records leaving and others joining. All
 on one side is less, and what a household asks for that is there or is not.
 
-What comes back is the smallest of the bounds that are proved for what was charged:
+The result is the smallest of the bounds that are proved for what was charged:
 
 * Gaussian releases, posterior draws and noisy descents: a μ-GDP release is kμ-GDP for k records (Dong, Roth and Su
   2022, Theorem 2.14), which is attained: z becomes z/k. A pure release costs kε.
@@ -55,7 +55,7 @@ from dpmcmc.privacy.accounting.rounding import round_up
 if TYPE_CHECKING:
     from dpmcmc.privacy.accounting.guarantee import Guarantee
 
-#: What is exact for a group when z is divided, and ε multiplied, by its size.
+#: Mechanisms that are exact for a group when z is divided, and ε multiplied, by its size.
 _SCALED = ("gaussian", "posterior_draw", "noisy_descent", "pure")
 #: Points of the one-record curve that a path may use, and starting points of paths.
 _POINTS = 128
@@ -92,7 +92,7 @@ class GroupGuarantee:
         return self.about("record")
 
     def about(self, unit: str) -> str:
-        """What it says, with what a record is (``record``, ``owner``)."""
+        """Return the guarantee as text, with what a record is (``record``, ``owner``)."""
         who = f"for any {self.size} {unit}s" if self.size > 1 else f"for any {unit}"
         if self.one_sided and self.size > 1:
             who = f"with or without {self.size} {unit}s (all on one side)"
@@ -224,7 +224,7 @@ def _exact_epsilon(guarantee: Guarantee, size: int, guess: float, one_sided: boo
     if math.isinf(mu):
         return None
     kinds = [(e.noise_multiplier, e.rate, e.count) for e in grouped(queries(steps))]
-    # What pure releases cost is known apart; the grid is for the rest.
+    # The cost of pure releases is known apart; the grid is for the rest.
     rough = guess if math.isfinite(guess) else size * guarantee.epsilon
 
     def epsilon(delta: float) -> float:

@@ -49,7 +49,7 @@ def revealed(probability: float) -> Masses:
 def connect_dots(curve: np.ndarray, first: int, interval: float) -> Masses:
     """Pessimistic masses from g = δ − (1 − e^ε)₊.
 
-    The mass at ε_i is a second difference of δ in e^ε. That of (1 − e^ε)₊ is exactly 1 at ε = 0 and 0
+    The mass at ε_i is a second difference of δ in e^ε. The second difference of (1 − e^ε)₊ is exactly 1 at ε = 0 and 0
     elsewhere, so only g is differenced: taken of δ itself, rounding at δ near 1 adds a spurious mass of about
     1e-16 / interval per point, which a million compositions turn into a large part of the answer.
     """

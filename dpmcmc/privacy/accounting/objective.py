@@ -40,7 +40,7 @@ It is at most φ(b + μau)/(1 + 4κa(1 − a)) since a² <= a, and log-concave, 
   S₁ are disjoint: a common b would have ψ(b + μw) > ψ(b) <= ψ(b − μw), against log-concavity. So ∫_S T ψ = ∫_{S'} ψ
   over the SET S' = S₁ ∪ (S₂ − μw), and ∫_{S'} φ = ∫_{S₁} φ + ∫_{S₂} φ(b − μw) db >= ∫_S T φ. Two facts end it. With
   p = ∫_S φ, ∫_S (φ − e^e T φ) <= g_μ(e) for every e >= 0, hence ∫_S T φ >= t(p), which is Φ(Φ⁻¹(p) − μ) for
-  p <= Φ(μ/2) and p − g_μ(0) beyond. And M increases, so of all sets with ∫ φ = q the half-space b·u >= s, q = Φ(−s),
+  p <= Φ(μ/2) and p − g_μ(0) beyond. M increases, so of all sets with ∫ φ = q the half-space b·u >= s, q = Φ(−s),
   has the least ∫ ψ = h(s). So δ <= sup over p of p − e^ε h(s), Φ(−s) = t(p). In the first regime p = Φ(μ − s),
   and the stationary s has ε = M(μs + μ²/2) + μs − μ²/2; it is in that regime, s >= μ/2, iff ε >= M(μ²), and
   Φ(μ − s) − e^ε h(s) is the expectation above, of Z = b·u − μ. In the other, ε = M(μs + μ²/2) and

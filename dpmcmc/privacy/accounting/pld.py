@@ -44,9 +44,9 @@ _STEP_POINTS = 200_000
 _COMPOSED_POINTS = 3_000_000
 # Spectra of all kinds of step and both orders together, and points of all steps: a second or two.
 _WORK = 20_000_000
-# What making a step's distribution and bounding its composition cost a point, in points of a spectrum.
+# Cost per point of making a step's distribution and bounding its composition, in points of a spectrum.
 _STEP_WORK = 8
-# What reading an answer from a composed distribution costs, likewise.
+# Cost of reading an answer from a composed distribution, likewise.
 _READ_WORK = 50_000
 # Below this z a step is charged as revealing its batch: (0, rate)-DP, whatever the noise.
 _SMALLEST_Z = 0.025

@@ -1,4 +1,4 @@
-"""What events release, in the terms that accountants compose: Gaussian releases, sampled or not."""
+"""Queries of events, in the terms that accountants compose: Gaussian releases, sampled or not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpmcmc.privacy.accounting.events import DEVIATIONS, Event
 
 
 def queries(events: Iterable[Event]) -> list[Event]:
-    """What ``events`` release, equal ones merged, empty ones dropped."""
+    """Return the queries of ``events``, equal ones merged, empty ones dropped."""
     merged: dict[Event, int] = {}
     for e in events:
         if e.mechanism in DEVIATIONS or e.count == 0 or e.rate == 0:

@@ -10,7 +10,7 @@ Supported, each with its derivation:
   (``fixed_size.py``).
 
 **The Poisson, replace_one pair dominates.** Fix the other records' selection (joint convexity averages over
-it, and it shifts both sides alike). What is left is P_u = (1−q)N(0,I) + qN(u,I) against P_{u'}, with
+it, and it shifts both sides alike). It remains to bound P_u = (1−q)N(0,I) + qN(u,I) against P_{u'}, with
 ‖u‖, ‖u'‖ ≤ c. For γ ≥ 1 the hockey-stick divergence is
 
     H_γ(P_u‖P_{u'}) = E[ (q e^X̂ − γq e^Ŷ − (1−q)(γ−1))₊ ],   X̂ = ⟨u,Z⟩ − ‖u‖²/2,  Ŷ = ⟨u',Z⟩ − ‖u'‖²/2.

@@ -1,4 +1,4 @@
-r"""Which records a step reads: Poisson, fixed size without replacement, or all of them.
+r"""Sampling schemes, the choice of records that a step reads: Poisson, fixed size without replacement, or all of them.
 
 A scheme states the rate that it is charged as, and the room that its batches need. ``query/selection.py`` draws the
 records from the tables made here.
@@ -87,7 +87,7 @@ class Poisson:
         return _capacity(self.rate(num_records), num_records, overflow)
 
     def truncation(self, num_records: int, slots: int) -> float:
-        """What :meth:`capacity` charges for a step with so many slots, up to its allowance for rounding."""
+        """Return the charge of :meth:`capacity` for a step with so many slots, up to its allowance for rounding."""
         return _truncation(self.rate(num_records), num_records, slots)
 
     def shard_slots(self, num_records: int, shards: int, slots: int) -> int:

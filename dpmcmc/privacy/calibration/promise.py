@@ -1,4 +1,4 @@
-"""What a run is asked to promise: the ``privacy:`` section of a configuration."""
+"""Promise that a run is asked for: the ``privacy:`` section of a configuration."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import ACCOUNTANTS, ADJACENCIES, RELEASES, UnsupportedCombination
 from dpmcmc.privacy.calibration import CALIBRATORS
 
-#: And its inverse the largest: beyond, float32 loses the grid of the exact sums.
+#: Its inverse is the largest: beyond, float32 loses the grid of the exact sums.
 _SMALLEST_CLIP = 1e-9
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """What is promised, and how it is computed.
+    """Promised guarantee, and how it is computed.
 
     Args:
         epsilon: target ε > 0; None with calibrator ``free``, which reports it instead.

@@ -7,9 +7,9 @@ is (ε, 0)-DP however many values are asked, each of sensitivity Δ and chosen a
 Fix the noise of all values but the last, and let g be the largest noisy value before it. The answer is False, …, True
 iff T̂ >= g and v_k + Z_k > T̂. On the neighbour g' <= g + Δ: moving T̂ up by Δ and Z_k by at most 2Δ keeps both, at a
 price of Δ/(2Δ/ε) + 2Δ/(4Δ/ε) = ε. A stream of nothing but False moves T̂ alone. Both scales are needed: with either
-halved the loss exceeds ε (``tests/test_above_threshold.py``). That monotone values need half the noise is not used.
+halved the loss exceeds ε (``tests/test_above_threshold.py``). Monotone values need half the noise; this is not used.
 
-Values are rounded to a public grid first. That, and their own rounding errors up to half a grid step each, is charged
+Values are rounded to a public grid first. This, and their own rounding errors up to half a grid step each, is charged
 as one grid step of sensitivity: enough for float64, and not for float32, which is refused. Noise is exact
 (``discrete_laplace.py``).
 """
@@ -148,7 +148,7 @@ class AboveThreshold(Once):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Of all answers together, however many."""
+        """Guarantee of all answers together, however many."""
         return self._charge.guarantee
 
     @property

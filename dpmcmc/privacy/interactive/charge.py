@@ -1,4 +1,4 @@
-"""What an interactive release costs: one guarantee for all its answers, reserved before a record is looked at."""
+"""Cost of an interactive release: one guarantee for all its answers, reserved before a record is looked at."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpmcmc.storage.fingerprint import fingerprint
 
 
 class Ledger(Protocol):
-    """What is needed of a ledger (``dpmcmc.privacy.ledger``)."""
+    """Methods that are needed of a ledger (``dpmcmc.privacy.ledger``)."""
 
     def reserve(self, guarantee: Guarantee, label: str) -> Any:
         """A receipt; raises where the budget does not allow it."""

@@ -71,7 +71,7 @@ class EarlyStopping(Once):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Of all answers together, for the records that are scored on."""
+        """Guarantee of all answers together, for the records that are scored on."""
         return self._above.guarantee
 
     def stop(self, score: float | Fraction | Callable[[], float | Fraction]) -> bool:

@@ -12,7 +12,7 @@ would drift. The training records have no guarantee from this: E_t φ is answere
 
 φ sees one record at a time, so no normalisation by other records can raise the sensitivity. Its values are clipped to
 [0, 1] and rounded to multiples of 2^-20 record by record: sums are whole numbers, their sensitivity is exactly 2^20,
-and noise is exact (``discrete_laplace.py``). Of what accuracy this buys we state no bound.
+and noise is exact (``discrete_laplace.py``). No bound on accuracy is stated.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Thresholdout(Once):
             raise InputError(f"budget must be a whole number >= 1, got {budget!r}")
         self._train, self._holdout = train, holdout
         self._sizes = _count("train", train), _count("holdout", holdout)
-        #: Of one test up to its hit, and of one answer from the holdout: 1/(2τn).
+        #: ε of one test up to its hit, and of one answer from the holdout: 1/(2τn).
         self._epsilon = 1 / (2 * Fraction(tolerance) * self._sizes[1])
         self._threshold = math.floor(Fraction(threshold) * self._sizes[1] * _ONE)
         self.budget = int(budget)
@@ -92,7 +92,7 @@ class Thresholdout(Once):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Of all answers together, for the holdout records alone."""
+        """Guarantee of all answers together, for the holdout records alone."""
         return self._charge.guarantee
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What the entries add up to: runs, what they spent, and whether one more is admitted."""
+"""Sum of a ledger's entries: runs, what they spent, and whether one more is admitted."""
 
 from __future__ import annotations
 

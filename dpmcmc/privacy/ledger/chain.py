@@ -16,7 +16,7 @@ from typing import Any
 
 from dpmcmc.errors import InputError
 
-#: What the first entry names as its predecessor.
+#: Hash that the first entry names as its predecessor's.
 START = "0" * 64
 
 
@@ -54,11 +54,11 @@ class Entry:
 
     @property
     def body(self) -> dict[str, Any]:
-        """What it says."""
+        """Content of the entry."""
         return json.loads(self.text)
 
     def digest(self) -> str:
-        """What ``hash`` must be."""
+        """Value that ``hash`` must have."""
         fields = [self.sequence, self.kind, self.run, self.time, self.text, self.nonce, self.previous]
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
@@ -70,7 +70,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a run keeps of its reservation, and may publish without ``path``.
+    """Proof of its reservation that a run keeps, and may publish without ``path``.
 
     Attributes:
         id: of the run.
@@ -85,7 +85,7 @@ class Receipt:
     path: Path
 
     def to_json(self) -> dict[str, Any]:
-        """What ``privacy.json`` holds under ``ledger``; no path, which is nobody else's business."""
+        """Return what ``privacy.json`` holds under ``ledger``; no path, which is nobody else's business."""
         return {"id": self.id, "sequence": self.sequence, "hash": self.hash}
 
 

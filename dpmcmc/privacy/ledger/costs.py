@@ -1,4 +1,4 @@
-r"""What one event costs in the unit of a filter: a bound that holds whatever was released before it.
+r"""Cost of one event in the unit of a filter: a bound that holds whatever was released before it.
 
 * Gaussian releases, and what is exactly worth one (a posterior draw, the last step of a descent), have μ = Δ/z:
   D_α = αμ²/2, ρ = μ²/2, and μ itself.

@@ -8,7 +8,7 @@ quantity and its budget in advance:
 * ``renyi``: Rényi divergence at ONE order α adds along every path (Feldman and Zrnic 2021, Theorem 3.1: with
   L the loss and ρ_t the divergence of step t given the history, exp((α−1)(L_t − Σρ)) is a supermartingale).
   At r, ε = r + log(1 − 1/α) − (log δ' + log α)/(α − 1) (Canonne, Kamath and Steinke 2020, Proposition 12).
-* ``zcdp``: ρ adds. That is the filter above at every order at once, with budgets αρ, so ε is the least over orders.
+* ``zcdp``: ρ adds. It is the filter above at every order at once, with budgets αρ, so ε is the least over orders.
 * ``gdp``: μ² adds (Smith and Thakurta 2022, Theorem 1), and the whole is exactly one Gaussian release of μ.
 
 Costs are conditional on the history, step by step, so runs may overlap in time: their steps are one sequence.
@@ -52,7 +52,7 @@ class Filter(Protocol):
         """For people."""
 
     def cost(self, events: Iterable[Event], adjacency: str) -> float:
-        """What a run spends, rounded up; infinite without noise."""
+        """Return the spending of a run, rounded up; infinite without noise."""
 
     def budget(self, epsilon: float, delta: float) -> float:
         """The most that may be spent for (ε, δ), rounded down; <= 0 where nothing may."""
@@ -126,7 +126,7 @@ class Gaussian:
         return costs.total(events, adjacency, lambda e: costs.gdp(e, adjacency))
 
     def budget(self, epsilon: float, delta: float) -> float:
-        """Of the Gaussian that is exactly (ε, δ)."""
+        """Return μ² of the Gaussian that is exactly (ε, δ)."""
         return _down(gaussian_mu(epsilon, delta) ** 2)
 
     def epsilon(self, spent: float, delta: float) -> float:
@@ -138,7 +138,7 @@ class Gaussian:
         return math.sqrt(max(0.0, amount))
 
 
-#: What ``init`` may choose; ``programme`` is its own (``programme.py``).
+#: Filters that ``init`` may choose; ``programme`` is its own (``programme.py``).
 FILTERS = ("renyi", "zcdp", "gdp", "programme")
 
 

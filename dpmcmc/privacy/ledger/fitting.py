@@ -1,4 +1,4 @@
-"""Which ε a refused run should ask for: the same run with all its noise scaled up by one factor.
+"""Largest ε that a refused run could ask for: the same run with all its noise scaled up by one factor.
 
 Pure releases take ε over the factor, and so does the curvature term of an objective perturbation. The answer is on the
 side that fits: the factor is half a percent beyond the smallest, ε is rounded down, and a plan that chooses its batch

@@ -60,7 +60,7 @@ class Inode:
         self.path, self.handle, self.writable = path, handle, writable
 
     def content(self) -> bytes:
-        """What the last change made it."""
+        """Return the content after the last change."""
         whole = self._whole()
         appended = _appended(whole)
         return whole[: _length(whole)] if appended is None else appended

@@ -127,7 +127,7 @@ class Ledger:
             label: for people.
 
         Returns:
-            What the run keeps, to settle and to prove its place.
+            Receipt that the run keeps, to settle and to prove its place.
 
         Raises:
             OverBudget: it costs more than is left; the message says what would fit.
@@ -306,7 +306,7 @@ class Ledger:
         return fitting.epsilon(guarantee, fits, planned_against=self.terms.epsilon)
 
     def _charge(self, events: Sequence[Event], adjacency: str, label: str) -> dict:
-        """What an entry says about a cost."""
+        """Return an entry's fields about a cost."""
         terms = self.terms
         if adjacency != terms.adjacency:
             raise LedgerError(

@@ -1,6 +1,6 @@
 """Ledgers of version 1, whose changes went through SQLite's write-ahead log beside the file: read once, and renewed.
 
-A log goes by the name that the file was opened by. What a crash left in the log of another name cannot be seen here, so
+A log goes by the name that the file was opened by. A log that a crash left under another name cannot be seen here, so
 a ledger of version 1 must be opened where its runs were, and a mount of the single file is refused.
 """
 

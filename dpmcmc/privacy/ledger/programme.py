@@ -1,6 +1,6 @@
 r"""A programme: runs fixed before the first release, composed tightly, admitted in any order.
 
-What a programme holds is fixed at ``init``; only whether, when and in which order its items run may depend on results.
+A programme's content is fixed at ``init``; only whether, when and in which order its items run may depend on results.
 Then their joint ε by PLD holds. Proof: fix neighbouring data sets and the direction. Each step of each item has a
 dominating pair (A_j, B_j) that no history changes (that is what the accountants compose), so by Blackwell's theorem its
 output given any history h is K_{j,h}(x_j), a randomised function of a draw x_j from A_j, or from B_j. Draw all the x_j

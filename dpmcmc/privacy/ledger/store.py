@@ -1,4 +1,4 @@
-"""What a ledger holds: an SQLite database, read and changed as a whole in one locked file (``inode.py``).
+"""Content of a ledger: an SQLite database, read and changed as a whole in one locked file (``inode.py``).
 
 One process at a time sees and changes the ledger, whatever name it opens it by, so two runs cannot both take what is
 left. A change is made in memory and put into the file as one: a crash or a full disk leaves the content before or the

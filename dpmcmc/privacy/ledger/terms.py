@@ -1,4 +1,4 @@
-"""What ``init`` fixes for good: the promise, the filter, and the budget that follows from them."""
+"""Terms that ``init`` fixes for good: the promise, the filter, and the budget that follows from them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LARGEST_ORDER, _SMALLEST_DELTA = 1_000_000, 1e-250
 
 @dataclass(frozen=True)
 class Terms:
-    """What was fixed at ``init``.
+    """Terms that were fixed at ``init``.
 
     Attributes:
         name: of the data set.
@@ -49,7 +49,7 @@ class Terms:
 
     @property
     def unit(self) -> str:
-        """Of ``budget``, for people."""
+        """Unit of ``budget``, for people."""
         return "runs of the programme" if self.filter == "programme" else self.additive.unit
 
     @property

@@ -126,7 +126,7 @@ def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.
     return flat.astype(jnp.dtype(f"uint{bit_width}")).reshape(shape)
 
 
-#: What ``jax.random.key(seed, impl=...)`` and ``jax.random.wrap_key_data(words, impl=...)`` take. Keys are (8,) uint32.
+#: Generator for ``jax.random.key(seed, impl=...)`` and ``jax.random.wrap_key_data``. Keys are (8,) uint32.
 CHACHA20 = define_prng_impl(
     key_shape=(_KEY_WORDS,),
     seed=_seed,

@@ -1,7 +1,7 @@
 r"""A public d×d matrix: the metric F in which gradients are clipped and noised, or a public Fisher matrix.
 
 With a metric the query clips ‖F⁻¹g‖ <= C and adds s·F·Z, so that in whitened units F⁻¹g nothing changes: the noise
-multiplier is a scalar, and the guarantee that of any query. What matters for privacy is the norm of the whitened
+multiplier is a scalar, and the guarantee that of any query. Privacy depends on the norm of the whitened
 vector as computed; F is applied again only after the noise. F must not be read from private data.
 """
 
@@ -42,7 +42,7 @@ class PublicMatrix:
             try:
                 with opened(os.path.expanduser(value)) as stream:
                     value = np.load(stream, allow_pickle=False)
-            except Exception as error:  # what a file that is no array makes NumPy raise has no end
+            except Exception as error:  # a file that is no array makes NumPy raise anything
                 reason = getattr(error, "strerror", None) or type(error).__name__
                 raise InputError(f"{name} {value} cannot be read as a .npy array of numbers ({reason})") from None
         try:
@@ -130,7 +130,7 @@ class PublicMatrix:
         return array if array.ndim == 2 else array * jnp.eye(parameters, dtype=jnp.float32)
 
 
-#: What a PublicMatrix is made from.
+#: Values that a PublicMatrix is made from.
 MatrixLike = float | Sequence[Any] | str | np.ndarray | PublicMatrix
 
 

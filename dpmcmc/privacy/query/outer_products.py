@@ -116,7 +116,7 @@ def squared_norms(gradients: list[jax.Array | Outer]) -> jax.Array:
 
 
 def _squared_norm(rows: jax.Array) -> jax.Array:
-    """Of each row (n, d), by a tree that is spelt out, so that no compiler sums in another order."""
+    """Squared norm of each row (n, d), by a tree that is spelt out, so that no compiler sums in another order."""
     squares = jnp.square(fixed_point.as_float(rows)) + _TINY
     while squares.shape[1] > 1:
         if squares.shape[1] % 2:

@@ -36,7 +36,7 @@ MICROBATCH = 64
 
 
 class PrivateGradient(NamedTuple):
-    """What a sampler gets to see of the data.
+    """Private gradient: all that a sampler gets to see of the data.
 
     Attributes:
         value: noisy gradient of the potential, a pytree like the parameters.
@@ -50,7 +50,7 @@ class PrivateGradient(NamedTuple):
 
 
 class StepRandomness(NamedTuple):
-    """What is random in one query: of keys and public numbers alone, so drawn before a record is read.
+    """Randomness of one query: a function of keys and public numbers, so drawn before a record is read.
 
     Attributes:
         batch: (indices or None, mask or None): which records take part, all of them where both are None; without
@@ -67,7 +67,7 @@ class StepRandomness(NamedTuple):
 
 
 class Model(Protocol):
-    """What the query needs of a target."""
+    """Methods of a target that the query needs."""
 
     def log_prior(self, params: Any) -> jax.Array:
         """Log density of the prior, up to a constant."""
@@ -409,7 +409,7 @@ def _with_noise(total: FixedPoint, noise: Any, in_grid: jax.Array, scale: Any) -
 def select_by(
     sampling: Sampling, num_records: int, slots: int, shards: int, axis: str
 ) -> Callable[[jax.Array], Any] | None:
-    """What a query selects with: :func:`selection.selector`, or on a mesh that of the shard a device holds.
+    """Return the selector of a query: :func:`selection.selector`, or on a mesh that of the shard a device holds.
 
     Args:
         sampling: scheme.

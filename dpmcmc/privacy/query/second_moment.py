@@ -41,7 +41,7 @@ DENSE_PARAMETERS = 256
 
 @dataclass(frozen=True)
 class SecondMoment:
-    """What a sampler asks for beside its gradient.
+    """Second moment that a sampler asks for beside its gradient.
 
     Args:
         ratio: z_V / z_g, how much noisier than the gradient; larger costs less.
