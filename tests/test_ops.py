@@ -316,7 +316,6 @@ PLAIN = Custom(lambda key: jnp.zeros(1), lambda p: -p @ p, lambda p, r: -r["x"] 
         (OPS("range", radius=1.0), LinearRegression(row_bound=1.0), ValueError, "^label_bound"),
         (OPS("range", radius=1.0), LinearRegression(label_bound=1.0), ValueError, "^row_bound"),
         (OPS("gdp", "closed_form"), LOGISTIC, ValueError, "^engine"),
-        (OPS("gdp", "sgnht"), LogisticRegression(), UnsupportedCombination, "smoothness"),
         (OPS("gdp", temper=0.5), LOGISTIC, CalibrationError, "^temper"),
         (OPS("range", radius=5.0, temper=0.2), LOGISTIC, CalibrationError, "^temper"),
         (OPS("range", radius=5.0, draws=2, temper=0.1), LOGISTIC, CalibrationError, "^temper"),
@@ -331,7 +330,8 @@ def test_plans_that_nothing_proves_are_refused(ops, target, error, match):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("form", "exact"), ("engine", "gibbs"), ("radius", 0.0), ("radius", np.inf), ("temper", 1.5), ("temper", 0.0),
+        ("form", "exact"), ("engine", "gibbs"), ("engine", "sgnht"),
+        ("radius", 0.0), ("radius", np.inf), ("temper", 1.5), ("temper", 0.0),
         ("prior_precision", -1.0), ("draws", 0), ("total_variation", 1.0), ("steps", 1),
     ],
 )  # fmt: skip

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,10 +31,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc import targets
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.engines import ENGINES, DrawError
+from dpmcmc.mechanisms.engines import ENGINES, drawn
 from dpmcmc.mechanisms.float64 import float64
 from dpmcmc.mechanisms.gaussian_release import check_promise
 from dpmcmc.mechanisms.ops import OPS
@@ -62,7 +60,7 @@ class Exponential:
     Args:
         radius: R: the set is the ball ‖θ‖ <= R, for targets with ``loss_bounds``.
         regularisation: Λ: the penalty (Λ/2)‖θ‖², of the sum of losses.
-        engine: how a draw from the ball is made: ``nuts`` | ``sgnht`` (assumed to converge) | ``closed_form``.
+        engine: how a draw from the ball is made: ``nuts`` (assumed to converge) | ``closed_form``.
         hypotheses: in place of a ball: pytree like the target's parameters, leaves (M, ...), public.
         penalty: g of each of them, (M,), public; added to (Λ/2)‖θ‖².
         loss: (params, record) -> loss; left out: −log p(record|θ).
@@ -129,7 +127,7 @@ class Exponential:
             raise UnsupportedCombination(f"unknown adjacency {adjacency!r}; known: {', '.join(ADJACENCIES)}.")
         if self.hypotheses is None:
             ball = OPS(form="range", engine=self.engine, radius=self.radius)
-            ENGINES[self.engine].check(target, self.radius)
+            ENGINES[self.engine].check(target)
             unit, rounding, assumptions = ball.unit_epsilon(target, adjacency), 0.0, ball.assumptions(target)
         else:
             assert self.loss_bound is not None
@@ -193,15 +191,15 @@ class Exponential:
 
     def _draw_on_ball(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
         c = plan.settings["coefficient"]
-        tempered = Tempered(plan.target, c, c, self.regularisation).bind(targets.record_shapes(records))
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # a warning here is a function of the records
-            drawn = ENGINES[self.engine].draw(
-                tempered, records, radius=self.radius, draws=1, steps=None, streams=streams
-            )
-        if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(drawn)):
-            raise DrawError(f"engine: {self.engine} left the range of floats. Nothing was released")
-        return drawn
+        return drawn(
+            self.engine,
+            Tempered(plan.target, c, c, self.regularisation),
+            records,
+            radius=self.radius,
+            draws=1,
+            steps=None,
+            streams=streams,
+        )
 
 
 def level_sums(loss: Callable[[Any, Any], Any], hypotheses: Any, records: Any, bound: float) -> np.ndarray:

@@ -23,17 +23,12 @@ efficient one (thesis, Proposition 3.9).
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import numpy as np
-
-from dpmcmc import targets
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan, vouched
-from dpmcmc.mechanisms.engines import ENGINES, DrawError
+from dpmcmc.mechanisms.engines import ENGINES, drawn
 from dpmcmc.mechanisms.gaussian_release import check_promise
 from dpmcmc.privacy.accounting import ADJACENCIES, Event
 from dpmcmc.privacy.accounting.events import UnsupportedCombination
@@ -52,13 +47,13 @@ class OPS:
 
     Args:
         form: ``printed`` | ``range`` (pure DP on a ball) | ``gdp`` (convex losses, Gaussian prior).
-        engine: how a draw is made: ``nuts`` | ``sgnht`` (assumed to converge) | ``closed_form`` (linear regression).
+        engine: how a draw is made: ``nuts`` (assumed to converge) | ``closed_form`` (linear regression).
         radius: R: parameters are restricted to ‖θ‖ <= R; needed by ``printed`` and ``range``.
         temper: ρ in (0, 1], refused where it does not meet the target; left out: the largest that does.
         prior_precision: m: the prior is N(0, I/m) in place of the target's own.
         draws: K independent draws; each is charged.
         total_variation: your claim of how far one draw is from an exact one, charged; left out: assumed to be 0.
-        steps: transitions (nuts) or steps (sgnht) before each draw; left out: the engine's own number.
+        steps: transitions of nuts before each draw; left out: 60.
 
     Raises:
         ValueError: a value outside these.
@@ -117,7 +112,7 @@ class OPS:
         check_promise(num_records, epsilon, delta)
         if adjacency not in ADJACENCIES:
             raise UnsupportedCombination(f"unknown adjacency {adjacency!r}; known: {', '.join(ADJACENCIES)}.")
-        ENGINES[self.engine].check(target, self.radius)
+        ENGINES[self.engine].check(target)
         left = self._delta_left(epsilon, delta)
         settings: dict[str, float] = {} if self.radius is None else {"radius": float(self.radius)}
         if self.form == "gdp":
@@ -155,15 +150,15 @@ class OPS:
         Raises:
             DrawError: the engine has no draw; nothing leaves.
         """
-        tempered = self.posterior(plan).bind(targets.record_shapes(records))
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # a warning here is a function of the records
-            drawn = ENGINES[self.engine].draw(
-                tempered, records, radius=self.radius, draws=self.draws, steps=self.steps, streams=streams
-            )
-        if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(drawn)):
-            raise DrawError(f"engine: {self.engine} left the range of floats. Nothing was released")
-        return drawn
+        return drawn(
+            self.engine,
+            self.posterior(plan),
+            records,
+            radius=self.radius,
+            draws=self.draws,
+            steps=self.steps,
+            streams=streams,
+        )
 
     def posterior(self, plan: MechanismPlan) -> Tempered:
         """Return the density that is drawn from, on the ball where a radius is set."""

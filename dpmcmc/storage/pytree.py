@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import jax
 
-#: An array, or tuples, lists, dicts and dataclasses of them. Python's types cannot say which; docstrings name the leaves.
+#: An array, or a tuple, list, dict or dataclass of them. Python's types cannot say which; docstrings name the leaves.
 PyTree: TypeAlias = Any
 
 

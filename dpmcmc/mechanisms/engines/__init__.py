@@ -1,18 +1,83 @@
-"""How a posterior draw is made. One file each, one protocol; ``ENGINES`` names them.
+"""How a posterior draw is made: one engine a file. ``ENGINES`` names them.
 
-An engine is a module with ``EXACT`` (whether its draw is one, up to rounding), ``check(target, radius)``, which refuses
-from public facts a target it is not for, and ``draw(target, records, *, radius, draws, steps, streams)``, which returns
-``draws`` independent draws from the target on ‖θ‖ <= radius, leaves (draws, ...). Draws depend on secret keys alone,
-and nothing else leaves: no diagnostic is returned, printed or warned of.
+``closed_form``  exact draws for linear regression
+``nuts``         the last states of NUTS chains, for any target
+
+Draws depend on secret keys alone. Nothing else leaves an engine: no diagnostic is returned, printed or warned of.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
+import warnings
+from typing import Protocol
 
-from dpmcmc.mechanisms.engines import closed_form, nuts, sgnht
+import jax
+import numpy as np
+
+from dpmcmc.mechanisms.engines import closed_form, nuts
 from dpmcmc.mechanisms.engines.errors import DrawError
+from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target, record_shapes
+from dpmcmc.targets.tempered import Tempered
 
-ENGINES: dict[str, ModuleType] = {"closed_form": closed_form, "nuts": nuts, "sgnht": sgnht}
+__all__ = ["ENGINES", "DrawError", "drawn"]
 
-__all__ = ["ENGINES", "DrawError"]
+
+class Engine(Protocol):
+    """A module with these names."""
+
+    #: Whether its draws are exact, up to rounding.
+    EXACT: bool
+
+    def check(self, target: Target) -> None:
+        """Refuse, from public facts, a target that the engine is not for."""
+
+    def draw(
+        self,
+        target: Tempered,
+        records: PyTree,
+        *,
+        radius: float | None,
+        draws: int,
+        steps: int | None,
+        streams: Streams,
+    ) -> PyTree:
+        """Return independent draws from the target, on ‖θ‖ <= radius where there is one, leaves (draws, ...)."""
+
+
+ENGINES: dict[str, Engine] = {"closed_form": closed_form, "nuts": nuts}
+
+
+def drawn(
+    engine: str,
+    target: Tempered,
+    records: PyTree,
+    *,
+    radius: float | None,
+    draws: int,
+    steps: int | None,
+    streams: Streams,
+) -> PyTree:
+    """Independent draws of an engine, leaves (draws, ...); all of them are finite, and nothing is printed.
+
+    Args:
+        engine: a name out of ``ENGINES``.
+        target: the posterior; its shapes are taken from the records.
+        records: pytree of NumPy arrays, leaves (N, ...).
+        radius: of the ball that draws lie in, or None.
+        draws: how many.
+        steps: transitions before each draw, or None for the engine's own number.
+        streams: secret keys.
+
+    Raises:
+        DrawError: the engine has no draw; nothing leaves.
+    """
+    bound = target.bind(record_shapes(records))
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        # A library's warning would depend on the records.
+        warnings.simplefilter("ignore")
+        found = ENGINES[engine].draw(bound, records, radius=radius, draws=draws, steps=steps, streams=streams)
+    if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(found)):
+        raise DrawError(f"engine: {engine} left the range of floats. Nothing was released")
+    return found

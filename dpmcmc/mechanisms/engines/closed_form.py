@@ -6,7 +6,6 @@ On a ball they are those of the whole posterior that fall into it (rejection): e
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import numpy as np
@@ -14,6 +13,8 @@ import numpy as np
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.engines.errors import DrawError
 from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.tempered import Tempered
 
@@ -23,17 +24,17 @@ _MOST_TRIES = 1 << 20
 _AT_ONCE = 1 << 12
 
 
-def check(target: Any, radius: float | None) -> None:
+def check(target: Target) -> None:
     """Raise ValueError unless the target is a linear regression."""
     if type(target) is not LinearRegression:
         raise InputError(
             f"engine: closed_form draws from the posterior of LinearRegression, and the target is "
-            f"{type(target).__name__}; use nuts or sgnht"
+            f"{type(target).__name__}; use nuts"
         )
 
 
 def draw(
-    target: Tempered, records: Any, *, radius: float | None, draws: int, steps: int | None, streams: Streams
+    target: Tempered, records: PyTree, *, radius: float | None, draws: int, steps: int | None, streams: Streams
 ) -> np.ndarray:
     """(draws, d) float64; ``steps`` is not used.
 

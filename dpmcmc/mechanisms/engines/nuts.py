@@ -25,7 +25,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.engines.ball import onto_ball
 from dpmcmc.mechanisms.engines.errors import DrawError
 from dpmcmc.privacy.query.randomness import Streams, normal
-from dpmcmc.targets.base import bind, immutable, record_shapes
+from dpmcmc.targets.base import Target, bind, immutable, record_shapes
 from dpmcmc.targets.tempered import Tempered
 
 EXACT = False
@@ -47,7 +47,7 @@ _CHAIN_NUMBERS = {"cpu": 1 << 19}
 _CHAIN_NUMBERS_ELSEWHERE = 1 << 27
 
 
-def check(target: Any, radius: float | None) -> None:
+def check(target: Target) -> None:
     """Any target will do."""
 
 
