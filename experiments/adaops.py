@@ -70,7 +70,7 @@ class Design(FigureSection):
 
 
 class Quick(FigureSection):
-    """What ``--quick`` shortens."""
+    """Settings that ``--quick`` shortens."""
 
     epsilons: list[float] = Field(description="ε grid.")
     repeats: int = Field(gt=0, description="Runs of each.")
@@ -83,14 +83,14 @@ class Settings(FigureSection):
     name: str = Field(description="Names the picture.")
     epsilons: list[float] = Field(description="ε grid.")
     repeats: int = Field(gt=0, description="Runs of each method at each ε.")
-    seed: int = Field(ge=0, description="Of designs and noise.")
-    adjacency: str = Field("replace_one", description="What a neighbour is.")
-    ridges: list[float] = Field(description="That methods with a fixed ridge choose from in hindsight.")
+    seed: int = Field(ge=0, description="Seed of designs and noise.")
+    adjacency: str = Field("replace_one", description="Definition of a neighbour.")
+    ridges: list[float] = Field(description="Ridges that fixed methods choose from in hindsight.")
     designs: list[Design] = Field(description="Panels.")
-    quick: Quick = Field(description="What --quick shortens.")
+    quick: Quick = Field(description="Settings that --quick shortens.")
 
     def shortened(self) -> Settings:
-        """What ``--quick`` runs; every method and design."""
+        """Return the settings of ``--quick``: every method and design."""
         designs = [
             one if one.num_records is None else one.model_copy(update={"num_records": self.quick.num_records})
             for one in self.designs

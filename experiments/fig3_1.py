@@ -79,29 +79,29 @@ class Regression(FigureSection):
     """The generated data."""
 
     num_records: int = Field(gt=0, description="N.")
-    seed: int = Field(ge=0, description="Of coefficients and records.")
-    prior_scale: float = Field(gt=0, description="Of the prior, and of the coefficients' own law.")
-    noise_scale: float = Field(gt=0, description="Of y given x.")
-    correlation: float = Field(gt=-1, lt=1, description="Of the normals whose directions are the rows.")
+    seed: int = Field(ge=0, description="Seed of coefficients and records.")
+    prior_scale: float = Field(gt=0, description="Scale of the prior, and of the coefficients' own law.")
+    noise_scale: float = Field(gt=0, description="Scale of y given x.")
+    correlation: float = Field(gt=-1, lt=1, description="Correlation of the normals whose directions are the rows.")
 
 
 class Promise(FigureSection):
-    """What private runs are asked for."""
+    """Promise of private runs."""
 
     epsilon: float = Field(gt=0, description="ε.")
     delta: float = Field(gt=0, lt=1, description="δ, below 1/N.")
-    adjacency: str = Field("replace_one", description="What a neighbour is.")
+    adjacency: str = Field("replace_one", description="Definition of a neighbour.")
     clip_residual: float = Field(gt=0, description="Residual, in noise scales, from which a gradient is clipped.")
 
 
 class Samples(FigureSection):
     """The runs on the right."""
 
-    steps: int = Field(gt=0, description="Of each run.")
+    steps: int = Field(gt=0, description="Steps of each run.")
     batch_size: int = Field(gt=0, description="Expected, Poisson.")
     burn_in: float = Field(ge=0, lt=1, description="Share of the steps before the first kept draw.")
     thin: int = Field(gt=0, description="Steps from one draw to the next.")
-    friction: float = Field(gt=0, le=1, description="Of SGHMC and SGNHT.")
+    friction: float = Field(gt=0, le=1, description="Friction of SGHMC and SGNHT.")
     small_step: float = Field(gt=0, lt=1, description="Share of SGLD's step that the second SGLD takes.")
     repeats: int = Field(gt=0, description="Private runs.")
     plain_repeats: int = Field(gt=0, description="Runs without privacy.")
@@ -118,7 +118,7 @@ class Trajectories(FigureSection):
 
 
 class Quick(FigureSection):
-    """What ``--quick`` shortens; the methods are all there."""
+    """Settings that ``--quick`` shortens; every method stays."""
 
     num_records: int = Field(gt=0, description="N.")
     steps: int = Field(gt=0, description="On the right.")
@@ -132,14 +132,14 @@ class Settings(FigureSection):
 
     name: str = Field(description="Names the picture.")
     regression: Regression = Field(description="The data.")
-    privacy: Promise = Field(description="Of private runs.")
+    privacy: Promise = Field(description="Promise of private runs.")
     samples: Samples = Field(description="Right.")
     trajectories: Trajectories = Field(description="Left.")
     noise_seed: int | None = Field(None, description="None: secret noise.")
-    quick: Quick = Field(description="What --quick shortens.")
+    quick: Quick = Field(description="Settings that --quick shortens.")
 
     def shortened(self) -> Settings:
-        """What ``--quick`` runs."""
+        """Return the settings of ``--quick``."""
         body = self.quick
         samples = {
             "steps": body.steps,
@@ -180,7 +180,7 @@ class Problem:
         return float(np.trace(self.precision)) / 2
 
     def distance(self, point: np.ndarray) -> float:
-        """Of a point to the posterior mean, in posterior standard deviations along the way."""
+        """Distance of a point to the posterior mean, in posterior standard deviations along the way."""
         return float(np.sqrt((point - self.mean) @ self.precision @ (point - self.mean)))
 
     def clipped_share(self, clip: float) -> float:
@@ -302,7 +302,7 @@ def _samples(settings: Settings, problem: Problem) -> list[Method]:
 
 @dataclass(frozen=True)
 class Found:
-    """What a method's runs gave: every kept draw (repeats, draws, 2), and rows of the table."""
+    """Results of a method's runs: every kept draw (repeats, draws, 2), and rows of the table."""
 
     method: Method
     draws: np.ndarray
@@ -321,7 +321,7 @@ class Found:
 
     @property
     def guarantee_epsilon(self) -> float | None:
-        """What the accountant proves for one run."""
+        """ε that the accountant proves for one run."""
         return self.rows[0]["guarantee_epsilon"]
 
 
@@ -407,7 +407,7 @@ def _rows(
 
 
 def _minibatch_temperature(plan: dpmcmc.Plan, relaxations: float) -> float:
-    """What minibatches add to the plan's temperature, averaged over directions, if no thermostat takes it away.
+    """Return what minibatches add to the plan's temperature, averaged over directions, if no thermostat takes it away.
 
     A minibatch adds about (N/b − 1)·Σ⁻¹ to the covariance of a gradient, for per-record gradients have second moment
     Σ⁻¹/N in a well-specified model; noise of variance v in a gradient is a temperature v·h/2, h the time of a step.

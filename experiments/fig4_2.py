@@ -50,7 +50,7 @@ COLUMNS = (
 class Mean(FigureSection):
     """The release on the left."""
 
-    num_records: int = Field(gt=0, description="Of the mean.")
+    num_records: int = Field(gt=0, description="Records of the mean.")
     truncation: float = Field(gt=0, description="The normals lie in [-truncation, truncation].")
     gammas: list[float] = Field(min_length=2, description="γ.")
     repeats: int = Field(gt=1, description="Pairs of data sets.")
@@ -65,7 +65,7 @@ class Regression(FigureSection):
 
 
 class Quick(FigureSection):
-    """What ``--quick`` shortens."""
+    """Settings that ``--quick`` shortens."""
 
     repeats: int = Field(gt=1, description="On both sides.")
 
@@ -74,13 +74,13 @@ class Settings(FigureSection):
     """The whole YAML."""
 
     name: str = Field(description="Names the picture.")
-    seed: int = Field(ge=0, description="Of everything drawn.")
+    seed: int = Field(ge=0, description="Seed of everything drawn.")
     mean: Mean = Field(description="Left.")
     regression: Regression = Field(description="Right.")
-    quick: Quick = Field(description="What --quick shortens.")
+    quick: Quick = Field(description="Settings that --quick shortens.")
 
     def shortened(self) -> Settings:
-        """What ``--quick`` runs."""
+        """Return the settings of ``--quick``."""
         change = {"repeats": self.quick.repeats}
         return self.model_copy(
             update={

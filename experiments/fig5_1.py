@@ -55,10 +55,10 @@ _PROPOSALS, _FEWEST = 4, 0.02
 
 
 class Quick(FigureSection):
-    """What ``--quick`` shortens."""
+    """Settings that ``--quick`` shortens."""
 
     repeats: int = Field(gt=0, description="Data sets.")
-    draws: int = Field(gt=1, description="Of the exponential mechanism.")
+    draws: int = Field(gt=1, description="Draws of the exponential mechanism.")
     fresh_records: int = Field(gt=0, description="For the excess risk.")
 
 
@@ -73,12 +73,12 @@ class Settings(FigureSection):
     gammas: list[float] = Field(min_length=2, description="γ, right.")
     radius: float = Field(gt=0, description="R.")
     repeats: int = Field(gt=0, description="Data sets.")
-    draws: int = Field(gt=1, description="Of the exponential mechanism, per data set.")
+    draws: int = Field(gt=1, description="Draws of the exponential mechanism, per data set.")
     fresh_records: int = Field(gt=0, description="For the excess risk.")
-    quick: Quick = Field(description="What --quick shortens.")
+    quick: Quick = Field(description="Settings that --quick shortens.")
 
     def shortened(self) -> Settings:
-        """What ``--quick`` runs."""
+        """Return the settings of ``--quick``."""
         return self.model_copy(update=self.quick.model_dump())
 
 
@@ -123,12 +123,12 @@ class _Risk:
         self.best = np.linalg.solve(self.second, new_x.T @ new_y / len(new_x))
 
     def of(self, theta: np.ndarray) -> np.ndarray:
-        """Of each row of (k, d)."""
+        """Excess of each row of (k, d)."""
         off = theta - self.best
         return np.einsum("ki,ij,kj->k", off, self.second, off)
 
     def at(self, gamma: float, rng: np.random.Generator) -> dict[str, float]:
-        """Of the normal draw, and of the same density on the ball, which needs enough of it inside."""
+        """Return the excess of the normal draw, and of its density on the ball, which needs enough of it inside."""
         exact = float(self.of(self.estimate[None])[0] + np.trace(np.linalg.solve(self.precision, self.second)) / gamma)
         root = np.linalg.cholesky(self.precision)
         z = rng.normal(size=(_PROPOSALS * self.settings.draws, len(self.estimate)))

@@ -34,12 +34,12 @@ class Regression(FigureSection):
 
     num_records: int = Field(gt=1, description="n.")
     dimension: int = Field(gt=0, description="d.")
-    noise_scale: float = Field(gt=0, description="Of y given x, before y is clipped.")
-    seed: int = Field(ge=0, description="Of coefficients and records.")
+    noise_scale: float = Field(gt=0, description="Scale of y given x, before y is clipped.")
+    seed: int = Field(ge=0, description="Seed of coefficients and records.")
 
 
 class Quick(FigureSection):
-    """What ``--quick`` shortens."""
+    """Settings that ``--quick`` shortens."""
 
     repeats: int = Field(gt=0, description="Data sets.")
 
@@ -53,7 +53,7 @@ class Settings(FigureSection):
     noise_std: float = Field(gt=0, description="σ.")
     delta: float = Field(gt=0, lt=1, description="δ.")
     repeats: int = Field(gt=0, description="Data sets.")
-    quick: Quick = Field(description="What --quick shortens.")
+    quick: Quick = Field(description="Settings that --quick shortens.")
 
 
 def make_coefficients(regression: Regression, repeat: int = 0) -> tuple[np.random.Generator, np.ndarray]:
@@ -75,7 +75,7 @@ def run(settings: Settings) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]
     """Rows of results.csv, and of the first data set each record's leverage, residual, shift and ε."""
     body, rows, first = settings.regression, [], {}
     promise = {"noise_std": settings.noise_std, "delta": settings.delta}
-    # Of the public n and λ alone.
+    # A function of the public n and λ alone.
     worst = per_instance.output_perturbation_sensitivity(num_records=body.num_records, ridge=settings.ridge)
     for repeat in range(settings.repeats):
         rng, coefficients = make_coefficients(body, repeat)

@@ -1,4 +1,4 @@
-"""What a private run on Adult cost each training record.
+"""Cost of a private run on Adult to each training record.
 
     python -m experiments.fig_per_record [--quick] [--out DIR] [--config configs/figures/fig_per_record.yaml]
 
@@ -52,13 +52,13 @@ COLUMNS = (
 class Panel(FigureSection):
     """One run."""
 
-    title: str = Field(description="Of the panel.")
+    title: str = Field(description="Title of the panel.")
     set: list[str] = Field(description="Changes to the config.")
     quick: list[str] = Field(description="More of them, with --quick.")
 
 
 class Quick(FigureSection):
-    """What ``--quick`` shortens."""
+    """Settings that ``--quick`` shortens."""
 
     looseness: list[int] = Field(description="Steps between checks.")
 
@@ -71,8 +71,8 @@ class Settings(FigureSection):
     every: int = Field(gt=0, description="Steps between checks in the picture.")
     panels: list[Panel] = Field(description="Runs.")
     looseness: list[int] = Field(description="Steps between checks, of the first panel's run.")
-    seed: int = Field(ge=0, description="Of the runs.")
-    quick: Quick = Field(description="What --quick shortens.")
+    seed: int = Field(ge=0, description="Seed of the runs.")
+    quick: Quick = Field(description="Settings that --quick shortens.")
 
 
 def positions_of(plan: Plan, data: Any, seed: int) -> tuple[np.ndarray, float]:
@@ -145,7 +145,7 @@ def draw(path: Path, rows: list[dict[str, Any]], shown: list[tuple[Panel, PerRec
 
 
 def summary(rows: list[dict[str, Any]]) -> list[str]:
-    """What the table says."""
+    """Return the findings of the table, one per line."""
     return [
         f"{row['panel']}, all norms every {row['every']}: mean ε {round_up(row['mean'], 3)}, median "
         f"{round_up(row['median'], 3)}, of {round_up(row['worst_case'], 3)} at most; {row['times_exact']:.2f} times "
@@ -157,7 +157,7 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
 @command
 def main(argv: list[str] | None = None) -> None:
     """Entry point."""
-    arguments = arguments_of("fig_per_record", "What a private run cost each record.", argv)
+    arguments = arguments_of("fig_per_record", "Cost of a private run to each record.", argv)
     settings = load(arguments.config, Settings)
     if arguments.quick:
         settings = settings.model_copy(update={"looseness": settings.quick.looseness})

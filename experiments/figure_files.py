@@ -1,4 +1,4 @@
-"""What small figures share: settings from a YAML, rows into results.csv, the command line, a number on an axis."""
+"""Shared by small figures: settings from a YAML, rows into results.csv, the command line, a number on an axis."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from experiments.panel.cells import Row, read_table
 from experiments.panel.trial import clock
 
 _CONFIG = Path(__file__).resolve().parent.parent / "configs" / "figures" / "headline.yaml"
-#: What is drawn in the third panel, with colour and dashes.
+#: Curves of the third panel, with colour and dashes.
 _ACCOUNTS: dict[str, tuple[str, str]] = {
     "thesis, constant 256": ("C3", "-"),
     "thesis as printed, 128 (not proved)": ("C3", ":"),
@@ -52,7 +52,7 @@ class Noise(FigureSection):
     batch_size: int = Field(gt=0, description="τ.")
     passes: float = Field(gt=0, description="T.")
     delta: float = Field(gt=0, lt=1, description="δ.")
-    adjacency: str = Field("replace_one", description="What a neighbour is.")
+    adjacency: str = Field("replace_one", description="Definition of a neighbour.")
 
     @property
     def steps(self) -> int:
@@ -61,10 +61,10 @@ class Noise(FigureSection):
 
 
 class Headline(FigureSection):
-    """What ``configs/figures/headline.yaml`` says."""
+    """Settings of ``configs/figures/headline.yaml``."""
 
     panel: str = Field(description="Whose results are read.")
-    encoding: str = Field(description="Which of them.")
+    encoding: str = Field(description="Encoding that is read.")
     epsilons: list[float] = Field(description="ε grid of the noise multipliers.")
     noise: Noise = Field(description="The run whose noise is compared.")
 

@@ -35,7 +35,7 @@ def split(train: dict) -> tuple[dict, dict]:
 
 
 def judge(plan: dpmcmc.Plan, data: dict, held_out: dict, runs: int) -> list[predictive.Prediction]:
-    """What fresh runs predict; empty where a chain diverges."""
+    """Return what fresh runs predict; empty where a chain diverges."""
     target = bind(plan.target, record_shapes(data))
     try:
         return [predictive.predict(target, dpmcmc.sample(plan, data).flat_draws(), held_out) for _ in range(runs)]
@@ -43,7 +43,7 @@ def judge(plan: dpmcmc.Plan, data: dict, held_out: dict, runs: int) -> list[pred
         return []
 
 
-#: Of one setting.
+#: Largest number of runs of one setting.
 _MOST_RUNS = 10_000
 
 

@@ -5,8 +5,8 @@
     python scripts/benchmark.py --device gpu --out docs/performance.md --out performance.json
 
 Prints tables as Markdown. ``--out FILE.md`` replaces each section between its markers, or appends it; ``--out
-FILE.json`` writes every number. What is not installed (``pip install dpmcmc[bench]``) is named and left out. Absolute
-times are those of one machine on one day; the ratios are what to read (docs/performance.md says how).
+FILE.json`` writes every number. Libraries that are not installed (``pip install dpmcmc[bench]``) are named and skipped.
+Absolute times are those of one machine on one day; read the ratios (docs/performance.md says how).
 """
 
 from __future__ import annotations

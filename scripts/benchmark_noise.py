@@ -1,4 +1,4 @@
-"""What hardened randomness costs, as ratios within one run.
+"""Cost of hardened randomness, as ratios within one run.
 
     python scripts/benchmark_noise.py
 

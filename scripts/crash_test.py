@@ -107,7 +107,7 @@ def _run(seed: int, command: list[str], kill_after: float | None = None) -> int:
         for name in ("_draw_chains", "_draw_predictions"):
             setattr(run_command.ConfiguredRun, name, lambda *_: None)
         run_command.ConfiguredRun._confidential = lambda *_: ({}, None)
-        # What a run says to its user is kept, for the ones that go wrong.
+        # Messages of a run are kept, for the ones that go wrong.
         with open(_SAID, "w") as said, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             code = command(["run", *command])
         os._exit(code)
@@ -124,7 +124,7 @@ def _known_entropy(seed: int) -> None:
 
 
 def _phase(out: Path) -> str:
-    """What the run was about."""
+    """Return the phase that the run was in."""
     if not (out / "confidential" / "checkpoint" / "run.json").exists():
         return "before" if not (out / "metrics.json").exists() else "after"
     state = json.loads((out / "confidential" / "checkpoint" / "run.json").read_bytes())
@@ -162,7 +162,7 @@ def _clear(folder: Path) -> None:
 
 
 def _wrong_in(ledger: Ledger, runs: int) -> list[str]:
-    """What of the ledger is not as it should be after so many runs, each charged once."""
+    """Return the faults of the ledger after so many runs, each charged once."""
     ledger.check()
     state = ledger.state()
     released = [run for run in state.runs if run.outcome == "released"]

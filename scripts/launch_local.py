@@ -4,9 +4,9 @@
     python scripts/launch_local.py --processes 2 -- dpmcmc run CONFIG --distributed --set run.mesh.data=2
     python scripts/launch_local.py --processes 2 -- python your_script.py     # which calls dpmcmc.processes.connect()
 
-Every process is told who it is by DPMCMC_COORDINATOR, DPMCMC_PROCESSES and DPMCMC_PROCESS. What process 0 prints is
-shown, and the errors of all. Where one fails the others are ended, and the exit code is its. Without a command it runs
-configs/two_normals.yaml, its records split over the processes.
+Every process is told who it is by DPMCMC_COORDINATOR, DPMCMC_PROCESSES and DPMCMC_PROCESS. Output of process 0 is
+shown, and the errors of all. If one fails, the others are ended, and its exit code is returned. Without a command it
+runs configs/two_normals.yaml, its records split over the processes.
 """
 
 from __future__ import annotations

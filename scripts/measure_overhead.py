@@ -1,4 +1,4 @@
-"""What the ledger and the checkpoint cost a run, as a share of its time.
+"""Cost of the ledger and the checkpoint to a run, as a share of its time.
 
     python scripts/measure_overhead.py configs/adult.yaml [--repeats 5]
 

@@ -34,7 +34,7 @@ COLUMNS = (
     "coverage90",
     "seconds",
 )
-#: What makes a row one cell.
+#: Columns that tell the rows of one cell.
 _KEY = ("version", "method", "encoding", "epsilon", "repeat")
 #: Columns that hold a number, or nothing.
 _NUMBERS = ("epsilon", "delta", "repeat", "accuracy", "guarantee_epsilon", "wasserstein")

@@ -1,4 +1,4 @@
-"""What a panel's YAML says: data, privacy, ε grid, and for every method its grid of settings and the chosen ones.
+"""Settings of a panel's YAML: data, privacy, ε grid, and for every method its grid of settings and the chosen ones.
 
 The part below ``_MARK`` is written by ``choose``; everything above it is a person's, comments included.
 """
@@ -33,14 +33,14 @@ class Reference(FigureSection):
 
 
 class Quick(FigureSection):
-    """What ``--quick`` shortens; the methods are all there."""
+    """Settings that ``--quick`` shortens; every method stays."""
 
     epsilons: list[float] = Field(description="Some of the panel's.")
     repeats: int = Field(gt=0, description="Runs of every cell.")
     encodings: list[str] = Field(description="Some of the panel's.")
     reference: Reference = Field(description="Shorter chains.")
     transitions: int = Field(gt=0, description="NUTS transitions before a one-sample draw.")
-    printed_passes: float = Field(gt=0, description="Of the printed samplers.")
+    printed_passes: float = Field(gt=0, description="Passes of the printed samplers.")
 
 
 class Panel(FigureSection):
@@ -50,17 +50,17 @@ class Panel(FigureSection):
     data: str = Field(description="Registered data set.")
     encodings: list[str] = Field(description="Feature encodings; each gives a picture.")
     delta: float = Field(gt=0, lt=1, description="δ, below 1/N.")
-    adjacency: str = Field("replace_one", description="What a neighbour is.")
+    adjacency: str = Field("replace_one", description="Definition of a neighbour.")
     epsilons: list[float] = Field(description="ε grid.")
     repeats: int = Field(10, gt=0, description="Runs of every cell.")
-    prior_scale: float = Field(gt=0, description="Of the model whose posterior is the reference.")
-    seed: int = Field(description="Of every run, so that the figure can be made again.")
+    prior_scale: float = Field(gt=0, description="Prior scale of the model whose posterior is the reference.")
+    seed: int = Field(description="Seed of every run, so that the figure can be made again.")
     transitions: int = Field(60, gt=0, description="NUTS transitions before a one-sample draw.")
     printed_passes: float | None = Field(
         None, description="Data passes of the printed samplers; left out: √N, as the thesis has it."
     )
     reference: Reference = Field(default_factory=Reference, description="The non-private posterior.")
-    quick: Quick = Field(description="What --quick shortens.")
+    quick: Quick = Field(description="Settings that --quick shortens.")
     choosing_runs: list[int] = Field(
         [1, 3, 9],
         description="Runs of a setting when it is chosen: all of them so often, then the survivors, and so on.",
@@ -87,7 +87,7 @@ class Panel(FigureSection):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What results depend on, in plain numbers: everything but the grids that settings were chosen from."""
+        """Return all that results depend on, in plain numbers: all but the grids that settings were chosen from."""
         body = self.model_dump(exclude={"grids", "quick", "choosing_runs", "choosing_survivors"})
         return json.loads(json.dumps(body))
 

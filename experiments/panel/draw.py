@@ -66,7 +66,7 @@ def curve(rows: list[Row], encoding: str, method: Method, quantity: str) -> np.n
 
 
 def proved(rows: list[Row], encoding: str, method: Method) -> str:
-    """What is proved of a claimed ε, as a share of it, for a legend."""
+    """Return what is proved of a claimed ε, as a share of it, for a legend."""
     shares = [
         float(row["guarantee_epsilon"]) / float(row["epsilon"])
         for row in rows

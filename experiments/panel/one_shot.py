@@ -1,6 +1,6 @@
 """Mechanisms that read all records once: perturbed optima, posterior draws, certified draws, and the hybrid.
 
-What trials have in common is computed once: an optimum for all noise that is added to it, a program for all last
+Common parts of trials are computed once: an optimum for all noise that is added to it, a program for all last
 iterates of one length, a batch of chains for all posterior draws.
 """
 
@@ -71,7 +71,7 @@ def output(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]
 
 
 def run_outputs(found: Found, trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
-    """What ``OutputPerturbation.draw`` releases, with one search for each optimum."""
+    """Return what ``OutputPerturbation.draw`` releases, with one search for each optimum."""
 
     def optimum(plan: MechanismPlan) -> Hashable:
         return plan.settings["regularisation"], plan.settings["gradient_tolerance"]

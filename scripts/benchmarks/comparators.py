@@ -122,7 +122,7 @@ def log_prior(theta: jax.Array) -> jax.Array:
 
 
 def log_likelihood(theta: jax.Array, record: dict[str, jax.Array]) -> jax.Array:
-    """Of one record, as dpmcmc's LogisticRegression has it."""
+    """Log-likelihood of one record, as dpmcmc's LogisticRegression has it."""
     margin = record["x"] @ theta
     return record["y"] * margin - jax.nn.softplus(margin)
 

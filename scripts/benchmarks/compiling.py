@@ -1,4 +1,4 @@
-"""What compilation costs a run: with an empty cache, and with the one that the first run left."""
+"""Cost of compilation to a run: with an empty cache, and with the one that the first run left."""
 
 from __future__ import annotations
 

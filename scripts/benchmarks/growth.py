@@ -44,7 +44,7 @@ def tables(size: Size) -> list[Table]:
 def _records(size: Size) -> Table:
     table = Table(
         "As the number of records grows",
-        "Poisson batches cost O(batch) to draw, whatever N. What grows is the gather: rows of a large N are in no "
+        "Poisson batches cost O(batch) to draw, whatever N. Only the gather grows: rows of a large N are in no "
         "cache. Microseconds are those of a further step, from runs of two lengths; what a run takes besides, once, is "
         "in milliseconds. 'Near rows' is the same program with every draw folded onto the first 16,384 rows, and the "
         "last column the share of the step that disappears with it. 10⁷ records have 16 features here, for the "
@@ -157,7 +157,7 @@ def _chains(size: Size) -> Table:
 def _steps(size: Size) -> Table:
     table = Table(
         "As the steps grow",
-        "What `dpmcmc.sample` takes beyond the steps themselves (the first dispatch, draws to the host) shows in short "
+        "Time of `dpmcmc.sample` beyond the steps themselves (the first dispatch, draws to the host) shows in short "
         "runs.",
     )
     counts = (50, 200) if size.quick else (100, 1000, 10_000)

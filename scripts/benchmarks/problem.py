@@ -13,7 +13,7 @@ import numpy as np
 import dpmcmc
 from benchmarks.timing import Clock
 
-#: What the SGLD of every section moves by on the mean loss, and what all of them clip to.
+#: Step size of the SGLD of every section, on the mean loss; the clip norm of all of them.
 STEP_SIZE = 16.0
 CLIP = 1.0
 

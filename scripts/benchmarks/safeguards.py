@@ -1,4 +1,4 @@
-"""What each of privacy's safeguards costs: SGLD's step from the plainest to dpmcmc's own, one safeguard more a line.
+"""Cost of each of privacy's safeguards: SGLD's step from the plainest to dpmcmc's own, one safeguard more a line.
 
 The lines before the query's are written here, for the comparison alone. **They are NOT private**, however like a
 private step they look: a batch with replacement is not the one that is charged, float32 sums move by more than the
@@ -65,7 +65,7 @@ def tables(size: Size) -> list[Table]:
     }
     times = in_turn({name: clock for name, (_, clock) in rungs.items()}, size.repeats)
     table = Table(
-        "What privacy's safeguards cost",
+        "Cost of privacy's safeguards",
         f"SGLD, N {n:,}, d {d}, batch {size.batch}. Each line has what the one above has, and one thing more; the "
         "ratios are to the line above and to the first. Lines marked NO look private and are not: they are there to be "
         "compared with. All draw the random numbers of a group of steps side by side, and have aligned rows with their "

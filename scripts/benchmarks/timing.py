@@ -46,7 +46,7 @@ def in_turn(clocks: Mapping[Any, Clock], repeats: int) -> dict[Any, np.ndarray]:
 
 
 def ratio(times: np.ndarray, base: np.ndarray) -> Ratio:
-    """Of two programs timed in turn, repeat by repeat."""
+    """Ratio of two programs timed in turn, repeat by repeat."""
     low, middle, high = np.quantile(times / base, [0.25, 0.5, 0.75])
     return Ratio(float(middle), float(low), float(high))
 
