@@ -2,14 +2,134 @@
 
 Every refusal is an InputError, so that a command can tell it from a fault: a ValueError of NumPy, JAX or of our own
 code that nobody meant to raise is never printed as the user's.
+
+A constraint on an argument is declared once, in the annotation of the field that holds it. The constructor refuses
+with it, :func:`check_fields`, and the sections of a config are made of the same annotations (``config/sections.py``)::
+
+    @dataclass(frozen=True)
+    class Dynamics:
+        temperature: Annotated[float, Ge(0)] = 1.0
+        structure: Literal["dense", "diagonal"] = "dense"
+
+        def __post_init__(self) -> None:
+            check_fields(self)
 """
 
 from __future__ import annotations
 
+import collections.abc
+import functools
+import math
+import operator
+import types
+from collections.abc import Callable
+from numbers import Integral
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+
 
 class InputError(ValueError):
-    """Something given cannot be used; the message says what, where and how to mend it."""
+    """Something given cannot be used; the message says what, where and how to mend it.
+
+    Args:
+        message: one sentence.
+        about: the argument of the constructor or function that it is about, ``"step_size"`` or ``"step_size.floor"``;
+            empty where it is about none, or about all of them.
+    """
+
+    def __init__(self, message: str, about: str = "") -> None:
+        super().__init__(message)
+        self.about = about
 
 
 class RunFailed(RuntimeError):
     """A run that was stopped for a reason that is not the user's; the message says it, and what to do."""
+
+
+def check_fields(made: object) -> None:
+    """Refuse a dataclass whose fields break what their annotations declare: bounds on numbers, lists of words.
+
+    Only fields whose annotation holds a bound (``Annotated[float, Gt(0)]``) or a ``Literal`` are looked at. A number
+    must be finite, and a field of type ``int`` takes whole numbers alone.
+
+    Raises:
+        InputError: about the first such field.
+    """
+    kind: Any = type(made)
+    for name, kinds in _constrained(kind):
+        value = getattr(made, name)
+        if not any(_meets(value, kind) for kind in kinds):
+            wanted = " or ".join(text for text in map(_described, kinds) if text)
+            raise InputError(f"{name} must be {wanted}, got {value!r}", name)
+
+
+@functools.cache
+def _constrained(cls: type) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    """(name, alternatives of its type) of every field of a dataclass that check looks at."""
+    hints = get_type_hints(cls, include_extras=True)
+    of_field = {name: alternatives(hints[name]) for name in getattr(cls, "__dataclass_fields__", {})}
+    return tuple((name, kinds) for name, kinds in of_field.items() if any(map(_declares, kinds)))
+
+
+def _declares(kind: Any) -> bool:
+    return get_origin(kind) in (Annotated, Literal)
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The types that a union allows, or the type alone."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return tuple(kind for part in get_args(hint) for kind in alternatives(part))
+    return (hint,)
+
+
+def _meets(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if get_origin(kind) is collections.abc.Callable:
+        return callable(value)
+    of_type, bounds = _bounded(kind)
+    if of_type not in (int, float):
+        return isinstance(value, of_type)
+    if isinstance(value, (str, bytes, bool)) or (of_type is int and not isinstance(value, Integral)):
+        return False
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return math.isfinite(number) and all(_SYMBOLS[type(bound)][0](number, _end(bound)) for bound in bounds)
+
+
+def _described(kind: Any) -> str:
+    """An alternative in words; empty for None, which stands for an argument that is left out."""
+    if get_origin(kind) is Literal:
+        return ("one of " if len(get_args(kind)) > 1 else "") + ", ".join(map(str, get_args(kind)))
+    if get_origin(kind) is collections.abc.Callable:
+        return "a schedule"
+    of_type, bounds = _bounded(kind)
+    if of_type not in (int, float):
+        return "" if of_type is types.NoneType else of_type.__name__
+    number = "a whole number" if of_type is int else "a finite number"
+    if len(bounds) == 2:
+        opens, closes = (_SYMBOLS[type(bound)][2] for bound in bounds)
+        return f"{number} in {opens}{_end(bounds[0]):g}, {_end(bounds[1]):g}{closes}"
+    return " ".join([number, *(f"{_SYMBOLS[type(bound)][1]} {_end(bound):g}" for bound in bounds)])
+
+
+#: Kind of a bound -> (what it asks, its symbol, its bracket in an interval).
+_SYMBOLS: dict[type, tuple[Callable[[Any, Any], bool], str, str]] = {
+    Gt: (operator.gt, ">", "("),
+    Ge: (operator.ge, ">=", "["),
+    Lt: (operator.lt, "<", ")"),
+    Le: (operator.le, "<=", "]"),
+}
+
+
+def _bounded(kind: Any) -> tuple[type, tuple[Any, ...]]:
+    """(type, bounds on it, the lower one first) of an alternative."""
+    return (get_args(kind)[0], get_args(kind)[1:]) if get_origin(kind) is Annotated else (kind, ())
+
+
+def _end(bound: Any) -> Any:
+    """The number that a bound is."""
+    return getattr(bound, type(bound).__name__.lower())

@@ -90,9 +90,9 @@ class Hybrid:
             privacy=Privacy(
                 epsilon=epsilon,
                 delta=delta,
-                adjacency=adjacency,
-                accountant=self.accountant,
-                calibrator=self.calibrator,
+                adjacency=adjacency,  # type: ignore[arg-type]
+                accountant=self.accountant,  # type: ignore[arg-type]
+                calibrator=self.calibrator,  # type: ignore[arg-type]
                 clip=self.clip,
             ),
             curvature=self.curvature,

@@ -89,7 +89,7 @@ class Chain:
             sampling=self.sampling,
             steps=self.steps,
             burn_in=self.steps - 1,
-            privacy=Privacy(epsilon=epsilon, delta=delta, adjacency=adjacency, clip=self.clip),
+            privacy=Privacy(epsilon=epsilon, delta=delta, adjacency=adjacency, clip=self.clip),  # type: ignore[arg-type]
         )
 
 

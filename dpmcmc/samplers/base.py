@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, Self, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Ge, Gt, Le
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, check_fields
 from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.second_moment import GRADIENT
@@ -80,8 +81,8 @@ class SteppedSampler:
         ValueError: step_size <= 0 or temperature < 0.
     """
 
-    step_size: float | Literal["auto"] | Schedule
-    temperature: float = 1.0
+    step_size: Annotated[float, Gt(0)] | Literal["auto"] | Schedule
+    temperature: Annotated[float, Ge(0)] = 1.0
     num_records: int | None = dataclasses.field(default=None, kw_only=True)
 
     @property
@@ -90,15 +91,11 @@ class SteppedSampler:
         return (GRADIENT,)
 
     def __post_init__(self) -> None:
-        if isinstance(self.step_size, str):
-            if self.step_size != "auto":
-                raise InputError(f'step_size must be a number, a schedule or "auto", got {self.step_size!r}')
-        elif not callable(self.step_size) and not (self.step_size > 0 and np.isfinite(self.step_size)):
-            raise InputError(f"step_size must be a finite number > 0, got {self.step_size}")
-        if not (self.temperature >= 0 and np.isfinite(self.temperature)):
-            raise InputError(f"temperature must be a finite number >= 0, got {self.temperature}")
+        check_fields(self)
         if self.step_size == "auto" and self.temperature == 0:
-            raise InputError("step_size auto needs temperature > 0: it solves noise(step_size) = required noise")
+            raise InputError(
+                "step_size auto needs temperature > 0: it solves noise(step_size) = required noise", "temperature"
+            )
 
     def bind(self, num_records: int) -> Self:
         """The sampler for N records."""
@@ -131,10 +128,8 @@ def tree_norm(tree: Any) -> jax.Array:
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
 
 
-def check_friction(friction: Any) -> None:
-    """Raise ValueError unless friction is a number in (0, 1]."""
-    if isinstance(friction, (str, bool)) or not 0 < friction <= 1:
-        raise InputError(f"friction must be a number in (0, 1], got {friction!r}")
+#: Share of the momentum that a step loses.
+Friction = Annotated[float, Gt(0), Le(1)]
 
 
 def thermal_velocity(key: jax.Array, like: Any, variance: Any) -> Any:

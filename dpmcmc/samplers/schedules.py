@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Ge, Gt, Le, Lt
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import check_fields
+
+Positive = Annotated[float, Gt(0)]
 
 
 @dataclass(frozen=True)
@@ -27,14 +30,12 @@ class Polynomial:
         gamma: decay, >= 0.
     """
 
-    a: float
-    b: float = 1.0
-    gamma: float = 0.55
+    a: Positive
+    b: Positive = 1.0
+    gamma: Annotated[float, Ge(0)] = 0.55
 
     def __post_init__(self) -> None:
-        _check_positive(self, "a", "b")
-        if not self.gamma >= 0:
-            raise InputError(f"gamma must be >= 0, got {self.gamma}")
+        check_fields(self)
 
     def __call__(self, t: Any) -> Any:
         """Step size at step t."""
@@ -51,11 +52,11 @@ class Floor:
         floor: smallest step size, > 0.
     """
 
-    a: float
-    floor: float
+    a: Positive
+    floor: Positive
 
     def __post_init__(self) -> None:
-        _check_positive(self, "a", "floor")
+        check_fields(self)
 
     def __call__(self, t: Any) -> Any:
         """Step size at step t."""
@@ -72,14 +73,12 @@ class Cyclical:
         floor: smallest step size, >= 0.
     """
 
-    a: float
-    period: int
-    floor: float = 0.0
+    a: Positive
+    period: Annotated[int, Gt(0)]
+    floor: Annotated[float, Ge(0)] = 0.0
 
     def __post_init__(self) -> None:
-        _check_positive(self, "a", "period")
-        if not self.floor >= 0:
-            raise InputError(f"floor must be >= 0, got {self.floor}")
+        check_fields(self)
 
     def __call__(self, t: Any) -> Any:
         """Step size at step t."""
@@ -104,17 +103,15 @@ class AlphaPhase:
         lipschitz: L, bound on a record's gradient norm: the clip norm.
     """
 
-    alpha: float
-    epsilon: float
-    delta: float
-    steps: int
-    num_records: int
-    lipschitz: float = 1.0
+    alpha: Annotated[float, Gt(0), Le(1)]
+    epsilon: Positive
+    delta: Annotated[float, Gt(0), Lt(1)]
+    steps: Annotated[int, Gt(0)]
+    num_records: Annotated[int, Gt(0)]
+    lipschitz: Positive = 1.0
 
     def __post_init__(self) -> None:
-        _check_positive(self, "alpha", "epsilon", "delta", "steps", "num_records", "lipschitz")
-        if not (self.alpha <= 1 and self.delta < 1):
-            raise InputError(f"alpha must be at most 1 and delta below 1, got {self.alpha} and {self.delta}")
+        check_fields(self)
 
     def __call__(self, t: Any) -> Any:
         """Step size at step t."""
@@ -127,12 +124,6 @@ class AlphaPhase:
 SCHEDULES = {"polynomial": Polynomial, "floor": Floor, "cyclical": Cyclical, "alpha_phase": AlphaPhase}
 Schedule = Callable[[Any], Any]
 StepSize = float | Schedule
-
-
-def _check_positive(schedule: Any, *names: str) -> None:
-    for name in names:
-        if not 0 < getattr(schedule, name) < math.inf:
-            raise InputError(f"{name} must be a finite number > 0, got {getattr(schedule, name)}")
 
 
 def _namespace(t: Any) -> Any:

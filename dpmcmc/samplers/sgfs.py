@@ -36,16 +36,16 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from annotated_types import Ge, Le
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.metric import MatrixLike, PublicMatrix, flat
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.privacy.query.second_moment import GRADIENT, SecondMoment, is_dense
+from dpmcmc.privacy.query.second_moment import GRADIENT, NoiseRatio, SecondMoment, is_dense
 from dpmcmc.samplers.base import SteppedSampler, tree_norm
 
 
@@ -87,30 +87,24 @@ class SGFS(SteppedSampler):
 
     fisher: Literal["gradients", "query", "public"] = "gradients"
     public_fisher: MatrixLike | None = None
-    prior_precision: float = 0.0
-    noise_ratio: float = 3.0
+    prior_precision: Annotated[float, Ge(0)] = 0.0
+    noise_ratio: NoiseRatio = 3.0
     own_batch: bool = False
-    forget: float = 0.0
+    forget: Annotated[float, Ge(0), Le(1)] = 0.0
     structure: Literal["auto", "dense", "diagonal"] = "auto"
     metric: MatrixLike | None = None
     rate: float = dataclasses.field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.fisher not in ("gradients", "query", "public"):
-            raise InputError(f"fisher must be gradients, query or public, got {self.fisher!r}")
         if (self.fisher == "public") != (self.public_fisher is not None):
-            raise InputError("public_fisher is needed with fisher public, and with nothing else")
+            raise InputError("public_fisher is needed with fisher public, and with nothing else", "public_fisher")
         if self.fisher == "gradients" and self.temperature == 0:
             raise InputError(
                 "temperature 0 moves nothing once the chain has arrived, so gradients do not show the Fisher "
-                "information: use fisher query or public"
+                "information: use fisher query or public",
+                "temperature",
             )
-        if not (self.prior_precision >= 0 and np.isfinite(self.prior_precision)):
-            raise InputError(f"prior_precision must be a finite number >= 0, got {self.prior_precision}")
-        if not 0 <= self.forget <= 1:
-            raise InputError(f"forget must lie in [0, 1], got {self.forget}")
-        SecondMoment(self.noise_ratio, self.structure)
         if self.public_fisher is not None:
             public = PublicMatrix(self.public_fisher, "public_fisher")
             public.check_positive("public_fisher", definite=self.prior_precision == 0)

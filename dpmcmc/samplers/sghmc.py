@@ -19,15 +19,16 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Ge
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.samplers.base import SteppedSampler, check_friction, thermal_velocity, tree_norm
+from dpmcmc.samplers.base import Friction, SteppedSampler, thermal_velocity, tree_norm
 
 
 class SGHMCState(NamedTuple):
@@ -59,18 +60,13 @@ class SGHMC(SteppedSampler):
         ValueError: outside these, or matched friction with step_size auto.
     """
 
-    friction: float | Literal["matched"] = 0.1
-    minibatch_variance: float = 0.0
+    friction: Friction | Literal["matched"] = 0.1
+    minibatch_variance: Annotated[float, Ge(0)] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.friction == "matched":
-            if not isinstance(self.step_size, (int, float)) or self.temperature == 0:
-                raise InputError("friction matched needs a number for step_size and temperature > 0")
-        else:
-            check_friction(self.friction)
-        if not (self.minibatch_variance >= 0 and np.isfinite(self.minibatch_variance)):
-            raise InputError(f"minibatch_variance must be a finite number >= 0, got {self.minibatch_variance}")
+        if self.friction == "matched" and (not isinstance(self.step_size, (int, float)) or self.temperature == 0):
+            raise InputError("friction matched needs a number for step_size and temperature > 0", "friction")
 
     @property
     def unresolved(self) -> bool:
@@ -81,7 +77,7 @@ class SGHMC(SteppedSampler):
     def loss(self) -> float:
         """a, once it is a number."""
         if isinstance(self.friction, str):
-            raise InputError("friction matched is solved from the privacy target: plan it with one")
+            raise InputError("friction matched is solved from the privacy target: plan it with one", "friction")
         return self.friction
 
     def with_noise(self, noise_std: float) -> SGHMC:
@@ -95,7 +91,8 @@ class SGHMC(SteppedSampler):
             largest = self.num_records * 2 * self.temperature / variance
             raise InputError(
                 f"friction matched to the noise privacy needs would be {friction:.3g}, beyond 1: "
-                f"take step_size at most {largest:.3g}"
+                f"take step_size at most {largest:.3g}",
+                "step_size",
             )
         return dataclasses.replace(self, friction=friction)
 
@@ -111,7 +108,8 @@ class SGHMC(SteppedSampler):
             if estimate > self.loss:
                 raise InputError(
                     f"minibatch_variance amounts to b̂ = {estimate:.3g}, more than friction {self.loss:g}: raise the "
-                    "friction or lower step_size"
+                    "friction or lower step_size",
+                    "minibatch_variance",
                 )
 
     def stability_limit(self, noise_std: Any, t: Any) -> Any:

@@ -26,7 +26,7 @@ import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.samplers.base import SteppedSampler, check_friction, thermal_velocity, tree_norm
+from dpmcmc.samplers.base import Friction, SteppedSampler, thermal_velocity, tree_norm
 
 
 class SGNHTState(NamedTuple):
@@ -57,13 +57,12 @@ class SGNHT(SteppedSampler):
         ValueError: outside these.
     """
 
-    friction: float = 0.1
+    friction: Friction = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_friction(self.friction)
         if self.temperature == 0:
-            raise InputError("SGNHT needs temperature > 0: a thermostat at 0 has nothing to hold")
+            raise InputError("SGNHT needs temperature > 0: a thermostat at 0 has nothing to hold", "temperature")
 
     def with_noise(self, noise_std: float) -> SGNHT:
         """``step_size: auto`` resolved: η = 2aT/s²."""
@@ -85,7 +84,8 @@ class SGNHT(SteppedSampler):
             largest = self.num_records * 2 * self.temperature / float(np.max(noise_std)) ** 2
             raise InputError(
                 f"friction: the thermostat would settle at {worst:.3g}, beyond 1, under the noise privacy needs: take "
-                f"step_size at most {largest:.3g}"
+                f"step_size at most {largest:.3g}",
+                "step_size",
             )
 
     def stability_limit(self, noise_std: Any, t: Any) -> Any:

@@ -9,11 +9,12 @@ records it is not for before anything is computed from them.
 from __future__ import annotations
 
 import functools
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Gt
 
 from dpmcmc.errors import InputError
 from dpmcmc.storage.compiled_programs import RUN_ONCE
@@ -53,10 +54,8 @@ def immutable(target: Any) -> bool:
     return True
 
 
-def check_row_bound(value: float | None) -> None:
-    """Raise ValueError unless a public bound on the rows is None, or finite and positive."""
-    if value is not None and not 0 < value < np.inf:
-        raise InputError(f"row_bound must be a finite number > 0, got {value}")
+#: A scale, or a public bound.
+Positive = Annotated[float, Gt(0)]
 
 
 def require_bound(value: float | None, name: str, target: str) -> float:
@@ -66,7 +65,7 @@ def require_bound(value: float | None, name: str, target: str) -> float:
         ValueError: it was not given.
     """
     if value is None:
-        raise InputError(f"{name}: {target} needs this public bound for a one-shot mechanism; give it")
+        raise InputError(f"{name}: {target} needs this public bound for a one-shot mechanism; give it", name)
     return value
 
 

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Gt
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, check_fields
 from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.targets import linear_rows
-from dpmcmc.targets.base import check_row_bound, features_of, require_bound
+from dpmcmc.targets.base import Positive, features_of, require_bound
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 
 
@@ -35,28 +36,25 @@ class LinearRegression(GaussianPrior):
         prior_scale: prior standard deviation of each coefficient.
         noise_scale: standard deviation of y given x, a public constant.
         label_bound: public bound on |y|, for one-shot mechanisms; labels beyond it are refused there.
-        num_features: d; None until the data's shape is known.
+        num_features: d, public; None until the data's shape is known. A registered data set brings its own; a mechanism
+            on a file of your own needs it.
         row_bound: public bound on ‖x‖, for one-shot mechanisms.
 
     Raises:
         ValueError: a scale that is not positive.
     """
 
-    prior_scale: float = 1.0
-    noise_scale: float = 1.0
-    label_bound: float | None = None
-    num_features: int | None = dataclasses.field(default=None, kw_only=True)
-    row_bound: float | None = dataclasses.field(default=None, kw_only=True)
+    prior_scale: Positive = 1.0
+    noise_scale: Positive = 1.0
+    label_bound: Positive | None = None
+    num_features: Annotated[int, Gt(0)] | None = None
+    row_bound: Positive | None = dataclasses.field(default=None, kw_only=True)
 
     log_concave = True
     linear_predictor = True
 
     def __post_init__(self) -> None:
-        for name in ("prior_scale", "noise_scale", "label_bound"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InputError(f"{name} must be > 0, got {value}")
-        check_row_bound(self.row_bound)
+        check_fields(self)
 
     def bind(self, record_shapes: Any) -> LinearRegression:
         """Fix ``num_features`` from one record's shapes."""
@@ -93,7 +91,9 @@ class LinearRegression(GaussianPrior):
     def init(self, key: jax.Array) -> jax.Array:
         """The prior mean, (d,). The first steps forget it; it holds no record."""
         if self.num_features is None:
-            raise InputError("LinearRegression needs num_features before init: give it, or let dpmcmc.sample bind it")
+            raise InputError(
+                "LinearRegression needs num_features before init: give it, or let dpmcmc.sample bind it", "num_features"
+            )
         return jnp.zeros(self.num_features, jnp.float32)
 
     def log_likelihood(self, params: jax.Array, record: Any) -> jax.Array:

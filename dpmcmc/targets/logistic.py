@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Gt
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, check_fields
 from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.targets import linear_rows
-from dpmcmc.targets.base import check_row_bound, features_of, require_bound
+from dpmcmc.targets.base import Positive, features_of, require_bound
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 from dpmcmc.targets.labels import check_labels
 
@@ -32,25 +33,24 @@ class LogisticRegression(GaussianPrior):
 
     Args:
         prior_scale: prior standard deviation of each coefficient.
-        num_features: d; None until the data's shape is known.
+        num_features: d, public; None until the data's shape is known. A registered data set brings its own; a mechanism
+            on a file of your own needs it.
         row_bound: public bound on ‖x‖, for ``gradient_bound``.
 
     Raises:
         ValueError: prior_scale not positive.
     """
 
-    prior_scale: float = 1.0
-    num_features: int | None = dataclasses.field(default=None, kw_only=True)
-    row_bound: float | None = dataclasses.field(default=None, kw_only=True)
+    prior_scale: Positive = 1.0
+    num_features: Annotated[int, Gt(0)] | None = None
+    row_bound: Positive | None = dataclasses.field(default=None, kw_only=True)
 
     num_classes = 2
     log_concave = True
     linear_predictor = True
 
     def __post_init__(self) -> None:
-        if not self.prior_scale > 0:
-            raise InputError(f"prior_scale must be > 0, got {self.prior_scale}")
-        check_row_bound(self.row_bound)
+        check_fields(self)
 
     def bind(self, record_shapes: Any) -> LogisticRegression:
         """Fix ``num_features`` from one record's shapes."""
@@ -86,7 +86,10 @@ class LogisticRegression(GaussianPrior):
     def init(self, key: jax.Array) -> jax.Array:
         """The prior mean, (d,). The first steps forget it; it holds no record."""
         if self.num_features is None:
-            raise InputError("LogisticRegression needs num_features before init: give it, or let dpmcmc.sample bind it")
+            raise InputError(
+                "LogisticRegression needs num_features before init: give it, or let dpmcmc.sample bind it",
+                "num_features",
+            )
         return jnp.zeros(self.num_features, jnp.float32)
 
     def log_likelihood(self, params: jax.Array, record: Any) -> jax.Array:

@@ -12,14 +12,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Ge, Gt
 
-from dpmcmc.errors import InputError
-from dpmcmc.targets.base import TargetError, features_of, require_bound
+from dpmcmc.errors import InputError, check_fields
+from dpmcmc.targets.base import Positive, TargetError, features_of, require_bound
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 from dpmcmc.targets.labels import check_labels
 
@@ -33,25 +34,23 @@ class SoftmaxRegression(GaussianPrior):
     Args:
         prior_scale: prior standard deviation of each coefficient.
         num_classes: K, a public constant, never counted in the records; a registered data set brings its own.
-        num_features: d; None until the data's shape is known.
+        num_features: d, public; None until the data's shape is known. A registered data set brings its own; a mechanism
+            on a file of your own needs it.
         row_bound: public bound on ‖x‖, for ``gradient_bound``.
 
     Raises:
         ValueError: prior_scale not positive, or fewer than two classes.
     """
 
-    prior_scale: float = 1.0
-    num_classes: int | None = None
-    num_features: int | None = dataclasses.field(default=None, kw_only=True)
-    row_bound: float | None = dataclasses.field(default=None, kw_only=True)
+    prior_scale: Positive = 1.0
+    num_classes: Annotated[int, Ge(2)] | None = None
+    num_features: Annotated[int, Gt(0)] | None = None
+    row_bound: Positive | None = dataclasses.field(default=None, kw_only=True)
 
     log_concave = True
 
     def __post_init__(self) -> None:
-        if not self.prior_scale > 0:
-            raise InputError(f"prior_scale must be > 0, got {self.prior_scale}")
-        if self.num_classes is not None and self.num_classes < 2:
-            raise InputError(f"num_classes must be >= 2, got {self.num_classes}")
+        check_fields(self)
 
     def bind(self, record_shapes: Any) -> SoftmaxRegression:
         """Fix ``num_features`` from one record's shapes; ``num_classes`` is no shape, and must be known."""
@@ -91,7 +90,10 @@ class SoftmaxRegression(GaussianPrior):
     def init(self, key: jax.Array) -> jax.Array:
         """The prior mean, (d, K). The first steps forget it; it holds no record."""
         if self.num_features is None:
-            raise InputError("SoftmaxRegression needs num_features before init: give it, or let dpmcmc.sample bind it")
+            raise InputError(
+                "SoftmaxRegression needs num_features before init: give it, or let dpmcmc.sample bind it",
+                "num_features",
+            )
         return jnp.zeros((self.num_features, self._classes()), jnp.float32)
 
     def log_likelihood(self, params: jax.Array, record: Any) -> jax.Array:

@@ -44,15 +44,15 @@ class PublicMatrix:
                     value = np.load(stream, allow_pickle=False)
             except Exception as error:  # a file that is no array makes NumPy raise anything
                 reason = getattr(error, "strerror", None) or type(error).__name__
-                raise InputError(f"{name} {value} cannot be read as a .npy array of numbers ({reason})") from None
+                raise InputError(f"{name} {value} cannot be read as a .npy array of numbers ({reason})", name) from None
         try:
             array = np.array(value, np.float64)  # a copy: nobody else may change it
         except (TypeError, ValueError):
-            raise InputError(f"{name} must be a number, d numbers, d rows of d numbers, or a .npy file") from None
+            raise InputError(f"{name} must be a number, d numbers, d rows of d numbers, or a .npy file", name) from None
         if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != array.shape[1]):
-            raise InputError(f"{name} must have shape (), (d,) or (d, d), got {array.shape}")
+            raise InputError(f"{name} must have shape (), (d,) or (d, d), got {array.shape}", name)
         if not (array.size and np.all(np.isfinite(array))):
-            raise InputError(f"{name} must hold finite numbers")
+            raise InputError(f"{name} must hold finite numbers", name)
         self.array: np.ndarray = array
         self.array.setflags(write=False)
 
@@ -69,31 +69,37 @@ class PublicMatrix:
         """Raise ValueError where whitening by this matrix would divide by nothing."""
         values = np.linalg.svd(self.array, compute_uv=False) if self.array.ndim == 2 else np.abs(np.ravel(self.array))
         if values.max() > 0 and not 1e-9 <= values.max() <= 1e9:
-            raise InputError(f"{name} must have its largest singular value in [1e-9, 1e9], got {values.max():.3g}")
+            raise InputError(
+                f"{name} must have its largest singular value in [1e-9, 1e9], got {values.max():.3g}", name
+            )
         if not values.min() > values.max() / _WORST_CONDITION:
             raise InputError(
                 f"{name} is singular (its singular values go from {values.min():.3g} to {values.max():.3g}): clipping "
-                "in its norm needs an invertible matrix"
+                "in its norm needs an invertible matrix",
+                name,
             )
 
     def check_positive(self, name: str, definite: bool) -> None:
         """Raise ValueError unless symmetric and positive semidefinite (or definite)."""
         if self.array.ndim == 2 and not np.allclose(self.array, self.array.T):
-            raise InputError(f"{name} must be symmetric")
+            raise InputError(f"{name} must be symmetric", name)
         values = np.linalg.eigvalsh(self.array) if self.array.ndim == 2 else np.ravel(self.array)
         slack = 1e-9 * max(float(np.abs(values).max()), 1e-300)
         if values.min() < -slack:
-            raise InputError(f"{name} must be positive semidefinite, and its smallest eigenvalue is {values.min():.3g}")
+            raise InputError(
+                f"{name} must be positive semidefinite, and its smallest eigenvalue is {values.min():.3g}", name
+            )
         if definite and values.min() <= slack:
             raise InputError(
                 f"{name} is singular (smallest eigenvalue {values.min():.3g}), so some direction has no curvature: "
-                "give prior_precision > 0, or a matrix that is positive definite"
+                "give prior_precision > 0, or a matrix that is positive definite",
+                name,
             )
 
     def check_size(self, parameters: int, name: str) -> None:
         """Raise ValueError unless it fits this many raveled parameters."""
         if self.array.ndim and self.array.shape[0] != parameters:
-            raise InputError(f"{name} is for {self.array.shape[0]} parameters, and the target has {parameters}")
+            raise InputError(f"{name} is for {self.array.shape[0]} parameters, and the target has {parameters}", name)
 
     def times(self, vector: jax.Array) -> jax.Array:
         """F v for a flat vector (d,)."""

@@ -24,17 +24,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Ge, Le
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import check_fields
 from dpmcmc.privacy.accounting import UnsupportedCombination
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 
 GRADIENT = "gradient"
+#: Noise multiplier of the second moment over that of the gradient.
+NoiseRatio = Annotated[float, Ge(1e-3), Le(1e6)]
 #: Up to this many parameters the matrix is dense, beyond it diagonal (``structure="auto"``).
 DENSE_PARAMETERS = 256
 
@@ -54,8 +57,8 @@ class SecondMoment:
         ValueError: ratio not positive, or an unknown structure.
     """
 
-    ratio: float = 3.0
-    structure: str = "auto"
+    ratio: NoiseRatio = 3.0
+    structure: Literal["auto", "dense", "diagonal"] = "auto"
     own_batch: bool = False
     centred: bool = False
 
@@ -65,10 +68,7 @@ class SecondMoment:
                 "a centred second moment has no derivation under minibatch sampling, because the batch mean moves "
                 "every term; ask for the uncentred sum"
             )
-        if not 1e-3 <= self.ratio <= 1e6:
-            raise InputError(f"noise_ratio must lie in [1e-3, 1e6], got {self.ratio}")
-        if self.structure not in ("auto", "dense", "diagonal"):
-            raise InputError(f"structure must be auto, dense or diagonal, got {self.structure!r}")
+        check_fields(self)
 
 
 class PrivateSecondMoment(NamedTuple):
