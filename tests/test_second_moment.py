@@ -644,7 +644,7 @@ def test_impossible_noise_ratios_are_refused(ratio):
 
 @pytest.mark.parametrize("ratio", [1e-12, 1e12, 1e30])
 def test_noise_that_no_grid_can_hold_is_refused(ratio):
-    with pytest.raises(ValueError, match="noise_ratio must be .* in"):
+    with pytest.raises(ValueError, match=r"noise_ratio must be .* in"):
         query_plan(ratio=ratio)
 
 

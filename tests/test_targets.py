@@ -223,11 +223,11 @@ def test_softmax_gradients_reach_their_bound_but_do_not_pass_it():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LogisticRegression(0.0), "prior_scale must be > 0, got 0"),
-        (lambda: LinearRegression(-1.0), "prior_scale must be > 0"),
-        (lambda: LinearRegression(1.0, 0.0), "noise_scale must be > 0"),
-        (lambda: SoftmaxRegression(np.nan), "prior_scale must be > 0"),
-        (lambda: SoftmaxRegression(num_classes=1), "num_classes must be >= 2"),
+        (lambda: LogisticRegression(0.0), "prior_scale must be a finite number > 0, got 0"),
+        (lambda: LinearRegression(-1.0), "prior_scale must be a finite number > 0"),
+        (lambda: LinearRegression(1.0, 0.0), "noise_scale must be a finite number > 0"),
+        (lambda: SoftmaxRegression(np.nan), "prior_scale must be a finite number > 0"),
+        (lambda: SoftmaxRegression(num_classes=1), "num_classes must be a whole number >= 2"),
     ],
 )
 def test_wrong_hyper_parameters_are_named(make, message):

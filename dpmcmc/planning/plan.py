@@ -264,10 +264,11 @@ def plan(
     if privacy is not None and privacy.delta >= 1 / num_records:
         raise InputError(
             f"delta {privacy.delta:g} is not below 1/num_records = {1 / num_records:.3g}: publishing one random record "
-            "outright would meet it; use a smaller delta"
+            "outright would meet it; use a smaller delta",
+            "delta",
         )
     if curvature is not None and not (curvature > 0 and math.isfinite(curvature)):
-        raise InputError(f"curvature must be a finite number > 0, got {curvature}")
+        raise InputError(f"curvature must be a finite number > 0, got {curvature}", "curvature")
     b = expected_batch(sampling, num_records)
     missing = missing_of(sampler)
     if missing:
@@ -296,7 +297,9 @@ def plan(
         raise UnsupportedCombination("a private start needs a private run after it, under the same adjacency.")
     if privacy is None:
         if getattr(bound, "unresolved", False):
-            raise InputError("step_size auto and friction matched are solved from a privacy target; give numbers here")
+            raise InputError(
+                "step_size auto and friction matched are solved from a privacy target; give numbers here", "step_size"
+            )
         noise_std = _round_up(_own_noise(bound, steps))
         check_fit(target, bound)
         _check_dynamics(bound, noise_std, curvature)
@@ -320,19 +323,23 @@ def plan(
     if getattr(bound, "unresolved", False):
         if privacy.calibrator == "free":
             raise InputError(
-                "step_size auto and friction matched need a target: use calibrator numeric with an epsilon"
+                "step_size auto and friction matched need a target: use calibrator numeric with an epsilon",
+                "calibrator",
             )
         if not hasattr(bound, "with_noise"):
             raise InputError(
                 f"step_size auto needs a sampler with with_noise(noise_std), and {type(bound).__name__} has none: "
-                "give a number, or write it"
+                "give a number, or write it",
+                "step_size",
             )
         alone = _calibrated(
             privacy, steps, sampling, num_records, chains, np.zeros(steps), multiples(second), after, deviations
         )
         bound = bound.with_noise(alone / unit * (1 + 1e-9))
         if asked(bound.queries) != second:
-            raise InputError(f"{type(bound).__name__}.with_noise changes what the sampler asks for; it may not")
+            raise InputError(
+                f"{type(bound).__name__}.with_noise changes what the sampler asks for; it may not", "sampler"
+            )
     check_fit(target, bound)
     own = _own_noise(bound, steps)
     required = _calibrated(
@@ -383,7 +390,8 @@ def _coordinates(target: Target, second: SecondMoment | None) -> int:
     except Exception:  # shapes that only the data tell
         raise InputError(
             "hardened: integer noise is charged by the coordinate, and this target has its shape from the data alone; "
-            "give its number of features (num_features)"
+            "give its number of features (num_features)",
+            "hardened",
         ) from None
     released = [params] if second is None else [params, released_shape(second, params).value]
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(released))
@@ -420,7 +428,8 @@ def _own_noise(sampler: Sampler, steps: int) -> np.ndarray:
         worst = int(np.argmax(~(np.isfinite(own) & (own >= 0))))
         raise InputError(
             f"step_size: {type(sampler).__name__}.noise_std is {own[worst]:g} at step {worst}; the step size, "
-            "or its schedule, must be positive and finite at every step of the run"
+            "or its schedule, must be positive and finite at every step of the run",
+            "step_size",
         )
     return own
 
@@ -440,9 +449,9 @@ def check_fit(target: Target, sampler: Sampler) -> None:
     following = jax.eval_shape(sampler.step, jax.random.key(0), state, gradient, step)
     name = type(sampler).__name__
     if not isinstance(following, tuple) or len(following) != 2 or not hasattr(following[0], "position"):
-        raise InputError(f"sampler: {name}.step must return (State, Info), its State with a field position")
+        raise InputError(f"sampler: {name}.step must return (State, Info), its State with a field position", "sampler")
     if [leaf.shape for leaf in jax.tree.leaves(following[0])] != [leaf.shape for leaf in jax.tree.leaves(state)]:
-        raise InputError(f"sampler: {name}.step must return a State of the form that init returns")
+        raise InputError(f"sampler: {name}.step must return a State of the form that init returns", "sampler")
 
 
 def _check_dynamics(sampler: Sampler, noise_std: np.ndarray, curvature: float | None) -> None:
@@ -456,7 +465,8 @@ def _check_dynamics(sampler: Sampler, noise_std: np.ndarray, curvature: float | 
         return
     if limit is None or not hasattr(sampler, "eta"):
         raise InputError(
-            f"curvature: {type(sampler).__name__} states no stability_limit to hold against it; leave it out"
+            f"curvature: {type(sampler).__name__} states no stability_limit to hold against it; leave it out",
+            "curvature",
         )
     largest = np.broadcast_to(np.asarray(limit(s, t)), t.shape) / curvature
     step_size = np.broadcast_to(np.asarray(sampler.eta(t)), t.shape) * sampler.num_records  # type: ignore[attr-defined]
@@ -464,7 +474,8 @@ def _check_dynamics(sampler: Sampler, noise_std: np.ndarray, curvature: float | 
         worst = int(np.argmax(step_size / largest))
         raise InputError(
             f"step_size {step_size[worst]:.4g} (step {worst}) is at or beyond the stability limit {largest[worst]:.4g} "
-            f"of a mean loss with curvature {curvature:g}: lower it below that"
+            f"of a mean loss with curvature {curvature:g}: lower it below that",
+            "step_size",
         )
 
 
@@ -482,10 +493,11 @@ def _charged(
     """(nominal noise multipliers, guarantee, batch slots) of a noise array."""
     if not np.all(noise_std > 0):
         raise InputError(
-            "a private step with no noise has no guarantee: use temperature > 0, or a calibrator other than free"
+            "a private step with no noise has no guarantee: use temperature > 0, or a calibrator other than free",
+            "temperature",
         )
     if not np.all(np.isfinite(noise_std)):
-        raise InputError("the noise this plan needs overflows float32; use a larger clip or batch")
+        raise InputError("the noise this plan needs overflows float32; use a larger clip or batch", "clip")
     noise_multipliers = noise_std.astype(np.float64) * unit
     guarantee, slots = charged_guarantee(
         noise_multipliers,
@@ -553,9 +565,10 @@ def _check_counts(num_records: int, steps: int, chains: int, burn_in: int, thin:
         ("burn_in", burn_in, 0),
     ):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-            raise InputError(f"{name} must be a whole number >= {least}, got {value!r}")
+            raise InputError(f"{name} must be a whole number >= {least}, got {value!r}", name)
     if steps - burn_in < thin:
         raise InputError(
             f"no draw would be kept: steps {steps} - burn_in {burn_in} is less than thin {thin}; "
-            "take more steps, or a smaller burn_in or thin"
+            "take more steps, or a smaller burn_in or thin",
+            "thin",
         )

@@ -36,8 +36,7 @@ class LinearRegression(GaussianPrior):
         prior_scale: prior standard deviation of each coefficient.
         noise_scale: standard deviation of y given x, a public constant.
         label_bound: public bound on |y|, for one-shot mechanisms; labels beyond it are refused there.
-        num_features: d, public; None until the data's shape is known. A registered data set brings its own; a mechanism
-            on a file of your own needs it.
+        num_features: d; None until the data's shape is known.
         row_bound: public bound on ‖x‖, for one-shot mechanisms.
 
     Raises:
@@ -47,7 +46,7 @@ class LinearRegression(GaussianPrior):
     prior_scale: Positive = 1.0
     noise_scale: Positive = 1.0
     label_bound: Positive | None = None
-    num_features: Annotated[int, Gt(0)] | None = None
+    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True)
     row_bound: Positive | None = dataclasses.field(default=None, kw_only=True)
 
     log_concave = True

@@ -33,8 +33,7 @@ class LogisticRegression(GaussianPrior):
 
     Args:
         prior_scale: prior standard deviation of each coefficient.
-        num_features: d, public; None until the data's shape is known. A registered data set brings its own; a mechanism
-            on a file of your own needs it.
+        num_features: d; None until the data's shape is known.
         row_bound: public bound on ‖x‖, for ``gradient_bound``.
 
     Raises:
@@ -42,7 +41,7 @@ class LogisticRegression(GaussianPrior):
     """
 
     prior_scale: Positive = 1.0
-    num_features: Annotated[int, Gt(0)] | None = None
+    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True)
     row_bound: Positive | None = dataclasses.field(default=None, kw_only=True)
 
     num_classes = 2

@@ -34,8 +34,7 @@ class SoftmaxRegression(GaussianPrior):
     Args:
         prior_scale: prior standard deviation of each coefficient.
         num_classes: K, a public constant, never counted in the records; a registered data set brings its own.
-        num_features: d, public; None until the data's shape is known. A registered data set brings its own; a mechanism
-            on a file of your own needs it.
+        num_features: d; None until the data's shape is known.
         row_bound: public bound on ‖x‖, for ``gradient_bound``.
 
     Raises:
@@ -44,7 +43,7 @@ class SoftmaxRegression(GaussianPrior):
 
     prior_scale: Positive = 1.0
     num_classes: Annotated[int, Ge(2)] | None = None
-    num_features: Annotated[int, Gt(0)] | None = None
+    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True)
     row_bound: Positive | None = dataclasses.field(default=None, kw_only=True)
 
     log_concave = True

@@ -29,7 +29,8 @@ def check(target: Target) -> None:
     if type(target) is not LinearRegression:
         raise InputError(
             f"engine: closed_form draws from the posterior of LinearRegression, and the target is "
-            f"{type(target).__name__}; use nuts"
+            f"{type(target).__name__}; use nuts",
+            "engine",
         )
 
 

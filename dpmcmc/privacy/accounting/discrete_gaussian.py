@@ -163,13 +163,15 @@ def levels_for(smallest: float, largest: float) -> int:
     if not able:
         raise InputError(
             f"hardened: a noise std of {largest:.3g} grid steps is beyond the {reach(LEVELS[-1]):.3g} that integer "
-            "noise reaches; lower the largest noise multiplier"
+            "noise reaches; lower the largest noise multiplier",
+            "hardened",
         )
     fine = [levels for levels in able if excess(smallest, levels) <= FINE_EXCESS]
     chosen = fine[0] if fine else min(able, key=lambda levels: excess(smallest, levels))
     if excess(smallest, chosen) > MOST_EXCESS:
         raise InputError(
             f"hardened: a noise std of {smallest:.3g} grid steps is too small for integer noise, which would be up "
-            f"to {excess(smallest, chosen):.1%} louder; raise the smallest noise multiplier"
+            f"to {excess(smallest, chosen):.1%} louder; raise the smallest noise multiplier",
+            "hardened",
         )
     return chosen

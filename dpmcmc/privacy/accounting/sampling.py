@@ -108,7 +108,9 @@ class FixedSize:
         """Raise ValueError unless batch_size is a whole number in 1..num_records."""
         _check_batch(self.batch_size, num_records)
         if self.batch_size != int(self.batch_size):
-            raise InputError(f"batch_size must be a whole number for fixed_size sampling, got {self.batch_size}")
+            raise InputError(
+                f"batch_size must be a whole number for fixed_size sampling, got {self.batch_size}", "batch_size"
+            )
 
     def rate(self, num_records: int) -> float:
         """Inclusion probability b/N."""
@@ -173,10 +175,13 @@ def expected_batch(sampling: Sampling, num_records: int) -> float:
 
 def _check_batch(batch_size: float, num_records: int) -> None:
     if num_records > _MOST_RECORDS:
-        raise InputError(f"num_records {num_records} is beyond {_MOST_RECORDS}, the most that int32 positions hold")
+        raise InputError(
+            f"num_records {num_records} is beyond {_MOST_RECORDS}, the most that int32 positions hold", "num_records"
+        )
     if not 0 < batch_size <= num_records:
         raise InputError(
-            f"batch_size must lie in (0, num_records]: got batch_size {batch_size} with num_records {num_records}"
+            f"batch_size must lie in (0, num_records]: got batch_size {batch_size} with num_records {num_records}",
+            "batch_size",
         )
 
 
@@ -257,7 +262,8 @@ def gap_tables(rate: float, num_records: int) -> GapTables:
     if rate < _SMALLEST_RATE:
         raise InputError(
             f"batch_size: rate {rate:g} over {num_records} records is below {_SMALLEST_RATE:g}, the least that 32-bit "
-            "gaps are computed for; use a larger batch"
+            "gaps are computed for; use a larger batch",
+            "batch_size",
         )
     with decimal.localcontext() as context:
         context.prec = 60
@@ -287,7 +293,9 @@ def gap_tables(rate: float, num_records: int) -> GapTables:
         most = math.ceil(num_records / reach)
         provable = max(e_fine, e_coarse, e_restart) < 1
         if not provable and rate < 0.5:
-            raise InputError(f"rate {rate} is too small for 32-bit gaps over {num_records} records; use a larger batch")
+            raise InputError(
+                f"rate {rate} is too small for 32-bit gaps over {num_records} records; use a larger batch", "batch_size"
+            )
         up = (1 + e_restart) ** (most + 1) * (1 + e_coarse) ** 2 * (1 + e_fine) ** 2
         down = (1 - e_restart) ** (most + 1) * (1 - e_coarse) * (1 - e_fine)
         # Close to rate 1, where no useful bound is proved, every record is charged as always present.

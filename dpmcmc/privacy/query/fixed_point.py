@@ -107,7 +107,7 @@ def fraction_bits(largest_noise_multiplier: float) -> int:
     # Fine noise within 10σ must stay below 2^24, where a float32 still resolves the grid.
     noise = min(noise, math.floor(24 - math.log2(10 * FINE_NOISE * max(largest_noise_multiplier, 1.0))))
     if noise < 0:
-        raise InputError(f"noise multiplier {largest_noise_multiplier:.3g} is too large to represent")
+        raise InputError(f"noise multiplier {largest_noise_multiplier:.3g} is too large to represent", "epsilon")
     return min(rows, noise)
 
 
