@@ -43,6 +43,14 @@ class InputError(ValueError):
         self.about = about
 
 
+class UnsupportedCombination(InputError):
+    """A (sampling, adjacency, release, accountant) combination without a derivation."""
+
+
+class CalibrationError(InputError):
+    """A calibrator's condition fails, or its target is out of reach."""
+
+
 class RunFailed(RuntimeError):
     """A run that was stopped for a reason that is not the user's; the message says it, and what to do."""
 

@@ -11,9 +11,7 @@ import typer
 
 from dpmcmc.cli import faults
 from dpmcmc.cli.interrupt import STOPPED, heeded
-from dpmcmc.errors import InputError, RunFailed
-from dpmcmc.privacy.accounting.events import UnsupportedCombination
-from dpmcmc.privacy.calibration import CalibrationError
+from dpmcmc.errors import CalibrationError, InputError, RunFailed, UnsupportedCombination
 
 
 class CommandError(Exception):

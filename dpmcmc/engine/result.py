@@ -155,7 +155,7 @@ def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[st
 def versions() -> dict[str, str]:
     """Versions of what computed the guarantee."""
     out = {}
-    for name in ("dpmcmc", "dp-accounting", "jax", "numpy", "scipy"):
+    for name in ("dpmcmc", "jax", "numpy", "scipy"):
         try:
             out[name] = version(name)
         except PackageNotFoundError:

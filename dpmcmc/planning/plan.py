@@ -15,16 +15,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import CalibrationError, InputError, UnsupportedCombination
 from dpmcmc.planning import description as plan_text
 from dpmcmc.planning.verdict import Verdict, of_plan
 from dpmcmc.privacy.accounting import TRACE_ACCOUNTANTS, discrete_gaussian
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE, charged_guarantee, draw_events
-from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Full, Sampling, expected_batch
-from dpmcmc.privacy.calibration import CalibrationError, calibrate, closed_form
+from dpmcmc.privacy.calibration import calibrate, closed_form
 from dpmcmc.privacy.calibration.promise import Privacy
 from dpmcmc.privacy.query.fixed_point import fraction_bits
 from dpmcmc.privacy.query.query import PrivateGradient

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpmcmc.errors import InputError
-from dpmcmc.privacy.accounting import Event, UnsupportedCombination, noisy_descent
+from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.privacy.accounting import Event, noisy_descent
 from dpmcmc.privacy.accounting.charging import charged_guarantee
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.guarantee import Guarantee

@@ -31,8 +31,9 @@ from collections.abc import Iterable
 import numpy as np
 import scipy
 
+from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting.effort import spend
-from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.accounting.grouping import grouped
 from dpmcmc.privacy.accounting.queries import queries

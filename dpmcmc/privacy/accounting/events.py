@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from dpmcmc.errors import InputError
+from dpmcmc.errors import UnsupportedCombination as UnsupportedCombination
 
 ADJACENCIES = ("replace_one", "add_remove", "zero_out")
 MECHANISMS = (
@@ -48,10 +49,6 @@ DEVIATIONS = ("batch_overflow", "approximate_draw")
 
 #: Kinds of noisy query that are composed one by one; more are charged in groups.
 MOST_KINDS = 64
-
-
-class UnsupportedCombination(InputError):
-    """A (sampling, adjacency, release, accountant) combination without a derivation."""
 
 
 @dataclass(frozen=True)

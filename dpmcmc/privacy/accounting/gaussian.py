@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 
-import scipy
 from scipy.special import log_ndtr
+
+from dpmcmc.privacy.accounting.search import smallest
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
@@ -26,27 +27,16 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Smallest ε >= 0 with δ(ε) <= delta, rounded up to the private side of the root."""
+    """Smallest ε >= 0 with δ(ε) <= delta, at most 1e-13 of it above the root."""
     if mu <= 0 or delta >= 1:
         return 0.0
     if delta <= 0 or math.isinf(mu):
         return math.inf
     if gaussian_delta(mu, 0.0) <= delta:
         return 0.0
-    log_delta = math.log(delta)
-
-    def excess(epsilon: float) -> float:
-        value = gaussian_delta(mu, epsilon)
-        return (math.log(value) if value > 0 else -1e4) - log_delta
-
     # The Chernoff bound ε = μ²/2 + μ√(2 log 1/δ) always meets delta.
-    high = mu * mu / 2 + mu * math.sqrt(2 * max(-log_delta, 0.0)) + 1e-300
-    epsilon = float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-14 * high, rtol=1e-13))
-    # Near 0 the excess is all rounding, which steps of one size would not leave behind.
-    step = 1e-13 * epsilon + 1e-300
-    while excess(epsilon) > 0:
-        epsilon, step = epsilon + step, 2 * step
-    return epsilon
+    high = mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta)) + 1e-300
+    return smallest(lambda epsilon: gaussian_delta(mu, epsilon) <= delta, 0.0, high, 1e-13)
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:

@@ -51,6 +51,7 @@ from dpmcmc.privacy.accounting.effort import spend
 from dpmcmc.privacy.accounting.grouping import grouped
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 from dpmcmc.privacy.accounting.rounding import round_up
+from dpmcmc.privacy.accounting.search import smallest
 
 if TYPE_CHECKING:
     from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -62,6 +63,8 @@ _POINTS = 128
 _PATHS = 1024
 #: One step of all paths, in points of ``effort.py``.
 _STEP_WORK = 30_000
+#: Beyond it e^ε overflows.
+_MOST_EPSILON = 700.0
 #: Against float64 rounding of sums of at most so many products.
 _ROUNDING = 1e-12
 
@@ -231,7 +234,11 @@ def _exact_epsilon(guarantee: Guarantee, size: int, guess: float, one_sided: boo
         curve = mixture.composed_delta(kinds, mu, size, rough, delta)
         if curve is None:
             return math.inf
-        return _smallest(lambda e: pure.mixed(releases, curve, e), delta)
+
+        def meets(e: float) -> bool:
+            return pure.mixed(releases, curve, e) <= delta
+
+        return smallest(meets, 0.0, _MOST_EPSILON, 1e-6) if meets(_MOST_EPSILON) else math.inf
 
     return epsilon
 
@@ -248,14 +255,3 @@ def _scaled(e: Event, size: int) -> Event:
     if _sampled(e):
         e = Event("gaussian", e.noise_multiplier, 1.0, e.count)
     return dataclasses.replace(e, noise_multiplier=e.noise_multiplier / size)
-
-
-def _smallest(curve: Callable[[float], float], delta: float, most: float = 700.0) -> float:
-    """Smallest ε at which a falling curve meets δ, on the private side."""
-    if curve(most) > delta:
-        return math.inf
-    low, high = 0.0, most
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if curve(middle) <= delta else (middle, high)
-    return high

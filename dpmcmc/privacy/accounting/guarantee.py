@@ -10,11 +10,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.privacy.accounting import (
     TRACE_ACCOUNTANTS,
     Event,
-    UnsupportedCombination,
     accountant_for,
     base_delta,
     base_epsilon,

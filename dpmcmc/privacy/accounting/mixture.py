@@ -23,7 +23,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
@@ -31,9 +30,6 @@ from scipy.special import log_ndtr, logsumexp, ndtri_exp
 
 from dpmcmc.privacy.accounting import loss_distribution
 from dpmcmc.privacy.accounting.effort import spend
-
-if TYPE_CHECKING:
-    from dp_accounting.pld import pld_pmf
 
 _DIRECTIONS = ("remove", "add")
 _STEP_POINTS = 30_000
@@ -111,8 +107,7 @@ def composed_delta(
     slack = 4 * 2.0**-52 * count
 
     def at(e: float) -> float:
-        with np.errstate(over="ignore"):
-            return min(1.0, max(float(pmf.get_delta_for_epsilon(e)) for pmf in composed) + slack)
+        return min(1.0, max(order.delta(e) for order in composed) + slack)
 
     return at
 
@@ -120,7 +115,7 @@ def composed_delta(
 @functools.lru_cache(maxsize=4)
 def _composed(
     steps: tuple[tuple[float, float, int], ...], mu: float, k: int, interval: float, log_tail: float
-) -> tuple[pld_pmf.DensePLDPmf, ...] | None:
+) -> tuple[loss_distribution.Composed, ...] | None:
     for _ in range(8):
         orders = []
         for direction in _DIRECTIONS:

@@ -18,8 +18,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting import objective
-from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 

@@ -1,4 +1,4 @@
-r"""Privacy-loss-distribution accountant (``accountant: pld``), on dp-accounting.
+r"""Privacy-loss-distribution accountant (``accountant: pld``).
 
 Supported, each with its derivation:
 
@@ -20,22 +20,17 @@ float64 accountants have, not a theorem about it. Where that is more than a twen
 from __future__ import annotations
 
 import functools
-import logging
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
+from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting import dominating_pair, loss_distribution, rdp
 from dpmcmc.privacy.accounting.effort import spend
-from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpmcmc.privacy.accounting.grouping import grouped
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
-
-if TYPE_CHECKING:
-    from dp_accounting.pld import pld_pmf
 
 _FFT_SLACK = 4 * 2.0**-52
 _MOST_SLACK = 0.05
@@ -110,15 +105,13 @@ def _slack(parts: Iterable[Event]) -> float:
 class _Composed(NamedTuple):
     """One composed distribution per order of the pair; both must meet a promise."""
 
-    orders: tuple[pld_pmf.DensePLDPmf, ...]
+    orders: tuple[loss_distribution.Composed, ...]
 
     def epsilon(self, delta: float) -> float:
-        with np.errstate(over="ignore"):
-            return max(float(pmf.get_epsilon_for_delta(delta)) for pmf in self.orders)
+        return max(order.epsilon(delta) for order in self.orders)
 
     def delta(self, epsilon: float) -> float:
-        with np.errstate(over="ignore"):
-            return max(float(pmf.get_delta_for_epsilon(epsilon)) for pmf in self.orders)
+        return max(order.delta(epsilon) for order in self.orders)
 
 
 def _composed(parts: tuple[Event, ...], adjacency: str, epsilon: float, delta: float) -> _Composed | None:
@@ -191,7 +184,3 @@ def _interval(noisy: list[Event], adjacency: str, epsilon: float, log_tail: floa
     )
     wanted = min(wanted, 0.15 * math.sqrt(2 * kl))
     return 2.0 ** math.floor(math.log2(max(wanted, span / _STEP_POINTS, 5e-7)))
-
-
-# dp-accounting reports harmless clipping of pessimistic masses through absl; keep the console for people.
-logging.getLogger("absl").setLevel(logging.ERROR)

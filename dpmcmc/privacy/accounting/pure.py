@@ -18,6 +18,7 @@ import numpy as np
 import scipy
 
 from dpmcmc.privacy.accounting.events import Event
+from dpmcmc.privacy.accounting.search import smallest
 
 #: Beyond so many different sums of losses, the plain sum of the ε is charged.
 _MOST_ATOMS = 4096
@@ -60,16 +61,10 @@ def epsilon(pure: list[Event], rest: Callable[[float], float], rest_epsilon: flo
         rest_epsilon: ε of the others at δ.
         delta: δ.
     """
-    low, high = 0.0, total(pure) + rest_epsilon
-    if math.isinf(high) or delta <= 0:
-        return high
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        if mixed(pure, rest, middle) <= delta:
-            high = middle
-        else:
-            low = middle
-    return high
+    most = total(pure) + rest_epsilon
+    if math.isinf(most) or delta <= 0:
+        return most
+    return smallest(lambda e: mixed(pure, rest, e) <= delta, 0.0, most, 1e-6)
 
 
 def _losses(pure: list[Event]) -> tuple[np.ndarray, np.ndarray]:

@@ -39,9 +39,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting import fixed_size
 from dpmcmc.privacy.accounting.effort import spend
-from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.grouping import grouped
 from dpmcmc.privacy.accounting.queries import queries
 
@@ -61,35 +62,32 @@ _READ_WORK = 10_000
 
 
 def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
-    """Smallest ε certified at δ (Canonne, Kamath and Steinke 2020, Proposition 12)."""
-    from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon  # imports SciPy whole
-
+    """Smallest ε certified at δ."""
     composed = compose(events, adjacency)
     if composed is None:
         return 0.0
     orders, rdp = composed
     if delta <= 0 or not np.any(np.isfinite(rdp)):
         return math.inf
-    finite = np.isfinite(rdp)
-    return float(compute_epsilon(orders[finite], rdp[finite], delta)[0])
+    # The total variation is at most √(1 − e^{−KL}) (Bretagnolle and Huber 1979), and KL at most any of these.
+    if np.any(delta**2 + np.expm1(-rdp) > 0):
+        return 0.0
+    return max(0.0, epsilon_of(orders, rdp, delta))
+
+
+def epsilon_of(orders: np.ndarray, divergences: np.ndarray, delta: float) -> float:
+    """Least ε at δ that Rényi divergences at ``orders`` certify (Canonne, Kamath and Steinke 2020, Proposition 12)."""
+    return float(np.min(divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)))
 
 
 def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
-    """Smallest δ certified at ε >= 0."""
-    from dp_accounting.rdp.rdp_privacy_accountant import compute_delta  # imports SciPy whole
-
+    """Smallest δ certified at ε >= 0, by the same two bounds."""
     composed = compose(events, adjacency)
     if composed is None:
         return 0.0
     orders, rdp = composed
-    finite = np.isfinite(rdp)
-    if not finite.any():
-        return 1.0
-    # dp-accounting takes the logarithm of 1 − e^{−r}, which is 0 in float64 where r is tiny.
-    tiny, rest = finite & (rdp < 1e-15), finite & (rdp >= 1e-15)
-    found = [math.sqrt(-math.expm1(-float(rdp[tiny].min())))] if tiny.any() else []
-    found += [float(compute_delta(orders[rest], rdp[rest], epsilon)[0])] if rest.any() else []
-    return min(found)
+    converted = (orders - 1) * (rdp - epsilon + np.log1p(-1 / orders)) - np.log(orders)
+    return min(math.sqrt(-math.expm1(-float(np.min(rdp)))), math.exp(min(0.0, float(np.min(converted)))))
 
 
 def compose(events: Iterable[Event], adjacency: str) -> tuple[np.ndarray, np.ndarray] | None:

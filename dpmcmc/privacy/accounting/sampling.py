@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy
+from scipy.special import betainc
 
 from dpmcmc.errors import InputError
 
@@ -219,9 +219,9 @@ def _capacity(rate: float, num_records: int, overflow: float) -> tuple[int, floa
     if overflow <= 0:
         return most, 0.0
     charged = tables.charged_rate
-    room = _smallest(lambda k: scipy.stats.binom.sf(k, num_records, charged) <= overflow / 2, num_records)
+    room = _smallest(lambda k: bool(_exceeds(k, num_records, charged) <= overflow / 2), num_records)
     spare = _smallest(
-        lambda k: scipy.stats.binom.sf(k, room + k + 1, tables.restart_probability) <= overflow / 2,
+        lambda k: bool(_exceeds(k, room + k + 1, tables.restart_probability) <= overflow / 2),
         tables.most_restarts,
     )
     slots = room + spare + 1
@@ -231,7 +231,7 @@ def _capacity(rate: float, num_records: int, overflow: float) -> tuple[int, floa
     slots += -slots % grain
     if slots >= most:
         return most, 0.0
-    # scipy's tail sums are good to about 1e-10 relative; stay on the private side.
+    # SciPy's tail sums are good to about 1e-10 relative; stay on the private side.
     return slots, _truncation(rate, num_records, slots) * (1 + 1e-6)
 
 
@@ -245,8 +245,8 @@ def _truncation(rate: float, num_records: int, slots: int) -> float:
 
     def parts(room: Any) -> tuple[Any, Any]:
         spare = slots - room - 1
-        restarts = scipy.stats.binom.sf(spare, slots, tables.restart_probability)
-        selections = scipy.stats.binom.sf(room, num_records, tables.charged_rate)
+        restarts = _exceeds(spare, slots, tables.restart_probability)
+        selections = _exceeds(room, num_records, tables.charged_rate)
         # More restarts than ``most_restarts`` do not fit before the end of the data.
         return selections, np.where(spare < tables.most_restarts, restarts, 0.0)
 
@@ -254,6 +254,13 @@ def _truncation(rate: float, num_records: int, slots: int) -> float:
     meet = _smallest(lambda room: bool(np.less_equal(*parts(room))), max(slots - 1, 0))
     rooms = np.arange(max(meet - 64, 0), min(meet + 64, max(slots - 1, 0)) + 1)
     return float(min(1.0, np.min(sum(parts(rooms)))))
+
+
+def _exceeds(limit: int | np.ndarray, trials: int, probability: float) -> np.ndarray:
+    """P(Binomial(trials, probability) > limit); ``scipy.stats`` gives the same bits and takes a second to import."""
+    inside = np.clip(limit, 0, trials - 1)
+    tail = betainc(inside + 1.0, trials - inside, probability)
+    return np.where(limit < 0, 1.0, np.where(limit < trials, tail, 0.0))
 
 
 @functools.lru_cache(maxsize=64)

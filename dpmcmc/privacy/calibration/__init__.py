@@ -11,12 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.account import check_run, per_step
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.privacy.calibration import closed_form, numeric
-from dpmcmc.privacy.calibration.numeric import CalibrationError
 
 CALIBRATORS = ("numeric", "closed_form", "free")
 

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import math
 
+from dpmcmc.errors import CalibrationError
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.sampling import Poisson, Sampling
-from dpmcmc.privacy.calibration.numeric import CalibrationError
 
 #: Corrected constant; the printed one is 128.
 CONSTANT = 256.0

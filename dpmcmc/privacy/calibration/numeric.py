@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import CalibrationError
 from dpmcmc.privacy.accounting import Event, accountant_for, base_epsilon, overflow_probability
 from dpmcmc.privacy.accounting.charging import base_events, delta_of_queries
 from dpmcmc.privacy.accounting.sampling import Sampling
@@ -21,10 +21,6 @@ from dpmcmc.privacy.calibration import store
 #: The answer's ε lies within this share below the target (or z within the same share of the root).
 TOLERANCE = 2e-3
 _LARGEST = 1e12
-
-
-class CalibrationError(InputError):
-    """A calibrator's condition fails, or its target is out of reach."""
 
 
 def noise_multiplier(

@@ -13,7 +13,7 @@ from typing import Any
 
 from dpmcmc.storage.cache import cache_folder, make_private, refuse_unsafe
 
-_PACKAGES = ("dpmcmc", "dp-accounting", "numpy", "scipy")
+_PACKAGES = ("dpmcmc", "numpy", "scipy")
 
 
 def recall(inputs: dict[str, Any]) -> float | None:

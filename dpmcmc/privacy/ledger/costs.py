@@ -28,8 +28,9 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from scipy.special import log_ndtr, logsumexp, ndtri_exp
 
+from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting import objective, rdp
-from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 
 #: Relative room for the rounding of sums and special functions, on the private side.

@@ -34,6 +34,7 @@ from typing import Protocol
 
 import numpy as np
 
+from dpmcmc.privacy.accounting import rdp
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from dpmcmc.privacy.ledger import costs
@@ -85,7 +86,7 @@ class Renyi:
 
     def epsilon(self, spent: float, delta: float) -> float:
         """By the same conversion."""
-        return max(0.0, epsilon_of(np.array([self.order]), spent * np.ones(1), delta)) if spent > 0 else 0.0
+        return _epsilon_of(np.array([self.order]), spent * np.ones(1), delta) if spent > 0 else 0.0
 
     def gaussian(self, amount: float) -> float:
         """From αμ²/2."""
@@ -108,7 +109,7 @@ class ZeroConcentrated:
 
     def epsilon(self, spent: float, delta: float) -> float:
         """The least over orders, which all hold."""
-        return max(0.0, epsilon_of(_ORDERS, spent * _ORDERS, delta)) if spent > 0 else 0.0
+        return _epsilon_of(_ORDERS, spent * _ORDERS, delta) if spent > 0 else 0.0
 
     def gaussian(self, amount: float) -> float:
         """From μ²/2."""
@@ -175,10 +176,9 @@ def split_delta(epsilon: float, delta: float, share: float) -> tuple[float, floa
     return delta * (1 - share) * (1 - _ROUNDING), beta * (1 - _ROUNDING)
 
 
-def epsilon_of(orders: np.ndarray, divergences: np.ndarray, delta: float) -> float:
-    """Least ε at δ that Rényi divergences at ``orders`` certify, all holding at once."""
-    terms = divergences + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
-    return float(np.min(terms)) * (1 + _ROUNDING)
+def _epsilon_of(orders: np.ndarray, divergences: np.ndarray, delta: float) -> float:
+    """Least ε at δ that Rényi divergences at ``orders`` certify, all holding at once, rounded up."""
+    return max(0.0, rdp.epsilon_of(orders, divergences, delta) * (1 + _ROUNDING))
 
 
 def _renyi_budget(orders: np.ndarray, epsilon: float, delta: float) -> np.ndarray:

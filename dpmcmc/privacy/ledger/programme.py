@@ -19,7 +19,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from dpmcmc.privacy.accounting import Event, UnsupportedCombination, joined, run_length
+from dpmcmc.errors import UnsupportedCombination
+from dpmcmc.privacy.accounting import Event, joined, run_length
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 
 #: Accountants whose bound is one of the product of the pairs, or of fixed sums; the tightest first.

@@ -31,8 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from annotated_types import Ge, Le
 
-from dpmcmc.errors import check_fields
-from dpmcmc.privacy.accounting import UnsupportedCombination
+from dpmcmc.errors import UnsupportedCombination, check_fields
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 
 GRADIENT = "gradient"
