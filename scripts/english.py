@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = ("dpmcmc", "experiments", "scripts")
-PAGES = ("CONTRIBUTING.md",)
+PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md")
 WORDS = 40
 BAD_START = re.compile(r"(?:^|(?<=[.!?;:]\s)|(?<=[.!?]\)\s))(Of|What|That|And|Which)\b(?!')")
 BAD_LINE = re.compile(r"^(of|what|that|and|which)\b")
@@ -89,7 +89,7 @@ def blocks(page: str) -> Iterator[tuple[int, str]]:
 
 def plain(text: str) -> str:
     """Return Markdown as words: code, links and emphasis without their marks."""
-    text = re.sub(r"`[^`]*`", "code", text)
+    text = re.sub(r"`[^`]*`", "CODE", text)
     return re.sub(r"\*\*|\]\([^)]*\)|\[|<br>", "", text).strip()
 
 

@@ -54,17 +54,18 @@ def test_guarantees_of_groups():
                 assert float(cell) == pytest.approx(value, abs=6e-4), row
 
 
-def test_the_accountants_row_of_the_readme():
+def test_numbers_of_accountants():
+    text = page("docs/trust.md")
     setting = {"steps": 2344, "num_records": 60000, "delta": 1e-5}
-    (row,) = re.findall(r"\(PLD\) \| ε = (.*?) \|", page("README.md"))
+    (row,) = re.findall(r"\(PLD\) \| ε = (.*?) \|", text)
     expected = [
         account(1.1, sampling=Poisson(256), adjacency=a, **setting).epsilon for a in ("zero_out", "replace_one")
     ]
     assert numbers(row) == pytest.approx(expected, abs=1e-3)
-    (row,) = re.findall(r"fixed size `replace_one`: `rdp` / `advanced` \| (.*?) \|", page("README.md"))
+    (row,) = re.findall(r"fixed size `replace_one`: `rdp` / `advanced` \| (.*?) \|", text)
     expected = [account(1.1, sampling=FixedSize(256), accountant=a, **setting).epsilon for a in ("rdp", "advanced")]
     assert numbers(row) == pytest.approx(expected, rel=1e-3)
-    (row,) = re.findall(r"half the steps at 1.1, half at 2.2, Poisson `zero_out` \| (.*?)\) \|", page("README.md"))
+    (row,) = re.findall(r"half the steps at 1.1, half at 2.2, Poisson `zero_out` \| (.*?)\) \|", text)
     schedule = np.repeat([1.1, 2.2], 1172)
     expected = [account(z, sampling=Poisson(256), adjacency="zero_out", **setting).epsilon for z in (schedule, 1.65)]
     assert numbers(row) == pytest.approx(expected, abs=1e-3)

@@ -62,8 +62,8 @@ def tables(size: Size) -> list[Table]:
         f"A private step against others ({about})",
         "Logistic regression. The last column is the time of the row over that of dpmcmc's private step of the same "
         "sampler (of SGLD, for those that have none), median and quartiles of paired repeats: above 1, dpmcmc is "
-        "faster. dpmcmc is timed through `dpmcmc.sample` and keeps every position on the host; blackjax keeps them on "
-        "the device. On a CPU dpmcmc's small steps stay on one thread; what that compiler option does to the others is "
+        "faster. Steps of dpmcmc are those of `dpmcmc.sample`, which keeps every position on the host; blackjax keeps "
+        "them on the device. On a CPU dpmcmc's small steps stay on one thread; what that compiler option does to the others is "
         f"shown too. SGFS factorises a {size.features} × {size.features} matrix a step, and has no counterpart there.",
     )
     clocks: dict[tuple[str, str, str, str], Clock] = {}

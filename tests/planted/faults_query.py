@@ -429,7 +429,7 @@ FAULTS = (
     ),
     Fault(
         "hardened: top coefficient dropped",
-        "Of the integer noise's sum of table draws the widest is left out, as an index off by one does.",
+        "The widest of the table draws that make up integer noise is left out, as an index off by one does.",
         _no_top_coefficient,
         (checks.integer_noise_is_as_stated,),
     ),
