@@ -74,8 +74,8 @@ class AdaOPS:
     Args:
         ridge: λ > 0, public; XᵀX + λI is then known to be at least λ, and no eigenvalue is released: OPS with a fixed
             ridge. Left out: chosen from the private eigenvalue, at least the target's own noise²/prior².
-        eigenvalue_share: of μ², for the smallest eigenvalue of XᵀX; not used with ``ridge``.
-        residual_share: of μ², for the bound on residuals; 0 takes the worst case.
+        eigenvalue_share: share of μ² for the smallest eigenvalue of XᵀX; not used with ``ridge``.
+        residual_share: share of μ² for the bound on residuals; 0 takes the worst case.
 
     Raises:
         ValueError: a value outside these, or shares that leave nothing to the draw.

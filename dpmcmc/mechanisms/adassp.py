@@ -38,7 +38,7 @@ class AdaSSP:
     """Ridge regression from noisy XᵀX and Xᵀy, with no more ridge than a private eigenvalue asks for.
 
     Args:
-        eigenvalue_share: of μ², for the smallest eigenvalue of XᵀX.
+        eigenvalue_share: share of μ² for the smallest eigenvalue of XᵀX.
         label_weight: how much of the rest goes to Xᵀy, as for ``sufficient_statistics``.
         failure: ρ, probability that noise or eigenvalue are beyond what λ makes room for; not a matter of privacy.
 
