@@ -63,8 +63,9 @@ def tables(size: Size) -> list[Table]:
         "Logistic regression. The last column is the time of the row over that of dpmcmc's private step of the same "
         "sampler (of SGLD, for those that have none), median and quartiles of paired repeats: above 1, dpmcmc is "
         "faster. Steps of dpmcmc are those of `dpmcmc.sample`, which keeps every position on the host; blackjax keeps "
-        "them on the device. On a CPU dpmcmc's small steps stay on one thread; the effect of that compiler option on the "
-        f"others is shown too. SGFS factorises a {size.features} × {size.features} matrix a step, and has no counterpart there.",
+        "them on the device. On a CPU dpmcmc's small steps stay on one thread; the effect of that compiler option on "
+        f"the others is shown too. SGFS factorises a {size.features} × {size.features} matrix a step, and has no "
+        "counterpart there.",
     )
     clocks: dict[tuple[str, str, str, str], Clock] = {}
     on_cpu = jax.default_backend() == "cpu"
