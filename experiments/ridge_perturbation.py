@@ -25,8 +25,8 @@ import jax
 import numpy as np
 from scipy.special import ndtri
 
-from dpmcmc.mechanisms.adaops import moved_by
 from dpmcmc.mechanisms.gaussian_release import calibrated_std, gaussian_release, standard_normal
+from dpmcmc.mechanisms.one_shot import moved_by
 from dpmcmc.privacy import CalibrationError
 
 

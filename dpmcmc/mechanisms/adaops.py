@@ -26,22 +26,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from scipy.special import ndtri
 
 from dpmcmc.errors import InputError
+from dpmcmc.mechanisms.arguments import check_positive, check_share
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.gaussian_release import check_promise, gaussian_release, mu_std, standard_normal
+from dpmcmc.mechanisms.engines import closed_form
+from dpmcmc.mechanisms.gaussian_release import gaussian_release, mu_std, standard_normal
 from dpmcmc.mechanisms.linear_bounds import gram_and_moment, linear_bounds, rounding
+from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target
 
 #: Share of δ for what may fail.
 _FAILURE = 0.05
@@ -68,7 +71,7 @@ class Chosen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AdaOPS:
+class AdaOPS(OneShot):
     """One draw from a linear regression's ridge posterior, its regularisation and temperature chosen privately.
 
     Args:
@@ -88,68 +91,55 @@ class AdaOPS:
     release = "one_sample"
 
     def __post_init__(self) -> None:
-        if self.ridge is not None and not (self.ridge > 0 and math.isfinite(self.ridge)):
-            raise InputError(f"ridge: must be a finite number > 0, got {self.ridge}")
-        if not 0 < self.eigenvalue_share < 1:
-            raise InputError(f"eigenvalue_share: must lie in (0, 1), got {self.eigenvalue_share}")
-        if not 0 <= self.residual_share < 1:
-            raise InputError(f"residual_share: must lie in [0, 1), got {self.residual_share}")
+        check_positive(self, "ridge")
+        check_share(self, "(0, 1)", "eigenvalue_share")
+        check_share(self, "[0, 1)", "residual_share")
         if self.eigenvalue_share + self.residual_share >= 1:
             raise InputError("eigenvalue_share: with residual_share it leaves nothing to the draw; lower one of them")
 
-    def plan(
-        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
-    ) -> MechanismPlan:
-        """Settle every stage's share; reads no record.
+    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+        """Settle the share of every stage.
 
         Raises:
             UnsupportedCombination: another target than linear regression.
             CalibrationError: a ``ridge`` so small that no temperature is private.
-            ValueError: no row_bound or label_bound, or impossible numbers.
+            ValueError: no row_bound or label_bound.
         """
-        check_promise(num_records, epsilon, delta)
-        linear_bounds(target, "adaops", adjacency)
-        if epsilon > 700:
-            raise CalibrationError(f"epsilon: adaops is for an epsilon of at most 700, got {epsilon:g}")
-        failure = _FAILURE * delta / (1 + math.exp(epsilon))
-        mu = gaussian_mu(epsilon, (1 - _FAILURE) * delta) * (1 - 1e-9)
+        linear_bounds(target, "adaops")
+        if asked.epsilon > 700:
+            raise CalibrationError(f"epsilon: adaops is for an epsilon of at most 700, got {asked.epsilon:g}")
+        failure = _FAILURE * asked.delta / (1 + math.exp(asked.epsilon))
+        mu = gaussian_mu(asked.epsilon, (1 - _FAILURE) * asked.delta) * (1 - 1e-9)
         first = 0.0 if self.ridge is not None else self.eigenvalue_share
         second = self.residual_share
         parts = {"eigenvalue": first, "residual": second, "draw": 1 - first - second}
         mus = {name: mu * math.sqrt(part) for name, part in parts.items()}
-        factor = moved_by(adjacency)
-        events = [Event("gaussian", factor / mus[name], 1.0, 1) for name in ("eigenvalue", "residual") if mus[name]]
-        draw = Event("posterior_draw", factor / mus["draw"], 1.0, 1)
-        guarantee = Guarantee.from_events(
-            (*events, draw, Event("approximate_draw", 0.0, failure, 1)),
-            delta=delta,
-            adjacency=adjacency,
-            accountant="one_sample",
-            release=self.release,
-            assumptions=("draws are exact, which they are up to float64 rounding.",),
-        )
+        events = [
+            Event("gaussian", asked.moved / mus[name], 1.0, 1) for name in ("eigenvalue", "residual") if mus[name]
+        ]
+        draw = Event("posterior_draw", asked.moved / mus["draw"], 1.0, 1)
         settings = {
             **{f"{name}_mu": value for name, value in mus.items()},
             "noise_multiplier": draw.noise_multiplier,
             "failure": failure,
         }
-        plan = MechanismPlan(self, target, num_records, guarantee, settings)
-        stage = Stage.of(plan)
+        stage = Stage.made(target, asked, settings)
         settings["least_curvature"] = stage.least_curvature
-        if first:
+        if self.ridge is None:
             settings["eigenvalue_noise_std"] = stage.eigenvalue_noise
-        elif not self.ridge > stage.least_curvature:  # type: ignore[operator]
+        elif not self.ridge > stage.least_curvature:
             raise CalibrationError(
-                f"ridge: {self.ridge:g} is too small for one draw at epsilon {epsilon:g} and delta {delta:g}; give one "
-                f"well above {stage.least_curvature:.4g}, or leave it out"
+                f"ridge: {self.ridge:g} is too small for one draw at epsilon {asked.epsilon:g} and delta "
+                f"{asked.delta:g}; give one well above {stage.least_curvature:.4g}, or leave it out"
             )
-        return plan
+        failing = Event("approximate_draw", 0.0, failure, 1)
+        return self.planned(target, asked, (*events, draw, failing), settings, (closed_form.ASSUMES,))
 
-    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
         """The draw, (1, d)."""
         return self.choose_and_draw(plan, records, streams)[1]
 
-    def choose_and_draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> tuple[Chosen, np.ndarray]:
+    def choose_and_draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> tuple[Chosen, np.ndarray]:
         """(what the private stages settled, the draw (1, d)); one guarantee covers both.
 
         Args:
@@ -159,7 +149,7 @@ class AdaOPS:
         """
         stage = Stage.of(plan)
         eigenvalue_key, residual_key = jax.random.split(streams.noise)
-        gram, moment = gram_and_moment(np.asarray(records["x"], np.float64), np.asarray(records["y"], np.float64))
+        gram, moment = gram_and_moment(records["x"], records["y"])
         values, vectors = np.linalg.eigh(gram)
         moment = vectors.T @ moment
         if self.ridge is None:
@@ -180,11 +170,6 @@ class AdaOPS:
         normal = standard_normal(streams.dynamics, centre.shape)
         drawn = vectors @ (centre + np.sqrt(chosen.temperature / curvatures) * normal)
         return chosen, drawn[None]
-
-
-def moved_by(adjacency: str) -> float:
-    """k: how many records' terms a neighbour changes."""
-    return 2.0 if adjacency == "replace_one" else 1.0
 
 
 class Stage(NamedTuple):
@@ -216,23 +201,27 @@ class Stage(NamedTuple):
 
     @classmethod
     def of(cls, plan: MechanismPlan) -> Stage:
-        """Return the stage of a plan of :class:`AdaOPS`."""
-        target, adjacency = plan.target, plan.guarantee.adjacency
-        assert isinstance(target, LinearRegression)
-        row, label, size = linear_bounds(target, "adaops", adjacency)
-        settings = plan.settings
+        """Return the stages of a plan of :class:`AdaOPS`."""
+        promise = plan.guarantee
+        asked = Asked(plan.num_records, promise.epsilon, promise.delta, promise.adjacency)
+        return cls.made(plan.target, asked, plan.settings)
+
+    @classmethod
+    def made(cls, target: Target, asked: Asked, settings: dict[str, float]) -> Stage:
+        """Return the stages of what was settled."""
+        model, row, label, size = linear_bounds(target, "adaops")
         return cls(
             row,
             label,
             size,
-            plan.num_records + (adjacency == "add_remove"),
-            moved_by(adjacency),
+            asked.most_records,
+            asked.moved,
             settings["eigenvalue_mu"],
             settings["residual_mu"],
             settings["draw_mu"],
             settings["failure"] / 3,
-            (target.noise_scale / target.prior_scale) ** 2,
-            target.prior_scale,
+            (model.noise_scale / model.prior_scale) ** 2,
+            model.prior_scale,
         )
 
     @property

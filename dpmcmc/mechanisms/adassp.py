@@ -17,24 +17,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from dpmcmc.errors import InputError
+from dpmcmc.mechanisms.arguments import check_positive, check_share
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.gaussian_release import check_promise, gaussian_event, gaussian_release, mu_std
-from dpmcmc.mechanisms.linear_bounds import check_label_weight, linear_bounds, rounding
+from dpmcmc.mechanisms.gaussian_release import gaussian_event, gaussian_release, mu_std
+from dpmcmc.mechanisms.linear_bounds import linear_bounds, rounding
+from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.mechanisms.sufficient import sensitivity_of, split, statistics
-from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target
 
 
 @dataclass(frozen=True)
-class AdaSSP:
+class AdaSSP(OneShot):
     """Ridge regression from noisy XᵀX and Xᵀy, with no more ridge than a private eigenvalue asks for.
 
     Args:
@@ -50,44 +50,30 @@ class AdaSSP:
     label_weight: float = 1.0
     failure: float = 0.05
 
-    release = "estimate"
-
     def __post_init__(self) -> None:
-        for name in ("eigenvalue_share", "failure"):
-            if not 0 < getattr(self, name) < 1:
-                raise InputError(f"{name}: must lie in (0, 1), got {getattr(self, name)}")
-        check_label_weight(self.label_weight)
+        check_share(self, "(0, 1)", "eigenvalue_share", "failure")
+        check_positive(self, "label_weight")
 
-    def plan(
-        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
-    ) -> MechanismPlan:
-        """Settle the noise; reads no record.
+    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+        """Settle the noise.
 
         Raises:
             UnsupportedCombination: another target than linear regression.
-            ValueError: no row_bound or label_bound, or impossible numbers.
+            ValueError: no row_bound or label_bound.
         """
-        check_promise(num_records, epsilon, delta)
-        row, label, size = linear_bounds(target, "adassp", adjacency)
+        _, row, label, size = linear_bounds(target, "adassp")
         weight = self.label_weight * row / label
-        count = num_records + (adjacency == "add_remove")
-        unsure = rounding(count, size) * count
-        mu = gaussian_mu(epsilon, delta) * (1 - 1e-9)
+        unsure = rounding(asked.most_records, size) * asked.most_records
+        mu = asked.mu * (1 - 1e-9)
         eigenvalue = row**2 * (1 + 2 * unsure)
-        together = sensitivity_of(row, label, weight, adjacency)
+        together = sensitivity_of(row, label, weight, asked.adjacency)
         together += 2 * unsure * math.hypot(row**2, weight * row * label)
         entries = size * (size + 3) // 2
         eigenvalue_std = mu_std(eigenvalue, 1, mu * math.sqrt(self.eigenvalue_share))
         noise_std = mu_std(together, entries, mu * math.sqrt(1 - self.eigenvalue_share))
-        guarantee = Guarantee.from_events(
-            (
-                gaussian_event(eigenvalue_std, eigenvalue, 1, adjacency),
-                gaussian_event(noise_std, together, entries, adjacency),
-            ),
-            delta=delta,
-            adjacency=adjacency,
-            accountant="one_sample",
-            release=self.release,
+        events = (
+            gaussian_event(eigenvalue_std, eigenvalue, 1, asked.adjacency),
+            gaussian_event(noise_std, together, entries, asked.adjacency),
         )
         settings = {
             "eigenvalue_noise_std": eigenvalue_std,
@@ -95,15 +81,14 @@ class AdaSSP:
             "noise_std": noise_std,
             "label_noise_std": noise_std / weight,
         }
-        return MechanismPlan(self, target, num_records, guarantee, settings)
+        return self.planned(target, asked, events, settings)
 
-    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
-        """The estimate, (1, d)."""
-        x, y = np.asarray(records["x"], np.float64), np.asarray(records["y"], np.float64)
-        settings, target, size = plan.settings, plan.target, x.shape[1]
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
+        """Return the estimate, (1, d)."""
+        settings, target, size = plan.settings, plan.target, records["x"].shape[1]
         weight = settings["noise_std"] / settings["label_noise_std"]
         eigenvalue_key, statistics_key = jax.random.split(streams.noise)
-        exact = statistics(x, y, weight)
+        exact = statistics(records["x"], records["y"], weight)
         least = np.linalg.eigvalsh(split(exact, size, weight)[0])[:1]
         noisy = float(gaussian_release(least, settings["eigenvalue_noise_std"], eigenvalue_key)[0])
         gram, moment = split(gaussian_release(exact, settings["noise_std"], statistics_key), size, weight)
@@ -111,7 +96,7 @@ class AdaSSP:
         low = max(0.0, noisy - tail * settings["eigenvalue_noise_std"])
         wanted = settings["noise_std"] * (math.sqrt(2 * size) + tail)
         ridge = max((target.noise_scale / target.prior_scale) ** 2, wanted - low)
-        # An eigenvalue that is left below the ridge (probability about ρ) is noise.
+        # Noise is what is left below the ridge, with a probability of about ρ.
         values, vectors = np.linalg.eigh(gram)
         precision = (vectors * (np.maximum(values, 0.0) + ridge)) @ vectors.T
         return cho_solve(cho_factor(precision), moment)[None]

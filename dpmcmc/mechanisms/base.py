@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import time
 import warnings
 from dataclasses import dataclass
@@ -28,17 +27,12 @@ from dpmcmc.errors import InputError
 from dpmcmc.planning.description import html_table
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import Verdict, of_mechanism, of_release
-from dpmcmc.privacy.accounting.events import UnsupportedCombination
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.privacy.ledger import Ledger, Receipt
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, is_secret, streams_of
 from dpmcmc.storage.checkpoint import Checkpoint, opened
 from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
-from dpmcmc.targets.linear import LinearRegression
-from dpmcmc.targets.logistic import LogisticRegression
-from dpmcmc.targets.softmax import SoftmaxRegression
-from dpmcmc.targets.tempered import Tempered
 
 
 class Mechanism(Protocol):
@@ -312,73 +306,3 @@ def _within(x: np.ndarray, row_bound: float) -> np.ndarray:
 def _said(name: str, value: float) -> str:
     """A number for people; a price never below what it is."""
     return round_up(value) if "epsilon" in name or name == "mu" else f"{value:.4g}"
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Public facts about a strongly convex potential Σ losses + (m/2)‖θ‖².
-
-    Attributes:
-        lipschitz: L, bound on a record's gradient.
-        smoothness: largest curvature of a record's loss.
-        prior_precision: m.
-        size: number of parameters d.
-    """
-
-    lipschitz: float
-    smoothness: float
-    prior_precision: float
-    size: int
-
-
-#: Targets whose public facts are proved here, from bounds that are enforced on the records.
-_PROVED = (LogisticRegression, SoftmaxRegression, LinearRegression)
-
-
-def vouched(target: Any) -> tuple[str, ...]:
-    """The assumption that a guarantee carries where a target's public facts are its author's word."""
-    while isinstance(target, Tempered):
-        target = target.target
-    # A subclass may change the likelihood.
-    if type(target) in _PROVED:
-        return ()
-    return (
-        f"what {type(target).__name__} declares of its losses (convexity, bounds on a record's gradient, curvature and "
-        "loss) and of its prior holds for every record, which its author vouches for.",
-    )
-
-
-def bounds_of(target: Any, mechanism: str, prior_precision: float | None = None) -> Bounds:
-    """The bounds that a mechanism rests on.
-
-    Args:
-        target: bound to its number of features and to its row bound.
-        mechanism: named in errors.
-        prior_precision: in place of the target's own.
-
-    Raises:
-        UnsupportedCombination: the target lacks one, named.
-    """
-    name = type(target).__name__
-    if not getattr(target, "log_concave", False):
-        raise UnsupportedCombination(
-            f"{mechanism} needs convex losses, and {name} does not declare log_concave = True."
-        )
-    precision = getattr(target, "prior_precision", None) if prior_precision is None else prior_precision
-    if precision is None or not precision > 0:
-        raise UnsupportedCombination(
-            f"{mechanism} needs a strongly convex potential, and {name} states no prior_precision > 0."
-        )
-    lipschitz, smoothness = getattr(target, "gradient_bound", None), getattr(target, "smoothness", None)
-    for fact, value, why in (
-        ("gradient_bound", lipschitz, "clipped gradients are those of no convex function"),
-        ("smoothness", smoothness, "curvature must be bounded"),
-    ):
-        if value is None:
-            raise UnsupportedCombination(
-                f"{mechanism} needs a public {fact} of one record ({why}), and {name} has none; declare a bound on the "
-                "rows (row_bound) if its losses have one."
-            )
-    params = jax.eval_shape(target.init, jax.random.key(0))
-    size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
-    return Bounds(float(lipschitz), float(smoothness), float(precision), size)  # type: ignore[arg-type]

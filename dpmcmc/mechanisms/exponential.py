@@ -25,23 +25,27 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
+from dpmcmc.mechanisms.arguments import check_choice, check_positive
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.engines import ENGINES, drawn
 from dpmcmc.mechanisms.float64 import float64
-from dpmcmc.mechanisms.gaussian_release import check_promise
+from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.mechanisms.ops import OPS
-from dpmcmc.privacy.accounting import ADJACENCIES, Event
-from dpmcmc.privacy.accounting.events import UnsupportedCombination
-from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.mechanisms.row_sums import in_float64
+from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.storage.pytree import PyTree, length_of
+from dpmcmc.targets.base import Target
 from dpmcmc.targets.tempered import Tempered
+
+#: (params, record) -> loss.
+Loss = Callable[[PyTree, PyTree], jax.Array]
 
 #: A loss in whole numbers, as a share of its bound.
 LEVELS = 1 << 20
@@ -54,7 +58,7 @@ _LARGEST_PENALTY = 1 << 60
 
 
 @dataclass(frozen=True, eq=False)
-class Exponential:
+class Exponential(OneShot):
     """One hypothesis from a public set, exponentially unlikely in its penalised loss.
 
     Args:
@@ -73,9 +77,9 @@ class Exponential:
     radius: float | None = None
     regularisation: float = 1.0
     engine: str = "nuts"
-    hypotheses: Any = field(default=None, kw_only=True, repr=False)
-    penalty: Any = field(default=None, kw_only=True, repr=False)
-    loss: Callable[[Any, Any], Any] | None = field(default=None, kw_only=True)
+    hypotheses: PyTree = field(default=None, kw_only=True, repr=False)
+    penalty: np.ndarray | None = field(default=None, kw_only=True, repr=False)
+    loss: Loss | None = field(default=None, kw_only=True)
     loss_bound: float | None = field(default=None, kw_only=True)
 
     release = "one_sample"
@@ -83,21 +87,25 @@ class Exponential:
     def __post_init__(self) -> None:
         if (self.radius is None) == (self.hypotheses is None):
             raise InputError("radius: give the radius of a ball, or hypotheses (in Python)")
-        if self.radius is not None and not (self.radius > 0 and math.isfinite(self.radius)):
-            raise InputError(f"radius: must be a finite number > 0, got {self.radius}")
+        check_positive(self, "radius", "loss_bound")
         if not (self.regularisation >= 0 and math.isfinite(self.regularisation)):
             raise InputError(f"regularisation: must be a finite number >= 0, got {self.regularisation}")
-        if self.engine not in ENGINES:
-            raise InputError(f"engine: unknown {self.engine!r}; known: {', '.join(ENGINES)}")
+        check_choice(self, "engine", tuple(ENGINES))
         if self.hypotheses is None:
-            for name in ("penalty", "loss", "loss_bound"):
-                if getattr(self, name) is not None:
-                    raise InputError(f"{name}: is for hypotheses; leave it out with a radius")
-            if not self.regularisation > 0:
-                raise InputError(f"regularisation: must be > 0 on a ball, got {self.regularisation}")
-            return
-        if self.loss_bound is None or not (self.loss_bound > 0 and math.isfinite(self.loss_bound)):
-            raise InputError(f"loss_bound: hypotheses need a finite number > 0, got {self.loss_bound}")
+            self._check_ball()
+        else:
+            self._check_hypotheses()
+
+    def _check_ball(self) -> None:
+        for name in ("penalty", "loss", "loss_bound"):
+            if getattr(self, name) is not None:
+                raise InputError(f"{name}: is for hypotheses; leave it out with a radius")
+        if not self.regularisation > 0:
+            raise InputError(f"regularisation: must be > 0 on a ball, got {self.regularisation}")
+
+    def _check_hypotheses(self) -> None:
+        if self.loss_bound is None:
+            raise InputError("loss_bound: hypotheses need a finite number > 0, got None")
         sizes = {len(leaf) for leaf in jax.tree.leaves(self.hypotheses)}
         if len(sizes) != 1 or min(sizes) < 1:
             raise InputError(f"hypotheses: leaves must share a leading axis of at least 1, got lengths {sorted(sizes)}")
@@ -106,60 +114,42 @@ class Exponential:
             if penalty.shape != (sizes.pop(),) or not np.all(np.isfinite(penalty)):
                 raise InputError(f"penalty: must be one finite number per hypothesis, got shape {penalty.shape}")
 
-    def plan(
-        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
-    ) -> MechanismPlan:
-        """Settle c; reads no record.
-
-        Args:
-            target: with ``loss_bounds`` for a ball.
-            num_records: N.
-            epsilon: spent in full.
-            delta: not spent; the guarantee is stated at it.
-            adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
+    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+        """Settle c; ε is spent in full, and δ is not: the guarantee is stated at it.
 
         Raises:
             UnsupportedCombination: a ball, and a target without bounded losses there.
-            ValueError: numbers that make no sense.
+            ValueError: an ε within what rounding costs.
         """
-        check_promise(num_records, epsilon, delta)
-        if adjacency not in ADJACENCIES:
-            raise UnsupportedCombination(f"unknown adjacency {adjacency!r}; known: {', '.join(ADJACENCIES)}.")
         if self.hypotheses is None:
             ball = OPS(form="range", engine=self.engine, radius=self.radius)
             ENGINES[self.engine].check(target)
-            unit, rounding, assumptions = ball.unit_epsilon(target, adjacency), 0.0, ball.assumptions(target)
+            unit, rounding, assumptions = ball.unit_epsilon(target, asked.adjacency), 0.0, ball.assumptions(target)
         else:
             assert self.loss_bound is not None
-            unit = (2.0 if adjacency == "replace_one" else 1.0) * self.loss_bound
-            rounding, assumptions = 4 * _WEIGHT_ERROR, ()
-        if epsilon <= rounding:
-            raise InputError(f"epsilon: {epsilon:g} is within what rounding costs, {rounding:.3g}; raise it")
+            unit, rounding, assumptions = asked.moved * self.loss_bound, 4 * _WEIGHT_ERROR, ()
+        if asked.epsilon <= rounding:
+            raise InputError(f"epsilon: {asked.epsilon:g} is within what rounding costs, {rounding:.3g}; raise it")
         # A hair below, so that rounding ends on the private side.
-        coefficient = (epsilon - rounding) / unit * (1 - 1e-12)
-        guarantee = Guarantee.from_events(
-            (Event("pure", 0.0, 1.0, 1, epsilon=epsilon),),
-            delta=delta,
-            adjacency=adjacency,
-            accountant="one_sample",
-            release=self.release,
-            assumptions=assumptions,
-        )
-        settings = {"coefficient": coefficient, "epsilon_per_draw": epsilon}
-        return MechanismPlan(self, target, num_records, guarantee, settings)
+        coefficient = (asked.epsilon - rounding) / unit * (1 - 1e-12)
+        settings = {"coefficient": coefficient, "epsilon_per_draw": asked.epsilon}
+        event = Event("pure", 0.0, 1.0, 1, epsilon=asked.epsilon)
+        return self.planned(target, asked, (event,), settings, assumptions)
 
-    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
-        """The hypothesis, leaves (1, ...).
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
+        """Return the hypothesis, leaves (1, ...).
 
         Raises:
             DrawError: an engine has no draw; nothing leaves.
         """
-        if self.hypotheses is None:
-            return self._draw_on_ball(plan, records, streams)
-        index = self.draw_index(plan, records, streams.noise)
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[index : index + 1], self.hypotheses)
+        if self.hypotheses is not None:
+            index = self.draw_index(plan, records, streams.noise)
+            return jax.tree.map(lambda leaf: np.asarray(leaf)[index : index + 1], self.hypotheses)
+        c = plan.settings["coefficient"]
+        posterior = Tempered(plan.target, c, c, self.regularisation)
+        return drawn(self.engine, posterior, records, radius=self.radius, draws=1, steps=None, streams=streams)
 
-    def draw_index(self, plan: MechanismPlan, records: Any, key: jax.Array) -> int:
+    def draw_index(self, plan: MechanismPlan, records: PyTree, key: jax.Array) -> int:
         """Return the number of the released hypothesis.
 
         Args:
@@ -169,14 +159,14 @@ class Exponential:
         """
         return choice(self.weights(plan, records), key)
 
-    def weights(self, plan: MechanismPlan, records: Any) -> list[int]:
+    def weights(self, plan: MechanismPlan, records: PyTree) -> list[int]:
         """Whole numbers proportional to the probability of each hypothesis; not private."""
         assert self.loss_bound is not None
         energy = level_sums(self._loss(plan.target), self.hypotheses, records, self.loss_bound) + self._penalties()
         level = plan.settings["coefficient"] * self.loss_bound / LEVELS
         return weights_of(-level * (energy - np.min(energy)))
 
-    def _loss(self, target: Any) -> Callable[[Any, Any], Any]:
+    def _loss(self, target: Target) -> Loss:
         return self.loss or (lambda params, record: -target.log_likelihood(params, record))
 
     def _penalties(self) -> np.ndarray:
@@ -189,20 +179,8 @@ class Exponential:
         levels = np.minimum((whole - np.min(whole)) * (LEVELS / self.loss_bound), _LARGEST_PENALTY)
         return np.rint(levels).astype(np.int64)
 
-    def _draw_on_ball(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
-        c = plan.settings["coefficient"]
-        return drawn(
-            self.engine,
-            Tempered(plan.target, c, c, self.regularisation),
-            records,
-            radius=self.radius,
-            draws=1,
-            steps=None,
-            streams=streams,
-        )
 
-
-def level_sums(loss: Callable[[Any, Any], Any], hypotheses: Any, records: Any, bound: float) -> np.ndarray:
+def level_sums(loss: Loss, hypotheses: PyTree, records: PyTree, bound: float) -> np.ndarray:
     """Σ over records of their losses in whole levels of bound/2^20, (M,) int64: exact, and in any order.
 
     One record at a time, so that what a record adds does not depend on the others, nor on where it stands. A loss that
@@ -216,24 +194,18 @@ def level_sums(loss: Callable[[Any, Any], Any], hypotheses: Any, records: Any, b
     """
 
     with float64():
-        given, data = jax.tree.map(_double, hypotheses), jax.tree.map(_double, records)
-        return np.asarray(_level_sums(loss, given, data, jnp.float64(bound)))
+        return np.asarray(_level_sums(loss, in_float64(hypotheses), in_float64(records), jnp.float64(bound)))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _level_sums(loss: Callable[[Any, Any], Any], hypotheses: Any, records: Any, bound: jax.Array) -> jax.Array:
-    def add(total: jax.Array, record: Any) -> tuple[jax.Array, None]:
+def _level_sums(loss: Loss, hypotheses: PyTree, records: PyTree, bound: jax.Array) -> jax.Array:
+    def add(total: jax.Array, record: PyTree) -> tuple[jax.Array, None]:
         losses = jax.vmap(lambda params: loss(params, record))(hypotheses)
         share = jnp.where(jnp.isnan(losses), 1.0, jnp.clip(losses / bound, 0.0, 1.0))
         return total + jnp.floor(share * LEVELS).astype(jnp.int64), None
 
-    start = jnp.zeros(len(jax.tree.leaves(hypotheses)[0]), jnp.int64)
+    start = jnp.zeros(length_of(hypotheses), jnp.int64)
     return jax.lax.scan(add, start, records)[0]
-
-
-def _double(leaf: Any) -> jax.Array:
-    leaf = np.asarray(leaf)
-    return jnp.asarray(leaf, jnp.float64 if np.issubdtype(leaf.dtype, np.floating) else None)
 
 
 def weights_of(scores: np.ndarray) -> list[int]:

@@ -133,17 +133,3 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
     radius, angle = np.sqrt(2 * exponential), 2 * np.pi * uniform(words[2], words[3])
     both = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
     return both.reshape(-1)[:size].reshape(shape)
-
-
-def check_promise(num_records: int, epsilon: float, delta: float) -> None:
-    """Refuse numbers that no one-shot release can be planned for.
-
-    Raises:
-        ValueError: naming the argument first.
-    """
-    if num_records < 1:
-        raise InputError(f"num_records: must be at least 1, got {num_records}")
-    if not (epsilon > 0 and math.isfinite(epsilon)):
-        raise InputError(f"epsilon: must be a finite number > 0, got {epsilon}")
-    if not 0 < delta < 1 / num_records:
-        raise InputError(f"delta: must lie in (0, 1/num_records = {1 / num_records:.3g}), got {delta:g}")

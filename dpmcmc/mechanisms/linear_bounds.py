@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.accounting import ADJACENCIES
 from dpmcmc.privacy.accounting.events import UnsupportedCombination
-from dpmcmc.targets.base import require_bound
+from dpmcmc.targets.base import Target, require_bound
 from dpmcmc.targets.linear import LinearRegression
 
 _BLOCK = 512
 
 
-def linear_bounds(target: Any, mechanism: str, adjacency: str) -> tuple[float, float, int]:
-    """(row_bound, label_bound, num_features).
+def linear_bounds(target: Target, mechanism: str) -> tuple[LinearRegression, float, float, int]:
+    """Return the target as a linear regression, with its row_bound, label_bound and num_features.
 
     Args:
         target: linear regression with its public bounds.
         mechanism: named in errors.
-        adjacency: checked.
 
     Raises:
-        UnsupportedCombination: another target, whose posterior is not Gaussian, or an unknown adjacency.
+        UnsupportedCombination: another target, whose posterior is not Gaussian.
         ValueError: a bound that is not given.
     """
-    if adjacency not in ADJACENCIES:
-        raise UnsupportedCombination(f"unknown adjacency {adjacency!r}; known: {', '.join(ADJACENCIES)}.")
     if type(target) is not LinearRegression:
         raise UnsupportedCombination(
             f"{mechanism} needs the Gaussian posterior of LinearRegression, and the target is "
@@ -39,22 +32,17 @@ def linear_bounds(target: Any, mechanism: str, adjacency: str) -> tuple[float, f
     label = require_bound(target.label_bound, "label_bound", "LinearRegression")
     if target.num_features is None:
         raise InputError("num_features: LinearRegression needs it before a plan; give it")
-    return row, label, target.num_features
-
-
-def check_label_weight(weight: float) -> None:
-    """Raise ValueError unless a weight of labels beside features is positive and finite."""
-    if not (weight > 0 and math.isfinite(weight)):
-        raise InputError(f"label_weight: must be a finite number > 0, got {weight}")
+    return target, row, label, target.num_features
 
 
 def gram_and_moment(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(XᵀX, Xᵀy), summed in blocks of rows.
+    """Return (XᵀX, Xᵀy), summed in float64 in blocks of rows.
 
     Args:
-        x: (N, d) float64.
-        y: (N,) float64.
+        x: (N, d).
+        y: (N,).
     """
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     gram, moment = np.zeros((x.shape[1], x.shape[1])), np.zeros(x.shape[1])
     for i in range(0, len(x), _BLOCK):
         rows = x[i : i + _BLOCK]

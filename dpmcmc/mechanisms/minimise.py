@@ -15,10 +15,8 @@ conjugate gradients for the Newton step.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +27,9 @@ from scipy.special import expit
 
 from dpmcmc.mechanisms.engines.errors import DrawError
 from dpmcmc.mechanisms.float64 import float64
-from dpmcmc.targets.base import immutable
+from dpmcmc.mechanisms.row_sums import in_float64, loss_gradient, summed_in_blocks
+from dpmcmc.storage.pytree import PyTree, length_of, size_of
+from dpmcmc.targets.base import Target, shared_by_equal_targets
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
 
@@ -51,8 +51,8 @@ class NotConverged(DrawError):
 
 
 def minimise(
-    target: Any, records: Any, regularisation: float, *, tolerance: float, linear: np.ndarray | None = None
-) -> tuple[Any, float]:
+    target: Target, records: PyTree, regularisation: float, *, tolerance: float, linear: np.ndarray | None = None
+) -> tuple[PyTree, float]:
     """The minimiser of J to a certified gradient norm.
 
     Args:
@@ -69,9 +69,8 @@ def minimise(
         NotConverged: the tolerance was not reached.
     """
     shapes = jax.eval_shape(target.init, jax.random.key(0))
-    size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    size, num_records = size_of(shapes), length_of(records)
     b = np.zeros(size) if linear is None else np.asarray(linear, np.float64)
-    num_records = len(jax.tree.leaves(records)[0])
     if type(target) in _CLOSED_FORMS and size <= _DENSE:
         gradient, newton = _closed_form(target, records, regularisation, b)
     else:
@@ -121,7 +120,7 @@ def radius_bound(num_records: int, regularisation: float, linear: float = 0.0) -
 
 
 def rounding(
-    target: Any, num_records: int, size: int, *, radius: float, regularisation: float, linear: float = 0.0
+    target: Target, num_records: int, size: int, *, radius: float, regularisation: float, linear: float = 0.0
 ) -> float:
     """Bound on what float64 adds to ∇J at ‖θ‖ <= radius, from public numbers.
 
@@ -151,13 +150,13 @@ def _linear(target: LinearRegression, margin: np.ndarray, y: np.ndarray) -> tupl
 
 
 #: target type -> (first, second) derivative of a record's loss by its linear predictor.
-_CLOSED_FORMS: dict[type, Callable[[Any, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
+_CLOSED_FORMS: dict[type, Callable[..., tuple[np.ndarray, np.ndarray]]] = {
     LogisticRegression: _logistic,
     LinearRegression: _linear,
 }
 
 
-def _closed_form(target: Any, records: Any, regularisation: float, b: np.ndarray) -> _Oracle:
+def _closed_form(target: Target, records: PyTree, regularisation: float, b: np.ndarray) -> _Oracle:
     x = np.ascontiguousarray(records["x"], np.float64)
     y = np.asarray(records["y"], np.float64)
     derivatives = _CLOSED_FORMS[type(target)]
@@ -178,14 +177,10 @@ def _closed_form(target: Any, records: Any, regularisation: float, b: np.ndarray
     return gradient, newton
 
 
-def _generic(target: Any, records: Any, regularisation: float, b: np.ndarray) -> _Oracle:
-    def in_double(leaf: Any) -> jax.Array:
-        leaf = np.asarray(leaf)
-        return jnp.asarray(leaf, jnp.float64 if np.issubdtype(leaf.dtype, np.floating) else None)
-
+def _generic(target: Target, records: PyTree, regularisation: float, b: np.ndarray) -> _Oracle:
     with float64():
-        data = jax.tree.map(in_double, records)
-        likelihood_gradient, curve = (_likelihood if immutable(target) else _likelihood.__wrapped__)(target)
+        data = in_float64(records)
+        likelihood_gradient, curve = _likelihood(target)
 
     def gradient(theta: np.ndarray) -> np.ndarray:
         with float64():
@@ -213,48 +208,32 @@ def _generic(target: Any, records: Any, regularisation: float, b: np.ndarray) ->
     return gradient, newton
 
 
-@functools.lru_cache(maxsize=16)
-def _likelihood(target: Any) -> tuple[Any, Any]:
+@shared_by_equal_targets(maxsize=16)
+def _likelihood(target: Target) -> tuple[Callable[..., jax.Array], Callable[..., jax.Array]]:
     """Jitted (θ, data) -> Σ ∇ℓ_i and (θ, p, data) -> Σ ∇²ℓ_i p, summed in blocks of rows."""
     shapes = jax.eval_shape(target.init, jax.random.key(0))
     unflatten = ravel_pytree(jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float64), shapes))[1]
 
-    def block_gradient(flat: jax.Array, block: Any) -> jax.Array:
-        def loss(p: jax.Array) -> jax.Array:
-            return -jnp.sum(jax.vmap(lambda record: target.log_likelihood(unflatten(p), record))(block))
-
-        return jax.grad(loss)(flat)
-
-    def total(of_block: Callable[[Any], jax.Array], like: jax.Array, data: Any) -> jax.Array:
-        count = len(jax.tree.leaves(data)[0])
-        whole = count // _BLOCK * _BLOCK
-        rest = jax.tree.map(lambda leaf: leaf[whole:], data)
-        out = of_block(rest) if whole < count else jnp.zeros_like(like)
-        if whole:
-            blocks = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, _BLOCK, *leaf.shape[1:]), data)
-            out = jax.lax.scan(lambda t, block: (t + of_block(block), None), out, blocks)[0]
-        return out
+    @jax.jit
+    def gradient(flat: jax.Array, data: PyTree) -> jax.Array:
+        return summed_in_blocks(lambda block: loss_gradient(target, unflatten, flat, block), data, flat, _BLOCK)
 
     @jax.jit
-    def gradient(flat: jax.Array, data: Any) -> jax.Array:
-        return total(lambda block: block_gradient(flat, block), flat, data)
+    def curve(flat: jax.Array, direction: jax.Array, data: PyTree) -> jax.Array:
+        def of_block(block: PyTree) -> jax.Array:
+            return jax.jvp(lambda p: loss_gradient(target, unflatten, p, block), (flat,), (direction,))[1]
 
-    @jax.jit
-    def curve(flat: jax.Array, direction: jax.Array, data: Any) -> jax.Array:
-        def of_block(block: Any) -> jax.Array:
-            return jax.jvp(lambda p: block_gradient(p, block), (flat,), (direction,))[1]
-
-        return total(of_block, flat, data)
+        return summed_in_blocks(of_block, data, flat, _BLOCK)
 
     return gradient, curve
 
 
-def ravel(tree: Any) -> np.ndarray:
+def ravel(tree: PyTree) -> np.ndarray:
     """All leaves in one float64 vector, in the order of JAX's ``ravel_pytree``."""
     return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])
 
 
-def unravel(shapes: Any, flat: np.ndarray) -> Any:
+def unravel(shapes: PyTree, flat: np.ndarray) -> PyTree:
     """The inverse of :func:`ravel`: leaves shaped like those of ``shapes``."""
     leaves, structure = jax.tree.flatten(shapes)
     ends = np.cumsum([math.prod(leaf.shape) for leaf in leaves])

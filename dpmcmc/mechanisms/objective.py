@@ -15,32 +15,38 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 
-from dpmcmc.errors import InputError
-from dpmcmc.mechanisms.base import Bounds, MechanismPlan, bounds_of, vouched
-from dpmcmc.mechanisms.gaussian_release import check_promise, gaussian_event, gaussian_release, mu_std, standard_normal
+from dpmcmc.mechanisms.arguments import check_choice, check_positive
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.convex import Bounds, bounds_of, vouched
+from dpmcmc.mechanisms.gaussian_release import gaussian_event, gaussian_release, mu_std, standard_normal
 from dpmcmc.mechanisms.minimise import minimise, radius_bound, ravel, rounding, unravel
+from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.privacy.accounting import Event, one_sample
+from dpmcmc.privacy.accounting.bisection import bisected
 from dpmcmc.privacy.accounting.events import UnsupportedCombination
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.storage.pytree import PyTree, size_of
+from dpmcmc.targets.base import Target
 from dpmcmc.targets.logistic import LogisticRegression
-from dpmcmc.targets.tempered import Tempered
+from dpmcmc.targets.tempered import untempered
 
 #: μ of the second step relative to that of the first.
 _SHARE = 2.0**-11
 #: γ relative to L, where float64 allows it.
 _TOLERANCE = 2.0**-22
+#: Calibration ``tight`` ends within this share above the smallest noise.
+_PRECISION = 1e-5
 
 
 @dataclass(frozen=True)
-class ObjectivePerturbation:
+class ObjectivePerturbation(OneShot):
     """The minimiser of a randomly tilted regularised logistic loss.
 
     Args:
@@ -55,140 +61,146 @@ class ObjectivePerturbation:
     regularisation: float | None = None
     calibration: Literal["tight", "kst12"] = "tight"
 
-    release = "estimate"
-
     def __post_init__(self) -> None:
-        check_regularisation(self.regularisation)
-        if self.calibration not in ("tight", "kst12"):
-            raise InputError(f"calibration: must be 'tight' or 'kst12', got {self.calibration!r}")
+        check_positive(self, "regularisation")
+        check_choice(self, "calibration", ("tight", "kst12"))
 
-    def plan(
-        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
-    ) -> MechanismPlan:
-        """Settle Λ, σ, γ and τ; reads no record.
+    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+        """Settle Λ, σ, γ and τ.
 
         Raises:
             UnsupportedCombination: losses that the proof does not cover.
             CalibrationError: the curvature alone costs ε.
-            ValueError: impossible numbers, named by the argument first.
         """
-        check_promise(num_records, epsilon, delta)
         _check_logistic(target)
         bounds = bounds_of(target, "objective_perturbation", self.regularisation)
+        published = self.calibration == "kst12"
         strength = bounds.prior_precision
-        if self.calibration == "kst12":
-            strength = max(strength, 2 * bounds.smoothness / epsilon)
-        curvature = math.log1p(bounds.smoothness / strength)
-        if curvature >= epsilon:
-            raise CalibrationError(
-                f"regularisation: at {strength:.6g} the curvature alone costs log(1 + {bounds.smoothness:g}/"
-                f"{strength:.6g}) = {curvature:.4g}, and epsilon is {epsilon:g}; give one well above "
-                f"{bounds.smoothness / math.expm1(epsilon):.4g}"
-            )
-        twice = 2.0 if adjacency == "replace_one" else 1.0
-
-        def settle(noise_std: float) -> tuple[tuple[Event, Event], float, float]:
-            z = noise_std / (bounds.lipschitz * (1 + KAPPA))
-            gamma = _tolerance(target, bounds, strength, num_records, noise_std)
-            tau = mu_std(2 * gamma / strength, bounds.size, _SHARE * twice / z)
-            return (
-                (
-                    Event("objective_perturbation", z, 1.0, 1, epsilon=curvature),
-                    gaussian_event(tau, 2 * gamma / strength, bounds.size, adjacency),
-                ),
-                gamma,
-                tau,
-            )
-
-        if self.calibration == "kst12":
-            # ζ is how far a neighbour moves the gradient of the sum.
-            zeta = twice * bounds.lipschitz
-            noise_std = zeta * math.sqrt(8 * math.log(2 / delta) + 4 * epsilon) / epsilon
-        else:
-            # Between the Gaussian mechanism's noise, and that at the price of the curvature, with 1 % for the rest.
-            low = bounds.lipschitz * twice / gaussian_mu(epsilon, delta)
-            high = 1.01 * bounds.lipschitz * twice / gaussian_mu(epsilon - curvature, delta)
-            while one_sample.epsilon(settle(high)[0], adjacency, delta) > epsilon:
-                high = 1.1 * high
-                if high > 1e15 * bounds.lipschitz:
-                    raise CalibrationError(f"epsilon: {epsilon:g} at delta {delta:g} is out of reach of any noise")
-            while high - low > 1e-5 * high:
-                middle = (low + high) / 2
-                enough = one_sample.epsilon(settle(middle)[0], adjacency, delta) <= epsilon
-                low, high = (low, middle) if enough else (middle, high)
-            noise_std = high
-        events, gamma, tau = settle(noise_std)
-        guarantee = Guarantee.from_events(
-            events,
-            delta=delta,
-            adjacency=adjacency,
-            accountant="one_sample",
-            release=self.release,
-            assumptions=vouched(target),
-        )
+        if published:
+            strength = max(strength, 2 * bounds.smoothness / asked.epsilon)
+        tilted = _Tilted(target, asked, bounds, strength)
+        tilted.check()
+        noise_std = tilted.published_std() if published else tilted.smallest_std()
+        gamma, tau = tilted.second_step(noise_std)
+        events = tilted.events(noise_std)
         settings = {
             "regularisation": strength,
             "noise_std": noise_std,
             "noise_multiplier": events[0].noise_multiplier,
-            "curvature_epsilon": curvature,
+            "curvature_epsilon": tilted.curvature,
             "gradient_tolerance": gamma,
             "output_noise_std": tau,
         }
-        return MechanismPlan(self, target, num_records, guarantee, settings)
+        return self.planned(target, asked, events, settings, vouched(target))
 
-    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
-        """The perturbed minimiser, leaves (1, ...).
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
+        """Return the perturbed minimiser, leaves (1, ...).
 
         Raises:
             NotConverged: the minimiser was not reached; for the data holder alone.
         """
         shapes = jax.eval_shape(plan.target.init, jax.random.key(0))
-        size = sum(leaf.size for leaf in jax.tree.leaves(shapes))
         tilt, last = jax.random.split(streams.noise)
-        b = plan.settings["noise_std"] * standard_normal(tilt, (size,))
         theta, _ = minimise(
             plan.target,
             records,
             plan.settings["regularisation"],
             tolerance=plan.settings["gradient_tolerance"],
-            linear=b,
+            linear=plan.settings["noise_std"] * standard_normal(tilt, (size_of(shapes),)),
         )
         released = gaussian_release(ravel(theta), plan.settings["output_noise_std"], last)
         return jax.tree.map(lambda leaf: leaf[None], unravel(shapes, released))
 
 
-def check_regularisation(value: float | None) -> None:
-    """Refuse a Λ that is not finite and positive; None is the target's own.
+@dataclass(frozen=True)
+class _Tilted:
+    """A tilted objective of given regularisation Λ: what each noise std σ of its tilt costs."""
 
-    Raises:
-        ValueError: naming the argument first.
-    """
-    if value is not None and not (value > 0 and math.isfinite(value)):
-        raise InputError(f"regularisation: must be a finite number > 0, got {value}")
+    target: Target
+    asked: Asked
+    bounds: Bounds
+    strength: float
+
+    @property
+    def curvature(self) -> float:
+        """ε that the curvature costs at any noise: log(1 + β/Λ)."""
+        return math.log1p(self.bounds.smoothness / self.strength)
+
+    def check(self) -> None:
+        """Raise CalibrationError where the curvature leaves nothing of ε to the noise."""
+        epsilon, beta = self.asked.epsilon, self.bounds.smoothness
+        if self.curvature >= epsilon:
+            raise CalibrationError(
+                f"regularisation: at {self.strength:.6g} the curvature alone costs log(1 + {beta:g}/"
+                f"{self.strength:.6g}) = {self.curvature:.4g}, and epsilon is {epsilon:g}; give one well above "
+                f"{beta / math.expm1(epsilon):.4g}"
+            )
+
+    def second_step(self, noise_std: float) -> tuple[float, float]:
+        """(γ, τ) of the release of the computed minimiser."""
+        gamma = self._tolerance(noise_std)
+        mu = _SHARE * self.asked.moved / self._multiplier(noise_std)
+        return gamma, mu_std(2 * gamma / self.strength, self.bounds.size, mu)
+
+    def events(self, noise_std: float) -> tuple[Event, Event]:
+        """The tilt, and the noise on the computed minimiser."""
+        gamma, tau = self.second_step(noise_std)
+        return (
+            Event("objective_perturbation", self._multiplier(noise_std), 1.0, 1, epsilon=self.curvature),
+            gaussian_event(tau, 2 * gamma / self.strength, self.bounds.size, self.asked.adjacency),
+        )
+
+    def published_std(self) -> float:
+        """σ of Kifer, Smith and Thakurta (2012)."""
+        # ζ is how far a neighbour moves the gradient of the sum.
+        zeta = self.asked.moved * self.bounds.lipschitz
+        return zeta * math.sqrt(8 * math.log(2 / self.asked.delta) + 4 * self.asked.epsilon) / self.asked.epsilon
+
+    def smallest_std(self) -> float:
+        """The smallest σ that meets (ε, δ), on the private side.
+
+        Raises:
+            CalibrationError: no σ does.
+        """
+        asked, zeta = self.asked, self.bounds.lipschitz * self.asked.moved
+
+        def enough(noise_std: float) -> bool:
+            return one_sample.epsilon(self.events(noise_std), asked.adjacency, asked.delta) <= asked.epsilon
+
+        # Between the noise of the Gaussian mechanism, and that at the price of the curvature, with 1 % for the rest.
+        low = zeta / asked.mu
+        high = 1.01 * zeta / gaussian_mu(asked.epsilon - self.curvature, asked.delta)
+        while not enough(high):
+            high = 1.1 * high
+            if high > 1e15 * self.bounds.lipschitz:
+                raise CalibrationError(
+                    f"epsilon: {asked.epsilon:g} at delta {asked.delta:g} is out of reach of any noise"
+                )
+        return bisected(enough, high, low, _PRECISION)
+
+    def _multiplier(self, noise_std: float) -> float:
+        return noise_std / (self.bounds.lipschitz * (1 + KAPPA))
+
+    def _tolerance(self, noise_std: float) -> float:
+        """γ: a fraction of L, or twice what float64 leaves uncertain at the farthest plausible minimiser."""
+        records, linear = self.asked.num_records, noise_std * (math.sqrt(self.bounds.size) + 10)
+        unsure = rounding(
+            self.target,
+            records,
+            self.bounds.size,
+            radius=radius_bound(records, self.strength, linear),
+            regularisation=self.strength,
+            linear=linear,
+        )
+        return max(_TOLERANCE * self.bounds.lipschitz, 2 * unsure)
 
 
-def _check_logistic(target: Any) -> None:
+def _check_logistic(target: Target) -> None:
     """Refuse losses without the one-sided gradients and the vanishing curvature that the proof needs."""
-    model = target
-    while isinstance(model, Tempered):
-        model = model.target
+    model = untempered(target)
     # A subclass may have other losses.
     if type(model) is not LogisticRegression:
         raise UnsupportedCombination(
             "objective_perturbation is proved for LogisticRegression (curvature of rank one that vanishes where the "
             f"gradient is largest), and the target is {type(model).__name__}; use output_perturbation."
         )
-
-
-def _tolerance(target: Any, bounds: Bounds, strength: float, num_records: int, noise_std: float) -> float:
-    """γ: a fraction of L, or twice what float64 leaves uncertain at the farthest plausible minimiser."""
-    linear = noise_std * (math.sqrt(bounds.size) + 10)
-    unsure = rounding(
-        target,
-        num_records,
-        bounds.size,
-        radius=radius_bound(num_records, strength, linear),
-        regularisation=strength,
-        linear=linear,
-    )
-    return max(_TOLERANCE * bounds.lipschitz, 2 * unsure)

@@ -24,25 +24,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from dpmcmc.errors import InputError
-from dpmcmc.mechanisms.base import MechanismPlan, vouched
+from dpmcmc.mechanisms.arguments import check_choice, check_count, check_positive, check_share
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.convex import vouched
 from dpmcmc.mechanisms.engines import ENGINES, drawn
-from dpmcmc.mechanisms.gaussian_release import check_promise
-from dpmcmc.privacy.accounting import ADJACENCIES, Event
+from dpmcmc.mechanisms.one_shot import Asked, OneShot, moved_by
+from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.events import UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target
 from dpmcmc.targets.tempered import Tempered
 
 FORMS = ("printed", "range", "gdp")
 
 
 @dataclass(frozen=True)
-class OPS:
+class OPS(OneShot):
     """Draws from a posterior that is tempered until they are private.
 
     Args:
@@ -68,84 +70,54 @@ class OPS:
     total_variation: float | None = None
     steps: int | None = None
 
+    release = "one_sample"
+
     def __post_init__(self) -> None:
-        if self.form not in FORMS:
-            raise InputError(f"form: unknown {self.form!r}; known: {', '.join(FORMS)}")
-        if self.engine not in ENGINES:
-            raise InputError(f"engine: unknown {self.engine!r}; known: {', '.join(ENGINES)}")
-        for name in ("radius", "prior_precision"):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise InputError(f"{name}: must be a finite number > 0, got {value}")
-        if self.temper is not None and not 0 < self.temper <= 1:
-            raise InputError(f"temper: must lie in (0, 1], got {self.temper}")
-        if self.draws < 1:
-            raise InputError(f"draws: must be >= 1, got {self.draws}")
-        if self.steps is not None and self.steps < 2:
-            raise InputError(f"steps: must be >= 2, got {self.steps}")
-        if self.total_variation is not None:
-            if not 0 < self.total_variation < 1:
-                raise InputError(f"total_variation: must lie in (0, 1), got {self.total_variation}")
-            if ENGINES[self.engine].EXACT:
-                raise InputError(f"total_variation: draws of engine {self.engine} are exact; leave it out")
+        check_choice(self, "form", FORMS)
+        check_choice(self, "engine", tuple(ENGINES))
+        check_positive(self, "radius", "prior_precision")
+        check_share(self, "(0, 1]", "temper")
+        check_share(self, "(0, 1)", "total_variation")
+        check_count(self, 1, "draws")
+        check_count(self, 2, "steps")
+        if self.total_variation is not None and ENGINES[self.engine].EXACT:
+            raise InputError(f"total_variation: draws of engine {self.engine} are exact; leave it out")
         if self.form != "gdp" and self.radius is None:
             raise InputError(f"radius: form {self.form} bounds losses on a ball; give the public radius of one")
 
-    def plan(
-        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
-    ) -> MechanismPlan:
-        """Settle ρ and the guarantee from public facts.
+    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+        """Settle ρ.
 
         Args:
             target: with ``loss_bounds`` (printed, range), or log-concave with ``gradient_bound_within`` and a
                 ``prior_precision`` (gdp).
-            num_records: N.
-            epsilon: target.
-            delta: target, below 1/N; ``printed`` and ``range`` spend none of it but for ``total_variation``.
-            adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
+            asked: ``printed`` and ``range`` spend none of its δ but for ``total_variation``.
 
         Raises:
             UnsupportedCombination: the target lacks what the form, or the engine, rests on.
-            ValueError: numbers that make no sense, or a public bound that is not given.
-            CalibrationError: ``temper`` does not meet the target, or ``total_variation`` leaves no δ.
+            ValueError: a public bound that is not given.
+            CalibrationError: ``temper`` does not meet the promise, or ``total_variation`` leaves no δ.
         """
-        check_promise(num_records, epsilon, delta)
-        if adjacency not in ADJACENCIES:
-            raise UnsupportedCombination(f"unknown adjacency {adjacency!r}; known: {', '.join(ADJACENCIES)}.")
         ENGINES[self.engine].check(target)
-        left = self._delta_left(epsilon, delta)
-        settings: dict[str, float] = {} if self.radius is None else {"radius": float(self.radius)}
-        if self.form == "gdp":
-            precision, lipschitz = self._curvature(target), self._lipschitz(target)
-            factor = 2.0 if adjacency == "replace_one" else 1.0
-            # Per unit of temper; a hair below, so that rounding ends on the private side.
-            unit = factor * lipschitz / math.sqrt(precision) * math.sqrt(self.draws)
-            temper = self._settled(gaussian_mu(epsilon, left) / unit * (1 - 1e-9))
-            z = math.sqrt(precision) / (temper * lipschitz)
-            charged = Event("posterior_draw", z, 1.0, self.draws)
-            settings |= {"gradient_bound": lipschitz, "prior_precision": precision, "mu": temper * unit}
-        else:
-            largest, unit = self._loss_bounds(target, adjacency)
-            temper = self._settled(epsilon / (unit * self.draws))
-            charged = Event("pure", 0.0, 1.0, self.draws, epsilon=unit * temper)
-            settings |= {"loss_bound": largest, "epsilon_per_draw": unit * temper}
-        guarantee = self._guarantee(charged, delta, adjacency, target)
+        left = self._delta_left(asked)
+        charged, found = self._gdp(target, asked, left) if self.form == "gdp" else self._pure(target, asked)
+        ball = {} if self.radius is None else {"radius": float(self.radius)}
+        settings = ball | found | {"prior_temper": found["temper"] if self.form == "printed" else 1.0}
+        events: tuple[Event, ...] = (charged,)
+        if self.total_variation is not None:
+            events += (Event("approximate_draw", 0.0, self.total_variation, self.draws),)
+        plan = self.planned(target, asked, events, settings, self.assumptions(target))
         # A pure release is charged at δ 0, whatever the accountant could make of a positive one.
-        spent = max(guarantee.epsilon, self.draws * (charged.epsilon or 0.0))
-        if spent > epsilon * (1 + 1e-12):
+        spent = max(plan.guarantee.epsilon, self.draws * (charged.epsilon or 0.0))
+        if spent > asked.epsilon * (1 + 1e-12):
             raise CalibrationError(
-                f"temper: {temper:g} gives epsilon {spent:.4g}, and {epsilon:g} was asked; lower it, or leave it out"
+                f"temper: {found['temper']:g} gives epsilon {spent:.4g}, and {asked.epsilon:g} was asked; lower it, or "
+                "leave it out"
             )
-        settings |= {"temper": temper, "prior_temper": temper if self.form == "printed" else 1.0}
-        return MechanismPlan(self, target, num_records, guarantee, settings, self.draws)
+        return plan
 
-    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
-        """The draws alone, leaves (draws, ...): no diagnostic is returned, printed or warned of.
-
-        Args:
-            plan: made by :meth:`plan`.
-            records: pytree of NumPy arrays, leaves (N, ...), checked.
-            streams: secret keys.
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
+        """Return the draws alone, leaves (draws, ...): no diagnostic is returned, printed or warned of.
 
         Raises:
             DrawError: the engine has no draw; nothing leaves.
@@ -164,46 +136,61 @@ class OPS:
         """Return the density that is drawn from, on the ball where a radius is set."""
         return Tempered(plan.target, plan.settings["temper"], plan.settings["prior_temper"], self.prior_precision)
 
-    def unit_epsilon(self, target: Any, adjacency: str) -> float:
-        """ε of one draw at temper 1, for forms with bounded losses.
+    def assumptions(self, target: Target) -> tuple[str, ...]:
+        """Return what a guarantee of these draws assumes."""
+        first = ENGINES[self.engine].ASSUMES
+        if self.total_variation is not None:
+            first = (
+                f"each draw of engine {self.engine} is within total variation {self.total_variation:g} of an exact "
+                "one, which is the user's claim: no finite run certifies it."
+            )
+        # An engine that rejects draws outside a ball may have none left, which depends on the records.
+        rejects = self.radius is not None and self.engine != "nuts"
+        kept_secret = "that a draw could be made within the radius tells nothing; should none be, that is kept secret."
+        return (first, *[kept_secret] * rejects, *vouched(target))
+
+    def unit_epsilon(self, target: Target, adjacency: str) -> float:
+        """Return ε of one draw at temper 1, for forms with bounded losses.
 
         Raises:
             UnsupportedCombination: the target has no ``loss_bounds``.
         """
         return self._loss_bounds(target, adjacency)[1]
 
-    def assumptions(self, target: Any) -> tuple[str, ...]:
-        """Assumptions of a guarantee of these draws, where no total variation is charged."""
-        if ENGINES[self.engine].EXACT:
-            sentence = "draws are exact, which they are up to float64 rounding."
-        else:
-            sentence = (
-                f"draws of engine {self.engine} are exact draws from the posterior, which no finite run certifies."
-            )
-        return (sentence, *self._may_fail(), *vouched(target))
+    def _gdp(self, target: Target, asked: Asked, delta: float) -> tuple[Event, dict[str, float]]:
+        """The event of form gdp, and what it rests on."""
+        precision, lipschitz = self._curvature(target), self._lipschitz(target)
+        # μ for each unit of temper; a hair below, so that rounding ends on the private side.
+        unit = asked.moved * lipschitz / math.sqrt(precision) * math.sqrt(self.draws)
+        temper = self._settled(gaussian_mu(asked.epsilon, delta) / unit * (1 - 1e-9))
+        event = Event("posterior_draw", math.sqrt(precision) / (temper * lipschitz), 1.0, self.draws)
+        bounds = {"gradient_bound": lipschitz, "prior_precision": precision, "mu": temper * unit}
+        return event, bounds | {"temper": temper}
 
-    def _may_fail(self) -> tuple[str, ...]:
-        """The assumption of engines that reject draws outside a ball: whether one is left depends on the records."""
-        if self.radius is None or self.engine == "nuts":
-            return ()
-        return ("that a draw could be made within the radius tells nothing; should none be, that is kept secret.",)
-
-    def _delta_left(self, epsilon: float, delta: float) -> float:
-        """δ of exact draws, once K·(1 + e^ε)·τ is spent on draws that are not (thesis, Proposition 3.10)."""
-        if self.total_variation is None:
-            return delta
-        spent = self.draws * (1 + math.exp(min(epsilon, 700.0))) * self.total_variation
-        if not spent < delta:
-            raise CalibrationError(
-                f"total_variation: {self.draws} draws within {self.total_variation:g} cost (1 + e^epsilon) times that, "
-                f"{spent:.3g}, of delta {delta:g}; it must be below {delta * self.total_variation / spent:.3g}"
-            )
-        return delta - spent
+    def _pure(self, target: Target, asked: Asked) -> tuple[Event, dict[str, float]]:
+        """The event of forms printed and range, and what it rests on."""
+        largest, unit = self._loss_bounds(target, asked.adjacency)
+        temper = self._settled(asked.epsilon / (unit * self.draws))
+        event = Event("pure", 0.0, 1.0, self.draws, epsilon=unit * temper)
+        return event, {"loss_bound": largest, "epsilon_per_draw": unit * temper, "temper": temper}
 
     def _settled(self, largest: float) -> float:
         return min(1.0, largest) if self.temper is None else float(self.temper)
 
-    def _curvature(self, target: Any) -> float:
+    def _delta_left(self, asked: Asked) -> float:
+        """δ of exact draws, once K·(1 + e^ε)·τ is spent on draws that are not (thesis, Proposition 3.10)."""
+        if self.total_variation is None:
+            return asked.delta
+        spent = self.draws * (1 + math.exp(min(asked.epsilon, 700.0))) * self.total_variation
+        if not spent < asked.delta:
+            raise CalibrationError(
+                f"total_variation: {self.draws} draws within {self.total_variation:g} cost (1 + e^epsilon) times that, "
+                f"{spent:.3g}, of delta {asked.delta:g}; it must be below "
+                f"{asked.delta * self.total_variation / spent:.3g}"
+            )
+        return asked.delta - spent
+
+    def _curvature(self, target: Target) -> float:
         """m, after the checks that convexity asks for."""
         name = type(target).__name__
         if not getattr(target, "log_concave", False):
@@ -220,10 +207,10 @@ class OPS:
             )
         return float(precision)
 
-    def _lipschitz(self, target: Any) -> float:
+    def _lipschitz(self, target: Target) -> float:
         """L on the ball, or everywhere."""
         name = type(target).__name__
-        within = getattr(target, "gradient_bound_within", lambda radius: getattr(target, "gradient_bound", None))
+        within = getattr(target, "gradient_bound_within", lambda radius: target.gradient_bound)
         bound = within(math.inf if self.radius is None else self.radius)
         if bound is None and self.radius is None and within(1.0) is not None:
             raise InputError(f"radius: gradients of {name} are bounded on a ball only; give the public radius of one")
@@ -234,36 +221,16 @@ class OPS:
             )
         return float(bound)
 
-    def _loss_bounds(self, target: Any, adjacency: str) -> tuple[float, float]:
+    def _loss_bounds(self, target: Target, adjacency: str) -> tuple[float, float]:
         """(B, ε of one draw at temper 1)."""
-        name = type(target).__name__
         if not hasattr(target, "loss_bounds"):
             raise UnsupportedCombination(
-                f"form {self.form} needs bounded losses, and {name} has no loss_bounds(radius)."
+                f"form {self.form} needs bounded losses, and {type(target).__name__} has no loss_bounds(radius)."
             )
         assert self.radius is not None
         largest, difference = target.loss_bounds(self.radius)
-        if adjacency == "replace_one":
+        if moved_by(adjacency) == 2:
             return float(largest), 4.0 * largest if self.form == "printed" else 2.0 * difference
         varies = largest if getattr(target, "num_classes", None) is not None else 2 * largest
         within = getattr(target, "gradient_bound_within", lambda radius: None)(self.radius)
         return float(largest), float(varies if within is None else min(varies, 2 * self.radius * within))
-
-    def _guarantee(self, charged: Event, delta: float, adjacency: str, target: Any) -> Guarantee:
-        events: tuple[Event, ...] = (charged,)
-        assumptions = self.assumptions(target)
-        if self.total_variation is not None:
-            events = (charged, Event("approximate_draw", 0.0, self.total_variation, self.draws))
-            sentence = (
-                f"each draw of engine {self.engine} is within total variation {self.total_variation:g} of an exact "
-                "one, which is the user's claim: no finite run certifies it."
-            )
-            assumptions = (sentence, *assumptions[1:])
-        return Guarantee.from_events(
-            events,
-            delta=delta,
-            adjacency=adjacency,
-            accountant="one_sample",
-            release="one_sample",
-            assumptions=assumptions,
-        )

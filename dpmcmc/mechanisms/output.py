@@ -12,25 +12,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 
-from dpmcmc.errors import InputError
-from dpmcmc.mechanisms.base import MechanismPlan, bounds_of, vouched
-from dpmcmc.mechanisms.gaussian_release import calibrated_std, check_promise, gaussian_event, gaussian_release
+from dpmcmc.mechanisms.arguments import check_choice, check_positive
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.convex import bounds_of, vouched
+from dpmcmc.mechanisms.gaussian_release import calibrated_std, gaussian_event, gaussian_release
 from dpmcmc.mechanisms.minimise import minimise, radius_bound, ravel, rounding, unravel
-from dpmcmc.mechanisms.objective import check_regularisation
-from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target
 
 #: γ relative to L, where float64 allows it.
 _TOLERANCE = 2.0**-12
 
 
 @dataclass(frozen=True)
-class OutputPerturbation:
+class OutputPerturbation(OneShot):
     """The minimiser of the regularised loss plus Gaussian noise, for convex losses with bounded gradients.
 
     Args:
@@ -45,54 +47,25 @@ class OutputPerturbation:
     regularisation: float | None = None
     calibration: Literal["tight", "classic"] = "tight"
 
-    release = "estimate"
-
     def __post_init__(self) -> None:
-        check_regularisation(self.regularisation)
-        if self.calibration not in ("tight", "classic"):
-            raise InputError(f"calibration: must be 'tight' or 'classic', got {self.calibration!r}")
+        check_positive(self, "regularisation")
+        check_choice(self, "calibration", ("tight", "classic"))
 
-    def plan(
-        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
-    ) -> MechanismPlan:
-        """Settle γ and σ; reads no record.
+    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+        """Settle γ and σ.
 
         Raises:
             UnsupportedCombination: losses that are not convex, or have no gradient bound.
             CalibrationError: calibration ``classic`` at ε >= 1.
-            ValueError: impossible numbers, named by the argument first.
         """
-        check_promise(num_records, epsilon, delta)
         bounds = bounds_of(target, "output_perturbation", self.regularisation)
         strength = bounds.prior_precision
-        unsure = rounding(
-            target,
-            num_records,
-            bounds.size,
-            radius=radius_bound(num_records, strength),
-            regularisation=strength,
-        )
+        radius = radius_bound(asked.num_records, strength)
+        unsure = rounding(target, asked.num_records, bounds.size, radius=radius, regularisation=strength)
         gamma = max(_TOLERANCE * bounds.lipschitz, 2 * unsure)
-        moved = 2 if adjacency == "replace_one" else 1
-        sensitivity = (moved * bounds.lipschitz + 2 * gamma) / strength
-        if self.calibration == "classic":
-            if epsilon >= 1:
-                raise CalibrationError(
-                    f"calibration: the classic Gaussian formula is proved for epsilon < 1, and epsilon is {epsilon:g}; "
-                    "use calibration tight"
-                )
-            noise_std = sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-        else:
-            noise_std = calibrated_std(sensitivity, bounds.size, epsilon=epsilon, delta=delta)
-        event = gaussian_event(noise_std, sensitivity, bounds.size, adjacency)
-        guarantee = Guarantee.from_events(
-            (event,),
-            delta=delta,
-            adjacency=adjacency,
-            accountant="one_sample",
-            release=self.release,
-            assumptions=vouched(target),
-        )
+        sensitivity = (asked.moved * bounds.lipschitz + 2 * gamma) / strength
+        noise_std = self._noise_std(sensitivity, bounds.size, asked)
+        event = gaussian_event(noise_std, sensitivity, bounds.size, asked.adjacency)
         settings = {
             "regularisation": strength,
             "sensitivity": sensitivity,
@@ -100,10 +73,10 @@ class OutputPerturbation:
             "noise_multiplier": event.noise_multiplier,
             "gradient_tolerance": gamma,
         }
-        return MechanismPlan(self, target, num_records, guarantee, settings)
+        return self.planned(target, asked, (event,), settings, vouched(target))
 
-    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
-        """The noisy minimiser, leaves (1, ...).
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
+        """Return the noisy minimiser, leaves (1, ...).
 
         Raises:
             NotConverged: the minimiser was not reached; for the data holder alone.
@@ -116,3 +89,13 @@ class OutputPerturbation:
         )
         released = gaussian_release(ravel(theta), plan.settings["noise_std"], streams.noise)
         return jax.tree.map(lambda leaf: leaf[None], unravel(theta, released))
+
+    def _noise_std(self, sensitivity: float, size: int, asked: Asked) -> float:
+        if self.calibration == "tight":
+            return calibrated_std(sensitivity, size, epsilon=asked.epsilon, delta=asked.delta)
+        if asked.epsilon >= 1:
+            raise CalibrationError(
+                "calibration: the classic Gaussian formula is proved for epsilon < 1, and epsilon is "
+                f"{asked.epsilon:g}; use calibration tight"
+            )
+        return sensitivity * math.sqrt(2 * math.log(1.25 / asked.delta)) / asked.epsilon

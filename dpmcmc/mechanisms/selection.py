@@ -19,19 +19,21 @@ most e^{−a}; Hoeffding for a candidates and the tail of the exponential mechan
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol, TypeAlias
 
 import jax
 import numpy as np
 
 from dpmcmc.engine.life import sample
 from dpmcmc.errors import InputError
+from dpmcmc.mechanisms.arguments import check_positive
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.exponential import Exponential
-from dpmcmc.mechanisms.gaussian_release import check_promise
+from dpmcmc.mechanisms.exponential import Exponential, Loss
+from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.planning import plan as planning
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event
@@ -41,15 +43,17 @@ from dpmcmc.privacy.accounting.sampling import Full, Sampling
 from dpmcmc.privacy.calibration.promise import Privacy
 from dpmcmc.privacy.query.randomness import SecretKey, Streams
 from dpmcmc.samplers.base import Sampler
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target
 
 
 def number_of_candidates(failure: float) -> int:
-    """a = ⌈log(3/failure)⌉: so many runs, of which one is good but for a third of ``failure``."""
+    """Return a = ⌈log(3/failure)⌉: one of so many runs is good but for a third of ``failure``."""
     return math.ceil(math.log(3 / failure))
 
 
 def excess_of_choice(candidates: int, validation: int, *, epsilon: float, loss_bound: float, failure: float) -> float:
-    """How much worse than the best candidate's risk that of the chosen one may be, but for 2/3 of ``failure``.
+    """Return how much worse than the best candidate's risk that of the chosen one may be, but for 2/3 of ``failure``.
 
     Args:
         candidates: a.
@@ -60,6 +64,18 @@ def excess_of_choice(candidates: int, validation: int, *, epsilon: float, loss_b
     """
     hoeffding = 2 * loss_bound * math.sqrt(math.log(6 * candidates / failure) / (2 * validation))
     return hoeffding + 2 * loss_bound / (epsilon * validation) * math.log(3 * candidates / failure)
+
+
+_CandidatePlan: TypeAlias = Plan | MechanismPlan
+
+
+class Candidate(Protocol):
+    """A mechanism of one draw, or a :class:`Chain`."""
+
+    def plan(
+        self, target: Target, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+    ) -> _CandidatePlan:
+        """Return the plan of a candidate on its part of the records."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +95,9 @@ class Chain:
     clip: float = 1.0
 
     def plan(
-        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+        self, target: Target, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
     ) -> Plan:
-        """The run's plan on ``num_records`` records."""
+        """Return the run's plan on ``num_records`` records."""
         return planning.plan(
             target,
             num_records=num_records,
@@ -94,7 +110,7 @@ class Chain:
 
 
 @dataclass(frozen=True, eq=False)
-class PrivateSelection:
+class PrivateSelection(OneShot):
     """The best of several private candidates, each on a part of the records, by a private vote of the last part.
 
     Args:
@@ -106,72 +122,54 @@ class PrivateSelection:
         ValueError: fewer than two candidates, or a bound that is not positive.
     """
 
-    candidates: Sequence[Any]
+    candidates: Sequence[Candidate]
     loss_bound: float
-    loss: Callable[[Any, Any], Any] | None = None
-
-    release = "estimate"
+    loss: Loss | None = None
 
     def __post_init__(self) -> None:
         if len(self.candidates) < 2:
             raise InputError(f"candidates: a choice needs at least 2, got {len(self.candidates)}")
-        if not (self.loss_bound > 0 and math.isfinite(self.loss_bound)):
-            raise InputError(f"loss_bound: must be a finite number > 0, got {self.loss_bound}")
+        check_positive(self, "loss_bound")
 
-    def plan(
-        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
-    ) -> MechanismPlan:
-        """Plan every candidate on its part, and the vote on the last; reads no record.
+    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+        """Plan every candidate on its part, and the vote on the last.
 
         Raises:
             UnsupportedCombination: an adjacency under which the parts' sizes would differ, or a candidate without plan.
-            ValueError: fewer records than parts.
+            ValueError: fewer records than parts, or a candidate that costs more than was asked.
         """
-        check_promise(num_records, epsilon, delta)
-        if adjacency not in ("replace_one", "zero_out"):
+        if asked.adjacency not in ("replace_one", "zero_out"):
             raise UnsupportedCombination(
-                f"private selection deals a public number of records into parts, and {adjacency} changes it; use "
+                f"private selection deals a public number of records into parts, and {asked.adjacency} changes it; use "
                 "replace_one or zero_out."
             )
-        part = num_records // (len(self.candidates) + 1)
+        part = asked.num_records // (len(self.candidates) + 1)
         if part < 1:
-            raise InputError(f"num_records: {num_records} records make no {len(self.candidates) + 1} parts")
-        promise: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "adjacency": adjacency}
-        plans = [candidate.plan(target, num_records=part, **promise) for candidate in self.candidates]
-        spent = max(epsilon, *(one.guarantee.epsilon for one in plans))
-        for one in plans:
-            # The parts are composed as (ε, δ)-DP: each has to be that.
-            if not (one.guarantee.epsilon <= epsilon * (1 + 1e-9) and one.guarantee.delta <= delta):
-                raise InputError(f"candidates: one costs {one.guarantee}, more than epsilon {epsilon:g} was asked for")
-            if getattr(one, "charged_draws", 1) > 1:
-                raise InputError("candidates: each must release one draw; set draws to 1")
-        # Any hypothesis will do here: what the vote costs does not depend on which.
-        vote = self._vote(np.zeros((1, 1)))
-        voting = vote.plan(target, num_records=num_records - part * len(plans), **promise)
-        failure = delta / (1 + math.exp(min(spent, 700.0))) * (1 - 1e-9)
-        guarantee = Guarantee.from_events(
-            (Event("pure", 0.0, 1.0, 1, epsilon=spent), Event("approximate_draw", 0.0, failure, 1)),
-            delta=delta,
-            adjacency=adjacency,
-            accountant="one_sample",
-            release=self.release,
-            assumptions=tuple(dict.fromkeys(said for one in plans for said in one.guarantee.assumptions)),
-        )
+            raise InputError(f"num_records: {asked.num_records} records make no {len(self.candidates) + 1} parts")
+        plans, guarantees = self._parts(target, asked, part)
+        # Any hypothesis will do here: the vote costs the same for all.
+        voters = asked.num_records - part * len(plans)
+        voting = self._vote(np.zeros((1, 1))).settle(target, dataclasses.replace(asked, num_records=voters))
+        spent = max(asked.epsilon, *(guarantee.epsilon for guarantee in guarantees))
+        failure = asked.delta / (1 + math.exp(min(spent, 700.0))) * (1 - 1e-9)
+        events = (Event("pure", 0.0, 1.0, 1, epsilon=spent), Event("approximate_draw", 0.0, failure, 1))
+        assumptions = tuple(dict.fromkeys(said for guarantee in guarantees for said in guarantee.assumptions))
         settings = {
             "candidates": float(len(plans)),
             "records_of_a_candidate": float(part),
-            "records_that_vote": float(voting.num_records),
+            "records_that_vote": float(voters),
             "coefficient": voting.settings["coefficient"],
         }
-        return _SelectionPlan(self, target, num_records, guarantee, settings, parts=tuple(plans), voting=voting)
+        plan = self.planned(target, asked, events, settings, assumptions)
+        return _SelectionPlan(self, target, asked.num_records, plan.guarantee, settings, parts=plans, voting=voting)
 
-    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
-        """The chosen candidate's release, leaves (1, ...)."""
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
+        """Return the chosen candidate's release, leaves (1, ...)."""
         found, index = self.candidates_and_choice(plan, records, streams)
         return jax.tree.map(lambda leaf: leaf[index : index + 1], found)
 
-    def candidates_and_choice(self, plan: MechanismPlan, records: Any, streams: Streams) -> tuple[Any, int]:
-        """(every candidate's release, leaves (a, ...); which was chosen); one guarantee covers both.
+    def candidates_and_choice(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> tuple[PyTree, int]:
+        """Return (every candidate's release, leaves (a, ...); which was chosen); one guarantee covers both.
 
         Args:
             plan: made by :meth:`plan`.
@@ -179,6 +177,7 @@ class PrivateSelection:
             streams: secret keys.
         """
         assert isinstance(plan, _SelectionPlan)
+        assert plan.voting is not None
         order = np.asarray(jax.random.permutation(streams.batch, plan.num_records))
         part, found = plan.parts[0].num_records, []
         for j, one in enumerate(plan.parts):
@@ -189,24 +188,39 @@ class PrivateSelection:
         key = jax.random.fold_in(streams.noise, len(plan.parts))
         return together, self._vote(together).draw_index(plan.voting, last, key)
 
-    def _vote(self, hypotheses: Any) -> Exponential:
+    def _parts(self, target: Target, asked: Asked, part: int) -> tuple[tuple[_CandidatePlan, ...], list[Guarantee]]:
+        """Plans of the candidates, and their guarantees: each has to keep the whole promise, for one draw."""
+        promise = dataclasses.replace(asked, num_records=part)
+        plans = tuple(candidate.plan(target, **vars(promise)) for candidate in self.candidates)
+        guarantees = []
+        for one in plans:
+            cost = one.guarantee
+            # The parts are composed as (ε, δ)-DP: each has to be that.
+            if cost is None or not (cost.epsilon <= asked.epsilon * (1 + 1e-9) and cost.delta <= asked.delta):
+                raise InputError(f"candidates: one costs {cost}, more than epsilon {asked.epsilon:g} was asked for")
+            if getattr(one, "charged_draws", 1) > 1:
+                raise InputError("candidates: each must release one draw; set draws to 1")
+            guarantees.append(cost)
+        return plans, guarantees
+
+    def _vote(self, hypotheses: PyTree) -> Exponential:
         return Exponential(hypotheses=hypotheses, loss=self.loss, loss_bound=self.loss_bound, regularisation=0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class _SelectionPlan(MechanismPlan):
-    """With the plans of the parts.
+    """A plan with those of its parts.
 
     Attributes:
-        parts: of the candidates.
-        voting: of the vote.
+        parts: plans of the candidates.
+        voting: plan of the vote.
     """
 
-    parts: tuple[Any, ...] = ()
-    voting: Any = None
+    parts: tuple[_CandidatePlan, ...] = ()
+    voting: MechanismPlan | None = None
 
 
-def _released(plan: Any, records: Any, streams: Streams) -> Any:
+def _released(plan: _CandidatePlan, records: PyTree, streams: Streams) -> PyTree:
     """One candidate's release, leaves (1, ...) float64."""
     if isinstance(plan, Plan):
         draws = sample(plan, records, key=SecretKey._of(streams)).flat_draws()

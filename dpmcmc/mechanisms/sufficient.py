@@ -21,28 +21,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-from dpmcmc.errors import InputError
+from dpmcmc.mechanisms.arguments import check_count, check_positive
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.gaussian_release import (
-    calibrated_std,
-    check_promise,
-    gaussian_event,
-    gaussian_release,
-    standard_normal,
-)
-from dpmcmc.mechanisms.linear_bounds import check_label_weight, gram_and_moment, linear_bounds, summing
-from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.mechanisms.gaussian_release import calibrated_std, gaussian_event, gaussian_release, standard_normal
+from dpmcmc.mechanisms.linear_bounds import gram_and_moment, linear_bounds, summing
+from dpmcmc.mechanisms.one_shot import Asked, OneShot, moved_by
 from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target
 from dpmcmc.targets.linear import LinearRegression
 
 
 @dataclass(frozen=True)
-class SufficientStatistics:
+class SufficientStatistics(OneShot):
     """Ridge regression, or draws around it, from one noisy release of XᵀX and Xᵀy.
 
     Args:
@@ -58,49 +53,39 @@ class SufficientStatistics:
     draws: int = 0
     label_weight: float = 1.0
 
-    release = "estimate"
-
     def __post_init__(self) -> None:
-        if self.draws < 0:
-            raise InputError(f"draws: must be 0 (the mean) or more, got {self.draws}")
-        check_label_weight(self.label_weight)
+        check_count(self, 0, "draws")
+        check_positive(self, "label_weight")
 
-    def plan(
-        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
-    ) -> MechanismPlan:
-        """Settle the noise; reads no record.
+    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+        """Settle the noise.
 
         Raises:
             UnsupportedCombination: another target than linear regression.
-            ValueError: no row_bound or label_bound, or impossible numbers.
+            ValueError: no row_bound or label_bound.
         """
-        check_promise(num_records, epsilon, delta)
-        row, label, num_features = linear_bounds(target, "sufficient_statistics", adjacency)
+        _, row, label, num_features = linear_bounds(target, "sufficient_statistics")
         weight = self.label_weight * row / label
-        # Rounding error of float64 sums, on either neighbour.
-        unsure = summing(num_records) * num_records * _norm(row, label, weight)
-        sensitivity = sensitivity_of(row, label, weight, adjacency) + 2 * unsure
+        # Rounding of float64 sums, on either neighbour.
+        unsure = summing(asked.num_records) * asked.num_records * _norm(row, label, weight)
+        sensitivity = sensitivity_of(row, label, weight, asked.adjacency) + 2 * unsure
         size = num_features * (num_features + 3) // 2
-        noise_std = calibrated_std(sensitivity, size, epsilon=epsilon, delta=delta)
-        event = gaussian_event(noise_std, sensitivity, size, adjacency)
-        guarantee = Guarantee.from_events(
-            (event,), delta=delta, adjacency=adjacency, accountant="one_sample", release=self.release
-        )
+        noise_std = calibrated_std(sensitivity, size, epsilon=asked.epsilon, delta=asked.delta)
+        event = gaussian_event(noise_std, sensitivity, size, asked.adjacency)
         settings = {
             "sensitivity": sensitivity,
             "noise_std": noise_std,
             "label_noise_std": noise_std / weight,
             "noise_multiplier": event.noise_multiplier,
         }
-        return MechanismPlan(self, target, num_records, guarantee, settings, max(1, self.draws))
+        return self.planned(target, asked, (event,), settings)
 
-    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
-        """The ridge estimate, or draws around it, (draws, d)."""
-        x, y = np.asarray(records["x"], np.float64), np.asarray(records["y"], np.float64)
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
+        """Return the ridge estimate, or draws around it, (draws, d)."""
         noise_std = plan.settings["noise_std"]
         weight = noise_std / plan.settings["label_noise_std"]
-        released = gaussian_release(statistics(x, y, weight), noise_std, streams.noise)
-        gram, moment = split(released, x.shape[1], weight)
+        released = gaussian_release(statistics(records["x"], records["y"], weight), noise_std, streams.noise)
+        gram, moment = split(released, records["x"].shape[1], weight)
         mean, factor = ridge(gram, moment, plan.target, noise_std)
         if self.draws == 0:
             return mean[None]
@@ -110,7 +95,7 @@ class SufficientStatistics:
 
 def sensitivity_of(row_bound: float, label_bound: float, weight: float, adjacency: str) -> float:
     """Largest l2 distance of (svec(XᵀX), weight·Xᵀy) between neighbours; derived above."""
-    if adjacency != "replace_one":
+    if moved_by(adjacency) == 1:
         return _norm(row_bound, label_bound, weight)
     ratio = (weight * label_bound / row_bound) ** 2 / 2
     if ratio <= 1:

@@ -9,7 +9,8 @@ records it is not for before anything is computed from them.
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Annotated, Any, Protocol, TypeVar, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,9 @@ from annotated_types import Gt
 from dpmcmc.errors import InputError
 from dpmcmc.storage.compiled_programs import RUN_ONCE
 from dpmcmc.storage.row_blocks import blocks
+
+#: A function that builds something from a target.
+Built = TypeVar("Built", bound=Callable[..., Any])
 
 
 @runtime_checkable
@@ -56,6 +60,27 @@ def immutable(target: Any) -> bool:
 
 #: A scale, or a public bound.
 Positive = Annotated[float, Gt(0)]
+
+
+def shared_by_equal_targets(maxsize: int) -> Callable[[Built], Built]:
+    """Decorator: what a function builds from a target, its first argument, is built once for all equal targets.
+
+    A target that may change behind its hash, or has none, shares nothing.
+
+    Args:
+        maxsize: results that are kept.
+    """
+
+    def decorate(build: Built) -> Built:
+        kept = functools.lru_cache(maxsize)(build)
+
+        @functools.wraps(build)
+        def built(target: Any, *rest: Any) -> Any:
+            return kept(target, *rest) if immutable(target) else build(target, *rest)
+
+        return cast("Built", built)
+
+    return decorate
 
 
 def require_bound(value: float | None, name: str, target: str) -> float:
@@ -170,15 +195,14 @@ def _check_number(target: Any, shapes: Any) -> None:
     leaves, structure = jax.tree.flatten(shapes)
     facts = (structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
     # Compiled, so asked once of a target that stays as it is.
-    asked = _is_number if immutable(target) else _is_number.__wrapped__
-    if not asked(target, facts):
+    if not _is_number(target, facts):
         raise TargetError(
             f"{type(target).__name__}.log_likelihood is NaN at the starting point on each of 7 made-up records, so no "
             "record would count; dpmcmc.testing.check_target shows more"
         )
 
 
-@functools.lru_cache(maxsize=128)
+@shared_by_equal_targets(maxsize=128)
 def _is_number(target: Any, facts: tuple) -> bool:
     """Whether the log-likelihood at the start is one on any made-up record of a structure, shapes and dtypes."""
 

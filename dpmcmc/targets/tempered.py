@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.fixed_point import FixedPoint
-from dpmcmc.targets.base import bind
+from dpmcmc.targets.base import Target, bind
 from dpmcmc.targets.linear import LinearRegression
 
 #: Attributes that are the same at any temper, where the target has them.
@@ -146,3 +146,10 @@ class Tempered:
 
     def _scaled(self, value: float | None) -> float | None:
         return None if value is None else self.temper * value
+
+
+def untempered(target: Target) -> Target:
+    """Return the model inside any number of tempers."""
+    while isinstance(target, Tempered):
+        target = target.target
+    return target

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.mechanisms import OPS, base
+from dpmcmc.mechanisms.one_shot import Asked
 from dpmcmc.planning import plan as planning
 from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.accounting import Event, charging, grouping, objective, pld, rdp
@@ -118,13 +119,13 @@ def _no_determinant(patch: Patch) -> None:
 
 
 def _draws_pass_for_exact(patch: Patch) -> None:
-    real = OPS._guarantee
+    real = OPS.planned
 
-    def guarantee(self: OPS, charged: Event, delta: float, adjacency: str, vouched: tuple[str, ...]) -> Guarantee:
-        return real(dataclasses.replace(self, total_variation=None), charged, delta, adjacency, vouched)
+    def planned(self: OPS, target: Any, asked: Asked, events: tuple[Event, ...], *rest: Any) -> Any:
+        return real(self, target, asked, events[:1], *rest)
 
-    patch.setattr(OPS, "_guarantee", guarantee)
-    patch.setattr(OPS, "_delta_left", lambda self, epsilon, delta: delta)
+    patch.setattr(OPS, "planned", planned)
+    patch.setattr(OPS, "_delta_left", lambda self, asked: asked.delta)
 
 
 def _half_the_query_noise(patch: Patch) -> None:

@@ -20,7 +20,6 @@ a part in 2^15 of C; that this covers the rounding of two gradients is not prove
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -32,7 +31,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.query.fixed_point import row_norms
 from dpmcmc.privacy.query.metric import PublicMatrix, flat
-from dpmcmc.targets.base import immutable
+from dpmcmc.targets.base import shared_by_equal_targets
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.softmax import SoftmaxRegression
@@ -73,12 +72,10 @@ def norms_of(target: Any, metric: PublicMatrix | None, clip: float, every: int) 
     Raises:
         ValueError: steps without a check, and no bound on the target's curvature.
     """
-    # A target that may change behind its hash, or has none, is compiled anew.
-    build = _norms_of if immutable(target) else _norms_of.__wrapped__
-    return build(target, metric, clip, every > 1)
+    return _norms_of(target, metric, clip, every > 1)
 
 
-@functools.lru_cache(maxsize=8)
+@shared_by_equal_targets(maxsize=8)
 def _norms_of(target: Any, metric: PublicMatrix | None, clip: float, between: bool) -> Norms:
     inner, temper = (target.target, target.temper) if isinstance(target, Tempered) else (target, 1.0)
     if isinstance(inner, (LogisticRegression, LinearRegression)):

@@ -29,6 +29,8 @@ class Engine(Protocol):
 
     #: Whether its draws are exact, up to rounding.
     EXACT: bool
+    #: The sentence that a guarantee of its draws carries.
+    ASSUMES: str
 
     def check(self, target: Target) -> None:
         """Refuse, from public facts, a target that the engine is not for."""

@@ -19,6 +19,7 @@ from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.tempered import Tempered
 
 EXACT = True
+ASSUMES = "draws are exact, which they are up to float64 rounding."
 #: Candidates in all, and at a time.
 _MOST_TRIES = 1 << 20
 _AT_ONCE = 1 << 12

@@ -29,6 +29,7 @@ from dpmcmc.targets.base import Target, bind, immutable, record_shapes
 from dpmcmc.targets.tempered import Tempered
 
 EXACT = False
+ASSUMES = "draws of engine nuts are exact draws from the posterior, which no finite run certifies."
 #: Transitions before a draw, of which the first share adapts the step size.
 STEPS = 60
 _WARMUP_SHARE = 0.5

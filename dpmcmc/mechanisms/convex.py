@@ -1,0 +1,83 @@
+"""Public facts about strongly convex potentials, and whose word they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+
+from dpmcmc.privacy.accounting.events import UnsupportedCombination
+from dpmcmc.storage.pytree import size_of
+from dpmcmc.targets.base import Target
+from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.softmax import SoftmaxRegression
+from dpmcmc.targets.tempered import untempered
+
+#: Targets whose public facts are proved in this library, from bounds that are enforced on the records.
+_PROVED = (LogisticRegression, SoftmaxRegression, LinearRegression)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Public facts about a strongly convex potential Σ losses + (m/2)‖θ‖².
+
+    Attributes:
+        lipschitz: L, bound on the gradient of a record's loss.
+        smoothness: largest curvature of a record's loss.
+        prior_precision: m.
+        size: number of parameters d.
+    """
+
+    lipschitz: float
+    smoothness: float
+    prior_precision: float
+    size: int
+
+
+def bounds_of(target: Target, mechanism: str, prior_precision: float | None = None) -> Bounds:
+    """Return the bounds that a mechanism rests on.
+
+    Args:
+        target: bound to its number of features and to its row bound.
+        mechanism: named in errors.
+        prior_precision: in place of the target's own.
+
+    Raises:
+        UnsupportedCombination: the target lacks one; the message names it.
+    """
+    name = type(target).__name__
+    if not getattr(target, "log_concave", False):
+        raise UnsupportedCombination(
+            f"{mechanism} needs convex losses, and {name} does not declare log_concave = True."
+        )
+    precision = getattr(target, "prior_precision", None) if prior_precision is None else prior_precision
+    if precision is None or not precision > 0:
+        raise UnsupportedCombination(
+            f"{mechanism} needs a strongly convex potential, and {name} states no prior_precision > 0."
+        )
+    reasons = {
+        "gradient_bound": "clipped gradients are those of no convex function",
+        "smoothness": "curvature must be bounded",
+    }
+    facts = {fact: getattr(target, fact, None) for fact in reasons}
+    for fact, why in reasons.items():
+        if facts[fact] is None:
+            raise UnsupportedCombination(
+                f"{mechanism} needs a public {fact} of one record ({why}), and {name} has none; declare a bound on the "
+                "rows (row_bound) if its losses have one."
+            )
+    size = size_of(jax.eval_shape(target.init, jax.random.key(0)))
+    return Bounds(float(facts["gradient_bound"]), float(facts["smoothness"]), float(precision), size)  # type: ignore[arg-type]
+
+
+def vouched(target: Target) -> tuple[str, ...]:
+    """Return the assumption of a guarantee whose target's public facts are its author's word; none for proved ones."""
+    model = untempered(target)
+    # A subclass may change the likelihood, so its facts are not proved here.
+    if type(model) in _PROVED:
+        return ()
+    return (
+        f"what {type(model).__name__} declares of its losses (convexity, bounds on a record's gradient, curvature and "
+        "loss) and of its prior holds for every record, which its author vouches for.",
+    )

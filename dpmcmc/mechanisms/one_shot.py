@@ -1,0 +1,137 @@
+"""The shape that one-shot mechanisms share: how they are asked, and how what they settle becomes a plan.
+
+A mechanism is a frozen dataclass; its fields are what a YAML says about it. It has two methods of its own:
+
+``settle(target, asked)``          the plan: public numbers, and the events that they cost, from public facts alone
+``draw(plan, records, streams)``   the release, from one reading of the records
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dpmcmc.errors import InputError
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.privacy.accounting import ADJACENCIES, Event
+from dpmcmc.privacy.accounting.events import UnsupportedCombination
+from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target
+
+
+def moved_by(adjacency: str) -> float:
+    """Largest distance of two neighbours' sums of vectors of norm at most 1: 2 for ``replace_one``, 1 otherwise."""
+    return 2.0 if adjacency == "replace_one" else 1.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The promise that a release must keep, and for how many records.
+
+    Args:
+        num_records: N, public.
+        epsilon: ε.
+        delta: δ, below 1/N.
+        adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
+
+    Raises:
+        UnsupportedCombination: an unknown adjacency.
+        ValueError: numbers outside these, named by the argument first.
+    """
+
+    num_records: int
+    epsilon: float
+    delta: float
+    adjacency: str
+
+    def __post_init__(self) -> None:
+        if self.num_records < 1:
+            raise InputError(f"num_records: must be at least 1, got {self.num_records}")
+        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
+            raise InputError(f"epsilon: must be a finite number > 0, got {self.epsilon}")
+        if not 0 < self.delta < 1 / self.num_records:
+            raise InputError(f"delta: must lie in (0, 1/num_records = {1 / self.num_records:.3g}), got {self.delta:g}")
+        if self.adjacency not in ADJACENCIES:
+            raise UnsupportedCombination(f"unknown adjacency {self.adjacency!r}; known: {', '.join(ADJACENCIES)}.")
+
+    @property
+    def moved(self) -> float:
+        """:func:`moved_by` of the adjacency."""
+        return moved_by(self.adjacency)
+
+    @property
+    def mu(self) -> float:
+        """Largest μ whose Gaussian mechanism keeps the promise."""
+        return gaussian_mu(self.epsilon, self.delta)
+
+    @property
+    def most_records(self) -> int:
+        """The larger number of records of two neighbours."""
+        return self.num_records + (self.adjacency == "add_remove")
+
+
+class OneShot:
+    """Base of one-shot mechanisms."""
+
+    #: What leaves (see ``Guarantee.release``), who accounts for it, and how many draws it is.
+    release = "estimate"
+    accountant = "one_sample"
+    draws = 1
+
+    def plan(
+        self, target: Target, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+    ) -> MechanismPlan:
+        """Settle the guarantee and every number that it rests on; reads no record.
+
+        Args:
+            target: the model, with the public bounds that the mechanism rests on.
+            num_records: N.
+            epsilon: ε that the release may cost.
+            delta: δ, below 1/N.
+            adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
+
+        Raises:
+            UnsupportedCombination: no derivation for this target or adjacency.
+            CalibrationError: (ε, δ) is out of reach.
+            ValueError: impossible numbers, named by the argument first; a public bound that is not given.
+        """
+        return self.settle(target, Asked(num_records, epsilon, delta, adjacency))
+
+    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+        """Return the plan that keeps the promise; raises as :meth:`plan`."""
+        raise NotImplementedError
+
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
+        """Return the release: a pytree like the target's parameters, leaves (draws, ...), NumPy.
+
+        Args:
+            plan: made by :meth:`plan`.
+            records: pytree of NumPy arrays, leaves (N, ...), checked against the target and its public bounds.
+            streams: secret keys of this run, one stream for each purpose.
+
+        Raises:
+            DrawError: nothing could be released. That depends on the records: the error is for the data holder alone.
+        """
+        raise NotImplementedError
+
+    def planned(
+        self,
+        target: Target,
+        asked: Asked,
+        events: tuple[Event, ...],
+        settings: dict[str, float],
+        assumptions: tuple[str, ...] = (),
+    ) -> MechanismPlan:
+        """Return the plan of what was settled, with the guarantee of its events."""
+        guarantee = Guarantee.from_events(
+            events,
+            delta=asked.delta,
+            adjacency=asked.adjacency,
+            accountant=self.accountant,
+            release=self.release,
+            assumptions=assumptions,
+        )
+        return MechanismPlan(self, target, asked.num_records, guarantee, settings, max(1, self.draws))
