@@ -26,14 +26,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import numpy as np
+from annotated_types import Ge, Gt, Lt
 from scipy.special import ndtri
 
 from dpmcmc.errors import InputError
-from dpmcmc.mechanisms.arguments import check_positive, check_share
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.engines import closed_form
 from dpmcmc.mechanisms.gaussian_release import gaussian_release, mu_std, standard_normal
@@ -44,7 +44,7 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Positive, Target
 
 #: Share of δ for what may fail.
 _FAILURE = 0.05
@@ -84,18 +84,19 @@ class AdaOPS(OneShot):
         ValueError: a value outside these, or shares that leave nothing to the draw.
     """
 
-    ridge: float | None = None
-    eigenvalue_share: float = 0.1
-    residual_share: float = 0.1
+    ridge: Positive | None = None
+    eigenvalue_share: Annotated[float, Gt(0), Lt(1)] = 0.1
+    residual_share: Annotated[float, Ge(0), Lt(1)] = 0.1
 
     release = "one_sample"
 
     def __post_init__(self) -> None:
-        check_positive(self, "ridge")
-        check_share(self, "(0, 1)", "eigenvalue_share")
-        check_share(self, "[0, 1)", "residual_share")
+        super().__post_init__()
         if self.eigenvalue_share + self.residual_share >= 1:
-            raise InputError("eigenvalue_share: with residual_share it leaves nothing to the draw; lower one of them")
+            raise InputError(
+                "eigenvalue_share: with residual_share it leaves nothing to the draw; lower one of them",
+                "eigenvalue_share",
+            )
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Settle the share of every stage.

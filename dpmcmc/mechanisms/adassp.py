@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import jax
 import numpy as np
+from annotated_types import Gt, Lt
 from scipy.linalg import cho_factor, cho_solve
 
-from dpmcmc.mechanisms.arguments import check_positive, check_share
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.gaussian_release import gaussian_event, gaussian_release, mu_std
 from dpmcmc.mechanisms.linear_bounds import linear_bounds, rounding
@@ -30,7 +31,7 @@ from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.mechanisms.sufficient import sensitivity_of, split, statistics
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Positive, Target
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,9 @@ class AdaSSP(OneShot):
         ValueError: a value outside these.
     """
 
-    eigenvalue_share: float = 0.1
-    label_weight: float = 1.0
-    failure: float = 0.05
-
-    def __post_init__(self) -> None:
-        check_share(self, "(0, 1)", "eigenvalue_share", "failure")
-        check_positive(self, "label_weight")
+    eigenvalue_share: Annotated[float, Gt(0), Lt(1)] = 0.1
+    label_weight: Positive = 1.0
+    failure: Annotated[float, Gt(0), Lt(1)] = 0.05
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Settle the noise.

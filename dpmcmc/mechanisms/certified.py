@@ -26,14 +26,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Ge, Gt, Le
 from jax.flatten_util import ravel_pytree
 
-from dpmcmc.mechanisms.arguments import check_count, check_positive, check_share
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convex import Bounds, bounds_of, vouched
 from dpmcmc.mechanisms.float64 import float64
@@ -49,7 +49,7 @@ from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.privacy.query.query import noise_on_grid
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target, shared_by_equal_targets
+from dpmcmc.targets.base import Positive, Target, shared_by_equal_targets
 
 _BLOCK = 1 << 12
 _MOST_RECORDS = 10_000_000
@@ -73,19 +73,14 @@ class CertifiedOPS(OneShot):
         ValueError: a value outside these.
     """
 
-    steps: int = 1000
-    step_fraction: float = 0.5
-    temper: float | None = None
-    prior_precision: float | None = None
-    draws: int = 1
+    steps: Annotated[int, Ge(1)] = 1000
+    step_fraction: Annotated[float, Gt(0), Le(1)] = 0.5
+    temper: Annotated[float, Gt(0), Le(1)] | None = None
+    prior_precision: Positive | None = None
+    draws: Annotated[int, Ge(1)] = 1
 
     release = "last_iterate"
     accountant = "last_iterate"
-
-    def __post_init__(self) -> None:
-        check_count(self, 1, "steps", "draws")
-        check_share(self, "(0, 1]", "step_fraction", "temper")
-        check_positive(self, "prior_precision")
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Settle the largest temper whose last iterate meets (ε, δ).

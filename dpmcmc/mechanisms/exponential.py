@@ -25,15 +25,16 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Ge
 
 from dpmcmc.errors import InputError
-from dpmcmc.mechanisms.arguments import check_choice, check_positive
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.engines import ENGINES, drawn
+from dpmcmc.mechanisms.engines import ENGINES, EngineName, drawn
 from dpmcmc.mechanisms.float64 import float64
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.mechanisms.ops import OPS
@@ -41,7 +42,7 @@ from dpmcmc.mechanisms.row_sums import in_float64
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree, length_of
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Positive, Target
 from dpmcmc.targets.tempered import Tempered
 
 #: (params, record) -> loss.
@@ -74,23 +75,20 @@ class Exponential(OneShot):
         ValueError: a value outside these; both a ball and hypotheses, or neither.
     """
 
-    radius: float | None = None
-    regularisation: float = 1.0
-    engine: str = "nuts"
+    radius: Positive | None = None
+    regularisation: Annotated[float, Ge(0)] = 1.0
+    engine: EngineName = "nuts"
     hypotheses: PyTree = field(default=None, kw_only=True, repr=False)
     penalty: np.ndarray | None = field(default=None, kw_only=True, repr=False)
     loss: Loss | None = field(default=None, kw_only=True)
-    loss_bound: float | None = field(default=None, kw_only=True)
+    loss_bound: Positive | None = field(default=None, kw_only=True)
 
     release = "one_sample"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.radius is None) == (self.hypotheses is None):
-            raise InputError("radius: give the radius of a ball, or hypotheses (in Python)")
-        check_positive(self, "radius", "loss_bound")
-        if not (self.regularisation >= 0 and math.isfinite(self.regularisation)):
-            raise InputError(f"regularisation: must be a finite number >= 0, got {self.regularisation}")
-        check_choice(self, "engine", tuple(ENGINES))
+            raise InputError("radius: give the radius of a ball, or hypotheses (in Python)", "radius")
         if self.hypotheses is None:
             self._check_ball()
         else:
@@ -99,13 +97,13 @@ class Exponential(OneShot):
     def _check_ball(self) -> None:
         for name in ("penalty", "loss", "loss_bound"):
             if getattr(self, name) is not None:
-                raise InputError(f"{name}: is for hypotheses; leave it out with a radius")
+                raise InputError(f"{name}: is for hypotheses; leave it out with a radius", name)
         if not self.regularisation > 0:
-            raise InputError(f"regularisation: must be > 0 on a ball, got {self.regularisation}")
+            raise InputError(f"regularisation: must be > 0 on a ball, got {self.regularisation}", "regularisation")
 
     def _check_hypotheses(self) -> None:
         if self.loss_bound is None:
-            raise InputError("loss_bound: hypotheses need a finite number > 0, got None")
+            raise InputError("loss_bound: hypotheses need a finite number > 0, got None", "loss_bound")
         sizes = {len(leaf) for leaf in jax.tree.leaves(self.hypotheses)}
         if len(sizes) != 1 or min(sizes) < 1:
             raise InputError(f"hypotheses: leaves must share a leading axis of at least 1, got lengths {sorted(sizes)}")

@@ -19,7 +19,6 @@ from typing import Literal
 
 import jax
 
-from dpmcmc.mechanisms.arguments import check_choice, check_positive
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convex import Bounds, bounds_of, vouched
 from dpmcmc.mechanisms.gaussian_release import gaussian_event, gaussian_release, mu_std, standard_normal
@@ -33,7 +32,7 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree, size_of
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Positive, Target
 from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.tempered import untempered
 
@@ -58,12 +57,8 @@ class ObjectivePerturbation(OneShot):
         ValueError: a value outside these.
     """
 
-    regularisation: float | None = None
+    regularisation: Positive | None = None
     calibration: Literal["tight", "kst12"] = "tight"
-
-    def __post_init__(self) -> None:
-        check_positive(self, "regularisation")
-        check_choice(self, "calibration", ("tight", "kst12"))
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Settle Λ, σ, γ and τ.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.privacy.accounting import ADJACENCIES, Event
 from dpmcmc.privacy.accounting.events import UnsupportedCombination
@@ -49,11 +49,13 @@ class Asked:
 
     def __post_init__(self) -> None:
         if self.num_records < 1:
-            raise InputError(f"num_records: must be at least 1, got {self.num_records}")
+            raise InputError(f"num_records: must be at least 1, got {self.num_records}", "num_records")
         if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
-            raise InputError(f"epsilon: must be a finite number > 0, got {self.epsilon}")
+            raise InputError(f"epsilon: must be a finite number > 0, got {self.epsilon}", "epsilon")
         if not 0 < self.delta < 1 / self.num_records:
-            raise InputError(f"delta: must lie in (0, 1/num_records = {1 / self.num_records:.3g}), got {self.delta:g}")
+            raise InputError(
+                f"delta: must lie in (0, 1/num_records = {1 / self.num_records:.3g}), got {self.delta:g}", "delta"
+            )
         if self.adjacency not in ADJACENCIES:
             raise UnsupportedCombination(f"unknown adjacency {self.adjacency!r}; known: {', '.join(ADJACENCIES)}.")
 
@@ -80,6 +82,9 @@ class OneShot:
     release = "estimate"
     accountant = "one_sample"
     draws = 1
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def plan(
         self, target: Target, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"

@@ -24,12 +24,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
 
 from dpmcmc.errors import InputError
-from dpmcmc.mechanisms.arguments import check_choice, check_count, check_positive, check_share
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convex import vouched
-from dpmcmc.mechanisms.engines import ENGINES, drawn
+from dpmcmc.mechanisms.engines import ENGINES, EngineName, drawn
 from dpmcmc.mechanisms.one_shot import Asked, OneShot, moved_by
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.events import UnsupportedCombination
@@ -37,10 +39,8 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Positive, Target
 from dpmcmc.targets.tempered import Tempered
-
-FORMS = ("printed", "range", "gdp")
 
 
 @dataclass(frozen=True)
@@ -61,29 +61,27 @@ class OPS(OneShot):
         ValueError: a value outside these.
     """
 
-    form: str = "gdp"
-    engine: str = "nuts"
-    radius: float | None = None
-    temper: float | None = None
-    prior_precision: float | None = None
-    draws: int = 1
-    total_variation: float | None = None
-    steps: int | None = None
+    form: Literal["printed", "range", "gdp"] = "gdp"
+    engine: EngineName = "nuts"
+    radius: Positive | None = None
+    temper: Annotated[float, Gt(0), Le(1)] | None = None
+    prior_precision: Positive | None = None
+    draws: Annotated[int, Ge(1)] = 1
+    total_variation: Annotated[float, Gt(0), Lt(1)] | None = None
+    steps: Annotated[int, Ge(2)] | None = None
 
     release = "one_sample"
 
     def __post_init__(self) -> None:
-        check_choice(self, "form", FORMS)
-        check_choice(self, "engine", tuple(ENGINES))
-        check_positive(self, "radius", "prior_precision")
-        check_share(self, "(0, 1]", "temper")
-        check_share(self, "(0, 1)", "total_variation")
-        check_count(self, 1, "draws")
-        check_count(self, 2, "steps")
+        super().__post_init__()
         if self.total_variation is not None and ENGINES[self.engine].EXACT:
-            raise InputError(f"total_variation: draws of engine {self.engine} are exact; leave it out")
+            raise InputError(
+                f"total_variation: draws of engine {self.engine} are exact; leave it out", "total_variation"
+            )
         if self.form != "gdp" and self.radius is None:
-            raise InputError(f"radius: form {self.form} bounds losses on a ball; give the public radius of one")
+            raise InputError(
+                f"radius: form {self.form} bounds losses on a ball; give the public radius of one", "radius"
+            )
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Settle ρ.

@@ -16,7 +16,6 @@ from typing import Literal
 
 import jax
 
-from dpmcmc.mechanisms.arguments import check_choice, check_positive
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convex import bounds_of, vouched
 from dpmcmc.mechanisms.gaussian_release import calibrated_std, gaussian_event, gaussian_release
@@ -25,7 +24,7 @@ from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Positive, Target
 
 #: γ relative to L, where float64 allows it.
 _TOLERANCE = 2.0**-12
@@ -44,12 +43,8 @@ class OutputPerturbation(OneShot):
         ValueError: a value outside these.
     """
 
-    regularisation: float | None = None
+    regularisation: Positive | None = None
     calibration: Literal["tight", "classic"] = "tight"
-
-    def __post_init__(self) -> None:
-        check_positive(self, "regularisation")
-        check_choice(self, "calibration", ("tight", "classic"))
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Settle γ and σ.

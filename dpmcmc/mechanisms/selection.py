@@ -30,7 +30,6 @@ import numpy as np
 
 from dpmcmc.engine.life import sample
 from dpmcmc.errors import InputError
-from dpmcmc.mechanisms.arguments import check_positive
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.exponential import Exponential, Loss
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
@@ -44,7 +43,7 @@ from dpmcmc.privacy.calibration.promise import Privacy
 from dpmcmc.privacy.query.randomness import SecretKey, Streams
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Positive, Target
 
 
 def number_of_candidates(failure: float) -> int:
@@ -123,13 +122,13 @@ class PrivateSelection(OneShot):
     """
 
     candidates: Sequence[Candidate]
-    loss_bound: float
+    loss_bound: Positive
     loss: Loss | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.candidates) < 2:
             raise InputError(f"candidates: a choice needs at least 2, got {len(self.candidates)}")
-        check_positive(self, "loss_bound")
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Plan every candidate on its part, and the vote on the last.

@@ -21,18 +21,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-from dpmcmc.mechanisms.arguments import check_count, check_positive
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.gaussian_release import calibrated_std, gaussian_event, gaussian_release, standard_normal
 from dpmcmc.mechanisms.linear_bounds import gram_and_moment, linear_bounds, summing
 from dpmcmc.mechanisms.one_shot import Asked, OneShot, moved_by
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Positive, Target
 from dpmcmc.targets.linear import LinearRegression
 
 
@@ -50,12 +51,8 @@ class SufficientStatistics(OneShot):
         ValueError: a value outside these.
     """
 
-    draws: int = 0
-    label_weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_count(self, 0, "draws")
-        check_positive(self, "label_weight")
+    draws: Annotated[int, Ge(0)] = 0
+    label_weight: Positive = 1.0
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Settle the noise.

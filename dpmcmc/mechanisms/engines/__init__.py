@@ -9,7 +9,7 @@ Draws depend on secret keys alone. Nothing else leaves an engine: no diagnostic 
 from __future__ import annotations
 
 import warnings
-from typing import Protocol
+from typing import Literal, Protocol
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, record_shapes
 from dpmcmc.targets.tempered import Tempered
 
-__all__ = ["ENGINES", "DrawError", "drawn"]
+__all__ = ["ENGINES", "DrawError", "Engine", "EngineName", "drawn"]
 
 
 class Engine(Protocol):
@@ -48,6 +48,7 @@ class Engine(Protocol):
         """Return independent draws from the target, on ‖θ‖ <= radius where there is one, leaves (draws, ...)."""
 
 
+EngineName = Literal["nuts", "closed_form"]
 ENGINES: dict[str, Engine] = {"closed_form": closed_form, "nuts": nuts}
 
 
