@@ -29,6 +29,7 @@ from dpmcmc.cli.out_folder import folder_for
 from dpmcmc.cli.refusals import command
 from dpmcmc.diagnostics import on_average_kl
 from dpmcmc.report.figures import STYLE
+from experiments import on_average
 from experiments.figure_files import FigureSection, arguments_of, load, write_table
 
 COLUMNS = (
@@ -109,7 +110,7 @@ def left(body: Mean, seed: int) -> list[dict[str, Any]]:
     noise = rng.laplace(size=body.repeats)
     rows = []
     for gamma in body.gammas:
-        kl = on_average_kl.from_divergences(on_average_kl.laplace_kl(pairs[0] - pairs[1], 1 / gamma))
+        kl = on_average_kl.from_divergences(on_average.laplace_kl(pairs[0] - pairs[1], 1 / gamma))
         draw = train + noise / gamma
         risks = np.abs(train - draw), np.abs(fresh - draw)
         # No loss is smaller on average than at the centre of the law of Z, which is 0.
@@ -131,8 +132,8 @@ def uniform_records(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[n
 def right(body: Regression, seed: int) -> list[dict[str, Any]]:
     """Rows of the regression."""
     shared: dict[str, Any] = {"num_records": body.num_records, "ridge": 0.0, "repeats": body.repeats}
-    kls = on_average_kl.ridge_divergence(uniform_records, body.gammas, seed=seed + 1, **shared)
-    gaps = on_average_kl.ridge_risk_gap(uniform_records, body.gammas, seed=seed + 2, **shared)
+    kls = on_average.ridge_divergence(uniform_records, body.gammas, seed=seed + 1, **shared)
+    gaps = on_average.ridge_risk_gap(uniform_records, body.gammas, seed=seed + 2, **shared)
     rng = np.random.default_rng([seed, 3])
     precision = np.concatenate(
         [(uniform_records(rng, (1000, body.num_records))[0] ** 2).sum(axis=(1, 2)) for _ in range(body.repeats // 1000)]

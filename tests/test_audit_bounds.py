@@ -160,18 +160,18 @@ def pair():
 
 
 def answer(rng, p, q, delta, **others):
-    expected = histogram.sample_size(BINS, EPSILON, ALPHA)
-    counts = [rng.multinomial(rng.poisson(expected), law) for law in (p, q)]
-    return histogram.test(*counts, expected, epsilon=EPSILON, delta=delta, alpha=ALPHA, significance=0.05, **others)
+    tester = histogram.Tester(EPSILON, BINS, ALPHA)
+    counts = [rng.multinomial(rng.poisson(tester.expected), law) for law in (p, q)]
+    return tester.judge(*counts, delta=delta, significance=0.05, **others)
 
 
 def test_sample_size_is_that_of_the_corrected_algorithm():
     for bins, least in ((20, 80), (4, 24)):
         wanted = max(4 * bins, least) * (1 + math.exp(2 * EPSILON)) / ALPHA**2
-        assert histogram.sample_size(bins, EPSILON, ALPHA) == pytest.approx(wanted)
-    for arguments in ((1, 0.5, 0.1), (4, 0.5, 0.0), (4, -1.0, 0.1)):
+        assert histogram.Tester(EPSILON, bins, ALPHA).expected == pytest.approx(wanted)
+    for arguments in ((0.5, 1, 0.1), (0.5, 4, 0.0), (-1.0, 4, 0.1)):
         with pytest.raises(ValueError, match=r"must lie|at least 2"):
-            histogram.sample_size(*arguments)
+            histogram.Tester(*arguments)
 
 
 def test_the_tester_accepts_a_true_delta_and_rejects_one_that_is_two_alpha_below(pair):
@@ -194,7 +194,7 @@ def test_either_order_of_the_pair_is_seen():
 
 def test_a_lower_bound_on_delta_gives_one_on_epsilon():
     # Randomised response of ε* = 1 at δ = 0: total variation tanh(1/2).
-    found = histogram.Histogram(0.0, 0.0, 0.1, 1.0, (1, 1), 0.0, True, math.tanh(0.5))
+    found = histogram.Histogram(0.0, (1, 1), 0.0, True, math.tanh(0.5))
     assert found.epsilon_lower(0.0) == pytest.approx(1.0)
     assert found.epsilon_lower(0.99) == 0.0
 

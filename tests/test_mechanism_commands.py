@@ -192,7 +192,7 @@ def test_stages_of_a_hybrid_share_no_key(monkeypatch):
     [
         (["mechanism.name=other"], ["mechanism.name", "certified_ops", "hybrid"]),
         (["mechanism.stops=3"], ["mechanism.stops", "unknown key", "steps"]),
-        (["mechanism.steps=0"], ["mechanism.steps", "at least 1"]),
+        (["mechanism.steps=0"], ["mechanism.steps", ">= 1"]),
         (["mechanism.temper=2"], ["mechanism.temper"]),
         (["privacy.clip=0.5"], ["privacy.clip", "certified_ops", "leave it out"]),
         (["privacy.release=trace"], ["privacy.release", "leave it out"]),

@@ -7,6 +7,7 @@ from scipy.stats import laplace, norm
 
 from dpmcmc.diagnostics import on_average_kl
 from dpmcmc.privacy import UnsupportedCombination
+from experiments import on_average
 
 GAMMAS = (0.1, 1.0, 10.0)
 
@@ -21,7 +22,7 @@ SETTING = {"num_records": 20, "ridge": 2.0, "repeats": 20_000}
 
 @pytest.fixture(scope="module")
 def divergences():
-    return on_average_kl.ridge_divergence(records, GAMMAS, seed=1, **SETTING)
+    return on_average.ridge_divergence(records, GAMMAS, seed=1, **SETTING)
 
 
 def divergence(first, second, low, high, *kinks):
@@ -34,37 +35,37 @@ def divergence(first, second, low, high, *kinks):
 @pytest.mark.parametrize("shift", [1e-4, 0.3, 5.0])
 def test_laplace_divergence_by_quadrature(shift):
     expected = divergence(laplace(0, 0.7), laplace(shift, 0.7), -25, 30, shift)
-    assert on_average_kl.laplace_kl(-shift, 0.7) == pytest.approx(expected, rel=1e-4, abs=1e-11)
+    assert on_average.laplace_kl(-shift, 0.7) == pytest.approx(expected, rel=1e-4, abs=1e-11)
 
 
 def test_gaussian_divergence_by_quadrature_and_in_two_dimensions():
     expected = divergence(norm(0.2, 0.5), norm(-0.1, 0.8), -8, 8)
-    one = on_average_kl.gaussian_kl([0.2], [[0.5**-2]], [-0.1], [[0.8**-2]])
+    one = on_average.gaussian_kl([0.2], [[0.5**-2]], [-0.1], [[0.8**-2]])
     assert one == pytest.approx(expected, rel=1e-7)
     turn = np.array([[0.6, -0.8], [0.8, 0.6]])
     first, second = turn @ np.diag([4.0, 1.0]) @ turn.T, turn @ np.diag([1.5625, 1.0]) @ turn.T
     mean, other = turn @ [0.2, 1.0], turn @ [-0.1, 1.0]
-    assert on_average_kl.gaussian_kl(mean, first, other, second) == pytest.approx(expected, rel=1e-7)
+    assert on_average.gaussian_kl(mean, first, other, second) == pytest.approx(expected, rel=1e-7)
 
 
 @pytest.mark.parametrize("gamma", [1e-3, 0.05, 1.0, 30.0, 1e4])
 def test_mean_release_is_the_expectation_of_its_divergence(gamma):
     std = 0.124398
     expected = quad(
-        lambda z: 2 * norm.pdf(z) * on_average_kl.laplace_kl(z * std, 1 / gamma), 0, 12, limit=400, epsabs=1e-16
+        lambda z: 2 * norm.pdf(z) * on_average.laplace_kl(z * std, 1 / gamma), 0, 12, limit=400, epsabs=1e-16
     )[0]
-    assert on_average_kl.mean_release_kl(gamma, std) == pytest.approx(expected, rel=1e-6)
+    assert on_average.mean_release_kl(gamma, std) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(("gamma", "value"), [(1, 0.0073), (10, 0.459), (100, 9.05), (1000, 98.9)])
 def test_numbers_of_figure_4_2(gamma, value):
     """Monte Carlo figures of 20,000 repeats, whose relative standard error is at most 2.2 %/√2."""
     std = np.sqrt(0.0154748)
-    assert on_average_kl.mean_release_kl(gamma, std) == pytest.approx(value, rel=0.03)
+    assert on_average.mean_release_kl(gamma, std) == pytest.approx(value, rel=0.03)
 
 
 def test_risk_gap_agrees_with_the_divergence(divergences):
-    gaps = on_average_kl.ridge_risk_gap(records, GAMMAS, seed=2, **SETTING)
+    gaps = on_average.ridge_risk_gap(records, GAMMAS, seed=2, **SETTING)
     for kl, gap in zip(divergences, gaps, strict=True):
         assert kl.standard_error < 0.02 * kl.value
         assert gap.standard_error < 0.03 * gap.value
@@ -123,7 +124,7 @@ def test_it_does_not_compose(divergences):
 
 def test_results_do_not_depend_on_chunks(monkeypatch, divergences):
     monkeypatch.setattr(on_average_kl, "_CHUNK", 999 * 20)
-    again = on_average_kl.ridge_divergence(records, GAMMAS, seed=1, **SETTING)
+    again = on_average.ridge_divergence(records, GAMMAS, seed=1, **SETTING)
     for kl, other in zip(divergences, again, strict=True):
         assert other.value != kl.value
         assert on_average_kl.agree(kl, other)

@@ -196,9 +196,9 @@ def test_impossible_requests_are_refused_with_a_remedy():
         )
     with pytest.raises(UnsupportedCombination, match="row_bound"):
         OutputPerturbation().plan(dataclasses.replace(TARGET, row_bound=None), num_records=10, **BUDGET)
-    with pytest.raises(ValueError, match=r"^regularisation: "):
+    with pytest.raises(ValueError, match=r"^regularisation "):
         OutputPerturbation(regularisation=-1.0)
-    with pytest.raises(ValueError, match=r"^calibration: "):
+    with pytest.raises(ValueError, match=r"^calibration "):
         OutputPerturbation(calibration="loose")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^epsilon: "):
         OutputPerturbation().plan(TARGET, num_records=10, epsilon=-1.0, delta=1e-6)

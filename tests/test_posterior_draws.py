@@ -17,6 +17,7 @@ from dpmcmc.mechanisms.engines import ENGINES, DrawError, ball, nuts
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, record_shapes
 from dpmcmc.targets.tempered import Tempered
+from experiments.nuts import draws_for_many, nuts_posterior
 
 RNG = np.random.default_rng(0)
 N = 24
@@ -144,10 +145,13 @@ def test_whole_linear_posterior(engine, draws):
 def test_many_posteriors_at_once_are_those_drawn_one_by_one():
     tempers, precisions = [0.1, 0.6, 1.0], [2.0, 0.5, 1.0]
     target = LinearRegression(1.0, 0.5)
-    many = nuts.draws_for_many(target, LINEAR, tempers, precisions, 500, jax.random.key(1), prior_tempers=[1, 1, 0.5])
-    for temper, precision, power, found in zip(tempers, precisions, (1, 1, 0.5), many, strict=True):
-        tempered = Tempered(target, temper, power, precision).bind(record_shapes(LINEAR))
-        mean, covariance = tempered.posterior(LINEAR)
+    posteriors = [
+        Tempered(target, temper, power, precision)
+        for temper, power, precision in zip(tempers, (1, 1, 0.5), precisions, strict=True)
+    ]
+    many = draws_for_many(posteriors, LINEAR, 500, jax.random.key(1))
+    for posterior, found in zip(posteriors, many, strict=True):
+        mean, covariance = posterior.bind(record_shapes(LINEAR)).posterior(LINEAR)
         whitened = (found - mean) @ np.linalg.cholesky(np.linalg.inv(covariance))
         np.testing.assert_allclose(whitened.mean(0), 0, atol=4.5 / np.sqrt(500))
         np.testing.assert_allclose(whitened.T @ whitened / 500, np.eye(2), atol=4.5 * np.sqrt(2 / 500))
@@ -157,17 +161,17 @@ def test_many_posteriors_at_once_are_those_drawn_one_by_one():
 def test_many_posteriors_in_groups_have_one_program_and_padding_is_dropped(monkeypatch):
     monkeypatch.setattr(nuts, "_CHAIN_NUMBERS", {jax.default_backend(): 2 * N * 2})
     target = LinearRegression(1.0, 0.5)
-    found = nuts.draws_for_many(target, LINEAR, [0.1, 0.2, 0.3], [1.0] * 3, 2, jax.random.key(1), steps=4)
+    posteriors = [Tempered(target, temper, 1.0, 1.0) for temper in (0.1, 0.2, 0.3)]
+    found = draws_for_many(posteriors, LINEAR, 2, jax.random.key(1), steps=4)
     assert [leaf.shape for leaf in found] == [(2, 2)] * 3
-    with pytest.raises(ValueError, match=r"^tempers"):
-        nuts.draws_for_many(target, LINEAR, [0.1, 0.2], [1.0], 2, jax.random.key(1))
-    with pytest.raises(ValueError, match=r"^prior_precisions"):
-        nuts.draws_for_many(target, LINEAR, [0.1, 0.2], [1.0, None], 2, jax.random.key(1))
+    for wrong in ([], [*posteriors, Tempered(target, 0.2)]):
+        with pytest.raises(ValueError, match=r"^posteriors"):
+            draws_for_many(wrong, LINEAR, 2, jax.random.key(1))
 
 
 @pytest.mark.slow
 def test_reference_posterior_is_the_targets_own():
-    found = nuts.nuts_posterior(LinearRegression(1.5, 0.5), LINEAR, 300, jax.random.key(0), chains=4, warmup=50)
+    found = nuts_posterior(LinearRegression(1.5, 0.5), LINEAR, 300, jax.random.key(0), chains=4, warmup=50)
     assert found.shape == (4, 300, 2)
     mean, covariance = linear(1.0).posterior(LINEAR)
     # Successive states of NUTS on a whitened Gaussian are about independent.

@@ -19,7 +19,8 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -47,7 +48,7 @@ class NotGaussian(InputError):
     """Scores contradict the one assumption of ``gdp``."""
 
 
-def auditing(method: str) -> Any:
+def auditing(method: str) -> ModuleType:
     """The module ``jax_privacy.auditing``.
 
     Raises:

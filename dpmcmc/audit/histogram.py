@@ -19,6 +19,7 @@ No such tester exists for δ = 0 (Theorem 10.5), and none needs fewer than about
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -33,9 +34,7 @@ class Histogram(NamedTuple):
     """Findings of the tester.
 
     Attributes:
-        epsilon, delta: the claim that was tested.
-        alpha: resolution.
-        expected: λ.
+        epsilon: at which the claim was tested.
         runs: on one data set and on its neighbour.
         statistic: z, the larger of the two orders.
         accepted: the tester's answer, wrong with probability at most ``ERROR``.
@@ -43,9 +42,6 @@ class Histogram(NamedTuple):
     """
 
     epsilon: float
-    delta: float
-    alpha: float
-    expected: float
     runs: tuple[int, int]
     statistic: float
     accepted: bool
@@ -64,61 +60,59 @@ class Histogram(NamedTuple):
         return max(0.0, math.log(odds)) if odds > 0 else 0.0
 
 
-def sample_size(bins: int, epsilon: float, alpha: float) -> float:
-    """λ, expected runs on each of the two data sets.
+@dataclass(frozen=True)
+class Tester:
+    """The tester of claims at one ε.
 
     Args:
+        epsilon: ε of the claims.
         bins: n, outcomes.
-        epsilon: tested.
         alpha: resolution in (0, 1).
 
     Raises:
         ValueError: a value outside these.
     """
-    if bins < 2:
-        raise InputError(f"bins: at least 2 are needed, got {bins}")
-    if not 0 < alpha < 1:
-        raise InputError(f"alpha: must lie in (0, 1), got {alpha}")
-    if not 0 <= epsilon < 300:
-        raise InputError(f"epsilon: must lie in [0, 300), got {epsilon}")
-    return max(4 * bins, 24) * (1 + math.exp(2 * epsilon)) / alpha**2
 
+    epsilon: float
+    bins: int
+    alpha: float
 
-def test(
-    counts: np.ndarray,
-    neighbour_counts: np.ndarray,
-    expected: float,
-    *,
-    epsilon: float,
-    delta: float,
-    alpha: float,
-    significance: float,
-) -> Histogram:
-    """Test (ε, δ) on counts of outcomes.
+    def __post_init__(self) -> None:
+        if self.bins < 2:
+            raise InputError(f"bins: at least 2 are needed, got {self.bins}")
+        if not 0 < self.alpha < 1:
+            raise InputError(f"alpha: must lie in (0, 1), got {self.alpha}")
+        if not 0 <= self.epsilon < 300:
+            raise InputError(f"epsilon: must lie in [0, 300), got {self.epsilon}")
 
-    Args:
-        counts: (n,) of Poisson(``expected``) runs on one data set.
-        neighbour_counts: (n,) of an INDEPENDENT Poisson number of runs on its neighbour.
-        expected: λ.
-        epsilon, delta: the claim.
-        alpha: resolution.
-        significance: of ``delta_lower``, shared by the two orders.
-    """
-    factor = math.exp(epsilon)
-    x, y = np.asarray(counts, np.float64), np.asarray(neighbour_counts, np.float64)
-    z = max(np.sum(np.maximum(0, x - factor * y)), np.sum(np.maximum(0, y - factor * x))) / expected
-    variance = (1 + factor**2) / expected
-    lower = z - math.sqrt(len(x) * variance) - math.sqrt(variance / (significance / 2))
-    return Histogram(
-        epsilon,
-        delta,
-        alpha,
-        expected,
-        (int(x.sum()), int(y.sum())),
-        float(z),
-        bool(z < delta + alpha),
-        float(min(max(lower, 0.0), 1.0)),
-    )
+    @property
+    def expected(self) -> float:
+        """λ, expected runs on each of the two data sets."""
+        return max(4 * self.bins, 24) * (1 + math.exp(2 * self.epsilon)) / self.alpha**2
+
+    def judge(
+        self, counts: np.ndarray, neighbour_counts: np.ndarray, *, delta: float, significance: float
+    ) -> Histogram:
+        """Return what counts of outcomes say of the claim (ε, δ).
+
+        Args:
+            counts: (n,) of Poisson(λ) runs on one data set.
+            neighbour_counts: (n,) of an INDEPENDENT Poisson number of runs on its neighbour.
+            delta: of the claim.
+            significance: of ``delta_lower``, shared by the two orders.
+        """
+        factor = math.exp(self.epsilon)
+        x, y = np.asarray(counts, np.float64), np.asarray(neighbour_counts, np.float64)
+        z = max(np.sum(np.maximum(0, x - factor * y)), np.sum(np.maximum(0, y - factor * x))) / self.expected
+        variance = (1 + factor**2) / self.expected
+        lower = z - math.sqrt(len(x) * variance) - math.sqrt(variance / (significance / 2))
+        return Histogram(
+            self.epsilon,
+            (int(x.sum()), int(y.sum())),
+            float(z),
+            bool(z < delta + self.alpha),
+            float(min(max(lower, 0.0), 1.0)),
+        )
 
 
 def bin_counts(scores: np.ndarray, edges: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,8 @@ from dpmcmc.privacy.accounting.sampling import FixedSize
 from dpmcmc.privacy.query import fixed_point
 from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.privacy.query.metric import PublicMatrix
+from dpmcmc.storage.pytree import PyTree, length_of
+from dpmcmc.targets.base import Target
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.softmax import SoftmaxRegression
@@ -42,6 +44,8 @@ from dpmcmc.targets.softmax import SoftmaxRegression
 _BEYOND = 10.0
 #: Rows and labels of a target that bounds neither.
 _LONG = 10.0
+#: The targets whose strongest records are known, with the labels of a record and its replacement; none: real labels.
+_LABELS: dict[type, tuple[int, ...]] = {LogisticRegression: (1, 0), SoftmaxRegression: (0, 1), LinearRegression: ()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,17 +59,17 @@ class Neighbours:
         num_records: N.
     """
 
-    inside: Any
-    outside: Any
-    background: Any
+    inside: PyTree
+    outside: PyTree
+    background: PyTree
     num_records: int
 
     @property
     def canaries(self) -> int:
         """m."""
-        return len(jax.tree.leaves(self.inside)[0])
+        return length_of(self.inside)
 
-    def data(self, coins: np.ndarray) -> Any:
+    def data(self, coins: np.ndarray) -> PyTree:
         """Leaves (N, ...): canary i is as ``inside`` where coins[i], and as ``outside`` elsewhere."""
 
         def rows(inside: np.ndarray, outside: np.ndarray, background: np.ndarray) -> np.ndarray:
@@ -96,7 +100,7 @@ class Probe:
         """0."""
         return jnp.float32(0) * jnp.sum(params)
 
-    def log_likelihood(self, params: jax.Array, record: Any) -> jax.Array:
+    def log_likelihood(self, params: jax.Array, record: PyTree) -> jax.Array:
         """−θ·x."""
         return -(record["x"] @ params)
 
@@ -109,7 +113,9 @@ class Probe:
 class LinearProbe(Probe):
     """A probe that takes the query's fast path, as generalised linear models do."""
 
-    def clipped_gradient_sum(self, params: jax.Array, batch: Any, mask: jax.Array, clip: Any, bits: int) -> FixedPoint:
+    def clipped_gradient_sum(
+        self, params: jax.Array, batch: PyTree, mask: jax.Array, clip: float, bits: int
+    ) -> FixedPoint:
         """Σ clip(x), exactly summed."""
         return fixed_point.linear_sum(jnp.ones(mask.shape, jnp.float32), batch["x"], mask, clip, bits)
 
@@ -146,13 +152,13 @@ def probe(plan: Plan, canaries: int = 1) -> tuple[Probe, Neighbours]:
     return chosen(size), Neighbours({"x": x}, {"x": outside}, others, plan.num_records)
 
 
-def _matrix_size(sampler: Any) -> int:
+def _matrix_size(sampler: object) -> int:
     """Parameters that a sampler's public matrices are for; 0 where there are none, or they are numbers."""
     values = [value for value in vars(sampler).values() if isinstance(value, PublicMatrix)]
     return max((value.array.shape[0] for value in values if value.array.ndim), default=0)
 
 
-def strongest(plan: Plan | MechanismPlan, target: Any, canaries: int = 1) -> Neighbours:
+def strongest(plan: Plan | MechanismPlan, target: Target, canaries: int = 1) -> Neighbours:
     """The strongest records that a target of this library admits.
 
     Args:
@@ -165,47 +171,44 @@ def strongest(plan: Plan | MechanismPlan, target: Any, canaries: int = 1) -> Nei
         ValueError: more canaries than features or records.
     """
     kind, n = type(target), plan.num_records
-    if kind not in (LogisticRegression, LinearRegression, SoftmaxRegression):
+    # A subclass may have other losses.
+    if kind not in _LABELS:
         raise UnsupportedCombination(
             f"which records of {kind.__name__} are strongest is not known; a sampler can be audited on the probe, and "
             "in Python neighbours= takes your own."
         )
-    d = target.num_features
+    model = cast("LogisticRegression | LinearRegression | SoftmaxRegression", target)
+    d = model.num_features
     if d is None or not 1 <= canaries <= min(d, n):
         raise InputError(f"canaries: must lie in 1..{min(d or 0, n)} (features, records), got {canaries}")
-    one_shot = isinstance(plan, MechanismPlan) and plan.run is None
+    mechanism = plan.mechanism if isinstance(plan, MechanismPlan) and plan.run is None else None
+    on_a_ball = isinstance(mechanism, OPS) and mechanism.radius is not None
     adjacency = plan.guarantee.adjacency if plan.guarantee is not None else "replace_one"
     # Rows within this bound are not scaled by a release.
-    bound = float(target.row_bound or _LONG) * (1 - 1e-12)
-    zero = np.zeros(d)
-    if one_shot and canaries == 1 and kind is LogisticRegression and d >= 2 and n >= 2 and not _on_a_ball(plan):
-        return _saturated(plan, bound, d, adjacency)
+    bound = float(model.row_bound or _LONG) * (1 - 1e-12)
+    if mechanism is not None and canaries == 1 and kind is LogisticRegression and min(d, n) >= 2 and not on_a_ball:
+        assert isinstance(plan, MechanismPlan)
+        return _saturated(plan.settings, n, bound, d, adjacency)
     x = bound * np.eye(d)[:canaries]
-    labels = {LogisticRegression: (1, 0), SoftmaxRegression: (0, 1)}.get(kind)
-    if labels is None:
-        largest = float(getattr(target, "label_bound", None) or _LONG)
+    if isinstance(model, LinearRegression):
+        largest = float(model.label_bound or _LONG)
         y_in, y_out = np.full(canaries, largest), np.full(canaries, -largest)
     else:
-        y_in, y_out = np.full(canaries, labels[0], np.int32), np.full(canaries, labels[1], np.int32)
-    others = zero
-    if one_shot and isinstance(plan.mechanism, SufficientStatistics):  # type: ignore[union-attr]
+        y_in, y_out = (np.full(canaries, label, np.int32) for label in _LABELS[kind])
+    others = np.zeros(d)
+    if isinstance(mechanism, SufficientStatistics):
         # Information so large that noise on it hardly moves what is released.
         others = bound * np.ones(d) / math.sqrt(d)
     outside = {"x": x, "y": y_out} if adjacency == "replace_one" else {"x": np.zeros_like(x), "y": np.zeros_like(y_in)}
     return Neighbours({"x": x, "y": y_in}, outside, {"x": others, "y": np.zeros_like(y_in[0])}, n)
 
 
-def _on_a_ball(plan: Any) -> bool:
-    return isinstance(plan.mechanism, OPS) and plan.mechanism.radius is not None
-
-
-def _saturated(plan: Any, bound: float, d: int, adjacency: str) -> Neighbours:
+def _saturated(settings: dict[str, float], num_records: int, bound: float, d: int, adjacency: str) -> Neighbours:
     """Two rows that are both on the wrong side, as far apart as may be, on logistic regression."""
-    settings = plan.settings
     temper = settings.get("temper", 1.0)
     precision = settings.get("prior_precision", settings.get("regularisation", 1.0))
     # Where the other records, all (0, bound) with label 1, bring θ₂.
-    weight = temper * (plan.num_records - 1) * bound / precision
+    weight = temper * (num_records - 1) * bound / precision
     far = brentq(lambda t: t - weight * expit(-bound * t), 0.0, weight)
     angle = minimize_scalar(
         lambda a: -math.cos(a) * expit(bound * far * math.sin(a)), bounds=(0.0, math.pi / 2), method="bounded"
@@ -218,4 +221,4 @@ def _saturated(plan: Any, bound: float, d: int, adjacency: str) -> Neighbours:
     if adjacency != "replace_one":
         x[1] = 0.0
     one = np.ones(1, np.int32)
-    return Neighbours({"x": x[:1], "y": one}, {"x": x[1:2], "y": one}, {"x": x[2], "y": one[0]}, plan.num_records)
+    return Neighbours({"x": x[:1], "y": one}, {"x": x[1:2], "y": one}, {"x": x[2], "y": one[0]}, num_records)

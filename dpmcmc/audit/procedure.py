@@ -7,14 +7,14 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from dpmcmc import targets
 from dpmcmc.audit import bounds, histogram
 from dpmcmc.audit.neighbours import Neighbours, probe, strongest
-from dpmcmc.audit.scores import source
+from dpmcmc.audit.scores import Scores, source
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.planning.plan import Plan
@@ -22,6 +22,10 @@ from dpmcmc.privacy.accounting.charging import charged_guarantee, draw_events
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.privacy.query.second_moment import multiples
+from dpmcmc.targets.base import Target
+
+#: Told what an audit will cost.
+Say: TypeAlias = Callable[[str], None]
 
 METHODS = ("gdp", "clopper_pearson", "one_run", "histogram")
 TARGETS = ("probe", "config")
@@ -88,7 +92,7 @@ class AuditReport:
             return "consistent"
         return "VIOLATED" if self.proved else "suspicious"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain dict, for people's programs."""
         out = dataclasses.asdict(self)
         return out | {
@@ -126,6 +130,147 @@ def round_down(value: float, digits: int = 4) -> str:
     return f"{math.floor(value / unit * (1 + 1e-12)) * unit:.{digits}g}"
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """The arguments of :func:`audit` that say how much is run and how it is judged, checked."""
+
+    method: str
+    runs: int | None
+    confidence: float
+    target: str
+    canaries: int | None
+    bins: int
+    alpha: float
+    at_epsilon: float | None
+    seed: int | None
+
+    def __post_init__(self) -> None:
+        for name, known in (("method", METHODS), ("target", TARGETS)):
+            if getattr(self, name) not in known:
+                raise InputError(f"{name}: must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        if not 0.5 < self.confidence < 1:
+            raise InputError(f"confidence: must lie in (0.5, 1), got {self.confidence}")
+        if self.runs is not None and self.method in ("one_run", "histogram"):
+            raise InputError(f"runs: method {self.method} settles this itself; leave it out")
+        if self.runs is not None and not 4 <= self.runs <= MOST_RUNS:
+            raise InputError(f"runs: must lie in 4..{MOST_RUNS}, got {self.runs}")
+        if self.seed is not None and not 0 <= self.seed < 2**32:
+            raise InputError(f"seed: must be a whole number from 0 to {2**32 - 1}, got {self.seed}")
+        if self.method in ("clopper_pearson", "one_run"):
+            bounds.auditing(self.method)
+
+    @property
+    def significance(self) -> float:
+        """Probability of a wrong verdict."""
+        return 1 - self.confidence
+
+    def canaries_of(self, plan: Plan | MechanismPlan) -> int:
+        """How many records of the data sets differ."""
+        if self.method != "one_run":
+            return 1
+        return min(CANARIES, plan.num_records) if self.canaries is None else self.canaries
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """One audit under way: how releases are scored, and the claim that they are held against."""
+
+    scores: Scores
+    claim: Guarantee
+    asked: _Asked
+    canaries: int
+    say: Say
+
+    def rng(self) -> np.random.Generator:
+        """Randomness of coins and sample sizes."""
+        return np.random.default_rng(None if self.asked.seed is None else [self.asked.seed, 1])
+
+    def run(self, side: bool, count: int) -> np.ndarray:
+        """Scores of ``count`` runs on one of two neighbours, (count,)."""
+        sizes = [_AT_ONCE] * (count // _AT_ONCE) + [count % _AT_ONCE] * (count % _AT_ONCE > 0)
+        return np.concatenate([self.scores(np.full(1, side), size)[:, 0] for size in sizes])
+
+    def run_both(self) -> tuple[np.ndarray, np.ndarray]:
+        """Scores of as many runs as were asked for on each of two neighbours."""
+        count = RUNS if self.asked.runs is None else self.asked.runs
+        self.say(f"{count:,} runs on each of two neighbours")
+        return self.run(True, count), self.run(False, count)
+
+
+class _Finding(NamedTuple):
+    """Lower bound on ε at the claim's δ; whether it, or the curve, exceeds the claim; runs on either side; notes."""
+
+    lower_bound: float
+    exceeded: bool
+    runs: tuple[int, int]
+    notes: tuple[str, ...] = ()
+
+
+def _gdp(trial: _Trial) -> _Finding:
+    inside, outside = trial.run_both()
+    found = bounds.gdp(inside, outside, trial.claim.delta, trial.asked.significance)
+    return _Finding(found, found > trial.claim.epsilon, (len(inside), len(outside)))
+
+
+def _clopper_pearson(trial: _Trial) -> _Finding:
+    inside, outside = trial.run_both()
+    # The bound and the curve together hold at the confidence asked for.
+    each = trial.asked.significance / 2
+    found = bounds.clopper_pearson(inside, outside, trial.claim.delta, each)
+    curve = bounds.claimed_curve(inside, outside, claims_of(trial.claim), each)
+    note = (
+        f"of the claimed curve, closest at epsilon {curve.epsilon:.4g}: delta claimed {round_up(curve.claimed)}, shown "
+        f"to be at least {round_down(curve.shown)}"
+    )
+    exceeded = found > trial.claim.epsilon or curve.violated
+    return _Finding(found, exceeded, (len(inside), len(outside)), (note,))
+
+
+def _one_run(trial: _Trial) -> _Finding:
+    coins = trial.rng().random(trial.canaries) < 0.5
+    trial.say(f"one run with {trial.canaries} canaries")
+    found = bounds.one_run(trial.scores(coins, 1)[0], coins, trial.claim.delta, trial.asked.significance)
+    return _Finding(found, found > trial.claim.epsilon, (int(coins.sum()), int((~coins).sum())))
+
+
+def _histogram(trial: _Trial) -> _Finding:
+    asked, claim = trial.asked, trial.claim
+    tester = histogram.Tester(claim.epsilon if asked.at_epsilon is None else asked.at_epsilon, asked.bins, asked.alpha)
+    expected = tester.expected
+    if expected > MOST_RUNS:
+        raise InputError(
+            f"method: histogram needs about {expected:.3g} runs of each data set at epsilon {tester.epsilon:.4g}, and "
+            f"at most {MOST_RUNS:,} are made; take fewer --bins, a larger --alpha, or a smaller --at-epsilon"
+        )
+    trial.say(f"about {expected:,.0f} runs on each of two neighbours, after {_PILOT} that settle the bins")
+    edges = histogram.edges_of(np.concatenate([trial.run(side, _PILOT) for side in (True, False)]), asked.bins)
+    sizes = trial.rng().poisson(expected, 2)
+    # Both sides run as often, so that one program serves both; runs beyond a sample's own size are not looked at.
+    counts = [
+        histogram.bin_counts(trial.run(side, int(sizes.max()))[:size], edges)
+        for side, size in zip((True, False), sizes, strict=True)
+    ]
+    delta = claim.delta if asked.at_epsilon is None else claim.delta_at(asked.at_epsilon)
+    result = tester.judge(counts[0], counts[1], delta=delta, significance=asked.significance)
+    found = result.epsilon_lower(claim.delta)
+    notes = (
+        f"at epsilon {tester.epsilon:.4g}: delta claimed {round_up(delta)}, shown to be at least "
+        f"{round_down(result.delta_lower)} at confidence {asked.confidence:g}",
+        f"the tester of resolution {asked.alpha:g} on {asked.bins} bins {'ACCEPTS' if result.accepted else 'REJECTS'} "
+        f"(z = {result.statistic:.4g}, error at most 1/3)",
+    )
+    exceeded = result.delta_lower > delta or found > claim.epsilon
+    return _Finding(found, exceeded, result.runs, notes)
+
+
+_FINDERS: dict[str, Callable[[_Trial], _Finding]] = {
+    "gdp": _gdp,
+    "clopper_pearson": _clopper_pearson,
+    "one_run": _one_run,
+    "histogram": _histogram,
+}
+
+
 def audit(
     plan: Plan | MechanismPlan,
     *,
@@ -140,7 +285,7 @@ def audit(
     alpha: float = 0.05,
     at_epsilon: float | None = None,
     seed: int | None = None,
-    say: Callable[[str], None] | None = None,
+    say: Say | None = None,
 ) -> AuditReport:
     """Bound from below the ε of what a plan really releases.
 
@@ -172,54 +317,15 @@ def audit(
         MissingExtra: jax-privacy is not installed.
         NotGaussian: gdp, and the scores are not.
     """
-    _check(plan, method, target, confidence, runs, seed)
-    if method in ("clopper_pearson", "one_run"):
-        bounds.auditing(method)
+    _check_claim(plan)
+    asked = _Asked(method, runs, confidence, target, canaries, bins, alpha, at_epsilon, seed)
     plan = plan if steps is None else shortened(plan, steps)
     claim = plan.guarantee
     assert claim is not None
-    if method == "one_run" and canaries is None:
-        canaries = min(CANARIES, plan.num_records)
-    model, data, subject = _subject(plan, target, neighbours, canaries if method == "one_run" else 1)
-    scores = source(plan, model, data, seed)
-    rng = np.random.default_rng(None if seed is None else [seed, 1])
-    significance = 1 - confidence
+    model, data, subject = _subject(plan, target, neighbours, asked.canaries_of(plan))
     started = time.perf_counter()
-    notes: tuple[str, ...] = ()
-    if method == "one_run":
-        coins = rng.random(data.canaries) < 0.5
-        if say is not None:
-            say(f"one run with {data.canaries} canaries")
-        found = bounds.one_run(scores(coins, 1)[0], coins, claim.delta, significance)
-        exceeded, counts = found > claim.epsilon, (int(coins.sum()), int((~coins).sum()))
-    elif method == "histogram":
-        result = _histogram(scores, claim, bins, alpha, at_epsilon, significance, rng, say)
-        found, counts = result.epsilon_lower(claim.delta), result.runs
-        exceeded = result.delta_lower > result.delta or found > claim.epsilon
-        notes = (
-            f"at epsilon {result.epsilon:.4g}: delta claimed {round_up(result.delta)}, shown to be at least "
-            f"{round_down(result.delta_lower)} at confidence {confidence:g}",
-            f"the tester of resolution {alpha:g} on {bins} bins {'ACCEPTS' if result.accepted else 'REJECTS'} "
-            f"(z = {result.statistic:.4g}, error at most 1/3)",
-        )
-    else:
-        count = RUNS if runs is None else runs
-        if say is not None:
-            say(f"{count:,} runs on each of two neighbours")
-        inside, outside = (_run(scores, side, count) for side in (True, False))
-        counts = (count, count)
-        if method == "gdp":
-            found = bounds.gdp(inside, outside, claim.delta, significance)
-            exceeded = found > claim.epsilon
-        else:
-            # The bound and the curve together hold at the confidence asked for.
-            found = bounds.clopper_pearson(inside, outside, claim.delta, significance / 2)
-            curve = bounds.claimed_curve(inside, outside, claims_of(claim), significance / 2)
-            exceeded = found > claim.epsilon or curve.violated
-            notes = (
-                f"of the claimed curve, closest at epsilon {curve.epsilon:.4g}: delta claimed "
-                f"{round_up(curve.claimed)}, shown to be at least {round_down(curve.shown)}",
-            )
+    trial = _Trial(source(plan, model, data, seed), claim, asked, data.canaries, say or (lambda text: None))
+    found = _FINDERS[method](trial)
     return AuditReport(
         subject=subject,
         claimed=claim.epsilon,
@@ -227,13 +333,13 @@ def audit(
         adjacency=claim.adjacency,
         release=claim.release,
         method=method,
-        lower_bound=float(found),
+        lower_bound=float(found.lower_bound),
         proved=method != "gdp",
         confidence=confidence,
-        runs=counts,
+        runs=found.runs,
         seconds=time.perf_counter() - started,
-        exceeded=bool(exceeded),
-        notes=(*notes, *(f"claimed assuming: {sentence}" for sentence in claim.assumptions)),
+        exceeded=bool(found.exceeded),
+        notes=(*found.notes, *(f"claimed assuming: {sentence}" for sentence in claim.assumptions)),
     )
 
 
@@ -281,30 +387,17 @@ def claims_of(claim: Guarantee) -> list[tuple[float, float]]:
     return [(claim.epsilon, claim.delta), *curve]
 
 
-def _check(plan: Any, method: str, target: str, confidence: float, runs: int | None, seed: int | None) -> None:
-    if method not in METHODS:
-        raise InputError(f"method: must be one of {', '.join(METHODS)}, got {method!r}")
-    if target not in TARGETS:
-        raise InputError(f"target: must be one of {', '.join(TARGETS)}, got {target!r}")
+def _check_claim(plan: Plan | MechanismPlan) -> None:
     if plan.guarantee is None:
         raise InputError("privacy: the plan claims no guarantee, so there is nothing to audit")
     if not math.isfinite(plan.guarantee.epsilon):
         raise InputError("privacy: the plan claims an infinite epsilon, which nothing contradicts")
-    if not 0.5 < confidence < 1:
-        raise InputError(f"confidence: must lie in (0.5, 1), got {confidence}")
-    if runs is not None and method in ("one_run", "histogram"):
-        raise InputError(f"runs: method {method} settles this itself; leave it out")
-    if runs is not None and not 4 <= runs <= MOST_RUNS:
-        raise InputError(f"runs: must lie in 4..{MOST_RUNS}, got {runs}")
-    if seed is not None and not 0 <= seed < 2**32:
-        raise InputError(f"seed: must be a whole number from 0 to {2**32 - 1}, got {seed}")
 
 
 def _subject(
-    plan: Plan | MechanismPlan, target: str, neighbours: Neighbours | None, canaries: int | None
-) -> tuple[Any, Neighbours, str]:
+    plan: Plan | MechanismPlan, target: str, neighbours: Neighbours | None, canaries: int
+) -> tuple[Target, Neighbours, str]:
     """(target that the run evaluates, neighbours, a sentence)."""
-    assert canaries is not None
     if isinstance(plan, Plan):
         name = f"{plan.steps} steps of {type(plan.sampler).__name__}, {plan.sampling!r}, {plan.chains} chain"
         name += "s" * (plan.chains > 1)
@@ -318,46 +411,3 @@ def _subject(
     data = strongest(plan, plan.target, canaries) if neighbours is None else neighbours
     model = targets.bind(plan.target, targets.record_shapes(data.data(np.ones(data.canaries, bool))))
     return model, data, f"{name}, on {type(plan.target).__name__}; synthetic records only"
-
-
-def _run(scores: Any, side: bool, count: int) -> np.ndarray:
-    """Scores of ``count`` runs on one of two neighbours, (count,)."""
-    sizes = [_AT_ONCE] * (count // _AT_ONCE) + [count % _AT_ONCE] * (count % _AT_ONCE > 0)
-    return np.concatenate([scores(np.full(1, side), size)[:, 0] for size in sizes])
-
-
-def _histogram(
-    scores: Any,
-    claim: Guarantee,
-    bins: int,
-    alpha: float,
-    at_epsilon: float | None,
-    significance: float,
-    rng: np.random.Generator,
-    say: Callable[[str], None] | None,
-) -> histogram.Histogram:
-    epsilon = claim.epsilon if at_epsilon is None else at_epsilon
-    expected = histogram.sample_size(bins, epsilon, alpha)
-    if expected > MOST_RUNS:
-        raise InputError(
-            f"method: histogram needs about {expected:.3g} runs of each data set at epsilon {epsilon:.4g}, and at most "
-            f"{MOST_RUNS:,} are made; take fewer --bins, a larger --alpha, or a smaller --at-epsilon"
-        )
-    if say is not None:
-        say(f"about {expected:,.0f} runs on each of two neighbours, after {_PILOT} that settle the bins")
-    edges = histogram.edges_of(np.concatenate([_run(scores, side, _PILOT) for side in (True, False)]), bins)
-    sizes = rng.poisson(expected, 2)
-    # As many of either, so that one program serves both; what is beyond a sample's own size is not looked at.
-    counts = [
-        histogram.bin_counts(_run(scores, side, int(sizes.max()))[:size], edges)
-        for side, size in zip((True, False), sizes, strict=True)
-    ]
-    return histogram.test(
-        counts[0],
-        counts[1],
-        expected,
-        epsilon=epsilon,
-        delta=claim.delta if at_epsilon is None else claim.delta_at(epsilon),
-        alpha=alpha,
-        significance=significance,
-    )

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -39,9 +39,14 @@ from dpmcmc.privacy.query.metric import flat
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.privacy.query.second_moment import is_dense
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target
 
 #: Posterior draws that an engine makes at a time.
 _AT_ONCE = 1000
+
+#: (coins (m,), count) -> scores of ``count`` independent releases, (count, m).
+Scores: TypeAlias = Callable[[np.ndarray, int], np.ndarray]
 
 #: None: fresh OS entropy for every release; else reproducible keys.
 Keys = Iterator[jax.Array | None]
@@ -58,7 +63,7 @@ def keys_of(seed: int | None) -> Keys:
 class ObservedState(NamedTuple):
     """The sampler's state, its position, and the score so far, (m,)."""
 
-    position: Any
+    position: PyTree
     inner: Any
     score: jax.Array
 
@@ -80,7 +85,7 @@ class Observed:
     """
 
     plan: Plan
-    target: Any
+    target: Target
     neighbours: Neighbours
 
     def __getattr__(self, name: str) -> Any:
@@ -88,7 +93,7 @@ class Observed:
             raise AttributeError(name)
         return getattr(self.plan.sampler, name)
 
-    def init(self, key: jax.Array, position: Any) -> ObservedState:
+    def init(self, key: jax.Array, position: PyTree) -> ObservedState:
         """The sampler's state, score 0."""
         inner = self.plan.sampler.init(key, position)
         return ObservedState(inner.position, inner, jnp.zeros(self.neighbours.canaries))
@@ -101,7 +106,7 @@ class Observed:
         inner = self.plan.sampler.step(key, state.inner, gradient, t)[0]
         return ObservedState(inner.position, inner, score), ObservedInfo(score)
 
-    def _log_ratio(self, position: Any, gradient: PrivateGradient) -> jax.Array:
+    def _log_ratio(self, position: PyTree, gradient: PrivateGradient) -> jax.Array:
         """Log-likelihood ratio of one step's releases, (m,)."""
         plan, m = self.plan, self.neighbours.canaries
         assert plan.privacy is not None
@@ -139,18 +144,18 @@ class Observed:
         """(y·u − ‖u‖²/2)/z² of every row of u and v, (m,) each."""
         return tuple((rows @ y - jnp.sum(rows * rows, axis=-1) / 2) / z**2 for rows in (u, v))  # type: ignore[return-value]
 
-    def _whitened(self, tree: Any) -> jax.Array:
+    def _whitened(self, tree: PyTree) -> jax.Array:
         metric = getattr(self.plan.sampler, "metric", None)
         vector = flat(tree)[0]
         return vector if metric is None else metric.whiten(vector)
 
-    def _clipped(self, position: Any) -> jax.Array:
+    def _clipped(self, position: PyTree) -> jax.Array:
         """Clipped gradients of the m records, of their m replacements, and of another record, (2m + 1, p)."""
         assert self.plan.privacy is not None
         sides = (self.neighbours.inside, self.neighbours.outside, self.neighbours.background)
         records = jax.tree.map(lambda a, b, c: jnp.concatenate([a, b, jnp.asarray(c)[None]]), *map(_device, sides))
 
-        def one(record: Any) -> jax.Array:
+        def one(record: PyTree) -> jax.Array:
             return self._whitened(jax.grad(lambda p: -self.target.log_likelihood(p, record))(position))
 
         each = jax.vmap(one)(records)
@@ -159,7 +164,7 @@ class Observed:
         return jnp.where(jnp.isfinite(norms), shrunk, 0.0)
 
 
-def _device(tree: Any) -> Any:
+def _device(tree: PyTree) -> PyTree:
     return jax.tree.map(
         lambda a: np.asarray(a, np.float32) if np.issubdtype(np.asarray(a).dtype, np.floating) else a, tree
     )
@@ -175,7 +180,7 @@ class Sampled:
         keys: of the runs.
     """
 
-    def __init__(self, plan: Plan, target: Any, neighbours: Neighbours, keys: Keys) -> None:
+    def __init__(self, plan: Plan, target: Target, neighbours: Neighbours, keys: Keys) -> None:
         self.plan, self.neighbours, self.keys = plan, neighbours, keys
         # Only the last step is kept: it has the score. A probe may have more numbers than were charged for.
         self.audited = dataclasses.replace(
@@ -188,7 +193,7 @@ class Sampled:
             coordinates=None,
         )
 
-    def __call__(self, coins: np.ndarray, count: int, starts: Any = None) -> np.ndarray:
+    def __call__(self, coins: np.ndarray, count: int, starts: PyTree = None) -> np.ndarray:
         """Scores of ``count`` independent releases, (count, m).
 
         Raises:
@@ -207,7 +212,7 @@ class Drawn:
         self.plan, self.neighbours, self.keys = plan, neighbours, keys
         self.ratio = jax.jit(jax.vmap(self._log_ratio))
 
-    def draws(self, coins: np.ndarray, count: int) -> Any:
+    def draws(self, coins: np.ndarray, count: int) -> PyTree:
         """Leaves (count·K, ...): an engine's draws are independent, so many releases are one call with more draws."""
         data, found = self.neighbours.data(coins), []
         wanted = count * self.plan.draws
@@ -224,7 +229,7 @@ class Drawn:
         each = np.asarray(self.ratio(self.draws(coins, count)), np.float64)
         return each.reshape(count, self.plan.draws, -1).sum(axis=1)
 
-    def _log_ratio(self, position: Any) -> jax.Array:
+    def _log_ratio(self, position: PyTree) -> jax.Array:
         """temper·(log p(x|θ) − log p(x'|θ)) of each canary, (m,)."""
         here, there = (
             jax.vmap(lambda record: self.plan.target.log_likelihood(position, record))(_device(side))
@@ -261,7 +266,7 @@ class Estimated:
         self.plan, self.neighbours, self.keys = plan, neighbours, keys
         start = plan.target.init(jax.random.key(0))
 
-        def pull(side: Any) -> jax.Array:
+        def pull(side: PyTree) -> jax.Array:
             each = jax.vmap(lambda record: flat(jax.grad(plan.target.log_likelihood)(start, record))[0])
             return each(_device(side))
 
@@ -279,14 +284,14 @@ class Estimated:
                 out.append(self._along(self.plan.mechanism.draw(self.plan, data, streams_of(next(self.keys))[0])))
         return np.stack(out)
 
-    def _along(self, draws: Any) -> np.ndarray:
+    def _along(self, draws: PyTree) -> np.ndarray:
         """(m,), summed over the draws of one release."""
         flattened = [np.reshape(leaf, (len(leaf), -1)) for leaf in jax.tree.leaves(draws)]
         return self.directions @ np.concatenate(flattened, axis=1).astype(np.float64).sum(axis=0)
 
 
-def source(plan: Any, target: Any, neighbours: Neighbours, seed: int | None) -> Any:
-    """The function (coins, count) -> scores of a plan."""
+def source(plan: Plan | MechanismPlan, target: Target, neighbours: Neighbours, seed: int | None) -> Scores:
+    """Return the function that scores releases of a plan."""
     keys = keys_of(seed)
     if isinstance(plan, Plan):
         return Sampled(plan, target, neighbours, keys)

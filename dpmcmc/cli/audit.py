@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from dpmcmc.audit import METHODS, audit
+from dpmcmc.audit import METHODS, AuditReport, audit
 from dpmcmc.audit.procedure import CANARIES, RUNS, TARGETS
 from dpmcmc.cli.options import AllowCode, AsJson, ConfigName, Overrides, one_of
 from dpmcmc.cli.refusals import CommandError
@@ -85,30 +85,45 @@ def attack(
     keep_compiled_programs()
     asked = config_file.load(config, overrides, allow_code=allow_code or ())
     plan = planned(asked, Problem(config, records, features, steps, canaries, method == "one_run"))
-    try:
-        report = audit(
-            plan,
-            method=method,
-            runs=runs,
-            confidence=confidence,
-            target=target,
-            steps=steps,
-            canaries=canaries,
-            bins=bins,
-            alpha=alpha,
-            at_epsilon=at_epsilon,
-            seed=seed,
-            say=lambda text: print(f"{asked.name}: {text}", file=sys.stderr),
-        )
-    except (DivergedError, DrawError) as error:
-        raise CommandError(f"the audit's own run failed: {error}") from None
-    except InputError as error:
-        raise type(error)(_with_option(str(error))) from None
+    options = {
+        "method": method,
+        "runs": runs,
+        "confidence": confidence,
+        "target": target,
+        "steps": steps,
+        "canaries": canaries,
+        "bins": bins,
+        "alpha": alpha,
+        "at_epsilon": at_epsilon,
+        "seed": seed,
+    }
+    report = audited(plan, asked.name, options)
     if as_json:
         print(json.dumps({"config": asked.name, **report.to_json()}, indent=2, allow_nan=False))
     else:
-        print(asked.name)
-        print(report)
+        print(f"{asked.name}\n{report}")
+    check_verdict(report, config)
+
+
+def audited(plan: Plan | MechanismPlan, name: str, options: dict[str, Any]) -> AuditReport:
+    """Run the audit; a refusal of one of its arguments names the option of the command line.
+
+    Raises:
+        CommandError: a run of the audit failed.
+        InputError: an option outside its range.
+    """
+    try:
+        return audit(plan, **options, say=lambda text: print(f"{name}: {text}", file=sys.stderr))
+    except (DivergedError, DrawError) as error:
+        raise CommandError(f"the audit's own run failed: {error}") from None
+    except InputError as error:
+        argument, colon, rest = str(error).partition(": ")
+        known = colon and argument in options
+        raise type(error)(f"--{argument.replace('_', '-')}: {rest}" if known else str(error)) from None
+
+
+def check_verdict(report: AuditReport, config: str) -> None:
+    """Raise CommandError with exit code 1 where the runs contradict the claim, or seem to."""
     if report.verdict == "suspicious":
         raise CommandError(
             f"{config}: the estimate is above the claimed epsilon, which contradicts it only if scores are "
@@ -137,9 +152,8 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
             if getattr(problem, name) is not None:
                 raise CommandError(f"--{name}: a sampler is audited on its own number of records; leave it out.")
         return config_room.make_plan(config)
-    for name in ("steps",):
-        if getattr(problem, name) is not None:
-            raise CommandError(f"--{name}: only a sampler's run can be shortened; leave it out.")
+    if problem.steps is not None:
+        raise CommandError("--steps: only a sampler's run can be shortened; leave it out.")
     known = config_room.describe_data(config).num_records
     assert known is not None
     records = min(_RECORDS, known) if problem.records is None else problem.records
@@ -160,12 +174,3 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
         delta=config.privacy.delta,
         adjacency=config.privacy.adjacency,
     )
-
-
-def _with_option(message: str) -> str:
-    """An argument's name as the option it is on the command line."""
-    name, colon, rest = message.partition(": ")
-    return f"--{name.replace('_', '-')}: {rest}" if colon and name in _OPTIONS else message
-
-
-_OPTIONS = ("method", "runs", "confidence", "steps", "target", "canaries", "bins", "alpha", "at_epsilon", "seed")

@@ -78,7 +78,7 @@ class Asked:
 class OneShot:
     """Base of one-shot mechanisms."""
 
-    #: What leaves (see ``Guarantee.release``), who accounts for it, and how many draws it is.
+    #: The kind of release, as a Guarantee says it; its accountant; how many draws it is.
     release = "estimate"
     accountant = "one_sample"
     draws = 1
@@ -118,7 +118,7 @@ class OneShot:
             streams: secret keys of this run, one stream for each purpose.
 
         Raises:
-            DrawError: nothing could be released. That depends on the records: the error is for the data holder alone.
+            DrawError: nothing could be released. The error depends on the records and is for the data holder alone.
         """
         raise NotImplementedError
 

@@ -16,7 +16,6 @@ import numpy as np
 import dpmcmc
 from dpmcmc.mechanisms.base import MechanismPlan, release
 from dpmcmc.mechanisms.certified import CertifiedOPS, last_iterates
-from dpmcmc.mechanisms.engines.nuts import draws_for_many
 from dpmcmc.mechanisms.gaussian_release import gaussian_release
 from dpmcmc.mechanisms.hybrid import Hybrid
 from dpmcmc.mechanisms.minimise import minimise
@@ -24,6 +23,8 @@ from dpmcmc.mechanisms.objective import ObjectivePerturbation
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.output import OutputPerturbation
 from dpmcmc.privacy.query.randomness import streams_of
+from dpmcmc.targets.tempered import Tempered
+from experiments.nuts import draws_for_many
 from experiments.panel.config import Settings
 from experiments.panel.samplers import length_of, plans, run_plans, sampling_of
 from experiments.panel.trial import Outcome, Report, Site, Trial, clock
@@ -128,14 +129,12 @@ def run_ops(found: Found, trials: Sequence[Trial], site: Site, report: Report) -
         for i in at:
             posteriors.setdefault(_posterior(found[i]), []).append(i)  # type: ignore[arg-type]
         repeats = sorted({trials[i].repeat for i in at})
+        target = site.target()
         drawn = draws_for_many(
-            site.target(),
+            [Tempered(target, temper, power, precision) for temper, precision, power in posteriors],
             site.records,
-            [temper for temper, _, _ in posteriors],
-            [precision for _, precision, _ in posteriors],
             len(repeats),
             trials[at[0]].key,
-            prior_tempers=[power for _, _, power in posteriors],
             radius=found[at[0]].mechanism.radius,  # type: ignore[union-attr]
             steps=site.transitions,
         )

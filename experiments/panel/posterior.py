@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from dpmcmc.diagnostics import reference
-from dpmcmc.mechanisms.engines.nuts import nuts_posterior
 from dpmcmc.storage.regular_file import opened
+from experiments.nuts import nuts_posterior
 from experiments.panel.config import Panel
 from experiments.panel.trial import Site, seed_of
 

@@ -1,0 +1,126 @@
+"""On-average KL of two exact releases in closed form, and by risks: of a mean, and of a ridge posterior draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import erfcx
+
+from dpmcmc.diagnostics.on_average_kl import OnAverageKL, from_divergences, from_risks
+
+#: Draws a shape of records: (rng, shape) -> x (*shape, d), y shape.
+Generator = Callable[[np.random.Generator, tuple[int, ...]], tuple[np.ndarray, np.ndarray]]
+
+#: Numbers of one chunk of a Monte Carlo.
+_CHUNK = 2_000_000
+
+
+def laplace_kl(shift: ArrayLike, scale: ArrayLike) -> np.ndarray:
+    """KL between Laplace laws of one scale b whose centres differ by ``shift``: D/b + e^{−D/b} − 1."""
+    ratio = np.abs(np.asarray(shift, np.float64)) / scale
+    # expm1 keeps the small ones, about ratio²/2, from cancelling.
+    return ratio + np.expm1(-ratio)
+
+
+def gaussian_kl(mean: ArrayLike, precision: ArrayLike, other_mean: ArrayLike, other_precision: ArrayLike) -> np.ndarray:
+    """KL(N(mean, precision⁻¹) ‖ N(other_mean, other_precision⁻¹)); (..., d) and (..., d, d) -> (...)."""
+    mean, other_mean = np.asarray(mean, np.float64), np.asarray(other_mean, np.float64)
+    precision, other_precision = np.asarray(precision, np.float64), np.asarray(other_precision, np.float64)
+    change = mean - other_mean
+    ratio = np.linalg.solve(precision, other_precision)
+    trace = np.trace(ratio, axis1=-2, axis2=-1) - mean.shape[-1]
+    log_ratio = np.linalg.slogdet(other_precision)[1] - np.linalg.slogdet(precision)[1]
+    return 0.5 * (trace - log_ratio + np.einsum("...i,...ij,...j->...", change, other_precision, change))
+
+
+def mean_release_kl(gamma: ArrayLike, std: float) -> np.ndarray:
+    """On-average KL of h ~ exp(−γ|Z − h|) when the whole data set is replaced and Z − Z' ~ N(0, std²).
+
+    Here the data set Z, a mean say, is one record (thesis, Remark 4.1); ε = γ·std·√(2/π) + 2exp(γ²std²/2)Φ(−γ·std) − 1.
+    """
+    a = np.asarray(gamma, np.float64) * std
+    # 2exp(a²/2)Φ(−a), without overflow; below 1e-2 by its series, where the sum cancels.
+    series = a * a / 2 - a**3 * np.sqrt(2 / np.pi) / 3 + a**4 / 8
+    return np.where(a > 1e-2, a * np.sqrt(2 / np.pi) + erfcx(a / np.sqrt(2)) - 1, series)
+
+
+def ridge_divergence(
+    generate: Generator, gammas: Sequence[float], *, num_records: int, ridge: float, repeats: int, seed: int
+) -> list[OnAverageKL]:
+    """On-average KL of exact draws from exp(−γ(Σ(y_i − x_iᵀθ)² + λ‖θ‖²)), by the closed form of each pair.
+
+    Args:
+        generate: the law of a record.
+        gammas: γ, as in the thesis's Figure 4.2: it multiplies squares without ½, half of ``per_instance``'s γ.
+        num_records: n.
+        ridge: λ >= 0.
+        repeats: pairs (Z, z).
+        seed: of the records, which are generated and so public.
+
+    Returns:
+        One for each γ; they share their data.
+    """
+    parts: list[list[np.ndarray]] = [[] for _ in gammas]
+    for rng, size in _chunks(repeats, num_records, seed):
+        x, y = generate(rng, (size, num_records))
+        new_x, new_y = generate(rng, (size,))
+        gram, cross = _sums(x, y)
+        other_gram = gram - _square(x[:, 0]) + _square(new_x)
+        other_cross = cross - x[:, 0] * y[:, :1] + new_x * new_y[:, None]
+        penalty = ridge * np.eye(x.shape[-1])
+        first, second = gram + penalty, other_gram + penalty
+        mean, other_mean = _solve(first, cross), _solve(second, other_cross)
+        for part, gamma in zip(parts, gammas, strict=True):
+            part.append(gaussian_kl(mean, 2 * gamma * first, other_mean, 2 * gamma * second))
+    return [from_divergences(np.concatenate(part)) for part in parts]
+
+
+def ridge_risk_gap(
+    generate: Generator, gammas: Sequence[float], *, num_records: int, ridge: float, repeats: int, seed: int
+) -> list[OnAverageKL]:
+    """The same number as :func:`ridge_divergence`, by draws and their squared errors on training and fresh records.
+
+    Args and Returns: as there; each repeat has data, a draw, and ``num_records`` fresh records of its own.
+    """
+    train: list[list[np.ndarray]] = [[] for _ in gammas]
+    fresh: list[list[np.ndarray]] = [[] for _ in gammas]
+    for rng, size in _chunks(repeats, 2 * num_records, seed):
+        x, y = generate(rng, (size, num_records))
+        other_x, other_y = generate(rng, (size, num_records))
+        gram, cross = _sums(x, y)
+        penalised = gram + ridge * np.eye(x.shape[-1])
+        mean = _solve(penalised, cross)
+        root = np.linalg.cholesky(penalised)
+        # L⁻ᵀz has covariance (LLᵀ)⁻¹; the draws of different γ share z.
+        z = rng.standard_normal((*mean.shape, 1))
+        unit = np.linalg.solve(np.swapaxes(root, -1, -2), z)[..., 0]
+        for i, gamma in enumerate(gammas):
+            draw = mean + unit / np.sqrt(2 * gamma)
+            train[i].append(np.mean((y - np.einsum("rnd,rd->rn", x, draw)) ** 2, axis=1))
+            fresh[i].append(np.mean((other_y - np.einsum("rnd,rd->rn", other_x, draw)) ** 2, axis=1))
+    return [
+        from_risks(np.concatenate(a), np.concatenate(b), gamma)
+        for a, b, gamma in zip(train, fresh, gammas, strict=True)
+    ]
+
+
+def _chunks(repeats: int, records: int, seed: int) -> list[tuple[np.random.Generator, int]]:
+    """(generator, repeats) of each chunk; all share one stream, in order."""
+    rng, size = np.random.default_rng(seed), max(1, _CHUNK // records)
+    return [(rng, min(size, repeats - start)) for start in range(0, repeats, size)]
+
+
+def _sums(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """XᵀX and Xᵀy of each repeat."""
+    transposed = np.swapaxes(x, -1, -2)
+    return transposed @ x, (transposed @ y[..., None])[..., 0]
+
+
+def _square(x: np.ndarray) -> np.ndarray:
+    return x[..., :, None] * x[..., None, :]
+
+
+def _solve(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    return np.linalg.solve(matrix, vector[..., None])[..., 0]
