@@ -41,10 +41,10 @@ from dpmcmc.mechanisms.minimise import rounding
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.mechanisms.row_sums import in_float64, loss_gradient, summed_in_blocks
 from dpmcmc.privacy.accounting import Event, noisy_descent
-from dpmcmc.privacy.accounting.bisection import bisected
 from dpmcmc.privacy.accounting.events import UnsupportedCombination
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
+from dpmcmc.privacy.accounting.search import largest
 from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.privacy.query.query import noise_on_grid
 from dpmcmc.privacy.query.randomness import Streams
@@ -104,7 +104,7 @@ class CertifiedOPS(OneShot):
 
         temper = self.temper
         if temper is None:
-            temper = 1.0 if private(1.0) else bisected(private, 0.0, 1.0)
+            temper = 1.0 if private(1.0) else largest(private, 0.0, 1.0)
         elif not private(temper):
             raise CalibrationError(
                 f"temper {temper:g} costs more than epsilon {asked.epsilon:g} at delta {asked.delta:g}; leave it out "

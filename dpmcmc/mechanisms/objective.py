@@ -25,10 +25,10 @@ from dpmcmc.mechanisms.gaussian_release import gaussian_event, gaussian_release,
 from dpmcmc.mechanisms.minimise import minimise, radius_bound, ravel, rounding, unravel
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.privacy.accounting import Event, one_sample
-from dpmcmc.privacy.accounting.bisection import bisected
 from dpmcmc.privacy.accounting.events import UnsupportedCombination
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.accounting.search import smallest
 from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree, size_of
@@ -171,7 +171,7 @@ class _Tilted:
                 raise CalibrationError(
                     f"epsilon: {asked.epsilon:g} at delta {asked.delta:g} is out of reach of any noise"
                 )
-        return bisected(enough, high, low, _PRECISION)
+        return smallest(enough, low, high, _PRECISION)
 
     def _multiplier(self, noise_std: float) -> float:
         return noise_std / (self.bounds.lipschitz * (1 + KAPPA))

@@ -1,4 +1,4 @@
-"""The smallest number that meets a condition, by bisection; what is returned meets it."""
+"""The smallest or the largest number that meets a condition, by bisection; what is returned meets it."""
 
 from __future__ import annotations
 
@@ -18,3 +18,16 @@ def smallest(meets: Callable[[float], bool], low: float, high: float, tolerance:
         middle = (low + high) / 2
         low, high = (low, middle) if meets(middle) else (middle, high)
     return high
+
+
+def largest(meets: Callable[[float], bool], low: float, high: float) -> float:
+    """Largest number in [low, high) that meets a condition: no float lies between it and one that does not.
+
+    Args:
+        meets: true below some number and false above it.
+        low: a lower bound, taken to meet the condition without being tried.
+        high: an upper bound, not tried.
+    """
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if meets(middle) else (low, middle)
+    return low
