@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,11 @@ from jax.flatten_util import ravel_pytree
 from scipy.stats import norm
 
 from dpmcmc.errors import InputError
+from dpmcmc.storage.pytree import PyTree, length_of
+from dpmcmc.targets.base import Target
+
+#: (p,) -> parameters.
+Unravel: TypeAlias = Callable[[jax.Array], PyTree]
 
 #: Beyond this many parameters the dense Hessian is not attempted.
 _MOST_PARAMETERS = 2000
@@ -33,12 +38,12 @@ class Laplace:
     Attributes:
         mean: MAP, (p,) float64.
         covariance: inverse Hessian of the potential there, (p, p) float64.
-        unravel: (p,) -> parameter pytree.
+        unravel: from a flat vector to the pytree of parameters.
     """
 
     mean: np.ndarray
     covariance: np.ndarray
-    unravel: Any
+    unravel: Unravel
 
     method = "Laplace at the MAP"
 
@@ -47,7 +52,7 @@ class Laplace:
         """Marginal standard deviations, (p,)."""
         return np.sqrt(np.diag(self.covariance))
 
-    def draws(self, count: int, seed: int = 0) -> Any:
+    def draws(self, count: int, seed: int = 0) -> PyTree:
         """Pytree of ``count`` draws, leaves (count, ...). Seeded: a reference, not a release."""
         z = np.random.default_rng(seed).standard_normal((count, len(self.mean)))
         flat = self.mean + z @ np.linalg.cholesky(self.covariance).T
@@ -60,22 +65,22 @@ class MaximumAPosteriori:
 
     Attributes:
         mean: MAP, (p,) float64.
-        unravel: (p,) -> parameter pytree.
+        unravel: from a flat vector to the pytree of parameters.
         reason: why there is no covariance; empty where none was tried.
     """
 
     mean: np.ndarray
-    unravel: Any
+    unravel: Unravel
     reason: str = ""
 
     method = "MAP"
 
-    def draws(self, count: int = 1, seed: int = 0) -> Any:
+    def draws(self, count: int = 1, seed: int = 0) -> PyTree:
         """The MAP as one draw, leaves (1, ...), whatever the arguments: more of them would predict the same."""
         return jax.vmap(self.unravel)(jnp.asarray(self.mean[None, :], jnp.float32))
 
 
-def fit(target: Any, records: Any, steps: int = 400) -> Laplace | MaximumAPosteriori:
+def fit(target: Target, records: PyTree, steps: int = 400) -> Laplace | MaximumAPosteriori:
     """Laplace's approximation, or where there is none the MAP alone, with the reason.
 
     Args:
@@ -93,7 +98,7 @@ def fit(target: Any, records: Any, steps: int = 400) -> Laplace | MaximumAPoster
         return dataclasses.replace(point, reason=str(error))
 
 
-def maximum_a_posteriori(target: Any, records: Any, steps: int = 400) -> MaximumAPosteriori:
+def maximum_a_posteriori(target: Target, records: PyTree, steps: int = 400) -> MaximumAPosteriori:
     """The MAP by optax L-BFGS on full batches, from the target's starting point under a fixed key.
 
     Raises:
@@ -111,7 +116,7 @@ def maximum_a_posteriori(target: Any, records: Any, steps: int = 400) -> Maximum
         return (i == 0) | ((i < steps) & (jnp.linalg.norm(gradient) > 1e-7))
 
     @jax.jit
-    def solve(start: jax.Array, records: Any) -> jax.Array:
+    def solve(start: jax.Array, records: PyTree) -> jax.Array:
         def body(carry: tuple) -> tuple:
             flat, state, i = carry
             value, gradient = value_and_grad(flat, records, state=state)
@@ -128,7 +133,7 @@ def maximum_a_posteriori(target: Any, records: Any, steps: int = 400) -> Maximum
     return MaximumAPosteriori(mean, unravel)
 
 
-def laplace(target: Any, records: Any, steps: int = 400, at: MaximumAPosteriori | None = None) -> Laplace:
+def laplace(target: Target, records: PyTree, steps: int = 400, at: MaximumAPosteriori | None = None) -> Laplace:
     """The MAP and the inverse Hessian there.
 
     Args:
@@ -141,14 +146,14 @@ def laplace(target: Any, records: Any, steps: int = 400, at: MaximumAPosteriori 
         ValueError: too many parameters for a dense Hessian, or a Hessian that is not positive definite.
     """
     records = jax.tree.map(jnp.asarray, records)
-    count, size = _count(records), ravel_pytree(target.init(jax.random.key(0)))[0].size
+    count, size = length_of(records), ravel_pytree(target.init(jax.random.key(0)))[0].size
     if size > _MOST_PARAMETERS:
         raise InputError(f"Laplace's approximation is dense, and {size} parameters are more than {_MOST_PARAMETERS}")
     point = maximum_a_posteriori(target, records, steps) if at is None else at
     gradient = jax.grad(_mean_loss(target, point.unravel))
 
     @jax.jit
-    def hessian(flat: jax.Array, records: Any) -> jax.Array:
+    def hessian(flat: jax.Array, records: PyTree) -> jax.Array:
         def column(direction: jax.Array) -> jax.Array:
             return jax.jvp(lambda f: gradient(f, records), (flat,), (direction,))[1]
 
@@ -162,25 +167,21 @@ def laplace(target: Any, records: Any, steps: int = 400, at: MaximumAPosteriori 
     return Laplace(point.mean, np.linalg.inv(precision), point.unravel)
 
 
-def _mean_loss(target: Any, unravel: Any) -> Callable[[jax.Array, Any], jax.Array]:
+def _mean_loss(target: Target, unravel: Unravel) -> Callable[[jax.Array, PyTree], jax.Array]:
     """The potential over N, which keeps float32 gradients well scaled, as a function of (flat, records).
 
     Records are an argument of everything compiled: a closure would write them into the compilation cache.
     """
 
-    def loss(flat: jax.Array, records: Any) -> jax.Array:
+    def loss(flat: jax.Array, records: PyTree) -> jax.Array:
         params = unravel(flat)
         each = jax.vmap(lambda record: target.log_likelihood(params, record))(records)
-        return -(jnp.sum(each) + target.log_prior(params)) / _count(records)
+        return -(jnp.sum(each) + target.log_prior(params)) / length_of(records)
 
     return loss
 
 
-def _count(records: Any) -> int:
-    return len(jax.tree.leaves(records)[0])
-
-
-def distance(reference: Laplace, flat_draws: Any) -> dict[str, float | None]:
+def distance(reference: Laplace, flat_draws: PyTree) -> dict[str, float | None]:
     """How far draws are from the reference, marginally, in units of its standard deviations.
 
     Returns:

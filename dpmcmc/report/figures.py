@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpmcmc.engine.result import leaf_names
 from dpmcmc.inference.predictive import calibration_curve
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
+from dpmcmc.storage.pytree import PyTree
 
 #: Where a picture goes: a path, or an open file, which gets a PNG.
 File = Path | BinaryIO
@@ -30,8 +34,8 @@ STYLE: Any = {
 }
 
 
-def traces(path: File, draws: Any, first_step: int, thin: int, title: str, note: str | None) -> None:
-    """Traces of up to six coordinates, evenly spread, one line per chain."""
+def traces(path: File, draws: PyTree, first_step: int, thin: int, title: str, note: str | None) -> None:
+    """Save traces of up to six coordinates, evenly spread, one line for each chain."""
     named = {name: np.asarray(leaf).reshape(*leaf.shape[:2], -1) for name, leaf in leaf_names(draws).items()}
     flat = np.concatenate(list(named.values()), axis=2)
     labels = [
@@ -39,8 +43,7 @@ def traces(path: File, draws: Any, first_step: int, thin: int, title: str, note:
     ]
     shown = np.unique(np.linspace(0, flat.shape[2] - 1, 6).astype(int))
     steps = first_step + thin * (1 + np.arange(flat.shape[1]))
-    with rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 1.05 * len(shown) + 1.0))
+    with _picture(path, note, (6.4, 1.05 * len(shown) + 1.0)) as figure:
         axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)
         for axis, coordinate in zip(axes[:, 0], shown, strict=True):
             axis.plot(steps, flat[:, :, coordinate].T, lw=0.8)
@@ -49,60 +52,49 @@ def traces(path: File, draws: Any, first_step: int, thin: int, title: str, note:
             axis.text(0.005, 0.96, name, transform=axis.transAxes, va="top", fontsize=8, color="0.35")
         axes[0, 0].set_title(title)
         axes[-1, 0].set_xlabel("step")
-        _finish(figure, path, note)
 
 
 def calibration(
     path: File, curves: dict[str, tuple[np.ndarray, np.ndarray]], event: str, title: str, note: str | None
 ) -> None:
-    """Predicted probability against observed share of an event on test rows.
+    """Save predicted probability against observed share of an event on test rows.
 
     Args:
         path: file, a PNG where it is an open one.
         curves: for each model (predicted probability, whether the event happened), each (rows,).
         event: in words, for the axes.
         title: of the figure.
-        note: what must stand on it, or None.
+        note: text that must stand on it, or None.
     """
-    with rc_context(STYLE):
-        figure = Figure(figsize=(5.0, 5.4))
+    with _picture(path, note, (5.0, 5.4)) as figure:
         axis, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1]})
         axis.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--", label="perfectly calibrated")
         for name, (probability, outcome) in curves.items():
             rows = calibration_curve(probability, outcome)
             axis.plot(rows[:, 0], rows[:, 1], marker="o", ms=4, label=name)
             below.hist(probability, bins=30, range=(0, 1), histtype="step", label=name)
-        axis.set_ylabel(f"observed share of {event}")
-        axis.set_title(title)
-        axis.legend(frameon=False)
+        _label(axis, title, y=f"observed share of {event}")
         below.set_xlabel(f"predicted probability of {event}")
         below.set_ylabel("test rows")
-        _finish(figure, path, note)
 
 
 def predictions(path: File, means: dict[str, np.ndarray], y: np.ndarray, title: str, note: str | None) -> None:
-    """Observed label against posterior predictive mean on test rows, (rows,) each, one colour per model."""
-    with rc_context(STYLE):
-        figure = Figure(figsize=(5.0, 4.4))
+    """Save observed labels against posterior predictive means on test rows, (rows,) each, one colour for each model."""
+    with _picture(path, note, (5.0, 4.4)) as figure:
         axis = figure.subplots()
         ends = [float(np.min(y)), float(np.max(y))]
         axis.plot(ends, ends, color="0.6", lw=1, ls="--", label="predicted = observed")
         for name, mean in means.items():
             axis.plot(mean, y, "o", ms=3.5, mew=0, alpha=0.5, label=name)
-        axis.set_xlabel("posterior predictive mean")
-        axis.set_ylabel("observed y")
-        axis.set_title(title)
-        axis.legend(frameon=False)
-        _finish(figure, path, note)
+        _label(axis, title, "posterior predictive mean", "observed y")
 
 
 def temperature(
     path: File, temperatures: np.ndarray, noise_multipliers: np.ndarray | None, title: str, note: str | None
 ) -> None:
-    """Temperature kept at each step, (steps,), and the noise multiplier beside it, (steps,) or None."""
+    """Save the temperature kept at each step, (steps,), and the noise multiplier beside it, (steps,) or None."""
     shown = np.unique(np.linspace(0, len(temperatures) - 1, 2000).astype(int))
-    with rc_context(STYLE):
-        figure = Figure()
+    with _picture(path, note) as figure:
         axis = figure.subplots()
         lines = axis.plot(shown + 1, temperatures[shown], color="C3", label="temperature")
         axis.axhline(1.0, color="0.6", lw=1, ls="--", label="the posterior's: 1")
@@ -120,34 +112,31 @@ def temperature(
         handles = [*lines, axis.lines[1]]
         axis.legend(handles=handles, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=len(handles))
         axis.set_title(title)
-        _finish(figure, path, note)
 
 
 def epsilon_delta(path: File, guarantee: Guarantee, title: str, note: str | None) -> None:
-    """ε at every δ the events give, with the promised point."""
+    """Save ε at every δ that the events give, with the promised point."""
     delta = np.geomspace(max(guarantee.delta * 1e-3, 1e-14), 1e-2, 25)
     epsilon = np.array([guarantee.epsilon_at(float(d)) for d in delta])
-    with rc_context(STYLE):
-        figure = Figure()
+    stated = f"stated: ε = {round_up(guarantee.epsilon, 3)} at δ = {guarantee.delta:.3g}"
+    with _picture(path, note) as figure:
         axis = figure.subplots()
         axis.plot(delta, epsilon, label=f"all released iterates ({guarantee.accountant})")
-        axis.plot(
-            [guarantee.delta],
-            [guarantee.epsilon],
-            "o",
-            color="C3",
-            label=f"stated: ε = {round_up(guarantee.epsilon, 3)} at δ = {guarantee.delta:.3g}",
-        )
+        axis.plot([guarantee.delta], [guarantee.epsilon], "o", color="C3", label=stated)
         axis.set_xscale("log")
-        axis.set_xlabel("δ")
-        axis.set_ylabel("ε")
         axis.set_ylim(bottom=0)
-        axis.set_title(title)
-        axis.legend(frameon=False)
-        _finish(figure, path, note)
+        _label(axis, title, "δ", "ε")
 
 
-def _from_zero(axis: Any, values: np.ndarray, room: float) -> None:
+def _label(axis: Axes, title: str, x: str = "", y: str = "") -> None:
+    """Title, names of the axes, and a legend."""
+    axis.set_title(title)
+    axis.set_xlabel(x)
+    axis.set_ylabel(y)
+    axis.legend(frameon=False)
+
+
+def _from_zero(axis: Axes, values: np.ndarray, room: float) -> None:
     """An axis from zero to ``room`` times the largest value, or in powers of ten where values span two of them."""
     least, most = float(values.min()), float(values.max())
     if least > 0 and most > 100 * least:
@@ -156,8 +145,13 @@ def _from_zero(axis: Any, values: np.ndarray, room: float) -> None:
         axis.set_ylim(0, room * max(most, 1e-9))
 
 
-def _finish(figure: Figure, path: File, note: str | None) -> None:
-    if note:
-        figure.text(0.99, 0.005, note, ha="right", va="bottom", fontsize=8, color="C3", weight="bold")
-    figure.tight_layout(rect=(0, 0.03 if note else 0, 1, 1))
-    figure.savefig(path, format=None if isinstance(path, Path) else "png")
+@contextmanager
+def _picture(path: File, note: str | None, size: tuple[float, float] = (6.4, 4.0)) -> Iterator[Figure]:
+    """A figure to draw on, saved with its note at the end."""
+    with rc_context(STYLE):
+        figure = Figure(figsize=size)
+        yield figure
+        if note:
+            figure.text(0.99, 0.005, note, ha="right", va="bottom", fontsize=8, color="C3", weight="bold")
+        figure.tight_layout(rect=(0, 0.03 if note else 0, 1, 1))
+        figure.savefig(path, format=None if isinstance(path, Path) else "png")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib import colormaps, rc_context
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -32,7 +32,7 @@ def plot(path: Path, account: PerRecord, promised: float, title: str) -> None:
         figure.savefig(path)
 
 
-def histogram(axis: Any, epsilon: np.ndarray, clipped: np.ndarray, worst: float, promised: float) -> Any:
+def histogram(axis: Axes, epsilon: np.ndarray, clipped: np.ndarray, worst: float, promised: float) -> ScalarMappable:
     """Bars of records by ε, in the colour of their mean clipped share; what a colour bar is made from.
 
     Args:

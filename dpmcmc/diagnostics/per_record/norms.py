@@ -21,17 +21,17 @@ a part in 2^15 of C; that this covers the rounding of two gradients is not prove
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.query.fixed_point import row_norms
 from dpmcmc.privacy.query.metric import PublicMatrix, flat
-from dpmcmc.targets.base import shared_by_equal_targets
+from dpmcmc.storage.pytree import PyTree, size_of
+from dpmcmc.targets.base import Target, shared_by_equal_targets
 from dpmcmc.targets.linear import LinearRegression
 from dpmcmc.targets.logistic import LogisticRegression
 from dpmcmc.targets.softmax import SoftmaxRegression
@@ -54,13 +54,13 @@ class Norms(NamedTuple):
         row_bytes: memory that one record takes in a check.
     """
 
-    check: Callable[[Any, Any], jax.Array]
-    bound: Callable[[jax.Array, Any, jax.Array], jax.Array]
+    check: Callable[[PyTree, PyTree], jax.Array]
+    bound: Callable[[jax.Array, PyTree, jax.Array], jax.Array]
     rounding: float
     row_bytes: int
 
 
-def norms_of(target: Any, metric: PublicMatrix | None, clip: float, every: int) -> Norms:
+def norms_of(target: Target, metric: PublicMatrix | None, clip: float, every: int) -> Norms:
     """The sharpest bounds known of a target.
 
     Args:
@@ -76,27 +76,30 @@ def norms_of(target: Any, metric: PublicMatrix | None, clip: float, every: int) 
 
 
 @shared_by_equal_targets(maxsize=8)
-def _norms_of(target: Any, metric: PublicMatrix | None, clip: float, between: bool) -> Norms:
+def _norms_of(target: Target, metric: PublicMatrix | None, clip: float, between: bool) -> Norms:
     inner, temper = (target.target, target.temper) if isinstance(target, Tempered) else (target, 1.0)
     if isinstance(inner, (LogisticRegression, LinearRegression)):
         return _linear_predictor(inner, temper, metric)
     return _any_target(target, inner, temper, metric, clip, between)
 
 
-def _linear_predictor(inner: Any, temper: float, metric: PublicMatrix | None) -> Norms:
-    logistic = isinstance(inner, LogisticRegression)
+def _linear_predictor(
+    inner: LogisticRegression | LinearRegression, temper: float, metric: PublicMatrix | None
+) -> Norms:
+    assert inner.num_features is not None
+    variance = inner.noise_scale**2 if isinstance(inner, LinearRegression) else None
 
     @jax.jit
-    def check(positions: Any, rows: Any) -> jax.Array:
+    def check(positions: PyTree, rows: PyTree) -> jax.Array:
         margin = jnp.matmul(rows["x"], positions.T, precision="highest")
         y = rows["y"][:, None]
-        return jnp.where(y > 0, -margin, margin) if logistic else jnp.abs(margin - y)
+        return jnp.where(y > 0, -margin, margin) if variance is None else jnp.abs(margin - y)
 
     @jax.jit
-    def bound(kept: jax.Array, rows: Any, moved: jax.Array) -> jax.Array:
+    def bound(kept: jax.Array, rows: PyTree, moved: jax.Array) -> jax.Array:
         length = row_norms(rows["x"])
         farthest = kept + length[:, None] * moved
-        residual = jax.nn.sigmoid(farthest) + _ELEMENT if logistic else farthest * (1 + _ELEMENT) / inner.noise_scale**2
+        residual = jax.nn.sigmoid(farthest) + _ELEMENT if variance is None else farthest * (1 + _ELEMENT) / variance
         outer = length if metric is None else row_norms(jax.vmap(metric.whiten)(rows["x"]))
         return temper * residual * outer[:, None]
 
@@ -105,7 +108,7 @@ def _linear_predictor(inner: Any, temper: float, metric: PublicMatrix | None) ->
 
 
 def _any_target(
-    target: Any, inner: Any, temper: float, metric: PublicMatrix | None, clip: float, between: bool
+    target: Target, inner: Target, temper: float, metric: PublicMatrix | None, clip: float, between: bool
 ) -> Norms:
     softmax = isinstance(inner, SoftmaxRegression)
     smoothness = None if softmax else getattr(target, "smoothness", None)
@@ -117,9 +120,9 @@ def _any_target(
     stretch = 1.0 if metric is None else metric.stretch()
 
     @jax.jit
-    def check(positions: Any, rows: Any) -> jax.Array:
-        def at(params: Any) -> jax.Array:
-            def gradient(record: Any) -> jax.Array:
+    def check(positions: PyTree, rows: PyTree) -> jax.Array:
+        def at(params: PyTree) -> jax.Array:
+            def gradient(record: PyTree) -> jax.Array:
                 each = flat(jax.grad(lambda p: -target.log_likelihood(p, record))(params))[0]
                 return each if metric is None else metric.whiten(each)
 
@@ -128,13 +131,12 @@ def _any_target(
         return jax.lax.map(at, positions).T
 
     @jax.jit
-    def bound(kept: jax.Array, rows: Any, moved: jax.Array) -> jax.Array:
-        curvature: Any = smoothness or 0.0
+    def bound(kept: jax.Array, rows: PyTree, moved: jax.Array) -> jax.Array:
+        curvature: float | jax.Array = smoothness or 0.0
         if softmax:
             curvature = temper * jnp.square(row_norms(rows["x"])) / 2
         drift = jnp.broadcast_to(jnp.asarray(curvature / stretch, jnp.float32), kept.shape[:1])
         return kept + drift[:, None] * moved + KAPPA * clip
 
-    shapes = jax.eval_shape(target.init, jax.random.key(0))
-    size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
+    size = size_of(jax.eval_shape(target.init, jax.random.key(0)))
     return Norms(check, bound, 0.0, 8 * size)
