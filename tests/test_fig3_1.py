@@ -7,6 +7,9 @@ import pytest
 from rich.console import Console
 
 from experiments import fig3_1
+from experiments.figure_files import CONFIGS
+from experiments.two_dimensions import measures
+from experiments.two_dimensions import methods as lines
 
 #: They share runs that take half a minute.
 pytestmark = pytest.mark.slow
@@ -14,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 def shortened(**changes):
     """The quick settings, with changes as section=dict."""
-    settings = fig3_1.load(fig3_1._CONFIG, fig3_1.Settings).shortened()
+    settings = fig3_1.load(CONFIGS / "fig3_1.yaml", fig3_1.Settings).shortened()
     return settings.model_copy(
         update={name: getattr(settings, name).model_copy(update=change) for name, change in changes.items()}
     )
@@ -30,7 +33,7 @@ def tiny(tmp_path_factory):
     )
     problem = fig3_1.make_problem(settings.regression)
     found = fig3_1.run(settings, problem, Console(quiet=True))
-    fig3_1.write_table(folder / "results.csv", found)
+    fig3_1.write_table(folder / "results.csv", measures.COLUMNS, [row for one in found for row in one.rows])
     fig3_1.draw(folder / "fig3_1.png", settings, problem, found, None)
     return settings, found, folder
 
@@ -40,7 +43,7 @@ def test_table_has_a_row_per_run_and_one_of_all(tiny):
     _, found, folder = tiny
     with (folder / "results.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert tuple(rows[0]) == fig3_1.COLUMNS
+    assert tuple(rows[0]) == measures.COLUMNS
     assert len(rows) == sum(one.method.repeats + 1 for one in found)
     assert sum(row["repeat"] == "pooled" for row in rows) == len(found)
     assert all(np.isfinite(float(row[name])) for row in rows for name in ("mean_error", "covariance_error"))
@@ -57,20 +60,20 @@ def test_every_private_row_has_a_guarantee_and_only_the_printed_one_claims(tiny)
             continue
         assert row["epsilon"] == settings.privacy.epsilon
         assert row["guarantee_epsilon"] <= settings.privacy.epsilon
-        assert (row["assumptions"] == "epsilon is the source's claim") == (row["method"] == fig3_1.PRINTED)
+        assert (row["assumptions"] == "epsilon is the source's claim") == (row["method"] == lines.PRINTED)
 
 
 def test_samplers_spend_the_epsilon_at_temperature_one(tiny):
     settings, found, _ = tiny
     spent = {one.method.name: one.rows[0] for one in found if one.method.private}
-    for name in fig3_1.SAMPLERS:
+    for name in lines.SAMPLERS:
         assert spent[name]["plan_temperature"] == pytest.approx(1, abs=1e-5)
         assert spent[name]["guarantee_epsilon"] > 0.97 * settings.privacy.epsilon
 
 
 def test_printed_step_is_the_largest_without_noise_for_privacy():
     settings = shortened(regression={"num_records": 2500}, samples={"batch_size": 1250})
-    plan = fig3_1.methods(settings, fig3_1.make_problem(settings.regression))[0].plan
+    plan = lines.methods(settings, fig3_1.make_problem(settings.regression))[0].plan
     steps, clip = 2500 * 100 // 50, 3 / 5
     variance = 128 * steps * clip**2 / 10**2 * np.log(2.5 * steps / 1e-6) * np.log(2 / 1e-6)
     eta = plan.sampler.step_size / 2500
@@ -80,21 +83,21 @@ def test_printed_step_is_the_largest_without_noise_for_privacy():
 
 def test_errors_are_zero_at_the_posterior_and_temperature_is_a_ratio():
     problem = fig3_1.make_problem(shortened().regression)
-    exact = fig3_1._errors(problem, problem.mean, problem.covariance)
+    exact = measures.errors(problem, problem.mean, problem.covariance)
     assert exact == pytest.approx({"mean_error": 0, "covariance_error": 0, "temperature": 1}, abs=1e-9)
-    half = fig3_1._errors(problem, problem.mean + np.sqrt(np.diag(problem.covariance)), problem.covariance / 2)
+    half = measures.errors(problem, problem.mean + np.sqrt(np.diag(problem.covariance)), problem.covariance / 2)
     assert half == pytest.approx({"mean_error": 1, "covariance_error": 0.5, "temperature": 0.5})
 
 
 def test_moments_do_not_see_a_common_drift():
     settings = shortened()
     problem = fig3_1.make_problem(settings.regression)
-    method = fig3_1.methods(settings, problem)[0]
+    method = lines.methods(settings, problem)[0]
     rng = np.random.default_rng(0)
     draws = rng.normal(size=(40, 500, 2))
     drift = np.linspace(5, 0, 500)[None, :, None]
-    _, still = fig3_1.moments(method, draws)
-    _, moving = fig3_1.moments(method, draws + drift)
+    _, still = measures.moments(method, draws)
+    _, moving = measures.moments(method, draws + drift)
     np.testing.assert_allclose(still, moving, atol=1e-9)
     # 8000 normals: the standard error of a variance is 1.6 %.
     np.testing.assert_allclose(still.mean(axis=0), np.eye(2), atol=0.065)
@@ -103,7 +106,7 @@ def test_moments_do_not_see_a_common_drift():
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_private_sgnht_recovers_the_posterior_within_ten_per_cent():
-    settings = fig3_1.load(fig3_1._CONFIG, fig3_1.Settings)
+    settings = fig3_1.load(CONFIGS / "fig3_1.yaml", fig3_1.Settings)
     problem = fig3_1.make_problem(settings.regression)
     few = settings.samples.model_copy(update={"repeats": 1, "small_repeats": 1})
     settings = settings.model_copy(
@@ -122,6 +125,6 @@ def test_private_sgnht_recovers_the_posterior_within_ten_per_cent():
         pooled["SGNHT"]["covariance_error"] < pooled["SGHMC"]["covariance_error"] < pooled["SGLD"]["covariance_error"]
     )
     # 24 chains of about three independent draws in two dimensions: a standard error of 12 %, plus the minibatches'.
-    assert pooled[fig3_1.PRINTED]["temperature"] == pytest.approx(0.53, abs=0.2)
-    assert pooled[fig3_1.SAME_STEP]["temperature"] == pytest.approx(1.03, abs=0.4)
-    assert pooled[fig3_1.PRINTED]["temperature"] < 0.75 * pooled[fig3_1.SAME_STEP]["temperature"]
+    assert pooled[lines.PRINTED]["temperature"] == pytest.approx(0.53, abs=0.2)
+    assert pooled[lines.SAME_STEP]["temperature"] == pytest.approx(1.03, abs=0.4)
+    assert pooled[lines.PRINTED]["temperature"] < 0.75 * pooled[lines.SAME_STEP]["temperature"]
