@@ -361,9 +361,9 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence():
     nothing = dpmcmc.plan(LOGISTIC, num_records=N, sampler=dpmcmc.SGLD(step_size=1.0), steps=1)
     for wrong, options, said in (
         (nothing, {}, "nothing to audit"),
-        (plan, {"method": "guess"}, "method: must be one of"),
-        (plan, {"confidence": 0.4}, "confidence: must lie"),
-        (plan, {"runs": 2}, "runs: must lie"),
+        (plan, {"method": "guess"}, "method must be one of"),
+        (plan, {"confidence": 0.4}, "confidence must be"),
+        (plan, {"runs": 2}, "runs must be"),
         (plan, {"method": "one_run", "runs": 100}, "runs: method one_run"),
         (plan, {"method": "one_run", "canaries": N + 1}, "canaries: must lie"),
         (at_epsilon_two(OutputPerturbation()), {"steps": 1}, "steps: only a sampler"),

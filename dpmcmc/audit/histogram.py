@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from annotated_types import Ge, Gt, Lt
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import check_fields
 
 #: Proved bound on the tester's error.
 ERROR = 1 / 3
@@ -73,17 +74,12 @@ class Tester:
         ValueError: a value outside these.
     """
 
-    epsilon: float
-    bins: int
-    alpha: float
+    epsilon: Annotated[float, Ge(0), Lt(300)]
+    bins: Annotated[int, Ge(2)]
+    alpha: Annotated[float, Gt(0), Lt(1)]
 
     def __post_init__(self) -> None:
-        if self.bins < 2:
-            raise InputError(f"bins: at least 2 are needed, got {self.bins}")
-        if not 0 < self.alpha < 1:
-            raise InputError(f"alpha: must lie in (0, 1), got {self.alpha}")
-        if not 0 <= self.epsilon < 300:
-            raise InputError(f"epsilon: must lie in [0, 300), got {self.epsilon}")
+        check_fields(self)
 
     @property
     def expected(self) -> float:

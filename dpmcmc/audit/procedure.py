@@ -7,15 +7,16 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
+from annotated_types import Ge, Gt, Le, Lt
 
 from dpmcmc import targets
 from dpmcmc.audit import bounds, histogram
 from dpmcmc.audit.neighbours import Neighbours, probe, strongest
 from dpmcmc.audit.scores import Scores, source
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import charged_guarantee, draw_events
@@ -27,8 +28,9 @@ from dpmcmc.targets.base import Target
 #: Told what an audit will cost.
 Say: TypeAlias = Callable[[str], None]
 
-METHODS = ("gdp", "clopper_pearson", "one_run", "histogram")
-TARGETS = ("probe", "config")
+Method = Literal["gdp", "clopper_pearson", "one_run", "histogram"]
+AuditTarget = Literal["probe", "config"]
+METHODS, TARGETS = get_args(Method), get_args(AuditTarget)
 #: Runs of each data set unless told; canaries of ``one_run``.
 RUNS, CANARIES = 1000, 500
 #: Most runs of each data set, or chains of one device program.
@@ -134,28 +136,20 @@ def round_down(value: float, digits: int = 4) -> str:
 class _Asked:
     """The arguments of :func:`audit` that say how much is run and how it is judged, checked."""
 
-    method: str
-    runs: int | None
-    confidence: float
-    target: str
+    method: Method
+    runs: Annotated[int, Ge(4), Le(MOST_RUNS)] | None
+    confidence: Annotated[float, Gt(0.5), Lt(1)]
+    target: AuditTarget
     canaries: int | None
     bins: int
     alpha: float
     at_epsilon: float | None
-    seed: int | None
+    seed: Annotated[int, Ge(0), Lt(2**32)] | None
 
     def __post_init__(self) -> None:
-        for name, known in (("method", METHODS), ("target", TARGETS)):
-            if getattr(self, name) not in known:
-                raise InputError(f"{name}: must be one of {', '.join(known)}, got {getattr(self, name)!r}")
-        if not 0.5 < self.confidence < 1:
-            raise InputError(f"confidence: must lie in (0.5, 1), got {self.confidence}")
+        check_fields(self)
         if self.runs is not None and self.method in ("one_run", "histogram"):
-            raise InputError(f"runs: method {self.method} settles this itself; leave it out")
-        if self.runs is not None and not 4 <= self.runs <= MOST_RUNS:
-            raise InputError(f"runs: must lie in 4..{MOST_RUNS}, got {self.runs}")
-        if self.seed is not None and not 0 <= self.seed < 2**32:
-            raise InputError(f"seed: must be a whole number from 0 to {2**32 - 1}, got {self.seed}")
+            raise InputError(f"runs: method {self.method} settles this itself; leave it out", "runs")
         if self.method in ("clopper_pearson", "one_run"):
             bounds.auditing(self.method)
 
@@ -263,7 +257,7 @@ def _histogram(trial: _Trial) -> _Finding:
     return _Finding(found, exceeded, result.runs, notes)
 
 
-_FINDERS: dict[str, Callable[[_Trial], _Finding]] = {
+_FINDERS: dict[Method, Callable[[_Trial], _Finding]] = {
     "gdp": _gdp,
     "clopper_pearson": _clopper_pearson,
     "one_run": _one_run,
@@ -274,10 +268,10 @@ _FINDERS: dict[str, Callable[[_Trial], _Finding]] = {
 def audit(
     plan: Plan | MechanismPlan,
     *,
-    method: str = "gdp",
+    method: Method = "gdp",
     runs: int | None = None,
     confidence: float = 0.95,
-    target: str = "probe",
+    target: AuditTarget = "probe",
     steps: int | None = None,
     neighbours: Neighbours | None = None,
     canaries: int | None = None,

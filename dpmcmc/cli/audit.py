@@ -117,9 +117,9 @@ def audited(plan: Plan | MechanismPlan, name: str, options: dict[str, Any]) -> A
     except (DivergedError, DrawError) as error:
         raise CommandError(f"the audit's own run failed: {error}") from None
     except InputError as error:
-        argument, colon, rest = str(error).partition(": ")
-        known = colon and argument in options
-        raise type(error)(f"--{argument.replace('_', '-')}: {rest}" if known else str(error)) from None
+        argument = error.about or str(error).partition(": ")[0]
+        said = str(error).removeprefix(argument).lstrip(": ")
+        raise type(error)(f"--{argument.replace('_', '-')}: {said}" if argument in options else str(error)) from None
 
 
 def check_verdict(report: AuditReport, config: str) -> None:

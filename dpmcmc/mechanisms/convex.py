@@ -47,15 +47,7 @@ def bounds_of(target: Target, mechanism: str, prior_precision: float | None = No
         UnsupportedCombination: the target lacks one; the message names it.
     """
     name = type(target).__name__
-    if not getattr(target, "log_concave", False):
-        raise UnsupportedCombination(
-            f"{mechanism} needs convex losses, and {name} does not declare log_concave = True."
-        )
-    precision = getattr(target, "prior_precision", None) if prior_precision is None else prior_precision
-    if precision is None or not precision > 0:
-        raise UnsupportedCombination(
-            f"{mechanism} needs a strongly convex potential, and {name} states no prior_precision > 0."
-        )
+    precision = strong_convexity(target, mechanism, prior_precision)
     reasons = {
         "gradient_bound": "clipped gradients are those of no convex function",
         "smoothness": "curvature must be bounded",
@@ -68,7 +60,33 @@ def bounds_of(target: Target, mechanism: str, prior_precision: float | None = No
                 "rows (row_bound) if its losses have one."
             )
     size = size_of(jax.eval_shape(target.init, jax.random.key(0)))
-    return Bounds(float(facts["gradient_bound"]), float(facts["smoothness"]), float(precision), size)  # type: ignore[arg-type]
+    return Bounds(float(facts["gradient_bound"]), float(facts["smoothness"]), precision, size)  # type: ignore[arg-type]
+
+
+def strong_convexity(target: Target, mechanism: str, prior_precision: float | None = None) -> float:
+    """Return m, the curvature that the prior gives the potential in every direction.
+
+    Args:
+        target: with convex losses.
+        mechanism: named in errors.
+        prior_precision: in place of the target's own.
+
+    Raises:
+        UnsupportedCombination: losses that are not declared convex, or a prior that states no precision.
+    """
+    name = type(target).__name__
+    if not getattr(target, "log_concave", False):
+        raise UnsupportedCombination(
+            f"{mechanism} needs convex losses, and {name} does not declare log_concave = True; mechanism ops takes "
+            "others by its forms printed and range, where they have loss_bounds."
+        )
+    precision = getattr(target, "prior_precision", None) if prior_precision is None else prior_precision
+    if precision is None or not precision > 0:
+        raise UnsupportedCombination(
+            f"{mechanism} needs a strongly convex potential, and {name} states no prior_precision > 0; give "
+            "the mechanism one, in place of the prior's own."
+        )
+    return float(precision)
 
 
 def vouched(target: Target) -> tuple[str, ...]:

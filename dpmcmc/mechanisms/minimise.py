@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from scipy.linalg import cho_factor, cho_solve
+from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import expit
 
 from dpmcmc.mechanisms.engines.errors import DrawError
@@ -189,21 +190,14 @@ def _generic(target: Target, records: PyTree, regularisation: float, b: np.ndarr
     def newton(theta: np.ndarray, g: np.ndarray) -> np.ndarray:
         """Conjugate gradients to a residual of at most 1e-3‖g‖, and of ‖g‖² near the optimum."""
         norm = float(np.linalg.norm(g))
-        goal = norm * max(min(1e-3, norm), 1e-8)
-        solution, residual = np.zeros_like(g), g.copy()
-        direction, square = residual.copy(), float(residual @ residual)
-        with float64():
-            at = jnp.asarray(theta)
-            for _ in range(10 * len(g) + 100):
-                if math.sqrt(square) <= goal:
-                    break
-                image = np.asarray(curve(at, jnp.asarray(direction), data)) + regularisation * direction
-                length = square / float(direction @ image)
-                solution += length * direction
-                residual -= length * image
-                before, square = square, float(residual @ residual)
-                direction = residual + (square / before) * direction
-        return solution
+
+        def curved(direction: np.ndarray) -> np.ndarray:
+            with float64():
+                image = curve(jnp.asarray(theta), jnp.asarray(direction), data)
+            return np.asarray(image) + regularisation * direction
+
+        hessian = LinearOperator((len(g), len(g)), matvec=curved, dtype=np.float64)
+        return cg(hessian, g, rtol=max(min(1e-3, norm), 1e-8), atol=0.0, maxiter=10 * len(g) + 100)[0]
 
     return gradient, newton
 

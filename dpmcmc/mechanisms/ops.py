@@ -30,7 +30,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.convex import vouched
+from dpmcmc.mechanisms.convex import strong_convexity, vouched
 from dpmcmc.mechanisms.engines import ENGINES, EngineName, drawn
 from dpmcmc.mechanisms.one_shot import Asked, OneShot, moved_by
 from dpmcmc.privacy.accounting import Event
@@ -157,7 +157,8 @@ class OPS(OneShot):
 
     def _gdp(self, target: Target, asked: Asked, delta: float) -> tuple[Event, dict[str, float]]:
         """The event of form gdp, and what it rests on."""
-        precision, lipschitz = self._curvature(target), self._lipschitz(target)
+        precision = strong_convexity(target, "form gdp", self.prior_precision)
+        lipschitz = self._lipschitz(target)
         # μ for each unit of temper; a hair below, so that rounding ends on the private side.
         unit = asked.moved * lipschitz / math.sqrt(precision) * math.sqrt(self.draws)
         temper = self._settled(gaussian_mu(asked.epsilon, delta) / unit * (1 - 1e-9))
@@ -187,23 +188,6 @@ class OPS(OneShot):
                 f"{asked.delta * self.total_variation / spent:.3g}"
             )
         return asked.delta - spent
-
-    def _curvature(self, target: Target) -> float:
-        """m, after the checks that convexity asks for."""
-        name = type(target).__name__
-        if not getattr(target, "log_concave", False):
-            raise UnsupportedCombination(
-                f"form gdp needs convex losses, and {name} does not declare log_concave = True; use form printed or "
-                "range where it has loss_bounds."
-            )
-        own = getattr(target, "prior_precision", None)
-        precision = own if self.prior_precision is None else self.prior_precision
-        if precision is None or not precision > 0:
-            raise UnsupportedCombination(
-                f"form gdp needs a strongly log-concave prior, and {name} states no prior_precision; give "
-                "prior_precision, which replaces its prior."
-            )
-        return float(precision)
 
     def _lipschitz(self, target: Target) -> float:
         """L on the ball, or everywhere."""
