@@ -123,7 +123,7 @@ def test_it_does_not_compose(divergences):
 
 
 def test_results_do_not_depend_on_chunks(monkeypatch, divergences):
-    monkeypatch.setattr(on_average_kl, "_CHUNK", 999 * 20)
+    monkeypatch.setattr(on_average, "_CHUNK", 999 * 20)
     again = on_average.ridge_divergence(records, GAMMAS, seed=1, **SETTING)
     for kl, other in zip(divergences, again, strict=True):
         assert other.value != kl.value
