@@ -2,12 +2,14 @@
 
 ``neighbours``  worst-case data sets;  ``scores``  what an adversary makes of a release
 ``bounds`` ``histogram``  from scores to confident statements;  ``procedure``  all of it on a plan
+``report``      the findings
 
 An audit drives the real engine. ``dpmcmc.privacy.audit`` is another name for this room.
 """
 
 from dpmcmc.audit.bounds import MissingExtra, NotGaussian
 from dpmcmc.audit.neighbours import Neighbours
-from dpmcmc.audit.procedure import METHODS, AuditReport, audit, shortened
+from dpmcmc.audit.procedure import METHODS, audit, shortened
+from dpmcmc.audit.report import AuditReport
 
 __all__ = ["METHODS", "AuditReport", "MissingExtra", "Neighbours", "NotGaussian", "audit", "shortened"]

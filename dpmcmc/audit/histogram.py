@@ -27,9 +27,6 @@ from annotated_types import Ge, Gt, Lt
 
 from dpmcmc.errors import check_fields
 
-#: Proved bound on the tester's error.
-ERROR = 1 / 3
-
 
 class Histogram(NamedTuple):
     """Findings of the tester.
@@ -38,7 +35,7 @@ class Histogram(NamedTuple):
         epsilon: at which the claim was tested.
         runs: on one data set and on its neighbour.
         statistic: z, the larger of the two orders.
-        accepted: the tester's answer, wrong with probability at most ``ERROR``.
+        accepted: the tester's answer, wrong with probability at most 1/3.
         delta_lower: lower bound on the true δ at ``epsilon``, at the confidence asked for.
     """
 

@@ -24,12 +24,11 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.sufficient import SufficientStatistics
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting import UnsupportedCombination
 from dpmcmc.privacy.accounting.sampling import FixedSize
 from dpmcmc.privacy.query import fixed_point
 from dpmcmc.privacy.query.fixed_point import FixedPoint

@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from dpmcmc import targets
 from dpmcmc.audit import bounds, histogram
 from dpmcmc.audit.neighbours import Neighbours, probe, strongest
+from dpmcmc.audit.report import AuditReport, round_down
 from dpmcmc.audit.scores import Scores, source
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
@@ -39,97 +40,6 @@ MOST_RUNS, _AT_ONCE = 200_000, 20_000
 _PILOT = 500
 #: Where a claimed curve is tested, relative to the claimed ε.
 _CLAIMS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
-
-
-_MEANING = {
-    "consistent": "not contradicted, which proves nothing",
-    "VIOLATED": "the claim is wrong, or the code is",
-    "suspicious": "above the claim if scores are Gaussian: confirm with --method clopper_pearson or histogram",
-}
-
-
-@dataclass(frozen=True)
-class AuditReport:
-    """Findings of an audit. They can contradict a claim and never certify one.
-
-    Attributes:
-        subject: what was run, and on which records.
-        claimed: ε claimed at ``delta``.
-        delta: δ of the claim.
-        adjacency, release: of the claim.
-        method: one of ``METHODS``.
-        lower_bound: on ε at ``delta``; smaller than the truth with probability ``confidence``, or, for gdp, an estimate
-            of such a bound.
-        proved: whether it is a bound without assumptions on the scores.
-        confidence: of the bound and of the verdict together; where nothing is proved, only if scores are Gaussian.
-        runs: on one data set and on its neighbour (canaries in and out, for one_run).
-        seconds: wall time.
-        exceeded: whether the bound is above the claim, or shown to be above its curve.
-        notes: sentences on what was found.
-    """
-
-    subject: str
-    claimed: float
-    delta: float
-    adjacency: str
-    release: str
-    method: str
-    lower_bound: float
-    proved: bool
-    confidence: float
-    runs: tuple[int, int]
-    seconds: float
-    exceeded: bool
-    notes: tuple[str, ...] = ()
-
-    @property
-    def violated(self) -> bool:
-        """Whether the runs contradict the claim, with proof."""
-        return self.exceeded and self.proved
-
-    @property
-    def verdict(self) -> str:
-        """``consistent``, ``VIOLATED``, or ``suspicious``: above the claim by an estimate, which proves nothing."""
-        if not self.exceeded:
-            return "consistent"
-        return "VIOLATED" if self.proved else "suspicious"
-
-    def to_json(self) -> dict[str, object]:
-        """Plain dict, for people's programs."""
-        out = dataclasses.asdict(self)
-        return out | {
-            "violated": self.violated,
-            "verdict": self.verdict,
-            "runs": list(self.runs),
-            "notes": list(self.notes),
-        }
-
-    def lines(self) -> list[tuple[str, str]]:
-        """(label, text) rows of a table."""
-        certainty = f"confidence {self.confidence:g}"
-        if not self.proved:
-            certainty = f"an ESTIMATE, of {certainty} only if scores are Gaussian: not proved"
-        units = "canaries in, out" if self.method == "one_run" else "runs on either side"
-        rows = [
-            ("audited", self.subject),
-            ("claimed", f"epsilon {round_up(self.claimed)} at delta {self.delta:g}, {self.adjacency}, {self.release}"),
-            ("lower bound", f"epsilon {round_down(self.lower_bound)} at the same delta; {certainty}"),
-            ("method", self.method),
-            ("runs", f"{self.runs[0]:,} + {self.runs[1]:,} ({units}), {self.seconds:.1f} s"),
-        ]
-        rows += [("", note) for note in self.notes]
-        return [*rows, ("verdict", f"{self.verdict}: {_MEANING[self.verdict]}")]
-
-    def __str__(self) -> str:
-        return "\n".join(f"{name:<12} {text}".rstrip() for name, text in self.lines())
-
-
-def round_down(value: float, digits: int = 4) -> str:
-    """``value`` >= 0 to so many significant digits, never above it."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    return f"{math.floor(value / unit * (1 + 1e-12)) * unit:.{digits}g}"
 
 
 @dataclass(frozen=True)

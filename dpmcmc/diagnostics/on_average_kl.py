@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
-from dpmcmc.errors import InputError
-from dpmcmc.privacy.accounting import UnsupportedCombination
+from dpmcmc.errors import InputError, UnsupportedCombination
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Lt
 from scipy.special import ndtri
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.engines import closed_form
 from dpmcmc.mechanisms.gaussian_release import gaussian_release, mu_std, standard_normal
@@ -41,7 +41,6 @@ from dpmcmc.mechanisms.linear_bounds import gram_and_moment, linear_bounds, roun
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target

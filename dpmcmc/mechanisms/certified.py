@@ -34,6 +34,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 from jax.flatten_util import ravel_pytree
 
+from dpmcmc.errors import CalibrationError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convex import Bounds, bounds_of, vouched
 from dpmcmc.mechanisms.float64 import float64
@@ -41,11 +42,9 @@ from dpmcmc.mechanisms.minimise import rounding
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.mechanisms.row_sums import in_float64, loss_gradient, summed_in_blocks
 from dpmcmc.privacy.accounting import Event, noisy_descent
-from dpmcmc.privacy.accounting.events import UnsupportedCombination
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 from dpmcmc.privacy.accounting.search import largest
-from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.privacy.query.query import noise_on_grid
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree

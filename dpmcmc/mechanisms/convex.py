@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import jax
 
-from dpmcmc.privacy.accounting.events import UnsupportedCombination
+from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.linear import LinearRegression

@@ -18,11 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.calibration import CalibrationError
 
 #: Largest grid relative to the noise std.
 GRID = 2.0**-30

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpmcmc.errors import InputError
-from dpmcmc.privacy.accounting.events import UnsupportedCombination
+from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.targets.base import Target, require_bound
 from dpmcmc.targets.linear import LinearRegression
 

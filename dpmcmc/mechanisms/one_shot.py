@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dpmcmc.errors import InputError, check_fields
+from dpmcmc.errors import InputError, UnsupportedCombination, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.privacy.accounting import ADJACENCIES, Event
-from dpmcmc.privacy.accounting.events import UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.randomness import Streams

@@ -16,12 +16,12 @@ from typing import Literal
 
 import jax
 
+from dpmcmc.errors import CalibrationError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convex import bounds_of, vouched
 from dpmcmc.mechanisms.gaussian_release import calibrated_std, gaussian_event, gaussian_release
 from dpmcmc.mechanisms.minimise import minimise, radius_bound, ravel, rounding, unravel
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
-from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target

@@ -29,14 +29,13 @@ import jax
 import numpy as np
 
 from dpmcmc.engine.life import sample
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.exponential import Exponential, Loss
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.planning import plan as planning
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.accounting.events import UnsupportedCombination
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
 from dpmcmc.privacy.calibration.promise import Privacy
