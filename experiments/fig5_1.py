@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
 from rich.console import Console
@@ -175,60 +176,8 @@ def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], boxes: np.n
     with rc_context(STYLE):
         figure = Figure(figsize=(12.0, 5.6))
         left, right = figure.subplots(1, 2)
-        sigma = np.array(settings.noise_stds)
-        left.plot(sigma, averages(rows, "left", "dp"), color="C3", label=f"differential privacy (δ = {delta})")
-        left.plot(
-            sigma, averages(rows, "left", "for_all"), color="C1", ls="--", label="anyone who could join these data"
-        )
-        left.plot(
-            sigma, averages(rows, "left", "data_mean"), color="C0", ls=":", label="mean of the people in the data"
-        )
-        left.set_xscale("log")
-        parts = left.boxplot(
-            np.maximum(boxes, 1e-300).T,
-            positions=sigma,
-            widths=0.25 * sigma,
-            whis=(5, 95),
-            showfliers=False,
-            manage_ticks=False,
-            patch_artist=True,
-            medianprops={"color": "k"},
-            boxprops={"facecolor": "C0", "alpha": 0.45},
-        )
-        parts["boxes"][0].set_label("the people in one data set: quartiles, and 5 to 95 %")
-        left.set_yscale("log")
-        left.set_xlabel("noise σ on each coefficient")
-        left.set_ylabel("ε")
-        left.set_title("Ridge estimate plus Gaussian noise")
-        risk = averages(rows, "right", "excess_risk")
-        for column, colour, dashes, name in (
-            ("dp", "C3", "-", f"differential privacy of the draw (δ = {delta})"),
-            ("for_all", "C1", "--", f"anyone who could join these data (δ = {delta})"),
-            ("data_mean", "C0", "-", f"mean of the people in the data (δ = {delta})"),
-        ):
-            right.plot(averages(rows, "right", column), risk, color=colour, ls=dashes, marker=".", label=name)
-        right.fill_betweenx(
-            risk,
-            averages(rows, "right", "data_5"),
-            averages(rows, "right", "data_95"),
-            color="C0",
-            alpha=0.2,
-            lw=0,
-            label="5 to 95 % of the people",
-        )
-        right.plot(
-            averages(rows, "right", "pure_dp"),
-            averages(rows, "right", "pure_excess_risk"),
-            color="C2",
-            ls="-.",
-            marker=".",
-            label=f"exponential mechanism, pure DP on ‖θ‖ ≤ {settings.radius:g} (δ = 0)",
-        )
-        right.set_xscale("log")
-        right.set_yscale("log")
-        right.set_xlabel("ε")
-        right.set_ylabel("excess risk")
-        right.set_title(f"One posterior draw, γ from {settings.gammas[0]:g} (above) to {settings.gammas[-1]:g}")
+        _draw_noise(left, settings, rows, boxes, delta)
+        _draw_risk(right, settings, rows, delta)
         for axis in (left, right):
             axis.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.13))
         figure.suptitle(
@@ -238,6 +187,60 @@ def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], boxes: np.n
         )
         figure.tight_layout()
         figure.savefig(path)
+
+
+def _draw_noise(axis: Axes, settings: Settings, rows: list[dict[str, Any]], boxes: np.ndarray, delta: str) -> None:
+    """Privacy loss against the noise of a ridge estimate."""
+    sigma = np.array(settings.noise_stds)
+    for column, colour, dashes, name in (
+        ("dp", "C3", "-", f"differential privacy (δ = {delta})"),
+        ("for_all", "C1", "--", "anyone who could join these data"),
+        ("data_mean", "C0", ":", "mean of the people in the data"),
+    ):
+        axis.plot(sigma, averages(rows, "left", column), color=colour, ls=dashes, label=name)
+    axis.set_xscale("log")
+    parts = axis.boxplot(
+        np.maximum(boxes, 1e-300).T,
+        positions=sigma,
+        widths=0.25 * sigma,
+        whis=(5, 95),
+        showfliers=False,
+        manage_ticks=False,
+        patch_artist=True,
+        medianprops={"color": "k"},
+        boxprops={"facecolor": "C0", "alpha": 0.45},
+    )
+    parts["boxes"][0].set_label("the people in one data set: quartiles, and 5 to 95 %")
+    axis.set_yscale("log")
+    axis.set_xlabel("noise σ on each coefficient")
+    axis.set_ylabel("ε")
+    axis.set_title("Ridge estimate plus Gaussian noise")
+
+
+def _draw_risk(axis: Axes, settings: Settings, rows: list[dict[str, Any]], delta: str) -> None:
+    """Excess risk of a posterior draw against its privacy loss."""
+    risk = averages(rows, "right", "excess_risk")
+    for column, colour, dashes, name in (
+        ("dp", "C3", "-", f"differential privacy of the draw (δ = {delta})"),
+        ("for_all", "C1", "--", f"anyone who could join these data (δ = {delta})"),
+        ("data_mean", "C0", "-", f"mean of the people in the data (δ = {delta})"),
+    ):
+        axis.plot(averages(rows, "right", column), risk, color=colour, ls=dashes, marker=".", label=name)
+    least, most = (averages(rows, "right", column) for column in ("data_5", "data_95"))
+    axis.fill_betweenx(risk, least, most, color="C0", alpha=0.2, lw=0, label="5 to 95 % of the people")
+    axis.plot(
+        averages(rows, "right", "pure_dp"),
+        averages(rows, "right", "pure_excess_risk"),
+        color="C2",
+        ls="-.",
+        marker=".",
+        label=f"exponential mechanism, pure DP on ‖θ‖ ≤ {settings.radius:g} (δ = 0)",
+    )
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel("ε")
+    axis.set_ylabel("excess risk")
+    axis.set_title(f"One posterior draw, γ from {settings.gammas[0]:g} (above) to {settings.gammas[-1]:g}")
 
 
 @command
