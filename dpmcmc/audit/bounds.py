@@ -49,7 +49,7 @@ class NotGaussian(InputError):
 
 
 def auditing(method: str) -> ModuleType:
-    """The module ``jax_privacy.auditing``.
+    """Return the module ``jax_privacy.auditing``.
 
     Raises:
         MissingExtra: it is not installed.
@@ -63,7 +63,7 @@ def auditing(method: str) -> ModuleType:
 
 
 def clopper_pearson(inside: np.ndarray, outside: np.ndarray, delta: float, significance: float) -> float:
-    """Lower bound on ε at ``delta``, larger than the truth with probability at most ``significance``.
+    """Return a lower bound on ε at ``delta``, larger than the truth with probability at most ``significance``.
 
     Args:
         inside: scores of independent runs on one data set, (n,); higher where a run looks like it.
@@ -105,7 +105,7 @@ class Curve(NamedTuple):
 def claimed_curve(
     inside: np.ndarray, outside: np.ndarray, claims: Sequence[tuple[float, float]], significance: float
 ) -> Curve:
-    """Hold scores against several (ε, δ) claims about one mechanism.
+    """Compare scores with several (ε, δ) claims about one mechanism.
 
     If all claims are true, one of them is found violated with probability at most ``significance``: the bounds on the
     two rates hold together, and whatever is claimed is compared with them.
@@ -149,7 +149,7 @@ def claimed_curve(
 
 
 def gdp(inside: np.ndarray, outside: np.ndarray, delta: float, significance: float) -> float:
-    """ESTIMATE of a lower bound on ε at ``delta``, assuming Gaussian scores of one variance.
+    """Return an ESTIMATE of a lower bound on ε at ``delta``, assuming Gaussian scores of one variance.
 
     Under that assumption the scores are N(0, σ²) and N(μσ, σ²), t = difference of means over its standard error is
     noncentral t, and inverting its law bounds μ exactly; ε follows from μ by the Gaussian profile.
@@ -187,7 +187,7 @@ def gdp(inside: np.ndarray, outside: np.ndarray, delta: float, significance: flo
 
 
 def one_run(scores: np.ndarray, coins: np.ndarray, delta: float, significance: float) -> float:
-    """Lower bound on ε at ``delta`` from one run with many canaries.
+    """Return a lower bound on ε at ``delta`` from one run with many canaries.
 
     The r/2 highest scores are guessed to be in and the r/2 lowest to be out, r fixed beforehand: the theorem is about
     a number of guesses that the data do not choose. The best of several r counts, each at its share of the
@@ -228,7 +228,7 @@ def one_run(scores: np.ndarray, coins: np.ndarray, delta: float, significance: f
 def _surprise(
     below: np.ndarray, below_outside: np.ndarray, sizes: tuple[int, int], e_epsilon: np.ndarray, delta: np.ndarray
 ) -> np.ndarray:
-    """How many standard errors each threshold speaks against the claim that it contradicts most, (thresholds,)."""
+    """Return each threshold's evidence against the claim it contradicts most, in standard errors, (thresholds,)."""
     # One more of each: no rate is taken to be exactly 0.
     miss, alarm = (below + 1) / (sizes[0] + 2), 1 - (below_outside + 1) / (sizes[1] + 2)
     spread, spread_outside = miss * (1 - miss) / sizes[0], alarm * (1 - alarm) / sizes[1]
@@ -238,7 +238,7 @@ def _surprise(
 
 
 def _upper(count: np.ndarray, trials: int, significance: float) -> np.ndarray:
-    """Clopper and Pearson's upper bound on a probability."""
+    """Return Clopper and Pearson's upper bound on a probability."""
     with np.errstate(invalid="ignore"):
         bound = stats.beta.ppf(1 - significance, count + 1, trials - count)
     return np.where(count < trials, bound, 1.0)

@@ -46,7 +46,7 @@ class Histogram(NamedTuple):
     delta_lower: float
 
     def epsilon_lower(self, delta: float) -> float:
-        """Lower bound on ε at ``delta``.
+        """Return a lower bound on ε at ``delta``.
 
         An (ε*, δ)-DP pair has δ_ε <= 1 − (1 − δ)(1 + e^ε)/(1 + e^ε*), the trade-off of its extreme pair.
         """
@@ -80,13 +80,13 @@ class Tester:
 
     @property
     def expected(self) -> float:
-        """λ, expected runs on each of the two data sets."""
+        """Expected runs λ on each of the two data sets."""
         return max(4 * self.bins, 24) * (1 + math.exp(2 * self.epsilon)) / self.alpha**2
 
     def judge(
         self, counts: np.ndarray, neighbour_counts: np.ndarray, *, delta: float, significance: float
     ) -> Histogram:
-        """Return what counts of outcomes say of the claim (ε, δ).
+        """Judge the claim (ε, δ) by counts of outcomes.
 
         Args:
             counts: (n,) of Poisson(λ) runs on one data set.
@@ -109,10 +109,10 @@ class Tester:
 
 
 def bin_counts(scores: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Counts of scores between public edges, (len(edges) + 1,)."""
+    """Return counts of scores between public edges, (len(edges) + 1,)."""
     return np.bincount(np.searchsorted(edges, scores), minlength=len(edges) + 1)
 
 
 def edges_of(pilot: np.ndarray, bins: int) -> np.ndarray:
-    """bins − 1 edges at the quantiles of runs that are not tested themselves."""
+    """Return bins − 1 edges at the quantiles of runs that are not tested themselves."""
     return np.quantile(pilot, np.arange(1, bins) / bins)

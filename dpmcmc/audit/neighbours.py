@@ -49,7 +49,7 @@ _LABELS: dict[type, tuple[int, ...]] = {LogisticRegression: (1, 0), SoftmaxRegre
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
-    """Data sets that differ in their first m records, each of which is one of two; m = 1 for neighbours proper.
+    """Data sets that differ in their first m records, each of which is one of two; neighbours have m = 1.
 
     Attributes:
         inside: the records as they are on one side, pytree of NumPy arrays, leaves (m, ...).
@@ -65,11 +65,11 @@ class Neighbours:
 
     @property
     def canaries(self) -> int:
-        """m."""
+        """Number of records that differ, m."""
         return length_of(self.inside)
 
     def data(self, coins: np.ndarray) -> PyTree:
-        """Leaves (N, ...): canary i is as ``inside`` where coins[i], and as ``outside`` elsewhere."""
+        """Return records, leaves (N, ...): canary i is as ``inside`` where coins[i], and as ``outside`` elsewhere."""
 
         def rows(inside: np.ndarray, outside: np.ndarray, background: np.ndarray) -> np.ndarray:
             chosen = np.where(coins.reshape(-1, *[1] * (inside.ndim - 1)), inside, outside)
@@ -92,19 +92,19 @@ class Probe:
     gradient_bound = None
 
     def init(self, key: jax.Array) -> jax.Array:
-        """Zero, (d,)."""
+        """Return zero, (d,)."""
         return jnp.zeros(self.num_features, jnp.float32)
 
     def log_prior(self, params: jax.Array) -> jax.Array:
-        """0."""
+        """Return 0, a flat prior."""
         return jnp.float32(0) * jnp.sum(params)
 
     def log_likelihood(self, params: jax.Array, record: PyTree) -> jax.Array:
-        """−θ·x."""
+        """Return −θ·x."""
         return -(record["x"] @ params)
 
     def predict(self, params: jax.Array, x: jax.Array) -> jax.Array:
-        """θ·x."""
+        """Return θ·x."""
         return x @ params
 
 
@@ -115,12 +115,12 @@ class LinearProbe(Probe):
     def clipped_gradient_sum(
         self, params: jax.Array, batch: PyTree, mask: jax.Array, clip: float, bits: int
     ) -> FixedPoint:
-        """Σ clip(x), exactly summed."""
+        """Return Σ clip(x), exactly summed."""
         return fixed_point.linear_sum(jnp.ones(mask.shape, jnp.float32), batch["x"], mask, clip, bits)
 
 
 def probe(plan: Plan, canaries: int = 1) -> tuple[Probe, Neighbours]:
-    """A probe in place of a plan's target, and the strongest records for it.
+    """Return a probe in place of a plan's target, and the strongest records for it.
 
     Args:
         plan: private.
@@ -152,13 +152,13 @@ def probe(plan: Plan, canaries: int = 1) -> tuple[Probe, Neighbours]:
 
 
 def _matrix_size(sampler: object) -> int:
-    """Parameters that a sampler's public matrices are for; 0 where there are none, or they are numbers."""
+    """Return the number of parameters of a sampler's public matrices; 0 where there are none, or they are numbers."""
     values = [value for value in vars(sampler).values() if isinstance(value, PublicMatrix)]
     return max((value.array.shape[0] for value in values if value.array.ndim), default=0)
 
 
 def strongest(plan: Plan | MechanismPlan, target: Target, canaries: int = 1) -> Neighbours:
-    """The strongest records that a target of this library admits.
+    """Return the strongest records that a target of this library admits.
 
     Args:
         plan: what is audited.
@@ -203,7 +203,7 @@ def strongest(plan: Plan | MechanismPlan, target: Target, canaries: int = 1) -> 
 
 
 def _saturated(settings: dict[str, float], num_records: int, bound: float, d: int, adjacency: str) -> Neighbours:
-    """Two rows that are both on the wrong side, as far apart as may be, on logistic regression."""
+    """Return two rows of logistic regression that are both on the wrong side, as far apart as possible."""
     temper = settings.get("temper", 1.0)
     precision = settings.get("prior_precision", settings.get("regularisation", 1.0))
     # Where the other records, all (0, bound) with label 1, bring θ₂.

@@ -44,7 +44,7 @@ _CLAIMS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
 
 @dataclass(frozen=True)
 class _Asked:
-    """The arguments of :func:`audit` that say how much is run and how it is judged, checked."""
+    """Checked arguments of :func:`audit`: the method, its size, and its confidence."""
 
     method: Method
     runs: Annotated[int, Ge(4), Le(MOST_RUNS)] | None
@@ -69,7 +69,7 @@ class _Asked:
         return 1 - self.confidence
 
     def canaries_of(self, plan: Plan | MechanismPlan) -> int:
-        """How many records of the data sets differ."""
+        """Return the number of records that differ."""
         if self.method != "one_run":
             return 1
         return min(CANARIES, plan.num_records) if self.canaries is None else self.canaries
@@ -77,7 +77,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Trial:
-    """One audit under way: how releases are scored, and the claim that they are held against."""
+    """One audit: scores of releases, and the claim that they are compared with."""
 
     scores: Scores
     claim: Guarantee
@@ -86,16 +86,16 @@ class _Trial:
     say: Say
 
     def rng(self) -> np.random.Generator:
-        """Randomness of coins and sample sizes."""
+        """Return the randomness of coins and sample sizes."""
         return np.random.default_rng(None if self.asked.seed is None else [self.asked.seed, 1])
 
     def run(self, side: bool, count: int) -> np.ndarray:
-        """Scores of ``count`` runs on one of two neighbours, (count,)."""
+        """Return scores of ``count`` runs on one of two neighbours, (count,)."""
         sizes = [_AT_ONCE] * (count // _AT_ONCE) + [count % _AT_ONCE] * (count % _AT_ONCE > 0)
         return np.concatenate([self.scores(np.full(1, side), size)[:, 0] for size in sizes])
 
     def run_both(self) -> tuple[np.ndarray, np.ndarray]:
-        """Scores of as many runs as were asked for on each of two neighbours."""
+        """Return scores of as many runs as were asked for on each of two neighbours."""
         count = RUNS if self.asked.runs is None else self.asked.runs
         self.say(f"{count:,} runs on each of two neighbours")
         return self.run(True, count), self.run(False, count)
@@ -198,7 +198,7 @@ def audit(
     are synthetic; no training record is read.
 
     Args:
-        plan: from ``dpmcmc.plan`` or a mechanism's ``plan``. ``guarantee`` is what is held against the runs.
+        plan: from ``dpmcmc.plan`` or a mechanism's ``plan``. its ``guarantee`` is compared with the runs.
         method: see ``bounds.py`` and ``histogram.py``.
         runs: of each of the two data sets; for ``histogram`` they follow from bins, alpha and ε.
         confidence: of bound and verdict, in (0.5, 1).
@@ -248,7 +248,7 @@ def audit(
 
 
 def shortened(plan: Plan | MechanismPlan, steps: int) -> Plan:
-    """The first ``steps`` of a sampler's plan, at their own noise, with the guarantee that those alone have.
+    """Return the first ``steps`` of a sampler's plan, at their own noise, with the guarantee that those alone have.
 
     Raises:
         ValueError: not a sampler's plan, or more steps than it has.
@@ -286,7 +286,7 @@ def shortened(plan: Plan | MechanismPlan, steps: int) -> Plan:
 
 
 def claims_of(claim: Guarantee) -> list[tuple[float, float]]:
-    """(ε, δ) pairs that a guarantee claims: its own, and its curve's at smaller ε."""
+    """Return (ε, δ) pairs that a guarantee claims: its own, and its curve's at smaller ε."""
     curve = [(share * claim.epsilon, claim.delta_at(share * claim.epsilon)) for share in _CLAIMS]
     return [(claim.epsilon, claim.delta), *curve]
 
@@ -301,7 +301,7 @@ def _check_claim(plan: Plan | MechanismPlan) -> None:
 def _subject(
     plan: Plan | MechanismPlan, target: str, neighbours: Neighbours | None, canaries: int
 ) -> tuple[Target, Neighbours, str]:
-    """(target that the run evaluates, neighbours, a sentence)."""
+    """Return (target that the run evaluates, neighbours, a sentence)."""
     if isinstance(plan, Plan):
         name = f"{plan.steps} steps of {type(plan.sampler).__name__}, {plan.sampling!r}, {plan.chains} chain"
         name += "s" * (plan.chains > 1)

@@ -62,7 +62,7 @@ class AuditReport:
         return "VIOLATED" if self.proved else "suspicious"
 
     def to_json(self) -> dict[str, object]:
-        """Plain dict, for people's programs."""
+        """Return a plain dict, for programs."""
         out = dataclasses.asdict(self)
         return out | {
             "violated": self.violated,
@@ -72,7 +72,7 @@ class AuditReport:
         }
 
     def lines(self) -> list[tuple[str, str]]:
-        """(label, text) rows of a table."""
+        """Return (label, text) rows of a table."""
         certainty = f"confidence {self.confidence:g}"
         if not self.proved:
             certainty = f"an ESTIMATE, of {certainty} only if scores are Gaussian: not proved"
@@ -92,7 +92,7 @@ class AuditReport:
 
 
 def round_down(value: float, digits: int = 4) -> str:
-    """``value`` >= 0 to so many significant digits, never above it."""
+    """Return ``value`` >= 0 to so many significant digits, never above it."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)

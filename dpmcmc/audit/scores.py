@@ -53,7 +53,7 @@ Keys = Iterator[jax.Array | None]
 
 
 def keys_of(seed: int | None) -> Keys:
-    """A key for each call of the engine."""
+    """Yield a key for each call of the engine."""
     count = 0
     while True:
         yield None if seed is None else jax.random.fold_in(jax.random.key(seed), count)
@@ -76,7 +76,7 @@ class ObservedInfo(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """A plan's sampler, with an adversary who keeps a score beside it; nothing else changes.
+    """A plan's sampler, with an adversary who keeps a score; nothing else changes.
 
     Args:
         plan: private; its sampler and its query's public numbers.
@@ -94,20 +94,20 @@ class Observed:
         return getattr(self.plan.sampler, name)
 
     def init(self, key: jax.Array, position: PyTree) -> ObservedState:
-        """The sampler's state, score 0."""
+        """Return the sampler's state, with score 0."""
         inner = self.plan.sampler.init(key, position)
         return ObservedState(inner.position, inner, jnp.zeros(self.neighbours.canaries))
 
     def step(
         self, key: jax.Array, state: ObservedState, gradient: PrivateGradient, t: jax.Array
     ) -> tuple[ObservedState, ObservedInfo]:
-        """The sampler's step."""
+        """Return the sampler's step, with the score so far."""
         score = state.score + self._log_ratio(state.position, gradient)
         inner = self.plan.sampler.step(key, state.inner, gradient, t)[0]
         return ObservedState(inner.position, inner, score), ObservedInfo(score)
 
     def _log_ratio(self, position: PyTree, gradient: PrivateGradient) -> jax.Array:
-        """Log-likelihood ratio of one step's releases, (m,)."""
+        """Return the log-likelihood ratio of one step's releases, (m,)."""
         plan, m = self.plan, self.neighbours.canaries
         assert plan.privacy is not None
         clip, batch = np.float32(plan.privacy.clip), plan.batch_size
@@ -141,7 +141,7 @@ class Observed:
 
     @staticmethod
     def _exponents(y: jax.Array, u: jax.Array, v: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """(y·u − ‖u‖²/2)/z² of every row of u and v, (m,) each."""
+        """Return (y·u − ‖u‖²/2)/z² of every row of u and v, (m,) each."""
         return tuple((rows @ y - jnp.sum(rows * rows, axis=-1) / 2) / z**2 for rows in (u, v))  # type: ignore[return-value]
 
     def _whitened(self, tree: PyTree) -> jax.Array:
@@ -150,7 +150,7 @@ class Observed:
         return vector if metric is None else metric.whiten(vector)
 
     def _clipped(self, position: PyTree) -> jax.Array:
-        """Clipped gradients of the m records, of their m replacements, and of another record, (2m + 1, p)."""
+        """Return clipped gradients of the m records, of their m replacements, and of another record, (2m + 1, p)."""
         assert self.plan.privacy is not None
         sides = (self.neighbours.inside, self.neighbours.outside, self.neighbours.background)
         records = jax.tree.map(lambda a, b, c: jnp.concatenate([a, b, jnp.asarray(c)[None]]), *map(_device, sides))
@@ -194,7 +194,7 @@ class Sampled:
         )
 
     def __call__(self, coins: np.ndarray, count: int, starts: PyTree = None) -> np.ndarray:
-        """Scores of ``count`` independent releases, (count, m).
+        """Return scores of ``count`` independent releases, (count, m).
 
         Raises:
             DivergedError: a chain left the range of floats.
@@ -213,7 +213,7 @@ class Drawn:
         self.ratio = jax.jit(jax.vmap(self._log_ratio))
 
     def draws(self, coins: np.ndarray, count: int) -> PyTree:
-        """Leaves (count·K, ...): an engine's draws are independent, so many releases are one call with more draws."""
+        """Return draws of many releases, leaves (count·K, ...): independent, so one call with more draws makes them."""
         data, found = self.neighbours.data(coins), []
         wanted = count * self.plan.draws
         while wanted > 0:
@@ -225,12 +225,12 @@ class Drawn:
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
 
     def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:
-        """Scores of ``count`` independent releases, (count, m)."""
+        """Return scores of ``count`` independent releases, (count, m)."""
         each = np.asarray(self.ratio(self.draws(coins, count)), np.float64)
         return each.reshape(count, self.plan.draws, -1).sum(axis=1)
 
     def _log_ratio(self, position: PyTree) -> jax.Array:
-        """temper·(log p(x|θ) − log p(x'|θ)) of each canary, (m,)."""
+        """Return temper·(log p(x|θ) − log p(x'|θ)) of each canary, (m,)."""
         here, there = (
             jax.vmap(lambda record: self.plan.target.log_likelihood(position, record))(_device(side))
             for side in (self.neighbours.inside, self.neighbours.outside)
@@ -249,17 +249,17 @@ class Continued:
         self.run = Sampled(plan.run, targets.bind(plan.target, shapes), neighbours, keys)
 
     def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:
-        """Scores of ``count`` independent releases, (count, m)."""
+        """Return scores of ``count`` independent releases, (count, m)."""
         draws = self.first.draws(coins, count)
         starts = jax.tree.map(lambda leaf: np.repeat(leaf, self.run.plan.chains, axis=0), draws)
         return np.asarray(self.first.ratio(draws), np.float64) + self.run(coins, count, starts)
 
 
 class Estimated:
-    """Scores of an estimate: how far it lies the way that the record pulls and its replacement does not.
+    """Scores of an estimate: its distance in the direction that the record pulls and its replacement does not.
 
-    The way is the gradient of log p(x|θ) − log p(x'|θ) at the target's public start. This difference itself is the
-    likelihood ratio of a posterior draw; noise on an estimate carries it where such a difference has flattened out.
+    The direction is the gradient of log p(x|θ) − log p(x'|θ) at the target's public start. This difference itself is
+    the likelihood ratio of a posterior draw; noise on an estimate carries it where such a difference is flat.
     """
 
     def __init__(self, plan: MechanismPlan, neighbours: Neighbours, keys: Keys) -> None:
@@ -273,7 +273,7 @@ class Estimated:
         self.directions = np.asarray(pull(neighbours.inside) - pull(neighbours.outside), np.float64)
 
     def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:
-        """Scores of ``count`` independent releases, (count, m)."""
+        """Return scores of ``count`` independent releases, (count, m)."""
         data = self.neighbours.data(coins)
         # The first release checks the records, which takes longer than a draw; the others read the same ones.
         checked = mechanisms.release(self.plan, data, key=next(self.keys))
@@ -285,7 +285,7 @@ class Estimated:
         return np.stack(out)
 
     def _along(self, draws: PyTree) -> np.ndarray:
-        """(m,), summed over the draws of one release."""
+        """Return the scores of one release, (m,), summed over its draws."""
         flattened = [np.reshape(leaf, (len(leaf), -1)) for leaf in jax.tree.leaves(draws)]
         return self.directions @ np.concatenate(flattened, axis=1).astype(np.float64).sum(axis=0)
 

@@ -41,7 +41,7 @@ class OnAverageKL:
     method: str
 
     def compose(self, *_: object) -> NoReturn:
-        """Refused.
+        """Refuse to compose.
 
         Raises:
             UnsupportedCombination: always.
@@ -53,14 +53,14 @@ class OnAverageKL:
         )
 
     def __add__(self, other: object) -> NoReturn:
-        """Refused: see :meth:`compose`."""
+        """Refuse to add: see :meth:`compose`."""
         self.compose(other)
 
     __radd__ = __mul__ = __rmul__ = __add__
 
 
 def from_divergences(divergences: ArrayLike, method: str = "closed form of each pair") -> OnAverageKL:
-    """The mean of KL(A(Z) ‖ A([Z₋₁, z])) over independent pairs, (repeats,), with its standard error.
+    """Return the mean of KL(A(Z) ‖ A([Z₋₁, z])) over independent pairs, (repeats,), with its standard error.
 
     Raises:
         ValueError: fewer than two, or one that is not finite.
@@ -69,7 +69,7 @@ def from_divergences(divergences: ArrayLike, method: str = "closed form of each 
 
 
 def from_risks(train: ArrayLike, fresh: ArrayLike, gamma: float) -> OnAverageKL:
-    """γ times the mean gap between losses on fresh and on training records, with its standard error.
+    """Return γ times the mean gap between losses on fresh and on training records, with its standard error.
 
     CONFIDENTIAL where the losses are those of records. Valid for exact draws of exp(−γ Σ ℓ − r) with this loss and γ.
 
@@ -88,7 +88,7 @@ def from_risks(train: ArrayLike, fresh: ArrayLike, gamma: float) -> OnAverageKL:
 
 
 def disagreement(first: OnAverageKL, second: OnAverageKL) -> float:
-    """Distance of two independent estimates of one number, in its standard errors."""
+    """Return the distance of two independent estimates of one number, in its standard errors."""
     spread = float(np.hypot(first.standard_error, second.standard_error))
     if spread == 0:
         return 0.0 if first.value == second.value else np.inf
@@ -96,7 +96,7 @@ def disagreement(first: OnAverageKL, second: OnAverageKL) -> float:
 
 
 def agree(first: OnAverageKL, second: OnAverageKL, level: float = 1e-3) -> bool:
-    """Whether a two-sided test at ``level`` keeps that two independent estimates are of one number.
+    """Return whether a two-sided test at ``level`` accepts that two independent estimates are of one number.
 
     Records that were trained on, another γ or another prior in the risks than in the sampler fail it. A wrong
     temperature shows where a draw's own noise is a good part of the gap, at small γ; at large γ it hardly does.

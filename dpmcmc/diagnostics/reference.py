@@ -53,7 +53,7 @@ class Laplace:
         return np.sqrt(np.diag(self.covariance))
 
     def draws(self, count: int, seed: int = 0) -> PyTree:
-        """Pytree of ``count`` draws, leaves (count, ...). Seeded: a reference, not a release."""
+        """Return a pytree of ``count`` draws, leaves (count, ...). Seeded: a reference, not a release."""
         z = np.random.default_rng(seed).standard_normal((count, len(self.mean)))
         flat = self.mean + z @ np.linalg.cholesky(self.covariance).T
         return jax.vmap(self.unravel)(jnp.asarray(flat, jnp.float32))
@@ -61,7 +61,7 @@ class Laplace:
 
 @dataclass(frozen=True)
 class MaximumAPosteriori:
-    """The most probable parameters, and no more.
+    """The most probable parameters alone.
 
     Attributes:
         mean: MAP, (p,) float64.
@@ -76,12 +76,12 @@ class MaximumAPosteriori:
     method = "MAP"
 
     def draws(self, count: int = 1, seed: int = 0) -> PyTree:
-        """The MAP as one draw, leaves (1, ...), whatever the arguments: more of them would predict the same."""
+        """Return the MAP as one draw, leaves (1, ...), whatever the arguments: more of them would predict the same."""
         return jax.vmap(self.unravel)(jnp.asarray(self.mean[None, :], jnp.float32))
 
 
 def fit(target: Target, records: PyTree, steps: int = 400) -> Laplace | MaximumAPosteriori:
-    """Laplace's approximation, or where there is none the MAP alone, with the reason.
+    """Return Laplace's approximation, or where there is none the MAP alone, with the reason.
 
     Args:
         target: bound to its shapes.
@@ -99,7 +99,7 @@ def fit(target: Target, records: PyTree, steps: int = 400) -> Laplace | MaximumA
 
 
 def maximum_a_posteriori(target: Target, records: PyTree, steps: int = 400) -> MaximumAPosteriori:
-    """The MAP by optax L-BFGS on full batches, from the target's starting point under a fixed key.
+    """Return the MAP by optax L-BFGS on full batches, from the target's starting point under a fixed key.
 
     Raises:
         ValueError: the search left the finite numbers.
@@ -134,7 +134,7 @@ def maximum_a_posteriori(target: Target, records: PyTree, steps: int = 400) -> M
 
 
 def laplace(target: Target, records: PyTree, steps: int = 400, at: MaximumAPosteriori | None = None) -> Laplace:
-    """The MAP and the inverse Hessian there.
+    """Return the MAP and the inverse Hessian there.
 
     Args:
         target: bound to its shapes.
@@ -168,7 +168,7 @@ def laplace(target: Target, records: PyTree, steps: int = 400, at: MaximumAPoste
 
 
 def _mean_loss(target: Target, unravel: Unravel) -> Callable[[jax.Array, PyTree], jax.Array]:
-    """The potential over N, which keeps float32 gradients well scaled, as a function of (flat, records).
+    """Return the potential over N, which keeps float32 gradients well scaled, as a function of (flat, records).
 
     Records are an argument of everything compiled: a closure would write them into the compilation cache.
     """
@@ -182,7 +182,7 @@ def _mean_loss(target: Target, unravel: Unravel) -> Callable[[jax.Array, PyTree]
 
 
 def distance(reference: Laplace, flat_draws: PyTree) -> dict[str, float | None]:
-    """How far draws are from the reference, marginally, in units of its standard deviations.
+    """Return the distance of draws from the reference, marginally, in units of its standard deviations.
 
     Returns:
         ``wasserstein_mean`` and ``wasserstein_max`` over coordinates (marginal W₁ / reference std),

@@ -136,11 +136,11 @@ class AdaOPS(OneShot):
         return self.planned(target, asked, (*events, draw, failing), settings, (closed_form.ASSUMES,))
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
-        """The draw, (1, d)."""
+        """Return the draw, (1, d)."""
         return self.choose_and_draw(plan, records, streams)[1]
 
     def choose_and_draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> tuple[Chosen, np.ndarray]:
-        """(what the private stages settled, the draw (1, d)); one guarantee covers both.
+        """Return (the settings that the private stages chose, the draw (1, d)); one guarantee covers both.
 
         Args:
             plan: made by :meth:`plan`.
@@ -226,17 +226,17 @@ class Stage(NamedTuple):
 
     @property
     def quantile(self) -> float:
-        """z with Φ(−z) = failure, for stages 1 and 2."""
+        """Quantile z with Φ(−z) = failure, for stages 1 and 2."""
         return -float(ndtri(self.failure)) * _ROOM
 
     @property
     def slab_quantile(self) -> float:
-        """t with 2kΦ(−t) = failure: two sides of each slab."""
+        """Quantile t with 2kΦ(−t) = failure: two sides of each slab."""
         return -float(ndtri(self.failure / (2 * self.factor))) * _ROOM
 
     @property
     def least_curvature(self) -> float:
-        """h at which the slabs alone cost the share of the draw: k·t·b²/h = μ."""
+        """Curvature h at which the slabs alone cost the share of the draw: k·t·b²/h = μ."""
         return self.factor * self.slab_quantile * self.row**2 / self.draw_mu
 
     @property
@@ -246,12 +246,12 @@ class Stage(NamedTuple):
         return mu_std(self.row**2 + 2 * unsure, 1, self.eigenvalue_mu)
 
     def low(self, noisy: float) -> float:
-        """A bound below λ_min(XᵀX) of both neighbours, but for probability Φ(−quantile)."""
+        """Return a bound below λ_min(XᵀX) of both neighbours, but for probability Φ(−quantile)."""
         unsure = self._unsure * self.num_records * self.row**2
         return max(0.0, noisy - self.quantile * self.eigenvalue_noise - self.row**2 - unsure)
 
     def choose_ridge(self, low: float) -> float:
-        """λ of least excess risk by public bounds: of the noise, and of shrinking coefficients as large as the prior's.
+        """Return λ of least excess risk, by public bounds on the noise and on the shrinking of prior-sized coefficients.
 
         Any function of ``low`` is private. This one bounds E‖X(θ − θ*)‖²/d by 1/γ + prior_scale²·max sλ²/(s + λ)² over
         eigenvalues s >= low, at the residual Y + b·prior_scale·√d where stage 2 may find it.
@@ -270,32 +270,32 @@ class Stage(NamedTuple):
         return float(min(ridges, key=risk))
 
     def residual_bound(self, low: float, ridge: float) -> float:
-        """R of the worst case: Y(1 + b√N·max s/(s² + λ)) over s² >= low."""
+        """Return R of the worst case: Y(1 + b√N·max s/(s² + λ)) over s² >= low."""
         largest = math.sqrt(low) / (low + ridge) if low > ridge else 0.5 / math.sqrt(ridge)
         return self.label * (1 + self.row * math.sqrt(self.num_records) * largest)
 
     def residual_sensitivity(self, low: float, ridge: float) -> float:
-        """Sensitivity of log B: log(1 + kb²/h)."""
+        """Return the sensitivity of log B: log(1 + kb²/h)."""
         return math.log1p(self.factor * self.row**2 / (low + ridge))
 
     def residual_noise(self, low: float, ridge: float) -> float:
-        """Noise std of stage 2."""
+        """Return the noise std of stage 2."""
         unsure = self._unsure_residual(low, ridge)
         return mu_std(self.residual_sensitivity(low, ridge) + 2 * unsure, 1, self.residual_mu)
 
     def residual_from(self, noisy: float, low: float, ridge: float) -> float:
-        """R of stage 2, at least B of both neighbours but for probability Φ(−quantile)."""
+        """Return R of stage 2, at least B of both neighbours but for probability Φ(−quantile)."""
         room = self.quantile * self.residual_noise(low, ridge) + self.residual_sensitivity(low, ridge)
         return math.exp(min(noisy + room + self._unsure_residual(low, ridge), 700.0))
 
     def precision(self, curvature: float, residual: float) -> float:
-        """γ: the largest at which k(√(γ/h)·bR + t·b²/h) is the share of the draw."""
+        """Return γ, the largest at which k(√(γ/h)·bR + t·b²/h) is the share of the draw."""
         left = self.draw_mu / self.factor - self.slab_quantile * self.row**2 / curvature
         return curvature * (left / (self.row * residual)) ** 2 * (1 - 1e-9)
 
     @property
     def _unsure(self) -> float:
-        """Relative to N·b², what float64 leaves unsure of an eigenvalue of XᵀX."""
+        """Rounding error of an eigenvalue of XᵀX in float64, relative to N·b²."""
         return rounding(self.num_records, self.size)
 
     def _unsure_residual(self, low: float, ridge: float) -> float:

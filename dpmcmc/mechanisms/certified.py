@@ -128,7 +128,7 @@ class CertifiedOPS(OneShot):
         return last_iterates([plan] * plan.draws, records, keys)
 
     def _descent(self, target: Target, bounds: Bounds, num_records: int, temper: float) -> _Descent:
-        """The dynamics at a temper, and what they cost with the rounding of float64."""
+        """Return the descent at a temper; its event charges the rounding of float64."""
         precision = bounds.prior_precision
         smoothness = precision + temper * num_records * bounds.smoothness
         eta = self.step_fraction * 2 / (precision + smoothness)
@@ -175,7 +175,7 @@ def last_iterates(plans: list[MechanismPlan], records: PyTree, keys: jax.Array) 
 
 @shared_by_equal_targets(maxsize=16)
 def _descend(target: Target, steps: int) -> Callable[[dict[str, jax.Array], jax.Array, PyTree], PyTree]:
-    """The jitted program; tempers, steps, noise and keys are its arguments."""
+    """Return the jitted program; tempers, steps, noise and keys are its arguments."""
 
     def one(numbers: dict[str, jax.Array], key: jax.Array, data: PyTree) -> PyTree:
         start = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), target.init(jax.random.key(0)))

@@ -158,7 +158,7 @@ class Exponential(OneShot):
         return choice(self.weights(plan, records), key)
 
     def weights(self, plan: MechanismPlan, records: PyTree) -> list[int]:
-        """Whole numbers proportional to the probability of each hypothesis; not private."""
+        """Return whole numbers proportional to the probability of each hypothesis; not private."""
         assert self.loss_bound is not None
         energy = level_sums(self._loss(plan.target), self.hypotheses, records, self.loss_bound) + self._penalties()
         level = plan.settings["coefficient"] * self.loss_bound / LEVELS
@@ -168,7 +168,7 @@ class Exponential(OneShot):
         return self.loss or (lambda params, record: -target.log_likelihood(params, record))
 
     def _penalties(self) -> np.ndarray:
-        """In whole levels of the loss, (M,) int64."""
+        """Return penalties in whole levels of the loss, (M,) int64."""
         assert self.loss_bound is not None
         leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(self.hypotheses)]
         squares = sum(np.sum(leaf.reshape(len(leaf), -1) ** 2, axis=1) for leaf in leaves)
@@ -179,7 +179,7 @@ class Exponential(OneShot):
 
 
 def level_sums(loss: Loss, hypotheses: PyTree, records: PyTree, bound: float) -> np.ndarray:
-    """Σ over records of their losses in whole levels of bound/2^20, (M,) int64: exact, and in any order.
+    """Return Σ over records of their losses in whole levels of bound/2^20, (M,) int64: exact, and in any order.
 
     One record at a time, so that what a record adds does not depend on the others, nor on where it stands. A loss that
     is not a number counts as the bound.
@@ -207,7 +207,7 @@ def _level_sums(loss: Loss, hypotheses: PyTree, records: PyTree, bound: jax.Arra
 
 
 def weights_of(scores: np.ndarray) -> list[int]:
-    """Whole numbers proportional to e^{score}, up to a relative 2^-36.
+    """Return whole numbers proportional to e^{score}, up to a relative 2^-36.
 
     Weights below 2^-4096 of the largest count as that: raising scores to a floor below their maximum moves none of
     them by more than the scores moved, so the range of their differences between neighbours, on which privacy rests,
@@ -223,7 +223,7 @@ def weights_of(scores: np.ndarray) -> list[int]:
 
 
 def choice(weights: list[int], key: jax.Array) -> int:
-    """An index with probability exactly proportional to its weight.
+    """Return an index with probability exactly proportional to its weight.
 
     Args:
         weights: whole numbers >= 0, not all 0.
@@ -236,7 +236,7 @@ def choice(weights: list[int], key: jax.Array) -> int:
 
 
 def _below(limit: int, key: jax.Array) -> int:
-    """A whole number uniform on [0, limit), by rejection: fewer than 2 tries on average."""
+    """Return a whole number uniform on [0, limit), by rejection: fewer than 2 tries on average."""
     size = limit.bit_length()
     tries = 0
     while True:

@@ -10,7 +10,7 @@ import jax
 
 
 def float64() -> AbstractContextManager[Any]:
-    """``with float64(): ...``; JAX moved this switch, so both homes are tried."""
+    """Return the context for ``with float64(): ...``. JAX moved this switch, so both places are tried."""
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(True)
     return importlib.import_module("jax.experimental").enable_x64()

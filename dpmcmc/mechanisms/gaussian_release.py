@@ -30,7 +30,7 @@ _LARGEST = 2.0**61
 
 
 def gaussian_release(value: np.ndarray, noise_std: float, key: jax.Array) -> np.ndarray:
-    """``value`` plus N(0, noise_std² I).
+    """Return ``value`` plus N(0, noise_std² I).
 
     Args:
         value: (size,) float64, finite. Coordinates beyond 2^30 noise stds are clamped, which moves no two values
@@ -54,7 +54,7 @@ def gaussian_release(value: np.ndarray, noise_std: float, key: jax.Array) -> np.
 
 
 def grid(noise_std: float) -> float:
-    """The power of two that value and noise are rounded to, in (GRID/2, GRID] noise stds.
+    """Return the power of two that value and noise are rounded to, in (GRID/2, GRID] noise stds.
 
     Raises:
         ValueError: a noise std that is not finite and positive.
@@ -65,7 +65,7 @@ def grid(noise_std: float) -> float:
 
 
 def gaussian_event(noise_std: float, sensitivity: float, size: int, adjacency: str) -> Event:
-    """The charge of one :func:`gaussian_release`.
+    """Return the charge of one :func:`gaussian_release`.
 
     Args:
         noise_std: of the release.
@@ -78,7 +78,7 @@ def gaussian_event(noise_std: float, sensitivity: float, size: int, adjacency: s
 
 
 def calibrated_std(sensitivity: float, size: int, *, epsilon: float, delta: float) -> float:
-    """The smallest noise std whose :func:`gaussian_event` meets (ε, δ), to about 1e-9 of it.
+    """Return the smallest noise std whose :func:`gaussian_event` meets (ε, δ), to about 1e-9 of it.
 
     Args:
         sensitivity: as for :func:`gaussian_event`.
@@ -93,7 +93,7 @@ def calibrated_std(sensitivity: float, size: int, *, epsilon: float, delta: floa
 
 
 def mu_std(sensitivity: float, size: int, mu: float) -> float:
-    """The noise std at which neighbours of this sensitivity are at most ``mu`` noise stds apart, everything charged.
+    """Return the noise std at which neighbours are at most ``mu`` noise stds apart, with everything charged.
 
     Args:
         sensitivity: as for :func:`gaussian_event`.
@@ -110,7 +110,7 @@ def mu_std(sensitivity: float, size: int, mu: float) -> float:
 
 
 def standard_normal(key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
-    """Independent standard normals, float64.
+    """Return independent standard normals, float64.
 
     Args:
         key: a JAX key.

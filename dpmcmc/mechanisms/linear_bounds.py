@@ -51,12 +51,12 @@ def gram_and_moment(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def summing(num_records: int) -> float:
-    """Rounding of :func:`gram_and_moment` in Frobenius norm, relative to the sum of the records' norms."""
+    """Return the rounding error of :func:`gram_and_moment` in Frobenius norm, relative to the records' summed norms."""
     return 2.0**-53 * (_BLOCK + num_records / _BLOCK + 16)
 
 
 def rounding(num_records: int, size: int) -> float:
-    """Rounding error of an eigenvalue of XᵀX in float64, relative to its largest trace N·row_bound².
+    """Return the rounding error of an eigenvalue of XᵀX in float64, relative to its largest trace N·row_bound².
 
     Sums in blocks are off by :func:`summing` of Σ‖x‖²; eigenvalues of a symmetric
     matrix by a modest multiple of 2^-53·‖XᵀX‖ (backward stability, Weyl), for which 16d² leaves ample room.

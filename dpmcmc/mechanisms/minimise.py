@@ -54,7 +54,7 @@ class NotConverged(DrawError):
 def minimise(
     target: Target, records: PyTree, regularisation: float, *, tolerance: float, linear: np.ndarray | None = None
 ) -> tuple[PyTree, float]:
-    """The minimiser of J to a certified gradient norm.
+    """Return the minimiser of J to a certified gradient norm.
 
     Args:
         target: convex losses, bound to its shapes; ℓ_i = −log_likelihood.
@@ -113,7 +113,7 @@ def minimise(
 
 
 def radius_bound(num_records: int, regularisation: float, linear: float = 0.0) -> float:
-    """A radius that holds the minimiser where a record's loss is >= 0 and at most 1 at θ = 0, as the logistic one is.
+    """Return a radius that holds the minimiser if a record's loss is >= 0, and at most 1 at θ = 0 (as the logistic).
 
     From J(θ̂) <= J(0): (Λ/2)‖θ̂‖² <= N + ‖b‖‖θ̂‖. For other losses it is a scale on which to choose a tolerance.
     """
@@ -123,7 +123,7 @@ def radius_bound(num_records: int, regularisation: float, linear: float = 0.0) -
 def rounding(
     target: Target, num_records: int, size: int, *, radius: float, regularisation: float, linear: float = 0.0
 ) -> float:
-    """Bound on what float64 adds to ∇J at ‖θ‖ <= radius, from public numbers.
+    """Return a bound on the rounding error of ∇J at ‖θ‖ <= radius, from public numbers.
 
     Args:
         target: for its ``gradient_bound`` and ``smoothness``; where one is None its term is left out.
@@ -204,7 +204,7 @@ def _generic(target: Target, records: PyTree, regularisation: float, b: np.ndarr
 
 @shared_by_equal_targets(maxsize=16)
 def _likelihood(target: Target) -> tuple[Callable[..., jax.Array], Callable[..., jax.Array]]:
-    """Jitted (θ, data) -> Σ ∇ℓ_i and (θ, p, data) -> Σ ∇²ℓ_i p, summed in blocks of rows."""
+    """Return jitted (θ, data) -> Σ ∇ℓ_i and (θ, p, data) -> Σ ∇²ℓ_i p, summed in blocks of rows."""
     shapes = jax.eval_shape(target.init, jax.random.key(0))
     unflatten = ravel_pytree(jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float64), shapes))[1]
 
@@ -223,12 +223,12 @@ def _likelihood(target: Target) -> tuple[Callable[..., jax.Array], Callable[...,
 
 
 def ravel(tree: PyTree) -> np.ndarray:
-    """All leaves in one float64 vector, in the order of JAX's ``ravel_pytree``."""
+    """Return all leaves in one float64 vector, in the order of JAX's ``ravel_pytree``."""
     return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(tree)])
 
 
 def unravel(shapes: PyTree, flat: np.ndarray) -> PyTree:
-    """The inverse of :func:`ravel`: leaves shaped like those of ``shapes``."""
+    """Return the inverse of :func:`ravel`: leaves shaped like those of ``shapes``."""
     leaves, structure = jax.tree.flatten(shapes)
     ends = np.cumsum([math.prod(leaf.shape) for leaf in leaves])
     parts = np.split(flat, ends[:-1])

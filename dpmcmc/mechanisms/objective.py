@@ -108,7 +108,7 @@ class ObjectivePerturbation(OneShot):
 
 @dataclass(frozen=True)
 class _Tilted:
-    """A tilted objective of given regularisation Λ: what each noise std σ of its tilt costs."""
+    """A tilted objective of regularisation Λ, and the cost of each noise std σ of its tilt."""
 
     target: Target
     asked: Asked
@@ -131,13 +131,13 @@ class _Tilted:
             )
 
     def second_step(self, noise_std: float) -> tuple[float, float]:
-        """(γ, τ) of the release of the computed minimiser."""
+        """Return (γ, τ) of the release of the computed minimiser."""
         gamma = self._tolerance(noise_std)
         mu = _SHARE * self.asked.moved / self._multiplier(noise_std)
         return gamma, mu_std(2 * gamma / self.strength, self.bounds.size, mu)
 
     def events(self, noise_std: float) -> tuple[Event, Event]:
-        """The tilt, and the noise on the computed minimiser."""
+        """Return the events of the tilt and of the noise on the computed minimiser."""
         gamma, tau = self.second_step(noise_std)
         return (
             Event("objective_perturbation", self._multiplier(noise_std), 1.0, 1, epsilon=self.curvature),
@@ -145,13 +145,13 @@ class _Tilted:
         )
 
     def published_std(self) -> float:
-        """σ of Kifer, Smith and Thakurta (2012)."""
+        """Return σ of Kifer, Smith and Thakurta (2012)."""
         # ζ is how far a neighbour moves the gradient of the sum.
         zeta = self.asked.moved * self.bounds.lipschitz
         return zeta * math.sqrt(8 * math.log(2 / self.asked.delta) + 4 * self.asked.epsilon) / self.asked.epsilon
 
     def smallest_std(self) -> float:
-        """The smallest σ that meets (ε, δ), on the private side.
+        """Return the smallest σ that meets (ε, δ), on the private side.
 
         Raises:
             CalibrationError: no σ does.
@@ -176,7 +176,7 @@ class _Tilted:
         return noise_std / (self.bounds.lipschitz * (1 + KAPPA))
 
     def _tolerance(self, noise_std: float) -> float:
-        """γ: a fraction of L, or twice what float64 leaves uncertain at the farthest plausible minimiser."""
+        """Return γ: a fraction of L, or twice the rounding error at the farthest plausible minimiser."""
         records, linear = self.asked.num_records, noise_std * (math.sqrt(self.bounds.size) + 10)
         unsure = rounding(
             self.target,

@@ -22,13 +22,13 @@ from dpmcmc.targets.base import Target
 
 
 def moved_by(adjacency: str) -> float:
-    """Largest distance of two neighbours' sums of vectors of norm at most 1: 2 for ``replace_one``, 1 otherwise."""
+    """Return how far sums of vectors of norm at most 1 move between neighbours: 2 for ``replace_one``, else 1."""
     return 2.0 if adjacency == "replace_one" else 1.0
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The promise that a release must keep, and for how many records.
+    """Privacy that a release must give, and its number of records.
 
     Args:
         num_records: N, public.

@@ -133,7 +133,7 @@ class OPS(OneShot):
         return Tempered(plan.target, plan.settings["temper"], plan.settings["prior_temper"], self.prior_precision)
 
     def assumptions(self, target: Target) -> tuple[str, ...]:
-        """Return what a guarantee of these draws assumes."""
+        """Return the assumptions of a guarantee of these draws."""
         first = ENGINES[self.engine].ASSUMES
         if self.total_variation is not None:
             first = (
@@ -154,7 +154,7 @@ class OPS(OneShot):
         return self._loss_bounds(target, adjacency)[1]
 
     def _gdp(self, target: Target, asked: Asked, delta: float) -> tuple[Event, dict[str, float]]:
-        """The event of form gdp, and what it rests on."""
+        """Return the event of form gdp, and the numbers it rests on."""
         precision = strong_convexity(target, "form gdp", self.prior_precision)
         lipschitz = self._lipschitz(target)
         # μ for each unit of temper; a hair below, so that rounding ends on the private side.
@@ -165,7 +165,7 @@ class OPS(OneShot):
         return event, bounds | {"temper": temper}
 
     def _pure(self, target: Target, asked: Asked) -> tuple[Event, dict[str, float]]:
-        """The event of forms printed and range, and what it rests on."""
+        """Return the event of forms printed and range, and the numbers it rests on."""
         largest, unit = self._loss_bounds(target, asked.adjacency)
         temper = self._settled(asked.epsilon / (unit * self.draws))
         event = Event("pure", 0.0, 1.0, self.draws, epsilon=unit * temper)
@@ -175,7 +175,7 @@ class OPS(OneShot):
         return min(1.0, largest) if self.temper is None else float(self.temper)
 
     def _delta_left(self, asked: Asked) -> float:
-        """δ of exact draws, once K·(1 + e^ε)·τ is spent on draws that are not (thesis, Proposition 3.10)."""
+        """Return δ of exact draws, once K·(1 + e^ε)·τ is spent on draws that are not (thesis, Proposition 3.10)."""
         if self.total_variation is None:
             return asked.delta
         spent = self.draws * (1 + math.exp(min(asked.epsilon, 700.0))) * self.total_variation
@@ -188,7 +188,7 @@ class OPS(OneShot):
         return asked.delta - spent
 
     def _lipschitz(self, target: Target) -> float:
-        """L on the ball, or everywhere."""
+        """Return L on the ball, or everywhere."""
         name = type(target).__name__
         within = getattr(target, "gradient_bound_within", lambda radius: target.gradient_bound)
         bound = within(math.inf if self.radius is None else self.radius)
@@ -202,7 +202,7 @@ class OPS(OneShot):
         return float(bound)
 
     def _loss_bounds(self, target: Target, adjacency: str) -> tuple[float, float]:
-        """(B, ε of one draw at temper 1)."""
+        """Return (B, ε of one draw at temper 1)."""
         if not hasattr(target, "loss_bounds"):
             raise UnsupportedCombination(
                 f"form {self.form} needs bounded losses, and {type(target).__name__} has no loss_bounds(radius)."

@@ -78,7 +78,7 @@ class Candidate(Protocol):
 
 @dataclass(frozen=True)
 class Chain:
-    """A sampler's run as a candidate; its last kept draw is what is compared.
+    """A sampler's run as a candidate; its last kept draw is compared.
 
     Args:
         sampler: for example ``dpmcmc.SGLD(step_size=16.0)``.
@@ -187,7 +187,7 @@ class PrivateSelection(OneShot):
         return together, self._vote(together).draw_index(plan.voting, last, key)
 
     def _parts(self, target: Target, asked: Asked, part: int) -> tuple[tuple[_CandidatePlan, ...], list[Guarantee]]:
-        """Plans of the candidates, and their guarantees: each has to keep the whole promise, for one draw."""
+        """Return plans and guarantees of the candidates. Each has to keep the whole promise, for one draw."""
         promise = dataclasses.replace(asked, num_records=part)
         plans = tuple(candidate.plan(target, **vars(promise)) for candidate in self.candidates)
         guarantees = []
@@ -219,7 +219,7 @@ class _SelectionPlan(MechanismPlan):
 
 
 def _released(plan: _CandidatePlan, records: PyTree, streams: Streams) -> PyTree:
-    """One candidate's release, leaves (1, ...) float64."""
+    """Return one candidate's release, leaves (1, ...) float64."""
     if isinstance(plan, Plan):
         draws = sample(plan, records, key=SecretKey._of(streams)).flat_draws()
         drawn = jax.tree.map(lambda leaf: leaf[-1:], draws)

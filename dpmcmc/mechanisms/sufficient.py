@@ -91,7 +91,7 @@ class SufficientStatistics(OneShot):
 
 
 def sensitivity_of(row_bound: float, label_bound: float, weight: float, adjacency: str) -> float:
-    """Largest l2 distance of (svec(XᵀX), weight·Xᵀy) between neighbours; derived above."""
+    """Return the largest l2 distance of (svec(XᵀX), weight·Xᵀy) between neighbours; derived above."""
     if moved_by(adjacency) == 1:
         return _norm(row_bound, label_bound, weight)
     ratio = (weight * label_bound / row_bound) ** 2 / 2
@@ -101,7 +101,7 @@ def sensitivity_of(row_bound: float, label_bound: float, weight: float, adjacenc
 
 
 def statistics(x: np.ndarray, y: np.ndarray, weight: float) -> np.ndarray:
-    """(svec(XᵀX), weight·Xᵀy), (d(d + 3)/2,).
+    """Return (svec(XᵀX), weight·Xᵀy), (d(d + 3)/2,).
 
     Args:
         x: (N, d).
@@ -116,7 +116,7 @@ def statistics(x: np.ndarray, y: np.ndarray, weight: float) -> np.ndarray:
 def ridge(
     gram: np.ndarray, moment: np.ndarray, target: LinearRegression, noise_std: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and Cholesky factor of the precision of the posterior that takes noisy statistics for exact ones.
+    """Return mean and Cholesky factor of the precision of the posterior that takes noisy statistics for exact ones.
 
     Eigenvalues of XᵀX that the noise could have made by itself are raised to noise_std·√(2d), the spectral radius of
     symmetric noise of this std: directions the records say nothing about are shrunk and not blown up.
@@ -135,7 +135,7 @@ def ridge(
 
 
 def _norm(row_bound: float, label_bound: float, weight: float) -> float:
-    """Largest norm that one record contributes."""
+    """Return the largest norm that one record contributes."""
     return math.hypot(row_bound**2, weight * row_bound * label_bound)
 
 
@@ -144,7 +144,7 @@ def _scale(row: np.ndarray, column: np.ndarray) -> np.ndarray:
 
 
 def split(released: np.ndarray, d: int, weight: float) -> tuple[np.ndarray, np.ndarray]:
-    """(XᵀX, Xᵀy) of a noisy :func:`statistics`."""
+    """Return (XᵀX, Xᵀy) of a noisy :func:`statistics`."""
     row, column = np.triu_indices(d)
     gram = np.zeros((d, d))
     gram[row, column] = gram[column, row] = released[: len(row)] / _scale(row, column)

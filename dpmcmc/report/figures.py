@@ -129,7 +129,7 @@ def epsilon_delta(path: File, guarantee: Guarantee, title: str, note: str | None
 
 
 def _label(axis: Axes, title: str, x: str = "", y: str = "") -> None:
-    """Title, names of the axes, and a legend."""
+    """Add a title, names of the axes, and a legend."""
     axis.set_title(title)
     axis.set_xlabel(x)
     axis.set_ylabel(y)
@@ -137,7 +137,7 @@ def _label(axis: Axes, title: str, x: str = "", y: str = "") -> None:
 
 
 def _from_zero(axis: Axes, values: np.ndarray, room: float) -> None:
-    """An axis from zero to ``room`` times the largest value, or in powers of ten where values span two of them."""
+    """Draw an axis from zero to ``room`` times the largest value, or in powers of ten where values span two of them."""
     least, most = float(values.min()), float(values.max())
     if least > 0 and most > 100 * least:
         axis.set_yscale("log")
@@ -147,7 +147,7 @@ def _from_zero(axis: Axes, values: np.ndarray, room: float) -> None:
 
 @contextmanager
 def _picture(path: File, note: str | None, size: tuple[float, float] = (6.4, 4.0)) -> Iterator[Figure]:
-    """A figure to draw on, saved with its note at the end."""
+    """Yield a figure to draw on, and save it with its note."""
     with rc_context(STYLE):
         figure = Figure(figsize=size)
         yield figure

@@ -19,7 +19,7 @@ _BINS = 60
 
 
 def plot(path: Path, account: PerRecord, promised: float, title: str) -> None:
-    """A picture that only its owner can read; ``promised`` is the ε of the run's guarantee."""
+    """Save a picture that only its owner can read; ``promised`` is the ε of the run's guarantee."""
     with rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.8), layout="constrained")
         axis = figure.subplots()
@@ -33,7 +33,7 @@ def plot(path: Path, account: PerRecord, promised: float, title: str) -> None:
 
 
 def histogram(axis: Axes, epsilon: np.ndarray, clipped: np.ndarray, worst: float, promised: float) -> ScalarMappable:
-    """Bars of records by ε, in the colour of their mean clipped share; what a colour bar is made from.
+    """Draw bars of records by ε in the colour of their mean clipped share; return the map of a colour bar.
 
     Args:
         axis: of Matplotlib.

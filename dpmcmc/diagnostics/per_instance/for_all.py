@@ -60,7 +60,7 @@ class ForAll:
 def ridge_ops_for_all(
     x: ArrayLike, y: ArrayLike, *, ridge: float, gamma: float, delta: float, row_bound: float, target_bound: float
 ) -> ForAll:
-    """The largest per-instance ε of one ridge posterior draw over records that could join these data.
+    """Return the largest per-instance ε of one ridge posterior draw over records that could join these data.
 
     CONFIDENTIAL: reads every record; never in the released folder.
 
@@ -88,7 +88,7 @@ def ridge_ops_for_all(
 def output_perturbation_for_all(
     x: ArrayLike, y: ArrayLike, *, ridge: float, noise_std: float, delta: float, row_bound: float, target_bound: float
 ) -> ForAll:
-    """The largest per-instance ε of the ridge estimate plus N(0, σ² I) over records that could join these data.
+    """Return the largest per-instance ε of the ridge estimate plus N(0, σ² I) over records that could join these data.
 
     CONFIDENTIAL: reads every record; never in the released folder.
 
@@ -118,7 +118,7 @@ def output_perturbation_for_all(
 def _basis(
     x: ArrayLike, y: ArrayLike, ridge: float, row_bound: float, target_bound: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Eigenvectors of H (columns), the estimate in them, (d,), and 1/h, (d,)."""
+    """Return eigenvectors of H (columns), the estimate in them, (d,), and 1/h, (d,)."""
     x, y = checked(x, y, ridge)
     if not (0 < row_bound < np.inf and 0 <= target_bound < np.inf):
         raise InputError("row_bound, target_bound: must be finite, the first > 0 and the second >= 0.")
@@ -130,13 +130,13 @@ def _basis(
 
 
 def _intervals(largest: float) -> tuple[np.ndarray, np.ndarray]:
-    """[0, largest] cut into intervals: lower and upper ends."""
+    """Cut [0, largest] into intervals: lower and upper ends."""
     ends = np.geomspace(_SMALLEST * largest, largest * _WIDER, _INTERVALS)
     return np.concatenate([[0.0], ends[:-1]]), ends
 
 
 def _reach(t: np.ndarray, w: np.ndarray, row_bound: float, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
-    """Bounds of Σ|t_i|√s_i over s >= 0, Σ s_i <= B², lower <= Σ w_i s_i <= upper, for each interval."""
+    """Return bounds of Σ|t_i|√s_i over s >= 0, Σ s_i <= B², lower <= Σ w_i s_i <= upper, for each interval."""
     square = row_bound**2
     rising = w.max() * np.geomspace(1e-6, 1e6, _DUAL)
     falling = w.max() * (1 + np.geomspace(1e-9, 1e6, _DUAL))
@@ -151,7 +151,7 @@ def _reach(t: np.ndarray, w: np.ndarray, row_bound: float, lower: np.ndarray, up
 
 
 def _candidates(t: np.ndarray, w: np.ndarray, row_bound: float) -> np.ndarray:
-    """Records at the bound, (k, d), in the eigenbasis: the primal points of the dual ones, and the eigenvectors."""
+    """Return records at the bound, (k, d), in the eigenbasis: primal points of the dual ones, and eigenvectors."""
     rising = w.max() * np.concatenate([[0.0], np.geomspace(1e-6, 1e6, _DUAL)])
     falling = w.max() * (1 + np.geomspace(1e-9, 1e6, _DUAL))
     rows = np.concatenate([t / (w + rising[:, None]), t / (falling[:, None] - w), np.eye(len(t))])

@@ -42,7 +42,7 @@ class LeaveOneOut:
 
 
 def leave_one_out(x: ArrayLike, y: ArrayLike, ridge: float) -> LeaveOneOut:
-    """Out-of-sample leverage and residual of every record, and how far it moves the estimate.
+    """Return the out-of-sample leverage and residual of every record, and how far it moves the estimate.
 
     CONFIDENTIAL: reads every record; never in the released folder.
 
@@ -83,7 +83,7 @@ def leave_one_out(x: ArrayLike, y: ArrayLike, ridge: float) -> LeaveOneOut:
 
 
 def checked(x: ArrayLike, y: ArrayLike, ridge: float) -> tuple[np.ndarray, np.ndarray]:
-    """Records in float64.
+    """Return the records in float64.
 
     Raises:
         ValueError: shapes that do not fit, values that are not finite, or a negative ridge.

@@ -22,7 +22,7 @@ from dpmcmc.errors import InputError
 
 
 def output_perturbation_epsilon(sensitivity: ArrayLike, noise_std: ArrayLike, delta: ArrayLike) -> np.ndarray:
-    """Per-instance ε of Gaussian output perturbation; adding and removing the record cost the same.
+    """Return the per-instance ε of Gaussian output perturbation; adding and removing the record cost the same.
 
     CONFIDENTIAL where the sensitivity is computed from records: never in the released folder.
 
@@ -52,7 +52,7 @@ def output_perturbation_epsilon(sensitivity: ArrayLike, noise_std: ArrayLike, de
 
 
 def output_perturbation_delta(sensitivity: ArrayLike, noise_std: ArrayLike, epsilon: ArrayLike) -> np.ndarray:
-    """Per-instance δ of Gaussian output perturbation at ε, rounded up; arguments as for the ε.
+    """Return the per-instance δ of Gaussian output perturbation at ε, rounded up; arguments as for the ε.
 
     CONFIDENTIAL where the sensitivity is computed from records.
 
@@ -74,7 +74,7 @@ def _excess(s: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
 def _arguments(
     sensitivity: ArrayLike, noise_std: ArrayLike, level: ArrayLike, name: str, below: float
 ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
-    """s = Δ/σ and the level, flat and of one length, and the shape to return."""
+    """Return s = Δ/σ and the level, flat and of one length, and their common shape."""
     moved, std, level = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in (sensitivity, noise_std, level)))
     if not (moved >= 0).all():
         raise InputError("sensitivity: must be >= 0 and not NaN; it is how far the record moves the estimate.")

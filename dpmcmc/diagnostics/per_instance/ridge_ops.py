@@ -32,7 +32,7 @@ from dpmcmc.errors import InputError
 
 
 def ridge_ops_epsilon(leverage: ArrayLike, residual: ArrayLike, gamma: ArrayLike, delta: ArrayLike) -> np.ndarray:
-    """Per-instance ε of one ridge posterior draw, the larger of adding and removing the record.
+    """Return the per-instance ε of one ridge posterior draw, the larger of adding and removing the record.
 
     CONFIDENTIAL where leverage or residual are computed from records: never in the released folder.
 
@@ -67,7 +67,7 @@ def ridge_ops_epsilon(leverage: ArrayLike, residual: ArrayLike, gamma: ArrayLike
 
 
 def ridge_ops_delta(leverage: ArrayLike, residual: ArrayLike, gamma: ArrayLike, epsilon: ArrayLike) -> np.ndarray:
-    """Per-instance δ of one ridge posterior draw at ε, the larger of both directions, rounded up.
+    """Return the per-instance δ of one ridge posterior draw at ε, the larger of both directions, rounded up.
 
     CONFIDENTIAL where leverage or residual are computed from records. Arguments as :func:`ridge_ops_epsilon`.
 
@@ -83,7 +83,7 @@ def ridge_ops_delta(leverage: ArrayLike, residual: ArrayLike, gamma: ArrayLike, 
 
 
 def excess_without(mu: np.ndarray, c: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
-    """sup_S P(S) − e^ε Q(S), P the law without the record: both tails |U| > T, each rounded up."""
+    """Return sup_S P(S) − e^ε Q(S), P the law without the record: both tails |U| > T, each rounded up."""
     ratio = mu / (1 + mu)
     middle = c / (1 + mu)
     surplus = 2 * epsilon + np.log1p(mu)
@@ -97,7 +97,7 @@ def excess_without(mu: np.ndarray, c: np.ndarray, epsilon: np.ndarray) -> np.nda
 
 
 def excess_with(mu: np.ndarray, c: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
-    """sup_S Q(S) − e^ε P(S), Q the law with the record: the interval |U| < T', rounded up; 0 where it is empty."""
+    """Return sup_S Q(S) − e^ε P(S), Q the law with the record: the interval |U| < T', rounded up; 0 if empty."""
     ratio = mu / (1 + mu)
     middle = c / (1 + mu)
     surplus = np.log1p(mu) - 2 * epsilon
@@ -124,7 +124,7 @@ def excess_with(mu: np.ndarray, c: np.ndarray, epsilon: np.ndarray) -> np.ndarra
 def _mass(
     upper: np.ndarray, lower: np.ndarray, uncertain: np.ndarray, epsilon: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """e^ε (Φ(upper) − Φ(−lower)) and an allowance for its rounding, by the rule of ``tail_excess``."""
+    """Return e^ε (Φ(upper) − Φ(−lower)) and an allowance for its rounding, by the rule of ``tail_excess``."""
     log_upper = log_ndtr(upper)
     whole = np.exp(epsilon + log_upper)
     slack = (1 + np.maximum(-upper, 0)) * uncertain + 2 + upper * upper + epsilon
@@ -132,20 +132,20 @@ def _mass(
 
 
 def _bound_without(mu: np.ndarray, c: np.ndarray, delta: np.ndarray) -> np.ndarray:
-    """ε at T = c + √μ t, t = √(2 log 1/δ): P(|U| > T) <= 2Φ(−t) <= δ."""
+    """Return ε at T = c + √μ t, t = √(2 log 1/δ): P(|U| > T) <= 2Φ(−t) <= δ."""
     t = np.sqrt(2 * np.log(1 / delta))
     return 0.5 * np.maximum(c * c * mu / (1 + mu) + 2 * c * np.sqrt(mu) * t + mu * t * t - np.log1p(mu), 0.0)
 
 
 def _bound_with(mu: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """The largest value of log q/p, at U = 0."""
+    """Return the largest value of log q/p, at U = 0."""
     return 0.5 * (np.log1p(mu) + c * c / (1 + mu))
 
 
 def _arguments(
     leverage: ArrayLike, residual: ArrayLike, gamma: ArrayLike, level: ArrayLike, name: str, below: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, ...]]:
-    """μ, c and the level, flat and of one length, and the shape to return."""
+    """Return μ, c and the level, flat and of one length, and their common shape."""
     mu, r, g, level = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in (leverage, residual, gamma, level)))
     if not (mu >= 0).all():
         raise InputError("leverage: must be >= 0 and not NaN; it is x'(X'X + λI)⁻¹x with the record not in X.")

@@ -18,7 +18,7 @@ _DOUBLINGS = 60
 def smallest_epsilon(
     delta_at: Callable[[np.ndarray], np.ndarray], upper: np.ndarray, delta: np.ndarray | float
 ) -> np.ndarray:
-    """Upper ends of brackets around the roots of δ(ε) = delta.
+    """Return upper ends of brackets around the roots of δ(ε) = delta.
 
     Args:
         delta_at: ε (n,) -> δ (n,), not increasing in ε, rounded up.
@@ -48,7 +48,7 @@ def smallest_epsilon(
 
 
 def tail_excess(z: np.ndarray, other: np.ndarray, epsilon: np.ndarray, uncertain: np.ndarray) -> np.ndarray:
-    """Φ(−z) − e^ε Φ(−other) on a tail where it is not negative, rounded up.
+    """Return Φ(−z) − e^ε Φ(−other) on a tail where it is not negative, rounded up.
 
     Args:
         z: (n,), the tail under the first law, in its standard deviations.

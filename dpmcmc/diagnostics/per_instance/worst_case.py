@@ -32,7 +32,7 @@ def ridge_ops_worst_case(
     row_bound: float = 1.0,
     target_bound: float = 1.0,
 ) -> float:
-    """ε at which one ridge posterior draw is (ε, δ)-DP when records are added or removed.
+    """Return ε at which one ridge posterior draw is (ε, δ)-DP when records are added or removed.
 
     Args:
         num_records: n, a public bound on the records beside the one that joins or leaves.
@@ -57,7 +57,7 @@ def ridge_ops_worst_case(
 def output_perturbation_sensitivity(
     *, num_records: int, ridge: float, row_bound: float = 1.0, target_bound: float = 1.0
 ) -> float:
-    """The furthest that one record moves a ridge estimate, ‖θ̂(Z) − θ̂([Z, z])‖ over all data and records.
+    """Return the furthest that one record moves a ridge estimate, ‖θ̂(Z) − θ̂([Z, z])‖ over all data and records.
 
     For ``output_perturbation_epsilon``, whose ε is then that of differential privacy.
 
@@ -85,7 +85,7 @@ def output_perturbation_sensitivity(
 
 
 def _scaled(num_records: int, ridge: float, row_bound: float, target_bound: float) -> float:
-    """λ in units of the rows: λ/B²."""
+    """Return λ in units of the rows: λ/B²."""
     if num_records < 0:
         raise InputError(f"num_records: must be >= 0, got {num_records}.")
     if not 0 < ridge < np.inf:

@@ -44,14 +44,14 @@ def check(mechanism: str) -> None:
 
 
 def distance(moved: np.ndarray, adjacency: str) -> np.ndarray:
-    """Largest distance between neighbours' clipped sums, in units of C: w, or w + 1 under replace_one."""
+    """Return the largest distance between neighbours' clipped sums, in units of C: w, or w + 1 under replace_one."""
     return moved + 1 if adjacency == "replace_one" else moved
 
 
 def renyi(
     moved: np.ndarray, z: float, rate: float, mechanism: str, adjacency: str, orders: Sequence[float]
 ) -> np.ndarray:
-    """D_α of one step, (w, orders).
+    """Return D_α of one step, (w, orders).
 
     Args:
         moved: w in (0, 1], (n,).
@@ -79,7 +79,10 @@ def renyi(
 
 
 def _unequal_pair(a: np.ndarray, b: float, q: float, alpha: float) -> np.ndarray:
-    """Larger of D_α(A‖B) and D_α(B‖A), (n,), A = (1−q)N(0,1) + qN(a,1), B = (1−q)N(0,1) + qN(−b,1), 0 <= a <= b."""
+    """Return the larger of D_α(A‖B) and D_α(B‖A), (n,).
+
+    A = (1−q)N(0,1) + qN(a,1) and B = (1−q)N(0,1) + qN(−b,1), 0 <= a <= b.
+    """
     grid = rdp.quadrature_grid(b, alpha)
     if grid is None:
         return np.full(len(a), np.inf)

@@ -45,7 +45,7 @@ _ELEMENT = 2.0**-21
 
 
 class Norms(NamedTuple):
-    """How norms are computed; both functions are jitted and take the records as an argument.
+    """The functions that bound norms; both functions are jitted and take the records as an argument.
 
     Attributes:
         check: (positions (J, ...), rows (n, ...)) -> what is kept of each check, (n, J).
@@ -61,7 +61,7 @@ class Norms(NamedTuple):
 
 
 def norms_of(target: Target, metric: PublicMatrix | None, clip: float, every: int) -> Norms:
-    """The sharpest bounds known of a target.
+    """Return the sharpest bounds known of a target.
 
     Args:
         target: bound to the records' shapes.

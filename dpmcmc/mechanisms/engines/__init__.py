@@ -62,7 +62,7 @@ def drawn(
     steps: int | None,
     streams: Streams,
 ) -> PyTree:
-    """Independent draws of an engine, leaves (draws, ...); all of them are finite, and nothing is printed.
+    """Return independent draws of an engine, leaves (draws, ...); all of them are finite, and nothing is printed.
 
     Args:
         engine: a name out of ``ENGINES``.

@@ -25,7 +25,7 @@ from scipy.special import gammainccinv, gammaln
 
 @functools.lru_cache(maxsize=32)
 def _series(size: int) -> tuple[np.ndarray, float]:
-    """(log of the series' denominators, largest t it is used for)."""
+    """Return (log of the series' denominators, largest t it is used for)."""
     a = size / 2
     largest = float(gammainccinv(a, 1e-12))
     terms = int(largest - a + 12 * np.sqrt(largest) + 40)
@@ -33,7 +33,7 @@ def _series(size: int) -> tuple[np.ndarray, float]:
 
 
 def onto_ball(u: jax.Array, radius: jax.Array | float) -> jax.Array:
-    """θ of norm < radius, (d,); of norm radius where ‖u‖ is so large that float32 sees no difference.
+    """Return θ of norm < radius, (d,), or of norm radius where ‖u‖ is so large that float32 sees no difference.
 
     Args:
         u: (d,).

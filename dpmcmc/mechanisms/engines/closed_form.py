@@ -38,7 +38,7 @@ def check(target: Target) -> None:
 def draw(
     target: Tempered, records: PyTree, *, radius: float | None, draws: int, steps: int | None, streams: Streams
 ) -> np.ndarray:
-    """(draws, d) float64; ``steps`` is not used.
+    """Return exact draws, (draws, d) float64; ``steps`` is not used.
 
     Args:
         target: bound, around a linear regression.
@@ -72,6 +72,6 @@ def draw(
 
 
 def _generator(key: jax.Array) -> np.random.Generator:
-    """Float64 normals from a secret key: Philox, counter-based, keyed by 128 bits drawn with it."""
+    """Return float64 normals of a secret key: Philox, counter-based, keyed by 128 bits drawn with it."""
     words = np.asarray(jax.random.bits(key, (2,), np.uint32)).astype(np.uint64)
     return np.random.Generator(np.random.Philox(key=int(words[0]) << 32 | int(words[1])))

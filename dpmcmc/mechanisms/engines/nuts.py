@@ -165,7 +165,7 @@ class _Cell(NamedTuple):
 
 
 def _on_device(leaf: np.ndarray) -> jax.Array:
-    """Float32 no larger in size than what it rounds, so that a row keeps its bound."""
+    """Return float32 no larger in size than what it rounds, so that a row keeps its bound."""
     array = np.asarray(leaf)
     if not np.issubdtype(array.dtype, np.floating):
         return jnp.asarray(array)
@@ -194,11 +194,11 @@ class _Programs:
         self._chains: dict[tuple[Lengths, bool], _Chains] = {}
 
     def theta(self, u: jax.Array, cell: _Cell) -> jax.Array:
-        """Flat parameters at coordinates u, (d,)."""
+        """Return the flat parameters at coordinates u, (d,)."""
         return onto_ball(u, cell.radius) if self.ball else u
 
     def potential(self, u: jax.Array, cell: _Cell, records: PyTree) -> jax.Array:
-        """−log density in the coordinates u, up to a constant, ()."""
+        """Return −log density in the coordinates u, up to a constant, ()."""
         theta = self.theta(u, cell)
         params = self.unravel(theta)
         each = jax.vmap(lambda record: self.target.log_likelihood(params, record))(records)
@@ -276,7 +276,7 @@ class _Programs:
 def _coordinates(
     program: _Programs, posteriors: Sequence[Tempered], records: PyTree, radius: float | None, start: np.ndarray
 ) -> list[_Cell]:
-    """Each posterior with its θ̂ and H. Newton's method starts at the mode of the next lower temper."""
+    """Return each posterior with its θ̂ and H. Newton's method starts at the mode of the next lower temper."""
     count, size = length_of(records), program.size
     cells: dict[int, _Cell] = {}
     point = np.zeros(size, np.float32) if program.ball else start
@@ -294,7 +294,7 @@ def _coordinates(
 
 
 def _newton(program: _Programs, cell: _Cell, records: PyTree, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(minimum of the potential to a tenth of a standard deviation, inverse root of the Hessian there).
+    """Return (minimum of the potential to a tenth of a standard deviation, inverse root of the Hessian there).
 
     Where the Hessian is not positive definite its eigenvalues are taken by size (saddle-free Newton): it is only
     coordinates that rest on it.
