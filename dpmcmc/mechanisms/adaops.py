@@ -251,7 +251,7 @@ class Stage(NamedTuple):
         return max(0.0, noisy - self.quantile * self.eigenvalue_noise - self.row**2 - unsure)
 
     def choose_ridge(self, low: float) -> float:
-        """Return λ of least excess risk, by public bounds on the noise and on the shrinking of prior-sized coefficients.
+        """Return λ of least excess risk, by public bounds on the noise and on shrinking prior-sized coefficients.
 
         Any function of ``low`` is private. This one bounds E‖X(θ − θ*)‖²/d by 1/γ + prior_scale²·max sλ²/(s + λ)² over
         eigenvalues s >= low, at the residual Y + b·prior_scale·√d where stage 2 may find it.
