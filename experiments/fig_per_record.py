@@ -20,10 +20,10 @@ from matplotlib.figure import Figure
 from pydantic import Field
 
 import dpmcmc
+from dpmcmc import config as config_room
 from dpmcmc.cli.out_folder import folder_for
 from dpmcmc.cli.refusals import CommandError, command
 from dpmcmc.config import file as config_file
-from dpmcmc.config import model as config_room
 from dpmcmc.diagnostics import per_record
 from dpmcmc.diagnostics.per_record import PerRecord
 from dpmcmc.planning.plan import Plan

@@ -13,7 +13,7 @@ import pydantic
 from rich.console import Console
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.config import file as config_file
+from dpmcmc.config import parse_yaml
 from dpmcmc.config.sections import Section
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import ADJACENCIES
@@ -55,7 +55,7 @@ def load(path: Path, kind: type[_Settings]) -> _Settings:
         CommandError: it cannot be read, or a value does not fit.
         ConfigError: not YAML.
     """
-    return checked(path, kind, config_file.parse_yaml(text_of(path), str(path)))
+    return checked(path, kind, parse_yaml(text_of(path), str(path)))
 
 
 def text_of(path: Path) -> str:

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 import dpmcmc
+from dpmcmc import config as config_room
 from dpmcmc.cli.refusals import CommandError, command
+from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
-from dpmcmc.config import model as config_room
-from dpmcmc.config.model import Config
 from dpmcmc.diagnostics import reference
 from dpmcmc.inference import predictive
 from dpmcmc.targets import bind, record_shapes

@@ -1,4 +1,4 @@
-"""Write docs/config.md from the models in dpmcmc/config/model.py.
+"""Write docs/config.md from the constructors that a config's sections are made of.
 
 python scripts/config_reference.py          write
 python scripts/config_reference.py --check  exit 1 where the page is out of date
@@ -6,60 +6,73 @@ python scripts/config_reference.py --check  exit 1 where the page is out of date
 
 from __future__ import annotations
 
+import collections.abc
+import dataclasses
 import sys
 import types
 import typing
 from pathlib import Path
 
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from dpmcmc import data
 from dpmcmc.config import model as config
-from dpmcmc.config import sections as schema
+from dpmcmc.config.length import Devices
+from dpmcmc.config.sections import Derived, derived
+from dpmcmc.errors import alternatives
+from dpmcmc.samplers import SAMPLERS, SCHEDULES
+from dpmcmc.targets import TARGETS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "config.md"
-SECTIONS = {
-    "data": [config.DataConfig],
-    "target": [*config.TARGET_SECTIONS.values(), config.CustomConfig],
-    "sampler": [*config.SAMPLER_SECTIONS.values()],
-    "step_size schedules": [*schema.SCHEDULE_SECTIONS.values()],
-    "mechanism": [*config.MECHANISM_SECTIONS.values()],
-    "sampling": [config.PoissonConfig, config.FixedSizeConfig, config.FullConfig],
-    "privacy": [config.PrivacyConfig],
-    "run": [config.RunConfig, config.MeshConfig],
-}
+_NAMES = {float: "number", int: "whole number", str: "text", bool: "true or false", type(None): "null"}
+_SYMBOLS = {Gt: ">", Ge: "≥", Lt: "<", Le: "≤"}
 
 
-def type_name(annotation: object) -> str:
-    """A type as a person would write it in YAML."""
-    origin = typing.get_origin(annotation)
+def sections() -> dict[str, list[type[BaseModel]]]:
+    """Heading -> the sections that stand below it."""
+
+    def each(known: typing.Mapping[str, type], tag: str = "name") -> list[type[BaseModel]]:
+        return [derived(constructor, tag, name) for name, constructor in known.items()]
+
+    return {
+        "data": [config.DataSection],
+        "target": [*each(TARGETS), config.CustomSection],
+        "sampler": each(SAMPLERS),
+        "step_size schedules": each(SCHEDULES, "schedule"),
+        "mechanism": each(config.ONE_SHOT),
+        "sampling": each(config.SCHEMES, "scheme"),
+        "privacy": [config.PrivacySection],
+        "run": [config.RunSection, derived(Devices)],
+    }
+
+
+def type_name(hint: object) -> str:
+    """A type as a person would write it in YAML; empty for one that YAML cannot say."""
+    origin = typing.get_origin(hint)
     if origin is typing.Literal:
-        return " \\| ".join(str(a) for a in typing.get_args(annotation))
+        return " \\| ".join(str(a) for a in typing.get_args(hint))
     if origin is typing.Annotated:
-        return type_name(typing.get_args(annotation)[0])
+        kind, *bounds = typing.get_args(hint)
+        limits = [f"{_SYMBOLS[type(b)]} {getattr(b, type(b).__name__.lower()):.10g}" for b in bounds]
+        return type_name(kind) + (f" ({', '.join(limits)})" if limits else "")
     if origin in (typing.Union, types.UnionType):
-        return " \\| ".join(dict.fromkeys(type_name(a) for a in typing.get_args(annotation)))
-    if origin is list:
+        names = [type_name(a) for a in alternatives(hint)]
+        return " \\| ".join(dict.fromkeys(name for name in names if name))
+    if origin in (list, tuple, collections.abc.Sequence):
         return "list"
-    if annotation is type(None):
-        return "null"
-    names = {"float": "number", "int": "whole number", "str": "text", "bool": "true or false"}
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if origin is collections.abc.Callable or dataclasses.is_dataclass(hint):
         return "mapping"
-    return names.get(getattr(annotation, "__name__", str(annotation)), str(annotation))
+    return _NAMES.get(hint, "")  # type: ignore[call-overload]
 
 
-def table(model: type[BaseModel]) -> list[str]:
-    """Rows of one model."""
+def table(section: type[BaseModel]) -> list[str]:
+    """Rows of one section."""
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
-    for name, field in model.model_fields.items():
-        limits = [
-            f"{symbol} {getattr(part, attribute)}"
-            for part in field.metadata
-            for attribute, symbol in (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤"))
-            if getattr(part, attribute, None) is not None
-        ]
-        kind = type_name(field.annotation) + (f" ({', '.join(limits)})" if limits else "")
+    hints = typing.get_type_hints(section.constructor, include_extras=True) if issubclass(section, Derived) else {}
+    for name, field in section.model_fields.items():
+        kind = type_name(hints.get(name, field.annotation))
         default = (
             "required" if field.default is PydanticUndefined else "null" if field.default is None else field.default
         )
@@ -72,7 +85,7 @@ def page() -> str:
     lines = [
         "# Configuration reference",
         "",
-        "Generated from `dpmcmc/config/model.py` by `python scripts/config_reference.py`; do not edit by hand.",
+        "Generated by `python scripts/config_reference.py` from the constructors that the sections build; do not edit.",
         "Unknown keys are errors. Values of `--set a.b=VALUE` are YAML; `1e-5` is a number.",
         "",
         "`name` (required) names the run folder. `target` and `sampler` may be `my_module:attribute`, found from the",
@@ -80,11 +93,13 @@ def page() -> str:
         "target or a sampler, or a function whose return annotation is such a class; nothing else is called. A config",
         "that lies in a run folder, `--resume` included, imports such a module only with `--allow-code my_module`.",
         "",
+        f"Registered data sets: {', '.join(data.NAMES)}.",
+        "",
     ]
-    for section, models in SECTIONS.items():
-        lines += [f"## {section}", ""]
+    for heading, models in sections().items():
+        lines += [f"## {heading}", ""]
         for model in models:
-            lines += [(model.__doc__ or "").strip(), "", *table(model), ""]
+            lines += [" ".join((model.__doc__ or "").split()), "", *table(model), ""]
     return "\n".join(lines)
 
 

@@ -16,8 +16,8 @@ import dpmcmc
 from dpmcmc.cli import run
 from dpmcmc.cli.commands import main
 from dpmcmc.cli.refusals import CommandError
+from dpmcmc.config import ConfigError
 from dpmcmc.config import file as config_file
-from dpmcmc.config.model import ConfigError
 from dpmcmc.engine import processes
 from dpmcmc.privacy.query.randomness import streams_of
 from tests.test_engine import DATA, make

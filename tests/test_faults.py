@@ -11,7 +11,7 @@ import pytest
 from dpmcmc.cli import run
 from dpmcmc.cli.commands import main
 from dpmcmc.cli.refusals import CommandError, command
-from dpmcmc.config.model import ConfigError
+from dpmcmc.config import ConfigError
 from dpmcmc.data import DataError
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import CalibrationError, UnsupportedCombination

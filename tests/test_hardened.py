@@ -11,8 +11,8 @@ import pytest
 
 import dpmcmc
 from dpmcmc.cli.commands import main
+from dpmcmc.config import ConfigError, dump, make_plan
 from dpmcmc.config.file import load
-from dpmcmc.config.model import ConfigError, dump, make_plan
 from dpmcmc.engine.result import privacy_json
 from dpmcmc.engine.sweep import sample_all
 from dpmcmc.planning import plan as planning

@@ -17,7 +17,7 @@ import dpmcmc
 from dpmcmc import data
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
-from dpmcmc.config.model import make_plan
+from dpmcmc.config import make_plan
 from dpmcmc.data import DataError, checks, columnar, to_rows
 from dpmcmc.engine import rows_on_disk as records_on_disk
 from dpmcmc.mechanisms.base import _check_records

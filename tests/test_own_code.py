@@ -11,9 +11,8 @@ import yaml
 
 from dpmcmc.cli import run
 from dpmcmc.cli.commands import main
+from dpmcmc.config import ConfigError, make_plan, own_code
 from dpmcmc.config import file as config_file
-from dpmcmc.config import own_code
-from dpmcmc.config.model import ConfigError, make_plan
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpmcmc.cli.commands import main
+from dpmcmc.config import ConfigError, make_plan
 from dpmcmc.config.file import load
-from dpmcmc.config.model import ConfigError, make_plan
 from dpmcmc.data import by_owner
 from dpmcmc.engine.result import privacy_json
 from dpmcmc.privacy import CalibrationError, Full, Guarantee, UnsupportedCombination

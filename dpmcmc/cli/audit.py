@@ -13,13 +13,13 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from dpmcmc import config as config_room
 from dpmcmc.audit import METHODS, AuditReport, audit
 from dpmcmc.audit.procedure import CANARIES, RUNS, TARGETS
 from dpmcmc.cli.options import AllowCode, AsJson, ConfigName, Overrides, one_of
 from dpmcmc.cli.refusals import CommandError
+from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
-from dpmcmc.config import model as config_room
-from dpmcmc.config.model import Config
 from dpmcmc.engine.blocks import DivergedError
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import DrawError, MechanismPlan

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 import typer
 
+from dpmcmc import config as config_room
 from dpmcmc.cli.options import AllowCode, AsJson, Overrides, one_of
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
-from dpmcmc.config import model as config_room
 from dpmcmc.privacy.accounting import ADJACENCIES
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up

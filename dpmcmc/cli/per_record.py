@@ -18,11 +18,11 @@ from typing import Any
 import jax
 from rich.console import Console
 
+from dpmcmc import config as config_room
 from dpmcmc import data as data_room
 from dpmcmc.cli.out_folder import default_folder, free_folder
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.config import model as config_room
-from dpmcmc.config.model import Config
+from dpmcmc.config import Config
 from dpmcmc.diagnostics import per_record
 from dpmcmc.engine.blocks import DivergedError
 from dpmcmc.engine.checks import check_records

@@ -6,9 +6,9 @@ import json
 
 import typer
 
+from dpmcmc import config as config_room
 from dpmcmc.cli.options import AllowCode, AsJson, ConfigName, Overrides
 from dpmcmc.config import file as config_file
-from dpmcmc.config import model as config_room
 
 app = typer.Typer(add_completion=False)
 

@@ -36,16 +36,15 @@ from jax.sharding import Mesh
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from dpmcmc import config as config_room
 from dpmcmc import data as data_room
 from dpmcmc.cli import faults
 from dpmcmc.cli.options import AllowCode, Overrides
 from dpmcmc.cli.out_folder import default_folder, free_folder
 from dpmcmc.cli.per_record import run_and_account
 from dpmcmc.cli.refusals import CommandError
+from dpmcmc.config import Config, own_code
 from dpmcmc.config import file as config_file
-from dpmcmc.config import model as config_room
-from dpmcmc.config import own_code
-from dpmcmc.config.model import Config
 from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import reference
 from dpmcmc.engine.blocks import DivergedError

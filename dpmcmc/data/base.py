@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from annotated_types import Ge, Gt, Lt
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, check_fields
 
 ENCODINGS = ("public", "linear")
+#: A public number of things.
+Count = Annotated[int, Gt(0)]
 
 
 class DataError(InputError):
@@ -21,6 +23,11 @@ class DataError(InputError):
     It may quote counts and row numbers of private records, so show it to whoever holds the data and never
     write it into a released file.
     """
+
+    @classmethod
+    def at(cls, key: str, said: str) -> Self:
+        """Return the error that says this of a key of :class:`DataRequest`."""
+        return cls(f"data.{key}: {said}.", key)
 
 
 @dataclass(frozen=True)
@@ -72,13 +79,26 @@ class DataSet:
 
 @dataclass(frozen=True)
 class DataRequest:
-    """The ``data:`` section of a configuration, whatever form it arrived in.
+    """Source of the records: a registered ``name``, or the ``path`` of your own .npz file or folder of .npy files.
 
-    Either ``name`` (a registered set) or ``path`` (a user's ``.npz``, or folder of ``.npy`` files, taken from
-    ``base_dir`` when relative).
-    ``encoding`` and ``standin`` concern registered sets; ``x``, ``y``, ``row_bound``, ``test_fraction``,
-    ``num_records`` and ``public`` concern a user's file, and so do ``owner``, ``num_owners`` and
-    ``records_per_owner``, which go together.
+    Args:
+        name: of a registered data set.
+        path: your own .npz, or for records beyond memory a folder with x.npy and y.npy; relative to the config file.
+        encoding: feature encoding of a registered set; every constant in it is public.
+        standin: whether a generated set of the same shape may replace files that cannot be had.
+        x: name of the feature array (N, d) in your .npz.
+        y: name of the label array (N,) in your .npz.
+        row_bound: public bound on the l2 norm of your rows.
+        test_fraction: share of your rows held out for testing.
+        num_records: public number of training records of your file; needed to plan without reading it.
+        public: declare your file public: its test metrics, non-private fits and draws without a guarantee may be
+            released.
+        owner: name of the array in your .npz of who each row belongs to, numbered from 0. An owner with all their rows
+            is then one record: what the guarantee speaks of, what is clipped and what is sampled.
+        num_owners: public number of owners, held out and absent ones included; with owner, in place of num_records.
+        records_per_owner: public number of rows of one owner that count, the first ones; with owner.
+        num_features: public number d of features of your rows; a one-shot mechanism needs it to plan.
+        base_dir: folder that a relative path starts from.
 
     Raises:
         DataError: a value is out of range, or belongs to the other kind of source.
@@ -86,66 +106,56 @@ class DataRequest:
 
     name: str | None = None
     path: str | None = None
-    encoding: str = "public"
-    standin: str = "refuse"
+    encoding: Literal["public", "linear"] = "public"
+    standin: Literal["allow", "refuse"] = "refuse"
     x: str = "x"
     y: str = "y"
-    row_bound: float | None = None
-    test_fraction: float = 0.0
-    num_records: int | None = None
+    row_bound: Annotated[float, Gt(0)] | None = None
+    test_fraction: Annotated[float, Ge(0), Lt(1)] = 0.0
+    num_records: Count | None = None
     public: bool = False
     owner: str | None = None
-    num_owners: int | None = None
-    records_per_owner: int | None = None
-    base_dir: str | None = None
+    num_owners: Count | None = None
+    records_per_owner: Count | None = None
+    num_features: Count | None = None
+    base_dir: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        try:
+            check_fields(self)
+        except InputError as error:
+            raise DataError.at(error.about, str(error)) from None
         if (self.name is None) == (self.path is None):
             raise DataError("data: give either name (a registered data set) or path (your own .npz file or folder).")
-        if self.encoding not in ENCODINGS:
-            raise DataError(f"data.encoding: {self.encoding!r} is not one of {', '.join(ENCODINGS)}.")
-        if self.standin not in ("allow", "refuse"):
-            raise DataError(f"data.standin: {self.standin!r} is neither allow nor refuse.")
-        if self.row_bound is not None and not (0.0 < self.row_bound < math.inf):
-            raise DataError(f"data.row_bound: {self.row_bound} is not a positive number; leave it out for none.")
-        if not 0.0 <= self.test_fraction < 1.0:
-            raise DataError(f"data.test_fraction: {self.test_fraction} is not in [0, 1).")
-        if self.num_records is not None and self.num_records < 1:
-            raise DataError(f"data.num_records: {self.num_records} is not a positive count of training records.")
-        if self.path is None and self.row_bound is not None:
-            raise DataError(f"data.row_bound is for your own file; {self.name} has a fixed bound: leave it out.")
-        if self.path is None and self.test_fraction:
-            raise DataError(f"data.test_fraction is for your own file; {self.name} has a fixed split: leave it out.")
-        if self.path is not None and self.encoding != ENCODINGS[0]:
-            raise DataError("data.encoding is for registered sets; your own file is used as it is: leave it out.")
-        if self.path is not None and self.standin != "refuse":
-            raise DataError("data.standin is for registered sets; nothing replaces your own file: leave it out.")
-        if self.path is None and (self.x, self.y, self.public) != ("x", "y", False):
-            raise DataError(
-                f"data.x, data.y and data.public are for your own file; {self.name} has its own: leave them out."
+        for given, whose, reason in (
+            (self.name, "your own file", f"{self.name} has its own"),
+            (self.path, "registered sets", "your own file is used as it is"),
+        ):
+            wrong = (
+                [key for key in _ONLY_FOR[whose] if getattr(self, key) != _DEFAULTS[key]] if given is not None else []
             )
+            if wrong:
+                raise DataError.at(wrong[0], f"is for {whose}, and {reason}; leave it out")
         self._check_owners()
 
     def _check_owners(self) -> None:
         """Refuse half of a declaration of owners, and one that contradicts itself."""
         for key in ("num_owners", "records_per_owner"):
-            value = getattr(self, key)
-            if self.owner is None and value is not None:
-                raise DataError(f"data.{key}: says nothing without data.owner, the array of who each row belongs to.")
-            if self.owner is not None and (value is None or value < 1):
-                raise DataError(f"data.{key}: with data.owner this must be declared, a public whole number >= 1.")
+            if self.owner is None and getattr(self, key) is not None:
+                raise DataError.at(key, "says nothing without data.owner, the array of who each row belongs to")
+            if self.owner is not None and getattr(self, key) is None:
+                raise DataError.at(key, "with data.owner this must be declared, a public whole number >= 1")
         if self.owner is None:
             return
-        if self.path is None:
-            raise DataError(f"data.owner is for your own file; {self.name} has one record a row: leave it out.")
         if self.num_records is not None:
-            raise DataError(
-                "data.num_records: with data.owner N counts training owners, which follows from data.num_owners and "
-                "data.test_fraction; leave it out."
+            raise DataError.at(
+                "num_records",
+                "with data.owner N counts training owners, which follows from data.num_owners and data.test_fraction; "
+                "leave it out",
             )
         if self.owner in (self.x, self.y):
-            raise DataError(
-                f"data.owner: {self.owner!r} is also the name of the features or labels; name another array."
+            raise DataError.at(
+                "owner", f"{self.owner!r} is also the name of the features or labels; name another array"
             )
 
     @classmethod
@@ -157,7 +167,7 @@ class DataRequest:
         Raises:
             DataError: an unknown key, or a value that :class:`DataRequest` refuses.
         """
-        known = [field.name for field in fields(cls)]
+        known = [one.name for one in fields(cls)]
         if isinstance(config, os.PathLike) or (isinstance(config, str) and config.endswith(".npz")):
             given: dict[str, Any] = {"path": config}
         elif isinstance(config, str):
@@ -177,6 +187,14 @@ class DataRequest:
         return cls(**given)
 
 
+_DEFAULTS = {one.name: one.default for one in fields(DataRequest)}
+#: Keys that only one kind of source takes.
+_ONLY_FOR = {
+    "your own file": ("x", "y", "row_bound", "test_fraction", "public", "owner", "num_features"),
+    "registered sets": ("encoding", "standin"),
+}
+
+
 @dataclass(frozen=True)
 class KnownSet:
     """One registry entry: the public facts, how to get the records, and the encodings on offer."""
@@ -193,12 +211,12 @@ class KnownSet:
         """
         name, count = self.spec.name, self.spec.num_records
         if request.num_records not in (None, count):
-            raise DataError(
-                f"data.num_records: {request.num_records} was declared, but {name} has {count} training "
-                "records; leave the key out."
+            raise DataError.at(
+                "num_records",
+                f"{request.num_records} was declared, but {name} has {count} training records; leave the key out",
             )
         if not self.encodings:
             if request.encoding != ENCODINGS[0]:
-                raise DataError(f"data.encoding: {name} has only one encoding; leave the key out.")
+                raise DataError.at("encoding", f"{name} has only one encoding; leave the key out")
             return self.spec
         return replace(self.spec, encoding=request.encoding)

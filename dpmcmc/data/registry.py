@@ -57,8 +57,9 @@ def load(config: Any, **options: Any) -> DataSet:
 def _known(request: DataRequest) -> KnownSet:
     entry = REGISTRY.get(str(request.name))
     if entry is None:
-        raise DataError(
-            f"data.name: {request.name!r} is not a known data set ({', '.join(NAMES)}); "
-            "for your own records give data.path, an .npz file or a folder of .npy files."
+        raise DataError.at(
+            "name",
+            f"{request.name!r} is not a known data set ({', '.join(NAMES)}); for your own records give data.path, an "
+            ".npz file or a folder of .npy files",
         )
     return entry

@@ -27,7 +27,7 @@ def describe(request: DataRequest) -> DataSpec:
     return DataSpec(
         name=Path(str(request.path)).stem,
         num_records=request.num_records if request.owner is None else _training_owners(request),
-        num_features=None,
+        num_features=request.num_features,
         num_classes=None,
         public=request.public,
         row_bound=math.inf if request.row_bound is None else float(request.row_bound),

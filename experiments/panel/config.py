@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import Field
 
-from dpmcmc.config.model import ConfigError
+from dpmcmc.config import ConfigError
 from experiments.figure_files import FigureSection, checked, text_of
 
 _MARK = "# Chosen by `python -m experiments.fig3_2 choose`; written by it, line by line. Not for editing."

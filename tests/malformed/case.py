@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import yaml
 
+from dpmcmc import config as config_room
 from dpmcmc.config import file as config_file
-from dpmcmc.config import model as config_room
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 #: What must be refused, and what may also run.

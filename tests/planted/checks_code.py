@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from dpmcmc.cli.commands import main
+from dpmcmc.config import ConfigError, make_plan
 from dpmcmc.config import file as config_file
-from dpmcmc.config.model import ConfigError, make_plan
 from tests.planted import Scene, require
 
 _MODULE = """

@@ -38,9 +38,10 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Gt
 from scipy.special import betainc
 
 from dpmcmc.errors import InputError
@@ -61,7 +62,7 @@ class Poisson:
         batch_size: the EXPECTED batch size, a public constant; the gradient is normalised by it.
     """
 
-    batch_size: float
+    batch_size: Annotated[float, Gt(0)]
 
     scheme = "poisson"
 
@@ -98,9 +99,13 @@ class Poisson:
 
 @dataclass(frozen=True)
 class FixedSize:
-    """A uniform subset of exactly ``batch_size`` records, drawn afresh each step."""
+    """A uniform subset of exactly ``batch_size`` records, drawn afresh each step.
 
-    batch_size: int
+    Args:
+        batch_size: the batch size, a public constant.
+    """
+
+    batch_size: Annotated[int, Gt(0)]
 
     scheme = "fixed_size"
 
@@ -180,7 +185,8 @@ def _check_batch(batch_size: float, num_records: int) -> None:
         )
     if not 0 < batch_size <= num_records:
         raise InputError(
-            f"batch_size must lie in (0, num_records]: got batch_size {batch_size} with num_records {num_records}",
+            f"batch_size must lie in (0, num_records]: got batch_size {batch_size} with num_records {num_records}; use "
+            f"at most {num_records}, or sampling full",
             "batch_size",
         )
 

@@ -17,9 +17,9 @@ class Privacy:
     Args:
         epsilon: target ε; left out with calibrator free, which reports it.
         delta: total δ, below 1/N.
-        adjacency: what a neighbour is: one record replaced, present or absent, or zeroed.
-        release: trace: every iterate of a sampler may be published. Leave it out with a mechanism, which has a release
-            of its own.
+        adjacency: definition of a neighbour: one record replaced, present or absent, or zeroed.
+        release: all that may be published; for a sampler's run trace, every iterate. Leave it out with a mechanism,
+            which has a release of its own.
         accountant: how ε is computed.
         calibrator: how the noise is chosen.
         clip: C, the l2 norm each record's gradient is clipped to. Beyond its bounds float32 has no grid for exact sums.
@@ -30,7 +30,7 @@ class Privacy:
         ValueError: a value outside these.
     """
 
-    epsilon: Annotated[float, Gt(0)] | None = None
+    epsilon: Annotated[float, Gt(0), Le(1e6)] | None = None
     delta: Annotated[float, Gt(0), Lt(1)] = 1e-6
     adjacency: Literal["replace_one", "add_remove", "zero_out"] = "replace_one"
     release: Literal["trace", "last_iterate", "one_sample", "estimate"] = "trace"

@@ -1,0 +1,244 @@
+"""From a config to the plan it stands for; no record is read.
+
+Every constructor is called inside :func:`~dpmcmc.config.refusals.located`, which knows the sections that its arguments
+came from, and so the YAML path of the argument that a refusal is about.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from pydantic import ValidationError
+
+from dpmcmc import data as data_room
+from dpmcmc.config import own_code
+from dpmcmc.config.length import Run
+from dpmcmc.config.model import Config, CustomSection, modules_of_ones_own
+from dpmcmc.config.refusals import ConfigError, located, refusal
+from dpmcmc.config.sections import Derived, schedule_section
+from dpmcmc.data import DataSpec
+from dpmcmc.engine.mesh import mesh
+from dpmcmc.errors import InputError
+from dpmcmc.mechanisms import OPS, Hybrid, MechanismPlan
+from dpmcmc.planning.plan import Plan, plan
+from dpmcmc.privacy.accounting.events import UnsupportedCombination
+from dpmcmc.privacy.accounting.sampling import Sampling
+from dpmcmc.privacy.calibration import CalibrationError
+from dpmcmc.privacy.calibration.promise import Privacy
+from dpmcmc.samplers.base import Sampler, missing_of
+from dpmcmc.targets import PerOwner, bind
+
+
+def describe_data(config: Config) -> DataSpec:
+    """Return public facts about the config's data; opens no data file.
+
+    Raises:
+        ConfigError: a user's file without a declared number of records.
+    """
+    with located(config.sections("data"), "data"):
+        spec = data_room.describe(config.data)
+    if spec.num_records is None:
+        raise ConfigError.at(
+            "data.num_records",
+            "the number of training records of your own file must be declared as a public constant, because a plan is "
+            "made without reading the file",
+        )
+    return spec
+
+
+def make_plan(config: Config, num_records: int | None = None) -> Plan | MechanismPlan:
+    """Return the plan a config stands for; reads no record.
+
+    Args:
+        config: validated.
+        num_records: N where it is not the data set's own, for instance for a run on a part of it.
+
+    Raises:
+        ConfigError: a value that makes no plan, named by its YAML path.
+        UnsupportedCombination, CalibrationError: see :func:`dpmcmc.plan`.
+    """
+    spec = describe_data(config)
+    n = spec.num_records if num_records is None else num_records
+    assert n is not None
+    length = {} if config.one_shot else _length(config, n)
+    if config.privacy is not None and config.privacy.delta >= 1 / n:
+        raise ConfigError.at(
+            "privacy.delta",
+            f"{config.privacy.delta:g} is not below 1/N = {1 / n:.3g} for {n} records, so publishing a random record "
+            "outright would meet it; use a smaller delta",
+        )
+    target = _target(config, spec)
+    if config.mechanism is not None:
+        return _mechanism_plan(config, spec, target, n, length)
+    sampler = _sampler(config)
+    with _planned(config, "run", "sampler", "privacy", "sampling", "target", "data"):
+        return plan(target, num_records=n, sampler=sampler, privacy=_privacy(config), **length)
+
+
+def make_mesh(config: Config) -> Mesh | None:
+    """Return the devices that a config's run shares, or None for one.
+
+    Raises:
+        ConfigError: there are fewer.
+    """
+    wanted = None if config.run is None else config.run.mesh
+    with located({}, "run.mesh"):
+        return None if wanted is None else mesh(wanted.chain, wanted.data)
+
+
+@contextmanager
+def _planned(config: Config, *sections: str) -> Iterator[None]:
+    """As :func:`located`; an exception of a user's own code is theirs to mend, any other a fault of this library."""
+    try:
+        yield
+    except (UnsupportedCombination, CalibrationError, ConfigError):
+        raise
+    except Exception as error:  # a user's code may raise anything
+        found = refusal(error, config.sections(*sections), "config") if isinstance(error, InputError) else None
+        own = modules_of_ones_own(config)
+        if own and (found is None or found.about == "config"):
+            path = next(iter(own))
+            raise ConfigError.at(
+                path,
+                f"{' or '.join(own.values())} cannot be planned with ({own_code.said(error)}); try it with "
+                "dpmcmc.testing",
+            ) from None
+        if found is None:
+            raise
+        raise found from None
+
+
+def _length(config: Config, n: int) -> dict[str, Any]:
+    """sampling, steps, chains, burn_in, thin and curvature of a sampler's run."""
+    with located(config.sections("sampling", "run", "data"), "sampling"):
+        sampling: Sampling = _built(config.sampling)
+        sampling.validate(n)
+        run: Run = _built(config.run)
+        return {"sampling": sampling, **run.counted(sampling, n)}
+
+
+def _mechanism_plan(config: Config, spec: DataSpec, target: Any, n: int, length: dict[str, Any]) -> MechanismPlan:
+    """The plan of a one-shot mechanism, or of a hybrid."""
+    promise = _privacy(config)
+    assert isinstance(config.mechanism, Derived)
+    assert promise is not None
+    assert promise.epsilon is not None
+    if spec.records_per_owner is not None:
+        raise ConfigError.at(
+            "mechanism",
+            f"{config.mechanism.name} bounds what one row can do, not one owner; leave data.owner out, or use a "
+            "sampler alone",
+        )
+    sampler = None if config.one_shot else _sampler(config)
+    with _planned(config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"):
+        if sampler is None:
+            mechanism = config.mechanism.built()
+        else:
+            start = config.mechanism.arguments()
+            mechanism = Hybrid(
+                share=start.pop("share"),
+                start=OPS(**start),
+                sampler=sampler,
+                clip=promise.clip,
+                accountant=promise.accountant,
+                calibrator=promise.calibrator,
+                **length,
+            )
+        return mechanism.plan(
+            _with_shapes(target, spec),
+            num_records=n,
+            epsilon=promise.epsilon,
+            delta=promise.delta,
+            adjacency=promise.adjacency,
+        )
+
+
+def _with_shapes(target: Any, spec: DataSpec) -> Any:
+    """The target bound to the declared number of features, where it is one of those that take it."""
+    if spec.num_features is None or getattr(target, "num_features", 0) is not None:
+        return target
+    row = {"x": jax.ShapeDtypeStruct((spec.num_features,), np.float32), "y": jax.ShapeDtypeStruct((), np.float32)}
+    return bind(target, row)
+
+
+def _built(section: Any, **facts: Any) -> Any:
+    """What a section's constructor makes."""
+    assert isinstance(section, Derived)
+    return section.built(**facts)
+
+
+def _privacy(config: Config) -> Privacy | None:
+    """The promise without what only a config says of it."""
+    if config.privacy is None:
+        return None
+    return Privacy(**{field.name: getattr(config.privacy, field.name) for field in dataclasses.fields(Privacy)})
+
+
+def _target(config: Config, spec: DataSpec) -> Any:
+    """The target, with the public facts of the data that its constructor takes and the YAML does not say."""
+    if isinstance(config.target, CustomSection):
+        target = _custom("target", config.target)
+        missing = [name for name in own_code.REQUIRED["target"] if not hasattr(target, name)]
+        if missing:
+            raise ConfigError.at("target.name", f"{config.target.name} makes no target: it lacks {', '.join(missing)}")
+    else:
+        public = {
+            "num_features": spec.num_features,
+            "num_classes": spec.num_classes,
+            "row_bound": spec.row_bound if math.isfinite(spec.row_bound) else None,
+        }
+        given = config.target.arguments()
+        taken = {f.name for f in dataclasses.fields(config.target.constructor) if given.get(f.name) is None}
+        with located(config.sections("target", "data"), "target"):
+            target = config.target.constructor(**given | {key: public[key] for key in taken & public.keys()})
+    return target if spec.records_per_owner is None or config.mechanism else PerOwner(target, spec.records_per_owner)
+
+
+def _sampler(config: Config) -> Sampler:
+    if not isinstance(config.sampler, CustomSection):
+        with located(config.sections("sampler"), "sampler"):
+            return _built(config.sampler)
+    sampler = _custom("sampler", config.sampler)
+    missing = missing_of(sampler)
+    if missing:
+        raise ConfigError.at(
+            "sampler.name", f"{config.sampler.name} lacks {', '.join(missing)} of the Sampler protocol"
+        )
+    return sampler
+
+
+def _custom(section: str, chosen: CustomSection) -> Any:
+    """What a user's own ``module:attribute`` makes of the section's other keys."""
+    given = chosen.model_extra or {}
+    with_keys = f" with the keys {', '.join(sorted(given))}" if given else ""
+    try:
+        factory = own_code.found(section, chosen.name)
+    except InputError as error:
+        raise ConfigError.at(f"{section}.name", f"{chosen.name} {error}") from None
+    arguments = {key: _argument(f"{section}.{key}", value) for key, value in given.items()}
+    try:
+        made = factory(**arguments)
+        repr(made)  # which plan.json holds
+        return made
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
+        raise ConfigError.at(section, f"{chosen.name} called{with_keys} says: {own_code.said(error)}") from None
+
+
+def _argument(path: str, value: Any) -> Any:
+    """A mapping with the key ``schedule`` is a schedule, in a section of one's own as anywhere."""
+    if not isinstance(value, dict) or "schedule" not in value:
+        return value
+    try:
+        section = schedule_section(value)
+        with located({path: section}, path):
+            return _built(section)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError.at(".".join(map(str, (path, *first["loc"]))), first["msg"]) from None

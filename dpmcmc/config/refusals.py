@@ -1,0 +1,99 @@
+"""What is wrong with a config, in one sentence that begins with its YAML path.
+
+A path is never guessed. pydantic says where in the mapping a value stands; a constructor says which of its arguments
+its refusal is about (``InputError.about``), and whoever called it knows the section that the arguments came from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pydantic
+from pydantic import BaseModel
+
+from dpmcmc.errors import InputError
+from dpmcmc.privacy.accounting.events import UnsupportedCombination
+from dpmcmc.privacy.calibration import CalibrationError
+from dpmcmc.storage.cache import UnsafeCache
+
+
+class ConfigError(InputError):
+    """One sentence for the person who wrote the YAML; ``about`` is the YAML path."""
+
+    @classmethod
+    def at(cls, path: str, said: str) -> ConfigError:
+        """Return the error that says this of a YAML path."""
+        return cls(f"{path}: {said}.", path)
+
+
+@contextlib.contextmanager
+def located(sections: Mapping[str, BaseModel | None], otherwise: str) -> Iterator[None]:
+    """Say what is refused inside with the YAML path of the argument that it is about.
+
+    Args:
+        sections: name -> section, of those whose keys are arguments of what is called, the nearest first.
+        otherwise: path of a refusal that is about none of their keys.
+
+    Raises:
+        ConfigError: in place of an InputError, but for those of combinations and caches, which keep their type.
+    """
+    try:
+        yield
+    except (ConfigError, UnsafeCache, UnsupportedCombination, CalibrationError):
+        raise
+    except InputError as error:
+        raise refusal(error, sections, otherwise) from None
+
+
+def refusal(error: InputError, sections: Mapping[str, BaseModel | None], otherwise: str) -> ConfigError:
+    """Return what :func:`located` raises."""
+    key = error.about.partition(".")[0]
+    held = [name for name, section in sections.items() if key in getattr(type(section), "model_fields", ())]
+    path = f"{held[0]}.{error.about}" if held else error.about if error.about in sections else otherwise
+    said = str(error).removesuffix(".")
+    for named in (path, error.about):
+        said = said.removeprefix(f"{named}: ") if named else said
+    return ConfigError.at(path, said)
+
+
+def invalid(error: pydantic.ValidationError, values: dict) -> ConfigError:
+    """Return the first of pydantic's errors as one sentence with its YAML path."""
+    texts: dict[str, list[str]] = {}
+    given = ""
+    for one in error.errors(include_url=False):
+        path = _yaml_path(one["loc"], values)
+        first = not texts
+        texts.setdefault(path, []).append(_plain(one))
+        if first and one["type"] not in ("refused", "missing") and not _is_whole_section(one):
+            given = f", got {one['input']!r}"
+    (path, said), *others = texts.items()
+    more = f" ({len(others)} more problem{'s' * (len(others) > 1)} after this one)" if others else ""
+    # Alternatives of one value (a number, auto, a schedule) have one error each.
+    return ConfigError.at(path or "the file", f"{' or '.join(dict.fromkeys(said))}{given}{more}")
+
+
+def _plain(error: Any) -> str:
+    own = {"missing": "this key is required", "model_type": "must be a mapping"}
+    message = own.get(error["type"]) or re.sub(r"^(Value error|Assertion failed), ", "", error["msg"])
+    return message[0].lower() + message[1:]
+
+
+def _is_whole_section(error: Any) -> bool:
+    """Whether a whole section is refused, which says it all."""
+    return error["type"] == "value_error" and isinstance(error["input"], dict)
+
+
+def _yaml_path(loc: tuple[int | str, ...], values: Any) -> str:
+    """pydantic's location without its names for the alternatives of a type, which no YAML holds."""
+    path: list[str] = []
+    place = values
+    for number, part in enumerate(loc):
+        if isinstance(place, dict) and part in place:
+            path.append(str(part))
+            place = place[part]
+        elif isinstance(place, dict) and number == len(loc) - 1:  # the key that is not there
+            path.append(str(part))
+    return ".".join(path)

@@ -1,0 +1,310 @@
+"""Sections are made from constructors: a new key touches one place, and whatever is refused names its YAML path."""
+
+import dataclasses
+import typing
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import pytest
+import yaml
+from annotated_types import Ge, Gt, Le, Lt
+
+import dpmcmc
+from dpmcmc.config import ConfigError, load, make_plan
+from dpmcmc.config.length import Devices, Run
+from dpmcmc.config.model import ONE_SHOT, SCHEMES, HybridStart, Promise
+from dpmcmc.config.sections import derived, keys
+from dpmcmc.data import DataRequest
+from dpmcmc.errors import InputError, alternatives, check_fields
+from dpmcmc.samplers import SAMPLERS, SCHEDULES, SGHMC
+from dpmcmc.targets import TARGETS
+from scripts import config_reference
+
+CHAIN = {
+    "name": "small",
+    "data": {"name": "two_normals"},
+    "target": {"name": "logistic_regression"},
+    "sampler": {"name": "sgld", "step_size": 1.0},
+    "sampling": {"scheme": "full"},
+    "privacy": {"epsilon": 1.0, "delta": 1.0e-5},
+    "run": {"steps": 8},
+}
+ONE_SHOT_BODY = {key: CHAIN[key] for key in ("name", "data", "target", "privacy")}
+#: Keys without which a section cannot be made.
+NEEDED = {
+    "sampler": {"step_size": 1.0},
+    "sampling": {"batch_size": 10},
+    "privacy": {"delta": 1e-5},
+    "run": {"steps": 8},
+    "polynomial": {"a": 1.0},
+    "floor": {"a": 1.0, "floor": 0.5},
+    "cyclical": {"a": 1.0, "period": 3},
+    "alpha_phase": {"alpha": 0.5, "epsilon": 1.0, "delta": 1e-5, "steps": 8, "num_records": 1000},
+}
+
+
+def planned(folder, **sections):
+    path = folder / "config.yaml"
+    body = (ONE_SHOT_BODY if "mechanism" in sections else CHAIN) | sections
+    if sections.get("mechanism", {}).get("name") == "hybrid":
+        body = CHAIN | sections
+    path.write_text(yaml.safe_dump(body), encoding="utf-8")
+    return make_plan(load(path))
+
+
+def refused(folder, **sections) -> ConfigError:
+    with pytest.raises(InputError) as refusal:
+        planned(folder, **sections)
+    return refusal.value
+
+
+def bad_values(hint) -> list:
+    """What an argument of this type must refuse: beyond each of its bounds, and of another kind."""
+    out = [] if "Any" in str(hint) or "Sequence" in str(hint) else [["a list"]]
+    for kind in alternatives(hint):
+        for bound in typing.get_args(kind)[1:] if typing.get_origin(kind) is Annotated else ():
+            whole = typing.get_args(kind)[0] is int
+            beyond = {Gt: lambda b: b.gt, Ge: lambda b: b.ge - 1, Lt: lambda b: b.lt, Le: lambda b: 2 * b.le + 1}
+            value = beyond[type(bound)](bound)
+            out.append(int(value) if whole else value)
+        if kind in (float, int, bool) or typing.get_origin(kind) in (Annotated, Literal):
+            out.append("nonsense")
+    return out
+
+
+def places():
+    """(section, its other keys, constructor, the path of a key in it) of everything that a config may say."""
+    yield "data", {}, DataRequest, "data"
+    yield "privacy", NEEDED["privacy"], Promise, "privacy"
+    yield "run", NEEDED["run"], Run, "run"
+    yield "run", NEEDED["run"], Devices, "run.mesh"
+    for section, known, tag in (
+        ("target", TARGETS, "name"),
+        ("sampler", SAMPLERS, "name"),
+        ("mechanism", ONE_SHOT, "name"),
+        ("sampling", SCHEMES, "scheme"),
+    ):
+        for name, constructor in known.items():
+            yield section, {tag: name, **(NEEDED.get(section, {}) if name != "full" else {})}, constructor, section
+    for name, constructor in SCHEDULES.items():
+        yield "sampler", {"schedule": name, **NEEDED[name]}, constructor, "sampler.step_size"
+
+
+CASES = [
+    (section, others, path, key.name, value)
+    for section, others, constructor, path in places()
+    for key in keys(constructor)
+    for value in bad_values(typing.get_type_hints(constructor, include_extras=True)[key.name])
+]
+
+
+@pytest.mark.parametrize(
+    ("section", "others", "path", "key", "value"), CASES, ids=[f"{c[2]}.{c[3]}={c[4]}"[:60] for c in CASES]
+)
+def test_a_bad_value_of_any_key_is_refused_with_its_path(tmp_path, section, others, path, key, value):
+    body = {**others, key: value}
+    if path == "run.mesh":
+        body = {**others, "mesh": {key: value}}
+    if path == "sampler.step_size":
+        body = {"name": "sgld", "step_size": body}
+    error = refused(tmp_path, **{section: body})
+    assert error.about == f"{path}.{key}"
+    assert f"{path}.{key}: " in str(error)
+
+
+def test_the_table_has_every_section_and_key():
+    assert {path for _, _, path, _, _ in CASES} == {
+        "data", "privacy", "run", "run.mesh", "target", "sampler", "sampler.step_size", "mechanism", "sampling",
+    }  # fmt: skip
+    covered = {(others.get("name") or others.get("scheme") or others.get("schedule"), path, key)
+               for _, others, path, key, _ in CASES}  # fmt: skip
+    every = {
+        (others.get("name") or others.get("scheme") or others.get("schedule"), path, key.name)
+        for _, others, constructor, path in places()
+        for key in keys(constructor)
+    }
+    assert every == covered
+
+
+@pytest.mark.parametrize(
+    ("section", "constructor", "others", "key", "value"),
+    [
+        (section, constructor, others, key.name, value)
+        for section, others, constructor, path in places()
+        for key in keys(constructor)
+        for value in bad_values(typing.get_type_hints(constructor, include_extras=True)[key.name])
+        if any(typing.get_origin(k) in (Annotated, Literal)
+               for k in alternatives(typing.get_type_hints(constructor, include_extras=True)[key.name]))
+        and section not in ("sampling", "mechanism")  # checked against N, and by hand
+    ],
+)  # fmt: skip
+def test_the_constructor_itself_refuses_and_names_its_argument(section, constructor, others, key, value):
+    given = {name: one for name, one in others.items() if name not in ("name", "scheme", "schedule", "mesh")}
+    if constructor is DataRequest:
+        given = {"name": "two_normals"}
+    given = {name: one for name, one in given.items() if name in {k.name for k in keys(constructor)}}
+    with pytest.raises(InputError) as refusal:
+        constructor(**{**given, key: value})
+    assert refusal.value.about == key
+
+
+SGHMC_BODY = {"name": "sghmc", "step_size": 1.0}
+SGFS_BODY = {"name": "sgfs", "step_size": 1.0}
+OPS_BODY = {"mechanism": {"name": "ops"}}
+
+
+@pytest.mark.parametrize(
+    ("sections", "path"),
+    [
+        # found by the sampler once it is bound to the data
+        ({"sampler": SGHMC_BODY | {"minibatch_variance": 1e9}}, "sampler.minibatch_variance"),
+        ({"sampler": SGHMC_BODY | {"friction": "matched", "step_size": "auto"}}, "sampler.friction"),
+        ({"sampler": {"name": "sgld", "step_size": "auto", "temperature": 0.0}}, "sampler.temperature"),
+        ({"sampler": {"name": "sgnht", "step_size": 1.0, "temperature": 0.0}}, "sampler.temperature"),
+        ({"sampler": {"name": "sgnht", "step_size": 1000.0}}, "sampler.step_size"),
+        ({"sampler": SGFS_BODY | {"metric": [1.0, 0.0, 1.0]}}, "sampler.metric"),
+        ({"sampler": SGFS_BODY | {"metric": "nowhere.npy"}}, "sampler.metric"),
+        ({"sampler": SGFS_BODY | {"metric": [1.0, 1.0]}}, "sampler.metric"),
+        ({"sampler": SGFS_BODY | {"public_fisher": 1.0}}, "sampler.public_fisher"),
+        ({"sampler": SGFS_BODY | {"fisher": "public", "public_fisher": -1.0}}, "sampler.public_fisher"),
+        # found by the plan
+        ({"privacy": None, "sampler": {"name": "sgld", "step_size": "auto"}}, "sampler.step_size"),
+        ({"run": {"steps": 8, "curvature": 1e6}}, "sampler.step_size"),
+        ({"run": {"steps": 8, "thin": 9}}, "run.thin"),
+        ({"run": {"passes": 1e12}}, "run.passes"),
+        ({"run": {"passes": 1.0, "steps": 8}}, "run"),
+        ({"sampling": {"scheme": "poisson", "batch_size": 1001}}, "sampling.batch_size"),
+        ({"sampling": {"scheme": "fixed_size", "batch_size": 1001}}, "sampling.batch_size"),
+        ({"privacy": {"epsilon": 1.0, "delta": 0.5}}, "privacy.delta"),
+        ({"privacy": {"delta": 1e-5}}, "privacy.epsilon"),
+        ({"privacy": {"epsilon": 1.0, "delta": 1e-5, "calibrator": "free"}}, "privacy.epsilon"),
+        ({"privacy": {"epsilon": 1.0, "delta": 1e-5, "release": "one_sample"}}, "privacy.release"),
+        # of a mechanism
+        ({"mechanism": {"name": "ops", "form": "range"}}, "mechanism.radius"),
+        ({"mechanism": {"name": "ops"}, "privacy": {"epsilon": 1.0, "delta": 1e-5, "clip": 1.0}}, "privacy.clip"),
+        ({"mechanism": {"name": "ops"}, "sampler": {"name": "sgld", "step_size": 1.0}}, "sampler"),
+        ({"mechanism": {"name": "sufficient_statistics"}, "data": {"name": "diabetes"},
+          "target": {"name": "linear_regression"}, "privacy": {"epsilon": 1.0, "delta": 1e-5}}, "target.label_bound"),
+        # of a file of one's own
+        ({"data": {"path": "mine.npz"}}, "data.num_records"),
+        ({"data": {"path": "mine.npz", "num_records": 10, "encoding": "linear"}}, "data.encoding"),
+        ({"data": {"path": "mine.npz", "num_records": 10, "num_owners": 3}}, "data.num_owners"),
+        ({"data": {"name": "two_normals", "num_records": 10}}, "data.num_records"),
+        ({"data": {"name": "two_normals", "num_features": 10}}, "data.num_features"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_refusal_that_needs_more_than_one_key_names_the_one_to_mend(tmp_path, monkeypatch, sections, path):
+    monkeypatch.chdir(tmp_path)
+    error = refused(tmp_path, **sections)
+    assert error.about == path
+    assert f"{path}: " in str(error)
+
+
+@dataclass(frozen=True)
+class Damped(SGHMC):
+    """SGHMC with one more number; see :class:`SteppedSampler` for the rest.
+
+    Args:
+        damping: share that a test invented.
+    """
+
+    damping: Annotated[float, Gt(0), Le(1)] = 0.25
+
+
+class TestANewKeyTouchesOnePlace:
+    """A field of a constructor, with its bound and its docstring, is all that a new key needs."""
+
+    @pytest.fixture(autouse=True)
+    def registered(self, monkeypatch):
+        monkeypatch.setitem(SAMPLERS, "damped", Damped)
+
+    def test_it_is_accepted(self, tmp_path):
+        plan = planned(tmp_path, sampler={"name": "damped", "step_size": 1.0, "damping": 0.5})
+        assert plan.sampler.damping == 0.5
+        assert planned(tmp_path, sampler={"name": "damped", "step_size": 1.0}).sampler.damping == 0.25
+
+    @pytest.mark.parametrize("value", [0.0, 1.5, "much", None, [0.5]])
+    def test_it_is_refused_with_its_path(self, tmp_path, value):
+        error = refused(tmp_path, sampler={"name": "damped", "step_size": 1.0, "damping": value})
+        assert error.about == "sampler.damping"
+        assert "sampler.damping: " in str(error)
+        with pytest.raises(InputError, match="damping must be a finite number in"):
+            Damped(step_size=1.0, damping=value)
+
+    def test_it_is_documented(self):
+        assert "| `damping` | number (> 0, ≤ 1) | 0.25 | Share that a test invented. |" in config_reference.page()
+
+
+def test_every_key_is_documented_and_every_constructor_has_keys():
+    for _, _, constructor, _ in places():
+        made = derived(constructor)
+        assert all(field.description for field in made.model_fields.values())
+
+
+def test_num_features_of_a_file_of_ones_own_lets_a_mechanism_plan(tmp_path):
+    own = {"path": "mine.npz", "num_records": 100, "row_bound": 1.0}
+    sections = {"mechanism": {"name": "output_perturbation"}, "privacy": {"epsilon": 1.0, "delta": 1e-5}}
+    plan = planned(tmp_path, data=own | {"num_features": 12}, **sections)
+    assert plan.target.num_features == 12
+    assert refused(tmp_path, data=own, **sections).about == "data.num_features"
+
+
+@pytest.mark.parametrize("clip", [1e-9, 1e9])
+def test_a_clip_at_either_bound_is_planned_and_runs(clip):
+    """The sum's grid is relative to the clip, and float32 holds it at both ends."""
+    plan = dpmcmc.plan(
+        dpmcmc.targets.LogisticRegression(num_features=2), num_records=16, sampler=dpmcmc.SGLD(step_size=10.0 / clip**2),
+        steps=2, privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-3, clip=clip),
+    )  # fmt: skip
+    one = dpmcmc.plan(
+        dpmcmc.targets.LogisticRegression(num_features=2), num_records=16, sampler=dpmcmc.SGLD(step_size=10.0),
+        steps=2, privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-3),
+    )  # fmt: skip
+    assert plan.required_multiplier == pytest.approx(one.required_multiplier)
+    for beyond in (clip / 2, clip * 2):
+        if not 1e-9 <= beyond <= 1e9:
+            with pytest.raises(InputError, match="clip must be a finite number in"):
+                dpmcmc.Privacy(epsilon=1.0, delta=1e-3, clip=beyond)
+
+
+def test_a_hybrid_takes_the_keys_of_its_start():
+    assert {key.name for key in keys(HybridStart)} == {key.name for key in keys(ONE_SHOT["ops"])} | {"share"}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What check_fields looks at.
+
+    Args:
+        share: in (0, 1).
+        word: one of two.
+        free: anything.
+    """
+
+    share: Annotated[float, Gt(0), Lt(1)] | Literal["auto"] = 0.5
+    count: Annotated[int, Ge(2)] | None = None
+    word: Literal["a", "b"] = "a"
+    free: float = 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"share": 1.0}, "share must be a finite number in (0, 1) or auto, got 1.0"),
+        ({"share": float("nan")}, "share must be a finite number in (0, 1) or auto, got nan"),
+        ({"share": True}, "share must be a finite number in (0, 1) or auto, got True"),
+        ({"share": "x"}, "share must be a finite number in (0, 1) or auto, got 'x'"),
+        ({"share": 10**400}, "share must be a finite number in (0, 1) or auto, got 1000"),
+        ({"count": 2.0}, "count must be a whole number >= 2, got 2.0"),
+        ({"count": 1}, "count must be a whole number >= 2, got 1"),
+        ({"word": "c"}, "word must be one of a, b, got 'c'"),
+    ],
+)
+def test_check_fields_says_what_an_annotation_declares(changes, said):
+    check_fields(Sample())
+    check_fields(Sample(share="auto", count=2, word="b", free=float("inf")))
+    with pytest.raises(InputError) as refusal:
+        check_fields(dataclasses.replace(Sample(), **changes))
+    assert str(refusal.value).startswith(said)
+    assert refusal.value.about == next(iter(changes))
