@@ -16,8 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from dpmcmc import config
 from dpmcmc.config import file as config_file
-from dpmcmc.config import model as config
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.privacy import Ledger
 from dpmcmc.storage.checkpoint import Checkpoint

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import dpmcmc
+from dpmcmc import config
 from dpmcmc import data as data_room
 from dpmcmc.audit import AuditReport, Neighbours, audit, bounds, shortened
 from dpmcmc.audit.neighbours import probe, strongest
 from dpmcmc.cli import audit as face
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
-from dpmcmc.config import model as config
 from dpmcmc.engine import life
 from dpmcmc.mechanisms import OPS, CertifiedOPS, Hybrid, ObjectivePerturbation, OutputPerturbation, SufficientStatistics
 from dpmcmc.privacy import UnsupportedCombination

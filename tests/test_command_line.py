@@ -203,7 +203,7 @@ def test_plan_is_clean_under_strict_warnings(capfd):
         ("privacy.epsilom=1", ["privacy.epsilom", "unknown key", "epsilon"]),
         ("colour=red", ["colour", "unknown key"]),
         ("sampler.friction=0.1", ["sampler.friction", "unknown key"]),
-        ("privacy.epsilon=0", ["privacy.epsilon", "greater than 0"]),
+        ("privacy.epsilon=0", ["privacy.epsilon", "> 0"]),
         ("privacy.epsilon=-1", ["privacy.epsilon"]),
         ("privacy.epsilon=.nan", ["privacy.epsilon"]),
         ("privacy.epsilon=.inf", ["privacy"]),

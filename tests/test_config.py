@@ -5,6 +5,7 @@ import typing
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import numpy as np
 import pytest
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
@@ -180,7 +181,6 @@ OPS_BODY = {"mechanism": {"name": "ops"}}
         ({"privacy": {"epsilon": 1.0, "delta": 1e-5, "calibrator": "free"}}, "privacy.epsilon"),
         ({"privacy": {"epsilon": 1.0, "delta": 1e-5, "release": "one_sample"}}, "privacy.release"),
         # of a mechanism
-        ({"mechanism": {"name": "ops", "form": "range"}}, "mechanism.radius"),
         ({"mechanism": {"name": "ops"}, "privacy": {"epsilon": 1.0, "delta": 1e-5, "clip": 1.0}}, "privacy.clip"),
         ({"mechanism": {"name": "ops"}, "sampler": {"name": "sgld", "step_size": 1.0}}, "sampler"),
         ({"mechanism": {"name": "sufficient_statistics"}, "data": {"name": "diabetes"},
@@ -253,15 +253,18 @@ def test_num_features_of_a_file_of_ones_own_lets_a_mechanism_plan(tmp_path):
 @pytest.mark.parametrize("clip", [1e-9, 1e9])
 def test_a_clip_at_either_bound_is_planned_and_runs(clip):
     """The sum's grid is relative to the clip, and float32 holds it at both ends."""
-    plan = dpmcmc.plan(
-        dpmcmc.targets.LogisticRegression(num_features=2), num_records=16, sampler=dpmcmc.SGLD(step_size=10.0 / clip**2),
-        steps=2, privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-3, clip=clip),
-    )  # fmt: skip
-    one = dpmcmc.plan(
-        dpmcmc.targets.LogisticRegression(num_features=2), num_records=16, sampler=dpmcmc.SGLD(step_size=10.0),
-        steps=2, privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-3),
+    target = dpmcmc.targets.LogisticRegression(num_features=2)
+    plan, one = (
+        dpmcmc.plan(
+            target, num_records=16, sampler=dpmcmc.SGLD(step_size=10.0 / c**2), steps=2,
+            privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-3, clip=c),
+        )
+        for c in (clip, 1.0)
     )  # fmt: skip
     assert plan.required_multiplier == pytest.approx(one.required_multiplier)
+    x = np.random.RandomState(0).uniform(-1, 1, (16, 2)).astype(np.float32)
+    draws = dpmcmc.sample(plan, {"x": x, "y": (x[:, 0] > 0).astype(np.int32)}, key=0).draws
+    assert np.isfinite(draws).all()
     for beyond in (clip / 2, clip * 2):
         if not 1e-9 <= beyond <= 1e9:
             with pytest.raises(InputError, match="clip must be a finite number in"):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import dpmcmc
+from dpmcmc import config
 from dpmcmc.config import file as config_file
-from dpmcmc.config import model as config
 from dpmcmc.engine.result import Result
 from dpmcmc.mechanisms import MECHANISMS, OPS, Chain, Exponential, Hybrid, PrivateSelection, SufficientStatistics
 from dpmcmc.planning import interval_conditions, verdict

@@ -75,9 +75,16 @@ def invalid(error: pydantic.ValidationError, values: dict) -> ConfigError:
     return ConfigError.at(path or "the file", f"{' or '.join(dict.fromkeys(said))}{given}{more}")
 
 
+_SYMBOLS = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
+_SAID = {"missing": "this key is required", "model_type": "must be a mapping"}
+
+
 def _plain(error: Any) -> str:
-    own = {"missing": "this key is required", "model_type": "must be a mapping"}
-    message = own.get(error["type"]) or re.sub(r"^(Value error|Assertion failed), ", "", error["msg"])
+    kind = error["type"]
+    if kind in _SYMBOLS:
+        (bound,) = error["ctx"].values()
+        return f"input should be {_SYMBOLS[kind]} {bound:g}"
+    message = _SAID.get(kind) or re.sub(r"^(Value error|Assertion failed), ", "", error["msg"])
     return message[0].lower() + message[1:]
 
 
