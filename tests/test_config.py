@@ -181,6 +181,8 @@ OPS_BODY = {"mechanism": {"name": "ops"}}
         ({"privacy": {"epsilon": 1.0, "delta": 1e-5, "calibrator": "free"}}, "privacy.epsilon"),
         ({"privacy": {"epsilon": 1.0, "delta": 1e-5, "release": "one_sample"}}, "privacy.release"),
         # of a mechanism
+        ({"mechanism": {"name": "ops", "form": "range"}}, "mechanism.radius"),
+        ({"mechanism": {"name": "ops", "steps": 1}}, "mechanism.steps"),
         ({"mechanism": {"name": "ops"}, "privacy": {"epsilon": 1.0, "delta": 1e-5, "clip": 1.0}}, "privacy.clip"),
         ({"mechanism": {"name": "ops"}, "sampler": {"name": "sgld", "step_size": 1.0}}, "sampler"),
         ({"mechanism": {"name": "sufficient_statistics"}, "data": {"name": "diabetes"},

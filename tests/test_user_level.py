@@ -374,13 +374,13 @@ def test_the_python_face_samples_owners():
     ("changes", "message"),
     [
         ({"data__num_owners": None}, "data.num_owners: with data.owner this must be declared"),
-        ({"data__records_per_owner": 0}, "data.records_per_owner: with data.owner this must be declared"),
+        ({"data__records_per_owner": 0}, "data.records_per_owner: input should be > 0"),
         ({"data__owner": None}, "data.num_owners: says nothing without data.owner"),
         ({"data__num_records": 45}, "data.num_records: with data.owner N counts training owners"),
         ({"data__owner": "y"}, "data.owner: 'y' is also the name"),
         (
             {"data": {"name": "digits", "owner": "p", "num_owners": 3, "records_per_owner": 1}},
-            "data.owner is for your own",
+            "data.owner: is for your own",
         ),
         (
             {"mechanism": {"name": "output_perturbation"}, "sampler": "out", "sampling": "out", "run": "out"},

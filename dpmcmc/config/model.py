@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import yaml
-from annotated_types import Gt, Lt
 from pydantic import ConfigDict, Field, PlainValidator, model_validator
 
 from dpmcmc.config import own_code
@@ -23,6 +22,7 @@ from dpmcmc.config.sections import Derived, Keyed, Section, choice, derived, of_
 from dpmcmc.data import DataRequest
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import MECHANISMS, OPS
+from dpmcmc.mechanisms.hybrid import Share
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
 from dpmcmc.privacy.calibration.promise import Privacy
 from dpmcmc.samplers import SAMPLERS
@@ -39,7 +39,7 @@ class HybridStart(OPS):
         share: share of ε that the posterior draw alone may cost.
     """
 
-    share: Annotated[float, Gt(0), Lt(1)] = 0.5
+    share: Share = 0.5
 
 
 #: A hybrid's section is that of its posterior draw, with the share of ε that it takes.

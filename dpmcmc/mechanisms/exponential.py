@@ -127,7 +127,9 @@ class Exponential(OneShot):
             assert self.loss_bound is not None
             unit, rounding, assumptions = asked.moved * self.loss_bound, 4 * _WEIGHT_ERROR, ()
         if asked.epsilon <= rounding:
-            raise InputError(f"epsilon: {asked.epsilon:g} is within what rounding costs, {rounding:.3g}; raise it")
+            raise InputError(
+                f"epsilon: {asked.epsilon:g} is within what rounding costs, {rounding:.3g}; raise it", "epsilon"
+            )
         # A hair below, so that rounding ends on the private side.
         coefficient = (asked.epsilon - rounding) / unit * (1 - 1e-12)
         settings = {"coefficient": coefficient, "epsilon_per_draw": asked.epsilon}

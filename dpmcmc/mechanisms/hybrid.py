@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Gt, Lt
 
 from dpmcmc.engine.life import sample
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.planning import plan as planning
@@ -24,6 +25,9 @@ from dpmcmc.privacy.accounting.sampling import Full, Sampling
 from dpmcmc.privacy.calibration.promise import Privacy
 from dpmcmc.privacy.query.randomness import SecretKey, Streams
 from dpmcmc.samplers.base import Sampler
+
+#: Share of ε that the posterior draw alone may cost.
+Share = Annotated[float, Gt(0), Lt(1)]
 
 
 @dataclass(frozen=True)
@@ -56,16 +60,15 @@ class Hybrid:
     burn_in: int = 0
     thin: int = 1
     clip: float = 1.0
-    accountant: str = "pld"
-    calibrator: str = "numeric"
+    accountant: Literal["pld", "rdp", "advanced"] = "pld"
+    calibrator: Literal["numeric", "closed_form", "free"] = "numeric"
     curvature: float | None = None
-    share: float = 0.5
+    share: Share = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.share < 1:
-            raise InputError(f"share must lie strictly between 0 and 1, got {self.share}")
+        check_fields(self)
         if self.start.draws != 1:
-            raise InputError(f"start: a hybrid starts at one draw, not at {self.start.draws}")
+            raise InputError(f"start: a hybrid starts at one draw, not at {self.start.draws}", "draws")
 
     def plan(
         self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
@@ -91,8 +94,8 @@ class Hybrid:
                 epsilon=epsilon,
                 delta=delta,
                 adjacency=adjacency,  # type: ignore[arg-type]
-                accountant=self.accountant,  # type: ignore[arg-type]
-                calibrator=self.calibrator,  # type: ignore[arg-type]
+                accountant=self.accountant,
+                calibrator=self.calibrator,
                 clip=self.clip,
             ),
             curvature=self.curvature,

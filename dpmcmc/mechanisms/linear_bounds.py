@@ -30,7 +30,7 @@ def linear_bounds(target: Target, mechanism: str) -> tuple[LinearRegression, flo
     row = require_bound(target.row_bound, "row_bound", "LinearRegression")
     label = require_bound(target.label_bound, "label_bound", "LinearRegression")
     if target.num_features is None:
-        raise InputError("num_features: LinearRegression needs it before a plan; give it")
+        raise InputError("num_features: LinearRegression needs it before a plan; give it", "num_features")
     return target, row, label, target.num_features
 
 

@@ -193,11 +193,14 @@ class OPS(OneShot):
         within = getattr(target, "gradient_bound_within", lambda radius: target.gradient_bound)
         bound = within(math.inf if self.radius is None else self.radius)
         if bound is None and self.radius is None and within(1.0) is not None:
-            raise InputError(f"radius: gradients of {name} are bounded on a ball only; give the public radius of one")
+            raise InputError(
+                f"radius: gradients of {name} are bounded on a ball only; give the public radius of one", "radius"
+            )
         if bound is None:
             raise InputError(
                 f"row_bound: form gdp needs a public bound on one record's gradient, and {name} has none; give the "
-                "bounds on rows (and labels) that it follows from"
+                "bounds on rows (and labels) that it follows from",
+                "row_bound",
             )
         return float(bound)
 
