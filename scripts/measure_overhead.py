@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from dpmcmc import config
+from dpmcmc.cli.commands import main as command
 from dpmcmc.config import file as config_file
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.privacy import Ledger
@@ -73,8 +74,8 @@ def main() -> int:
         )
         kept.seconds = charged.seconds = 0.0
         started = time.perf_counter()
-        command = [arguments.config, "--out", str(folder / "run"), "--set", f"privacy.ledger={folder / 'ledger.db'}"]
-        if command(["run", *command, "--quiet"]):
+        words = [arguments.config, "--out", str(folder / "run"), "--set", f"privacy.ledger={folder / 'ledger.db'}"]
+        if command(["run", *words, "--quiet"]):
             return 1
         seconds = time.perf_counter() - started
         if repeat:

@@ -21,9 +21,18 @@ COMMAND = re.compile(r"^\s*(?:\$ )?((?:python -m|dpmcmc) .+)$", re.MULTILINE)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def code(page):
+    """Lines of a page that are fenced or indented."""
+    fenced = False
+    for line in page.read_text(encoding="utf-8").splitlines():
+        fenced ^= line.startswith("```")
+        if fenced or line.startswith("    "):
+            yield line
+
+
 def commands(page):
     """Words after ``python -m`` of every command of a page."""
-    found = (shlex.split(line) for line in COMMAND.findall(page.read_text(encoding="utf-8")))
+    found = (shlex.split(line) for line in COMMAND.findall("\n".join(code(page))))
     return [words if words[0] == "dpmcmc" else words[2:] for words in found]
 
 
