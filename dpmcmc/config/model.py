@@ -1,4 +1,4 @@
-"""What a YAML may say: a section for each constructor that a run is made of, and what holds between sections.
+"""Keys of a YAML: a section for each constructor that a run is made of, and what holds between sections.
 
 Unknown keys, wrong types and impossible values are errors that name the YAML path. ``docs/config.md`` is generated from
 the same constructors.

@@ -169,7 +169,7 @@ def _with_shapes(target: Any, spec: DataSpec) -> Any:
 
 
 def _built(section: Any, **facts: Any) -> Any:
-    """What a section's constructor makes."""
+    """Return what a section's constructor makes."""
     assert isinstance(section, Derived)
     return section.built(**facts)
 
@@ -215,7 +215,7 @@ def _sampler(config: Config) -> Sampler:
 
 
 def _custom(section: str, chosen: CustomSection) -> Any:
-    """What a user's own ``module:attribute`` makes of the section's other keys."""
+    """Return what a user's own ``module:attribute`` makes of the section's other keys."""
     given = chosen.model_extra or {}
     with_keys = f" with the keys {', '.join(sorted(given))}" if given else ""
     try:
@@ -225,7 +225,7 @@ def _custom(section: str, chosen: CustomSection) -> Any:
     arguments = {key: _argument(f"{section}.{key}", value) for key, value in given.items()}
     try:
         made = factory(**arguments)
-        repr(made)  # which plan.json holds
+        repr(made)  # plan.json holds it
         return made
     except (Exception, SystemExit) as error:  # a user's code may raise anything
         raise ConfigError.at(section, f"{chosen.name} called{with_keys} says: {own_code.said(error)}") from None

@@ -1,4 +1,4 @@
-"""What is wrong with a config, in one sentence that begins with its YAML path.
+"""Refusal of a config, in one sentence that begins with its YAML path.
 
 A path is never guessed. pydantic says where in the mapping a value stands; a constructor says which of its arguments
 its refusal is about (``InputError.about``), and whoever called it knows the section that the arguments came from.

@@ -82,7 +82,7 @@ class DataRequest:
     """Source of the records: a registered ``name``, or the ``path`` of your own .npz file or folder of .npy files.
 
     Args:
-        name: of a registered data set.
+        name: one of the registered data sets.
         path: your own .npz, or for records beyond memory a folder with x.npy and y.npy; relative to the config file.
         encoding: feature encoding of a registered set; every constant in it is public.
         standin: whether a generated set of the same shape may replace files that cannot be had.
