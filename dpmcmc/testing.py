@@ -9,68 +9,79 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Required, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.privacy.query import randomness
+from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment, asked, is_dense
-from dpmcmc.samplers.base import missing_of
+from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment, asked
+from dpmcmc.privacy.query.symmetric import form_of
+from dpmcmc.samplers.base import Sampler, missing_of
+from dpmcmc.storage.pytree import PyTree
+
+if TYPE_CHECKING:
+    from dpmcmc.targets.base import Target
 
 
-def gaussian_chain(sampler: Any, curvature: np.ndarray, **run: Any) -> np.ndarray:
+class Run(TypedDict, total=False):
+    """How a sampler is run on a Gaussian.
+
+    Attributes:
+        steps: per chain.
+        chains: independent chains.
+        noise_std: gradient noise, in units of the sampler's metric; the sampler's own by default.
+        seed: of the whole check; 0 by default.
+        start_std: std of the starting points, (d,); zeros by default.
+        nested: whether the sampler sees a nested pytree in place of one array, as by default.
+        every: distance in steps between samples; 10 by default.
+    """
+
+    steps: Required[int]
+    chains: Required[int]
+    noise_std: float | None
+    seed: int
+    start_std: np.ndarray
+    nested: bool
+    every: int
+
+
+def gaussian_chain(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) -> np.ndarray:
     """Positions alone of :func:`gaussian_run`, whose arguments these are: (samples, chains, d) float64."""
     return gaussian_run(sampler, curvature, **run)[0]
 
 
-def gaussian_run(
-    sampler: Any,
-    curvature: np.ndarray,
-    *,
-    steps: int,
-    chains: int,
-    noise_std: float | None = None,
-    seed: int = 0,
-    start_std: np.ndarray | None = None,
-    nested: bool = False,
-    every: int = 10,
-) -> tuple[np.ndarray, Any]:
+def gaussian_run(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) -> tuple[np.ndarray, PyTree]:
     """``chains`` chains on the potential Σ w_i x_i²/2, looked at along the second half of a run.
 
     Args:
         sampler: bound to its number of records.
         curvature: w, (d,).
-        steps: per chain.
-        chains: independent chains.
-        noise_std: gradient noise, in units of the sampler's metric; the sampler's own by default.
-        seed: of the whole check.
-        start_std: std of the starting points, (d,); zeros by default.
-        nested: whether the sampler sees a nested pytree in place of one array.
-        every: distance in steps between samples.
+        **run: keywords of :class:`Run`.
 
     Returns:
         (positions (samples, chains, d) float64, the sampler's Info at the same steps, leaves (samples, chains)).
     """
+    chains, noise_std, every = run["chains"], run.get("noise_std"), run.get("every", 10)
     d = len(curvature)
     w = jnp.asarray(curvature, jnp.float32)
-    root = jax.random.key(seed)
+    root = jax.random.key(run.get("seed", 0))
     start_key, chain_key = jax.random.split(root)
-    scale = np.zeros(d) if start_std is None else start_std
-    start = randomness.normal(start_key, (chains, d)) * jnp.asarray(scale, jnp.float32)
-    shaped, flat = _shapes(d) if nested else (lambda v: v, lambda v: v)
+    start = randomness.normal(start_key, (chains, d)) * jnp.asarray(run.get("start_std", np.zeros(d)), jnp.float32)
+    shaped, flat = _shapes(d) if run.get("nested") else (lambda v: v, lambda v: v)
     state = jax.vmap(lambda key, v: sampler.init(key, shaped(v)))(jax.random.split(chain_key, chains), start)
     second, metric = asked(sampler.queries), getattr(sampler, "metric", None)
 
-    def step(state: Any, t: jax.Array) -> tuple[Any, Any]:
+    def step(state: PyTree, t: jax.Array) -> tuple[PyTree, PyTree]:
         key = jax.random.fold_in(root, t)
         noise_key, dynamics_key = jax.random.split(key)
         s = jnp.asarray(sampler.noise_std(t) if noise_std is None else noise_std, jnp.float32)
         noise = s * randomness.normal(noise_key, (chains, d))
 
-        def one(key: jax.Array, state: Any, noise: jax.Array) -> Any:
+        def one(key: jax.Array, state: PyTree, noise: jax.Array) -> PyTree:
             noise = noise if metric is None else metric.times(noise)
             gradient = PrivateGradient(shaped(flat(state.position) * w + noise), s, _exact_moment(second, w, metric))
             return sampler.step(key, state, gradient, t)
@@ -78,31 +89,30 @@ def gaussian_run(
         state, info = jax.vmap(one)(jax.random.split(dynamics_key, chains), state, noise)
         return state, (jax.vmap(flat)(state.position), info)
 
-    def run(state: Any) -> Any:
+    def whole(state: PyTree) -> PyTree:
         # Only what is kept is held: a stretch of ``every`` steps ends in one sample.
-        def stretch(state: Any, first: jax.Array) -> Any:
+        def stretch(state: PyTree, first: jax.Array) -> PyTree:
             state, out = jax.lax.scan(step, state, first + jnp.arange(every))
             return state, jax.tree.map(lambda leaf: leaf[-1], out)
 
-        return jax.lax.scan(stretch, state, every * jnp.arange(steps // every))[1]
+        return jax.lax.scan(stretch, state, every * jnp.arange(run["steps"] // every))[1]
 
-    positions, info = jax.jit(run)(state)
-    half = steps // every // 2
+    positions, info = jax.jit(whole)(state)
+    half = run["steps"] // every // 2
     return np.asarray(positions[half:], np.float64), jax.tree.map(lambda leaf: np.asarray(leaf)[half:], info)
 
 
-def _exact_moment(second: SecondMoment | None, w: jax.Array, metric: Any) -> tuple:
+def _exact_moment(
+    second: SecondMoment | None, w: jax.Array, metric: PublicMatrix | None
+) -> tuple[PrivateSecondMoment, ...]:
     """Return what a second-moment query would say of the Gaussian, whitened and without noise."""
     if second is None:
         return ()
-    matrix = jnp.diag(w)
-    if metric is not None:
-        matrix = metric.whiten_matrix(matrix)
-    value = matrix if is_dense(second.structure, w.size) else jnp.diagonal(matrix)
-    return (PrivateSecondMoment(value, jnp.float32(0)),)
+    matrix = w if metric is None else metric.whitened(w)
+    return (PrivateSecondMoment(form_of(second.structure, w.size).of(matrix), jnp.float32(0)),)
 
 
-def _squared_scale(metric: Any) -> np.ndarray | float:
+def _squared_scale(metric: PublicMatrix | None) -> np.ndarray | float:
     """F² of a diagonal metric; the smallest squared singular value of a matrix."""
     if metric is None:
         return 1.0
@@ -110,27 +120,31 @@ def _squared_scale(metric: Any) -> np.ndarray | float:
     return array**2 if array.ndim < 2 else metric.stretch() ** 2
 
 
-def _shapes(d: int) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+def _shapes(d: int) -> tuple[Callable[[jax.Array], PyTree], Callable[[PyTree], jax.Array]]:
     """(vector (d,) -> nested pytree of three leaves, and back); d >= 4."""
     head, rows = d // 4, (d - d // 4) // 2
     rest = d - head - 2 * rows
 
-    def nested(v: jax.Array) -> Any:
+    def nested(v: jax.Array) -> PyTree:
         middle, tail = v[head : head + 2 * rows].reshape(2, rows), v[head + 2 * rows :]
         return {"a": v[:head], "b": {"matrix": middle, "tail": tail if rest else tail.reshape(0)}}
 
-    def back(tree: Any) -> jax.Array:
+    def back(tree: PyTree) -> jax.Array:
         return jnp.concatenate([tree["a"], tree["b"]["matrix"].ravel(), tree["b"]["tail"]])
 
     return nested, back
 
 
 def check_stationary_variance(
-    sampler: Any, curvature: np.ndarray, law: Callable[[np.ndarray], np.ndarray], tolerance: float, **run: Any
+    sampler: Sampler,
+    curvature: np.ndarray,
+    law: Callable[[np.ndarray], np.ndarray],
+    tolerance: float,
+    **run: Unpack[Run],
 ) -> None:
     """Raise AssertionError unless Var[x_i] is within ``tolerance`` (relative) of ``law(curvature)``."""
     wanted = law(np.asarray(curvature, np.float64))
-    samples = gaussian_chain(sampler, curvature, start_std=np.sqrt(wanted), **run)
+    samples = gaussian_chain(sampler, curvature, **{"start_std": np.sqrt(wanted), **run})
     found = samples.reshape(-1, len(wanted)).var(axis=0)
     worst = float(np.max(np.abs(found / wanted - 1)))
     if not worst <= tolerance:
@@ -141,7 +155,7 @@ def check_stationary_variance(
 
 
 def check_sampler(
-    sampler: Any, num_records: int = 1000, seed: int = 0, dimension: int = 32, chains: int = 2048
+    sampler: Sampler, num_records: int = 1000, seed: int = 0, dimension: int = 32, chains: int = 2048
 ) -> None:
     """Protocol and stationarity of a sampler; raises AssertionError on the first law it breaks.
 
@@ -212,7 +226,7 @@ def check_sampler(
         )
 
 
-def check_target(target: Any, records: Any, seed: int = 0) -> None:
+def check_target(target: Target, records: PyTree, seed: int = 0) -> None:
     """Protocol, gradients, exact sums and bounds of a target; see :func:`dpmcmc.targets.checks.check_target`."""
     from dpmcmc.targets import checks
 

@@ -46,7 +46,6 @@ MANY_PARAMETERS = {
     "privacy/interactive/early_stopping.py:__init__": _CONTRACT,
     "privacy/ledger/ledger.py:init": _CONTRACT,
     "privacy/ledger/terms.py:fixed": _LATER,
-    "testing.py:gaussian_run": _LATER,
 }
 #: Functions that may be longer.
 LONG_FUNCTIONS = {
@@ -64,9 +63,7 @@ LONG_FILES = {
     "cli/run.py": _LATER,
     "config/model.py": _LATER,
     "diagnostics/per_record/account.py": _LATER,
-    "engine/uncompiled.py": _LATER,
     "planning/plan.py": _LATER,
-    "privacy/query/query.py": _LATER,
     "storage/checkpoint.py": _LATER,
 }
 

@@ -26,7 +26,7 @@ from dpmcmc.engine.template import template
 from dpmcmc.privacy.query import query as query_room
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.privacy.query.selection import shard_selector
+from dpmcmc.privacy.query.shard_selection import shard_selector
 from dpmcmc.samplers.base import SteppedSampler
 
 DEVICES = 8

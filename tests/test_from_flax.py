@@ -348,11 +348,15 @@ def test_labels_that_are_no_class_are_refused_with_their_row(kind, classes):
         (NNXMLP, {}, "module must be a function of rngs alone, and NNXMLP also needs outputs: use functools.partial"),
         (lambda: 3, {}, "module must make an nnx.Module, and it makes int"),
         (nn.Dense(K), {"likelihood": "poisson"}, "likelihood must be one of categorical, bernoulli, gaussian"),
-        (nn.Dense(K), {"prior_scale": 0.0}, "prior_scale must be > 0, got 0"),
-        (nn.Dense(1), {"likelihood": "gaussian", "noise_scale": -1.0}, "noise_scale must be > 0, got -1"),
+        (nn.Dense(K), {"prior_scale": 0.0}, "prior_scale must be a finite number > 0, got 0"),
+        (
+            nn.Dense(1),
+            {"likelihood": "gaussian", "noise_scale": -1.0},
+            "noise_scale must be a finite number > 0, got -1",
+        ),
         (nn.Dense(1), {"likelihood": "gaussian", "num_classes": 2}, "num_classes must be None under"),
         (nn.Dense(1), {"likelihood": "bernoulli", "num_classes": 3}, "num_classes must be 2 under"),
-        (nn.Dense(K), {"num_classes": 1}, "num_classes must be >= 2"),
+        (nn.Dense(K), {"num_classes": 1}, "num_classes must be a whole number >= 2"),
     ],
 )
 def test_wrong_arguments_are_named(made, options, message):

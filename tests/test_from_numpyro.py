@@ -487,8 +487,8 @@ def test_masked_values_may_be_anything():
     ("make", "message"),
     [
         (lambda: from_numpyro(3), "^model must be a NumPyro function"),
-        (lambda: from_numpyro(poisson, init_radius=-1.0), "^init_radius must be >= 0"),
-        (lambda: from_numpyro(poisson, gradient_bound=0.0), "^gradient_bound must be > 0"),
+        (lambda: from_numpyro(poisson, init_radius=-1.0), "^init_radius must be a finite number >= 0"),
+        (lambda: from_numpyro(poisson, gradient_bound=0.0), "^gradient_bound must be a finite number > 0"),
         (lambda: from_numpyro(Unhashable()), "^model must be hashable"),
     ],
 )

@@ -16,7 +16,7 @@ from scipy import stats
 from dpmcmc import mesh as mesh_function
 from dpmcmc.engine.mesh import checked, sizes
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, gap_tables, shard_rows
-from dpmcmc.privacy.query.selection import shard_selector
+from dpmcmc.privacy.query.shard_selection import shard_selector
 
 #: Bits or sensitivities of what users run.
 pytestmark = pytest.mark.optimised

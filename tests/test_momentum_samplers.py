@@ -131,3 +131,21 @@ def test_impossible_friction_is_refused(bad):
     for kind in (dpmcmc.SGHMC, dpmcmc.SGNHT):
         with pytest.raises(ValueError, match="friction"):
             kind(1.0, friction=bad)
+
+
+def test_sgld_is_sghmc_at_friction_one():
+    """One law: noise, temperature, time and stability are the same numbers, and so are positions, to the bit."""
+    steps = dpmcmc.samplers.Polynomial(3.0)
+    sgld, sghmc = dpmcmc.SGLD(steps, 2.0).bind(N), dpmcmc.SGHMC(steps, 2.0, friction=1.0).bind(N)
+    t, s = np.arange(5.0), np.linspace(1.0, 40.0, 5)
+    np.testing.assert_array_equal(sgld.noise_std(t), sghmc.noise_std(t))
+    for law in ("temperature_at", "time_at", "stability_limit"):
+        np.testing.assert_array_equal(getattr(sgld, law)(s, t), getattr(sghmc, law)(s, t))
+    auto = dpmcmc.SGLD("auto", 2.0).bind(N), dpmcmc.SGHMC("auto", 2.0, friction=1.0).bind(N)
+    assert auto[0].with_noise(7.0).step_size == auto[1].with_noise(7.0).step_size
+    key = jax.random.key(0)
+    states = [sampler.init(key, jnp.zeros(3)) for sampler in (sgld, sghmc)]
+    for t in range(4):
+        gradient = PrivateGradient(jax.random.normal(jax.random.fold_in(key, t), (3,)), jnp.float32(1.0))
+        states = [s.step(key, state, gradient, jnp.int32(t))[0] for s, state in zip((sgld, sghmc), states, strict=True)]
+        np.testing.assert_array_equal(states[0].position, states[1].position)

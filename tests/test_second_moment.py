@@ -22,12 +22,12 @@ from dpmcmc.privacy.accounting.charging import charged_guarantee
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.calibration import closed_form
-from dpmcmc.privacy.query import fixed_point
-from dpmcmc.privacy.query import second_moment as second_room
+from dpmcmc.privacy.query import moment_sum, symmetric
 from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient, StepRandomness, drawn_noise
-from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment, multiples
+from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment, asked, multiples
 from dpmcmc.privacy.query.selection import selector
+from dpmcmc.privacy.query.symmetric import DENSE
 from dpmcmc.samplers import SGFS
 
 #: Bits or sensitivities of what users run.
@@ -142,7 +142,7 @@ def queries_of(plan) -> list:
 
 def one_event_per_minibatch(plan) -> None:
     """What every plan with a second query must satisfy, from first principles."""
-    second = second_room.asked(plan.sampler.queries)
+    second = asked(plan.sampler.queries)
     z = plan.noise_multipliers
     assert np.all(z == z[0])
     expected = sorted(charged(second, float(z[0])))
@@ -309,13 +309,13 @@ def test_a_metric_shapes_the_gradients_noise_and_leaves_the_second_moments_white
 @pytest.mark.slow
 def test_off_diagonal_noise_twice_too_small_is_caught(monkeypatch):
     """Planted fault."""
-    right = second_room.noise_scale
+    right = DENSE.noise_scale
 
-    def halved(parameters, dense):
-        scale = right(parameters, dense)
+    def halved(parameters):
+        scale = right(parameters)
         return np.where(scale < 1, scale / 2, scale).astype(np.float32)
 
-    monkeypatch.setattr(second_room, "noise_scale", halved)
+    monkeypatch.setattr(symmetric, "DENSE", DENSE._replace(noise_scale=halved))
     plan = query_plan(Poisson(39.0), steps=1000, sampler=recorder(3.0), accountant="rdp")  # a plan not compiled before
     with pytest.raises(AssertionError):
         check_noise(*recorded_noise(plan), float(plan.noise_multipliers[0]), 3.0)
@@ -326,9 +326,9 @@ class SameKey(GradientQuery):
 
     def draw(self, params, batch_key, noise_key, noise_std):
         drawn = super().draw(params, batch_key, noise_key, noise_std)
-        shape, scales = self._moment_shape(params.size)
-        shared = jax.random.split(noise_key)[0]
-        return drawn._replace(second_noise=drawn_noise(shared, shape, self._moment_grid(noise_std), scales, 0))
+        moment = self._moment(params)
+        shared, std = jax.random.split(noise_key)[0], moment.noise_in_grid(noise_std)
+        return drawn._replace(second_noise=drawn_noise(shared, moment.entries, std, moment.noise_scale, 0))
 
 
 @pytest.mark.slow
@@ -523,12 +523,12 @@ def test_one_record_moves_the_released_pair_by_at_most_what_is_charged(name):
 @pytest.mark.parametrize("structure", ["dense", "diagonal"])
 def test_replay_catches_a_second_moment_of_unclipped_rows(structure, monkeypatch):
     """Planted fault: not clipped below 2C."""
-    original = fixed_point.second_moment_sum
+    original = moment_sum.clipped_sum
 
-    def planted(rows, mask, clip, bits, dense):
-        return original(jax.tree.map(lambda leaf: leaf / 2, rows), mask, clip, bits + 2, dense)
+    def planted(form, rows, mask, clip, bits):
+        return original(form, jax.tree.map(lambda leaf: leaf / 2, rows), mask, clip, bits + 2)
 
-    monkeypatch.setattr(fixed_point, "second_moment_sum", planted)
+    monkeypatch.setattr(moment_sum, "clipped_sum", planted)
     assert Replay(SecondMoment(1.0, structure)).excess()["zeroed"] > 1.3
 
 
@@ -546,7 +546,7 @@ def test_the_exact_second_moment_is_that_of_rows_clipped_in_the_metric(name, str
     replay = Replay(SecondMoment(1.0, structure), metric, nested=True)
     gradient, moment = replay.sums(worst_rows()["aligned"])
     raw = np.asarray(replay.records(worst_rows()["aligned"], replay.at)["g"], np.float64)
-    f = np.eye(D) if metric is None else metric.matrix(D, True)
+    f = np.eye(D) if metric is None else DENSE.of(metric.operator(D))
     white = raw @ np.linalg.inv(np.asarray(f, np.float64)).T
     clipped = white * np.minimum(1 / replay.clip, 1 / np.linalg.norm(white, axis=1, keepdims=True))
     np.testing.assert_allclose(gradient, clipped.sum(0), atol=replay.n * 2.0**-20)

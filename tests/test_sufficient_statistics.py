@@ -10,8 +10,7 @@ from dpmcmc.mechanisms.base import release
 from dpmcmc.mechanisms.sufficient import SufficientStatistics, ridge, sensitivity_of, statistics
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.targets.linear import LinearRegression
-from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.glm import LinearRegression, LogisticRegression
 
 TARGET = LinearRegression(prior_scale=2.0, noise_scale=0.5, label_bound=3.0, num_features=3, row_bound=1.5)
 BUDGET = {"num_records": 2000, "epsilon": 1.0, "delta": 1e-6}

@@ -342,8 +342,8 @@ def test_a_missing_predict_is_absent_and_says_so():
         ({"init": None}, r"init must be a function \(key\) -> params"),
         ({"log_likelihood": 3}, r"log_likelihood must be a function \(params, record\)"),
         ({"predict": 3}, "predict must be a function or None"),
-        ({"num_classes": 1}, "num_classes must be >= 2"),
-        ({"gradient_bound": -1.0}, "gradient_bound must be > 0"),
+        ({"num_classes": 1}, "num_classes must be a whole number >= 2"),
+        ({"gradient_bound": -1.0}, "gradient_bound must be a finite number > 0"),
     ],
 )
 def test_arguments_that_make_no_target_are_refused(changes, message):

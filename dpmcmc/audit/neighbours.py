@@ -35,9 +35,7 @@ from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.linear import LinearRegression
-from dpmcmc.targets.logistic import LogisticRegression
-from dpmcmc.targets.softmax import SoftmaxRegression
+from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
 
 #: Length of a probe's records in clip norms.
 _BEYOND = 10.0

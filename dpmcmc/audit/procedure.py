@@ -313,5 +313,5 @@ def _subject(
         model, strong = probe(plan, canaries)
         return model, neighbours or strong, f"{name}, on a probe; synthetic records only"
     data = strongest(plan, plan.target, canaries) if neighbours is None else neighbours
-    model = targets.bind(plan.target, targets.record_shapes(data.data(np.ones(data.canaries, bool))))
-    return model, data, f"{name}, on {type(plan.target).__name__}; synthetic records only"
+    shapes = targets.record_shapes(data.data(np.ones(data.canaries, bool)))
+    return targets.bind(plan.target, shapes), data, f"{name}, on {type(plan.target).__name__}; synthetic records only"

@@ -38,7 +38,7 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.metric import flat
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.privacy.query.second_moment import is_dense
+from dpmcmc.privacy.query.symmetric import DENSE, form_of
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
 
@@ -121,7 +121,7 @@ class Observed:
         ratios = [self._exponents(y, u - other, v - other, z)]
         if plan.second is not None:
             released = gradient.releases[0]
-            dense = is_dense(plan.second.structure, other.size)
+            dense = form_of(plan.second.structure, other.size) is DENSE
 
             def moment(a: jax.Array) -> jax.Array:
                 return (a[..., :, None] * a[..., None, :]).reshape(*a.shape[:-1], -1) if dense else a * a

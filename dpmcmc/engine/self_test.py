@@ -20,7 +20,6 @@ are not tested. One-shot mechanisms are not tested either: they rely on the fold
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +31,10 @@ from dpmcmc.engine.rows_on_disk import Supply
 from dpmcmc.engine.uncompiled import evaluate, host
 from dpmcmc.errors import RunFailed
 from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.storage.pytree import PyTree
 
+#: A step, and the std of its noise.
+At = tuple[jax.Array, jax.Array]
 _STEPS, _KEYS = 2, 3
 _RELATIVE, _ULPS = 2e-3, 64
 #: Bytes of made-up records that differ from zero; the rest costs no memory on a CPU.
@@ -52,7 +54,13 @@ class MiscompiledError(RunFailed):
 
 
 def check_steps(
-    program: Program, functions: Compiled, executable: Any, block: Cells, noise: np.ndarray, room: int, records: Any
+    program: Program,
+    functions: Compiled,
+    executable: jax.stages.Compiled,
+    block: Cells,
+    noise: np.ndarray,
+    room: int,
+    records: PyTree,
 ) -> None:
     """Compare a few steps of an executable with the reference.
 
@@ -72,7 +80,7 @@ def check_steps(
     steps = min(_STEPS, noise.shape[1])
     noise = np.repeat(noise[:1], len(noise), axis=0)
     kept = np.full((len(noise), room), steps - 1, np.int32)
-    reference: Any = None
+    reference: _Reference | None = None
     supplied = None
     if not program.supplied:
         supplied = functions.prepared(made_up if program.mesh is None else spread(made_up, program.mesh, DATA))
@@ -110,7 +118,7 @@ def _known_cells(block: Cells, key: int, steps: int) -> Cells:
     )
 
 
-def _made_up(leaf: Any, supplied: bool) -> np.ndarray:
+def _made_up(leaf: jax.ShapeDtypeStruct | np.ndarray, supplied: bool) -> np.ndarray:
     """An array like ``leaf``: standard normals, of labels numbers in [0, 1), of integers 0 and 1; the same every time.
 
     Args:
@@ -138,16 +146,16 @@ def _made_up(leaf: Any, supplied: bool) -> np.ndarray:
     return out
 
 
-def _first(leaf: Any) -> Any:
+def _first(leaf: np.ndarray | jax.Array) -> np.ndarray:
     return host(leaf)[0]
 
 
-def _of_one(leaf: Any) -> Any:
+def _of_one(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
     """Shape and dtype of one cell's share."""
     return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
-def _fetched(tree: Any) -> Any:
+def _fetched(tree: PyTree) -> PyTree:
     """NumPy arrays of device ones, keys among them where all are this process's."""
     if all(leaf.is_fully_addressable for leaf in jax.tree.leaves(tree)):
         return jax.tree.map(host, tree)
@@ -159,7 +167,7 @@ def _side_by_side(ends: np.ndarray, draws: np.ndarray) -> np.ndarray:
     return np.concatenate([ends, draws.reshape(-1, *ends.shape[1:])])
 
 
-def _largest(values: Any) -> float:
+def _largest(values: np.ndarray) -> float:
     return float(np.max(np.abs(values[np.isfinite(values)]), initial=0.0))
 
 
@@ -173,7 +181,7 @@ class _Reference:
         noise: of each step.
     """
 
-    def __init__(self, program: Program, block: Cells, states: Any, records: Any, noise: np.ndarray) -> None:
+    def __init__(self, program: Program, block: Cells, states: PyTree, records: PyTree, noise: np.ndarray) -> None:
         self._program, self._noise = program, noise
         self._shards = sizes(program.mesh)[1]
         self._records = self._one_row(records) if program.supplied else self._prepared(records)
@@ -181,25 +189,25 @@ class _Reference:
         t, s = jax.ShapeDtypeStruct((), np.int32), jax.ShapeDtypeStruct((), np.float32)
         self._draw, drawn = self._traced(program.draw, (None,) * 4, cell, state.position, t, s)
         rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self._records)
-        axes = (None, None, None, None, None if program.supplied else 0, 0, None)
-        self._take, _ = self._traced(self._taken, axes, cell, state, t, s, rows, drawn, t)
+        axes = (None, None, None, None if program.supplied else 0, 0, None)
+        self._take, _ = self._traced(self._taken, axes, cell, state, (t, s), rows, drawn, t)
 
-    def agrees(self, cell: Cells, state: Any, found: Any) -> bool:
+    def agrees(self, cell: Cells, state: PyTree, found: PyTree) -> bool:
         """Whether positions found for this cell, leaves (..., *shape), are where it comes from this state."""
         after, still = state, None
         for t, noise in enumerate(self._noise):
             at = np.int32(t), np.float32(noise)
             drawn = self._draw(cell, after.position, *at)
             if t == 0:
-                still = self._step(cell, after, *at, drawn, np.int32(0)).position
-            after = self._step(cell, after, *at, drawn, np.int32(1))
+                still = self._step(cell, after, at, drawn, np.int32(0)).position
+            after = self._step(cell, after, at, drawn, np.int32(1))
             if t == 0:
                 effect = jax.tree.map(lambda a, b: _largest(a - b), after.position, still)
         relative = _RELATIVE
         if self._program.clip is not None:
             relative += self._program.batch_size / float(self._program.query(cell)._grid(self._noise[0]))
 
-        def close(found: Any, wanted: Any, first: Any, effect: float) -> bool:
+        def close(found: np.ndarray, wanted: np.ndarray, first: np.ndarray, effect: float) -> bool:
             rounding = _ULPS * np.finfo(np.float32).eps * max(_largest(wanted), _largest(first))
             near = np.abs(found - wanted) <= len(self._noise) * (relative * effect + rounding)
             return bool(np.all(near | (~np.isfinite(found) & ~np.isfinite(wanted))))
@@ -207,21 +215,21 @@ class _Reference:
         with np.errstate(invalid="ignore"):
             return all(jax.tree.leaves(jax.tree.map(close, found, after.position, state.position, effect)))
 
-    def _step(self, cell: Cells, state: Any, t: Any, noise: Any, drawn: Any, noisy: Any) -> Any:
-        after = self._take(cell, state, t, noise, self._records, drawn, noisy)
+    def _step(self, cell: Cells, state: PyTree, at: PyTree, drawn: PyTree, noisy: np.int32) -> PyTree:
+        after = self._take(cell, state, at, self._records, drawn, noisy)
         return after if self._shards == 1 else jax.tree.map(lambda leaf: leaf[0], after)
 
-    def _taken(self, cell: Cells, state: Any, t: Any, noise: Any, records: Any, drawn: Any, noisy: Any) -> Any:
+    def _taken(self, cell: Cells, state: PyTree, at: At, rows: PyTree, drawn: PyTree, noisy: jax.Array) -> PyTree:
         """The state after a step; ``noisy``: 1, or 0 to take it without its noise."""
         draws, key = drawn
         draws = draws._replace(noise=jax.tree.map(lambda leaf: leaf * noisy.astype(leaf.dtype), draws.noise))
         if self._program.supplied:
             mask = draws.batch[1]
-            rows = jax.tree.map(lambda row: jnp.broadcast_to(row, (mask.shape[0], *row.shape[1:])), records)
-            records, draws = self._program.prepared(rows), draws._replace(batch=(None, mask))
-        return self._program.advance(cell, state, t, noise, records, (draws, key))[0]
+            rows = jax.tree.map(lambda row: jnp.broadcast_to(row, (mask.shape[0], *row.shape[1:])), rows)
+            rows, draws = self._program.prepared(rows), draws._replace(batch=(None, mask))
+        return self._program.advance(cell, state, *at, rows, (draws, key))[0]
 
-    def _traced(self, function: Callable[..., Any], axes: tuple, *types: Any) -> tuple[Callable[..., Any], Any]:
+    def _traced(self, function: Callable[..., PyTree], axes: tuple, *types: PyTree) -> tuple[Callable, PyTree]:
         """(a function of every shard in NumPy, the types of its results)."""
         if self._shards > 1:
             # Named, the axis of the shards is one of arrays, and their sums are sums along it.
@@ -229,12 +237,12 @@ class _Reference:
         traced, results = jax.make_jaxpr(function, return_shape=True)(*types)
         structure = jax.tree.structure(results)
 
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: PyTree) -> PyTree:
             return jax.tree.unflatten(structure, evaluate(traced, *jax.tree.leaves(arguments)))
 
         return call, results
 
-    def _prepared(self, records: Any) -> Any:
+    def _prepared(self, records: PyTree) -> PyTree:
         """Return what the target computes of each record alone; with an axis of shards first if there are several."""
         shards = self._shards
 
@@ -248,7 +256,7 @@ class _Reference:
             flat = [leaf.reshape(shards, -1, *leaf.shape[1:]) for leaf in flat]
         return jax.tree.unflatten(jax.tree.structure(shapes), flat)
 
-    def _one_row(self, records: Any) -> Any:
+    def _one_row(self, records: PyTree) -> PyTree:
         """The row that all are, as the device gets it."""
         return jax.tree.map(
             lambda leaf: leaf[:1].astype(np.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else np.int32), records

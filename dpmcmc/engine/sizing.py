@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from dpmcmc.engine.mesh import sizes
 from dpmcmc.engine.program import DRAWN_STEPS, Program, num_bytes
-from dpmcmc.privacy.query.query import LINEAR_ROWS, MICROBATCH
+from dpmcmc.privacy.query.per_record_gradients import LINEAR_ROWS, MICROBATCH
 
 #: Most steps in one device call; fewer where the draws of a chunk would not fit ``_CHUNK_BYTES``, and a quarter where
 #: it would read more than ``_CHUNK_READ``, for progress is reported between calls.

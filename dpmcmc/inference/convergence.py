@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+
+from dpmcmc.storage.pytree import PyTree
 
 #: Numbers looked at together: both diagnostics hold several float64 copies of what they are given.
 _NUMBERS_AT_ONCE = 2**24
 
 
-def summary(draws: Any) -> dict[str, float | None]:
+def summary(draws: PyTree) -> dict[str, float | None]:
     """Smallest ESS and largest split R-hat over all coordinates.
 
     Args:

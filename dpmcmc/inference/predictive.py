@@ -8,21 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
-from dpmcmc.targets.base import TargetError
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target, TargetError
 from dpmcmc.targets.per_owner import by_row
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
 
 #: Probabilities below this count as this in a log predictive density: float32 may round a probability to zero.
 _LEAST_PROBABILITY = 1e-12
 #: Draws times rows evaluated at once on the device, and numbers fetched from it at once.
 _ROWS_AT_ONCE = 2**16
 _NUMBERS_AT_ONCE = 2**22
+
+
+#: A target's method of parameters and records, and what it gives for each record.
+Evaluate = Callable[[PyTree, PyTree], jax.Array]
 
 
 @dataclass(frozen=True)
@@ -57,14 +65,14 @@ class Prediction:
         return body | {"log_predictive_density": self.log_predictive_density}
 
 
-def measure(target: Any) -> str | None:
+def measure(target: object) -> str | None:
     """``"accuracy"`` for classifiers, ``"rmse"`` for other targets that predict, None for those that do not."""
     if getattr(target, "predict", None) is None:
         return None
-    return "rmse" if getattr(target, "num_classes", None) is None else "accuracy"
+    return "rmse" if _classes(target) is None else "accuracy"
 
 
-def predict(target: Any, flat_draws: Any, rows: dict[str, np.ndarray]) -> Prediction:
+def predict(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> Prediction:
     """Predict rows with every draw, in the way that fits the target.
 
     Args:
@@ -81,10 +89,10 @@ def predict(target: Any, flat_draws: Any, rows: dict[str, np.ndarray]) -> Predic
         return Prediction(None, None, None, log_predictive_density(target, flat_draws, rows))
     if measure(target) == "rmse":
         return regression(target, flat_draws, rows)
-    return binary(target, flat_draws, rows) if target.num_classes == 2 else multiclass(target, flat_draws, rows)
+    return binary(target, flat_draws, rows) if _classes(target) == 2 else multiclass(target, flat_draws, rows)
 
 
-def check(target: Any, rows: dict[str, np.ndarray]) -> None:
+def check(target: Target, rows: dict[str, np.ndarray]) -> None:
     """Refuse a target whose ``predict`` does not fit the rows; only shapes are evaluated.
 
     Raises:
@@ -104,16 +112,15 @@ def check(target: Any, rows: dict[str, np.ndarray]) -> None:
     _check_shape(target, found, len(rows["x"]))
 
 
-def binary(target: Any, flat_draws: Any, rows: dict[str, np.ndarray]) -> Prediction:
+def binary(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> Prediction:
     """Two classes, from P(y = 1) as (rows,) or as the second of two columns; otherwise as :func:`predict`."""
     y = np.asarray(rows["y"]) == 1
-    total, single = np.zeros(len(y)), []
-    for block in _blocks(_predict(target, len(y)), flat_draws, rows["x"]):
-        probability = block if block.ndim == 2 else block[..., 1]
-        total += probability.sum(axis=0, dtype=np.float64)
-        single.append(np.mean((probability > 0.5) == y, axis=1))
-    each = np.concatenate(single)
-    probability = total / len(each)
+
+    def of_one(probability: np.ndarray, leading: int) -> np.ndarray:
+        return probability if probability.ndim == leading else probability[..., 1]
+
+    mean, each = _over_draws(target, flat_draws, rows["x"], lambda p: np.mean((of_one(p, 2) > 0.5) == y, axis=1))
+    probability = of_one(mean, 1)
     return Prediction(
         measure="accuracy",
         posterior_predictive=float(np.mean((probability > 0.5) == y)),
@@ -123,17 +130,11 @@ def binary(target: Any, flat_draws: Any, rows: dict[str, np.ndarray]) -> Predict
     )
 
 
-def multiclass(target: Any, flat_draws: Any, rows: dict[str, np.ndarray]) -> Prediction:
+def multiclass(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> Prediction:
     """More than two classes, from class probabilities (rows, K); otherwise as :func:`predict`."""
     y = np.asarray(rows["y"]).astype(int)
-    classes = int(target.num_classes)
-    total, single = np.zeros((len(y), classes)), []
-    for block in _blocks(_predict(target, len(y)), flat_draws, rows["x"]):
-        total += block.sum(axis=0, dtype=np.float64)
-        single.append(np.mean(block.argmax(axis=2) == y, axis=1))
-    each = np.concatenate(single)
-    probability = total / len(each)
-    known = np.clip(y, 0, classes - 1)
+    probability, each = _over_draws(target, flat_draws, rows["x"], lambda p: np.mean(p.argmax(axis=2) == y, axis=1))
+    known = np.clip(y, 0, probability.shape[1] - 1)
     # A class the model does not know has probability zero.
     truth = np.where(known == y, probability[np.arange(len(y)), known], 0.0)
     return Prediction(
@@ -145,15 +146,10 @@ def multiclass(target: Any, flat_draws: Any, rows: dict[str, np.ndarray]) -> Pre
     )
 
 
-def regression(target: Any, flat_draws: Any, rows: dict[str, np.ndarray]) -> Prediction:
+def regression(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> Prediction:
     """Real labels or counts, from the mean (rows,); otherwise as :func:`predict`."""
     y = np.asarray(rows["y"], np.float64)
-    total, single = np.zeros(len(y)), []
-    for block in _blocks(_predict(target, len(y)), flat_draws, rows["x"]):
-        total += block.sum(axis=0, dtype=np.float64)
-        single.append(np.sqrt(np.mean(np.square(block - y), axis=1)))
-    each = np.concatenate(single)
-    mean = total / len(each)
+    mean, each = _over_draws(target, flat_draws, rows["x"], lambda m: np.sqrt(np.mean(np.square(m - y), axis=1)))
     return Prediction(
         measure="rmse",
         posterior_predictive=float(np.sqrt(np.mean(np.square(mean - y)))),
@@ -163,7 +159,19 @@ def regression(target: Any, flat_draws: Any, rows: dict[str, np.ndarray]) -> Pre
     )
 
 
-def log_predictive_density(target: Any, flat_draws: Any, records: Any) -> float:
+def _over_draws(
+    target: Target, flat_draws: PyTree, x: np.ndarray, score: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(prediction of each row averaged over draws, float64; score of each draw, of predictions (draws, rows, ...))."""
+    total, each = np.zeros(()), []
+    for block in _blocks(_predict(target, len(x)), flat_draws, x):
+        total = total + block.sum(axis=0, dtype=np.float64)
+        each.append(score(block))
+    scores = np.concatenate(each)
+    return total / len(scores), scores
+
+
+def log_predictive_density(target: Target, flat_draws: PyTree, records: PyTree) -> float:
     """Mean over records of log (1/draws) Σ exp(log-likelihood), for any target.
 
     A likelihood that leaves out a constant shifts it by that constant.
@@ -174,7 +182,7 @@ def log_predictive_density(target: Any, flat_draws: Any, records: Any) -> float:
         records: pytree, leaves (rows, ...).
     """
 
-    def each(params: Any, records: Any) -> jax.Array:
+    def each(params: PyTree, records: PyTree) -> jax.Array:
         return jax.vmap(lambda record: target.log_likelihood(params, record))(records)
 
     log_sum, count = np.asarray(-np.inf), 0
@@ -188,7 +196,9 @@ def log_predictive_density(target: Any, flat_draws: Any, records: Any) -> float:
 _FEWEST_IN_BIN = 10
 
 
-def calibration_curve(probability: np.ndarray, outcome: np.ndarray, bins: int = 10) -> np.ndarray:
+def calibration_curve(
+    probability: Float[np.ndarray, " rows"], outcome: Shaped[np.ndarray, " rows"], bins: int = 10
+) -> Float[np.ndarray, "filled 3"]:
     """Rows (mean predicted probability, observed share, count), one per bin of equal width with at least 10 rows."""
     index = np.minimum((probability * bins).astype(int), bins - 1)
     rows = [
@@ -209,8 +219,13 @@ def reliability(probability: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.
     return probability.max(axis=1), probability.argmax(axis=1) == y
 
 
-def _predict(target: Any, num_rows: int) -> Callable[[Any, jax.Array], jax.Array]:
-    def checked(params: Any, x: jax.Array) -> jax.Array:
+def _classes(target: object) -> int | None:
+    """K of a classifier; None of another target."""
+    return getattr(target, "num_classes", None)
+
+
+def _predict(target: Target, num_rows: int) -> Evaluate:
+    def checked(params: PyTree, x: jax.Array) -> jax.Array:
         out = target.predict(params, x)
         _check_shape(target, out.shape, num_rows)
         return out
@@ -218,8 +233,8 @@ def _predict(target: Any, num_rows: int) -> Callable[[Any, jax.Array], jax.Array
     return checked
 
 
-def _check_shape(target: Any, found: tuple[int, ...], num_rows: int) -> None:
-    classes = getattr(target, "num_classes", None)
+def _check_shape(target: Target, found: tuple[int, ...], num_rows: int) -> None:
+    classes = _classes(target)
     allowed: list[tuple[int, ...]] = [(num_rows,)] if classes in (None, 2) else []
     if classes is not None:
         allowed.append((num_rows, classes))
@@ -230,7 +245,7 @@ def _check_shape(target: Any, found: tuple[int, ...], num_rows: int) -> None:
         )
 
 
-def _blocks(evaluate: Callable[[Any, Any], jax.Array], flat_draws: Any, records: Any) -> Iterator[np.ndarray]:
+def _blocks(evaluate: Evaluate, flat_draws: PyTree, records: PyTree) -> Iterator[np.ndarray]:
     """``evaluate(params, records)`` at every draw, in blocks (draws of the block, ...) of bounded size."""
     # Records are an argument: a closure would write them into the compilation cache.
     records = jax.tree.map(jnp.asarray, records)
@@ -238,7 +253,7 @@ def _blocks(evaluate: Callable[[Any, Any], jax.Array], flat_draws: Any, records:
     at_once = max(1, min(16, _ROWS_AT_ONCE // num_rows))
 
     @jax.jit
-    def over_draws(draws: Any, records: Any) -> jax.Array:
+    def over_draws(draws: PyTree, records: PyTree) -> jax.Array:
         return jax.lax.map(lambda params: evaluate(params, records), draws, batch_size=at_once)
 
     count = len(jax.tree.leaves(flat_draws)[0])

@@ -9,9 +9,7 @@ import jax
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.linear import LinearRegression
-from dpmcmc.targets.logistic import LogisticRegression
-from dpmcmc.targets.softmax import SoftmaxRegression
+from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
 from dpmcmc.targets.tempered import untempered
 
 #: Targets whose public facts are proved in this library, from bounds that are enforced on the records.

@@ -6,7 +6,7 @@ import numpy as np
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.targets.base import Target, require_bound
-from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.glm import LinearRegression
 
 _BLOCK = 512
 

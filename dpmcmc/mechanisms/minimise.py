@@ -31,8 +31,7 @@ from dpmcmc.mechanisms.float64 import float64
 from dpmcmc.mechanisms.row_sums import in_float64, loss_gradient, summed_in_blocks
 from dpmcmc.storage.pytree import PyTree, length_of, size_of
 from dpmcmc.targets.base import Target, shared_by_equal_targets
-from dpmcmc.targets.linear import LinearRegression
-from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.glm import LinearRegression, LogisticRegression
 
 _BLOCK = 512
 _UNIT = 2.0**-53

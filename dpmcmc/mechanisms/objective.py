@@ -32,7 +32,7 @@ from dpmcmc.privacy.accounting.search import smallest
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree, size_of
 from dpmcmc.targets.base import Positive, Target
-from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.glm import LogisticRegression
 from dpmcmc.targets.tempered import untempered
 
 #: μ of the second step relative to that of the first.

@@ -34,7 +34,7 @@ from dpmcmc.mechanisms.one_shot import Asked, OneShot, moved_by
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target
-from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.glm import LinearRegression
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How it is sampled: one file per sampler, the update rule on top."""
+"""How it is sampled: one file per sampler, the update rule on top; ``langevin`` has the law of noise that all share."""
 
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.samplers.schedules import SCHEDULES, AlphaPhase, Cyclical, Floor, Polynomial

@@ -10,18 +10,23 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt
 
 from dpmcmc.errors import InputError, check_fields
-from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.privacy.query.second_moment import GRADIENT
-from dpmcmc.samplers.schedules import Schedule, evaluate
+from dpmcmc.privacy.query.second_moment import GRADIENT, SecondMoment
+from dpmcmc.samplers.schedules import PerStep, Schedule, evaluate
+from dpmcmc.storage.pytree import PyTree
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+#: Queries that a step asks of the data.
+Queries = tuple[str | SecondMoment, ...]
 
 #: Methods and fields that a sampler must have.
 PROTOCOL = ("queries", "temperature", "bind", "noise_std", "init", "step", "temperature_at", "time_at")
@@ -38,7 +43,7 @@ class Sampler(Protocol):
     """
 
     @property
-    def queries(self) -> tuple[Any, ...]:
+    def queries(self) -> Queries:
         """Queries of the data in each step: ``("gradient",)``, or with a ``SecondMoment`` beside it."""
 
     @property
@@ -48,22 +53,22 @@ class Sampler(Protocol):
     def bind(self, num_records: int) -> Sampler:
         """The sampler for N records: step sizes are given for the MEAN loss, and η = step_size / N."""
 
-    def noise_std(self, t: Any) -> Any:
+    def noise_std(self, t: PerStep) -> PerStep:
         """Std of the noise the dynamics injects at step t, in units of the full potential's gradient.
 
         A function of the step alone, never of data. Works on NumPy float64 arrays and on traced integers.
         """
 
-    def init(self, key: jax.Array, position: Any) -> Any:
+    def init(self, key: jax.Array, position: PyTree) -> PyTree:
         """State at a starting point; ``position`` of the state is the draw."""
 
-    def step(self, key: jax.Array, state: Any, gradient: PrivateGradient, t: jax.Array) -> tuple[Any, Any]:
+    def step(self, key: jax.Array, state: PyTree, gradient: PrivateGradient, t: jax.Array) -> tuple[PyTree, PyTree]:
         """(next State, Info). ``key`` is for dynamics beyond the query, never for noise that privacy counts."""
 
-    def temperature_at(self, noise_std: np.ndarray, t: np.ndarray) -> np.ndarray:
+    def temperature_at(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """Temperature the dynamics keeps when the gradient carries noise of std ``noise_std``."""
 
-    def time_at(self, noise_std: np.ndarray, t: np.ndarray) -> np.ndarray:
+    def time_at(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """Langevin time of a step: η for SGLD, η over the friction for momentum samplers."""
 
 
@@ -86,7 +91,7 @@ class SteppedSampler:
     num_records: int | None = dataclasses.field(default=None, kw_only=True)
 
     @property
-    def queries(self) -> tuple[Any, ...]:
+    def queries(self) -> Queries:
         """One gradient."""
         return (GRADIENT,)
 
@@ -106,7 +111,7 @@ class SteppedSampler:
         """Whether a setting waits for the noise that privacy needs."""
         return self.step_size == "auto"
 
-    def eta(self, t: Any) -> Any:
+    def eta(self, t: PerStep) -> PerStep:
         """Step on the full potential, step_size_t / N."""
         if self.num_records is None or isinstance(self.step_size, str):
             raise InputError("the sampler is not bound yet: plan it, or call bind(num_records)")
@@ -118,21 +123,11 @@ class SteppedSampler:
         return dataclasses.replace(self, step_size=self.num_records * eta)
 
 
-def missing_of(sampler: Any) -> list[str]:
+def missing_of(sampler: object) -> list[str]:
     """Return what an object lacks of the :class:`Sampler` protocol."""
     return [name for name in PROTOCOL if not hasattr(sampler, name)]
 
 
-def tree_norm(tree: Any) -> jax.Array:
+def tree_norm(tree: PyTree) -> Float[jax.Array, ""]:
     """l2 norm of a whole pytree, ()."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
-
-
-#: Share of the momentum that a step loses.
-Friction = Annotated[float, Gt(0), Le(1)]
-
-
-def thermal_velocity(key: jax.Array, like: Any, variance: Any) -> Any:
-    """Independent normals of this variance, shaped like a pytree."""
-    std = jnp.sqrt(variance).astype(jnp.float32)
-    return jax.tree.map(lambda z: std * z, randomness.tree_normal(key, like)[0])

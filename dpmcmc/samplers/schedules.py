@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from types import ModuleType
+from typing import Annotated
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
@@ -18,6 +20,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from dpmcmc.errors import check_fields
 
 Positive = Annotated[float, Gt(0)]
+
+#: A step, or a number of each step: one, an array over steps on the host, or traced.
+PerStep = float | np.ndarray | jax.Array
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class Polynomial:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def __call__(self, t: Any) -> Any:
+    def __call__(self, t: PerStep) -> PerStep:
         """Step size at step t."""
         # Whole numbers cannot be raised to negative powers in JAX.
         return self.a * (float(self.b) + t) ** (-float(self.gamma))
@@ -58,7 +63,7 @@ class Floor:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def __call__(self, t: Any) -> Any:
+    def __call__(self, t: PerStep) -> PerStep:
         """Step size at step t."""
         return _namespace(t).maximum(self.a / (t + 1), self.floor)
 
@@ -80,7 +85,7 @@ class Cyclical:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def __call__(self, t: Any) -> Any:
+    def __call__(self, t: PerStep) -> PerStep:
         """Step size at step t."""
         xp = _namespace(t)
         return xp.maximum(0.5 * self.a * (1 + xp.cos(math.pi * (t % self.period) / self.period)), self.floor)
@@ -113,7 +118,7 @@ class AlphaPhase:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def __call__(self, t: Any) -> Any:
+    def __call__(self, t: PerStep) -> PerStep:
         """Step size at step t."""
         logs = math.log(2.5 * self.steps / self.delta) * math.log(2 / self.delta)
         eta = self.alpha * self.epsilon**2 / (128 * self.lipschitz**2 * logs)
@@ -122,16 +127,16 @@ class AlphaPhase:
 
 #: Names a YAML may use.
 SCHEDULES = {"polynomial": Polynomial, "floor": Floor, "cyclical": Cyclical, "alpha_phase": AlphaPhase}
-Schedule = Callable[[Any], Any]
+Schedule = Callable[[PerStep], PerStep]
 StepSize = float | Schedule
 
 
-def _namespace(t: Any) -> Any:
+def _namespace(t: PerStep) -> ModuleType:
     """NumPy for the host's float64 schedule, JAX for a traced step."""
     return np if isinstance(t, (int, float, np.ndarray, np.generic)) else jnp
 
 
-def evaluate(step_size: StepSize, t: Any) -> Any:
+def evaluate(step_size: StepSize, t: PerStep) -> PerStep:
     """Step size at step t; a NumPy argument of a schedule written in JAX gives a NumPy float64 result."""
     if not callable(step_size):
         return step_size

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,14 +45,18 @@ from annotated_types import Ge, Le
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.metric import MatrixLike, PublicMatrix, flat
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.privacy.query.second_moment import GRADIENT, NoiseRatio, SecondMoment, is_dense
-from dpmcmc.samplers.base import SteppedSampler, tree_norm
+from dpmcmc.privacy.query.second_moment import GRADIENT, NoiseRatio, SecondMoment
+from dpmcmc.privacy.query.symmetric import Form, form_of
+from dpmcmc.samplers.base import Queries, tree_norm
+from dpmcmc.samplers.langevin import Langevin, step_allowed, temperature_kept
+from dpmcmc.samplers.schedules import PerStep
+from dpmcmc.storage.pytree import PyTree
 
 
 class SGFSState(NamedTuple):
     """Position, and the running mean of what estimates D (whitened), (d, d) or (d,); () where it is public."""
 
-    position: Any
+    position: PyTree
     fisher: jax.Array
 
 
@@ -65,7 +69,7 @@ class SGFSInfo(NamedTuple):
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
-class SGFS(SteppedSampler):
+class SGFS(Langevin):
     """Stochastic-gradient Fisher scoring; see :class:`SteppedSampler` for step_size, temperature and num_records.
 
     Args:
@@ -119,7 +123,7 @@ class SGFS(SteppedSampler):
         return self.metric  # type: ignore[return-value]  # made one by __post_init__
 
     @property
-    def queries(self) -> tuple[Any, ...]:
+    def queries(self) -> Queries:
         """One gradient, and with fisher query a second moment."""
         if self.fisher != "query":
             return (GRADIENT,)
@@ -129,15 +133,7 @@ class SGFS(SteppedSampler):
         """The sampler for minibatches of rate b/N."""
         return dataclasses.replace(self, rate=rate)
 
-    def noise_std(self, t: Any) -> Any:
-        """s_t = √(2T/η_t), in gradient units."""
-        return (2 * self.temperature / self.eta(t)) ** 0.5
-
-    def with_noise(self, noise_std: float) -> SGFS:
-        """``step_size: auto`` resolved: η = 2T/s²."""
-        return self.with_eta(2 * self.temperature / noise_std**2)
-
-    def stability_limit(self, noise_std: Any, t: Any) -> Any:
+    def stability_limit(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """Largest stable η·curvature: η(s²/T + ŵ), ŵ the smallest curvature that A is sure to hold."""
         eta = self.eta(t)
         known = self.prior_precision
@@ -147,22 +143,22 @@ class SGFS(SteppedSampler):
         damping = eta * noise_std**2 / self.temperature if self.temperature > 0 else 2.0
         return damping * (1.0 if self._f is None else self._f.stretch() ** 2) + eta * known
 
-    def temperature_at(self, noise_std: Any, t: Any) -> Any:
+    def temperature_at(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """T, whatever the noise (η s²/2 at T = 0)."""
         eta = self.eta(t)
-        return self.temperature + 0.0 * eta if self.temperature > 0 else eta * noise_std**2 / 2
+        return self.temperature + 0.0 * eta if self.temperature > 0 else temperature_kept(noise_std**2, eta)
 
-    def time_at(self, noise_std: Any, t: Any) -> Any:
+    def time_at(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """2T/s², the step where the estimate is small."""
-        return 2 * self.temperature / noise_std**2 if self.temperature > 0 else self.eta(t)
+        return step_allowed(noise_std**2, self.temperature) if self.temperature > 0 else self.eta(t)
 
-    def init(self, key: jax.Array, position: Any) -> SGFSState:
+    def init(self, key: jax.Array, position: PyTree) -> SGFSState:
         """State at ``position``, with an estimate of zero."""
         d = flat(position)[0].size
         for matrix, name in ((self.public_fisher, "public_fisher"), (self._f, "metric")):
             if isinstance(matrix, PublicMatrix):
                 matrix.check_size(d, name)
-        shape = () if self.fisher == "public" else (d, d) if is_dense(self.structure, d) else (d,)
+        shape = () if self.fisher == "public" else form_of(self.structure, d).shape(d)
         return SGFSState(position, jnp.zeros(shape, jnp.float32))
 
     def step(
@@ -172,29 +168,27 @@ class SGFS(SteppedSampler):
         position, unflatten = flat(state.position)
         raw = flat(gradient.value)[0]
         white = raw if self._f is None else self._f.whiten(raw)
-        dense = is_dense(self.structure, position.size)
+        form = form_of(self.structure, position.size)
         s2 = jnp.square(gradient.noise_std)
         # Own gradients inform the NEXT step, so that A does not depend on the noise it divides.
-        fisher = self._averaged(state.fisher, white, s2, gradient, t, dense)
-        known = state.fisher if self.fisher == "gradients" else fisher
-        data, prior = self._data_curvature(known, position.size, dense), self._prior(position.size, dense)
-        damping = 2 / self.eta(t) if self.temperature == 0 else s2 / self.temperature
-        minibatch = (1 - self.rate) / self.rate / self.temperature if self.temperature > 0 else 0.0
-        a = (1 + minibatch) * data + prior
-        if dense:
-            a = a + damping * jnp.eye(position.size, dtype=a.dtype)
-            move = jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(a), white)
-        else:
-            move = white / (a + damping)
+        fisher = self._averaged(form, state.fisher, white, s2, gradient, t)
+        prior = self._prior(form, position.size)
+        data = self._data_curvature(form, state.fisher if self.fisher == "gradients" else fisher, prior)
+        damping = jnp.asarray(2 / self.eta(t)) if self.temperature == 0 else s2 / self.temperature
+        minibatch = self._minibatch_share / self.temperature if self.temperature > 0 else 0.0
+        move = form.solve(form.shifted((1 + minibatch) * data + prior, damping), white)
         if self._f is not None:
             move = self._f.whiten(move, transpose=True)
-        total = data + prior
-        mean = (jnp.trace(total) if dense else jnp.sum(total)) / position.size
         following = SGFSState(unflatten(position - 2 * move), fisher)
-        return following, SGFSInfo(tree_norm(gradient.value), mean)
+        return following, SGFSInfo(tree_norm(gradient.value), form.trace(data + prior) / position.size)
+
+    @property
+    def _minibatch_share(self) -> float:
+        """r = (1 − q)/q, what minibatches of rate q add to the gradient's covariance, as a multiple of D."""
+        return (1 - self.rate) / self.rate
 
     def _averaged(
-        self, old: jax.Array, white: jax.Array, s2: jax.Array, gradient: PrivateGradient, t: jax.Array, dense: bool
+        self, form: Form, old: jax.Array, white: jax.Array, s2: jax.Array, gradient: PrivateGradient, t: jax.Array
     ) -> jax.Array:
         """The running mean with this step's estimate in it; not projected, so that its noise averages out."""
         if self.fisher == "public":
@@ -202,40 +196,24 @@ class SGFS(SteppedSampler):
         if self.fisher == "query":
             new = gradient.releases[0].value
         else:
-            outer = jnp.outer(white, white) if dense else jnp.square(white)
-            noise = s2 * jnp.eye(white.size, dtype=white.dtype) if dense else s2
-            new = (outer - noise) / (self.temperature + (1 - self.rate) / self.rate)
+            new = form.shifted(form.outer(white), -s2) / (self.temperature + self._minibatch_share)
         weight = jnp.maximum(1.0 / (t + 1), self.forget)
         return (1 - weight) * old + weight * new
 
-    def _data_curvature(self, estimate: jax.Array, d: int, dense: bool) -> jax.Array:
+    def _data_curvature(self, form: Form, estimate: jax.Array, prior: jax.Array) -> jax.Array:
         """D, whitened and projected onto the positive semidefinite matrices."""
-        if self.fisher == "public":
+        if isinstance(self.public_fisher, PublicMatrix):
             assert self.num_records is not None
-            assert isinstance(self.public_fisher, PublicMatrix)
-            whole = self._f is not None and self._f.array.ndim == 2
-            matrix = self._whitened(self.public_fisher.matrix(d, dense or whole), dense or whole)
-            return self.num_records * (jnp.diagonal(matrix) if whole and not dense else matrix)
+            return self.num_records * form.of(self._whitened(self.public_fisher.operator(len(prior))))
         if self.fisher == "gradients":
-            # E[g̃g̃ᵀ − s²] = T(D + λ) + rD with r = (1 − q)/q: of the prior they show the share T/(T + r).
-            share = self.temperature / (self.temperature + (1 - self.rate) / self.rate)
-            estimate = estimate - share * self._prior(d, dense)
-        if not dense:
-            return jnp.maximum(estimate, 0.0)
-        values, vectors = jnp.linalg.eigh((estimate + estimate.T) / 2)
-        return (vectors * jnp.maximum(values, 0.0)) @ vectors.T
+            # E[g̃g̃ᵀ − s²] = T(D + λ) + rD: of the prior they show the share T/(T + r).
+            estimate = estimate - self.temperature / (self.temperature + self._minibatch_share) * prior
+        return form.projected(estimate)
 
-    def _prior(self, d: int, dense: bool) -> jax.Array:
+    def _prior(self, form: Form, d: int) -> jax.Array:
         """λF⁻¹F⁻ᵀ, or its diagonal."""
-        one = jnp.ones(d, jnp.float32)
-        return self.prior_precision * self._whitened(jnp.diag(one) if dense else one, dense)
+        return self.prior_precision * form.of(self._whitened(jnp.ones(d, jnp.float32)))
 
-    def _whitened(self, matrix: jax.Array, dense: bool) -> jax.Array:
-        """F⁻¹MF⁻ᵀ of a public M; diagonal from diagonal where the structure is."""
-        if self._f is None:
-            return matrix
-        if not dense and self._f.array.ndim < 2:
-            return self._f.whiten(self._f.whiten(matrix))
-        if dense:
-            return self._f.whiten_matrix(matrix)
-        return jnp.diagonal(self._f.whiten_matrix(jnp.diag(matrix)))
+    def _whitened(self, matrix: jax.Array) -> jax.Array:
+        """F⁻¹MF⁻ᵀ of a public M, (d, d) or its diagonal (d,)."""
+        return matrix if self._f is None else self._f.whitened(matrix)

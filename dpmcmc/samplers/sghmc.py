@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,26 +28,30 @@ from annotated_types import Ge
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.samplers.base import Friction, SteppedSampler, thermal_velocity, tree_norm
+from dpmcmc.samplers import langevin
+from dpmcmc.samplers.base import tree_norm
+from dpmcmc.samplers.langevin import Friction, Langevin, thermal_velocity
+from dpmcmc.samplers.schedules import PerStep
+from dpmcmc.storage.pytree import PyTree
 
 
 class SGHMCState(NamedTuple):
     """Position and momentum, in units of a step."""
 
-    position: Any
-    velocity: Any
+    position: PyTree
+    velocity: PyTree
 
 
 class SGHMCInfo(NamedTuple):
     """Per step: ``gradient_norm`` of the noisy gradient and the ``temperature`` its noise keeps."""
 
     gradient_norm: jax.Array
-    temperature: jax.Array
+    temperature: PerStep
 
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
-class SGHMC(SteppedSampler):
+class SGHMC(Langevin):
     """Stochastic-gradient Hamiltonian Monte Carlo; see :class:`SteppedSampler` for the rest.
 
     Args:
@@ -74,7 +78,7 @@ class SGHMC(SteppedSampler):
         return super().unresolved or self.friction == "matched"
 
     @property
-    def loss(self) -> float:
+    def damping(self) -> float:
         """a, once it is a number."""
         if isinstance(self.friction, str):
             raise InputError("friction matched is solved from the privacy target: plan it with one", "friction")
@@ -84,11 +88,11 @@ class SGHMC(SteppedSampler):
         """Solve ``step_size: auto`` (η = 2aT/(s² + V̂)) or ``friction: matched`` (a = η(s² + V̂)/(2T))."""
         variance = noise_std**2 + self.minibatch_variance
         if self.step_size == "auto":
-            return self.with_eta(2 * self.loss * self.temperature / variance)
-        friction = self.eta(0) * variance / (2 * self.temperature)
+            return self.with_eta(float(langevin.step_allowed(variance, self.temperature, self.damping)))
+        friction = float(langevin.friction_needed(variance, self.eta(0), self.temperature))
         if friction > 1:
             assert self.num_records is not None
-            largest = self.num_records * 2 * self.temperature / variance
+            largest = self.num_records * langevin.step_allowed(variance, self.temperature)
             raise InputError(
                 f"friction matched to the noise privacy needs would be {friction:.3g}, beyond 1: "
                 f"take step_size at most {largest:.3g}",
@@ -96,35 +100,27 @@ class SGHMC(SteppedSampler):
             )
         return dataclasses.replace(self, friction=friction)
 
-    def noise_std(self, t: Any) -> Any:
+    def noise_std(self, t: PerStep) -> PerStep:
         """s_t = √(2(a − b̂)T/η_t), in gradient units; :meth:`check` refuses b̂ > a."""
-        own = 2 * self.loss * self.temperature / self.eta(t) - self.minibatch_variance
+        own = langevin.noise_variance(self.eta(t), self.temperature, self.damping) - self.minibatch_variance
         return (own * (own > 0)) ** 0.5
 
-    def check(self, noise_std: Any, t: Any) -> None:
+    def check(self, noise_std: PerStep, t: PerStep) -> None:
         """Raise ValueError where the public estimate of minibatch noise exceeds the friction."""
         if self.temperature > 0:
-            estimate = np.max(self.eta(t) * self.minibatch_variance / (2 * self.temperature))
-            if estimate > self.loss:
+            estimate = np.max(langevin.friction_needed(self.minibatch_variance, self.eta(t), self.temperature))
+            if estimate > self.damping:
                 raise InputError(
-                    f"minibatch_variance amounts to b̂ = {estimate:.3g}, more than friction {self.loss:g}: raise the "
+                    f"minibatch_variance amounts to b̂ = {estimate:.3g}, more than friction {self.damping:g}: raise the "
                     "friction or lower step_size",
                     "minibatch_variance",
                 )
 
-    def stability_limit(self, noise_std: Any, t: Any) -> Any:
-        """Largest stable η·curvature: 4 − 2a, from λ² − (2 − a − ηw)λ + (1 − a) = 0."""
-        return 4 - 2 * self.loss + 0.0 * self.eta(t)
-
-    def temperature_at(self, noise_std: Any, t: Any) -> Any:
+    def temperature_at(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """η_t(s² + V̂)/(2a)."""
-        return self.eta(t) * (noise_std**2 + self.minibatch_variance) / (2 * self.loss)
+        return langevin.temperature_kept(noise_std**2 + self.minibatch_variance, self.eta(t), self.damping)
 
-    def time_at(self, noise_std: Any, t: Any) -> Any:
-        """η_t/a."""
-        return self.eta(t) / self.loss
-
-    def init(self, key: jax.Array, position: Any) -> SGHMCState:
+    def init(self, key: jax.Array, position: PyTree) -> SGHMCState:
         """State at ``position`` with a velocity of variance ηT."""
         return SGHMCState(position, thermal_velocity(key, position, self.eta(0) * self.temperature))
 
@@ -132,7 +128,7 @@ class SGHMC(SteppedSampler):
         self, key: jax.Array, state: SGHMCState, gradient: PrivateGradient, t: jax.Array
     ) -> tuple[SGHMCState, SGHMCInfo]:
         """v' = (1 − a)v − η_t g̃, θ' = θ + v'."""
-        eta, keep = self.eta(t), 1 - self.loss
+        eta, keep = self.eta(t), 1 - self.damping
         velocity = jax.tree.map(lambda v, g: keep * v - eta * g, state.velocity, gradient.value)
         position = jax.tree.map(jnp.add, state.position, velocity)
         info = SGHMCInfo(tree_norm(gradient.value), self.temperature_at(gradient.noise_std, t))

@@ -2,66 +2,49 @@ r"""Stochastic-gradient Langevin dynamics (Welling and Teh 2011; DP-SGLD: Wang, 
 
     θ' = θ − η_t (∇U(θ) + s_t Z),     Z ~ N(0, I),     s_t = √(2T/η_t),     η_t = step_size_t / N
 
-The pair (drift η, noise variance 2Tη) keeps exp(−U/T). The thesis prints noise variance η, which is
-temperature 1/2. Exact on a quadratic of curvature w with exact gradients: Var = (T/w) / (1 − ηw/2).
+The pair (drift η, noise variance 2Tη) keeps exp(−U/T). The thesis prints noise variance η, which is temperature 1/2.
+Exact on a quadratic of curvature w with exact gradients: Var = (T/w) / (1 − ηw/2), stable for ηw < 2.
 
-The noise is part of the query: where privacy asks for s_t > √(2T/η_t) the chain runs at temperature
-η_t s_t²/2 instead, and the plan says so.
+The noise is part of the query. Where privacy asks for s_t > √(2T/η_t), the chain runs at temperature η_t s_t²/2
+instead, and the plan says so. The law of the noise is ``langevin.py`` at friction 1.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.samplers.base import SteppedSampler, tree_norm
+from dpmcmc.samplers.base import tree_norm
+from dpmcmc.samplers.langevin import Langevin
+from dpmcmc.samplers.schedules import PerStep
+from dpmcmc.storage.pytree import PyTree
 
 
 class SGLDState(NamedTuple):
     """The position alone."""
 
-    position: Any
+    position: PyTree
 
 
 class SGLDInfo(NamedTuple):
     """Per step: ``gradient_norm`` of the noisy gradient and the ``temperature`` its noise keeps."""
 
     gradient_norm: jax.Array
-    temperature: jax.Array
+    temperature: PerStep
 
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
-class SGLD(SteppedSampler):
+class SGLD(Langevin):
     """Stochastic-gradient Langevin dynamics; see :class:`SteppedSampler` for its arguments.
 
     T = 0 without privacy is SGD.
     """
 
-    def noise_std(self, t: Any) -> Any:
-        """s_t = √(2T/η_t), in gradient units."""
-        return (2 * self.temperature / self.eta(t)) ** 0.5
-
-    def stability_limit(self, noise_std: Any, t: Any) -> Any:
-        """Largest stable η·curvature: 2."""
-        return 2.0 + 0.0 * self.eta(t)
-
-    def with_noise(self, noise_std: float) -> SGLD:
-        """``step_size: auto`` resolved: the largest constant step whose own noise is at least ``noise_std``."""
-        return self.with_eta(2 * self.temperature / noise_std**2)
-
-    def temperature_at(self, noise_std: Any, t: Any) -> Any:
-        """η_t s²/2."""
-        return self.eta(t) * noise_std**2 / 2
-
-    def time_at(self, noise_std: Any, t: Any) -> Any:
-        """η_t."""
-        return self.eta(t)
-
-    def init(self, key: jax.Array, position: Any) -> SGLDState:
+    def init(self, key: jax.Array, position: PyTree) -> SGLDState:
         """State at ``position``."""
         return SGLDState(position)
 

@@ -18,7 +18,7 @@ the chain is colder than T (4000 records, 20,000 steps from the prior mean: vari
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,14 +26,18 @@ import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.samplers.base import Friction, SteppedSampler, thermal_velocity, tree_norm
+from dpmcmc.samplers import langevin
+from dpmcmc.samplers.base import tree_norm
+from dpmcmc.samplers.langevin import Friction, Langevin, thermal_velocity
+from dpmcmc.samplers.schedules import PerStep
+from dpmcmc.storage.pytree import PyTree
 
 
 class SGNHTState(NamedTuple):
     """Position, momentum in units of a step, and the thermostat α, ()."""
 
-    position: Any
-    velocity: Any
+    position: PyTree
+    velocity: PyTree
     thermostat: jax.Array
 
 
@@ -47,7 +51,7 @@ class SGNHTInfo(NamedTuple):
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
-class SGNHT(SteppedSampler):
+class SGNHT(Langevin):
     """Stochastic-gradient Nosé–Hoover thermostat, temperature > 0; see :class:`SteppedSampler` for the rest.
 
     Args:
@@ -64,44 +68,41 @@ class SGNHT(SteppedSampler):
         if self.temperature == 0:
             raise InputError("SGNHT needs temperature > 0: a thermostat at 0 has nothing to hold", "temperature")
 
-    def with_noise(self, noise_std: float) -> SGNHT:
-        """``step_size: auto`` resolved: η = 2aT/s²."""
-        return self.with_eta(2 * self.friction * self.temperature / noise_std**2)
+    @property
+    def damping(self) -> float:
+        """a, whose noise the dynamics injects of its own."""
+        return self.friction
 
-    def noise_std(self, t: Any) -> Any:
-        """s_t = √(2aT/η_t), in gradient units."""
-        return (2 * self.friction * self.temperature / self.eta(t)) ** 0.5
-
-    def settled_friction(self, noise_std: Any, t: Any) -> Any:
+    def settled_friction(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """a* = η_t s²/(2T), where the thermostat settles for small ηw."""
-        return self.eta(t) * noise_std**2 / (2 * self.temperature)
+        return langevin.friction_needed(noise_std**2, self.eta(t), self.temperature)
 
-    def check(self, noise_std: Any, t: Any) -> None:
+    def check(self, noise_std: PerStep, t: PerStep) -> None:
         """Raise ValueError where the thermostat would have to settle beyond 1."""
         worst = float(np.max(self.settled_friction(noise_std, t)))
         if worst > 1:
             assert self.num_records is not None
-            largest = self.num_records * 2 * self.temperature / float(np.max(noise_std)) ** 2
+            largest = self.num_records * langevin.step_allowed(float(np.max(noise_std)) ** 2, self.temperature)
             raise InputError(
                 f"friction: the thermostat would settle at {worst:.3g}, beyond 1, under the noise privacy needs: take "
                 f"step_size at most {largest:.3g}",
                 "step_size",
             )
 
-    def stability_limit(self, noise_std: Any, t: Any) -> Any:
+    def stability_limit(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """Largest η·curvature at which the thermostat can settle if all directions have it: 2(√2 − √a*)²."""
         # α² − (2 + a* − ηw/2)α + 2a* = 0 must have a real root.
         return 2 * (2**0.5 - self.settled_friction(noise_std, t) ** 0.5) ** 2
 
-    def temperature_at(self, noise_std: Any, t: Any) -> Any:
+    def temperature_at(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """T, whatever the noise."""
         return self.temperature + 0.0 * self.eta(t)
 
-    def time_at(self, noise_std: Any, t: Any) -> Any:
+    def time_at(self, noise_std: PerStep, t: PerStep) -> PerStep:
         """η_t/a* = 2T/s²."""
-        return self.eta(t) / self.settled_friction(noise_std, t)
+        return langevin.langevin_time(self.eta(t), self.settled_friction(noise_std, t))
 
-    def init(self, key: jax.Array, position: Any) -> SGNHTState:
+    def init(self, key: jax.Array, position: PyTree) -> SGNHTState:
         """State at ``position`` with a velocity of variance ηT; the first step sets the thermostat."""
         velocity = thermal_velocity(key, position, self.eta(0) * self.temperature)
         return SGNHTState(position, velocity, jnp.float32(self.friction))

@@ -1,18 +1,14 @@
 """Models with a prior and a per-record log-likelihood."""
 
-from typing import Any
-
 from dpmcmc.targets.base import Target, TargetError, bind, check, check_rows, immutable, record_shapes
 from dpmcmc.targets.custom import Custom
 from dpmcmc.targets.flax_module import from_flax
-from dpmcmc.targets.linear import LinearRegression
-from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
 from dpmcmc.targets.numpyro_model import from_numpyro
 from dpmcmc.targets.per_owner import PerOwner
-from dpmcmc.targets.softmax import SoftmaxRegression
 
 #: Names a YAML may use.
-TARGETS: dict[str, Any] = {
+TARGETS: dict[str, type[Target]] = {
     "linear_regression": LinearRegression,
     "logistic_regression": LogisticRegression,
     "softmax_regression": SoftmaxRegression,

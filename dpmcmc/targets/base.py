@@ -16,13 +16,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Gt
+from jax.typing import DTypeLike
 
 from dpmcmc.errors import InputError
 from dpmcmc.storage.compiled_programs import RUN_ONCE
+from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import blocks
 
 #: A function that builds something from a target.
 Built = TypeVar("Built", bound=Callable[..., Any])
+#: A target, bound or not.
+Bindable = TypeVar("Bindable")
 
 
 @runtime_checkable
@@ -33,20 +37,20 @@ class Target(Protocol):
     def gradient_bound(self) -> float | None:
         """Public bound L on one record's gradient norm, or None where none is known."""
 
-    def init(self, key: jax.Array) -> Any:
+    def init(self, key: jax.Array) -> PyTree:
         """A starting point, a pytree of float32 that does not depend on records."""
 
-    def log_prior(self, params: Any) -> jax.Array:
+    def log_prior(self, params: PyTree) -> jax.Array:
         """Log prior density up to a constant, ()."""
 
-    def log_likelihood(self, params: Any, record: Any) -> jax.Array:
+    def log_likelihood(self, params: PyTree, record: PyTree) -> jax.Array:
         """Log-likelihood of one record (a pytree without the leading axis), ()."""
 
-    def predict(self, params: Any, x: jax.Array) -> jax.Array:
+    def predict(self, params: PyTree, x: jax.Array) -> jax.Array:
         """Prediction for rows x (n, d): class probabilities or means."""
 
 
-def immutable(target: Any) -> bool:
+def immutable(target: object) -> bool:
     """Whether equal targets stay the same model, so that a program compiled for one serves the other."""
     parameters = getattr(type(target), "__dataclass_params__", None)
     if parameters is None or not parameters.frozen:
@@ -98,7 +102,7 @@ class TargetError(InputError):
     """A target that cannot be evaluated on the records it is given."""
 
 
-def check(target: Any, records: Any) -> None:
+def check(target: Target, records: PyTree) -> None:
     """Refuse a target that does not fit the records, before anything is computed from them.
 
     Only shapes are evaluated; values are looked at by the target's own ``check_records`` where it has one.
@@ -139,7 +143,7 @@ def check(target: Any, records: Any) -> None:
         own(records)
 
 
-def check_rows(data: Any, num_records: int, dtype: Any = None) -> None:
+def check_rows(data: PyTree, num_records: int, dtype: DTypeLike | None = None) -> None:
     """Refuse data of another length than planned, or with rows that are not finite.
 
     Args:
@@ -176,7 +180,7 @@ def _finite_rows(rows: np.ndarray) -> np.ndarray:
     return np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
 
 
-def features_of(record_shapes: Any, declared: int | None = None) -> int:
+def features_of(record_shapes: PyTree, declared: int | None = None) -> int:
     """Number of features d of records ``{"x": (d,), ...}``.
 
     Raises:
@@ -190,7 +194,7 @@ def features_of(record_shapes: Any, declared: int | None = None) -> int:
     return shape[0]
 
 
-def _check_number(target: Any, shapes: Any) -> None:
+def _check_number(target: Target, shapes: PyTree) -> None:
     """Refuse a log-likelihood that is NaN on all of a few made-up records; the real ones are not looked at."""
     leaves, structure = jax.tree.flatten(shapes)
     facts = (structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
@@ -209,7 +213,7 @@ def _is_number(target: Any, facts: tuple) -> bool:
     rng = np.random.default_rng(0)
 
     # On the host: what JAX computes outside a function of its own stays compiled for as long as the process lives.
-    def made_up(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def made_up(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         if jnp.issubdtype(dtype, jnp.floating):
             return np.concatenate([np.zeros((1, *shape)), rng.uniform(size=(6, *shape))]).astype(np.float32)
         labels = (np.arange(7) % 2).astype(dtype).reshape(-1, *[1] * len(shape))
@@ -218,7 +222,7 @@ def _is_number(target: Any, facts: tuple) -> bool:
     structure, leaves = facts[0], facts[1:]
     records = jax.tree.unflatten(structure, [made_up(*leaf) for leaf in leaves])
 
-    def evaluate(records: Any) -> jax.Array:
+    def evaluate(records: PyTree) -> jax.Array:
         params = target.init(jax.random.key(0))
         return jax.vmap(lambda record: target.log_likelihood(params, record))(records)
 
@@ -226,16 +230,16 @@ def _is_number(target: Any, facts: tuple) -> bool:
     return not bool(jnp.all(jnp.isnan(jax.jit(evaluate, compiler_options=RUN_ONCE)(records))))
 
 
-def record_shapes(records: Any) -> Any:
+def record_shapes(records: PyTree) -> PyTree:
     """``jax.ShapeDtypeStruct`` of ONE record: what :func:`bind` takes."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf)[1:], jnp.result_type(leaf)), records)
 
 
-def _shapes(tree: Any) -> str:
+def _shapes(tree: PyTree) -> str:
     return str(jax.tree.map(lambda s: tuple(s.shape), tree))
 
 
-def bind(target: Any, record_shapes: Any) -> Any:
+def bind(target: Bindable, record_shapes: PyTree) -> Bindable:
     """The target with its shapes known.
 
     Args:

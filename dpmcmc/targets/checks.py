@@ -9,7 +9,6 @@ parameters, for clips below and above the gradients' norms. A check on records i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,8 @@ from jax.flatten_util import ravel_pytree
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.query import fixed_point
 from dpmcmc.privacy.query.fixed_point import FixedPoint
-from dpmcmc.targets.base import bind, check, record_shapes
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target, bind, check, record_shapes
 from dpmcmc.targets.per_owner import by_row
 
 _BITS = 21
@@ -29,7 +29,7 @@ _MOST_RECORDS = 200
 _FLOAT32 = 1e-3
 
 
-def check_target(target: Any, records: Any, seed: int = 0) -> None:
+def check_target(target: Target, records: PyTree, seed: int = 0) -> None:
     """Raise AssertionError on the first thing a target breaks.
 
     Checks that shapes suffice to bind it; that ``init`` returns finite float32 arrays and is a function of its key;
@@ -61,7 +61,7 @@ def check_target(target: Any, records: Any, seed: int = 0) -> None:
 
 
 class _Checks:
-    def __init__(self, name: str, target: Any, records: Any, rng: np.random.Generator) -> None:
+    def __init__(self, name: str, target: Target, records: PyTree, rng: np.random.Generator) -> None:
         self.name, self.target, self.records, self.rng = name, target, records, rng
         self.count = len(jax.tree.leaves(records)[0])
         start = target.init(jax.random.key(0))
@@ -121,13 +121,13 @@ class _Checks:
         """``clipped_gradient_sum`` is the generic clipped sum, and no further from its neighbours than 2C."""
         fast = getattr(self.target, "clipped_gradient_sum", None)
 
-        def generic(params: Any, batch: Any, mask: jax.Array, clip: float) -> FixedPoint:
+        def generic(params: PyTree, batch: PyTree, mask: jax.Array, clip: float) -> FixedPoint:
             return fixed_point.clipped_sum(self.scores(params, batch), mask, clip, _BITS)
 
         prepare = getattr(self.target, "prepared", lambda records: records)
         self._each_alone(prepare)
 
-        def own(params: Any, batch: Any, mask: jax.Array, clip: float) -> FixedPoint:
+        def own(params: PyTree, batch: PyTree, mask: jax.Array, clip: float) -> FixedPoint:
             assert fast is not None
             return fast(params, prepare(batch), mask, clip, bits=_BITS)
 
@@ -153,7 +153,7 @@ class _Checks:
                     "of each record alone",
                 )
 
-    def _same(self, generic: Callable, own: Callable, params: Any, clip: float, norms: np.ndarray) -> None:
+    def _same(self, generic: Callable, own: Callable, params: PyTree, clip: float, norms: np.ndarray) -> None:
         """The two sums agree within float32, for full, partial and empty masks."""
         for mask in (np.ones(self.count, bool), self.rng.random(self.count) < 0.5, np.zeros(self.count, bool)):
             total = own(params, self.records, jnp.asarray(mask), clip)
@@ -177,7 +177,7 @@ class _Checks:
                 f"{allowed:.3g}) at clip {clip:.3g} with {int(mask.sum())} of {self.count} rows",
             )
 
-    def _neighbours(self, total: Callable, params: Any, clip: float) -> None:
+    def _neighbours(self, total: Callable, params: PyTree, clip: float) -> None:
         """A record weighs at most C, a replaced one moves the sum by 2C, and one that is not finite by nothing."""
         every = jnp.ones(self.count, bool)
         full = _flat(total(params, self.records, every, clip), clip)
@@ -226,13 +226,13 @@ class _Checks:
             if out.ndim == 2:
                 _demand(np.allclose(out.sum(axis=1), 1, atol=1e-4), f"{self.name}.predict: classes do not add up to 1")
 
-    def _norms(self, params: Any, batch: Any) -> np.ndarray:
+    def _norms(self, params: PyTree, batch: PyTree) -> np.ndarray:
         each = [
             np.asarray(leaf, np.float64).reshape(self.count, -1) for leaf in jax.tree.leaves(self.scores(params, batch))
         ]
         return np.linalg.norm(np.concatenate(each, axis=1), axis=1)
 
-    def _with_row(self, j: int, factor: float) -> Any:
+    def _with_row(self, j: int, factor: float) -> PyTree:
         """The records with record j replaced: another one, its real-valued parts multiplied by ``factor``."""
         other = int(self.rng.integers(self.count))
 
@@ -242,7 +242,7 @@ class _Checks:
 
         return jax.tree.map(replaced, self.records)
 
-    def _broken(self, j: int) -> Iterator[Any]:
+    def _broken(self, j: int) -> Iterator[PyTree]:
         """The records with one real-valued part of record j not finite."""
         leaves, tree = jax.tree.flatten(self.records)
         for i, leaf in enumerate(leaves):
@@ -251,7 +251,7 @@ class _Checks:
                     yield jax.tree.unflatten(tree, [*leaves[:i], leaf.at[j].set(bad), *leaves[i + 1 :]])
 
 
-def _demand(holds: Any, otherwise: str) -> None:
+def _demand(holds: bool | np.bool_, otherwise: str) -> None:
     if not holds:
         raise AssertionError(otherwise)
 
@@ -261,7 +261,7 @@ def _flat(total: FixedPoint, clip: float) -> np.ndarray:
     return np.concatenate([np.ravel(leaf) for leaf in leaves])
 
 
-def _row(records: Any, i: int) -> Any:
+def _row(records: PyTree, i: int) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[i], records)
 
 

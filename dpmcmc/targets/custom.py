@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import jax
+from annotated_types import Ge
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, check_fields
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Positive
 
 _SIGNATURES = {
     "init": "(key) -> params",
@@ -39,24 +42,24 @@ class Custom:
         ValueError: an argument that is not a function, or a bound or number of classes that cannot be.
     """
 
-    init: Callable[[jax.Array], Any]
-    log_prior: Callable[[Any], jax.Array]
-    log_likelihood: Callable[[Any, Any], jax.Array]
-    predictor: Callable[[Any, jax.Array], jax.Array] | None
-    num_classes: int | None
-    gradient_bound: float | None
-    check_records: Callable[[Any], None] | None
+    init: Callable[[jax.Array], PyTree]
+    log_prior: Callable[[PyTree], jax.Array]
+    log_likelihood: Callable[[PyTree, PyTree], jax.Array]
+    predictor: Callable[[PyTree, jax.Array], jax.Array] | None
+    num_classes: Annotated[int, Ge(2)] | None
+    gradient_bound: Positive | None
+    check_records: Callable[[PyTree], None] | None
 
     def __init__(
         self,
-        init: Callable[[jax.Array], Any],
-        log_prior: Callable[[Any], jax.Array],
-        log_likelihood: Callable[[Any, Any], jax.Array],
-        predict: Callable[[Any, jax.Array], jax.Array] | None = None,
+        init: Callable[[jax.Array], PyTree],
+        log_prior: Callable[[PyTree], jax.Array],
+        log_likelihood: Callable[[PyTree, PyTree], jax.Array],
+        predict: Callable[[PyTree, jax.Array], jax.Array] | None = None,
         *,
         num_classes: int | None = None,
         gradient_bound: float | None = None,
-        check_records: Callable[[Any], None] | None = None,
+        check_records: Callable[[PyTree], None] | None = None,
     ) -> None:
         fields = {
             "init": init,
@@ -73,15 +76,12 @@ class Custom:
         for name, function in (("predict", predict), ("check_records", check_records)):
             if function is not None and not callable(function):
                 raise InputError(f"{name} must be a function or None, got {function!r}")
-        if num_classes is not None and num_classes < 2:
-            raise InputError(f"num_classes must be >= 2, got {num_classes}")
-        if gradient_bound is not None and not gradient_bound > 0:
-            raise InputError(f"gradient_bound must be > 0, got {gradient_bound}")
         for name, value in fields.items():
             object.__setattr__(self, name, value)
+        check_fields(self)
 
     @property
-    def predict(self) -> Callable[[Any, jax.Array], jax.Array]:
+    def predict(self) -> Callable[[PyTree, jax.Array], jax.Array]:
         """The function that was given; ``getattr(target, "predict", None)`` is None where none was."""
         if self.predictor is None:
             raise AttributeError("this Custom target has no predict: give Custom(..., predict=f) with f(params, x)")
@@ -93,5 +93,5 @@ class Custom:
         return f"Custom({', '.join(_name(f) for f in functions if f is not None)})"
 
 
-def _name(function: Any) -> str:
+def _name(function: object) -> str:
     return getattr(function, "__qualname__", type(function).__name__)

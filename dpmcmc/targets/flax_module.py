@@ -16,28 +16,40 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Ge
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, check_fields
 from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
+from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets import ghost_norms
-from dpmcmc.targets.base import TargetError
+from dpmcmc.targets.base import Positive, TargetError
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 from dpmcmc.targets.labels import check_labels
 
 if TYPE_CHECKING:
-    from dpmcmc.targets.flax_networks import Network
+    from dpmcmc.targets.flax_networks import FlaxModule
 
-_LIKELIHOODS = ("categorical", "bernoulli", "gaussian")
-_PER_RECORD = ("auto", "plain", "ghost")
+
+class Network(Protocol):
+    """A network without state of its own."""
+
+    def init(self, key: jax.Array, row: jax.ShapeDtypeStruct) -> PyTree:
+        """Nested dict of parameters for rows of this shape."""
+
+    def apply(self, params: PyTree, x: jax.Array) -> PyTree:
+        """Outputs for a batch of rows, (n, ...)."""
+
+    def __hash__(self) -> int:
+        """Equal networks compile once."""
 
 
 def from_flax(
-    module: Any,
+    module: FlaxModule,
     *,
     likelihood: Literal["categorical", "bernoulli", "gaussian"] = "categorical",
     prior_scale: float = 1.0,
@@ -65,23 +77,6 @@ def from_flax(
         ValueError: an argument that cannot be.
         TargetError: an NNX module that holds more than parameters. Other networks are looked at by ``bind``.
     """
-    if likelihood not in _LIKELIHOODS:
-        raise InputError(f"likelihood must be one of {', '.join(_LIKELIHOODS)}, got {likelihood!r}")
-    if per_record not in _PER_RECORD:
-        raise InputError(f"per_record must be one of {', '.join(_PER_RECORD)}, got {per_record!r}")
-    for name, value in (("prior_scale", prior_scale), ("noise_scale", noise_scale)):
-        if not value > 0:
-            raise InputError(f"{name} must be > 0, got {value}")
-    if likelihood == "bernoulli":
-        if num_classes not in (None, 2):
-            raise InputError(f"num_classes must be 2 under likelihood bernoulli, got {num_classes}")
-        num_classes = 2
-    elif num_classes is not None and (likelihood == "gaussian" or num_classes < 2):
-        raise InputError(
-            f"num_classes must be None under likelihood gaussian, got {num_classes}"
-            if likelihood == "gaussian"
-            else f"num_classes must be >= 2, got {num_classes}"
-        )
     # Flax takes half a second to import, and most runs do not need it.
     from dpmcmc.targets.flax_networks import network
 
@@ -100,16 +95,26 @@ class FlaxTarget(GaussianPrior):
     """
 
     network: Network
-    likelihood: str
-    prior_scale: float
-    noise_scale: float
-    num_classes: int | None = dataclasses.field(default=None, kw_only=True)
-    per_record: str = dataclasses.field(default="auto", kw_only=True)
+    likelihood: Literal["categorical", "bernoulli", "gaussian"]
+    prior_scale: Positive
+    noise_scale: Positive
+    num_classes: Annotated[int, Ge(2)] | None = dataclasses.field(default=None, kw_only=True)
+    per_record: Literal["auto", "plain", "ghost"] = dataclasses.field(default="auto", kw_only=True)
     row: tuple[tuple[int, ...], str] | None = dataclasses.field(default=None, kw_only=True)
 
     gradient_bound = None
 
-    def bind(self, record_shapes: Any) -> FlaxTarget:
+    def __post_init__(self) -> None:
+        check_fields(self)
+        allowed = {"categorical": self.num_classes, "bernoulli": 2, "gaussian": None}[self.likelihood]
+        if self.num_classes not in (None, allowed):
+            raise InputError(
+                f"num_classes must be {allowed} under likelihood {self.likelihood}, got {self.num_classes}",
+                "num_classes",
+            )
+        object.__setattr__(self, "num_classes", allowed)
+
+    def bind(self, record_shapes: PyTree) -> FlaxTarget:
         """Fix the input's shape, and K from the outputs.
 
         Raises:
@@ -145,19 +150,19 @@ class FlaxTarget(GaussianPrior):
             raise TargetError(f"num_classes is {self.num_classes}, and {self.network!r} gives {outputs[0]} logits")
         return dataclasses.replace(self, row=row, num_classes=outputs[0])
 
-    def check_records(self, records: Any) -> None:
+    def check_records(self, records: PyTree) -> None:
         """Raise ValueError unless every label of a classifier is one of 0..K−1."""
         if self.num_classes is not None:
             check_labels(records["y"], self.num_classes, f"likelihood {self.likelihood}")
 
-    def init(self, key: jax.Array) -> Any:
+    def init(self, key: jax.Array) -> PyTree:
         """The module's own initialiser: a nested dict of float32. Reads shapes, never records."""
         if self.row is None:
             raise TargetError("the shape of x is not known before init: let dpmcmc.sample bind the target")
         shape, dtype = self.row
         return self.network.init(key, jax.ShapeDtypeStruct(shape, dtype))
 
-    def log_likelihood(self, params: Any, record: Any) -> jax.Array:
+    def log_likelihood(self, params: PyTree, record: PyTree) -> jax.Array:
         """log p(y | network(x; θ)) of one record, normalised."""
         outputs = self._outputs(params, record["x"][None])[0]
         if self.likelihood == "categorical":
@@ -177,19 +182,19 @@ class FlaxTarget(GaussianPrior):
         if self.per_record == "plain" or self.row is None or all(u.operation for u in _uses(self.network, self.row)):
             raise AttributeError("every record's whole gradient is formed")
 
-        def total(params: Any, batch: Any, mask: jax.Array, clip: Clip, bits: int = 21) -> FixedPoint:
+        def total(params: PyTree, batch: PyTree, mask: jax.Array, clip: Clip, bits: int = 21) -> FixedPoint:
             return ghost_norms.clipped_gradient_sum(self.log_likelihood, params, batch, mask, clip, bits)
 
         return total
 
-    def predict(self, params: Any, x: jax.Array) -> jax.Array:
+    def predict(self, params: PyTree, x: jax.Array) -> jax.Array:
         """P(y = k | x, θ) (n, K); P(y = 1 | x, θ) (n,) under bernoulli; E[y | x, θ] (n,) under gaussian."""
         outputs = self._outputs(params, x)
         if self.likelihood == "categorical":
             return jax.nn.softmax(outputs)
         return jax.nn.sigmoid(outputs) if self.likelihood == "bernoulli" else outputs
 
-    def _outputs(self, params: Any, x: jax.Array) -> jax.Array:
+    def _outputs(self, params: PyTree, x: jax.Array) -> jax.Array:
         """(n, K) logits, or (n,)."""
         outputs = self.network.apply(params, x)
         return outputs if self.likelihood == "categorical" else outputs.reshape(x.shape[0])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,25 +17,17 @@ from flax.core import meta
 from flax.errors import InvalidRngError
 
 from dpmcmc.errors import InputError
+from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import TargetError
+from dpmcmc.targets.flax_module import Network
 
 _DROPOUT = "remove dropout and other random layers: sampling the parameters takes their place"
 
-
-class Network(Protocol):
-    """A network without state of its own."""
-
-    def init(self, key: jax.Array, row: jax.ShapeDtypeStruct) -> Any:
-        """Nested dict of parameters for rows of this shape."""
-
-    def apply(self, params: Any, x: jax.Array) -> Any:
-        """Outputs for a batch of rows, (n, ...)."""
-
-    def __hash__(self) -> int:
-        """Equal networks compile once."""
+#: A module, or a function of ``rngs`` that makes an NNX module.
+FlaxModule = linen.Module | nnx.Module | Callable[..., nnx.Module]
 
 
-def network(module: Any) -> Network:
+def network(module: FlaxModule) -> Network:
     """The network of a Linen module, of an NNX module, or of a function that makes an NNX module.
 
     Raises:
@@ -48,7 +39,7 @@ def network(module: Any) -> Network:
     if inspect.isclass(module) and issubclass(module, linen.Module):
         raise InputError(f"module must be an instance: write {module.__name__}(...), with its sizes")
     if isinstance(module, nnx.Module):
-        return NNX(module, lambda key: module, fixed=True)
+        return NNX(module, lambda key: module)
     if callable(module):
         return NNX(module, _factory(module))
     raise InputError(
@@ -62,7 +53,7 @@ class Linen:
     def __init__(self, module: linen.Module) -> None:
         self.module = module
 
-    def init(self, key: jax.Array, row: jax.ShapeDtypeStruct) -> Any:
+    def init(self, key: jax.Array, row: jax.ShapeDtypeStruct) -> PyTree:
         """The module's own initialiser, on a row of zeros."""
         try:
             variables = meta.unbox(self.module.init(key, jnp.zeros((1, *row.shape), row.dtype)))
@@ -77,7 +68,7 @@ class Linen:
                 raise TargetError(f"{self!r} has state beside its parameters (collection {collection}): remove it")
         return variables.get("params", {})
 
-    def apply(self, params: Any, x: jax.Array) -> Any:
+    def apply(self, params: PyTree, x: jax.Array) -> PyTree:
         """Outputs for a batch of rows."""
         try:
             return self.module.apply({"params": params}, x)
@@ -101,23 +92,23 @@ class NNX:
     """An NNX module, as its graph and a nested dict of parameters; equal where made from the same object.
 
     Args:
-        source: the module, or the function that makes one.
+        source: the module, whose parameters every chain starts at, or the function that makes one.
         build: key -> module.
-        fixed: the module exists, so every chain starts at the parameters it has now.
 
     Raises:
         ValueError: no NNX module is made.
         TargetError: state beside ``nnx.Param``.
     """
 
-    def __init__(self, source: Any, build: Callable[[jax.Array], Any], fixed: bool = False) -> None:
-        def make() -> Any:
+    def __init__(self, source: object, build: Callable[[jax.Array], nnx.Module]) -> None:
+        def make() -> nnx.Module:
             module = build(jax.random.key(0))
             if not isinstance(module, nnx.Module):
                 raise InputError(f"module must make an nnx.Module, and it makes {type(module).__name__}")
             return module
 
-        module = source if fixed else nnx.eval_shape(make)
+        fixed = isinstance(source, nnx.Module)
+        module: nnx.Module = source if isinstance(source, nnx.Module) else nnx.eval_shape(make)
         self.source, self.build, self.name = source, build, type(module).__name__
         self.graph, _ = nnx.split(module)
         params, rest = nnx.split_state(nnx.state(module), nnx.Param, ...)
@@ -135,11 +126,11 @@ class NNX:
                 f"{self!r} has state beside its parameters ({where}, an nnx.{type(variable).__name__}): remove it"
             )
 
-    def init(self, key: jax.Array, row: jax.ShapeDtypeStruct) -> Any:
+    def init(self, key: jax.Array, row: jax.ShapeDtypeStruct) -> PyTree:
         """The function's own initialiser; of a module that exists, the parameters it had."""
         return nnx.to_pure_dict(nnx.state(self.build(key), nnx.Param)) if self.start is None else self.start
 
-    def apply(self, params: Any, x: jax.Array) -> jax.Array:
+    def apply(self, params: PyTree, x: jax.Array) -> PyTree:
         """Outputs for a batch of rows."""
         return nnx.merge(self.graph, nnx.State(params))(x)
 
@@ -153,7 +144,7 @@ class NNX:
         return self.name
 
 
-def _factory(make: Callable) -> Callable[[jax.Array], Any]:
+def _factory(make: Callable) -> Callable[[jax.Array], nnx.Module]:
     """key -> module, from a function of ``rngs``, of one argument, or of none."""
     call = functools.partial(make)  # a partial of a partial is one
     if inspect.isclass(call.func):  # NNX classes hide their __init__ behind a metaclass

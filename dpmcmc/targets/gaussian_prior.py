@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+
+from dpmcmc.storage.pytree import PyTree
 
 
 class GaussianPrior:
@@ -18,7 +18,7 @@ class GaussianPrior:
         """Curvature the prior gives every direction."""
         return self.prior_scale**-2
 
-    def log_prior(self, params: Any) -> jax.Array:
+    def log_prior(self, params: PyTree) -> jax.Array:
         """−‖θ‖²/(2·prior_scale²)."""
         squares = sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)), jnp.float32(0))
         return -0.5 * squares / self.prior_scale**2

@@ -10,22 +10,23 @@ is, record by record: what is not recognised costs time, never a part of the gra
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Literal
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from dpmcmc.privacy.query import outer_products
 from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
 from dpmcmc.privacy.query.outer_products import Outer
+from dpmcmc.storage.pytree import PyTree
 
 #: Numbers that a block of records may be worked out with.
 _NUMBERS = 1 << 23
 
 #: Log-likelihood of parameters and one record, or another function of both.
-Function = Callable[[Any, Any], jax.Array]
+Function = Callable[[PyTree, PyTree], jax.Array]
 
 
 class Use(NamedTuple):
@@ -42,7 +43,7 @@ class Use(NamedTuple):
     operation: str | None
 
 
-def uses(function: Function, params: Any, record: Any) -> tuple[Use, ...]:
+def uses(function: Function, params: PyTree, record: PyTree) -> tuple[Use, ...]:
     """Return the use of each parameter in a function of params and ONE record; pytrees of arrays or shapes."""
     jaxpr, _ = _traced(function, params, record)
     leaves = jax.tree_util.tree_leaves_with_path(params)
@@ -56,7 +57,7 @@ def uses(function: Function, params: Any, record: Any) -> tuple[Use, ...]:
 
 
 def clipped_gradient_sum(
-    log_likelihood: Function, params: Any, batch: Any, mask: jax.Array, clip: Clip, bits: int
+    log_likelihood: Function, params: PyTree, batch: PyTree, mask: jax.Array, clip: Clip, bits: int
 ) -> FixedPoint:
     """Σ over unmasked records of −∇ log-likelihood clipped to norm ``clip``, exactly summed.
 
@@ -77,9 +78,9 @@ def clipped_gradient_sum(
     leaves = jax.tree.leaves(params)
     products = _products(jaxpr, len(leaves))
     formed = sum(leaf.size for i, leaf in enumerate(leaves) if i not in set(products.values()))
-    between = sum(variable.aval.size for eqn in jaxpr.eqns for variable in eqn.outvars)
+    between = sum(_shaped(variable).size for eqn in jaxpr.eqns for variable in eqn.outvars)
 
-    def block_sum(batch: Any, mask: jax.Array) -> FixedPoint:
+    def block_sum(batch: PyTree, mask: jax.Array) -> FixedPoint:
         gradients = jax.vmap(lambda record: _gradients(jaxpr, constants, products, leaves, record))(batch)
         return outer_products.clipped_sum(gradients, mask, clip, bits)
 
@@ -87,7 +88,7 @@ def clipped_gradient_sum(
     return FixedPoint(jax.tree.unflatten(structure, total.high), jax.tree.unflatten(structure, total.low))
 
 
-def _in_blocks(block_sum: Callable[..., FixedPoint], batch: Any, mask: jax.Array, width: int) -> FixedPoint:
+def _in_blocks(block_sum: Callable[..., FixedPoint], batch: PyTree, mask: jax.Array, width: int) -> FixedPoint:
     """Sum over blocks of at most ``width`` rows, as even as possible."""
     count = mask.shape[0]
     if count <= width:
@@ -105,12 +106,17 @@ def _in_blocks(block_sum: Callable[..., FixedPoint], batch: Any, mask: jax.Array
     return jax.lax.scan(add, zeros, jnp.arange(blocks, dtype=jnp.int32))[0]
 
 
-def _traced(function: Function, params: Any, record: Any) -> tuple[Any, list[Any]]:
+def _shaped(variable: Var | Literal) -> jax.core.ShapedArray:
+    """Shape and dtype of a variable."""
+    return cast(jax.core.ShapedArray, variable.aval)
+
+
+def _traced(function: Function, params: PyTree, record: PyTree) -> tuple[Jaxpr, list[jax.Array]]:
     closed = jax.make_jaxpr(function)(params, record)
     return closed.jaxpr, closed.consts
 
 
-def _products(jaxpr: Any, count: int) -> dict[int, int]:
+def _products(jaxpr: Jaxpr, count: int) -> dict[int, int]:
     """Equation -> parameter, of the equations y = a·W with one vector a whose W is a parameter used nowhere else."""
     found = {}
     for i, parameter in enumerate(jaxpr.invars[:count]):
@@ -120,23 +126,23 @@ def _products(jaxpr: Any, count: int) -> dict[int, int]:
     return found
 
 
-def _users(jaxpr: Any, variable: Any) -> list[int | None]:
+def _users(jaxpr: Jaxpr, variable: Var) -> list[int | None]:
     """Equations that use a variable, as often as they do; None where the program returns it."""
     users: list[int | None] = [i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.invars if v is variable]
     return users + [None for v in jaxpr.outvars if v is variable]
 
 
-def _is_product(eqn: Any, parameter: Any) -> bool:
+def _is_product(eqn: JaxprEqn, parameter: Var) -> bool:
     """Whether an equation is y_k = Σ_j a_j W_jk in float32."""
     if eqn.primitive is not jax.lax.dot_general_p or eqn.invars[1] is not parameter:
         return False
     (of_a, of_w), batch = eqn.params["dimension_numbers"]
-    a, w, y = eqn.invars[0].aval, parameter.aval, eqn.outvars[0].aval
+    a, w, y = map(_shaped, (eqn.invars[0], parameter, eqn.outvars[0]))
     one_vector = len(of_a) == 1 and tuple(of_w) == (0,) and w.ndim == 2 and a.size == w.shape[0]
     return one_vector and batch == ((), ()) and {a.dtype, w.dtype, y.dtype} == {np.dtype(np.float32)}
 
 
-def _operation(jaxpr: Any, i: int) -> str:
+def _operation(jaxpr: Jaxpr, i: int) -> str:
     users = _users(jaxpr, jaxpr.invars[i])
     if len(users) != 1 or users[0] is None:
         return f"{len(users)} operations"
@@ -145,12 +151,12 @@ def _operation(jaxpr: Any, i: int) -> str:
 
 
 def _gradients(
-    jaxpr: Any, constants: list[Any], products: dict[int, int], leaves: list[Any], record: Any
+    jaxpr: Jaxpr, constants: list[jax.Array], products: dict[int, int], leaves: list[jax.Array], record: PyTree
 ) -> list[jax.Array | Outer]:
     """Leaves of −∇ log-likelihood of ONE record; those of ``products`` as the outer product of two vectors."""
     covered = set(products.values())
     others = {i: leaf for i, leaf in enumerate(leaves) if i not in covered}
-    zeros = {e: jnp.zeros(jaxpr.eqns[e].outvars[0].aval.shape, jnp.float32) for e in products}
+    zeros = {e: jnp.zeros(_shaped(jaxpr.eqns[e].outvars[0]).shape, jnp.float32) for e in products}
 
     def loss(zeros: dict[int, jax.Array], others: dict[int, jax.Array]) -> tuple[jax.Array, dict[int, jax.Array]]:
         arguments = [others.get(i, leaf) for i, leaf in enumerate(leaves)]
@@ -158,20 +164,20 @@ def _gradients(
         return -value, vectors
 
     (of_zeros, of_others), vectors = jax.grad(loss, argnums=(0, 1), has_aux=True)(zeros, others)
-    found: dict[int, Any] = dict(of_others)
+    found: dict[int, jax.Array | Outer] = dict(of_others)
     for e, i in products.items():
         found[i] = Outer(vectors[e].reshape(-1), of_zeros[e].reshape(-1))
     return [found[i] for i in range(len(leaves))]
 
 
 def _evaluate(
-    jaxpr: Any, constants: list[Any], arguments: list[Any], zeros: dict[int, jax.Array]
+    jaxpr: Jaxpr, constants: list[jax.Array], arguments: list[jax.Array], zeros: dict[int, jax.Array]
 ) -> tuple[jax.Array, dict[int, jax.Array]]:
     """(the program's value with something added to what some equations give, what those equations took first)."""
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
     vectors = {}
 
-    def read(variable: Any) -> Any:
+    def read(variable: Var | Literal) -> jax.Array:
         return variable.val if isinstance(variable, Literal) else known[variable]
 
     for e, eqn in enumerate(jaxpr.eqns):

@@ -5,15 +5,13 @@ A label that is no class would not fail in compiled code: indexing clamps, and c
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.storage.row_blocks import blocks
 
 
-def check_labels(y: Any, num_classes: int, who: str) -> None:
+def check_labels(y: np.ndarray, num_classes: int, who: str) -> None:
     """Raise ValueError, with the row, unless every label is one of 0..K−1.
 
     Args:

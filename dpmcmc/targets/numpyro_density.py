@@ -16,8 +16,11 @@ from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.distributions import biject_to
 
-#: (name, shape, dtype) of each leaf of one record, sorted by name.
-Leaves = tuple[tuple[str, tuple[int, ...], str], ...]
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.numpyro_model import Leaves
+
+#: One site of a NumPyro trace: its type, name, distribution, value and more.
+Site = dict[str, Any]
 
 _WRAPPERS = (dist.ExpandedDistribution, dist.MaskedDistribution, dist.Independent)
 CATEGORICAL = (dist.CategoricalLogits, dist.CategoricalProbs)
@@ -42,7 +45,7 @@ class Sites:
     no_prediction: str
 
 
-def log_prior(model: Callable, sites: Sites, params: Any, batch: Any) -> dict[str, jax.Array]:
+def log_prior(model: Callable, sites: Sites, params: PyTree, batch: PyTree) -> dict[str, jax.Array]:
     """Log density on the real line of each latent site, {name: ()}; ``batch`` only lends its shapes."""
     trace = replay(model, params, batch)
     out = {}
@@ -53,19 +56,19 @@ def log_prior(model: Callable, sites: Sites, params: Any, batch: Any) -> dict[st
     return out
 
 
-def log_likelihood(model: Callable, sites: Sites, params: Any, batch: Any) -> jax.Array:
+def log_likelihood(model: Callable, sites: Sites, params: PyTree, batch: PyTree) -> jax.Array:
     """Log-likelihood of a batch, ()."""
     trace = replay(model, params, batch)
     return sum((jnp.sum(trace[name]["fn"].log_prob(trace[name]["value"])) for name in sites.observed), jnp.float32(0))
 
 
-def constrained(model: Callable, sites: Sites, params: Any, batch: Any) -> dict[str, jax.Array]:
+def constrained(model: Callable, sites: Sites, params: PyTree, batch: PyTree) -> dict[str, jax.Array]:
     """Latent sites on their supports, and shared deterministic ones; ``batch`` only lends its shapes."""
     trace = replay(model, params, batch)
     return {name: trace[name]["value"] for name in (*(name for name, _ in sites.latent), *sites.shared)}
 
 
-def predicted(model: Callable, sites: Sites, params: Any, batch: Any) -> jax.Array:
+def predicted(model: Callable, sites: Sites, params: PyTree, batch: PyTree) -> jax.Array:
     """Mean of the observed site, (n, ...); probabilities (n,) or (n, K) where it is a class."""
     fn = replay(model, params, batch)[sites.observed[0]]["fn"]
     base = unwrapped(fn)
@@ -74,7 +77,7 @@ def predicted(model: Callable, sites: Sites, params: Any, batch: Any) -> jax.Arr
     return fn.mean
 
 
-def in_support(model: Callable, sites: Sites, params: Any, batch: Any) -> dict[str, jax.Array]:
+def in_support(model: Callable, sites: Sites, params: PyTree, batch: PyTree) -> dict[str, jax.Array]:
     """Whether the observed values of a batch can occur at all, {site: ()}; True for masked sites."""
     trace = replay(model, params, batch)
     masked = {name: _is_masked(trace[name]["fn"]) for name in sites.observed}
@@ -89,10 +92,10 @@ def zeros(leaves: Leaves, count: int) -> dict[str, jax.Array]:
     return {name: jnp.zeros((count, *shape), dtype) for name, shape, dtype in leaves}
 
 
-def replay(model: Callable, params: Any, batch: Any) -> dict[str, Any]:
+def replay(model: Callable, params: PyTree, batch: PyTree) -> dict[str, Site]:
     """Trace of the model at parameters on the real line. Unseeded: nothing is left to be drawn."""
 
-    def value(site: Any) -> Any:
+    def value(site: Site) -> jax.Array | None:
         if site["type"] == "sample" and site["name"] in params:
             return biject_to(site["fn"].support)(params[site["name"]])
         return None
@@ -100,14 +103,14 @@ def replay(model: Callable, params: Any, batch: Any) -> dict[str, Any]:
     return handlers.trace(handlers.substitute(model, substitute_fn=value)).get_trace(**batch)
 
 
-def unwrapped(fn: Any) -> Any:
+def unwrapped(fn: dist.Distribution) -> dist.Distribution:
     """The distribution inside expansions, masks and event dimensions."""
     while isinstance(fn, _WRAPPERS):
         fn = fn.base_dist
     return fn
 
 
-def _is_masked(fn: Any) -> bool:
+def _is_masked(fn: dist.Distribution) -> bool:
     while isinstance(fn, _WRAPPERS):
         if isinstance(fn, dist.MaskedDistribution):
             return True

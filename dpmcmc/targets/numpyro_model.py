@@ -15,19 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Ge
+from jax.typing import DTypeLike
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, check_fields
+from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import blocks
-from dpmcmc.targets.base import TargetError
+from dpmcmc.targets.base import Positive, TargetError
 
 if TYPE_CHECKING:
-    from dpmcmc.targets.numpyro_density import Leaves, Sites
+    from dpmcmc.targets.numpyro_density import Sites
 
+#: (name, shape, dtype) of each leaf of one record, sorted by name.
+Leaves = tuple[tuple[str, tuple[int, ...], str], ...]
 #: Records checked at once.
 _ROWS = 1024
 
@@ -58,10 +64,6 @@ def from_numpyro(model: Callable, *, init_radius: float = 0.0, gradient_bound: f
         hash(model)
     except TypeError:
         raise InputError(f"model must be hashable, and {type(model).__name__} is not: pass a function") from None
-    if not 0 <= init_radius < np.inf:
-        raise InputError(f"init_radius must be >= 0 and finite, got {init_radius}")
-    if gradient_bound is not None and not gradient_bound > 0:
-        raise InputError(f"gradient_bound must be > 0, got {gradient_bound}")
     return NumPyroTarget(model, init_radius, gradient_bound)
 
 
@@ -75,11 +77,14 @@ class NumPyroTarget:
     """
 
     model: Callable
-    init_radius: float = 0.0
-    gradient_bound: float | None = None
+    init_radius: Annotated[float, Ge(0)] = 0.0
+    gradient_bound: Positive | None = None
     leaves: Leaves | None = field(default=None, kw_only=True)
 
-    def bind(self, record_shapes: Any) -> NumPyroTarget:
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def bind(self, record_shapes: PyTree) -> NumPyroTarget:
         """Read the model's sites from one record's shapes.
 
         Raises:
@@ -116,7 +121,7 @@ class NumPyroTarget:
         terms = _density().log_prior(self.model, self.sites, params, self._blank(1))
         return sum(terms.values(), jnp.float32(0))
 
-    def log_likelihood(self, params: dict[str, jax.Array], record: Any) -> jax.Array:
+    def log_likelihood(self, params: dict[str, jax.Array], record: PyTree) -> jax.Array:
         """log p(observed sites of one record | T(z)), ()."""
         batch = {name: value[None] for name, value in record.items()}
         return _density().log_likelihood(self.model, self.sites, params, batch)
@@ -144,7 +149,7 @@ class NumPyroTarget:
         # The mean does not depend on what stands in for y: ``read`` has tried.
         return _density().predicted(self.model, self.sites, params, {**self._blank(x.shape[0]), "x": x})
 
-    def check_records(self, records: Any) -> None:
+    def check_records(self, records: PyTree) -> None:
         """Raise ValueError on a record whose observed values cannot occur, whatever the parameters.
 
         Supports may depend on parameters, so three points are tried, and a record is refused that fits at none.
@@ -155,8 +160,8 @@ class NumPyroTarget:
 
         # Records are an argument: a closure would write them into the compilation cache.
         @jax.jit
-        def possible(records: Any) -> Any:
-            def one(record: Any) -> Any:
+        def possible(records: PyTree) -> dict[str, jax.Array]:
+            def one(record: PyTree) -> dict[str, jax.Array]:
                 batch = {name: value[None] for name, value in record.items()}
                 inside = jax.vmap(lambda p: _density().in_support(self.model, self.sites, p, batch))(points)
                 return jax.tree.map(jnp.any, inside)
@@ -189,7 +194,7 @@ class NumPyroTarget:
         return f"from_numpyro({getattr(self.model, '__name__', type(self.model).__name__)})"
 
 
-def _dtype(dtype: Any) -> str:
+def _dtype(dtype: DTypeLike) -> str:
     """The dtype records have on the device."""
     return "float32" if jnp.issubdtype(dtype, jnp.floating) else str(jax.dtypes.canonicalize_dtype(dtype))
 
@@ -203,7 +208,7 @@ def _read(model: Callable, leaves: Leaves) -> Sites:
     return numpyro_sites.read(model, leaves)
 
 
-def _density() -> Any:
+def _density() -> ModuleType:
     from dpmcmc.targets import numpyro_density
 
     return numpyro_density

@@ -12,7 +12,6 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +19,10 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.primitives import Messenger
 
+from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import TargetError
-from dpmcmc.targets.numpyro_density import Leaves, Sites, zeros
+from dpmcmc.targets.numpyro_density import Site, Sites, zeros
+from dpmcmc.targets.numpyro_model import Leaves
 from dpmcmc.targets.numpyro_trial import independent_sites, prediction
 
 
@@ -78,8 +79,8 @@ class _Watch(Messenger):
         super().__init__(fn)
         self.plates: dict[str, tuple[int, int | None]] = {}
 
-    def process_message(self, msg: Any) -> None:
-        kind, name = msg["type"], msg.get("name")
+    def process_message(self, msg: Site) -> None:
+        kind, name = msg["type"], str(msg.get("name"))
         if kind == "plate":
             self.plates[name] = (msg["args"][0], msg["args"][1])
         elif kind in ("param", "mutable"):
@@ -98,9 +99,9 @@ class _Look:
     def __init__(self, model: Callable, leaves: Leaves, count: int) -> None:
         self.count = count
         watch = _Watch(model)
-        seen: dict[str, Any] = {}
+        seen: dict[str, Site] = {}
 
-        def run(key: jax.Array, batch: Any) -> None:
+        def run(key: jax.Array, batch: PyTree) -> None:
             trace = handlers.trace(handlers.seed(watch, key)).get_trace(**batch)
             seen.update(trace)
             # Supports may depend on values, which are gone after tracing.
@@ -133,7 +134,7 @@ class _Look:
         for name, plates in self.observed.items():
             self._refuse_unless_per_record(name, plates)
 
-    def _sort(self, name: str, site: Any) -> None:
+    def _sort(self, name: str, site: Site) -> None:
         plates = tuple(frame.name for frame in site.get("cond_indep_stack", ()))
         if site["type"] == "deterministic":
             self.deterministic[name] = (jnp.shape(site["value"]), plates)
@@ -215,5 +216,5 @@ def _check_arguments(model: Callable, leaves: Leaves) -> None:
         ) from None
 
 
-def _name(model: Any) -> str:
+def _name(model: Callable) -> str:
     return getattr(model, "__name__", type(model).__name__)

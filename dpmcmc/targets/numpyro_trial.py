@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro import distributions as dist
 
+from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import TargetError
 from dpmcmc.targets.numpyro_density import (
     CATEGORICAL,
-    Leaves,
     Sites,
     constrained,
     log_likelihood,
@@ -27,6 +27,7 @@ from dpmcmc.targets.numpyro_density import (
     unwrapped,
     zeros,
 )
+from dpmcmc.targets.numpyro_model import Leaves
 
 _BERNOULLI = (dist.BernoulliLogits, dist.BernoulliProbs)
 
@@ -39,7 +40,7 @@ def independent_sites(model: Callable, sites: Sites, leaves: Leaves) -> tuple[st
     count = 3
 
     @jax.jit
-    def evaluate(params: Any, batch: Any) -> Any:
+    def evaluate(params: PyTree, batch: PyTree) -> PyTree:
         batches = [batch, *(_one(batch, i) for i in range(count))]
         return (
             [log_likelihood(model, sites, params, b) for b in batches],
@@ -77,7 +78,7 @@ def independent_sites(model: Callable, sites: Sites, leaves: Leaves) -> tuple[st
     return tuple(name for name in sites.shared if name in shared)
 
 
-def _close(a: Any, b: Any) -> bool:
+def _close(a: np.ndarray | float, b: np.ndarray | float) -> bool:
     return np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
@@ -92,7 +93,7 @@ def prediction(model: Callable, sites: Sites, leaves: Leaves) -> tuple[int | Non
     seen: dict[str, Any] = {}
 
     @jax.jit
-    def mean(params: Any, batch: Any) -> jax.Array:
+    def mean(params: PyTree, batch: PyTree) -> jax.Array:
         seen["fn"] = replay(model, params, batch)[name]["fn"]
         return predicted(model, sites, params, batch)
 
@@ -134,5 +135,5 @@ def _synthetic_params(sites: Sites, draw: int) -> dict[str, jax.Array]:
     return {name: jnp.asarray(0.5 * rng.normal(size=shape), jnp.float32) for name, shape in sites.latent}
 
 
-def _one(batch: Any, i: int) -> Any:
+def _one(batch: PyTree, i: int) -> PyTree:
     return {name: value[i : i + 1] for name, value in batch.items()}

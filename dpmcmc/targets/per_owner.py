@@ -13,15 +13,17 @@ at the owner's first row, and an owner without rows at parameters that are not d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Ge
 
 from dpmcmc.data.owners import MASK
-from dpmcmc.errors import InputError
-from dpmcmc.targets.base import TargetError, bind
+from dpmcmc.errors import check_fields
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target, TargetError, bind
 
 #: Attributes of the inner target that are the same for owners.
 _PASSED = ("predict", "constrain", "num_classes", "prior_precision", "num_features")
@@ -39,13 +41,11 @@ class PerOwner:
         ValueError: m is not a whole number >= 1.
     """
 
-    target: Any
-    records_per_owner: int | None = None
+    target: Target
+    records_per_owner: Annotated[int, Ge(1)] | None = None
 
     def __post_init__(self) -> None:
-        m = self.records_per_owner
-        if m is not None and (isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1):
-            raise InputError(f"records_per_owner must be a whole number >= 1, got {m!r}")
+        check_fields(self)
 
     def __getattr__(self, name: str) -> Any:
         if name in _PASSED:
@@ -63,7 +63,7 @@ class PerOwner:
         bound = getattr(self.target, "gradient_bound", None)
         return None if bound is None or self.records_per_owner is None else self.records_per_owner * bound
 
-    def bind(self, record_shapes: Any) -> PerOwner:
+    def bind(self, record_shapes: PyTree) -> PerOwner:
         """The same around the inner target bound to one row, with m from the records.
 
         Raises:
@@ -81,15 +81,15 @@ class PerOwner:
         }
         return PerOwner(bind(self.target, row), places)
 
-    def init(self, key: jax.Array) -> Any:
+    def init(self, key: jax.Array) -> PyTree:
         """The inner target's starting point."""
         return self.target.init(key)
 
-    def log_prior(self, params: Any) -> jax.Array:
+    def log_prior(self, params: PyTree) -> jax.Array:
         """The inner target's."""
         return self.target.log_prior(params)
 
-    def log_likelihood(self, params: Any, record: Any) -> jax.Array:
+    def log_likelihood(self, params: PyTree, record: PyTree) -> jax.Array:
         """Σ over the rows of ONE owner.
 
         Args:
@@ -108,20 +108,20 @@ class PerOwner:
         each = jax.vmap(lambda row: self.target.log_likelihood(params, row))(rows)
         return jnp.sum(jnp.where(mask, each, 0.0))
 
-    def check_records(self, records: Any) -> None:
+    def check_records(self, records: PyTree) -> None:
         """Check the rows as the inner target does."""
         own = getattr(self.target, "check_records", None)
         if own is not None:
             own(rows_of(records))
 
 
-def rows_of(records: Any) -> dict[str, np.ndarray]:
+def rows_of(records: PyTree) -> dict[str, np.ndarray]:
     """The rows of all owners one after another, padding left out: leaves (rows, ...)."""
     mask = np.asarray(records[MASK])
     return {name: np.asarray(leaf)[mask] for name, leaf in records.items() if name != MASK}
 
 
-def by_row(target: Any, records: Any) -> tuple[Any, Any]:
+def by_row(target: Target, records: PyTree) -> tuple[Target, PyTree]:
     """(target, records) as they predict: one row at a time, whoever the rows belong to."""
     if not isinstance(target, PerOwner):
         return target, records

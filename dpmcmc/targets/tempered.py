@@ -16,11 +16,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.fixed_point import FixedPoint
+from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, bind
-from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.glm import LinearRegression
 
 #: Attributes that are the same at any temper, where the target has them.
 _PASSED = (
@@ -77,7 +79,7 @@ class Tempered:
             return self._clipped_gradient_sum
         raise AttributeError(f"{type(self).__name__} has no {name}, or its target has none")
 
-    def bind(self, record_shapes: Any) -> Tempered:
+    def bind(self, record_shapes: PyTree) -> Tempered:
         """The same around the bound target."""
         return Tempered(bind(self.target, record_shapes), self.temper, self.prior_temper, self.new_prior_precision)
 
@@ -107,22 +109,22 @@ class Tempered:
         precision = getattr(self.target, "prior_precision", None) if own is None else own
         return None if precision is None else self.prior_temper * precision
 
-    def init(self, key: jax.Array) -> Any:
+    def init(self, key: jax.Array) -> PyTree:
         """The target's starting point."""
         return self.target.init(key)
 
-    def log_prior(self, params: Any) -> jax.Array:
+    def log_prior(self, params: PyTree) -> jax.Array:
         """prior_temper · (the target's own, or −m‖θ‖²/2), up to a constant."""
         if self.new_prior_precision is None:
             return self.prior_temper * self.target.log_prior(params)
         squares = sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)), jnp.float32(0))
         return -0.5 * self.prior_temper * self.new_prior_precision * squares
 
-    def log_likelihood(self, params: Any, record: Any) -> jax.Array:
+    def log_likelihood(self, params: PyTree, record: PyTree) -> jax.Array:
         """temper · log p(x|θ)."""
         return self.temper * self.target.log_likelihood(params, record)
 
-    def posterior(self, records: Any) -> tuple[Any, Any]:
+    def posterior(self, records: PyTree) -> tuple[np.ndarray, np.ndarray]:
         """Mean and covariance, exact, float64, of a tempered :class:`LinearRegression`: N(y; x·θ, σ²)^ρ ∝ N(σ²/ρ).
 
         Reads every record WITHOUT privacy.
@@ -140,7 +142,7 @@ class Tempered:
         ).posterior(records)
 
     def _clipped_gradient_sum(
-        self, params: Any, batch: Any, mask: jax.Array, clip: float, bits: int = 21
+        self, params: PyTree, batch: PyTree, mask: jax.Array, clip: float, bits: int = 21
     ) -> FixedPoint:
         return self.target.clipped_gradient_sum(params, batch, mask, clip / self.temper, bits)
 

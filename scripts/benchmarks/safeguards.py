@@ -30,7 +30,7 @@ from dpmcmc.privacy import GradientQuery
 from dpmcmc.privacy.query import fixed_point
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.privacy.query.selection import selector
-from dpmcmc.targets import linear_rows
+from dpmcmc.targets import LogisticRegression
 
 #: Most steps whose random numbers are drawn together, as in the engine.
 _TOGETHER = 32
@@ -185,7 +185,7 @@ def _noised(plan: dpmcmc.Plan, theta: jax.Array, total: jax.Array, normal: jax.A
 
 def with_norms(data: Any) -> Any:
     """Aligned records, with the norm of each row."""
-    ready = linear_rows.prepared(data)
+    ready = LogisticRegression().prepared(data)
     return {"x": ready.get("x_aligned", data["x"]), "y": data["y"], "norm": ready["x_norm"]}
 
 

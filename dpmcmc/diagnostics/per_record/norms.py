@@ -32,9 +32,7 @@ from dpmcmc.privacy.query.fixed_point import row_norms
 from dpmcmc.privacy.query.metric import PublicMatrix, flat
 from dpmcmc.storage.pytree import PyTree, size_of
 from dpmcmc.targets.base import Target, shared_by_equal_targets
-from dpmcmc.targets.linear import LinearRegression
-from dpmcmc.targets.logistic import LogisticRegression
-from dpmcmc.targets.softmax import SoftmaxRegression
+from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
 from dpmcmc.targets.tempered import Tempered
 
 _UNIT = 2.0**-24

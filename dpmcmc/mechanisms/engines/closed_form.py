@@ -15,7 +15,7 @@ from dpmcmc.mechanisms.engines.errors import DrawError
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.linear import LinearRegression
+from dpmcmc.targets.glm import LinearRegression
 from dpmcmc.targets.tempered import Tempered
 
 EXACT = True

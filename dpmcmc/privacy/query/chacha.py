@@ -25,7 +25,6 @@ branches or addresses that depend on a secret; what a compiler makes of it is no
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +32,7 @@ import numpy as np
 from jax.extend.random import define_prng_impl
 
 from dpmcmc.errors import InputError
+from dpmcmc.storage.pytree import PyTree
 
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", "<u4").astype(np.uint32)
 _KEY_WORDS = 8
@@ -41,7 +41,7 @@ _MOST_BLOCKS = 1 << 32
 _BITS, _SPLIT, _FOLD = 1, 2, 3
 
 
-def block(key: jax.Array, counter: jax.Array, nonce: Any) -> jax.Array:
+def block(key: jax.Array, counter: jax.Array, nonce: jax.Array | np.ndarray | tuple[int, ...]) -> jax.Array:
     """ChaCha20 blocks (RFC 8439, section 2.3), one per counter.
 
     Args:
@@ -109,7 +109,7 @@ def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return halves[:size].reshape((*shape, _KEY_WORDS))
 
 
-def _fold_in(key: jax.Array, data: Any) -> jax.Array:
+def _fold_in(key: jax.Array, data: PyTree) -> jax.Array:
     return block(key, jnp.asarray(data).astype(jnp.uint32)[None], (_FOLD, 0, 0))[:_KEY_WORDS, 0]
 
 

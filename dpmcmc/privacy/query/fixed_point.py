@@ -31,13 +31,17 @@ million rows do not.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
+from dpmcmc.storage.pytree import PyTree
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Num
 
 #: Rows summed in one int32 before they are split into limbs.
 BLOCK_ROWS = 512
@@ -58,8 +62,8 @@ class FixedPoint(NamedTuple):
         high, low: pytrees of int32, shaped like the summed vector.
     """
 
-    high: Any
-    low: Any
+    high: PyTree
+    low: PyTree
 
     def __add__(self, other: FixedPoint) -> FixedPoint:  # type: ignore[override]
         """Exact sum of two sums (shards, microbatches)."""
@@ -71,7 +75,7 @@ class FixedPoint(NamedTuple):
         """Exact sum over the devices of a mesh axis, at most 2^15 of them."""
         return _carry(FixedPoint(*jax.lax.psum((self.high, self.low), axis)))
 
-    def to_float(self, clip: Clip, fraction_bits: int) -> Any:
+    def to_float(self, clip: Clip, fraction_bits: int) -> PyTree:
         """Pytree of float32. Rounds, so never call it on a sum before its noise is in."""
         unit = clip * 2.0**-fraction_bits
         return jax.tree.map(
@@ -80,7 +84,7 @@ class FixedPoint(NamedTuple):
             self.low,
         )
 
-    def to_float64(self, clip: float, fraction_bits: int) -> Any:
+    def to_float64(self, clip: float, fraction_bits: int) -> PyTree:
         """Pytree of NumPy float64, exact; for tests and confidential diagnostics."""
         unit = clip * 2.0**-fraction_bits
         return jax.tree.map(
@@ -90,7 +94,7 @@ class FixedPoint(NamedTuple):
         )
 
 
-def float32(value: Clip) -> Any:
+def float32(value: Clip) -> np.float32 | jax.Array:
     """The float32 nearest to a number; a traced one stays traced."""
     return value.astype(jnp.float32) if isinstance(value, jax.Array) else np.float32(value)
 
@@ -111,7 +115,7 @@ def fraction_bits(largest_noise_multiplier: float) -> int:
     return min(rows, noise)
 
 
-def squared_norms(rows: Any) -> jax.Array:
+def squared_norms(rows: PyTree) -> jax.Array:
     """Squared l2 norm of each row of a pytree with leaves (n, ...), rounded as ``KAPPA`` assumes."""
     parts = [squared_norms_of(leaf) for leaf in jax.tree.leaves(rows)]
     if not parts:
@@ -119,7 +123,7 @@ def squared_norms(rows: Any) -> jax.Array:
     return sum_in_pairs(parts)
 
 
-def squared_norms_of(leaf: jax.Array) -> jax.Array:
+def squared_norms_of(leaf: Num[jax.Array, "n ..."]) -> Float[jax.Array, " n"]:
     """Squared l2 norm of each row of ONE array (n, ...)."""
     squares = jnp.square(as_float(leaf).reshape(leaf.shape[0], -1)) + _TINY
     while squares.shape[1] > 1:
@@ -147,13 +151,13 @@ def sum_in_pairs(parts: list[jax.Array]) -> jax.Array:
     return parts[0]
 
 
-def unit_factor(norm: jax.Array, mask: jax.Array, clip: Clip) -> jax.Array:
+def unit_factor(norm: Float[jax.Array, " n"], mask: Bool[jax.Array, " n"], clip: Clip) -> Float[jax.Array, " n"]:
     """min(1, C/norm)/C per row; zero for masked rows and rows whose norm is not finite."""
     good = mask & jnp.isfinite(norm)
     return jnp.where(good, jnp.minimum(1.0 / float32(clip), 1.0 / norm), 0.0)
 
 
-def held(tree: Any) -> Any:
+def held(tree: PyTree) -> PyTree:
     """The same numbers, computed once: a norm and the vector it scales must be those of ONE computation.
 
     XLA computes what is cheap again wherever it is used, and a·b − c·d contracted differently (FMA) in two places can
@@ -161,13 +165,13 @@ def held(tree: Any) -> Any:
     not prevent it on CPU; the carry of a loop is a buffer.
     """
 
-    def keep(kept: Any, i: jax.Array) -> tuple[Any, None]:
+    def keep(kept: PyTree, i: jax.Array) -> tuple[PyTree, None]:
         return jax.tree.map(lambda new, old: jnp.where(i == 0, new, old), tree, kept), None
 
     return jax.lax.scan(keep, jax.tree.map(jnp.zeros_like, tree), jnp.arange(2))[0]
 
 
-def clipped_sum(rows: Any, mask: jax.Array, clip: Clip, bits: int) -> FixedPoint:
+def clipped_sum(rows: PyTree, mask: Bool[jax.Array, " n"], clip: Clip, bits: int) -> FixedPoint:
     """Σ over unmasked rows of the row clipped to norm ``clip``.
 
     Args:
@@ -180,7 +184,7 @@ def clipped_sum(rows: Any, mask: jax.Array, clip: Clip, bits: int) -> FixedPoint
     return scaled_sum(rows, unit_factor(jnp.sqrt(squared_norms(rows)), mask, clip), bits)
 
 
-def scaled_sum(rows: Any, factor: jax.Array, bits: int) -> FixedPoint:
+def scaled_sum(rows: PyTree, factor: Float[jax.Array, " n"], bits: int) -> FixedPoint:
     """Σ of rows times their factor, in units of the grid; rows whose factor is zero are left out, NaN or not."""
     keep = factor > 0
 
@@ -193,32 +197,18 @@ def scaled_sum(rows: Any, factor: jax.Array, bits: int) -> FixedPoint:
     return sum_rows(jax.tree.map(integers, rows))
 
 
-def second_moment_sum(rows: Any, mask: jax.Array, clip: Clip, bits: int, dense: bool) -> FixedPoint:
-    """Σ c cᵀ (on and above the diagonal, row by row) or Σ c ∘ c over unmasked rows, c the row clipped to ``clip``.
-
-    Args:
-        rows: pytree, leaves (n, ...).
-        mask: (n,) bool.
-        clip: C; ``result.to_float(clip**2, bits)`` has shape (p(p+1)/2,) or (p,).
-        bits: grid exponent p.
-        dense: the whole matrix, or its diagonal.
-    """
-    rows = held(rows)
-    factor = unit_factor(jnp.sqrt(squared_norms(rows)), mask, clip)
-    flat = jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(rows)], axis=1)
-    unit = jnp.where((factor > 0)[:, None], flat * factor[:, None], 0.0)
-    row, column = np.triu_indices(flat.shape[1]) if dense else (slice(None), slice(None))
-    # Truncation and the rounding of one product only shorten, up to what KAPPA has room for.
-    return sum_rows((unit[:, row] * unit[:, column] * np.float32(2.0**bits)).astype(jnp.int32))
-
-
-def row_norms(rows: Any) -> jax.Array:
+def row_norms(rows: PyTree) -> Float[jax.Array, " n"]:
     """l2 norm of each row of a pytree with leaves (n, ...), rounded as ``KAPPA`` assumes."""
     return jnp.sqrt(squared_norms(rows))
 
 
 def linear_sum(
-    residual: jax.Array, x: jax.Array, mask: jax.Array, clip: Clip, bits: int, norms: jax.Array | None = None
+    residual: Float[jax.Array, " n"],
+    x: Num[jax.Array, "n d"],
+    mask: Bool[jax.Array, " n"],
+    clip: Clip,
+    bits: int,
+    norms: Float[jax.Array, " n"] | None = None,
 ) -> FixedPoint:
     """Σ clip(residual_i · x_i): the generalised-linear case, with norms in closed form.
 
@@ -241,7 +231,7 @@ def linear_sum(
     return sum_rows(scaled.astype(jnp.int32))
 
 
-def add_noise(total: FixedPoint, noise: Any) -> FixedPoint:
+def add_noise(total: FixedPoint, noise: PyTree) -> FixedPoint:
     """Add real-valued noise, given in grid units, to an exact sum.
 
     Args:
@@ -261,7 +251,7 @@ def add_noise(total: FixedPoint, noise: Any) -> FixedPoint:
     return _carry(FixedPoint(high, low))
 
 
-def sum_rows(integers: Any) -> FixedPoint:
+def sum_rows(integers: PyTree) -> FixedPoint:
     """Exact sum over axis 0 of int32 leaves bounded by 2^30 / BLOCK_ROWS in size."""
 
     def blocks(leaf: jax.Array) -> jax.Array:
@@ -276,7 +266,7 @@ def sum_rows(integers: Any) -> FixedPoint:
     return sum_blocks(jax.tree.map(blocks, integers))
 
 
-def sum_blocks(totals: Any) -> FixedPoint:
+def sum_blocks(totals: PyTree) -> FixedPoint:
     """Exact sum over axis 0, at most 2^14 long, of int32 leaves: each the sum of up to BLOCK_ROWS rows."""
     high = jax.tree.map(lambda leaf: (leaf >> 16).sum(axis=0), totals)
     return _carry(FixedPoint(high, jax.tree.map(lambda leaf: (leaf & 0xFFFF).sum(axis=0), totals)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.privacy.accounting.discrete_gaussian import BASE, HALF, INDEX_BITS, RATIO, SLACK, table
+from dpmcmc.privacy.query.randomness import unraveled
+from dpmcmc.storage.pytree import PyTree, size_of
 
 
 def coefficients(std: jax.Array, levels: int) -> jax.Array:
@@ -74,7 +75,9 @@ def noise(key: jax.Array, size: int, std: jax.Array, levels: int) -> tuple[jax.A
     return high, low
 
 
-def tree_noise(key: jax.Array, like: Any, std: jax.Array, scale: Any, levels: int) -> tuple[Any, Any]:
+def tree_noise(
+    key: jax.Array, like: PyTree, std: jax.Array, scale: float | np.ndarray, levels: int
+) -> tuple[PyTree, PyTree]:
     """Integer noise shaped like a pytree, from one draw, so that no two leaves share a key.
 
     Args:
@@ -87,18 +90,10 @@ def tree_noise(key: jax.Array, like: Any, std: jax.Array, scale: Any, levels: in
     Returns:
         (high, low), pytrees of int32, value ``high·2^16 + low``.
     """
-    leaves, structure = jax.tree.flatten(like)
     if np.ndim(scale):
         values, which = np.unique(np.ravel(scale), return_inverse=True)
         stds = (std * jnp.asarray(values))[which]
     else:
         stds = std * np.float32(scale)
-    parts = noise(key, sum(leaf.size for leaf in leaves), stds, levels)
-    ends = np.cumsum([leaf.size for leaf in leaves])[:-1].tolist()
-    high, low = (
-        jax.tree.unflatten(
-            structure, [p.reshape(leaf.shape) for p, leaf in zip(jnp.split(part, ends), leaves, strict=True)]
-        )
-        for part in parts
-    )
-    return high, low
+    high, low = noise(key, size_of(like), stds, levels)
+    return unraveled(like, high), unraveled(like, low)

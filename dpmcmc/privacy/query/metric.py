@@ -8,9 +8,9 @@ vector as computed; F is applied again only after the noise. F must not be read 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +18,21 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpmcmc.errors import InputError
+from dpmcmc.privacy.query.symmetric import DENSE
+from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.regular_file import opened
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 #: A matrix with a larger condition number counts as singular in float32.
 _WORST_CONDITION = 1e6
 
 
 class PublicMatrix:
-    """A number, a diagonal (d,) or a matrix (d, d), over raveled parameters; hashable, so that plans can be cached.
+    """A public matrix over raveled parameters, as an operator; hashable, so that plans can be cached.
+
+    A number or d numbers make a :class:`PublicDiagonal`.
 
     Args:
         value: number, array, nested list, another PublicMatrix, or the path of a ``.npy`` file.
@@ -35,26 +42,18 @@ class PublicMatrix:
         ValueError: not finite, not square, or a file that cannot be read.
     """
 
-    def __init__(self, value: Any, name: str = "matrix") -> None:
-        if isinstance(value, PublicMatrix):
-            value = np.array(value.array)
-        if isinstance(value, (str, Path)):
-            try:
-                with opened(os.path.expanduser(value)) as stream:
-                    value = np.load(stream, allow_pickle=False)
-            except Exception as error:  # a file that is no array makes NumPy raise anything
-                reason = getattr(error, "strerror", None) or type(error).__name__
-                raise InputError(f"{name} {value} cannot be read as a .npy array of numbers ({reason})", name) from None
-        try:
-            array = np.array(value, np.float64)  # a copy: nobody else may change it
-        except (TypeError, ValueError):
-            raise InputError(f"{name} must be a number, d numbers, d rows of d numbers, or a .npy file", name) from None
-        if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != array.shape[1]):
-            raise InputError(f"{name} must have shape (), (d,) or (d, d), got {array.shape}", name)
-        if not (array.size and np.all(np.isfinite(array))):
-            raise InputError(f"{name} must hold finite numbers", name)
-        self.array: np.ndarray = array
+    array: np.ndarray
+
+    def __new__(cls, value: MatrixLike, name: str = "matrix") -> PublicMatrix:
+        """The operator of the value's shape."""
+        array = _read(value, name)
+        self = object.__new__(PublicMatrix if array.ndim == 2 else PublicDiagonal)
+        self.array = array
         self.array.setflags(write=False)
+        return self
+
+    def __getnewargs__(self) -> tuple[np.ndarray]:
+        return (self.array,)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PublicMatrix) and np.array_equal(self.array, other.array)
@@ -67,7 +66,7 @@ class PublicMatrix:
 
     def check_invertible(self, name: str) -> None:
         """Raise ValueError where whitening by this matrix would divide by nothing."""
-        values = np.linalg.svd(self.array, compute_uv=False) if self.array.ndim == 2 else np.abs(np.ravel(self.array))
+        values = self.singular_values()
         if values.max() > 0 and not 1e-9 <= values.max() <= 1e9:
             raise InputError(
                 f"{name} must have its largest singular value in [1e-9, 1e9], got {values.max():.3g}", name
@@ -81,9 +80,9 @@ class PublicMatrix:
 
     def check_positive(self, name: str, definite: bool) -> None:
         """Raise ValueError unless symmetric and positive semidefinite (or definite)."""
-        if self.array.ndim == 2 and not np.allclose(self.array, self.array.T):
+        if not np.allclose(self.array, self.array.T):
             raise InputError(f"{name} must be symmetric", name)
-        values = np.linalg.eigvalsh(self.array) if self.array.ndim == 2 else np.ravel(self.array)
+        values = self.eigenvalues()
         slack = 1e-9 * max(float(np.abs(values).max()), 1e-300)
         if values.min() < -slack:
             raise InputError(
@@ -101,45 +100,95 @@ class PublicMatrix:
         if self.array.ndim and self.array.shape[0] != parameters:
             raise InputError(f"{name} is for {self.array.shape[0]} parameters, and the target has {parameters}", name)
 
-    def times(self, vector: jax.Array) -> jax.Array:
-        """F v for a flat vector (d,)."""
-        matrix = jnp.asarray(self.array, jnp.float32)
-        return matrix @ vector if matrix.ndim == 2 else matrix * vector
-
-    def whiten(self, vector: jax.Array, transpose: bool = False) -> jax.Array:
-        """F⁻¹v (or F⁻ᵀv) for a flat vector (d,)."""
-        if self.array.ndim < 2:
-            return vector / jnp.asarray(self.array, jnp.float32)
-        inverse = np.linalg.inv(self.array.T if transpose else self.array)
-        return jnp.asarray(inverse, jnp.float32) @ vector
-
-    def whiten_matrix(self, matrix: jax.Array) -> jax.Array:
-        """F⁻¹MF⁻ᵀ for a symmetric matrix (d, d)."""
-        rows = jax.vmap(self.whiten, in_axes=1, out_axes=1)
-        return rows(rows(matrix).T).T
-
     def stretch(self) -> float:
         """Smallest singular value: the least by which F stretches a vector."""
-        if self.array.ndim < 2:
-            return float(np.min(np.abs(self.array)))
-        return float(np.linalg.svd(self.array, compute_uv=False).min())
+        return float(self.singular_values().min())
 
     def smallest(self) -> float:
         """Smallest eigenvalue of a symmetric matrix."""
-        return float(np.min(np.linalg.eigvalsh(self.array) if self.array.ndim == 2 else self.array))
+        return float(self.eigenvalues().min())
 
-    def matrix(self, parameters: int, dense: bool) -> jax.Array:
-        """As (d, d), or its diagonal (d,)."""
-        array = jnp.asarray(self.array, jnp.float32)
-        if not dense:
-            return jnp.broadcast_to(jnp.diagonal(array) if array.ndim == 2 else array, (parameters,))
-        return array if array.ndim == 2 else array * jnp.eye(parameters, dtype=jnp.float32)
+    def eigenvalues(self) -> np.ndarray:
+        """Eigenvalues of a symmetric matrix."""
+        return np.linalg.eigvalsh(self.array)
+
+    def singular_values(self) -> np.ndarray:
+        """Singular values."""
+        return np.linalg.svd(self.array, compute_uv=False)
+
+    def operator(self, parameters: int) -> jax.Array:
+        """A symmetric matrix as an operator on this many parameters."""
+        return jnp.asarray(self.array, jnp.float32)
+
+    def times(self, vector: Float[jax.Array, " d"]) -> Float[jax.Array, " d"]:
+        """F v for a flat vector (d,)."""
+        return jnp.asarray(self.array, jnp.float32) @ vector
+
+    def whiten(self, vector: Float[jax.Array, " d"], transpose: bool = False) -> Float[jax.Array, " d"]:
+        """F⁻¹v (or F⁻ᵀv) for a flat vector (d,), by an inverse that the host computes in float64."""
+        inverse = np.linalg.inv(self.array.T if transpose else self.array)
+        return jnp.asarray(inverse, jnp.float32) @ vector
+
+    def whitened(self, matrix: jax.Array) -> jax.Array:
+        """F⁻¹MF⁻ᵀ of a symmetric M, (d, d) or its diagonal (d,)."""
+        rows = jax.vmap(self.whiten, in_axes=1, out_axes=1)
+        return rows(rows(DENSE.of(matrix)).T).T
 
 
-#: Values that a PublicMatrix is made from.
-MatrixLike = float | Sequence[Any] | str | np.ndarray | PublicMatrix
+class PublicDiagonal(PublicMatrix):
+    """A number, or the diagonal (d,) of a matrix."""
+
+    def eigenvalues(self) -> np.ndarray:
+        """The entries."""
+        return np.ravel(self.array)
+
+    def singular_values(self) -> np.ndarray:
+        """Sizes of the entries."""
+        return np.abs(np.ravel(self.array))
+
+    def operator(self, parameters: int) -> jax.Array:
+        """The diagonal; a number is repeated."""
+        return jnp.broadcast_to(jnp.asarray(self.array, jnp.float32), (parameters,))
+
+    def times(self, vector: Float[jax.Array, " d"]) -> Float[jax.Array, " d"]:
+        """f ∘ v."""
+        return jnp.asarray(self.array, jnp.float32) * vector
+
+    def whiten(self, vector: Float[jax.Array, " d"], transpose: bool = False) -> Float[jax.Array, " d"]:
+        """v / f."""
+        return vector / jnp.asarray(self.array, jnp.float32)
+
+    def whitened(self, matrix: jax.Array) -> jax.Array:
+        """F⁻¹MF⁻ᵀ, which is diagonal where M is."""
+        return self.whiten(self.whiten(matrix)) if matrix.ndim == 1 else super().whitened(matrix)
 
 
-def flat(tree: Any) -> tuple[jax.Array, Any]:
+#: Values that make a PublicMatrix.
+MatrixLike = float | Sequence[object] | str | np.ndarray | PublicMatrix
+
+
+def _read(value: MatrixLike, name: str) -> np.ndarray:
+    """A copy of the numbers of a value, float64."""
+    if isinstance(value, PublicMatrix):
+        return np.array(value.array)
+    if isinstance(value, (str, Path)):
+        try:
+            with opened(os.path.expanduser(value)) as stream:
+                value = np.load(stream, allow_pickle=False)
+        except Exception as error:  # a file that is no array makes NumPy raise anything
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise InputError(f"{name} {value} cannot be read as a .npy array of numbers ({reason})", name) from None
+    try:
+        array = np.array(value, np.float64)  # a copy: nobody else may change it
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be a number, d numbers, d rows of d numbers, or a .npy file", name) from None
+    if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != array.shape[1]):
+        raise InputError(f"{name} must have shape (), (d,) or (d, d), got {array.shape}", name)
+    if not (array.size and np.all(np.isfinite(array))):
+        raise InputError(f"{name} must hold finite numbers", name)
+    return array
+
+
+def flat(tree: PyTree) -> tuple[jax.Array, Callable[[jax.Array], PyTree]]:
     """(raveled vector, function back to the pytree)."""
     return ravel_pytree(tree)

@@ -22,7 +22,7 @@ A row with ‖a‖² or ‖b‖² beyond float32 contributes zero, as one whose 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ import numpy as np
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query import fixed_point
 from dpmcmc.privacy.query.fixed_point import BLOCK_ROWS, Clip, FixedPoint
+from dpmcmc.storage.pytree import PyTree
 
 _TINY = np.float32(np.finfo(np.float32).tiny)
 #: η beyond which products are truncated instead: coarse grids, and more than 10⁷ entries.
@@ -134,7 +135,7 @@ def _row_by_row(pairs: list[Pair], nearest: bool) -> FixedPoint:
         return _block_sums(pairs, nearest)
 
     @cells.def_vmap  # JAX's own rule makes gathers and scatters of slices
-    def _(size: int, batched: list[Any], pairs: list[Pair]) -> tuple[list[jax.Array], list[bool]]:
+    def _(size: int, batched: list[PyTree], pairs: list[Pair]) -> tuple[list[jax.Array], list[bool]]:
         def merged(leaf: jax.Array, has_axis: bool) -> jax.Array:
             every = leaf if has_axis else jnp.broadcast_to(leaf, (size, *leaf.shape))
             return every.reshape(-1, *leaf.shape[-2:])

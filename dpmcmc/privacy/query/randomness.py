@@ -14,14 +14,18 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.query import chacha
+from dpmcmc.privacy.query import chacha, fixed_point
+from dpmcmc.storage.pytree import PyTree, size_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Num
 
 PURPOSES = ("batch", "noise", "dynamics", "init")
 #: Held while a key is taken, so that of two threads one gets it.
@@ -97,11 +101,11 @@ class SecretKey:
     def __repr__(self) -> str:
         return "SecretKey(<hidden>)"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError("a SecretKey cannot be pickled or copied: whoever has it can subtract the noise")
 
 
-def is_secret(key: Any) -> bool:
+def is_secret(key: object) -> bool:
     """Whether :func:`streams_of` makes secret streams of this."""
     return key is None or isinstance(key, SecretKey)
 
@@ -135,7 +139,7 @@ def streams_of(key: SecretKey | jax.Array | int | None, hardened: bool = False) 
     raise TypeError(f"key must be None, a SecretKey, a JAX key or an int, got {type(key).__name__}")
 
 
-def normal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def normal(key: jax.Array, shape: tuple[int, ...]) -> Float[jax.Array, ...]:
     """Independent standard normals, float32, with tails to 9.4σ.
 
     ``jax.random.normal`` inverts a 23-bit uniform and so never exceeds 5.42σ: beyond it lies mass 6e-8 a
@@ -187,11 +191,29 @@ def _cos_sin(turn: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.where((octant >= 2) & (octant < 6), -cosine, cosine), jnp.where(octant >= 4, -sine, sine)
 
 
-def tree_normal(key: jax.Array, like: Any, copies: int = 1) -> list[Any]:
+def noise_on_grid(key: jax.Array, size: int, noise_std: jax.Array, grid: jax.Array) -> Float[jax.Array, " size"]:
+    """Gaussian noise as whole multiples of a grid, for a float64 sum that is rounded to it; (size,) float64.
+
+    As in the query, a coarse part and a fine one, which reaches the bits that a float32 does not (``fixed_point.py``).
+
+    Args:
+        key: used for nothing else.
+        size: number of coordinates.
+        noise_std: std of the noise, in units of the sum.
+        grid: a power of two.
+    """
+    coarse, fine = normal(key, (2, size)).astype(jnp.float64)
+    return jnp.round(noise_std * (coarse + fixed_point.FINE_NOISE * fine) / grid)
+
+
+def tree_normal(key: jax.Array, like: PyTree, copies: int = 1) -> list[PyTree]:
     """Standard normals shaped like a pytree, from one draw so that no two leaves or copies share a key."""
+    return [unraveled(like, part) for part in normal(key, (copies, size_of(like)))]
+
+
+def unraveled(like: PyTree, numbers: Num[jax.Array, " size"]) -> PyTree:
+    """A vector as a pytree of these shapes."""
     leaves, structure = jax.tree.flatten(like)
-    sizes = [leaf.size for leaf in leaves] * copies
-    parts = jnp.split(normal(key, (sum(sizes),)), np.cumsum(sizes)[:-1].tolist())
-    shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves * copies, strict=True)]
-    each = len(leaves)
-    return [jax.tree.unflatten(structure, shaped[i * each : (i + 1) * each]) for i in range(copies)]
+    ends = np.cumsum([leaf.size for leaf in leaves])[:-1].tolist()
+    parts = [part.reshape(leaf.shape) for part, leaf in zip(jnp.split(numbers, ends), leaves, strict=True)]
+    return jax.tree.unflatten(structure, parts)

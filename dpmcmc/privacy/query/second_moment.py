@@ -24,21 +24,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from annotated_types import Ge, Le
 
 from dpmcmc.errors import UnsupportedCombination, check_fields
 from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.query.symmetric import form_of
+from dpmcmc.storage.pytree import PyTree, size_of
 
 GRADIENT = "gradient"
 #: Noise multiplier of the second moment over that of the gradient.
 NoiseRatio = Annotated[float, Ge(1e-3), Le(1e6)]
-#: Up to this many parameters the matrix is dense, beyond it diagonal (``structure="auto"``).
-DENSE_PARAMETERS = 256
 
 
 @dataclass(frozen=True)
@@ -77,31 +76,27 @@ class PrivateSecondMoment(NamedTuple):
     noise_std: jax.Array
 
 
-def is_dense(structure: str, parameters: int) -> bool:
-    """Whether this many parameters get a full matrix."""
-    return structure == "dense" or (structure == "auto" and parameters <= DENSE_PARAMETERS)
-
-
-def released_shape(second: SecondMoment, params: Any) -> PrivateSecondMoment:
+def released_shape(second: SecondMoment, params: PyTree) -> PrivateSecondMoment:
     """Shapes of what is released for parameters of these shapes."""
-    size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
-    shape = (size, size) if is_dense(second.structure, size) else (size,)
+    size = size_of(params)
+    shape = form_of(second.structure, size).shape(size)
     number = jax.ShapeDtypeStruct((), jnp.float32)
     return PrivateSecondMoment(jax.ShapeDtypeStruct(shape, jnp.float32), number)  # type: ignore[arg-type]
 
 
-def asked(queries: Sequence[Any]) -> SecondMoment | None:
+def asked(queries: Sequence[object]) -> SecondMoment | None:
     """The second moment among a sampler's queries, or None.
 
     Raises:
         UnsupportedCombination: queries other than one gradient and at most one second moment.
     """
     first, *rest = tuple(queries) or (None,)
-    if first != GRADIENT or len(rest) > 1 or not all(isinstance(q, SecondMoment) for q in rest):
+    moments = [q for q in rest if isinstance(q, SecondMoment)]
+    if first != GRADIENT or len(rest) > 1 or len(moments) < len(rest):
         raise UnsupportedCombination(
             f"a step asks for {tuple(queries)}; derived are ('gradient',) and ('gradient', SecondMoment(...))"
         )
-    return rest[0] if rest else None
+    return moments[0] if moments else None
 
 
 def multiples(second: SecondMoment | None) -> tuple[float, ...]:
@@ -115,24 +110,3 @@ def multiples(second: SecondMoment | None) -> tuple[float, ...]:
     if second.own_batch:
         return (1.0, second.ratio / (1 + KAPPA))
     return ((1 + ((1 + KAPPA) / second.ratio) ** 2) ** -0.5,)
-
-
-def pairs(parameters: int) -> tuple[np.ndarray, np.ndarray]:
-    """Row and column of each entry on or above the diagonal."""
-    return np.triu_indices(parameters)
-
-
-def noise_scale(parameters: int, dense: bool) -> np.ndarray:
-    """Std of each released entry relative to the diagonal's, (entries,) float32, rounded up."""
-    if not dense:
-        return np.ones(parameters, np.float32)
-    row, column = pairs(parameters)
-    off = np.nextafter(np.float32(0.5**0.5), np.float32(1))
-    return np.where(row == column, np.float32(1), off)
-
-
-def symmetric(entries: jax.Array, parameters: int) -> jax.Array:
-    """(p, p) matrix from its entries on and above the diagonal."""
-    row, column = pairs(parameters)
-    upper = jnp.zeros((parameters, parameters), entries.dtype).at[row, column].set(entries)
-    return upper + jnp.triu(upper, 1).T

@@ -1,14 +1,13 @@
 """Draws the records of a step, in fixed shapes inside jit, at a cost that does not grow with N.
 
-:func:`selector` gives ``key -> (indices, mask)`` for a sampling scheme; :func:`shard_selector` does so for one of the
-shards of a data mesh axis. The schemes, and the proof of the rate that each is charged, are in
+:func:`selector` gives ``key -> (indices, mask)`` for a sampling scheme (``shard_selection.py`` for one shard of the
+records). The schemes, and the proof of the rate that each is charged, are in
 ``accounting/sampling.py``; this file draws from the integer tables that the proof is about.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 
 import jax
@@ -23,12 +22,10 @@ from dpmcmc.privacy.accounting.sampling import (
     Poisson,
     Sampling,
     gap_tables,
-    shard_rows,
 )
+from dpmcmc.privacy.query.fixed_size_selection import draw_complement, draw_distinct
 
 Selection = tuple[jax.Array, jax.Array]
-#: For one shard of the records; the indices are None where every row of the shard takes part that the mask leaves.
-ShardSelector = Callable[[jax.Array, jax.Array], tuple[jax.Array | None, jax.Array]]
 #: A table is looked up by a word's leading bits, and then by bisection among the thresholds that share them.
 _GUIDE_BITS = 13
 
@@ -56,7 +53,7 @@ def _(sampling: Poisson, num_records: int, slots: int) -> Callable[[jax.Array], 
     if rate == 1:
         return None
     tables = gap_tables(rate, num_records)
-    return functools.partial(_draw_poisson, tables=tables, num_records=num_records, slots=slots)
+    return functools.partial(draw_poisson, tables=tables, num_records=num_records, slots=slots)
 
 
 @selector.register
@@ -65,58 +62,8 @@ def _(sampling: FixedSize, num_records: int, slots: int) -> Callable[[jax.Array]
     if size == num_records:
         return None
     if 2 * size > num_records:
-        return functools.partial(_draw_complement, num_records=num_records, size=size)
-    return lambda key: (_draw_distinct(key, num_records, size), jnp.ones(size, bool))
-
-
-def shard_selector(sampling: Sampling, num_records: int, shards: int, slots: int) -> ShardSelector:
-    """Function (key, shard) -> (indices within the shard, mask of the rows that take part).
-
-    Under Poisson sampling each shard draws by a key of its own at the same rate; its charged rate is no larger than
-    that of all records, because fewer restarts fit in. Under fixed size every shard draws the one batch and takes the
-    rows that are its own.
-
-    Args:
-        sampling: scheme.
-        num_records: N.
-        shards: devices along the records.
-        slots: rows that a batch of one shard has room for, from ``sampling.shard_slots``.
-    """
-    rows = shard_rows(num_records, shards)
-    if sampling.rate(num_records) == 1:
-        return lambda key, shard: (None, jnp.arange(rows, dtype=jnp.int32) < num_records - shard * rows)
-    if isinstance(sampling, Poisson):
-        return _poisson_shard(sampling, num_records, rows, slots)
-    return _fixed_size_shard(sampling, num_records, rows, shards, slots)
-
-
-def _poisson_shard(sampling: Poisson, num_records: int, rows: int, slots: int) -> ShardSelector:
-    tables = gap_tables(sampling.rate(num_records), rows)
-
-    def select(key: jax.Array, shard: jax.Array) -> tuple[jax.Array, jax.Array]:
-        own = jax.random.fold_in(key, shard)
-        indices, mask = _draw_poisson(own, tables=tables, num_records=rows, slots=slots)
-        return indices, mask & (indices < num_records - shard * rows)
-
-    return select
-
-
-def _fixed_size_shard(
-    sampling: FixedSize | Full, num_records: int, rows: int, shards: int, slots: int
-) -> ShardSelector:
-    select = selector(sampling, num_records, slots)
-    assert select is not None
-
-    def chosen(key: jax.Array, shard: jax.Array) -> tuple[jax.Array | None, jax.Array]:
-        indices, mask = select(key)
-        if slots == num_records:  # a complement, whose indices are all there are
-            every = jnp.pad(mask, (0, shards * rows - num_records))
-            return None, jax.lax.dynamic_slice(every, (shard * rows,), (rows,))
-        within = indices - shard * rows
-        mask = mask & (within >= 0) & (within < rows)
-        return jnp.where(mask, within, 0), mask
-
-    return chosen
+        return functools.partial(draw_complement, num_records=num_records, size=size)
+    return lambda key: (draw_distinct(key, num_records, size), jnp.ones(size, bool))
 
 
 def _rank(thresholds: np.ndarray, words: jax.Array) -> jax.Array:
@@ -143,7 +90,8 @@ def _guide(thresholds: bytes) -> tuple[np.ndarray, int, np.uint32]:
     return below, int(np.max(through - below, initial=0)), shift
 
 
-def _draw_poisson(key: jax.Array, *, tables: GapTables, num_records: int, slots: int) -> Selection:
+def draw_poisson(key: jax.Array, *, tables: GapTables, num_records: int, slots: int) -> Selection:
+    """A Poisson batch by its gaps: the cumulative sum of independent gaps is an independent choice of each record."""
     words = jax.random.bits(key, (2, slots), jnp.uint32)
     coarse = _rank(tables.coarse, words[0])
     fine = _rank(tables.fine, words[1])
@@ -161,35 +109,3 @@ def _draw_poisson(key: jax.Array, *, tables: GapTables, num_records: int, slots:
     position = end - 1
     mask = ~restart & (position < num_records)
     return jnp.where(mask, position, 0), mask
-
-
-def _draw_distinct(key: jax.Array, num_records: int, size: int) -> jax.Array:
-    """A uniform subset of ``size`` of ``num_records``, in the order drawn, for size <= num_records / 2."""
-    bits = max(1, (num_records - 1).bit_length())
-    accept = num_records / (1 << bits)
-    # Expected words until ``size`` distinct values are seen (coupon collector), and six deviations more.
-    expected = num_records * -math.log1p(-size / num_records) / accept
-    words = int(expected + 6 * math.sqrt(expected / accept) + 16)
-
-    def attempt(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        values = (jax.random.bits(key, (words,), jnp.uint32) >> (32 - bits)).astype(jnp.int32)
-        order = jnp.argsort(values, stable=True)
-        ordered = values[order]
-        first = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]]) & (ordered < num_records)
-        fresh = jnp.zeros(words, bool).at[order].set(first)
-        chosen = jnp.nonzero(fresh, size=size, fill_value=0)[0]
-        return values[chosen], jnp.sum(fresh) >= size
-
-    def again(carry: tuple) -> tuple:
-        key, _, _ = carry
-        key, this = jax.random.split(key)
-        return (key, *attempt(this))
-
-    start = (key, jnp.zeros(size, jnp.int32), jnp.zeros((), bool))
-    return jax.lax.while_loop(lambda carry: ~carry[2], again, start)[1]
-
-
-def _draw_complement(key: jax.Array, *, num_records: int, size: int) -> Selection:
-    left_out = _draw_distinct(key, num_records, num_records - size)
-    mask = jnp.ones(num_records, bool).at[left_out].set(False)
-    return jnp.arange(num_records, dtype=jnp.int32), mask

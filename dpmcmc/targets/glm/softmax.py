@@ -12,21 +12,24 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Ge, Gt
 
-from dpmcmc.errors import InputError, check_fields
-from dpmcmc.targets.base import Positive, TargetError, features_of, require_bound
-from dpmcmc.targets.gaussian_prior import GaussianPrior
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Positive, TargetError
+from dpmcmc.targets.glm.base import GeneralisedLinear
 from dpmcmc.targets.labels import check_labels
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Num
 
 
 @dataclass(frozen=True)
-class SoftmaxRegression(GaussianPrior):
+class SoftmaxRegression(GeneralisedLinear):
     """Softmax regression with a Gaussian prior on every coefficient.
 
     Records are ``{"x": (d,), "y": ()}`` with y in 0..K−1. Give the intercept as a constant column.
@@ -46,33 +49,18 @@ class SoftmaxRegression(GaussianPrior):
     num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True)
     row_bound: Positive | None = dataclasses.field(default=None, kw_only=True)
 
-    log_concave = True
+    #: ‖p − e_y‖ <= √2, and diag(p) − ppᵀ <= 1/2.
+    residual_bound = math.sqrt(2)
+    curvature_bound = 1 / 2
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    def bind(self, record_shapes: Any) -> SoftmaxRegression:
+    def bind(self, record_shapes: PyTree) -> Self:
         """Fix ``num_features`` from one record's shapes; ``num_classes`` is no shape, and must be known."""
         self._classes()
-        return dataclasses.replace(self, num_features=features_of(record_shapes, self.num_features))
+        return super().bind(record_shapes)
 
-    def check_records(self, records: Any) -> None:
+    def check_records(self, records: PyTree) -> None:
         """Raise ValueError unless every label is in 0..K−1."""
         check_labels(records["y"], self._classes(), "softmax_regression")
-
-    @property
-    def gradient_bound(self) -> float | None:
-        """L = √2·row_bound, since ‖p − e_y‖ <= √2."""
-        return None if self.row_bound is None else math.sqrt(2) * self.row_bound
-
-    def gradient_bound_within(self, radius: float) -> float | None:
-        """L on ‖θ‖ <= radius: the same everywhere."""
-        return self.gradient_bound
-
-    @property
-    def smoothness(self) -> float | None:
-        """Largest curvature of one record's loss, row_bound²/2, since diag(p) − ppᵀ <= 1/2."""
-        return None if self.row_bound is None else self.row_bound**2 / 2
 
     def loss_bounds(self, radius: float) -> tuple[float, float]:
         """(largest loss of a record, difference between any two records' losses) on ‖θ‖ <= radius.
@@ -82,28 +70,22 @@ class SoftmaxRegression(GaussianPrior):
         Raises:
             ValueError: no row_bound.
         """
-        gap = math.sqrt(2) * require_bound(self.row_bound, "row_bound", "SoftmaxRegression") * radius
+        gap = math.sqrt(2) * self._bound("row_bound") * radius
         largest = float(np.logaddexp(0.0, math.log(self._classes() - 1) + gap))
         return largest, largest
 
-    def init(self, key: jax.Array) -> jax.Array:
-        """The prior mean, (d, K). The first steps forget it; it holds no record."""
-        if self.num_features is None:
-            raise InputError(
-                "SoftmaxRegression needs num_features before init: give it, or let dpmcmc.sample bind it",
-                "num_features",
-            )
-        return jnp.zeros((self.num_features, self._classes()), jnp.float32)
-
-    def log_likelihood(self, params: jax.Array, record: Any) -> jax.Array:
+    def log_likelihood(self, params: Float[jax.Array, "d k"], record: PyTree) -> Float[jax.Array, ""]:
         """log p_y."""
         logits = record["x"] @ params
         chosen = jax.nn.one_hot(record["y"].astype(jnp.int32), params.shape[1])
         return chosen @ jax.nn.log_softmax(logits)
 
-    def predict(self, params: jax.Array, x: jax.Array) -> jax.Array:
+    def predict(self, params: Float[jax.Array, "d k"], x: Num[jax.Array, "n d"]) -> Float[jax.Array, "n k"]:
         """P(y = k | x, θ), (n, K)."""
         return jax.nn.softmax(x @ params)
+
+    def _shape(self, features: int) -> tuple[int, ...]:
+        return features, self._classes()
 
     def _classes(self) -> int:
         if self.num_classes is None:

@@ -1,0 +1,92 @@
+"""The exact sum behind a second moment, its noise and its release. Costs and proof are in ``second_moment.py``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmcmc.privacy.query import fixed_point
+from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint, float32
+from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment
+from dpmcmc.privacy.query.symmetric import Form, form_of
+from dpmcmc.storage.pytree import PyTree
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+
+@dataclass(frozen=True)
+class MomentSum:
+    """The sum behind one second moment: exact, its noise, and its release.
+
+    Args:
+        second: what was asked for.
+        size: p, parameters.
+        clip: C; None in the query without privacy, which has no exact sum and no noise.
+        bits: grid exponent.
+        scale: N/b.
+    """
+
+    second: SecondMoment
+    size: int
+    clip: Clip | None
+    bits: int
+    scale: np.float32
+
+    @property
+    def form(self) -> Form:
+        """Dense or diagonal."""
+        return form_of(self.second.structure, self.size)
+
+    @property
+    def noise_scale(self) -> np.ndarray:
+        """Std of each entry's noise relative to a diagonal entry's, (entries,)."""
+        return self.form.noise_scale(self.size)
+
+    @property
+    def entries(self) -> jax.ShapeDtypeStruct:
+        """Shape of what is summed and noised."""
+        return jax.ShapeDtypeStruct(self.noise_scale.shape, jnp.float32)
+
+    def noise_in_grid(self, noise_std: jax.Array) -> jax.Array:
+        """Std of the noise in grid units: z_V C² = ratio·z_g·C², which is ratio·C·s_t in gradient units."""
+        assert self.clip is not None
+        return np.float32(self.second.ratio) * noise_std / (self.scale * float32(self.clip * 2.0**-self.bits))
+
+    def exact(self, rows: PyTree, mask: Bool[jax.Array, " n"]) -> FixedPoint:
+        """Σ of products of the clipped rows, leaves (n, ...), over unmasked rows; (entries,)."""
+        assert self.clip is not None
+        return clipped_sum(self.form, rows, mask, self.clip, self.bits)
+
+    def released(self, total: FixedPoint, noise_std: jax.Array) -> PrivateSecondMoment:
+        """V, from a sum that has its noise."""
+        assert self.clip is not None
+        std = np.float32(self.second.ratio) * float32(self.clip) * noise_std
+        return self.plain(total.to_float(self.clip**2, self.bits))._replace(noise_std=std)
+
+    def plain(self, entries: Float[jax.Array, " entries"]) -> PrivateSecondMoment:
+        """V of the query without privacy."""
+        value = self.form.from_entries(self.scale * entries, self.size)
+        return PrivateSecondMoment(value, jnp.zeros((), jnp.float32))
+
+
+def clipped_sum(form: Form, rows: PyTree, mask: jax.Array, clip: Clip, bits: int) -> FixedPoint:
+    """Σ c cᵀ (on and above the diagonal, row by row) or Σ c ∘ c over unmasked rows, c the row clipped to ``clip``.
+
+    Args:
+        form: dense or diagonal.
+        rows: pytree, leaves (n, ...).
+        mask: (n,) bool.
+        clip: C; ``result.to_float(clip**2, bits)`` has shape (p(p+1)/2,) or (p,).
+        bits: grid exponent p.
+    """
+    rows = fixed_point.held(rows)
+    factor = fixed_point.unit_factor(fixed_point.row_norms(rows), mask, clip)
+    flat = jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(rows)], axis=1)
+    unit = jnp.where((factor > 0)[:, None], flat * factor[:, None], 0.0)
+    # Truncation and the rounding of one product only shorten, up to what KAPPA has room for.
+    return fixed_point.sum_rows((form.products(unit) * np.float32(2.0**bits)).astype(jnp.int32))

@@ -1,0 +1,155 @@
+"""Sums over a batch for a target without a closed form: the gradient of each record by ``vmap`` and ``jax.grad``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmcmc.privacy.query import fixed_point
+from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
+from dpmcmc.privacy.query.metric import PublicMatrix, flat
+from dpmcmc.privacy.query.moment_sum import MomentSum
+from dpmcmc.privacy.query.second_moment import SecondMoment
+from dpmcmc.storage.pytree import PyTree, length_of, size_of
+
+#: Rows handled at once, of a generalised linear model and of others; larger batches are scanned.
+LINEAR_ROWS = 1 << 14
+MICROBATCH = 64
+
+#: (indices or None, mask or None): which records take part; all where both are None.
+Batch = tuple[jax.Array | None, jax.Array | None]
+#: (batch, mask (n,)) -> a sum over its rows: a pytree of arrays and of exact sums.
+RowSum = Callable[[PyTree, jax.Array], PyTree]
+
+
+class Model(Protocol):
+    """Methods of a target that the query needs."""
+
+    def log_prior(self, params: PyTree) -> jax.Array:
+        """Log density of the prior, up to a constant."""
+
+    def log_likelihood(self, params: PyTree, record: PyTree) -> jax.Array:
+        """Log-likelihood of ONE record."""
+
+
+@dataclass(frozen=True)
+class PerRecordGradients:
+    """The part of a ``GradientQuery``, whose arguments these are, that differentiates record by record."""
+
+    target: Model
+    num_records: int
+    batch_size: float
+    clip: Clip | None
+    select: Callable[[jax.Array], Batch] | None
+    bits: int = 21
+    microbatch: int = MICROBATCH
+    second: SecondMoment | None = None
+    second_bits: int = 21
+    metric: PublicMatrix | None = None
+    axis: str | None = None
+
+    @property
+    def _scale(self) -> np.float32:
+        """N/b."""
+        return np.float32(self.num_records / self.batch_size)
+
+    def _moment(self, params: PyTree) -> MomentSum:
+        assert self.second is not None
+        return MomentSum(self.second, size_of(params), self.clip, self.second_bits, self._scale)
+
+    def _sum_of(self, rows: RowSum, records: PyTree, batch: Batch, width: int) -> PyTree:
+        """Sum of ``rows`` over a batch, at most ``width`` of them at once."""
+        indices, mask = batch
+        count = length_of(records) if indices is None else indices.shape[0]
+        if count > width:
+            return scanned(rows, records, batch, count, width)
+        chosen = records if indices is None else gathered(records, indices)
+        return rows(chosen, jnp.ones(count, bool) if mask is None else mask)
+
+    def plain_sums(
+        self, params: PyTree, records: PyTree, batch: Batch, second_batch: Batch | None
+    ) -> tuple[PyTree, jax.Array | None]:
+        """(Σ −∇ log-likelihood over the batch, Σ of outer products or None), unclipped, float32: the plain query."""
+
+        def rows(batch: PyTree, mask: jax.Array) -> PyTree:
+            def loss(p: PyTree) -> jax.Array:
+                each = jax.vmap(lambda record: self.target.log_likelihood(p, record))(batch)
+                return -jnp.sum(jnp.where(mask, each, 0.0))
+
+            return jax.grad(loss)(params)
+
+        def outer(batch: PyTree, mask: jax.Array) -> jax.Array:
+            each = jax.vmap(lambda tree: flat(tree)[0])(self._scores(params, batch))
+            return self._moment(params).form.summed(jnp.where(mask[:, None], each, 0.0))
+
+        across = lambda leaf: leaf if self.axis is None else jax.lax.psum(leaf, self.axis)  # noqa: E731
+        total = across(self._sum_of(rows, records, batch, LINEAR_ROWS))
+        if self.metric is not None:
+            total = self.metric.whiten(flat(total)[0])
+        if self.second is None:
+            return total, None
+        return total, across(self._sum_of(outer, records, second_batch or batch, self.microbatch))
+
+    def _scores(self, params: PyTree, batch: PyTree) -> PyTree:
+        """−∇ log-likelihood of each row, leaves (n, ...); one flat leaf (n, p) in whitened units under a metric."""
+
+        def negative_score(record: PyTree) -> PyTree:
+            return jax.grad(lambda p: -self.target.log_likelihood(p, record))(params)
+
+        each = jax.vmap(negative_score)(batch)
+        if self.metric is None:
+            return each
+        metric = self.metric
+        return jax.vmap(lambda tree: metric.whiten(flat(tree)[0]))(each)
+
+    def _microbatch_sum(self, params: PyTree, batch: PyTree, mask: jax.Array) -> FixedPoint:
+        assert self.clip is not None
+        return fixed_point.clipped_sum(self._scores(params, batch), mask, self.clip, self.bits)
+
+    def _moment_sum(self, params: PyTree, batch: PyTree, mask: jax.Array) -> FixedPoint:
+        return self._moment(params).exact(self._scores(params, batch), mask)
+
+    def _both_sums(self, params: PyTree, batch: PyTree, mask: jax.Array) -> tuple[FixedPoint, FixedPoint]:
+        assert self.clip is not None
+        rows = self._scores(params, batch)
+        return fixed_point.clipped_sum(rows, mask, self.clip, self.bits), self._moment(params).exact(rows, mask)
+
+
+def gathered(records: PyTree, indices: jax.Array) -> PyTree:
+    """The records at these places, which lie within them."""
+    # Without the fill of places outside, a masked copy of the whole batch.
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf).at[indices].get(mode="clip"), records)
+
+
+def scanned(rows: RowSum, records: PyTree, batch: Batch, count: int, width: int) -> PyTree:
+    """Sum of ``rows`` over blocks of at most ``width`` selected records, as even as possible.
+
+    Args:
+        rows: sum of one block.
+        records: leaves (N, ...).
+        batch: the selection.
+        count: places of the batch.
+        width: rows at once.
+    """
+    indices, mask = batch
+    blocks = -(-count // width)
+    width = -(-count // blocks)
+    offsets = jnp.arange(width, dtype=jnp.int32)
+
+    def add(total: PyTree, block: jax.Array) -> tuple[PyTree, None]:
+        at = block * width + offsets
+        inside = at < count
+        at = jnp.minimum(at, count - 1)
+        where = at if indices is None else indices[at]
+        part = rows(gathered(records, where), inside if mask is None else inside & mask[at])
+        # FixedPoint adds with carry; a plain pytree adds leaf by leaf.
+        return jax.tree.map(lambda a, b: a + b, total, part, is_leaf=lambda node: isinstance(node, FixedPoint)), None
+
+    shapes = jax.eval_shape(lambda: rows(gathered(records, offsets), jnp.zeros(width, bool)))
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    return jax.lax.scan(add, zeros, jnp.arange(blocks, dtype=jnp.int32))[0]

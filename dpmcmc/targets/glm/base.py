@@ -1,0 +1,87 @@
+r"""Prior, shapes and public bounds that generalised linear models share.
+
+    θ ~ N(0, prior_scale² I),   log p(y | x, θ) = −ℓ(x·θ, y)
+
+A record is ``{"x": (d,), "y": ()}``, and its gradient is the residual ∂ℓ(m, y)/∂m at m = x·θ, times x. A family states
+two public constants, which hold for the labels that its ``check_records`` lets pass: a bound on the residual and one on
+the curvature ∂²ℓ/∂m². With rows of norm at most R, one record's gradient is at most R · residual, and its curvature at
+most R² · curvature.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+
+from dpmcmc.errors import InputError, check_fields
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import features_of, require_bound
+from dpmcmc.targets.gaussian_prior import GaussianPrior
+
+
+class GeneralisedLinear(GaussianPrior):
+    """A family is a frozen dataclass with these fields; see the module for what it states.
+
+    Attributes:
+        num_features: d; None until the data's shape is known.
+        row_bound: public bound on ‖x‖, or None.
+        residual_bound: largest size of the residual; None where it has no bound.
+    """
+
+    num_features: int | None
+    row_bound: float | None
+    residual_bound: ClassVar[float | None] = None
+    log_concave = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def curvature_bound(self) -> float:
+        """Largest curvature of a record's loss in m."""
+        raise NotImplementedError
+
+    def bind(self, record_shapes: PyTree) -> Self:
+        """Fix ``num_features`` from one record's shapes."""
+        features = features_of(record_shapes, self.num_features)
+        return dataclasses.replace(self, num_features=features)  # type: ignore[type-var]
+
+    @property
+    def gradient_bound(self) -> float | None:
+        """L = residual_bound · row_bound."""
+        if self.row_bound is None or self.residual_bound is None:
+            return None
+        return self.residual_bound * self.row_bound
+
+    def gradient_bound_within(self, radius: float) -> float | None:
+        """L on ‖θ‖ <= radius: the same everywhere."""
+        return self.gradient_bound
+
+    @property
+    def smoothness(self) -> float | None:
+        """Largest curvature of one record's loss in θ, curvature_bound · row_bound²."""
+        return None if self.row_bound is None else self.curvature_bound * self.row_bound**2
+
+    def init(self, key: jax.Array) -> jax.Array:
+        """The prior mean. The first steps forget it; it holds no record."""
+        if self.num_features is None:
+            name = type(self).__name__
+            raise InputError(
+                f"{name} needs num_features before init: give it, or let dpmcmc.sample bind it", "num_features"
+            )
+        return jnp.zeros(self._shape(self.num_features), jnp.float32)
+
+    def _shape(self, features: int) -> tuple[int, ...]:
+        """Shape of θ."""
+        return (features,)
+
+    def _bound(self, name: str) -> float:
+        """A public bound that is needed.
+
+        Raises:
+            ValueError: it was not given.
+        """
+        return require_bound(getattr(self, name), name, type(self).__name__)

@@ -1,0 +1,98 @@
+r"""Bayesian linear regression with known noise.
+
+    θ ~ N(0, prior_scale² I),   y = x·θ + N(0, noise_scale²)
+
+One record's gradient is ((x·θ − y)/noise_scale²)·x. The residual has no public bound, so neither has the gradient.
+The posterior is Gaussian (Bishop 2006, eqs. 3.53–3.54):
+
+    Σ⁻¹ = I/prior_scale² + XᵀX/noise_scale²,   mean = Σ Xᵀy/noise_scale²
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import jax
+import numpy as np
+from annotated_types import Gt
+
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Positive
+from dpmcmc.targets.glm.linear_predictor import LinearPredictor
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Num
+
+
+@dataclass(frozen=True)
+class LinearRegression(LinearPredictor):
+    """Linear regression with a Gaussian prior on every coefficient and Gaussian noise of known size.
+
+    Records are ``{"x": (d,), "y": ()}``. Give the intercept as a constant column.
+
+    Args:
+        prior_scale: prior standard deviation of each coefficient.
+        noise_scale: standard deviation of y given x, a public constant.
+        label_bound: public bound on |y|, for one-shot mechanisms; labels beyond it are refused there.
+        num_features: d; None until the data's shape is known.
+        row_bound: public bound on ‖x‖, for one-shot mechanisms.
+
+    Raises:
+        ValueError: a scale that is not positive.
+    """
+
+    prior_scale: Positive = 1.0
+    noise_scale: Positive = 1.0
+    label_bound: Positive | None = None
+    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True)
+    row_bound: Positive | None = dataclasses.field(default=None, kw_only=True)
+
+    def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
+        """log N(y; m, noise_scale²), normalised."""
+        return jax.scipy.stats.norm.logpdf(y, margin, self.noise_scale)
+
+    def residual(self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+        """(m − y)/noise_scale²."""
+        return (margin - y) / self.noise_scale**2
+
+    def mean(self, margin: Float[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+        """E[y] = m."""
+        return margin
+
+    @property
+    def curvature_bound(self) -> float:
+        """1/noise_scale²."""
+        return 1 / self.noise_scale**2
+
+    def gradient_bound_within(self, radius: float) -> float | None:
+        """L on ‖θ‖ <= radius: row_bound·(row_bound·radius + label_bound)/noise_scale²; None without the bounds."""
+        if self.row_bound is None or self.label_bound is None or not np.isfinite(radius):
+            return None
+        return self.row_bound * (self.row_bound * radius + self.label_bound) / self.noise_scale**2
+
+    def loss_bounds(self, radius: float) -> tuple[float, float]:
+        """(largest |log-likelihood| of a record, difference between any two records') on ‖θ‖ <= radius.
+
+        Raises:
+            ValueError: no row_bound or no label_bound.
+        """
+        worst = (self._bound("row_bound") * radius + self._bound("label_bound")) ** 2 / (2 * self.noise_scale**2)
+        constant = 0.5 * np.log(2 * np.pi * self.noise_scale**2)
+        return float(max(abs(constant), abs(constant + worst))), worst
+
+    def posterior(self, records: PyTree) -> tuple[np.ndarray, np.ndarray]:
+        """The exact posterior. Reads every record WITHOUT privacy: for tests and confidential diagnostics.
+
+        Args:
+            records: ``{"x": (N, d), "y": (N,)}``.
+
+        Returns:
+            (mean (d,), covariance (d, d)), float64.
+        """
+        x, y = np.asarray(records["x"], np.float64), np.asarray(records["y"], np.float64)
+        precision = np.eye(x.shape[1]) / self.prior_scale**2 + x.T @ x / self.noise_scale**2
+        covariance = np.linalg.inv(precision)
+        covariance = (covariance + covariance.T) / 2
+        return covariance @ (x.T @ y) / self.noise_scale**2, covariance

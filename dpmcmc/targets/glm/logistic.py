@@ -1,0 +1,75 @@
+r"""Bayesian logistic regression.
+
+    θ ~ N(0, prior_scale² I),   P(y = 1 | x, θ) = σ(x·θ),   y in {0, 1}
+
+One record's gradient is (σ(x·θ) − y)·x, so its norm is |σ(x·θ) − y|·‖x‖ <= ‖x‖: with rows of norm at most 1 the
+gradient bound is L = 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import jax
+import numpy as np
+from annotated_types import Gt
+
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Positive
+from dpmcmc.targets.glm.linear_predictor import LinearPredictor
+from dpmcmc.targets.labels import check_labels
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Num
+
+
+@dataclass(frozen=True)
+class LogisticRegression(LinearPredictor):
+    """Logistic regression with a Gaussian prior on every coefficient.
+
+    Records are ``{"x": (d,), "y": ()}`` with y in {0, 1}. Give the intercept as a constant column.
+
+    Args:
+        prior_scale: prior standard deviation of each coefficient.
+        num_features: d; None until the data's shape is known.
+        row_bound: public bound on ‖x‖, for ``gradient_bound``.
+
+    Raises:
+        ValueError: prior_scale not positive.
+    """
+
+    prior_scale: Positive = 1.0
+    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True)
+    row_bound: Positive | None = dataclasses.field(default=None, kw_only=True)
+
+    num_classes = 2
+    #: |σ − y| <= 1 for y in {0, 1}, and σ(1 − σ) <= 1/4.
+    residual_bound = 1.0
+    curvature_bound = 1 / 4
+
+    def check_records(self, records: PyTree) -> None:
+        """Raise ValueError unless every label is 0 or 1."""
+        check_labels(records["y"], 2, "logistic_regression")
+
+    def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
+        """y·m − log(1 + e^m)."""
+        return y * margin - jax.nn.softplus(margin)
+
+    def residual(self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+        """σ(m) − y."""
+        return jax.nn.sigmoid(margin) - y
+
+    def mean(self, margin: Float[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+        """P(y = 1) = σ(m)."""
+        return jax.nn.sigmoid(margin)
+
+    def loss_bounds(self, radius: float) -> tuple[float, float]:
+        """(largest loss of a record, difference between any two records' losses) on ‖θ‖ <= radius: |x·θ| <= r R.
+
+        Raises:
+            ValueError: no row_bound.
+        """
+        margin = self._bound("row_bound") * radius
+        return float(np.logaddexp(0.0, margin)), margin
