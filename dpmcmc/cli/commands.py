@@ -36,11 +36,11 @@ class _Lazy(TyperCommand):
 class _Commands(TyperGroup):
     """All subcommands."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: object) -> list[str]:
         """Names, in the order of use."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: object, cmd_name: str) -> _Lazy | None:
         """A subcommand that loads when it is called."""
         if cmd_name not in COMMANDS:
             return None
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
 
-    def work() -> Any:
+    def work() -> object:
         return typer.main.get_command(app).main(arguments, prog_name="dpmcmc", standalone_mode=False)
 
     code = exit_code(work)

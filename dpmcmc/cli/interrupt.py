@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -64,7 +64,7 @@ class _Command:
 
     def __init__(self) -> None:
         self.running = False
-        self.hook: Any = sys.__unraisablehook__
+        self.hook: Callable[[sys.UnraisableHookArgs], object] = sys.__unraisablehook__
         self._alarm: Any = None
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
@@ -90,7 +90,7 @@ class _Command:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._alarm)
 
-    def unraisable(self, what: Any) -> None:
+    def unraisable(self, what: sys.UnraisableHookArgs) -> None:
         """Print no traceback of a swallowed Ctrl-C: it comes again."""
         if not isinstance(what.exc_value, KeyboardInterrupt):
             self.hook(what)

@@ -32,7 +32,7 @@ def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
     return run
 
 
-def exit_code(work: Callable[[], Any]) -> int:
+def exit_code(work: Callable[[], object]) -> int:
     """Do the work of a command; what a user can mend is a sentence on stderr and the code of its kind.
 
     Only what the library refuses on purpose is the user's to mend: an :class:`InputError`, a file that the system will
@@ -66,13 +66,15 @@ def exit_code(work: Callable[[], Any]) -> int:
     except typer.Abort as error:
         if isinstance(error.__cause__, EOFError):  # typer takes it for the user's
             return _say(faults.sentence(error.__cause__), faults.CODE)
-        return _say("stopped by the user; every step already taken counts as released.", STOPPED)
+        code = STOPPED
     except KeyboardInterrupt:
-        return _say("stopped by the user; every step already taken counts as released.", STOPPED)
+        code = STOPPED
     except Exception as error:
         return _say(faults.sentence(error), faults.CODE)
     finally:
         faults.keep_in(None)
+    if code == STOPPED:  # typer returns it since version 0.29, where it raised Abort before
+        return _say("stopped by the user; every step already taken counts as released.", STOPPED)
     return code if isinstance(code, int) else 0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import pydantic
 
@@ -70,10 +69,7 @@ def load(
         raise ConfigError(f"{path}: {error}", error.about) from None
     if resumed or own_code.in_run_folder(path):
         _refuse_foreign_code(path, config, allow_code)
-    return config.model_copy(
-        update={"data": _with_base(config.data, "path", base)}
-        | ({} if config.privacy is None else {"privacy": _with_base(config.privacy, "ledger", base)})
-    )
+    return _with_base(config, base.resolve())
 
 
 def _checked(values: dict) -> Config:
@@ -96,12 +92,15 @@ def _refuse_foreign_code(path: Path, config: Config, allowed: Collection[str]) -
         )
 
 
-def _with_base(section: Any, name: str, folder: Path) -> Any:
-    """The section with its path ``name`` made absolute, which is relative to the config file's folder."""
-    if getattr(section, name) is None:
-        return section
-    # joining keeps an absolute path as it is
-    return section.model_copy(update={name: str(folder.resolve() / os.path.expanduser(getattr(section, name)))})
+def _with_base(config: Config, folder: Path) -> Config:
+    """The config with its paths made absolute, which are relative to its file's folder."""
+    update = {}
+    for (name, section), key in zip(config.sections("data", "privacy").items(), ("path", "ledger"), strict=True):
+        path = getattr(section, key, None)
+        if section is not None and path is not None:
+            # joining keeps an absolute path as it is
+            update[name] = section.model_copy(update={key: str(folder / os.path.expanduser(path))})
+    return config.model_copy(update=update)
 
 
 def _apply(values: dict, override: str) -> None:

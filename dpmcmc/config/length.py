@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -13,6 +13,17 @@ from dpmcmc.privacy.accounting.sampling import Sampling
 
 #: A plan holds its noise step by step in memory.
 MOST_STEPS = 20_000_000
+
+
+class Length(TypedDict):
+    """Arguments of :func:`dpmcmc.plan` that say how long; ``burn_in`` counts steps."""
+
+    sampling: Sampling
+    steps: int
+    chains: int
+    burn_in: int
+    thin: int
+    curvature: float | None
 
 
 @dataclass(frozen=True)
@@ -58,8 +69,8 @@ class Run:
         if (self.passes is None) == (self.steps is None):
             raise InputError("give exactly one of passes and steps")
 
-    def counted(self, sampling: Sampling, num_records: int) -> dict[str, int | float | None]:
-        """Return steps, chains, burn_in, thin and curvature, as :func:`dpmcmc.plan` takes them.
+    def counted(self, sampling: Sampling, num_records: int) -> Length:
+        """Return the arguments of :func:`dpmcmc.plan` that say how long.
 
         Raises:
             InputError: more steps than a run may have, or none of which a draw is kept.
@@ -78,6 +89,7 @@ class Run:
                 "thin",
             )
         return {
+            "sampling": sampling,
             "steps": steps,
             "chains": self.chains,
             "burn_in": burn_in,

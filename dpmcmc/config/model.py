@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import yaml
-from pydantic import ConfigDict, Field, PlainValidator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dpmcmc.config import own_code
 from dpmcmc.config.length import Run
@@ -43,7 +43,7 @@ class HybridStart(OPS):
 
 
 #: A hybrid's section is that of its posterior draw, with the share of ε that it takes.
-ONE_SHOT: Mapping[str, Any] = {**MECHANISMS, "hybrid": HybridStart}
+ONE_SHOT: Mapping[str, type] = {**MECHANISMS, "hybrid": HybridStart}
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,10 @@ if TYPE_CHECKING:  # a section has the attributes of what it builds
 else:
     DataSection, RunSection = derived(DataRequest), derived(Run)
     PrivacySection = derived(Promise, required=("delta",))
-    TargetSection = Annotated[Any, PlainValidator(choice(TARGETS, "name", CustomSection))]
-    SamplerSection = Annotated[Any, PlainValidator(choice(SAMPLERS, "name", CustomSection))]
-    MechanismSection = Annotated[Any, PlainValidator(choice(ONE_SHOT, "name"))]
-    SamplingSection = Annotated[Any, PlainValidator(choice(SCHEMES, "scheme"))]
+    TargetSection = choice(TARGETS, "name", CustomSection)
+    SamplerSection = choice(SAMPLERS, "name", CustomSection)
+    MechanismSection = choice(ONE_SHOT, "name")
+    SamplingSection = choice(SCHEMES, "scheme")
 
 #: Keys of a promise that concern samplers alone.
 _OF_SAMPLERS = ("release", "accountant", "calibrator", "clip", "hardened")
@@ -128,7 +128,7 @@ class Config(Keyed):
 
     @model_validator(mode="before")
     @classmethod
-    def _short_names(cls, values: Any) -> Any:
+    def _short_names(cls, values: object) -> object:
         """``target: my_module:make_target`` is short for ``target: {name: my_module:make_target}``."""
         if not isinstance(values, dict):
             return values
@@ -146,7 +146,7 @@ class Config(Keyed):
         """Keys of ``privacy`` that the config's mechanism settles itself."""
         return () if self.mechanism is None else _OF_SAMPLERS if self.one_shot else _NOT_OF_HYBRIDS
 
-    def sections(self, *names: str) -> dict[str, Any]:
+    def sections(self, *names: str) -> dict[str, BaseModel | None]:
         """Return sections by name, whose keys are where a refusal of what they build may be about."""
         return {name: getattr(self, name) for name in names}
 
@@ -160,7 +160,7 @@ class Config(Keyed):
             raise ConfigError.at(path, said)
         for name, section in self.sections("data", "privacy", "run").items():
             with located({name: section}, name):
-                if section is not None:
+                if isinstance(section, Derived):
                     section.built()
 
     def _contradictions(self) -> Iterator[tuple[str, str]]:

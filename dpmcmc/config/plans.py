@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from dpmcmc import data as data_room
 from dpmcmc.config import own_code
-from dpmcmc.config.length import Run
+from dpmcmc.config.length import Length, Run
 from dpmcmc.config.model import Config, CustomSection, modules_of_ones_own
 from dpmcmc.config.refusals import ConfigError, located, refusal
 from dpmcmc.config.sections import Derived, schedule_section
@@ -33,7 +33,7 @@ from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.privacy.calibration.promise import Privacy
 from dpmcmc.samplers.base import Sampler, missing_of
-from dpmcmc.targets import PerOwner, bind
+from dpmcmc.targets import PerOwner, Target, bind
 
 
 def describe_data(config: Config) -> DataSpec:
@@ -67,7 +67,7 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
     spec = describe_data(config)
     n = spec.num_records if num_records is None else num_records
     assert n is not None
-    length = {} if config.one_shot else _length(config, n)
+    length = None if config.one_shot else _length(config, n)
     if config.privacy is not None and config.privacy.delta >= 1 / n:
         raise ConfigError.at(
             "privacy.delta",
@@ -77,6 +77,7 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
     target = _target(config, spec)
     if config.mechanism is not None:
         return _mechanism_plan(config, spec, target, n, length)
+    assert length is not None
     sampler = _sampler(config)
     with _planned(config, "run", "sampler", "privacy", "sampling", "target", "data"):
         return plan(target, num_records=n, sampler=sampler, privacy=_privacy(config), **length)
@@ -115,16 +116,16 @@ def _planned(config: Config, *sections: str) -> Iterator[None]:
         raise found from None
 
 
-def _length(config: Config, n: int) -> dict[str, Any]:
-    """sampling, steps, chains, burn_in, thin and curvature of a sampler's run."""
+def _length(config: Config, n: int) -> Length:
+    """How long a sampler runs, and on which records of each step."""
     with located(config.sections("sampling", "run", "data"), "sampling"):
         sampling: Sampling = _built(config.sampling)
         sampling.validate(n)
         run: Run = _built(config.run)
-        return {"sampling": sampling, **run.counted(sampling, n)}
+        return run.counted(sampling, n)
 
 
-def _mechanism_plan(config: Config, spec: DataSpec, target: Any, n: int, length: dict[str, Any]) -> MechanismPlan:
+def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, length: Length | None) -> MechanismPlan:
     """The plan of a one-shot mechanism, or of a hybrid."""
     promise = _privacy(config)
     assert isinstance(config.mechanism, Derived)
@@ -136,11 +137,12 @@ def _mechanism_plan(config: Config, spec: DataSpec, target: Any, n: int, length:
             f"{config.mechanism.name} bounds what one row can do, not one owner; leave data.owner out, or use a "
             "sampler alone",
         )
-    sampler = None if config.one_shot else _sampler(config)
+    sampler = None if length is None else _sampler(config)
     with _planned(config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"):
-        if sampler is None:
+        if length is None:
             mechanism = config.mechanism.built()
         else:
+            assert sampler is not None
             start = config.mechanism.arguments()
             mechanism = Hybrid(
                 share=start.pop("share"),
@@ -160,7 +162,7 @@ def _mechanism_plan(config: Config, spec: DataSpec, target: Any, n: int, length:
         )
 
 
-def _with_shapes(target: Any, spec: DataSpec) -> Any:
+def _with_shapes(target: Target, spec: DataSpec) -> Target:
     """The target bound to the declared number of features, where it is one of those that take it."""
     if spec.num_features is None or getattr(target, "num_features", 0) is not None:
         return target
@@ -168,10 +170,10 @@ def _with_shapes(target: Any, spec: DataSpec) -> Any:
     return bind(target, row)
 
 
-def _built(section: Any, **facts: Any) -> Any:
+def _built(section: object) -> Any:
     """Return what a section's constructor makes."""
     assert isinstance(section, Derived)
-    return section.built(**facts)
+    return section.built()
 
 
 def _privacy(config: Config) -> Privacy | None:
@@ -181,7 +183,7 @@ def _privacy(config: Config) -> Privacy | None:
     return Privacy(**{field.name: getattr(config.privacy, field.name) for field in dataclasses.fields(Privacy)})
 
 
-def _target(config: Config, spec: DataSpec) -> Any:
+def _target(config: Config, spec: DataSpec) -> Target:
     """The target, with the public facts of the data that its constructor takes and the YAML does not say."""
     if isinstance(config.target, CustomSection):
         target = _custom("target", config.target)
@@ -231,7 +233,7 @@ def _custom(section: str, chosen: CustomSection) -> Any:
         raise ConfigError.at(section, f"{chosen.name} called{with_keys} says: {own_code.said(error)}") from None
 
 
-def _argument(path: str, value: Any) -> Any:
+def _argument(path: str, value: object) -> object:
     """A mapping with the key ``schedule`` is a schedule, in a section of one's own as anywhere."""
     if not isinstance(value, dict) or "schedule" not in value:
         return value

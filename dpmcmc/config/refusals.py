@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import pydantic
 from pydantic import BaseModel
+from pydantic_core import ErrorDetails
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.events import UnsupportedCombination
@@ -79,7 +79,7 @@ _SYMBOLS = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "
 _SAID = {"missing": "this key is required", "model_type": "must be a mapping"}
 
 
-def _plain(error: Any) -> str:
+def _plain(error: ErrorDetails) -> str:
     kind = error["type"]
     if kind in _SYMBOLS:
         (bound,) = error["ctx"].values()
@@ -88,12 +88,12 @@ def _plain(error: Any) -> str:
     return message[0].lower() + message[1:]
 
 
-def _is_whole_section(error: Any) -> bool:
+def _is_whole_section(error: ErrorDetails) -> bool:
     """Whether a whole section is refused, which says it all."""
     return error["type"] == "value_error" and isinstance(error["input"], dict)
 
 
-def _yaml_path(loc: tuple[int | str, ...], values: Any) -> str:
+def _yaml_path(loc: tuple[int | str, ...], values: object) -> str:
     """pydantic's location without its names for the alternatives of a type, which no YAML holds."""
     path: list[str] = []
     place = values

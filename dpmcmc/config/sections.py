@@ -12,10 +12,10 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -28,17 +28,20 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from dpmcmc.errors import InputError, alternatives
 from dpmcmc.samplers import SCHEDULES
 
 #: Sizes of numbers whose products float32 still holds.
 _SMALLEST, _LARGEST = 1e-30, 1e15
+#: A type as an annotation says it: a class, a union, ``Annotated[float, Gt(0)]``. Python has no type for these.
+Hint: TypeAlias = Any
+_T = TypeVar("_T")
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-def of_a_size(value: Any) -> Any:
+def of_a_size(value: _T) -> _T:
     """Return the value.
 
     Raises:
@@ -62,7 +65,7 @@ class Keyed(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _known_keys(cls, values: Any) -> Any:
+    def _known_keys(cls, values: object) -> object:
         unknown = [key for key in values if key not in cls.model_fields] if isinstance(values, dict) else []
         if unknown:
             raise refused(*((f"unknown key; known keys: {', '.join(cls.model_fields)}", (key,)) for key in unknown))
@@ -101,14 +104,14 @@ def _part(key: str, section: Derived) -> Any:
         raise InputError(str(error), f"{key}.{error.about}") from None
 
 
-def refused(*problems: tuple[str, tuple[str, ...]], value: Any = None) -> ValidationError:
+def refused(*problems: tuple[str, tuple[str, ...]], value: object = None) -> ValidationError:
     """Return an error for a validator to raise: (message, keys that lead to what it is about) of each problem.
 
     Args:
         value: given, where the message leaves that to say.
     """
     kind = "refused" if value is None else "wrong"
-    lines: list[Any] = [
+    lines: list[InitErrorDetails] = [
         {"type": PydanticCustomError(kind, "{text}", {"text": text}), "loc": path, "input": value}
         for text, path in problems
     ]
@@ -143,8 +146,8 @@ def derived(constructor: type, tag: str = "", name: str = "", required: tuple[st
     return made
 
 
-def choice(known: Mapping[str, type], tag: str, own: type[Section] | None = None) -> Callable[[Any], Section]:
-    """Return a validator for a section that is one of several, looked up when it is called.
+def choice(known: Mapping[str, type], tag: str, own: type[Section] | None = None) -> Hint:
+    """Return the type of a section that is one of several, looked up when there is a mapping to be one.
 
     Args:
         known: name -> constructor.
@@ -152,7 +155,7 @@ def choice(known: Mapping[str, type], tag: str, own: type[Section] | None = None
         own: for a name ``module:attribute``, which is a user's.
     """
 
-    def validated(value: Any) -> Section:
+    def validated(value: object) -> Section:
         if isinstance(value, Section):
             return value
         name = value.get(tag) if isinstance(value, dict) else value
@@ -164,11 +167,19 @@ def choice(known: Mapping[str, type], tag: str, own: type[Section] | None = None
             raise refused((f"must be one of {wanted}", (tag,)), value=None if there else name)
         return derived(known[name], tag, name).model_validate(value)
 
-    return validated
+    return Annotated[Hint, PlainValidator(validated)]
 
 
-#: From a mapping with the key ``schedule`` to its section.
-schedule_section = choice(SCHEDULES, "schedule")
+_schedule = TypeAdapter[Derived](choice(SCHEDULES, "schedule"))
+
+
+def schedule_section(value: object) -> Derived:
+    """Return the section of a mapping with the key ``schedule``.
+
+    Raises:
+        ValidationError: of pydantic.
+    """
+    return _schedule.validate_python(value)
 
 
 def descriptions(constructor: type) -> dict[str, str]:
@@ -187,22 +198,22 @@ def descriptions(constructor: type) -> dict[str, str]:
     return out
 
 
-def _yaml_type(hint: Any) -> Any:
+def _yaml_type(hint: Hint) -> Hint:
     """The annotation in terms of what YAML can say: a function becomes a schedule's section, a dataclass its own."""
     kinds = alternatives(hint)
     plain = [kind for kind in map(_plain_type, kinds) if kind is not None]
-    joined: Any = reduce(or_, plain)
+    joined = reduce(or_, plain)
     if not any(get_origin(kind) is collections.abc.Callable for kind in kinds):
         return joined
-    otherwise = TypeAdapter[Any](joined, config=ConfigDict(strict=True, allow_inf_nan=False))
+    otherwise = TypeAdapter[object](joined, config=ConfigDict(strict=True, allow_inf_nan=False))
 
-    def validated(value: Any) -> Any:
+    def validated(value: object) -> object:
         return schedule_section(value) if isinstance(value, dict) else otherwise.validate_python(value)
 
     return Annotated[Any, PlainValidator(validated)]
 
 
-def _plain_type(kind: Any) -> Any:
+def _plain_type(kind: Hint) -> Hint:
     """An alternative without functions, arrays and classes that only Python has; None for these."""
     origin = get_origin(kind)
     if kind is Any or kind in (float, int, str, bool, type(None)) or origin is Literal:

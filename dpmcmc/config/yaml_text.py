@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
 import yaml
 
@@ -26,7 +25,7 @@ class _Loader(yaml.SafeLoader):
             )
         return node
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
         """Refuse a text that is not of its type (``!!int x``, the 45th of a month) with its line."""
         try:
             return super().construct_object(node, deep)
@@ -68,11 +67,11 @@ def _num_values(node: yaml.Node, known: dict[int, float]) -> float:
     return known[id(node)]
 
 
-def _line(mark: Any) -> str:
+def _line(mark: yaml.Mark | None) -> str:
     return f" in line {mark.line + 1}" if mark is not None else ""
 
 
-def parse_yaml(text: str, where: str) -> Any:
+def parse_yaml(text: str, where: str) -> object:
     """Parse YAML; a syntax error becomes one sentence.
 
     Raises:

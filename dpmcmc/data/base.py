@@ -159,7 +159,7 @@ class DataRequest:
             )
 
     @classmethod
-    def of(cls, config: Any, **options: Any) -> DataRequest:
+    def of(cls, config: object, **options: object) -> DataRequest:
         """Reads ``config``: a name, the path of an ``.npz``, a mapping, or any object with these attributes.
 
         ``options`` override what ``config`` says. A None stands for the default, as in a YAML key left out.

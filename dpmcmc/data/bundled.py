@@ -7,11 +7,16 @@ public benchmark or taken from common knowledge, and never computed at run time.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from dpmcmc.data.base import DataRequest, DataSet, DataSpec
 from dpmcmc.data.encoding import clipped_rows, normalised_rows, ranged_columns, with_intercept
 from dpmcmc.data.split import fixed_split
+
+if TYPE_CHECKING:
+    from sklearn.utils import Bunch
 
 BREAST_CANCER = DataSpec(
     name="breast_cancer",
@@ -76,9 +81,7 @@ def load_breast_cancer(spec: DataSpec, request: DataRequest) -> DataSet:
 
     bundle = bundled_breast_cancer()
     ranges = np.array(_NUCLEUS_MEAN + _NUCLEUS_ERROR + _NUCLEUS_WORST)
-    scaled = ranged_columns(np.asarray(bundle.data, dtype=float), ranges, str(spec.encoding))
-    columns = (*(str(name) for name in bundle.feature_names), "intercept")
-    return _split(spec, normalised_rows(with_intercept(scaled)), np.asarray(bundle.target, dtype=np.int32), columns)
+    return _classified(spec, bundle, ranges)
 
 
 def load_digits(spec: DataSpec, request: DataRequest) -> DataSet:
@@ -93,9 +96,7 @@ def load_digits(spec: DataSpec, request: DataRequest) -> DataSet:
     from sklearn.datasets import load_digits as bundled_digits
 
     bundle = bundled_digits()
-    scaled = ranged_columns(np.asarray(bundle.data, dtype=float), np.array(_BRIGHTEST), str(spec.encoding))
-    columns = (*(str(name) for name in bundle.feature_names), "intercept")
-    return _split(spec, normalised_rows(with_intercept(scaled)), np.asarray(bundle.target, dtype=np.int32), columns)
+    return _classified(spec, bundle, np.array(_BRIGHTEST))
 
 
 def load_diabetes(spec: DataSpec, request: DataRequest) -> DataSet:
@@ -113,11 +114,17 @@ def load_diabetes(spec: DataSpec, request: DataRequest) -> DataSet:
     scaled = np.clip((np.asarray(bundle.data, dtype=float) - _ADULT_MIDDLE) / _ADULT_HALF_WIDTH, -1.0, 1.0)
     rows = clipped_rows(with_intercept(scaled) / _ROW_SCALE, spec.row_bound)
     labels = np.clip((np.asarray(bundle.target, dtype=float) - _SCORE_MIDDLE) / _SCORE_UNIT, *DIABETES_LABELS)
+    return _split(spec, bundle, rows, labels.astype(np.float32))
+
+
+def _classified(spec: DataSpec, bundle: Bunch, upper: np.ndarray) -> DataSet:
+    """Rows of norm 1 from columns of public range [0, upper], and class numbers."""
+    scaled = ranged_columns(np.asarray(bundle.data, dtype=float), upper, str(spec.encoding))
+    return _split(spec, bundle, normalised_rows(with_intercept(scaled)), np.asarray(bundle.target, dtype=np.int32))
+
+
+def _split(spec: DataSpec, bundle: Bunch, x: np.ndarray, y: np.ndarray) -> DataSet:
     columns = (*(str(name) for name in bundle.feature_names), "intercept")
-    return _split(spec, rows, labels.astype(np.float32), columns)
-
-
-def _split(spec: DataSpec, x: np.ndarray, y: np.ndarray, columns: tuple[str, ...]) -> DataSet:
     parts = fixed_split(x.shape[0], x.shape[0] - (spec.num_records or 0))
     train, test = ({"x": x[part], "y": y[part]} for part in parts)
     return DataSet(spec, train, test, True, "scikit-learn", {}, columns)

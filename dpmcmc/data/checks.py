@@ -7,7 +7,6 @@ go to the data holder.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,9 @@ from dpmcmc.storage.row_blocks import blocks
 #: A row that was normalised to the bound elsewhere may pass it by float32 rounding. Beyond this relative slack the
 #: row is the data holder's to mend.
 ROUNDING_SLACK = 1e-5
-_LARGEST_CLASS = np.iinfo(np.int32).max
+LARGEST_CLASS = np.iinfo(np.int32).max
+#: Advice to whoever has labels that are no class numbers.
+RELABEL = "number the classes from 0 (-1 and 1 become 0 and 1), or store floats for regression"
 
 
 class Marked:
@@ -31,7 +32,7 @@ class Marked:
 
     def __init__(self) -> None:
         self.count, self.first = 0, 0
-        self.value: Any = None
+        self.value: object = None
 
     def add(self, start: int, bad: np.ndarray, values: np.ndarray) -> None:
         """Mark ``bad`` (rows,) of the block that begins at row ``start``."""
@@ -46,34 +47,56 @@ def norms(x: np.ndarray) -> np.ndarray:
     return np.sqrt(np.einsum("ij,ij->i", x, x, dtype=np.float64))
 
 
-def check_labels_type(y: np.ndarray, name: str, where: str) -> None:
-    """Refuse labels that are not one real number for each record.
+def check_records(
+    x: np.ndarray, y: np.ndarray, names: tuple[str, str], where: str, bound: float, num_features: int | None = None
+) -> None:
+    """Refuse arrays that are not one row of finite real numbers and one label for each record.
+
+    Args:
+        x: (N, d).
+        y: (N,); integers are class numbers or counts.
+        names: of both arrays, for the message.
+        where: the file, for the message.
+        bound: on the l2 norm of a row of x; ``inf`` for none.
+        num_features: d, where it was declared.
 
     Raises:
-        DataError: their shape or type.
+        DataError: what is wrong, and with which row first.
     """
+    x_name, y_name = names
+    if x.dtype.kind not in "fiub":
+        raise DataError(f"{where}: {x_name!r} has type {x.dtype}: store the features as real numbers.")
+    if x.ndim != 2 or 0 in x.shape:
+        raise DataError(f"{where}: {x_name!r} has shape {x.shape}: store a table of one row per record, (N, d).")
+    if num_features not in (None, x.shape[1]):
+        raise DataError.at(
+            "num_features",
+            f"declares {num_features} features, and {x_name!r} in {where} has {x.shape[1]}: correct the declaration or "
+            "the file",
+        )
     if y.ndim != 1:
-        raise DataError(f"{where}: {name!r} has shape {y.shape}: store one label per record, (N,).")
+        raise DataError(f"{where}: {y_name!r} has shape {y.shape}: store one label per record, (N,).")
     if y.dtype.kind not in "fiub":
-        raise DataError(f"{where}: {name!r} has type {y.dtype}: store class numbers, or real numbers for regression.")
+        raise DataError(f"{where}: {y_name!r} has type {y.dtype}: store class numbers, or real numbers for regression.")
+    if len(x) != len(y):
+        raise DataError(
+            f"{where}: {x_name!r} has {len(x)} rows and {y_name!r} has {len(y)}: store one label for each row."
+        )
+    _check_labels(y, y_name, where)
+    check_rows(x, y, bound, where)
 
 
-def check_labels(y: np.ndarray, name: str, where: str) -> None:
-    """Refuse integers (N,) that are no class numbers or counts.
-
-    Raises:
-        DataError: how many, and the first.
-    """
+def _check_labels(y: np.ndarray, name: str, where: str) -> None:
+    """Refuse integers (N,) that are no class numbers or counts: how many, and the first."""
     if y.dtype.kind in "fb":
         return
     bad = Marked()
     for start, part in blocks(y):
-        bad.add(start, (part < 0) | (part > _LARGEST_CLASS), part)
+        bad.add(start, (part < 0) | (part > LARGEST_CLASS), part)
     if bad.count:
         raise DataError(
             f"{where}: {name!r} has {bad.count} integers that are no class numbers (first: row {bad.first}, counted "
-            f"from 0, value {bad.value}): number the classes from 0 (-1 and 1 become 0 and 1), or store floats for "
-            "regression."
+            f"from 0, value {bad.value}): {RELABEL}."
         )
 
 

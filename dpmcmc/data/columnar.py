@@ -16,22 +16,23 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from dpmcmc.data.base import DataError
-from dpmcmc.data.checks import Marked
+from dpmcmc.data.checks import LARGEST_CLASS, RELABEL, Marked
+from dpmcmc.data.columnar_files import SUFFIXES, is_list, opened
 from dpmcmc.storage.atomic import flush
+
+if TYPE_CHECKING:
+    import pyarrow
 
 #: Bytes of features held at a time.
 _BATCH_BYTES = 4 << 20
-_SUFFIXES = (".parquet", ".pq", ".arrow", ".feather", ".ipc")
-_LARGEST = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
@@ -110,12 +111,10 @@ class _Source:
         shape: (features, type of labels) that it must have.
     """
 
-    def __init__(
-        self, source: str | Path, x: list[str], y: str, shape: tuple[int, np.dtype[Any]] | None = None
-    ) -> None:
+    def __init__(self, source: str | Path, x: list[str], y: str, shape: tuple[int, np.dtype] | None = None) -> None:
         self._x, self._y = x, y
         # An empty file does not tell the length of its lists.
-        self._files = [file for file in map(_opened, _paths(Path(source))) if file.num_rows]
+        self._files = [file for file in map(opened, _paths(Path(source))) if file.num_rows]
         self.num_rows = sum(file.num_rows for file in self._files)
         if not self._files:
             raise DataError(f"{source} holds no row: name a file that does.")
@@ -156,7 +155,7 @@ class _Source:
                 os.fsync(stream.fileno())
 
 
-def _new(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> BinaryIO:
+def _new(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> BinaryIO:
     """A ``.npy`` file whose header is written, for its owner alone.
 
     Rows are appended: a map would end the process, not raise, where the disk is full.
@@ -176,163 +175,32 @@ def _paths(source: Path) -> list[Path]:
     inside = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
     # Names that begin so are no data by the convention of those who write such folders (_SUCCESS, _metadata, .crc).
     found = sorted(path for path in inside if not any(part.startswith(("_", ".")) for part in path.parts))
-    other = [path for path in found if path.suffix not in _SUFFIXES]
+    other = [path for path in found if path.suffix not in SUFFIXES]
     if other or not found:
         what = f"holds {other[0]}, which is neither" if other else "holds none"
-        raise DataError(f"{source} {what}: name a folder of Parquet or Arrow files ({', '.join(_SUFFIXES)}) alone.")
+        raise DataError(f"{source} {what}: name a folder of Parquet or Arrow files ({', '.join(SUFFIXES)}) alone.")
     return [source / path for path in found]
 
 
-def _opened(path: Path) -> _Parquet | _Arrow:
-    """A file by its first bytes."""
-    try:
-        import pyarrow
-    except ImportError:
-        raise DataError("Parquet and Arrow files need pyarrow: pip install 'dpmcmc[arrow]'.") from None
-    try:
-        with path.open("rb") as stream:
-            begins = stream.read(6)
-        if begins == b"ARROW1":
-            return _Arrow(path)
-        if begins[:4] == b"PAR1":
-            return _Parquet(path)
-    except pyarrow.ArrowException as error:
-        raise _damaged(path, error) from None
-    except OSError as error:
-        raise _damaged(path, error) from None
-    raise DataError(f"{path} is neither Parquet nor an Arrow IPC file: write it as one of these.")
-
-
-def _damaged(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path} is damaged or cannot be read ({' '.join(str(error).split())[:200]}): make it anew.")
-
-
-class _File:
-    """One file; nothing of it is kept open, for there may be thousands.
-
-    Attributes:
-        path: of it.
-        num_rows: as it states.
-        schema: Arrow's.
-    """
-
-    path: Path
-    num_rows: int
-    schema: Any
-
-    def _stream(self, columns: list[str], rows: int) -> Iterable[Any]:
-        raise NotImplementedError
-
-    def shape(self, x: list[str], y: str) -> tuple[int, np.dtype[Any]]:
-        """(number of features, type that labels become).
-
-        Raises:
-            DataError: a column is missing, there twice, or holds no numbers.
-        """
-        import pyarrow
-
-        for name in (*x, y):
-            count = self.schema.names.count(name)
-            if count != 1:
-                known = ", ".join(self.schema.names)
-                raise DataError(f"{self.path} has {count} columns {name!r}; name one of {known}.")
-        kinds = {name: self.schema.field(name).type for name in (*x, y)}
-        width = len(x)
-        if len(x) == 1 and _is_list(kinds[x[0]]):
-            width = self._width(x[0])
-            if not width:
-                raise DataError(f"{self.path}: column {x[0]!r} has an empty list in row 0: make all lists alike.")
-            kinds[x[0]] = kinds[x[0]].value_type
-        for name, kind in kinds.items():
-            if not (
-                pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_boolean(kind)
-            ):
-                alone = " (a column of lists stands alone as x)" if _is_list(kind) else ""
-                raise DataError(f"{self.path}: column {name!r} holds {kind}{alone}: turn it into numbers first.")
-        return width, np.dtype(np.float32 if pyarrow.types.is_floating(kinds[y]) else np.int32)
-
-    def batches(self, columns: list[str], rows: int) -> Iterator[Any]:
-        """Record batches of these columns, of at most so many rows."""
-        import pyarrow
-
-        try:
-            for batch in self._stream(columns, rows):
-                for start in range(0, batch.num_rows, rows):
-                    yield batch.slice(start, rows)
-        except (pyarrow.ArrowException, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # error of the disk, not of the content
-                raise
-            raise _damaged(self.path, error) from None
-
-    def _width(self, name: str) -> int:
-        """Length of the lists of a column, all alike."""
-        kind = self.schema.field(name).type
-        if hasattr(kind, "list_size"):
-            return int(kind.list_size)
-        for batch in self.batches([name], 1):
-            length = batch.column(0).value_lengths()[0].as_py()
-            return int(length or 0)
-        return 0
-
-
-class _Parquet(_File):
-    def __init__(self, path: Path) -> None:
-        import pyarrow.parquet
-
-        with pyarrow.parquet.ParquetFile(path) as file:
-            self.path, self.num_rows, self.schema = path, file.metadata.num_rows, file.schema_arrow
-
-    def _stream(self, columns: list[str], rows: int) -> Iterable[Any]:
-        import pyarrow.parquet
-
-        # Without the buffer, a row group's columns would be read whole.
-        with pyarrow.parquet.ParquetFile(self.path, buffer_size=1 << 18, pre_buffer=False) as file:
-            yield from file.iter_batches(rows, columns=columns, use_threads=False)
-
-
-class _Arrow(_File):
-    def __init__(self, path: Path) -> None:
-        import pyarrow.dataset
-
-        with pyarrow.ipc.open_file(pyarrow.memory_map(str(path))) as reader:
-            self.schema = reader.schema
-        self.path, self.num_rows = path, pyarrow.dataset.dataset(path, format="ipc").count_rows()
-
-    def _stream(self, columns: list[str], rows: int) -> Iterable[Any]:
-        import pyarrow
-
-        wanted = pyarrow.ipc.IpcReadOptions(included_fields=[self.schema.get_field_index(name) for name in columns])
-        with pyarrow.ipc.open_file(pyarrow.memory_map(str(self.path)), options=wanted) as reader:
-            for number in range(reader.num_record_batches):
-                yield reader.get_batch(number)
-
-
-def _is_list(kind: Any) -> bool:
-    import pyarrow
-
-    types = pyarrow.types
-    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-
-
 def _arrays(
-    batch: Any, x: list[str], y: str, width: int, kind: np.dtype[Any], path: Path, start: int
+    batch: pyarrow.RecordBatch, x: list[str], y: str, width: int, kind: np.dtype, path: Path, start: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """(features (rows, width) float32, labels (rows,)) of a batch that begins at row ``start`` of a file."""
     rows = np.empty((batch.num_rows, width), np.float32)
     for number, name in enumerate(x):
         column = _without_nulls(batch.column(name), name, path, start)
-        if _is_list(column.type):
+        if is_list(column.type):
             rows[:] = _of_lists(column, name, width, path, start)
         else:
             _fill(rows[:, number], column)
     found = _without_nulls(batch.column(y), y, path, start).to_numpy(zero_copy_only=False)
     bad = Marked()
     if found.dtype.kind in "iu":
-        bad.add(start, (found < 0) | (found > _LARGEST), found)
+        bad.add(start, (found < 0) | (found > LARGEST_CLASS), found)
         if bad.count:
             raise DataError(
                 f"{path}: column {y!r} has {bad.value} in row {bad.first}, counted from 0, which is no class number: "
-                "number the classes from 0 (-1 and 1 become 0 and 1), or store floats for regression."
+                f"{RELABEL}."
             )
     with np.errstate(over="ignore"):
         labels = found.astype(kind)
@@ -345,12 +213,12 @@ def _arrays(
     return rows, labels
 
 
-def _fill(place: np.ndarray, column: Any) -> None:
+def _fill(place: np.ndarray, column: pyarrow.Array) -> None:
     with np.errstate(over="ignore"):  # a value that becomes inf is refused
         place[:] = column.to_numpy(zero_copy_only=False)
 
 
-def _without_nulls(column: Any, name: str, path: Path, start: int) -> Any:
+def _without_nulls(column: pyarrow.Array, name: str, path: Path, start: int) -> pyarrow.Array:
     if column.null_count:
         first = start + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
         raise DataError(
@@ -360,7 +228,7 @@ def _without_nulls(column: Any, name: str, path: Path, start: int) -> Any:
     return column
 
 
-def _of_lists(column: Any, name: str, width: int, path: Path, start: int) -> np.ndarray:
+def _of_lists(column: pyarrow.Array, name: str, width: int, path: Path, start: int) -> np.ndarray:
     """(rows, width) of a column of lists."""
     if not hasattr(column.type, "list_size"):
         lengths = column.value_lengths().to_numpy(zero_copy_only=False)

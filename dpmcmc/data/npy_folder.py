@@ -20,11 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from dpmcmc.data.base import DataError, DataRequest, DataSet
-from dpmcmc.data.checks import check_labels, check_labels_type, check_rows
-from dpmcmc.data.user_file import checked_rows, describe, path_of
+from dpmcmc.data.checks import check_records
+from dpmcmc.data.user_file import checked_rows, describe, npy_header, path_of
 from dpmcmc.storage.regular_file import opened
 
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _SUFFIX = "_test"
 
 
@@ -47,22 +46,14 @@ def load(request: DataRequest) -> DataSet:
     train: dict[str, np.ndarray] = {
         name: _mapped(folder, array, "float" if name == "x" else "real") for name, array in _names(request)
     }
-    x, y, where = train["x"], train["y"], str(folder)
-    if x.ndim != 2 or 0 in x.shape:
-        raise DataError(f"{folder / request.x}.npy has shape {x.shape}: store one row per record, (N, d).")
-    check_labels_type(y, request.y, where)
-    if len(x) != len(y):
-        raise DataError(
-            f"{folder}: {request.x!r} has {len(x)} rows and {request.y!r} has {len(y)}: store one label for each row."
-        )
+    x, y, spec = train["x"], train["y"], describe(request)
     if request.num_records not in (None, len(x)):
-        raise DataError(
-            f"{folder}: data.num_records declares {request.num_records} training records, and {request.x}.npy has "
-            f"{len(x)}: correct the declaration or the file."
+        raise DataError.at(
+            "num_records",
+            f"declares {request.num_records} training records, and {request.x}.npy has {len(x)}: correct the "
+            f"declaration or {folder}",
         )
-    spec = describe(request)
-    check_labels(y, request.y, where)
-    check_rows(x, y, spec.row_bound, where)
+    check_records(x, y, (request.x, request.y), str(folder), spec.row_bound, request.num_features)
     columns = tuple(f"{request.x}[{k}]" for k in range(x.shape[1]))
     test = _test_rows(request, folder, spec.row_bound, x.shape[1])
     return DataSet(spec, train, test, request.public, "user file", {}, columns)
@@ -75,9 +66,10 @@ def _names(request: DataRequest) -> tuple[tuple[str, str], ...]:
 def _check_request(request: DataRequest, folder: Path) -> None:
     """Refuse what would need the whole of a file in memory, and names that lead elsewhere."""
     if request.test_fraction:
-        raise DataError(
-            f"data.test_fraction: rows cannot be held out of {folder}, whose files are not read as a whole; leave it "
-            f"out, and store test rows as {request.x}{_SUFFIX}.npy and {request.y}{_SUFFIX}.npy."
+        raise DataError.at(
+            "test_fraction",
+            f"rows cannot be held out of {folder}, whose files are not read as a whole; leave it "
+            f"out, and store test rows as {request.x}{_SUFFIX}.npy and {request.y}{_SUFFIX}.npy",
         )
     if request.owner is not None:
         raise DataError(
@@ -98,7 +90,7 @@ def _mapped(folder: Path, name: str, wanted: str) -> np.memmap:
         )
     try:
         with opened(path) as stream:
-            shape, by_columns, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
+            shape, by_columns, dtype = npy_header(stream)
             start = stream.tell()
             size = stream.seek(0, os.SEEK_END)
     except OSError as error:
@@ -133,7 +125,7 @@ def _test_rows(request: DataRequest, folder: Path, bound: float, num_features: i
     if not any((folder / f"{name}.npy").exists() for name in names.values()):
         return None
     found = {key: np.array(_mapped(folder, name, "real")) for key, name in names.items()}
-    test = checked_rows(found["x"], found["y"], names["x"], names["y"], bound, folder)
+    test = checked_rows(found["x"], found["y"], (names["x"], names["y"]), folder, bound)
     if test["x"].shape[1] != num_features:
         raise DataError(
             f"{folder}: {names['x']!r} has {test['x'].shape[1]} features and {request.x!r} has {num_features}: store "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dpmcmc.data import abalone, adult, bundled, npy_folder, synthetic, user_file
 from dpmcmc.data.base import ENCODINGS, DataError, DataRequest, DataSet, DataSpec, KnownSet
 
@@ -20,7 +18,7 @@ REGISTRY: dict[str, KnownSet] = {
 NAMES: tuple[str, ...] = tuple(REGISTRY)
 
 
-def describe(config: Any, **options: Any) -> DataSpec:
+def describe(config: object, **options: object) -> DataSpec:
     """Return the public facts of a data set; opens no data file.
 
     ``config`` is a registered name, the path of an ``.npz``, a mapping, or an object with the attributes of
@@ -36,7 +34,7 @@ def describe(config: Any, **options: Any) -> DataSpec:
     return _known(request).describe(request)
 
 
-def load(config: Any, **options: Any) -> DataSet:
+def load(config: object, **options: object) -> DataSet:
     """Reads and checks the records; takes what :func:`describe` takes, and returns that spec with them.
 
     Those of a folder are memory-mapped (``npy_folder.py``).

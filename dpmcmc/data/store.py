@@ -118,13 +118,8 @@ def _read(path: Path, name: str, origin: str) -> FoundFile | None:
         return None
     except OSError as reason:
         raise DataError(f"{path} cannot be read ({reason}): mend its permissions or move it away.") from reason
-    digest = _accepted_digest(content, name)
-    if digest is None:
-        raise DataError(
-            f"{path} is not the official {name}: {_mismatch(content, name)}; "
-            f"delete it, or replace it by {KNOWN_FILES[name].url}."
-        )
-    return FoundFile(content, digest, origin)
+    remedy = f"delete it, or replace it by {KNOWN_FILES[name].url}"
+    return FoundFile(content, _digest(content, name, f"{path} is not the official {name}", remedy), origin)
 
 
 def _download(name: str) -> FoundFile:
@@ -143,12 +138,8 @@ def _download(name: str) -> FoundFile:
             downloader = pooch.HTTPDownloader(timeout=_TIMEOUT_SECONDS)
             fetched = pooch.retrieve(url, known_hash=None, fname=name, path=folder, downloader=downloader)
             content = Path(fetched).read_bytes()
-            digest = _accepted_digest(content, name)
-            if digest is None:
-                raise DataError(
-                    f"{url} answered with something else than {name}: {_mismatch(content, name)}; nothing "
-                    "was kept, so get the file by another way and set DPMCMC_DATA to its folder."
-                )
+            remedy = "nothing was kept, so get the file by another way and set DPMCMC_DATA to its folder"
+            digest = _digest(content, name, f"{url} answered with something else than {name}", remedy)
             os.replace(fetched, cache / name)
     except OSError as reason:
         folder_text = os.environ.get("DPMCMC_DATA") or "unset"
@@ -162,11 +153,9 @@ def _download(name: str) -> FoundFile:
     return FoundFile(content, digest, "download")
 
 
-def _accepted_digest(content: bytes, name: str) -> str | None:
-    digest = hashlib.sha256(content).hexdigest()
-    return digest if digest in KNOWN_FILES[name].sha256 else None
-
-
-def _mismatch(content: bytes, name: str) -> str:
-    expected = " or ".join(KNOWN_FILES[name].sha256)
-    return f"expected SHA-256 {expected}, found {hashlib.sha256(content).hexdigest()}"
+def _digest(content: bytes, name: str, otherwise: str, remedy: str) -> str:
+    """SHA-256 of the content, if it is one of the known file's."""
+    digest, known = hashlib.sha256(content).hexdigest(), KNOWN_FILES[name].sha256
+    if digest not in known:
+        raise DataError(f"{otherwise}: expected SHA-256 {' or '.join(known)}, found {digest}; {remedy}.")
+    return digest

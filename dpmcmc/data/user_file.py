@@ -11,11 +11,12 @@ import math
 import os
 import zipfile
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec
-from dpmcmc.data.checks import check_labels, check_labels_type, check_rows, norms
+from dpmcmc.data.checks import check_records, norms
 from dpmcmc.data.encoding import clipped_rows
 from dpmcmc.data.owners import by_owner, checked_owner
 from dpmcmc.data.split import fixed_split
@@ -58,7 +59,8 @@ def load(request: DataRequest) -> DataSet:
     spec = describe(request)
     path = path_of(request)
     arrays = _read(path, request.x, request.y, *([] if request.owner is None else [request.owner]))
-    rows = checked_rows(arrays[request.x], arrays[request.y], request.x, request.y, spec.row_bound, path)
+    names = request.x, request.y
+    rows = checked_rows(arrays[request.x], arrays[request.y], names, path, spec.row_bound, request.num_features)
     x, y = rows["x"], rows["y"]
     columns = tuple(f"{request.x}[{k}]" for k in range(x.shape[1]))
     if request.owner is not None:
@@ -66,10 +68,10 @@ def load(request: DataRequest) -> DataSet:
         return DataSet(spec, train, test, request.public, "user file", {}, columns)
     train_rows, test_rows = fixed_split(x.shape[0], math.floor(x.shape[0] * request.test_fraction))
     if spec.num_records not in (None, train_rows.size):
-        raise DataError(
-            f"{path}: data.num_records declares {spec.num_records} training records, but the file leaves "
-            f"{train_rows.size} ({x.shape[0]} rows, {test_rows.size} held out): correct the declaration or "
-            "the file."
+        raise DataError.at(
+            "num_records",
+            f"declares {spec.num_records} training records, but the file leaves {train_rows.size} ({x.shape[0]} rows, "
+            f"{test_rows.size} held out): correct the declaration or {path}",
         )
     train = {"x": x[train_rows], "y": y[train_rows]}
     test = {"x": x[test_rows], "y": y[test_rows]} if test_rows.size else None
@@ -77,20 +79,18 @@ def load(request: DataRequest) -> DataSet:
 
 
 def checked_rows(
-    x: np.ndarray, y: np.ndarray, x_name: str, y_name: str, bound: float, path: Path
+    x: np.ndarray, y: np.ndarray, names: tuple[str, str], path: Path, bound: float, num_features: int | None = None
 ) -> dict[str, np.ndarray]:
-    """``{"x": float32 (N, d), "y": int32 or float32 (N,)}`` of rows in memory; those beyond the bound by rounding are
-    drawn back onto it.
+    """Return ``{"x": float32 (N, d), "y": int32 or float32 (N,)}`` of rows in memory.
+
+    Rows beyond the bound by rounding are drawn back onto it. For the arguments see
+    :func:`dpmcmc.data.checks.check_records`.
 
     Raises:
         DataError: they are no such rows.
     """
-    x, y = _features(x, x_name, path), _labels(y, y_name, path)
-    if x.shape[0] != y.shape[0]:
-        raise DataError(
-            f"{path}: {x_name!r} has {x.shape[0]} rows and {y_name!r} has {y.shape[0]}: store one label for each row."
-        )
-    check_rows(x, y, bound, str(path))
+    check_records(x, y, names, str(path), bound, num_features)
+    x, y = x.astype(np.float32), y.astype(np.float32 if y.dtype.kind == "f" else np.int32)
     beyond = norms(x) > bound
     if beyond.any():
         x[beyond] = clipped_rows(x[beyond].astype(np.float64), bound)
@@ -172,32 +172,20 @@ def _read(path: Path, *names: str) -> dict[str, np.ndarray]:
         ) from reason
 
 
+def npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return (shape, whether by columns, type) that a ``.npy`` stream states; whoever reads on must not believe it."""
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    return readers[np.lib.format.read_magic(stream)](stream)
+
+
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, path: Path) -> np.ndarray:
     """One array of an archive; room is made for what the file holds, never for what a header claims.
 
     ``numpy.load`` would allocate the shape that a damaged header states, or advise to unpickle.
     """
     with archive.open(info) as member:
-        version = np.lib.format.read_magic(member)
-        header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, by_columns, dtype = header(member)
+        shape, by_columns, dtype = npy_header(member)
         if dtype.hasobject or math.prod(shape) * dtype.itemsize != info.file_size - member.tell():
             what = "Python objects" if dtype.hasobject else f"not the {shape} numbers that its header states"
             raise DataError(f"{path} is damaged, or {name!r} holds {what}: write plain numbers with numpy.savez.")
         return np.frombuffer(member.read(), dtype).reshape(shape, order="F" if by_columns else "C")
-
-
-def _features(x: np.ndarray, name: str, path: Path) -> np.ndarray:
-    if x.dtype.kind not in "fiub":
-        raise DataError(f"{path}: {name!r} has type {x.dtype}: store the features as real numbers.")
-    if x.ndim != 2 or 0 in x.shape:
-        raise DataError(f"{path}: {name!r} has shape {x.shape}: store a table of one row per record, (N, d).")
-    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, and is then reported as such
-        return x.astype(np.float32)
-
-
-def _labels(y: np.ndarray, name: str, path: Path) -> np.ndarray:
-    check_labels_type(y, name, str(path))
-    check_labels(y, name, str(path))
-    with np.errstate(over="ignore"):
-        return y.astype(np.float32 if y.dtype.kind == "f" else np.int32)

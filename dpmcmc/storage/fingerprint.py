@@ -9,14 +9,16 @@ import os
 import platform as machine
 import re
 import secrets
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import CodeType
-from typing import Any
+from types import CellType, CodeType
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
+from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import blocks
 
 #: Libraries whose version may decide a rounding.
@@ -27,7 +29,16 @@ _VARIABLES = ("XLA_", "JAX_", "OPENBLAS", "OMP_", "MKL_", "BLIS_", "NPROC")
 _ONCE = secrets.token_hex(8)
 
 
-def fingerprint(key: bytes, data: Any) -> str:
+class Described(Protocol):
+    """A plan, of a sampler's run or of a mechanism."""
+
+    target: Any
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what plan.json says."""
+
+
+def fingerprint(key: bytes, data: PyTree) -> str:
     """HMAC-SHA256 of records: names, shapes, types and bytes of a pytree's leaves; hexadecimal.
 
     Args:
@@ -80,9 +91,9 @@ def _version(name: str) -> str:
         return ""
 
 
-def plan_digest(plan: Any) -> str:
+def plan_digest(plan: Described) -> str:
     """Digest of a plan: what it says of itself, its noise to the last bit, and the code that a user gave it."""
-    run = getattr(plan, "run", plan)
+    run: Any = getattr(plan, "run", plan)
     # An object's address is no part of what it is.
     said = plan.to_json()
     said.pop("usable_for_reasons", None)  # sentences, which a later version may word otherwise
@@ -118,11 +129,11 @@ def _code(value: Any, seen: set[int]) -> list[bytes]:
     return _each(getattr(value, "__dict__", {}).values(), seen)
 
 
-def _each(values: Any, seen: set[int]) -> list[bytes]:
+def _each(values: Iterable[object], seen: set[int]) -> list[bytes]:
     return [piece for value in values for piece in _code(value, seen)]
 
 
-def _filled(cell: Any) -> bool:
+def _filled(cell: CellType) -> bool:
     try:
         cell.cell_contents  # noqa: B018  # raises where it is empty
     except ValueError:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import numpy as np
 
+from dpmcmc.storage.pytree import PyTree
+
 _BLOCK_BYTES = 64 << 20
 
 
-def on_disk(data: Any) -> bool:
+def on_disk(data: PyTree) -> bool:
     """Whether some of the records are memory-mapped."""
     return any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(data))
 
 
-def blocks(records: Any) -> Iterator[tuple[int, Any]]:
+def blocks(records: PyTree) -> Iterator[tuple[int, PyTree]]:
     """(first row, rows) of an array or a pytree of them, block by block: what was mapped is given back after each."""
     leaves = jax.tree.leaves(records)
     if not on_disk(leaves):
@@ -31,14 +32,14 @@ def blocks(records: Any) -> Iterator[tuple[int, Any]]:
         jax.tree.map(give_back, records)
 
 
-def give_back(array: Any) -> None:
+def give_back(array: np.ndarray) -> None:
     """Let go of the pages that were read through a map; the system may keep them, as it pleases."""
     advise(array, "MADV_DONTNEED")
 
 
-def advise(array: Any, advice: str) -> None:
+def advise(array: np.ndarray, advice: str) -> None:
     """Tell the system how a map is read, where it listens; an array in memory is left alone."""
-    base = array
+    base: object = array
     while base is not None and not isinstance(base, mmap.mmap):
         base = getattr(base, "base", None)
     if base is not None and hasattr(mmap, advice):

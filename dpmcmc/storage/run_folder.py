@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dpmcmc.storage.atomic import write_atomically
 
@@ -70,11 +69,11 @@ class RunFolder:
         write_atomically(path, filled, 0o600 if self.owner_only else 0o644)
         self.date(path.parent, self.folder)
 
-    def json(self, name: str, body: Any) -> None:
+    def json(self, name: str, body: object) -> None:
         """Write strict JSON, which has no NaN."""
         self.write(name, json.dumps(body, indent=2, allow_nan=False) + "\n")
 
-    def figure(self, name: str, draw: Callable[..., None], *arguments: Any) -> None:
+    def figure(self, name: str, draw: Callable[..., None], *arguments: object) -> None:
         """Write the PNG that ``draw(file, *arguments)`` makes."""
         picture = io.BytesIO()
         draw(picture, *arguments)
