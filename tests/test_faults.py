@@ -98,6 +98,8 @@ def test_every_refusal_of_the_library_has_a_class_of_the_library():
     """A ``raise ValueError`` would be taken for a fault."""
     found = []
     for path in sorted([*(ROOT / "dpmcmc").rglob("*.py"), *(ROOT / "experiments").rglob("*.py")]):
+        if path.stem == "from_scratch":  # imports nothing of ours
+            continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
                 called = node.exc.func
