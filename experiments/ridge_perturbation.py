@@ -26,8 +26,8 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpmcmc.mechanisms.gaussian_release import calibrated_std, gaussian_release, standard_normal
-from dpmcmc.mechanisms.one_shot import moved_by
 from dpmcmc.privacy import CalibrationError
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Ridge:
 
 def output_std(facts: Ridge, epsilon: float, delta: float) -> float:
     """σ of output perturbation."""
-    sensitivity = moved_by(facts.adjacency) * facts.row * facts.residual / facts.ridge
+    sensitivity = Adjacency(facts.adjacency).sensitivity * facts.row * facts.residual / facts.ridge
     return calibrated_std(sensitivity, facts.size, epsilon=epsilon, delta=delta)
 
 
@@ -65,7 +65,7 @@ def objective_std(facts: Ridge, epsilon: float, delta: float) -> float:
     Raises:
         CalibrationError: λ is too small for this (ε, δ).
     """
-    k = moved_by(facts.adjacency)
+    k = Adjacency(facts.adjacency).sensitivity
     t = -float(ndtri(delta / (4 * k)))
     left = epsilon - math.log1p(facts.row**2 / facts.ridge)
     # kt·bu + (kbu)²/2 = left.

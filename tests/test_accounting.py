@@ -11,6 +11,7 @@ from scipy import integrate, stats
 from dpmcmc.privacy import FixedSize, Full, Poisson, UnsupportedCombination
 from dpmcmc.privacy.accounting import Event, accountant_for, advanced, dominating_pair, pld, rdp
 from dpmcmc.privacy.accounting.account import account
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.events import bucket_down, overflow_probability, query_events, run_length
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from dpmcmc.privacy.accounting.queries import queries
@@ -54,11 +55,11 @@ def test_golden_schedule_is_composed_and_not_averaged():
 
 def test_pld_is_not_looser_than_renyi_at_large_noise():
     events = [poisson(1500.0, 0.01, 100_000)]
-    for adjacency in ("zero_out", "replace_one"):
+    for adjacency in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE):
         tight, loose = (m.epsilon(events, adjacency, 1e-5) for m in (pld, rdp))
         assert tight <= loose
         assert tight < 0.017
-    assert pld.epsilon(events, "zero_out", 1e-5) < 0.0081
+    assert pld.epsilon(events, Adjacency.ZERO_OUT, 1e-5) < 0.0081
 
 
 # --- order --------------------------------------------------------------------------------------------
@@ -91,7 +92,7 @@ def test_accountants_stand_in_order(sampling, adjacency, z, steps):
 
 
 @pytest.mark.parametrize("name", ["pld", "rdp", "advanced"])
-@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"])
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE])
 def test_epsilon_falls_with_noise_and_grows_with_rate_and_steps(name, adjacency):
     module = accountant_for(name, [], adjacency)
 
@@ -109,7 +110,7 @@ def test_epsilon_falls_with_noise_and_grows_with_rate_and_steps(name, adjacency)
         assert series[0] < series[-1]
 
 
-@pytest.mark.parametrize("adjacency", ["replace_one", "zero_out"])
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT])
 def test_replace_one_costs_more_than_zero_out(adjacency):
     for module in (pld, rdp, advanced):
         a, b = (module.epsilon([poisson(1.5, 0.01, 500)], n, 1e-5) for n in ("zero_out", "replace_one"))
@@ -127,7 +128,7 @@ def test_pld_lies_inside_an_independent_bracket(z, q, steps):
     prv = PoissonSubsampledGaussianMechanism(sampling_probability=q, noise_multiplier=z)
     oracle = PRVAccountant(prvs=prv, max_self_compositions=steps, eps_error=0.01, delta_error=1e-10)
     low, middle, high = oracle.compute_epsilon(delta=1e-5, num_self_compositions=steps)
-    ours = pld.epsilon([poisson(z, q, steps)], "add_remove", 1e-5)
+    ours = pld.epsilon([poisson(z, q, steps)], Adjacency.ADD_REMOVE, 1e-5)
     assert low <= ours <= high
     assert ours == pytest.approx(middle, rel=5e-3)
 
@@ -152,7 +153,7 @@ def test_one_replace_one_step_matches_quadrature_of_its_pair(z, q, eps):
     reference = replace_delta_by_quadrature(z, q, eps)
     exact = float(dominating_pair.deltas(np.array([eps]), z, q, "replace")[0])
     assert exact == pytest.approx(reference, rel=1e-7)
-    ours = pld.delta([poisson(z, q)], "replace_one", eps)
+    ours = pld.delta([poisson(z, q)], Adjacency.REPLACE_ONE, eps)
     assert reference <= ours * (1 + 1e-9)
     assert ours <= reference * 1.02 + 1e-12
 
@@ -178,7 +179,7 @@ def test_renyi_add_remove_matches_dp_accounting_at_integer_orders(z, q):
     orders = [2, 3, 5, 8, 16, 32]
     oracle = dp_accounting.rdp.RdpAccountant(orders=orders)
     oracle.compose(dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z)))
-    ours = rdp.one_step(poisson(z, q), "add_remove", orders)
+    ours = rdp.one_step(poisson(z, q), Adjacency.ADD_REMOVE, orders)
     np.testing.assert_allclose(ours, oracle.rdp, rtol=1e-8)
 
 
@@ -215,7 +216,7 @@ def renyi_by_mpmath(z: float, q: float, alpha: float) -> float:
     ],
 )
 def test_renyi_replace_one_matches_high_precision_quadrature(z, q, alpha):
-    ours = float(rdp.one_step(poisson(z, q), "replace_one", (alpha,))[0])
+    ours = float(rdp.one_step(poisson(z, q), Adjacency.REPLACE_ONE, (alpha,))[0])
     reference = renyi_by_mpmath(z, q, alpha)
     reference = min(reference, 2 * alpha / z**2)
     assert reference <= ours * (1 + 2e-9)
@@ -249,7 +250,7 @@ def test_the_replace_one_pair_dominates_every_pair_of_clipped_vectors(q, c):
         assert values[-1] == pytest.approx(bound, abs=5e-5 * (1 + gamma))  # the bad pair itself attains it
 
 
-@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"])
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE])
 def test_an_upper_bound_of_the_rate_may_be_charged(adjacency):
     """Every hockey-stick divergence of one step grows with the rate."""
     eps = np.linspace(-3, 3, 61)
@@ -293,9 +294,9 @@ def test_gaussian_curve_and_its_inverses_agree():
 
 def test_two_queries_on_one_batch_are_one_gaussian():
     """The hazard: composing them as independent reports 2.96 where 5.29 is true."""
-    one = pld.epsilon([poisson(1 / math.sqrt(2), 0.01, 1000)], "add_remove", 1e-6)
+    one = pld.epsilon([poisson(1 / math.sqrt(2), 0.01, 1000)], Adjacency.ADD_REMOVE, 1e-6)
     assert one == pytest.approx(5.29, rel=0.01)
-    assert pld.epsilon([poisson(1.0, 0.01, 2000)], "add_remove", 1e-6) == pytest.approx(2.96, rel=0.01)
+    assert pld.epsilon([poisson(1.0, 0.01, 2000)], Adjacency.ADD_REMOVE, 1e-6) == pytest.approx(2.96, rel=0.01)
 
 
 # --- chains, schedules, events ----------------------------------------------------------------------------
@@ -308,7 +309,7 @@ def test_chains_are_charged_like_steps(accountant):
     assert four == pytest.approx(long, rel=1e-9)
 
 
-@pytest.mark.parametrize("adjacency", ["replace_one", "zero_out"])
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT])
 @pytest.mark.parametrize(("low", "high", "shape"), [(0.5, 1.0, 1), (1.0, 4.0, 3), (0.9, 60.0, 2)])
 def test_bucketing_never_undercuts_and_wastes_less_than_one_percent(low, high, shape, adjacency):
     z = low + (high - low) * np.linspace(0, 1, 60) ** shape
@@ -369,7 +370,7 @@ def test_events_merge_drop_and_refuse():
 
 @pytest.mark.parametrize("name", ["pld", "rdp", "advanced"])
 def test_no_noise_is_no_guarantee_and_no_query_costs_nothing(name):
-    module = accountant_for(name, [], "replace_one")
+    module = accountant_for(name, [], Adjacency.REPLACE_ONE)
     assert module.epsilon([], "replace_one", 1e-5) == 0
     assert module.delta([], "replace_one", 1.0) == 0
     assert math.isinf(module.epsilon([poisson(0.0, 0.1)], "replace_one", 1e-5))
@@ -378,7 +379,7 @@ def test_no_noise_is_no_guarantee_and_no_query_costs_nothing(name):
 
 
 @pytest.mark.parametrize("name", ["pld", "rdp", "advanced"])
-@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"])
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE])
 @pytest.mark.parametrize(("z", "q", "count"), [(1.5, 0.02, 200), (0.01, 0.001, 3), (40.0, 1.0, 50), (0.6, 0.5, 1)])
 def test_epsilon_and_delta_are_inverse(name, adjacency, z, q, count):
     module = accountant_for(name, [], adjacency)
@@ -395,18 +396,18 @@ def test_epsilon_and_delta_are_inverse(name, adjacency, z, q, count):
 def test_tiny_noise_stays_cheap_and_true():
     """At z = .005 a step shows its batch: (0, q)-DP; no grid of gigabytes is built for it."""
     events = [poisson(0.005, 1e-7, 10)]
-    assert pld.epsilon(events, "replace_one", 1e-5) == 0
-    assert pld.delta(events, "replace_one", 0.0) >= 1e-6 * (1 - 1e-5)
+    assert pld.epsilon(events, Adjacency.REPLACE_ONE, 1e-5) == 0
+    assert pld.delta(events, Adjacency.REPLACE_ONE, 0.0) >= 1e-6 * (1 - 1e-5)
     mixed = [poisson(0.005, 1e-7, 10), poisson(2.0, 0.01, 100)]
-    assert pld.epsilon(mixed, "replace_one", 1e-5) >= pld.epsilon(mixed[1:], "replace_one", 1e-5)
+    assert pld.epsilon(mixed, Adjacency.REPLACE_ONE, 1e-5) >= pld.epsilon(mixed[1:], Adjacency.REPLACE_ONE, 1e-5)
 
 
 def test_sampled_and_full_queries_compose_together():
     sampled, full = poisson(2.0, 0.01, 100), Event("gaussian", 20.0, 1.0, 4)
-    parts = [pld.epsilon([e], "replace_one", 1e-5) for e in (sampled, full)]
-    both = pld.epsilon([sampled, full], "replace_one", 1e-5)
+    parts = [pld.epsilon([e], Adjacency.REPLACE_ONE, 1e-5) for e in (sampled, full)]
+    both = pld.epsilon([sampled, full], Adjacency.REPLACE_ONE, 1e-5)
     assert max(parts) < both < sum(parts) * 1.2
-    assert both <= rdp.epsilon([sampled, full], "replace_one", 1e-5)
+    assert both <= rdp.epsilon([sampled, full], Adjacency.REPLACE_ONE, 1e-5)
 
 
 # --- refusals -------------------------------------------------------------------------------------------
@@ -460,7 +461,7 @@ def test_impossible_numbers_are_refused(bad):
 
 
 @pytest.mark.parametrize("name", ["pld", "rdp", "advanced"])
-@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"])
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE])
 def test_almost_no_noise_at_a_large_rate_is_almost_no_privacy(name, adjacency):
     """At small z the quadrature's factors leave the floats; the answer must not collapse to zero."""
     module = accountant_for(name, [], adjacency)
@@ -485,12 +486,12 @@ def test_renyi_fixed_size_matches_dp_accounting_where_it_keeps_its_digits(z, b):
     )
     gaussian.compose(dp_accounting.GaussianDpEvent(1.0))
     assert gaussian.rdp[0] == pytest.approx(1.0), "dp-accounting changed its units under REPLACE_ONE"
-    ours = rdp.one_step(Event("fixed_size_gaussian", z, b / 60_000, 1, 60_000), "replace_one", orders)
+    ours = rdp.one_step(Event("fixed_size_gaussian", z, b / 60_000, 1, 60_000), Adjacency.REPLACE_ONE, orders)
     np.testing.assert_allclose(ours, np.minimum(oracle.rdp, 2 * np.array(orders) / z**2), rtol=1e-7)
 
 
 def test_the_fixed_size_theorem_is_read_in_our_units():
     """At rate near 1 the theorem cannot fall below the unsampled Gaussian of sensitivity 2C by much."""
     event = Event("fixed_size_gaussian", 3.0, 0.999, 1, 1000)
-    value = rdp.one_step(event, "replace_one", (2.0,))[0]
+    value = rdp.one_step(event, Adjacency.REPLACE_ONE, (2.0,))[0]
     assert value == pytest.approx(2 * 4 / 9 / 2, rel=0.05)

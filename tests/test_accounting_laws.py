@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dpmcmc.privacy import Event, FixedSize, Full, Guarantee, Poisson, account
 from dpmcmc.privacy.accounting import ADJACENCIES, TRACE_ACCOUNTANTS, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpmcmc.privacy.accounting.loss_distribution import Composed, Masses, window
 
@@ -157,15 +158,15 @@ def test_a_distribution_of_losses_answers_as_dp_accountings(seed, size, first, l
 @pytest.mark.parametrize(("rate", "count"), [(0.001, 10**6), (0.1, 1), (0.1, 100)])
 def test_renyi_curves_are_converted_as_dp_accountings(z, rate, count):
     events = [Event("poisson_gaussian", z, rate, count)]
-    orders, divergences = rdp.compose(events, "replace_one")
+    orders, divergences = rdp.compose(events, Adjacency.REPLACE_ONE)
     finite = np.isfinite(divergences)
     for delta in (1e-2, 1e-6, 1e-12):
         expected = compute_epsilon(orders[finite], divergences[finite], delta)[0]
-        assert rdp.epsilon(events, "replace_one", delta) == pytest.approx(expected, rel=1e-12)
+        assert rdp.epsilon(events, Adjacency.REPLACE_ONE, delta) == pytest.approx(expected, rel=1e-12)
     for epsilon in (0.0, 0.1, 1.0, 10.0):
         # dp-accounting takes log(1 − e^{−r}) of a small r, and loses digits.
         expected = compute_delta(orders[finite], divergences[finite], epsilon)[0]
-        assert rdp.delta(events, "replace_one", epsilon) == pytest.approx(expected, rel=1e-9)
+        assert rdp.delta(events, Adjacency.REPLACE_ONE, epsilon) == pytest.approx(expected, rel=1e-9)
 
 
 def test_losses_beyond_the_floats_have_an_epsilon_all_the_same():

@@ -8,6 +8,7 @@ import pytest
 from dpmcmc.mechanisms import AdaSSP, SufficientStatistics, adassp, release
 from dpmcmc.mechanisms.sufficient import statistics
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 from dpmcmc.privacy.query.randomness import streams_of
@@ -24,7 +25,7 @@ def data(seed=0, count=3000):
     return {"x": x, "y": np.clip(x @ [1.0, -1.0, 0.5] + 0.5 * rng.normal(size=count), -3, 3)}
 
 
-@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove", "zero_out"])
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT])
 def test_plan_composes_two_gaussians_to_the_budget(adjacency):
     plan = AdaSSP(eigenvalue_share=0.2).plan(TARGET, adjacency=adjacency, **BUDGET)
     assert [e.mechanism for e in plan.guarantee.events] == ["gaussian", "gaussian"]
@@ -38,7 +39,7 @@ def test_plan_composes_two_gaussians_to_the_budget(adjacency):
     assert second < 0.9 * math.hypot(first, second)
 
 
-@pytest.mark.parametrize("adjacency", ["replace_one", "zero_out"])
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT])
 def test_replay_on_neighbours_moves_releases_within_their_charge(adjacency, monkeypatch):
     seen, real = [], adassp.gaussian_release
     monkeypatch.setattr(adassp, "gaussian_release", lambda v, s, k: seen.append((v, s, k)) or real(v, s, k))

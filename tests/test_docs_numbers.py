@@ -10,6 +10,7 @@ import dpmcmc
 from dpmcmc.privacy import Event, FixedSize, Poisson
 from dpmcmc.privacy.accounting import pld
 from dpmcmc.privacy.accounting.account import account
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.interactive import AboveThreshold, Thresholdout
 from dpmcmc.privacy.ledger.filters import Renyi, best_order, split_delta
@@ -75,7 +76,7 @@ def test_two_queries_on_one_minibatch():
     (claim,) = re.findall(r"under-states ε \((.*?) is right\)", page("docs/concepts.md"))
 
     def epsilon(z, count):
-        return pld.epsilon([Event("poisson_gaussian", z, 0.01, count)], "add_remove", 1e-6)
+        return pld.epsilon([Event("poisson_gaussian", z, 0.01, count)], Adjacency.ADD_REMOVE, 1e-6)
 
     assert numbers(claim) == pytest.approx([epsilon(1.0, 2000), epsilon(0.5**0.5, 1000)], abs=0.006)
 
@@ -91,7 +92,7 @@ def test_the_order_of_a_ledger():
     events = account(z, **setting).events
 
     def share(order):
-        return Renyi(order).cost(events, "replace_one") / Renyi(order).budget(epsilon, delta)
+        return Renyi(order).cost(events, Adjacency.REPLACE_ONE) / Renyi(order).budget(epsilon, delta)
 
     assert (best_order(epsilon, delta, events), best_order(epsilon, delta)) == (best, default)
     assert share(best) <= 1

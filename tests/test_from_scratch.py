@@ -11,6 +11,7 @@ import pytest
 import dpmcmc
 from dpmcmc.privacy import Event, Poisson
 from dpmcmc.privacy.accounting import pld
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from experiments import from_scratch
 
 FILE = Path(from_scratch.__file__)
@@ -47,7 +48,7 @@ def test_its_epsilon_is_the_librarys(multiplier, rate, steps, delta):
     generator, and batches that overflow: 1e-4 of ε here.
     """
     ours = from_scratch.epsilon_of(multiplier, rate=rate, steps=steps, delta=delta)
-    nominal = pld.epsilon([Event("poisson_gaussian", multiplier, rate, steps)], "replace_one", delta)
+    nominal = pld.epsilon([Event("poisson_gaussian", multiplier, rate, steps)], Adjacency.REPLACE_ONE, delta)
     assert ours == pytest.approx(nominal, rel=1e-3)
     records = 10_000
     setting = {"steps": steps, "sampling": Poisson(rate * records), "num_records": records, "delta": delta}

@@ -11,6 +11,7 @@ from scipy import stats
 from dpmcmc.privacy import Event, FixedSize, Full, Guarantee, Poisson, UnsupportedCombination
 from dpmcmc.privacy.accounting import overflow_probability, pld
 from dpmcmc.privacy.accounting.account import account
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.charging import OVERFLOW_SHARE, charge
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 
@@ -188,4 +189,4 @@ def test_planted_fault_a_dropped_chain_shows():
 
 def test_planted_fault_the_sensitivity_of_zero_out_for_replace_one_shows():
     events = (Event("poisson_gaussian", 3.0, 0.01, 200),)
-    assert pld.epsilon(events, "replace_one", 1e-6) > 1.3 * pld.epsilon(events, "zero_out", 1e-6)
+    assert pld.epsilon(events, Adjacency.REPLACE_ONE, 1e-6) > 1.3 * pld.epsilon(events, Adjacency.ZERO_OUT, 1e-6)

@@ -12,6 +12,7 @@ from dpmcmc.mechanisms.certified import CertifiedOPS
 from dpmcmc.privacy import CalibrationError, Event, FixedSize, Full, Guarantee, Poisson, Problem, UnsupportedCombination
 from dpmcmc.privacy.accounting import noisy_descent
 from dpmcmc.privacy.accounting.account import account
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
@@ -35,7 +36,7 @@ def test_exact_on_the_quadratic_that_attains_it(steps, c):
     variance = sum(c ** (2 * k) for k in range(steps))
     z = 3.0
     event = Event("noisy_descent", z, 1.0, 1, steps=steps, contraction=c)
-    assert gaussian_parameter(queries((event,)), "add_remove") == pytest.approx(
+    assert gaussian_parameter(queries((event,)), Adjacency.ADD_REMOVE) == pytest.approx(
         mean / math.sqrt(variance) / z, rel=1e-7
     )
 
@@ -84,7 +85,7 @@ def test_chains_are_releases_of_their_own():
     one = account(50.0, steps=100, sampling=Full(), num_records=N, delta=1e-5, **last(), chains=2)
     assert one.events[0].count == 2
     assert one.events[0].steps == 100
-    assert gaussian_parameter(queries(one.events), "replace_one") == pytest.approx(
+    assert gaussian_parameter(queries(one.events), Adjacency.REPLACE_ONE) == pytest.approx(
         math.sqrt(2) * mu(50.0 / (1 + 2.0**-15), 1e-3, 100), rel=1e-6
     )
     again = Guarantee.from_json(one.to_json())
@@ -138,7 +139,7 @@ def rows(count=200, size=3, seed=0):
     return {"x": x, "y": random.integers(0, 2, count)}
 
 
-@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove", "zero_out"])
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT])
 def test_plan_meets_its_target_and_assumes_nothing(adjacency):
     plan = CertifiedOPS(steps=300).plan(logistic(), num_records=200, epsilon=1.0, delta=1e-4, adjacency=adjacency)
     assert plan.guarantee.epsilon <= 1.0
@@ -248,7 +249,7 @@ def test_draws_cost_more_and_differ():
         CertifiedOPS(steps=50, draws=k, temper=0.1).plan(logistic(), num_records=200, epsilon=5.0, delta=1e-4)
         for k in (1, 4)
     )
-    mus = [gaussian_parameter(queries(p.guarantee.events), "replace_one") for p in (one, four)]
+    mus = [gaussian_parameter(queries(p.guarantee.events), Adjacency.REPLACE_ONE) for p in (one, four)]
     assert mus[1] == pytest.approx(2 * mus[0])
     drawn = release(four, rows(), key=0).flat_draws()
     assert drawn.shape == (4, 3)

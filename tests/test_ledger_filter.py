@@ -21,6 +21,7 @@ from dpmcmc.privacy import (
 )
 from dpmcmc.privacy.accounting import ADJACENCIES, pure, rdp
 from dpmcmc.privacy.accounting.account import account
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_mu
 from dpmcmc.privacy.ledger import costs, filters
 
@@ -59,12 +60,14 @@ def test_costs_are_rounded_up_and_add_over_events(name):
     chosen = FILTERS[name]
     one, other = (gaussian(3.0, 5),), (gaussian(4.0), pure_release(0.1))
     exact = {"renyi": 12 * 5 / 18, "zcdp": 5 / 18, "gdp": 5 / 9}[name]
-    assert chosen.cost(one, "zero_out") >= exact
-    together = chosen.cost(one + other, "zero_out")
-    assert together == pytest.approx(chosen.cost(one, "zero_out") + chosen.cost(other, "zero_out"), rel=1e-9)
-    assert chosen.cost((gaussian(0.0),), "zero_out") == math.inf
-    assert chosen.cost((Event("poisson_gaussian", 0.0, 0.1, 1),), "zero_out") == math.inf
-    assert chosen.cost((), "zero_out") == 0.0
+    assert chosen.cost(one, Adjacency.ZERO_OUT) >= exact
+    together = chosen.cost(one + other, Adjacency.ZERO_OUT)
+    assert together == pytest.approx(
+        chosen.cost(one, Adjacency.ZERO_OUT) + chosen.cost(other, Adjacency.ZERO_OUT), rel=1e-9
+    )
+    assert chosen.cost((gaussian(0.0),), Adjacency.ZERO_OUT) == math.inf
+    assert chosen.cost((Event("poisson_gaussian", 0.0, 0.1, 1),), Adjacency.ZERO_OUT) == math.inf
+    assert chosen.cost((), Adjacency.ZERO_OUT) == 0.0
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
@@ -80,11 +83,13 @@ def test_sampled_queries_cost_their_divergence_at_the_order_and_no_more_than_uns
 
 def test_fixed_size_sampling_costs_its_theorem_at_integers_and_has_none_under_add_remove():
     event = Event("fixed_size_gaussian", 2.0, 0.01, 100, num_records=1000)
-    orders, divergence = rdp.compose([event], "replace_one")
-    assert FILTERS["renyi"].cost((event,), "replace_one") == pytest.approx(divergence[list(orders).index(12)], rel=1e-8)
+    orders, divergence = rdp.compose([event], Adjacency.REPLACE_ONE)
+    assert FILTERS["renyi"].cost((event,), Adjacency.REPLACE_ONE) == pytest.approx(
+        divergence[list(orders).index(12)], rel=1e-8
+    )
     for chosen in FILTERS.values():
         with pytest.raises(UnsupportedCombination, match="fixed_size"):
-            chosen.cost((event,), "add_remove")
+            chosen.cost((event,), Adjacency.ADD_REMOVE)
 
 
 @pytest.mark.parametrize("order", [2, 5, 64])
@@ -109,7 +114,7 @@ def test_randomised_response_dominates_laplace():
 
 @pytest.mark.parametrize("epsilon", [1e-5, 0.1, 1.0, 6.0, 60.0])
 def test_a_pure_release_in_gdp_is_the_least_gaussian_below_two_chords(epsilon):
-    mu = math.sqrt(costs.gdp(pure_release(epsilon), "zero_out"))
+    mu = math.sqrt(costs.gdp(pure_release(epsilon), Adjacency.ZERO_OUT))
     x = np.concatenate([np.logspace(-40, -1, 400), np.linspace(0.1, 0.9, 200)])
     chords = np.maximum(0, np.maximum(1 - np.exp(epsilon) * x, np.exp(-epsilon) * (1 - x)))
     assert np.all(norm.cdf(norm.isf(x) - mu) <= chords * (1 + 1e-7) + 1e-15)
@@ -142,11 +147,11 @@ def test_objective_perturbation_costs_at_least_its_exact_divergence(sigma, regul
 
 def test_objective_perturbation_without_curvature_costs_a_gaussian():
     event = Event("objective_perturbation", 8.0, 1.0, 1, epsilon=1e-9)
-    assert costs.renyi(event, "add_remove", 20) == pytest.approx(20 / 128, rel=0.02)
-    assert costs.renyi(event, "add_remove", 20) > 20 / 128
+    assert costs.renyi(event, Adjacency.ADD_REMOVE, 20) == pytest.approx(20 / 128, rel=0.02)
+    assert costs.renyi(event, Adjacency.ADD_REMOVE, 20) > 20 / 128
     for name in ("zcdp", "gdp"):
         with pytest.raises(UnsupportedCombination, match="filter renyi"):
-            FILTERS[name].cost((event,), "add_remove")
+            FILTERS[name].cost((event,), Adjacency.ADD_REMOVE)
 
 
 # Budgets
@@ -163,13 +168,15 @@ def test_a_spent_budget_is_the_promise(epsilon, delta):
     assert gaussian_delta(mu, epsilon) <= delta
     rho = filters.ZeroConcentrated().budget(epsilon, delta)
     spent = (gaussian(1 / math.sqrt(2 * rho)),)
-    assert rdp.epsilon(spent, "zero_out", delta) == pytest.approx(epsilon, rel=1e-3)
+    assert rdp.epsilon(spent, Adjacency.ZERO_OUT, delta) == pytest.approx(epsilon, rel=1e-3)
     # An order is never better than all of them, and the best is nearly as good.
     assert 0.9 * rho < renyi / order <= rho * (1 + 1e-3)
     for chosen in (filters.Renyi(order), filters.ZeroConcentrated(), filters.Gaussian()):
         budget = chosen.budget(epsilon, delta)
         assert chosen.epsilon(budget, delta) == pytest.approx(epsilon, rel=1e-5)
-        assert chosen.cost((gaussian(1 / chosen.gaussian(budget)),), "zero_out") == pytest.approx(budget, rel=1e-6)
+        assert chosen.cost((gaussian(1 / chosen.gaussian(budget)),), Adjacency.ZERO_OUT) == pytest.approx(
+            budget, rel=1e-6
+        )
         assert chosen.epsilon(0.0, delta) == 0.0
 
 
@@ -188,7 +195,8 @@ def test_an_order_for_typical_runs_admits_more_of_them(tmp_path):
     (tmp_path / "typical").mkdir()
     blind, fitted = ledger(tmp_path, **terms), ledger(tmp_path / "typical", **terms, typical=run)
     admitted = [
-        book.terms.budget / filters.Renyi(book.terms.order).cost(run.events, "replace_one") for book in (blind, fitted)
+        book.terms.budget / filters.Renyi(book.terms.order).cost(run.events, Adjacency.REPLACE_ONE)
+        for book in (blind, fitted)
     ]
     assert fitted.terms.order < blind.terms.order
     assert admitted[0] < 0.1
@@ -270,7 +278,7 @@ def test_composing_what_happened_by_pld_overspends_when_the_choice_is_adaptive()
 def test_what_a_filter_admits_is_within_the_promise_when_the_choice_is_adaptive(name):
     chosen = filters.make(name, filters.best_order(EPSILON, DELTA) if name == "renyi" else None)
     budget = chosen.budget(EPSILON, DELTA)
-    strong, wide = chosen_by_answer(lambda events: chosen.cost(events, "zero_out") <= budget, FIRST)
+    strong, wide = chosen_by_answer(lambda events: chosen.cost(events, Adjacency.ZERO_OUT) <= budget, FIRST)
     for pair in ((strong, wide), (wide, strong), (strong, strong), (wide, wide)):
         assert adaptive_delta(FIRST, *pair, EPSILON) <= DELTA
     # And not by refusing everything: a Gaussian alone may use much of δ.

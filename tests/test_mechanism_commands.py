@@ -14,6 +14,7 @@ from dpmcmc.config import file as config_file
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, CertifiedOPS, Hybrid, ObjectivePerturbation, release
 from dpmcmc.privacy import Event, Guarantee, UnsupportedCombination
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 from dpmcmc.targets import LogisticRegression
@@ -115,7 +116,7 @@ def test_hybrid_composes_gaussians_and_spends_the_whole_budget():
     plan = hybrid().plan(target(), num_records=1000, epsilon=1.0, delta=1e-4)
     assert plan.guarantee.epsilon <= 1.0
     assert plan.guarantee.epsilon > 0.99
-    parts = {e.mechanism: gaussian_parameter(queries((e,)), "replace_one") for e in plan.guarantee.events}
+    parts = {e.mechanism: gaussian_parameter(queries((e,)), Adjacency.REPLACE_ONE) for e in plan.guarantee.events}
     assert math.hypot(*parts.values()) == pytest.approx(gaussian_mu(1.0, 1e-4), rel=5e-3)
     assert parts["posterior_draw"] == pytest.approx(gaussian_mu(0.5, 1e-4), rel=1e-3)
     # Cheaper than adding the two ε, which leaves the run only a half.

@@ -15,6 +15,7 @@ from dpmcmc.mechanisms.minimise import minimise
 from dpmcmc.mechanisms.objective import ObjectivePerturbation
 from dpmcmc.privacy import CalibrationError, Event, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting import objective
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
@@ -70,11 +71,11 @@ def worst_added_record(regularisation, sigma, epsilon):
     ],
 )
 def test_no_added_record_exceeds_the_profile_and_some_nearly_attain_it(regularisation, sigma, epsilon, attained):
-    bound = objective.delta(event(sigma, regularisation), "add_remove", epsilon)
+    bound = objective.delta(event(sigma, regularisation), Adjacency.ADD_REMOVE, epsilon)
     worst = worst_added_record(regularisation, sigma, epsilon)
     assert worst <= bound * (1 + 2e-3)
     assert worst >= attained * bound
-    assert objective.delta(event(sigma, regularisation), "zero_out", epsilon) == bound
+    assert objective.delta(event(sigma, regularisation), Adjacency.ZERO_OUT, epsilon) == bound
 
 
 def test_planted_fault_a_dropped_determinant_shows():
@@ -83,11 +84,11 @@ def test_planted_fault_a_dropped_determinant_shows():
     epsilon = 0.2 * math.log1p(0.25 / regularisation)
     worst = worst_added_record(regularisation, sigma, epsilon)
     assert worst > 1.3 * gaussian_delta(1 / sigma, epsilon)
-    assert worst < objective.delta(event(sigma, regularisation), "add_remove", epsilon)
+    assert worst < objective.delta(event(sigma, regularisation), Adjacency.ADD_REMOVE, epsilon)
 
 
 def test_planted_fault_half_the_noise_shows():
-    claimed = objective.delta(event(2.0, 1.0), "add_remove", 1.0)
+    claimed = objective.delta(event(2.0, 1.0), Adjacency.ADD_REMOVE, 1.0)
     assert worst_added_record(1.0, 1.0, 1.0) > 3 * claimed
 
 
@@ -115,17 +116,17 @@ def replaced_delta_2d(angle, pulled, regularisation, sigma, epsilon):
 def test_no_replaced_record_exceeds_the_profile(angle, pulled):
     for regularisation, sigma, epsilon in ((1.0, 2.0, 1.0), (0.5, 1.0, 2.0)):
         true = replaced_delta_2d(angle, pulled, regularisation, sigma, epsilon)
-        assert true <= objective.delta(event(sigma, regularisation), "replace_one", epsilon) * (1 + 1e-3)
+        assert true <= objective.delta(event(sigma, regularisation), Adjacency.REPLACE_ONE, epsilon) * (1 + 1e-3)
 
 
 def test_a_replaced_record_nearly_attains_twice_the_sensitivity():
     """Also the planted fault: the bound of one record (L for 2L) would be far exceeded."""
     true = replaced_delta_2d(0.25, 1e12, 10.0, 2.0, 2.0)
-    assert 0.7 * objective.delta(event(2.0, 10.0), "replace_one", 2.0) < true
-    assert true > 10 * objective.delta(event(2.0, 10.0), "add_remove", 2.0)
+    assert 0.7 * objective.delta(event(2.0, 10.0), Adjacency.REPLACE_ONE, 2.0) < true
+    assert true > 10 * objective.delta(event(2.0, 10.0), Adjacency.ADD_REMOVE, 2.0)
 
 
-@pytest.mark.parametrize("adjacency", ["add_remove", "replace_one"])
+@pytest.mark.parametrize("adjacency", [Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE])
 @pytest.mark.parametrize(
     ("mu", "kappa", "epsilon"), [(0.2, 0.25, 1.0), (1.0, 1.0, 2.0), (0.5, 5.0, 3.0), (3.0, 0.1, 9.5)]
 )
@@ -147,11 +148,15 @@ def test_profile_is_its_expectation_by_brute_force(adjacency, mu, kappa, epsilon
 def test_a_loss_without_curvature_costs_what_the_gaussian_mechanism_costs():
     for mu, epsilon in ((0.2, 1.0), (1.0, 3.0), (2.0, 6.0)):
         flat = Event("objective_perturbation", 1 / mu, 1.0, 1, epsilon=0.0)
-        assert objective.delta(flat, "add_remove", epsilon) == pytest.approx(gaussian_delta(mu, epsilon), rel=1e-7)
-        assert objective.delta(flat, "replace_one", epsilon) == pytest.approx(gaussian_delta(2 * mu, epsilon), rel=1e-7)
+        assert objective.delta(flat, Adjacency.ADD_REMOVE, epsilon) == pytest.approx(
+            gaussian_delta(mu, epsilon), rel=1e-7
+        )
+        assert objective.delta(flat, Adjacency.REPLACE_ONE, epsilon) == pytest.approx(
+            gaussian_delta(2 * mu, epsilon), rel=1e-7
+        )
 
 
-@pytest.mark.parametrize("adjacency", ["add_remove", "replace_one"])
+@pytest.mark.parametrize("adjacency", [Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE])
 def test_curvature_costs_at_most_its_price_and_epsilon_inverts_delta(adjacency):
     twice = 2 if adjacency == "replace_one" else 1
     for sigma, regularisation in ((8.0, 1.0), (1.0, 0.3), (0.3, 5.0)):
@@ -167,15 +172,15 @@ def test_curvature_costs_at_most_its_price_and_epsilon_inverts_delta(adjacency):
 
 def test_profile_at_the_ends():
     e = event(1.0, 1.0)
-    assert objective.delta(e, "replace_one", math.inf) == 0.0
-    assert objective.epsilon(e, "replace_one", 1.0) == 0.0
-    assert objective.epsilon(e, "replace_one", 0.0) == math.inf
-    assert objective.delta(dataclasses.replace(e, noise_multiplier=0.0), "add_remove", 5.0) == 1.0
-    assert objective.epsilon(event(1e4, 100.0), "add_remove", 0.5) == 0.0
-    assert 0 < objective.delta(event(1.0, 1.0), "replace_one", 0.0) <= 1
+    assert objective.delta(e, Adjacency.REPLACE_ONE, math.inf) == 0.0
+    assert objective.epsilon(e, Adjacency.REPLACE_ONE, 1.0) == 0.0
+    assert objective.epsilon(e, Adjacency.REPLACE_ONE, 0.0) == math.inf
+    assert objective.delta(dataclasses.replace(e, noise_multiplier=0.0), Adjacency.ADD_REMOVE, 5.0) == 1.0
+    assert objective.epsilon(event(1e4, 100.0), Adjacency.ADD_REMOVE, 0.5) == 0.0
+    assert 0 < objective.delta(event(1.0, 1.0), Adjacency.REPLACE_ONE, 0.0) <= 1
 
 
-@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove", "zero_out"])
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT])
 def test_plan_meets_the_budget_and_beats_the_published_noise(adjacency):
     plan = ObjectivePerturbation().plan(TARGET, adjacency=adjacency, **BUDGET)
     assert plan.guarantee.epsilon <= 1.0
@@ -254,7 +259,7 @@ def test_quadratic_minimisers_have_their_closed_form():
 
 
 @pytest.mark.parametrize("order", [0, 1])
-@pytest.mark.parametrize("adjacency", ["add_remove", "replace_one"])
+@pytest.mark.parametrize("adjacency", [Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE])
 def test_an_audit_by_repeated_runs_stays_below_the_claim(order, adjacency):
     """20,000 runs each; Clopper-Pearson at 95 % over 20 thresholds, so that no claim below ``lower`` could be true."""
     delta, runs = 1e-3, 20_000

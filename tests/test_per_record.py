@@ -27,6 +27,7 @@ from dpmcmc.diagnostics.per_record import account, divergence, norms
 from dpmcmc.engine import lanes
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import Guarantee, Ledger, UnsupportedCombination
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.samplers.schedules import Polynomial
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression
@@ -155,7 +156,7 @@ def test_no_record_exceeds_the_worst_case(case):
     assert np.all(case.got.clipped_share == np.mean(case.shares >= 1, axis=1))
 
 
-@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove", "zero_out"])
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT])
 @pytest.mark.parametrize("sampling", [POISSON, dpmcmc.Full()], ids=["poisson", "full"])
 def test_clipped_at_every_step_is_the_worst_case(adjacency, sampling):
     """Equal to the Rényi accountant of the plan."""
@@ -279,7 +280,7 @@ def test_second_moments_move_by_the_square():
 
 
 @pytest.mark.parametrize("alpha", [1.5, 4.0, 17.3])
-@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+@pytest.mark.parametrize("adjacency", [Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE])
 def test_divergence_of_one_step_is_that_of_direct_integration(alpha, adjacency):
     moved = np.array([0.05, 0.4, 0.93, 1.0])
     got = divergence.renyi(moved, 1.3, 0.07, "poisson_gaussian", adjacency, (alpha,))[:, 0]
@@ -298,7 +299,7 @@ def test_a_counterpart_of_its_own_is_never_worse_than_the_worst_pair():
         ring = lambda u: np.exp(-((first - u[0]) ** 2 + (second - u[1]) ** 2) / 2) / (2 * np.pi)  # noqa: E731
         return (1 - q) * ring((0, 0)) + q * ring(m)
 
-    charged = divergence.renyi(np.array([0.4]), z, q, "poisson_gaussian", "replace_one", (alpha,))[0, 0]
+    charged = divergence.renyi(np.array([0.4]), z, q, "poisson_gaussian", Adjacency.REPLACE_ONE, (alpha,))[0, 0]
     for angle in (0.0, 1.0, 2.0, 3.0, math.pi):
         for size in (0.2, 0.7, 1.0):
             p, r = mixture((0.4, 0)), mixture((size * math.cos(angle), size * math.sin(angle)))

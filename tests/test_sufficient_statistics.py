@@ -9,6 +9,7 @@ from scipy import stats
 from dpmcmc.mechanisms.base import release
 from dpmcmc.mechanisms.sufficient import SufficientStatistics, ridge, sensitivity_of, statistics
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression
 
@@ -32,7 +33,7 @@ def contribution(x, y, weight):
 @pytest.mark.parametrize("weight", [0.05, 0.5, 0.7, 1.5, 10.0])
 def test_no_replaced_record_exceeds_the_sensitivity_and_one_attains_it(weight):
     """Searched over angles, norms and labels; sensitivities of one record, L for 2L, would be exceeded."""
-    declared = sensitivity_of(1.5, 3.0, weight, "replace_one")
+    declared = sensitivity_of(1.5, 3.0, weight, Adjacency.REPLACE_ONE)
     rng = np.random.default_rng(1)
     worst = 0.0
     for _ in range(500):
@@ -46,7 +47,7 @@ def test_no_replaced_record_exceeds_the_sensitivity_and_one_attains_it(weight):
         worst = max(worst, np.linalg.norm(contribution(a, 3.0, weight) - contribution(c, -3.0, weight)))
     assert worst <= declared * (1 + 1e-12)
     assert worst >= 0.9999 * declared
-    assert worst > 1.4 * sensitivity_of(1.5, 3.0, weight, "zero_out") * (1 - 1e-4)
+    assert worst > 1.4 * sensitivity_of(1.5, 3.0, weight, Adjacency.ZERO_OUT) * (1 - 1e-4)
     # Tighter than both parts charged apart.
     assert declared < math.hypot(math.sqrt(2) * 1.5**2, 2 * weight * 1.5 * 3.0)
 
@@ -55,7 +56,7 @@ def test_one_record_alone_attains_its_sensitivity():
     x = np.array([0.9, -1.2, 0.0])
     for weight in (0.1, 2.0):
         assert np.linalg.norm(contribution(x, -3.0, weight)) == pytest.approx(
-            sensitivity_of(1.5, 3.0, weight, "add_remove"), rel=1e-12
+            sensitivity_of(1.5, 3.0, weight, Adjacency.ADD_REMOVE), rel=1e-12
         )
 
 

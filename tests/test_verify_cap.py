@@ -9,6 +9,7 @@ from dpmcmc.cli import verify
 from dpmcmc.cli.commands import main
 from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.privacy.accounting import effort, pld, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.events import MOST_KINDS, query_events
 from dpmcmc.privacy.accounting.grouping import grouped
 
@@ -53,7 +54,7 @@ def test_two_thousand_different_events_are_grouped_and_the_bound_is_said_to_be_o
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("z", "rate", "delta"), [(1e5, 0.01, 1e-3), (3.0, 0.0157, 1e-4)])
-@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"])
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE])
 def test_a_thousand_million_repetitions_are_within_the_cap(tmp_path, z, rate, delta, adjacency, spent, capsys):
     path = saved(tmp_path, (steps(z, rate, 10**9),), 1e9, delta, adjacency)
     assert main(["verify", path]) == 0
@@ -107,7 +108,7 @@ def test_an_honest_long_schedule_verifies(tmp_path, capsys, spent):
     assert spent[0].spent <= verify.MOST_WORK
 
 
-@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"])
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE])
 def test_groups_cost_at_least_what_their_members_do(adjacency):
     rng = np.random.default_rng(0)
     rates = rng.choice([0.01, 0.011, 0.05, 0.2, 0.21], 80)

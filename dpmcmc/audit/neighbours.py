@@ -29,6 +29,7 @@ from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.sufficient import SufficientStatistics
 from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.sampling import FixedSize
 from dpmcmc.privacy.query import fixed_point
 from dpmcmc.privacy.query.fixed_point import FixedPoint
@@ -141,7 +142,7 @@ def probe(plan: Plan, canaries: int = 1) -> tuple[Probe, Neighbours]:
     longest = np.linalg.norm(np.atleast_1d(metric.array), ord=2) if metric is not None and metric.array.ndim else 1.0
     x = np.float32(_BEYOND * plan.privacy.clip * max(1.0, float(longest))) * directions
     zero = np.zeros(size, np.float32)
-    replaced = plan.privacy.adjacency == "replace_one"
+    replaced = Adjacency(plan.privacy.adjacency) is Adjacency.REPLACE_ONE
     pull = isinstance(plan.sampling, FixedSize) and plan.batch_size < plan.num_records and canaries == 1
     outside = -x if replaced else np.zeros_like(x)
     chosen = LinearProbe if hasattr(plan.target, "clipped_gradient_sum") else Probe
@@ -180,7 +181,7 @@ def strongest(plan: Plan | MechanismPlan, target: Target, canaries: int = 1) -> 
         raise InputError(f"canaries: must lie in 1..{min(d or 0, n)} (features, records), got {canaries}")
     mechanism = plan.mechanism if isinstance(plan, MechanismPlan) and plan.run is None else None
     on_a_ball = isinstance(mechanism, OPS) and mechanism.radius is not None
-    adjacency = plan.guarantee.adjacency if plan.guarantee is not None else "replace_one"
+    adjacency = plan.guarantee.adjacency if plan.guarantee is not None else Adjacency.REPLACE_ONE
     # Rows within this bound are not scaled by a release.
     bound = float(model.row_bound or _LONG) * (1 - 1e-12)
     if mechanism is not None and canaries == 1 and kind is LogisticRegression and min(d, n) >= 2 and not on_a_ball:
@@ -196,11 +197,12 @@ def strongest(plan: Plan | MechanismPlan, target: Target, canaries: int = 1) -> 
     if isinstance(mechanism, SufficientStatistics):
         # Information so large that noise on it hardly moves what is released.
         others = bound * np.ones(d) / math.sqrt(d)
-    outside = {"x": x, "y": y_out} if adjacency == "replace_one" else {"x": np.zeros_like(x), "y": np.zeros_like(y_in)}
+    nobody = {"x": np.zeros_like(x), "y": np.zeros_like(y_in)}
+    outside = {"x": x, "y": y_out} if adjacency is Adjacency.REPLACE_ONE else nobody
     return Neighbours({"x": x, "y": y_in}, outside, {"x": others, "y": np.zeros_like(y_in[0])}, n)
 
 
-def _saturated(settings: dict[str, float], num_records: int, bound: float, d: int, adjacency: str) -> Neighbours:
+def _saturated(settings: dict[str, float], num_records: int, bound: float, d: int, adjacency: Adjacency) -> Neighbours:
     """Return two rows of logistic regression that are both on the wrong side, as far apart as possible."""
     temper = settings.get("temper", 1.0)
     precision = settings.get("prior_precision", settings.get("regularisation", 1.0))
@@ -215,7 +217,7 @@ def _saturated(settings: dict[str, float], num_records: int, bound: float, d: in
     x[1, :2] = -math.cos(angle), -math.sin(angle)
     x[2, 1] = 1.0
     x *= bound
-    if adjacency != "replace_one":
+    if adjacency is not Adjacency.REPLACE_ONE:
         x[1] = 0.0
     one = np.ones(1, np.int32)
     return Neighbours({"x": x[:1], "y": one}, {"x": x[1:2], "y": one}, {"x": x[2], "y": one[0]}, num_records)

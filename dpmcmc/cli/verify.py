@@ -17,7 +17,7 @@ import typer
 
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.accounting import Event, discrete_gaussian
+from dpmcmc.privacy.accounting import Adjacency, Event, discrete_gaussian
 from dpmcmc.privacy.accounting.effort import TooMuchWork, at_most
 from dpmcmc.privacy.accounting.grouping import grouped
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -174,7 +174,7 @@ def verify(
         with _bounded(path, patient):
             whole = recomputed.for_group(group)
             print(f"group        {whole.about(unit)}")
-            if group > 1 and recomputed.adjacency != "replace_one":
+            if group > 1 and recomputed.adjacency is not Adjacency.REPLACE_ONE:
                 one_sided = recomputed.for_group(group, one_sided=True)
                 if one_sided.epsilon < whole.epsilon:
                     print(f"             {one_sided.about(unit)}")

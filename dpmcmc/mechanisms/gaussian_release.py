@@ -20,6 +20,7 @@ import numpy as np
 
 from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.privacy.accounting import Event
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 
@@ -64,7 +65,7 @@ def grid(noise_std: float) -> float:
     return 2.0 ** (math.frexp(noise_std)[1] - 1) * GRID
 
 
-def gaussian_event(noise_std: float, sensitivity: float, size: int, adjacency: str) -> Event:
+def gaussian_event(noise_std: float, sensitivity: float, size: int, adjacency: Adjacency) -> Event:
     """Return the charge of one :func:`gaussian_release`.
 
     Args:
@@ -74,7 +75,7 @@ def gaussian_event(noise_std: float, sensitivity: float, size: int, adjacency: s
         adjacency: under which a Gaussian event's neighbour moves by 2/z (replace_one) or 1/z.
     """
     moved = (sensitivity * (1 + KAPPA) + math.sqrt(size) * grid(noise_std)) / noise_std
-    return Event("gaussian", (2.0 if adjacency == "replace_one" else 1.0) / moved, 1.0, 1)
+    return Event("gaussian", adjacency.sensitivity / moved, 1.0, 1)
 
 
 def calibrated_std(sensitivity: float, size: int, *, epsilon: float, delta: float) -> float:

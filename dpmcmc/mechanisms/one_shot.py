@@ -11,19 +11,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dpmcmc.errors import InputError, UnsupportedCombination, check_fields
+from dpmcmc.errors import InputError, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.privacy.accounting import ADJACENCIES, Event
+from dpmcmc.privacy.accounting import Adjacency, Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
-
-
-def moved_by(adjacency: str) -> float:
-    """Return how far sums of vectors of norm at most 1 move between neighbours: 2 for ``replace_one``, else 1."""
-    return 2.0 if adjacency == "replace_one" else 1.0
 
 
 @dataclass(frozen=True)
@@ -34,17 +29,16 @@ class Asked:
         num_records: N, public.
         epsilon: ε.
         delta: δ, below 1/N.
-        adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
+        adjacency: which data sets are neighbours.
 
     Raises:
-        UnsupportedCombination: an unknown adjacency.
         ValueError: numbers outside these, named by the argument first.
     """
 
     num_records: int
     epsilon: float
     delta: float
-    adjacency: str
+    adjacency: Adjacency
 
     def __post_init__(self) -> None:
         if self.num_records < 1:
@@ -55,13 +49,11 @@ class Asked:
             raise InputError(
                 f"delta: must lie in (0, 1/num_records = {1 / self.num_records:.3g}), got {self.delta:g}", "delta"
             )
-        if self.adjacency not in ADJACENCIES:
-            raise UnsupportedCombination(f"unknown adjacency {self.adjacency!r}; known: {', '.join(ADJACENCIES)}.")
 
     @property
     def moved(self) -> float:
-        """:func:`moved_by` of the adjacency."""
-        return moved_by(self.adjacency)
+        """Largest distance of two neighbours' sums of vectors of norm at most 1."""
+        return self.adjacency.sensitivity
 
     @property
     def mu(self) -> float:
@@ -71,7 +63,7 @@ class Asked:
     @property
     def most_records(self) -> int:
         """The larger number of records of two neighbours."""
-        return self.num_records + (self.adjacency == "add_remove")
+        return self.num_records + (self.adjacency is Adjacency.ADD_REMOVE)
 
 
 class OneShot:
@@ -102,7 +94,7 @@ class OneShot:
             CalibrationError: (ε, δ) is out of reach.
             ValueError: impossible numbers, named by the argument first; a public bound that is not given.
         """
-        return self.settle(target, Asked(num_records, epsilon, delta, adjacency))
+        return self.settle(target, Asked(num_records, epsilon, delta, Adjacency(adjacency)))
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Return the plan that keeps the promise; raises as :meth:`plan`."""

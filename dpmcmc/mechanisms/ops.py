@@ -32,8 +32,9 @@ from dpmcmc.errors import CalibrationError, InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convex import strong_convexity, vouched
 from dpmcmc.mechanisms.engines import ENGINES, EngineName, drawn
-from dpmcmc.mechanisms.one_shot import Asked, OneShot, moved_by
+from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.privacy.accounting import Event
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
@@ -145,7 +146,7 @@ class OPS(OneShot):
         kept_secret = "that a draw could be made within the radius tells nothing; should none be, that is kept secret."
         return (first, *[kept_secret] * rejects, *vouched(target))
 
-    def unit_epsilon(self, target: Target, adjacency: str) -> float:
+    def unit_epsilon(self, target: Target, adjacency: Adjacency) -> float:
         """Return ε of one draw at temper 1, for forms with bounded losses.
 
         Raises:
@@ -204,7 +205,7 @@ class OPS(OneShot):
             )
         return float(bound)
 
-    def _loss_bounds(self, target: Target, adjacency: str) -> tuple[float, float]:
+    def _loss_bounds(self, target: Target, adjacency: Adjacency) -> tuple[float, float]:
         """Return (B, ε of one draw at temper 1)."""
         if not hasattr(target, "loss_bounds"):
             raise UnsupportedCombination(
@@ -212,7 +213,7 @@ class OPS(OneShot):
             )
         assert self.radius is not None
         largest, difference = target.loss_bounds(self.radius)
-        if moved_by(adjacency) == 2:
+        if adjacency is Adjacency.REPLACE_ONE:
             return float(largest), 4.0 * largest if self.form == "printed" else 2.0 * difference
         varies = largest if getattr(target, "num_classes", None) is not None else 2 * largest
         within = getattr(target, "gradient_bound_within", lambda radius: None)(self.radius)

@@ -36,6 +36,7 @@ from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.planning import plan as planning
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
 from dpmcmc.privacy.calibration.promise import Privacy
@@ -136,7 +137,7 @@ class PrivateSelection(OneShot):
             UnsupportedCombination: an adjacency under which the parts' sizes would differ, or a candidate without plan.
             ValueError: fewer records than parts, or a candidate that costs more than was asked.
         """
-        if asked.adjacency not in ("replace_one", "zero_out"):
+        if asked.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedCombination(
                 f"private selection deals a public number of records into parts, and {asked.adjacency} changes it; use "
                 "replace_one or zero_out."

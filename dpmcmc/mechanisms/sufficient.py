@@ -30,7 +30,8 @@ from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.gaussian_release import calibrated_std, gaussian_event, gaussian_release, standard_normal
 from dpmcmc.mechanisms.linear_bounds import gram_and_moment, linear_bounds, summing
-from dpmcmc.mechanisms.one_shot import Asked, OneShot, moved_by
+from dpmcmc.mechanisms.one_shot import Asked, OneShot
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target
@@ -90,9 +91,9 @@ class SufficientStatistics(OneShot):
         return mean + solve_triangular(factor, noise.T, trans="T", lower=True).T
 
 
-def sensitivity_of(row_bound: float, label_bound: float, weight: float, adjacency: str) -> float:
+def sensitivity_of(row_bound: float, label_bound: float, weight: float, adjacency: Adjacency) -> float:
     """Return the largest l2 distance of (svec(XᵀX), weight·Xᵀy) between neighbours; derived above."""
-    if moved_by(adjacency) == 1:
+    if adjacency.sensitivity == 1:
         return _norm(row_bound, label_bound, weight)
     ratio = (weight * label_bound / row_bound) ** 2 / 2
     if ratio <= 1:

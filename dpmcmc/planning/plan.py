@@ -124,7 +124,7 @@ class Plan:
         epsilon = self.privacy.epsilon if self.privacy.epsilon is not None else self.guarantee.epsilon
         if not math.isfinite(epsilon):
             return math.inf
-        sensitivity = 2.0 if self.privacy.adjacency == "replace_one" else 1.0
+        sensitivity = self.guarantee.adjacency.sensitivity
         return 2 * (gaussian_mu(epsilon, self.privacy.delta) / (sensitivity * self.privacy.clip)) ** 2 / self.chains
 
     @functools.cached_property

@@ -25,6 +25,7 @@ from dpmcmc.mechanisms.gaussian_release import gaussian_event
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.output import OutputPerturbation
 from dpmcmc.privacy import Guarantee
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.calibration import closed_form
 from experiments.panel import one_shot
 from experiments.panel.config import Settings
@@ -112,7 +113,7 @@ def _output(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
     tight = one_shot.plan_of(OutputPerturbation(settings["regularisation"]), epsilon, site)
     sensitivity = tight.settings["sensitivity"]
     noise_std = sensitivity * math.sqrt(2 * math.log(1.25 / site.delta)) / epsilon
-    event = gaussian_event(noise_std, sensitivity, site.records["x"].shape[1], site.adjacency)
+    event = gaussian_event(noise_std, sensitivity, site.records["x"].shape[1], Adjacency(site.adjacency))
     guarantee = Guarantee.from_events(
         (event,),
         delta=site.delta,

@@ -29,6 +29,7 @@ from dpmcmc.privacy import (
 )
 from dpmcmc.privacy.accounting import grouping, objective, rdp
 from dpmcmc.privacy.accounting.account import account
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.interactive import AboveThreshold, Halted
 from dpmcmc.privacy.interactive.above_threshold import WholeNumbers
 from dpmcmc.targets import LogisticRegression
@@ -38,7 +39,7 @@ from tests.planted import Scene, require
 from tests.planted.benches import plan
 
 DELTA = 1e-5
-ADJACENCIES = ("add_remove", "zero_out", "replace_one")
+ADJACENCIES = (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE)
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
@@ -119,7 +120,7 @@ def guarantees_of_different_adjacency_do_not_compose(scene: Scene) -> None:
     """A promise about a replaced record and one about an absent record have no common unit."""
     one, other = (
         account(5.0, steps=3, sampling=Full(), num_records=50, delta=DELTA, adjacency=adjacency)
-        for adjacency in ("add_remove", "replace_one")
+        for adjacency in (Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE)
     )
     for first, second in ((one, other), (other, one)):
         with contextlib.suppress(UnsupportedCombination):
@@ -140,7 +141,7 @@ def minimisers_stay_within_their_profile(scene: Scene) -> None:
     regularisation, sigma = 0.05, 2.0
     epsilon = 0.2 * math.log1p(0.25 / regularisation)
     true = exact_minimisers.worst_added_record(regularisation, sigma, epsilon)
-    bound = objective.delta(exact_minimisers.event(sigma, regularisation), "add_remove", epsilon)
+    bound = objective.delta(exact_minimisers.event(sigma, regularisation), Adjacency.ADD_REMOVE, epsilon)
     require(true <= bound, f"δ of the minimiser is {true:.4g} at ε = {epsilon:.3g}, charged is {bound:.4g}")
 
 

@@ -13,6 +13,7 @@ from dpmcmc.mechanisms.one_shot import Asked
 from dpmcmc.planning import plan as planning
 from dpmcmc.privacy import Guarantee
 from dpmcmc.privacy.accounting import Event, charging, grouping, objective, pld, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.group import GroupGuarantee
 from dpmcmc.privacy.calibration import numeric, store
 from dpmcmc.privacy.interactive.above_threshold import WholeNumbers
@@ -63,12 +64,12 @@ def _second_as_another_batch(patch: Patch) -> None:
 
 def _half_the_sensitivity(patch: Patch) -> None:
     real = pld.gaussian_parameter
-    patch.setattr(pld, "gaussian_parameter", lambda parts, adjacency: real(parts, "add_remove"))
+    patch.setattr(pld, "gaussian_parameter", lambda parts, adjacency: real(parts, Adjacency.ADD_REMOVE))
 
 
 def _replacement_as_removal(patch: Patch) -> None:
     real = pld._composed_on.__wrapped__
-    patch.setattr(pld, "_composed_on", lambda parts, adjacency, *grid: real(parts, "add_remove", *grid))
+    patch.setattr(pld, "_composed_on", lambda parts, adjacency, *grid: real(parts, Adjacency.ADD_REMOVE, *grid))
 
 
 def _stale_accountant(patch: Patch) -> None:

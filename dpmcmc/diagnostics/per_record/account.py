@@ -55,6 +55,7 @@ from dpmcmc.engine.template import template
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import overflow_probability, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.events import bucket_down
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -343,7 +344,7 @@ class _Tally:
         assert plan.privacy is not None
         assert plan.noise_multipliers is not None
         self.orders = orders
-        self._clip, self._adjacency, self._second = plan.privacy.clip, plan.privacy.adjacency, plan.second
+        self._clip, self._adjacency, self._second = plan.privacy.clip, Adjacency(plan.privacy.adjacency), plan.second
         self._mechanism = plan.sampling.mechanism(plan.num_records)
         self._rate = plan.sampling.charged_rate(plan.num_records)
         # As the plan's events have them: a long schedule's rounded down within groups.

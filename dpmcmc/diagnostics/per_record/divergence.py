@@ -28,7 +28,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpmcmc.privacy.accounting import Event, UnsupportedCombination, rdp
+from dpmcmc.privacy.accounting import Adjacency, Event, UnsupportedCombination, rdp
 
 #: As in the accountant: an order beyond these is left to the unsampled bound.
 _LARGEST_SHIFT, _MOST_POINTS = 60.0, 6000
@@ -43,13 +43,13 @@ def check(mechanism: str) -> None:
         )
 
 
-def distance(moved: np.ndarray, adjacency: str) -> np.ndarray:
+def distance(moved: np.ndarray, adjacency: Adjacency) -> np.ndarray:
     """Return the largest distance between neighbours' clipped sums, in units of C: w, or w + 1 under replace_one."""
-    return moved + 1 if adjacency == "replace_one" else moved
+    return moved + 1 if adjacency is Adjacency.REPLACE_ONE else moved
 
 
 def renyi(
-    moved: np.ndarray, z: float, rate: float, mechanism: str, adjacency: str, orders: Sequence[float]
+    moved: np.ndarray, z: float, rate: float, mechanism: str, adjacency: Adjacency, orders: Sequence[float]
 ) -> np.ndarray:
     """Return D_α of one step, (w, orders).
 
@@ -69,7 +69,7 @@ def renyi(
     unsampled = np.multiply.outer((distance(moved, adjacency) / z) ** 2, alpha / 2)
     if mechanism == "gaussian":
         return unsampled
-    if adjacency != "replace_one":
+    if adjacency is not Adjacency.REPLACE_ONE:
         return np.array([rdp.one_step(Event(mechanism, z / w, rate, 1), adjacency, orders) for w in moved])
     sampled = np.stack([_unequal_pair(moved / z, 1 / z, rate, float(a)) for a in alpha], axis=1)
     value = np.minimum(sampled, unsampled)

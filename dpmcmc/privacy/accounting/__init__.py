@@ -23,8 +23,8 @@ from collections.abc import Iterable
 from types import ModuleType
 
 from dpmcmc.privacy.accounting import advanced, last_iterate, one_sample, pld, pure, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.events import (
-    ADJACENCIES,
     DEVIATIONS,
     Event,
     UnsupportedCombination,
@@ -40,6 +40,7 @@ ACCOUNTANTS: dict[str, ModuleType] = {
     "last_iterate": last_iterate,
     "one_sample": one_sample,
 }
+ADJACENCIES = tuple(Adjacency)
 #: Those of a sampler's trace, each able to check the others.
 TRACE_ACCOUNTANTS = ("advanced", "rdp", "pld")
 #: Releases: every iterate; the last iterate of a descent; posterior draws; a point estimate.
@@ -51,6 +52,7 @@ __all__ = [
     "DEVIATIONS",
     "RELEASES",
     "TRACE_ACCOUNTANTS",
+    "Adjacency",
     "Event",
     "UnsupportedCombination",
     "accountant_for",
@@ -63,7 +65,7 @@ __all__ = [
 ]
 
 
-def accountant_for(name: str, events: Iterable[Event], adjacency: str, release: str | None = None) -> ModuleType:
+def accountant_for(name: str, events: Iterable[Event], adjacency: Adjacency, release: str | None = None) -> ModuleType:
     """The accountant module, after checking that it covers this combination; ``release`` None is not looked at.
 
     Raises:
@@ -71,8 +73,6 @@ def accountant_for(name: str, events: Iterable[Event], adjacency: str, release: 
     """
     if name not in ACCOUNTANTS:
         raise UnsupportedCombination(f"unknown accountant {name!r}; known: {', '.join(ACCOUNTANTS)}.")
-    if adjacency not in ADJACENCIES:
-        raise UnsupportedCombination(f"unknown adjacency {adjacency!r}; known: {', '.join(ADJACENCIES)}.")
     events = list(events)
     if release is not None:
         _check_release(release, {e.mechanism for e in events})
@@ -110,7 +110,7 @@ def _check_release(release: str, mechanisms: set[str]) -> None:
         raise UnsupportedCombination("release last_iterate charges no descent.")
 
 
-def base_epsilon(name: str, events: Iterable[Event], adjacency: str, delta: float) -> float:
+def base_epsilon(name: str, events: Iterable[Event], adjacency: Adjacency, delta: float) -> float:
     """ε of everything but deviations (overflow, approximate draws), pure releases composed with the rest.
 
     Raises:
@@ -125,7 +125,7 @@ def base_epsilon(name: str, events: Iterable[Event], adjacency: str, delta: floa
     return pure.epsilon(releases, lambda e: float(module.delta(rest, adjacency, e)), value, delta)
 
 
-def base_delta(name: str, events: Iterable[Event], adjacency: str, epsilon: float) -> float:
+def base_delta(name: str, events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> float:
     """δ at ε >= 0; as :func:`base_epsilon`."""
     events = list(events)
     module = accountant_for(name, events, adjacency)

@@ -32,6 +32,7 @@ import numpy as np
 import scipy
 
 from dpmcmc.errors import UnsupportedCombination
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.effort import spend
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
@@ -45,17 +46,17 @@ _SHARES = tuple(np.concatenate([np.geomspace(1e-4, 0.4, 10), [0.5], 1 - np.geoms
 _ROOT_WORK = 1000
 
 
-def check(events: Iterable[Event], adjacency: str) -> None:
+def check(events: Iterable[Event], adjacency: Adjacency) -> None:
     """Raise UnsupportedCombination for a pair without a derivation."""
     for e in queries(events):
-        if e.mechanism == "fixed_size_gaussian" and adjacency != "replace_one":
+        if e.mechanism == "fixed_size_gaussian" and adjacency is not Adjacency.REPLACE_ONE:
             raise UnsupportedCombination(
                 f"accountant advanced has no subsampling lemma for fixed_size under {adjacency}; use adjacency "
                 "replace_one, or scheme poisson."
             )
 
 
-def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
+def epsilon(events: Iterable[Event], adjacency: Adjacency, delta: float) -> float:
     """Smallest ε over the tried splits of δ; inf where the bound overflows."""
     parts = grouped(queries(events))
     check(parts, adjacency)
@@ -66,7 +67,7 @@ def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
     return _smallest_epsilon(parts, adjacency, delta)
 
 
-def _smallest_epsilon(parts: list[Event], adjacency: str, delta: float) -> float:
+def _smallest_epsilon(parts: list[Event], adjacency: Adjacency, delta: float) -> float:
     if delta >= 1:
         return 0.0
     spend(len(parts) * len(_SHARES) * _ROOT_WORK)
@@ -74,7 +75,7 @@ def _smallest_epsilon(parts: list[Event], adjacency: str, delta: float) -> float
     return min(basic, *(_composed_epsilon(parts, adjacency, delta, share) for share in _SHARES))
 
 
-def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
+def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> float:
     """Smallest δ whose ε is at most ``epsilon`` (inverts :func:`epsilon`); 1 where there is none."""
     parts = grouped(queries(events))
     check(parts, adjacency)
@@ -100,20 +101,19 @@ def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
     return min(1.0, math.exp(root))
 
 
-def _amplified(parts: list[Event], adjacency: str, delta: float) -> list[tuple[float, int]]:
+def _amplified(parts: list[Event], adjacency: Adjacency, delta: float) -> list[tuple[float, int]]:
     """(ε of one sampled step, count) for each event when the steps share ``delta`` equally."""
-    sensitivity = 2.0 if adjacency == "replace_one" else 1.0
     per_step = delta / sum(e.count for e in parts)
     out = []
     for e in parts:
-        base = gaussian_epsilon(sensitivity / e.noise_multiplier, min(1.0, per_step / e.rate))
+        base = gaussian_epsilon(adjacency.sensitivity / e.noise_multiplier, min(1.0, per_step / e.rate))
         # log(1 + q(e^ε − 1)) without overflow at large ε
         step = math.log1p(e.rate * math.expm1(base)) if base < 600 else base + math.log(e.rate)
         out.append((step, e.count))
     return out
 
 
-def _composed_epsilon(parts: list[Event], adjacency: str, delta: float, share: float) -> float:
+def _composed_epsilon(parts: list[Event], adjacency: Adjacency, delta: float, share: float) -> float:
     steps = _amplified(parts, adjacency, (1 - share) * delta)
     squares = math.fsum(count * step * step for step, count in steps)
     linear = math.fsum(count * step * math.expm1(min(step, 600)) for step, count in steps)

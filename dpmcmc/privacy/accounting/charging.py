@@ -19,6 +19,7 @@ import numpy as np
 
 from dpmcmc.privacy.accounting import (
     DEVIATIONS,
+    Adjacency,
     Event,
     accountant_for,
     base_epsilon,
@@ -132,13 +133,13 @@ def charge(
         beside: events of other releases that the same guarantee covers.
     """
     events = (*beside, *base_events(noise_multipliers, sampling, num_records, chains, multiples))
-    accountant_for(accountant, events, adjacency, release)
+    accountant_for(accountant, events, Adjacency(adjacency), release)
     steps = len(noise_multipliers) * chains * len(multiples)
     share = delta - delta_of_queries(delta, sampling, num_records)
     if share == 0 or not steps:
         return Charge(events, sampling.capacity(num_records, 0.0)[0])
     if epsilon is None:
-        epsilon = base_epsilon(accountant, events, adjacency, delta - share)
+        epsilon = base_epsilon(accountant, events, Adjacency(adjacency), delta - share)
     # Where e^ε overflows no truncation is cheap enough, and there is room for every record.
     allowed = share / (1 + math.exp(epsilon)) / steps if epsilon < 600 else 0.0
     slots, beta = sampling.capacity(num_records, allowed)

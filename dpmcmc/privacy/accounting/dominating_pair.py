@@ -15,10 +15,12 @@ import math
 import numpy as np
 from scipy.special import log_ndtr, ndtri_exp
 
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 
-def directions(adjacency: str) -> tuple[str, ...]:
+
+def directions(adjacency: Adjacency) -> tuple[str, ...]:
     """Return the pairs to compose: both orders where the pair is not its own mirror image."""
-    return ("replace",) if adjacency == "replace_one" else ("remove", "add")
+    return ("replace",) if adjacency is Adjacency.REPLACE_ONE else ("remove", "add")
 
 
 def loss_range(z: float, q: float, direction: str, log_tail: float) -> tuple[float, float]:

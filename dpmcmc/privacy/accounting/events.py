@@ -29,7 +29,6 @@ import numpy as np
 from dpmcmc.errors import InputError
 from dpmcmc.errors import UnsupportedCombination as UnsupportedCombination
 
-ADJACENCIES = ("replace_one", "add_remove", "zero_out")
 MECHANISMS = (
     "gaussian",
     "poisson_gaussian",

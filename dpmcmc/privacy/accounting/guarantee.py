@@ -13,6 +13,7 @@ from typing import Any
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.privacy.accounting import (
     TRACE_ACCOUNTANTS,
+    Adjacency,
     Event,
     accountant_for,
     base_delta,
@@ -33,7 +34,7 @@ class Guarantee:
     Attributes:
         epsilon: at ``delta``; infinite where nothing finite can be proved.
         delta: total, batch overflow included; 0 for pure releases alone, where the caller asks for it.
-        adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
+        adjacency: which data sets it is about.
         release: what may be published: ``trace`` (every iterate) | ``last_iterate`` | ``one_sample`` | ``estimate``;
             of composed releases, theirs joined by " + ".
         accountant: ``advanced`` | ``rdp`` | ``pld`` | ``last_iterate`` | ``one_sample``.
@@ -43,7 +44,7 @@ class Guarantee:
 
     epsilon: float
     delta: float
-    adjacency: str
+    adjacency: Adjacency
     release: str
     accountant: str
     events: tuple[Event, ...]
@@ -66,7 +67,7 @@ class Guarantee:
             UnsupportedCombination: no derivation for this combination.
             ValueError: delta outside (0, 1), except 0 where every release is pure.
         """
-        events = run_length(events)
+        events, adjacency = run_length(events), Adjacency(adjacency)
         check_delta(events, delta)
         accountant_for(accountant, events, adjacency, release)
         epsilon = _epsilon(events, adjacency, accountant, delta)
@@ -191,7 +192,7 @@ class Guarantee:
         return text
 
 
-def _epsilon(events: tuple[Event, ...], adjacency: str, accountant: str, delta: float) -> float:
+def _epsilon(events: tuple[Event, ...], adjacency: Adjacency, accountant: str, delta: float) -> float:
     """Smallest ε of events at total δ."""
     return with_deviations(
         lambda left: base_epsilon(accountant, events, adjacency, left), overflow_probability(events), delta

@@ -58,6 +58,7 @@ import numpy as np
 import scipy
 from scipy.special import log_ndtr
 
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 
@@ -68,12 +69,12 @@ _CELLS = 512
 _FAR = 12.0
 
 
-def delta(event: Event, adjacency: str, epsilon: float) -> float:
+def delta(event: Event, adjacency: Adjacency, epsilon: float) -> float:
     """δ at ε >= 0, rounded up.
 
     Args:
         event: an ``objective_perturbation``.
-        adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
+        adjacency: of the data sets.
         epsilon: ε.
     """
     mu, kappa = _parameters(event)
@@ -81,7 +82,7 @@ def delta(event: Event, adjacency: str, epsilon: float) -> float:
         return 1.0
     if math.isinf(epsilon):
         return 0.0
-    if adjacency != "replace_one":
+    if adjacency is not Adjacency.REPLACE_ONE:
         value = _expected(mu, kappa, epsilon, twice=False)
     elif epsilon >= float(_loss(np.array(mu**2), kappa)):
         value = _expected(mu, kappa, epsilon, twice=True)
@@ -90,12 +91,12 @@ def delta(event: Event, adjacency: str, epsilon: float) -> float:
     return min(1.0, value * (1 + _ROUNDING))
 
 
-def epsilon(event: Event, adjacency: str, delta: float) -> float:
+def epsilon(event: Event, adjacency: Adjacency, delta: float) -> float:
     """Smallest ε >= 0 at δ, rounded up.
 
     Args:
         event: an ``objective_perturbation``.
-        adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
+        adjacency: of the data sets.
         delta: δ.
     """
     mu, kappa = _parameters(event)
@@ -109,7 +110,7 @@ def epsilon(event: Event, adjacency: str, delta: float) -> float:
 
     if enough(0.0):
         return 0.0
-    high = math.log1p(kappa) + gaussian_epsilon(2 * mu if adjacency == "replace_one" else mu, delta) + 1e-12
+    high = math.log1p(kappa) + gaussian_epsilon(adjacency.sensitivity * mu, delta) + 1e-12
     while not enough(high):
         high = 1.1 * high + mu**2
     found = float(

@@ -20,12 +20,13 @@ import numpy as np
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting import objective
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 
 
-def check(events: Iterable[Event], adjacency: str) -> None:
+def check(events: Iterable[Event], adjacency: Adjacency) -> None:
     """Raise UnsupportedCombination for minibatch queries, and for more than one objective perturbation."""
     parts = queries(events)
     for e in parts:
@@ -35,7 +36,7 @@ def check(events: Iterable[Event], adjacency: str) -> None:
         raise UnsupportedCombination("accountant one_sample composes one objective perturbation, not several.")
 
 
-def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
+def epsilon(events: Iterable[Event], adjacency: Adjacency, delta: float) -> float:
     """Smallest certified ε at δ."""
     objectives, mu = _parts(events, adjacency)
     if not objectives:
@@ -50,7 +51,7 @@ def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
     )
 
 
-def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
+def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> float:
     """Smallest certified δ at ε >= 0."""
     objectives, mu = _parts(events, adjacency)
     if not objectives:
@@ -65,7 +66,7 @@ def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
 _SHARES = (1e-6, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 0.5)
 
 
-def _parts(events: Iterable[Event], adjacency: str) -> tuple[list[Event], float]:
+def _parts(events: Iterable[Event], adjacency: Adjacency) -> tuple[list[Event], float]:
     """(objective perturbations, μ of everything else)."""
     parts = queries(events)
     check(parts, adjacency)

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting import dominating_pair, loss_distribution, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.effort import spend
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
@@ -47,7 +48,7 @@ _READ_WORK = 50_000
 _SMALLEST_Z = 0.025
 
 
-def check(events: Iterable[Event], adjacency: str) -> None:
+def check(events: Iterable[Event], adjacency: Adjacency) -> None:
     """Raise UnsupportedCombination for a pair without a derivation."""
     for e in queries(events):
         if e.mechanism == "fixed_size_gaussian":
@@ -57,7 +58,7 @@ def check(events: Iterable[Event], adjacency: str) -> None:
             )
 
 
-def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
+def epsilon(events: Iterable[Event], adjacency: Adjacency, delta: float) -> float:
     """Smallest certified ε at δ: the least of exact Gaussian, PLD and Rényi where valid."""
     parts = tuple(queries(events))
     check(parts, adjacency)
@@ -79,7 +80,7 @@ def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
     return min(renyi, composed.epsilon(delta - slack))
 
 
-def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
+def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> float:
     """Smallest certified δ at ε >= 0."""
     parts = tuple(queries(events))
     check(parts, adjacency)
@@ -114,7 +115,7 @@ class _Composed(NamedTuple):
         return max(order.delta(epsilon) for order in self.orders)
 
 
-def _composed(parts: tuple[Event, ...], adjacency: str, epsilon: float, delta: float) -> _Composed | None:
+def _composed(parts: tuple[Event, ...], adjacency: Adjacency, epsilon: float, delta: float) -> _Composed | None:
     """The composed distribution on a grid fit for ε near ``epsilon`` at ``delta``; None where none fits."""
     # Mass that may be sent to infinite loss: 1e-5 of δ over all steps. Rounded so that grids can be shared.
     log_tail = max(-50.0, 5.0 * math.floor(math.log(1e-5 * delta / sum(e.count for e in parts)) / 5))
@@ -123,7 +124,7 @@ def _composed(parts: tuple[Event, ...], adjacency: str, epsilon: float, delta: f
 
 
 @functools.lru_cache(maxsize=8)
-def _composed_on(parts: tuple[Event, ...], adjacency: str, interval: float, log_tail: float) -> _Composed | None:
+def _composed_on(parts: tuple[Event, ...], adjacency: Adjacency, interval: float, log_tail: float) -> _Composed | None:
     sampled = [e for e in parts if e.mechanism != "gaussian"]
     noisy = _noisy(parts)
     fixed = [
@@ -166,7 +167,7 @@ def _noisy(parts: tuple[Event, ...]) -> list[Event]:
     return [e for e in parts if e.mechanism != "gaussian" and e.noise_multiplier >= _SMALLEST_Z]
 
 
-def _interval(noisy: list[Event], adjacency: str, epsilon: float, log_tail: float) -> float:
+def _interval(noisy: list[Event], adjacency: Adjacency, epsilon: float, log_tail: float) -> float:
     """Grid spacing: well inside one step's loss and far below the answer, but never beyond memory.
 
     A power of two, so that neighbouring evaluations of a calibration share it.

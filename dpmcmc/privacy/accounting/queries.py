@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 
 from dpmcmc.privacy.accounting import noisy_descent
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.events import DEVIATIONS, Event
 
 
@@ -37,10 +38,9 @@ def _gaussian_equivalent(e: Event) -> Event:
     return e
 
 
-def gaussian_parameter(parts: Iterable[Event], adjacency: str) -> float:
+def gaussian_parameter(parts: Iterable[Event], adjacency: Adjacency) -> float:
     """μ of all full-batch Gaussian releases together, √(Σ Δ²/z²); infinite where one has no noise."""
-    sensitivity = 2.0 if adjacency == "replace_one" else 1.0
     parts = [e for e in parts if e.mechanism == "gaussian"]
     if any(e.noise_multiplier == 0 for e in parts):
         return math.inf
-    return sensitivity * math.sqrt(math.fsum(e.count / e.noise_multiplier**2 for e in parts))
+    return adjacency.sensitivity * math.sqrt(math.fsum(e.count / e.noise_multiplier**2 for e in parts))

@@ -41,6 +41,7 @@ import numpy as np
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting import fixed_size
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.effort import spend
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.grouping import grouped
@@ -61,7 +62,7 @@ _ORDER_WORK = {"gaussian": 1, "poisson_gaussian": 1000, "fixed_size_gaussian": 5
 _READ_WORK = 10_000
 
 
-def epsilon(events: Iterable[Event], adjacency: str, delta: float) -> float:
+def epsilon(events: Iterable[Event], adjacency: Adjacency, delta: float) -> float:
     """Smallest ε certified at δ."""
     composed = compose(events, adjacency)
     if composed is None:
@@ -80,7 +81,7 @@ def epsilon_of(orders: np.ndarray, divergences: np.ndarray, delta: float) -> flo
     return float(np.min(divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)))
 
 
-def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
+def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> float:
     """Smallest δ certified at ε >= 0, by the same two bounds."""
     composed = compose(events, adjacency)
     if composed is None:
@@ -90,7 +91,7 @@ def delta(events: Iterable[Event], adjacency: str, epsilon: float) -> float:
     return min(math.sqrt(-math.expm1(-float(np.min(rdp)))), math.exp(min(0.0, float(np.min(converted)))))
 
 
-def compose(events: Iterable[Event], adjacency: str) -> tuple[np.ndarray, np.ndarray] | None:
+def compose(events: Iterable[Event], adjacency: Adjacency) -> tuple[np.ndarray, np.ndarray] | None:
     """(orders, total Rényi divergence), or None for an empty list of queries."""
     parts = grouped(queries(events))
     if not parts:
@@ -106,10 +107,10 @@ def compose(events: Iterable[Event], adjacency: str) -> tuple[np.ndarray, np.nda
     return orders, total
 
 
-def check(events: Iterable[Event], adjacency: str) -> None:
+def check(events: Iterable[Event], adjacency: Adjacency) -> None:
     """Raise UnsupportedCombination for a pair without a derivation."""
     for e in queries(events):
-        if e.mechanism == "fixed_size_gaussian" and adjacency != "replace_one":
+        if e.mechanism == "fixed_size_gaussian" and adjacency is not Adjacency.REPLACE_ONE:
             raise UnsupportedCombination(
                 f"accountant rdp has no derivation for fixed_size sampling under {adjacency}: replacing the "
                 "batch's record by another one moves the sum by up to 2C. Use adjacency replace_one (it "
@@ -118,24 +119,23 @@ def check(events: Iterable[Event], adjacency: str) -> None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _one_step(mechanism: str, z: float, rate: float, n: int | None, adjacency: str, orders: tuple) -> tuple:
-    sensitivity = 2.0 if adjacency == "replace_one" else 1.0
+def _one_step(mechanism: str, z: float, rate: float, n: int | None, adjacency: Adjacency, orders: tuple) -> tuple:
     alpha = np.array(orders)
     spend(_ORDER_WORK.get(mechanism, 1) * len(orders))
     if z == 0:
         return tuple(np.full_like(alpha, np.inf))
-    unsampled = alpha * (sensitivity / z) ** 2 / 2
+    unsampled = alpha * (adjacency.sensitivity / z) ** 2 / 2
     if mechanism == "gaussian":
         return tuple(unsampled)
     if mechanism == "fixed_size_gaussian":
         assert n is not None
         return tuple(np.minimum(fixed_size.renyi(z, rate, orders), unsampled))
     # Rényi divergence is jointly quasi-convex, so sampling never exceeds the unsampled bound.
-    sampled = [_poisson_rdp(z, rate, a, adjacency == "replace_one") for a in orders]
+    sampled = [_poisson_rdp(z, rate, a, adjacency is Adjacency.REPLACE_ONE) for a in orders]
     return tuple(np.minimum(sampled, unsampled))
 
 
-def one_step(event: Event, adjacency: str, orders: Sequence[float]) -> np.ndarray:
+def one_step(event: Event, adjacency: Adjacency, orders: Sequence[float]) -> np.ndarray:
     """Rényi divergence of one repetition of ``event`` at each order."""
     check([event], adjacency)
     return np.array(

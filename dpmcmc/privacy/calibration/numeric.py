@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dpmcmc.errors import CalibrationError
-from dpmcmc.privacy.accounting import Event, accountant_for, base_epsilon, overflow_probability
+from dpmcmc.privacy.accounting import Adjacency, Event, accountant_for, base_epsilon, overflow_probability
 from dpmcmc.privacy.accounting.charging import base_events, delta_of_queries
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.privacy.calibration import store
@@ -53,8 +53,8 @@ def noise_multiplier(
     def spent(z: float, name: str) -> float:
         schedule = np.repeat(np.maximum(z, values), counts)
         events = base_events(schedule, sampling, num_records, chains, multiples)
-        accountant_for(name, events, adjacency, release)
-        return base_epsilon(name, (*beside, *events), adjacency, left)
+        accountant_for(name, events, Adjacency(adjacency), release)
+        return base_epsilon(name, (*beside, *events), Adjacency(adjacency), left)
 
     if values[0] > 0 and spent(0.0, accountant) <= epsilon:
         return 0.0

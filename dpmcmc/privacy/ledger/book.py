@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.privacy.ledger import fitting
@@ -100,7 +100,7 @@ def fold(entries: Sequence[Entry], path: Path) -> Book:
     """
     try:
         body = {k: v for k, v in entries[0].body.items() if k != "key_sha256"}
-        book = Book(Terms(**(body | {"items": tuple(body["items"])})), {})
+        book = Book(Terms(**(body | {"items": tuple(body["items"]), "adjacency": Adjacency(body["adjacency"])})), {})
         for entry in entries[1:]:
             body = entry.body
             if entry.kind == "data":
@@ -114,7 +114,7 @@ def fold(entries: Sequence[Entry], path: Path) -> Book:
                 book.runs[entry.run].items += [body["item"]] if "item" in body else []
             else:
                 raise KeyError(entry.kind)
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise LedgerError(
             f"{path}: the ledger says something unknown ({type(error).__name__}: {error}); update this library."
         ) from None

@@ -30,6 +30,7 @@ from scipy.special import log_ndtr, logsumexp, ndtri_exp
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting import objective, rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 
@@ -39,7 +40,7 @@ _ROUNDING = 1e-9
 _CELLS_PER_UNIT, _FEWEST_CELLS, _MOST_CELLS = 20, 400, 3000
 
 
-def total(events: Iterable[Event], adjacency: str, one: Callable[[Event], float]) -> float:
+def total(events: Iterable[Event], adjacency: Adjacency, one: Callable[[Event], float]) -> float:
     """Σ count · one(event) over what ``events`` release, rounded up; infinite where a release has no noise.
 
     Raises:
@@ -51,7 +52,7 @@ def total(events: Iterable[Event], adjacency: str, one: Callable[[Event], float]
     return math.inf if math.isnan(value) else value
 
 
-def renyi(event: Event, adjacency: str, order: int) -> float:
+def renyi(event: Event, adjacency: Adjacency, order: int) -> float:
     """Rényi divergence of one repetition at an integer order >= 2, the larger of both directions."""
     if event.mechanism == "pure":
         assert event.epsilon is not None
@@ -64,7 +65,7 @@ def renyi(event: Event, adjacency: str, order: int) -> float:
     return float(rdp.one_step(event, adjacency, (float(order),))[0])
 
 
-def zcdp(event: Event, adjacency: str) -> float:
+def zcdp(event: Event, adjacency: Adjacency) -> float:
     """ρ of one repetition.
 
     Raises:
@@ -76,7 +77,7 @@ def zcdp(event: Event, adjacency: str) -> float:
     return _mu(event, adjacency, "zcdp") ** 2 / 2
 
 
-def gdp(event: Event, adjacency: str) -> float:
+def gdp(event: Event, adjacency: Adjacency) -> float:
     """μ² of one repetition.
 
     Raises:
@@ -105,7 +106,7 @@ def _check_query(event: Event, name: str) -> None:
         raise UnsupportedCombination(f"filter {name} has no derivation for {event.mechanism}.")
 
 
-def _mu(event: Event, adjacency: str, name: str) -> float:
+def _mu(event: Event, adjacency: Adjacency, name: str) -> float:
     """μ of one repetition, sampled or not."""
     if event.mechanism == "objective_perturbation":
         raise UnsupportedCombination(
@@ -115,13 +116,13 @@ def _mu(event: Event, adjacency: str, name: str) -> float:
     return gaussian_parameter([Event("gaussian", event.noise_multiplier, 1.0, 1)], adjacency)
 
 
-def _objective_perturbation(event: Event, adjacency: str, order: int) -> float:
+def _objective_perturbation(event: Event, adjacency: Adjacency, order: int) -> float:
     """See the module's docstring."""
     if event.noise_multiplier == 0:
         return math.inf
     assert event.epsilon is not None
     alpha, c = float(order), event.epsilon
-    nu = (2.0 if adjacency == "replace_one" else 1.0) / event.noise_multiplier
+    nu = adjacency.sensitivity / event.noise_multiplier
     middle = c + nu**2 / 2 + (alpha - 1) * nu**2
     last = middle + 12 * nu
     count = int(np.clip(_CELLS_PER_UNIT * alpha * last, _FEWEST_CELLS, _MOST_CELLS))

@@ -35,6 +35,7 @@ from typing import Protocol
 import numpy as np
 
 from dpmcmc.privacy.accounting import rdp
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from dpmcmc.privacy.ledger import costs
@@ -52,7 +53,7 @@ class Filter(Protocol):
     def unit(self) -> str:
         """For people."""
 
-    def cost(self, events: Iterable[Event], adjacency: str) -> float:
+    def cost(self, events: Iterable[Event], adjacency: Adjacency) -> float:
         """Return the spending of a run, rounded up; infinite without noise."""
 
     def budget(self, epsilon: float, delta: float) -> float:
@@ -76,7 +77,7 @@ class Renyi:
         """For people."""
         return f"Rényi divergence at order {self.order}"
 
-    def cost(self, events: Iterable[Event], adjacency: str) -> float:
+    def cost(self, events: Iterable[Event], adjacency: Adjacency) -> float:
         """Σ D_α."""
         return costs.total(events, adjacency, lambda e: costs.renyi(e, adjacency, self.order))
 
@@ -99,7 +100,7 @@ class ZeroConcentrated:
 
     unit = "ρ"
 
-    def cost(self, events: Iterable[Event], adjacency: str) -> float:
+    def cost(self, events: Iterable[Event], adjacency: Adjacency) -> float:
         """Σ ρ."""
         return costs.total(events, adjacency, lambda e: costs.zcdp(e, adjacency))
 
@@ -122,7 +123,7 @@ class Gaussian:
 
     unit = "μ²"
 
-    def cost(self, events: Iterable[Event], adjacency: str) -> float:
+    def cost(self, events: Iterable[Event], adjacency: Adjacency) -> float:
         """Σ μ²."""
         return costs.total(events, adjacency, lambda e: costs.gdp(e, adjacency))
 
@@ -151,15 +152,17 @@ def make(name: str, order: int | None) -> Filter:
     return ZeroConcentrated() if name == "zcdp" else Gaussian()
 
 
-def best_order(epsilon: float, delta: float, typical: Iterable[Event] = (), adjacency: str = "replace_one") -> int:
-    """The integer order >= 2 that admits the most runs like a typical one; by default full-batch Gaussian releases.
+def best_order(
+    epsilon: float, delta: float, typical: Iterable[Event] = (), adjacency: Adjacency = Adjacency.REPLACE_ONE
+) -> int:
+    """The integer order >= 2 that admits the most runs like a typical one.
 
     Minibatch runs want lower orders: beyond some order, sampling saves them little.
 
     Args:
         epsilon: of the whole.
         delta: δ' of the whole.
-        typical: events of a run, public.
+        typical: events of a run, public; empty for full-batch Gaussian releases.
         adjacency: of the run.
     """
     last = max(8 * (2 - math.log(delta)) / epsilon + 16, 1025)

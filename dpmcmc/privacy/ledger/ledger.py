@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpmcmc.privacy.accounting import Event, overflow_probability, run_length
+from dpmcmc.privacy.accounting import Adjacency, Event, overflow_probability, run_length
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import fitting, programme, store
@@ -305,7 +305,7 @@ class Ledger:
 
         return fitting.epsilon(guarantee, fits, planned_against=self.terms.epsilon)
 
-    def _charge(self, events: Sequence[Event], adjacency: str, label: str) -> dict:
+    def _charge(self, events: Sequence[Event], adjacency: Adjacency, label: str) -> dict:
         """Return an entry's fields about a cost."""
         terms = self.terms
         if adjacency != terms.adjacency:
@@ -327,7 +327,7 @@ class Ledger:
         charge = {"cost": cost, "overflow": overflow, "events": [e.to_json() for e in run_length(events)]}
         return charge | ({"item": programme.item(events)} if terms.filter == "programme" else {})
 
-    def _cost(self, events: Sequence[Event], adjacency: str) -> tuple[float, float]:
+    def _cost(self, events: Sequence[Event], adjacency: Adjacency) -> tuple[float, float]:
         overflow = overflow_probability(events)
         if self.terms.filter == "programme":
             return 1.0, overflow

@@ -20,7 +20,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.privacy.accounting import Event, joined, run_length
+from dpmcmc.privacy.accounting import Adjacency, Event, joined, run_length
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 
 #: Accountants whose bound is one of the product of the pairs, or of fixed sums; the tightest first.
@@ -37,7 +37,7 @@ def events_of(text: str) -> tuple[Event, ...]:
     return tuple(Event(**json.loads(part)) for part in json.loads(text))
 
 
-def joint_epsilon(guarantees: Sequence[Guarantee], adjacency: str, delta: float) -> float:
+def joint_epsilon(guarantees: Sequence[Guarantee], adjacency: Adjacency, delta: float) -> float:
     """ε of all of them together at total δ, by the first accountant that covers them.
 
     Raises:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpmcmc.privacy.accounting import ADJACENCIES, Event, overflow_probability
+from dpmcmc.privacy.accounting import Adjacency, Event, overflow_probability
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.privacy.ledger import filters, programme
@@ -37,7 +37,7 @@ class Terms:
 
     name: str
     num_records: int | None
-    adjacency: str
+    adjacency: Adjacency
     epsilon: float
     delta: float
     filter: str
@@ -92,8 +92,7 @@ def fixed(
             f"delta {delta:g} is not below 1/N = {1 / num_records:.3g}, so publishing a random record outright would "
             "meet it; use a smaller delta."
         )
-    if adjacency not in ADJACENCIES:
-        raise LedgerError(f"adjacency must be one of {', '.join(ADJACENCIES)}, got {adjacency!r}.")
+    adjacency = Adjacency(adjacency)
     if filter not in filters.FILTERS:
         raise LedgerError(f"filter must be one of {', '.join(filters.FILTERS)}, got {filter!r}.")
     if (filter == "programme") != bool(items):

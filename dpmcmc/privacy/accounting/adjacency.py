@@ -1,0 +1,38 @@
+"""Adjacency: which two data sets count as neighbours."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NoReturn
+
+from dpmcmc.errors import UnsupportedCombination
+
+
+class Adjacency(StrEnum):
+    """Relation between neighbouring data sets; ``Adjacency("replace_one")`` parses a name.
+
+    * ``replace_one``: one record has another value. N is public.
+    * ``add_remove``: one record is there, or is not. The number of record slots is public.
+    * ``zero_out``: one record contributes, or contributes zero. N is public.
+
+    Raises:
+        UnsupportedCombination: an unknown name.
+    """
+
+    REPLACE_ONE = "replace_one"
+    ADD_REMOVE = "add_remove"
+    ZERO_OUT = "zero_out"
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise UnsupportedCombination(f"unknown adjacency {value!r}; known: {', '.join(cls)}.", "adjacency")
+
+    @property
+    def sensitivity(self) -> float:
+        """How far a neighbour moves a sum of vectors of norm at most 1.
+
+        Under ``replace_one`` one such vector leaves the sum and another enters; otherwise one leaves or enters.
+        """
+        return 2.0 if self is Adjacency.REPLACE_ONE else 1.0
+
+    __repr__ = str.__repr__
