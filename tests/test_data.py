@@ -527,6 +527,7 @@ def _with(value, row):
         ),
         ({}, {"num_records": 11}, "declares 11 training records, but the file leaves 10"),
         ({}, {"num_records": 10, "test_fraction": 0.2}, "leaves 8"),
+        ({}, {"num_features": 4}, "^data.num_features: declares 4 features, and 'x' in .* has 3"),
     ],
 )
 def test_an_unusable_user_file_is_refused_with_the_reason(write, arrays, options, words):

@@ -21,16 +21,14 @@ from dpmcmc import data as data_room
 from dpmcmc.config import own_code
 from dpmcmc.config.length import Length, Run
 from dpmcmc.config.model import Config, CustomSection, modules_of_ones_own
-from dpmcmc.config.refusals import ConfigError, located, refusal
+from dpmcmc.config.refusals import SAID_ALREADY, ConfigError, located, refusal
 from dpmcmc.config.sections import Derived, schedule_section
 from dpmcmc.data import DataSpec
 from dpmcmc.engine.mesh import mesh
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, Hybrid, MechanismPlan
 from dpmcmc.planning.plan import Plan, plan
-from dpmcmc.privacy.accounting.events import UnsupportedCombination
 from dpmcmc.privacy.accounting.sampling import Sampling
-from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.privacy.calibration.promise import Privacy
 from dpmcmc.samplers.base import Sampler, missing_of
 from dpmcmc.targets import PerOwner, Target, bind
@@ -68,12 +66,6 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
     n = spec.num_records if num_records is None else num_records
     assert n is not None
     length = None if config.one_shot else _length(config, n)
-    if config.privacy is not None and config.privacy.delta >= 1 / n:
-        raise ConfigError.at(
-            "privacy.delta",
-            f"{config.privacy.delta:g} is not below 1/N = {1 / n:.3g} for {n} records, so publishing a random record "
-            "outright would meet it; use a smaller delta",
-        )
     target = _target(config, spec)
     if config.mechanism is not None:
         return _mechanism_plan(config, spec, target, n, length)
@@ -99,7 +91,7 @@ def _planned(config: Config, *sections: str) -> Iterator[None]:
     """As :func:`located`; an exception of a user's own code is theirs to mend, any other a fault of this library."""
     try:
         yield
-    except (UnsupportedCombination, CalibrationError, ConfigError):
+    except SAID_ALREADY:
         raise
     except Exception as error:  # a user's code may raise anything
         found = refusal(error, config.sections(*sections), "config") if isinstance(error, InputError) else None
@@ -137,17 +129,15 @@ def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, leng
             f"{config.mechanism.name} bounds what one row can do, not one owner; leave data.owner out, or use a "
             "sampler alone",
         )
-    sampler = None if length is None else _sampler(config)
     with _planned(config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"):
         if length is None:
             mechanism = config.mechanism.built()
         else:
-            assert sampler is not None
             start = config.mechanism.arguments()
             mechanism = Hybrid(
                 share=start.pop("share"),
                 start=OPS(**start),
-                sampler=sampler,
+                sampler=_sampler(config),
                 clip=promise.clip,
                 accountant=promise.accountant,
                 calibrator=promise.calibrator,

@@ -29,6 +29,10 @@ class ConfigError(InputError):
         return cls(f"{path}: {said}.", path)
 
 
+#: Refusals that say what they are about, and keep their type.
+SAID_ALREADY = (ConfigError, UnsafeCache, UnsupportedCombination, CalibrationError)
+
+
 @contextlib.contextmanager
 def located(sections: Mapping[str, BaseModel | None], otherwise: str) -> Iterator[None]:
     """Say what is refused inside with the YAML path of the argument that it is about.
@@ -38,11 +42,11 @@ def located(sections: Mapping[str, BaseModel | None], otherwise: str) -> Iterato
         otherwise: path of a refusal that is about none of their keys.
 
     Raises:
-        ConfigError: in place of an InputError, but for those of combinations and caches, which keep their type.
+        ConfigError: in place of an InputError, but for those of ``SAID_ALREADY``.
     """
     try:
         yield
-    except (ConfigError, UnsafeCache, UnsupportedCombination, CalibrationError):
+    except SAID_ALREADY:
         raise
     except InputError as error:
         raise refusal(error, sections, otherwise) from None

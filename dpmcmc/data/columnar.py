@@ -187,13 +187,15 @@ def _arrays(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(features (rows, width) float32, labels (rows,)) of a batch that begins at row ``start`` of a file."""
     rows = np.empty((batch.num_rows, width), np.float32)
-    for number, name in enumerate(x):
-        column = _without_nulls(batch.column(name), name, path, start)
-        if is_list(column.type):
-            rows[:] = _of_lists(column, name, width, path, start)
-        else:
-            _fill(rows[:, number], column)
-    found = _without_nulls(batch.column(y), y, path, start).to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore"):  # a value that becomes inf is refused
+        for number, name in enumerate(x):
+            column = batch.column(name)
+            if is_list(column.type):
+                rows[:] = _of_lists(column, name, width, path, start)
+            else:
+                rows[:, number] = _values(column, name, path, start)
+        found = _values(batch.column(y), y, path, start)
+        labels = found.astype(kind)
     bad = Marked()
     if found.dtype.kind in "iu":
         bad.add(start, (found < 0) | (found > LARGEST_CLASS), found)
@@ -202,8 +204,6 @@ def _arrays(
                 f"{path}: column {y!r} has {bad.value} in row {bad.first}, counted from 0, which is no class number: "
                 f"{RELABEL}."
             )
-    with np.errstate(over="ignore"):
-        labels = found.astype(kind)
     bad.add(start, ~(np.isfinite(rows).all(axis=1) & np.isfinite(labels)), labels)
     if bad.count:
         raise DataError(
@@ -213,23 +213,9 @@ def _arrays(
     return rows, labels
 
 
-def _fill(place: np.ndarray, column: pyarrow.Array) -> None:
-    with np.errstate(over="ignore"):  # a value that becomes inf is refused
-        place[:] = column.to_numpy(zero_copy_only=False)
-
-
-def _without_nulls(column: pyarrow.Array, name: str, path: Path, start: int) -> pyarrow.Array:
-    if column.null_count:
-        first = start + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-        raise DataError(
-            f"{path}: column {name!r} is null in row {first}, counted from 0: fill or remove such rows, by a rule that "
-            "does not look at other records."
-        )
-    return column
-
-
 def _of_lists(column: pyarrow.Array, name: str, width: int, path: Path, start: int) -> np.ndarray:
     """(rows, width) of a column of lists."""
+    _refuse_nulls(column, name, path, start)
     if not hasattr(column.type, "list_size"):
         lengths = column.value_lengths().to_numpy(zero_copy_only=False)
         if (lengths != width).any():
@@ -238,10 +224,19 @@ def _of_lists(column: pyarrow.Array, name: str, width: int, path: Path, start: i
                 f"{path}: column {name!r} has lists of {width} numbers, and one of {lengths[at]} in row {start + at}, "
                 "counted from 0: make them alike."
             )
-    values = column.flatten()
-    if values.null_count:
-        at = start + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False))) // width
-        raise DataError(f"{path}: column {name!r} holds a null in row {at}, counted from 0: fill or remove it.")
-    flat = np.empty(len(values), np.float32)
-    _fill(flat, values)
-    return flat.reshape(len(column), width)
+    return _values(column.flatten(), name, path, start, width).reshape(len(column), width)
+
+
+def _values(column: pyarrow.Array, name: str, path: Path, start: int, width: int = 1) -> np.ndarray:
+    """Values of a column, ``width`` of them a row, which begins at row ``start``."""
+    _refuse_nulls(column, name, path, start, width)
+    return column.to_numpy(zero_copy_only=False)
+
+
+def _refuse_nulls(column: pyarrow.Array, name: str, path: Path, start: int, width: int = 1) -> None:
+    if column.null_count:
+        first = start + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))) // width
+        raise DataError(
+            f"{path}: column {name!r} holds a null in row {first}, counted from 0: fill or remove such rows, by a rule "
+            "that does not look at other records."
+        )

@@ -74,7 +74,7 @@ class ColumnarFile:
                 for start in range(0, batch.num_rows, rows):
                     yield batch.slice(start, rows)
         except (_pyarrow().ArrowException, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of the file's content
+            if isinstance(error, OSError) and error.errno is not None:  # the disk's error, not the content's
                 raise
             raise _damaged(self.path, error) from None
 
