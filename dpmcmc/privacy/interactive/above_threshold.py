@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import NoReturn
 
 import numpy as np
 
@@ -27,23 +27,24 @@ from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.interactive import discrete_laplace
 from dpmcmc.privacy.interactive.charge import Charge, Ledger, pure
+from dpmcmc.storage.pytree import PyTree
 
 
 class Halted(RuntimeError):
-    """Asked again after the first True; another stream costs another ε."""
+    """A stream was asked again after its first True; another stream costs another ε."""
 
 
 class Once:
-    """Not to be copied: the same noise on two streams cancels."""
+    """Base of streams that cannot be copied: the same noise on two streams cancels."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
         raise TypeError(
             f"a {type(self).__name__} cannot be copied or pickled: its noise is for one stream; make another"
         )
 
 
 class WholeNumbers(Once):
-    """The mechanism itself, on whole numbers.
+    """AboveThreshold on whole numbers, the mechanism that is proved above.
 
     Args:
         threshold: T.
@@ -58,7 +59,7 @@ class WholeNumbers(Once):
         self._threshold = threshold + discrete_laplace.sample(self.threshold_scale)
 
     def above(self, value: int) -> bool:
-        """Whether the noisy value is above the noisy threshold; halts where it is.
+        """Return whether the noisy value is above the noisy threshold; if it is, the stream halts.
 
         Raises:
             Halted: it has halted.
@@ -69,19 +70,21 @@ class WholeNumbers(Once):
         return self.halted
 
 
-def exact(name: str, value: Any, grid: Fraction) -> Fraction:
-    """A value as it is, where its own rounding error may be within half a grid step.
+def exact(name: str, value: object, grid: Fraction) -> Fraction:
+    """Return a value as a Fraction, if its own rounding error is at most half a grid step.
 
     Raises:
         ValueError: not one finite number, or one whose type is coarser than the grid.
     """
-    kind = np.asarray(value).dtype if hasattr(value, "dtype") else None
-    if kind is not None and (np.size(value) != 1 or not (kind == np.float64 or np.issubdtype(kind, np.integer))):
-        raise InputError(
-            f"{name} has type {kind} and shape {np.shape(value)}, whose rounding exceeds what is charged for: compute "
-            "one number in float64, or as a Fraction of whole numbers"
-        )
-    number = value if kind is None else np.asarray(value).item()
+    number: object = value
+    if hasattr(value, "dtype"):
+        array = np.asarray(value)
+        if array.size != 1 or not (array.dtype == np.float64 or np.issubdtype(array.dtype, np.integer)):
+            raise InputError(
+                f"{name} has type {array.dtype} and shape {array.shape}, whose rounding exceeds what is charged for: "
+                "compute one number in float64, or as a Fraction of whole numbers"
+            )
+        number = array.item()
     if not isinstance(number, int | float | Fraction):
         raise InputError(f"{name} is a {type(value).__name__}: give one number, a float64 or a Fraction")
     if isinstance(number, float):
@@ -100,12 +103,12 @@ class AboveThreshold(Once):
     Args:
         threshold: T, public.
         epsilon: ε of all answers together, with δ = 0.
-        sensitivity: Δ: how far a neighbouring data set can move ONE value.
-        ledger: where the price is reserved before the first value is looked at; None for none.
-        records: what values are computed from, a pytree, where there is a ledger; it is held to be about these.
-        adjacency: of the sensitivity.
+        sensitivity: Δ, the largest move of ONE value between neighbouring data sets.
+        ledger: the ledger in which the price is reserved before the first value is looked at, or None.
+        records: the records that values are computed from, a pytree; needed with a ledger, which must be about them.
+        adjacency: adjacency of the sensitivity.
         grid: public grid that values are rounded to; by default a power of two, at most Δ/1024.
-        label: what the ledger calls it.
+        label: name of the stream in the ledger.
 
     Raises:
         ValueError: a ledger without records, or a number that is not finite and positive (the threshold: finite).
@@ -119,7 +122,7 @@ class AboveThreshold(Once):
         ledger: Ledger | None = None,
         adjacency: str = "replace_one",
         *,
-        records: Any = None,
+        records: PyTree = None,
         grid: float | None = None,
         label: str = "above threshold",
     ) -> None:
@@ -166,11 +169,11 @@ class AboveThreshold(Once):
             self._stream = WholeNumbers(self._rounded(self.threshold), Fraction(self.epsilon), self.steps)
 
     def above(self, value: float | Fraction | Callable[[], float | Fraction]) -> bool:
-        """Whether ``value``, with noise, is above the noisy threshold.
+        """Return whether ``value``, with noise, is above the noisy threshold.
 
         Args:
-            value: of the stated sensitivity, computed in float64 or as a Fraction, or a function of no arguments that
-                computes it; a function is called after the price is reserved.
+            value: a number of the stated sensitivity, computed in float64 or as a Fraction, or a function of no
+                arguments that computes it. A function is called after the price is reserved.
 
         Raises:
             Halted: True has been said.

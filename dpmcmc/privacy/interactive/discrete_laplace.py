@@ -16,7 +16,7 @@ from dpmcmc.errors import InputError
 
 
 def sample(scale: Fraction) -> int:
-    """One draw; ``scale`` is s.
+    """Return one draw; ``scale`` is s.
 
     Raises:
         ValueError: scale not positive.
@@ -40,7 +40,7 @@ def sample(scale: Fraction) -> int:
 
 
 def _bernoulli_exp(numerator: int, denominator: int) -> bool:
-    """True with probability e^{−γ}, γ = numerator/denominator in [0, 1].
+    """Return True with probability e^{−γ}, γ = numerator/denominator in [0, 1].
 
     A run of Bernoulli(γ/k), k = 1, 2, …, has length at least k with probability γ^k/k!; so it ends at an odd k with
     probability 1 − γ + γ²/2 − … .

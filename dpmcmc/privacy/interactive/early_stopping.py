@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.interactive.above_threshold import AboveThreshold, Halted, Once, exact
 from dpmcmc.privacy.interactive.charge import Ledger
+from dpmcmc.storage.pytree import PyTree
 
 
 class EarlyStopping(Once):
@@ -32,11 +32,11 @@ class EarlyStopping(Once):
         sensitivity: Δ of one score of a fixed model; 1/n for accuracy on n records under replace_one.
         reach: stop above this score; or
         patience: stop when so many scores in a row bring no improvement.
-        improvement: by how much, for ``patience``.
-        ledger: where the price is reserved before the first score is looked at.
-        records: that are scored on, a pytree, where there is a ledger; it is held to be about these.
-        adjacency: of the sensitivity.
-        label: what the ledger calls it.
+        improvement: smallest improvement that counts, for ``patience``.
+        ledger: the ledger in which the price is reserved before the first score is looked at, or None.
+        records: the records that are scored on, a pytree; needed with a ledger, which must be about them.
+        adjacency: adjacency of the sensitivity.
+        label: name of the stream in the ledger.
 
     Raises:
         ValueError: not exactly one rule, a ledger without records, or a number that cannot be.
@@ -51,7 +51,7 @@ class EarlyStopping(Once):
         patience: int | None = None,
         improvement: float = 0.0,
         ledger: Ledger | None = None,
-        records: Any = None,
+        records: PyTree = None,
         adjacency: str = "replace_one",
         label: str = "early stopping",
     ) -> None:
@@ -75,11 +75,11 @@ class EarlyStopping(Once):
         return self._above.guarantee
 
     def stop(self, score: float | Fraction | Callable[[], float | Fraction]) -> bool:
-        """Whether to stop after this score.
+        """Return whether to stop after this score.
 
         Args:
-            score: of the published model of now, in float64 or as a Fraction, or a function of no arguments that
-                computes it.
+            score: score of the current published model, in float64 or as a Fraction, or a function of no arguments
+                that computes it.
 
         Raises:
             Halted: it has said so before.

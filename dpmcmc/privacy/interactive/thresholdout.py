@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import jax
 import numpy as np
@@ -30,26 +29,27 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.interactive import discrete_laplace
 from dpmcmc.privacy.interactive.above_threshold import Once, WholeNumbers
 from dpmcmc.privacy.interactive.charge import Charge, Ledger, pure
+from dpmcmc.storage.pytree import PyTree
 
 #: One record's largest value, in grid steps.
 _ONE = 1 << 20
 
 
 class BudgetSpent(RuntimeError):
-    """As many answers as were paid for have come from the holdout."""
+    """The holdout has given as many answers as were paid for."""
 
 
 class Thresholdout(Once):
     """Answers queries about the mean of φ, from the holdout only where training and holdout disagree.
 
     Args:
-        train: records of one's own, a pytree with leaves (N, ...); answered about exactly.
+        train: training records, a pytree with leaves (N, ...); answers about them are exact.
         holdout: private records, a pytree with leaves (n, ...); n is public.
-        threshold: T > 0, how much disagreement is tolerated.
+        threshold: T > 0, the disagreement that is tolerated.
         tolerance: τ > 0, the size of the noise.
         budget: B >= 1, answers that may come from the holdout.
-        ledger: of the holdout records, where the price is reserved before the first one is looked at.
-        label: what the ledger calls it.
+        ledger: ledger of the holdout records, in which the price is reserved before the first one is looked at.
+        label: name of the release in the ledger.
 
     Raises:
         ValueError: numbers that cannot be, or records without rows.
@@ -57,8 +57,8 @@ class Thresholdout(Once):
 
     def __init__(
         self,
-        train: Any,
-        holdout: Any,
+        train: PyTree,
+        holdout: PyTree,
         threshold: float,
         tolerance: float,
         budget: int,
@@ -100,11 +100,11 @@ class Thresholdout(Once):
             f"Thresholdout({self._sizes[0]} training and {self._sizes[1]} holdout records, {self.budget} answers left)"
         )
 
-    def ask(self, phi: Callable[[Any], float]) -> float:
-        """The mean of ``phi``, near the population's.
+    def ask(self, phi: Callable[[PyTree], float]) -> float:
+        """Return the mean of ``phi``, near the population's.
 
         Args:
-            phi: ONE record -> a number in [0, 1]; what lies outside is clipped, and NaN counts as 0.
+            phi: function of ONE record, a number in [0, 1]; a value outside is clipped, and NaN counts as 0.
 
         Raises:
             BudgetSpent: the budget is used up; nothing is looked at.
@@ -128,8 +128,8 @@ class Thresholdout(Once):
         return answer / (n * _ONE)
 
 
-def _total(phi: Callable[[Any], float], records: Any, count: int) -> int:
-    """Σ of the clipped, rounded values of φ, in grid steps."""
+def _total(phi: Callable[[PyTree], float], records: PyTree, count: int) -> int:
+    """Return the sum of the clipped, rounded values of φ, in grid steps."""
     leaves, structure = jax.tree.flatten(records)
     arrays = [np.asarray(leaf) for leaf in leaves]
     total = 0
@@ -139,7 +139,7 @@ def _total(phi: Callable[[Any], float], records: Any, count: int) -> int:
     return total
 
 
-def _count(name: str, records: Any) -> int:
+def _count(name: str, records: PyTree) -> int:
     counts = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(records)}
     if len(counts) != 1 or counts in ({()}, {(0,)}):
         raise InputError(f"{name} must be arrays with one leading axis of records, at least one, got lengths {counts}")
