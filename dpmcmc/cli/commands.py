@@ -20,7 +20,7 @@ COMMANDS = {
     "verify": "Recompute the epsilon of a privacy.json from its events.",
     "ledger": "The privacy budget of a data set: init, show, history.",
     "audit": "Bound from below the epsilon of what a configuration really releases.",
-    "data": "Turn Parquet or Arrow files over into a folder of .npy files.",
+    "data": "Convert Parquet or Arrow files to a folder of .npy files.",
 }
 
 

@@ -25,7 +25,7 @@ def data(
     y: Annotated[str, typer.Option(metavar="label", help="Column of the labels.")],
     test: Annotated[str | None, typer.Option(metavar="SOURCE", help="Files of test rows.")] = None,
 ) -> None:
-    """Turn Parquet or Arrow files over into a folder of .npy files."""
+    """Convert Parquet or Arrow files to a folder of .npy files."""
     rows = to_rows(source, folder, x=x.split(","), y=y, test=test)
     features = "1 feature" if rows.num_features == 1 else f"{rows.num_features} features"
     labels = "class numbers or counts" if rows.labels == "int32" else "real numbers"

@@ -14,7 +14,7 @@ _folder: Path | None = None
 
 
 def keep_in(folder: Path | None) -> None:
-    """Name the folder that tracebacks go to: the ``confidential/`` of a run, or None for a temporary one."""
+    """Set the folder that tracebacks go to: the ``confidential/`` of a run, or None for a temporary one."""
     global _folder
     _folder = folder
 

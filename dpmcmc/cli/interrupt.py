@@ -36,7 +36,7 @@ def while_importing() -> None:
 def heeded() -> Iterator[None]:
     """Raise KeyboardInterrupt inside on SIGINT, and again if it is swallowed.
 
-    Who has set a handler of their own keeps it.
+    A handler that the caller has set stays.
     """
     before = signal.getsignal(signal.SIGINT) if _in_main_thread() else None
     if before not in (signal.default_int_handler, _leave):
@@ -74,18 +74,18 @@ class _Command:
             raise KeyboardInterrupt
 
     def again(self, number: int, frame: FrameType | None) -> None:
-        """Some time after SIGINT: whoever is cleaning up after it goes on with that."""
+        """Raise again some time after SIGINT, unless it is being handled."""
         if self.running and not _being_handled():
             raise KeyboardInterrupt
 
     def _arm(self) -> None:
-        """Have :meth:`again` called until the command ends; only now, for the timer may be somebody's."""
+        """Have :meth:`again` called until the command ends; no sooner, since the caller may use the timer."""
         if _REPEATS and self._alarm is None:
             self._alarm = signal.signal(signal.SIGALRM, self.again) or signal.SIG_DFL
             signal.setitimer(signal.ITIMER_REAL, _AGAIN, _AGAIN)
 
     def disarm(self) -> None:
-        """Let go of the timer, if it was taken."""
+        """Release the timer, if it was taken."""
         if self._alarm is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._alarm)

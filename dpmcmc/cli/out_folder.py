@@ -1,4 +1,4 @@
-"""Folders that a command writes in, and takes away again where nothing came of it."""
+"""Folders that a command writes in, and removes if nothing was written."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def folder_for(out: Path) -> Iterator[None]:
 
 
 def free_folder(option: str, wanted: str | Path) -> Path:
-    """A folder to write in; refuses one that holds something, or that cannot be made."""
+    """Return a folder to write in; one that holds something, or that cannot be made, is refused."""
     folder = Path(wanted)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -62,5 +62,5 @@ def free_folder(option: str, wanted: str | Path) -> Path:
 
 
 def default_folder(name: str) -> Path:
-    """A name that says the day, and not when on that day a run began: whoever saw its end would know its length."""
+    """Return a name with the day alone: the time of the start would tell the length of a run to whoever saw its end."""
     return Path("runs") / f"{name}-{today():%Y%m%d}-{secrets.token_hex(4)}"

@@ -1,6 +1,6 @@
-"""Where records come from: benchmark sets, generated sets, a user's own ``.npz`` file or folder of ``.npy`` files.
+"""Sources of records: benchmark sets, generated sets, a user's own ``.npz`` file or folder of ``.npy`` files.
 
-Two doors, and the order matters for privacy:
+There are two functions, and their order matters for privacy:
 
 ``describe(config)`` says what is public about a data set (:class:`DataSpec`) and opens no data file, so a
 plan can be made, printed and calibrated before a single record has been read.
@@ -17,9 +17,9 @@ computed from several records (a maximum, a mean, a level list) ever reaches the
 statistic would be an unaccounted release.
 
 Rooms: ``adult``, ``abalone`` (UCI files, found by ``store``), ``bundled`` (scikit-learn), ``synthetic``
-(generated), ``user_file``, ``npy_folder`` (records larger than memory); ``columnar`` turns Parquet and Arrow over
-into such a folder; ``owners`` gathers rows by whom they belong to; ``encoding`` and ``split`` hold what they
-share. A new data set is one file and one line of ``registry.REGISTRY``.
+(generated), ``user_file``, ``npy_folder`` (records larger than memory); ``columnar`` (with ``columnar_files``) converts
+Parquet and Arrow to such a folder; ``owners`` groups rows by owner; ``encoding``, ``split`` and ``checks`` are shared.
+A new data set is one file and one line of ``registry.REGISTRY``.
 """
 
 from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec

@@ -1,4 +1,4 @@
-"""The words of this room: what is asked for, what is public about it, and what comes back."""
+"""Types of this room: the request for a data set, its public facts, and its records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Count = Annotated[int, Gt(0)]
 
 
 class DataError(InputError):
-    """A message to the data holder: what is wrong, where, and how to mend it.
+    """Message to the data holder: the problem, its place, and how to mend it.
 
     It may quote counts and row numbers of private records, so show it to whoever holds the data and never
     write it into a released file.
@@ -160,9 +160,11 @@ class DataRequest:
 
     @classmethod
     def of(cls, config: object, **options: object) -> DataRequest:
-        """Reads ``config``: a name, the path of an ``.npz``, a mapping, or any object with these attributes.
+        """Return the request that ``config`` stands for.
 
-        ``options`` override what ``config`` says. A None stands for the default, as in a YAML key left out.
+        Args:
+            config: a name, the path of an ``.npz``, a mapping, or any object with these attributes.
+            options: override what ``config`` says. A None stands for the default, as in a YAML key left out.
 
         Raises:
             DataError: an unknown key, or a value that :class:`DataRequest` refuses.

@@ -1,14 +1,14 @@
-"""Parquet and Arrow files, turned over into a folder of ``.npy`` files that a run can read single rows of.
+"""Parquet and Arrow files, converted to a folder of ``.npy`` files from which a run can read single rows.
 
     to_rows("people.parquet", "people", x=["age", "income"], y="label")      people/x.npy and people/y.npy
 
-Turned over once, because a step reads a few rows at random: in a Parquet file these lie in nearly every row group,
-and every page that holds a value of one has to be decompressed whole. In a ``.npy`` file row i of x is 4 d bytes at a
-known place.
+Conversion happens once, because a step reads a few rows at random. In a Parquet file these rows lie in nearly every row
+group, and each page that holds a value of one must be decompressed whole. In a ``.npy`` file row i of x is 4 d bytes at
+a known place.
 
 Files are streamed batch by batch: memory holds one batch (of an Arrow file that is compressed, one as it is stored;
-of Parquet, a page of each column). Nothing is scaled, encoded or left out; what cannot be stored as it is is refused.
-The folder appears under its name when it is whole, and only its owner may read it.
+of Parquet, a page of each column). Nothing is scaled, encoded or left out; a value that cannot be
+stored as it is is refused. The folder appears under its name when it is complete, and only its owner may read it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Rows:
 def to_rows(
     source: str | Path, folder: str | Path, *, x: str | list[str], y: str, test: str | Path | None = None
 ) -> Rows:
-    """Turn Parquet or Arrow files over into a folder of ``.npy`` files.
+    """Convert Parquet or Arrow files to a folder of ``.npy`` files.
 
     Args:
         source: a Parquet file, an Arrow IPC (Feather) file, or a folder of such files, whose rows follow each other in

@@ -3,12 +3,12 @@
     my_folder/x.npy  (N, d) floats          my_folder/y.npy  (N,) class numbers, counts or real numbers
     my_folder/x_test.npy, y_test.npy        if there are test rows; these are read into memory
 
-``load`` looks at every training record once, block by block, and returns memory-mapped arrays: what a sampler reads of
-them is the rows of its batches (``rows_on_disk.py``). A file's header is not believed: its size must bear it out.
+``load`` looks at every training record once, block by block, and returns memory-mapped arrays, of which a sampler reads
+the rows of its batches (``rows_on_disk.py``). The size of a file must agree with its header.
 
-Rows that pass ``row_bound`` by float32 rounding stay as they are, for a file is not written to, and nothing rests on
-the difference: a sampler clips every record's gradient whatever its row, and a one-shot mechanism, whose proof needs
-the bound, draws such rows back itself.
+Rows that pass ``row_bound`` by float32 rounding stay as they are, because a file is never written to. Nothing rests on
+the difference. A sampler clips every record's gradient whatever its row; a one-shot mechanism, whose proof needs the
+bound, draws such rows back itself.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _check_request(request: DataRequest, folder: Path) -> None:
 
 
 def _mapped(folder: Path, name: str, wanted: str) -> np.memmap:
-    """A file's array, of which nothing but the header has been read."""
+    """Return a file's array as a memory map; only its header has been read."""
     path = folder / f"{name}.npy"
     if not path.is_file():
         raise DataError(

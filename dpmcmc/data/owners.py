@@ -1,7 +1,7 @@
-"""Rows gathered by who they belong to, so that one owner is one record of the query.
+"""Rows grouped by owner, so that one owner is one record of the query.
 
-Padding and excess are decided by an owner's own rows alone: whatever happens to one owner's rows, every other owner's
-record stays as it is, bit for bit. So neighbours that differ in all rows of one owner differ in one record.
+An owner's own rows alone decide the padding and the rows left out. If one owner's rows change, every other owner's
+record stays the same, bit for bit. Neighbours that differ in all rows of one owner therefore differ in one record.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MASK = "mask"
 def by_owner(
     rows: Mapping[str, np.ndarray], owner: np.ndarray, *, num_owners: int, records_per_owner: int
 ) -> dict[str, np.ndarray]:
-    """One record per owner: what :class:`dpmcmc.targets.PerOwner` takes.
+    """Return one record per owner, as :class:`dpmcmc.targets.PerOwner` takes them.
 
     The first ``records_per_owner`` rows of an owner are kept, in the order in which they stand. The order must not
     depend on other people's rows; for a random choice shuffle each owner's own rows beforehand. An owner without rows
@@ -62,7 +62,7 @@ def by_owner(
 
 
 def checked_owner(owner: np.ndarray, num_owners: int, name: str = "owner") -> np.ndarray:
-    """``owner`` as int64.
+    """Return ``owner`` as int64.
 
     Raises:
         DataError: not one whole number from 0 to num_owners − 1 per row.

@@ -1,7 +1,7 @@
 """Finds a known public file: the ``DPMCMC_DATA`` folder, then the cache, then the official UCI address.
 
-A file counts only when its SHA-256 is the known one. A file that is there but different stops the search:
-going on to another source, or to generated data, would hide that something is wrong with it.
+A file is accepted only if its SHA-256 is the known one. A file with another SHA-256 stops the search. Another source,
+or generated data, would hide that something is wrong with it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class FileUnavailable(DataError):
 
 
 def find(name: str) -> FoundFile:
-    """The verified content of a known file.
+    """Return the verified content of a known file.
 
     Raises:
         FileUnavailable: it is nowhere to be had.
@@ -87,7 +87,7 @@ def find(name: str) -> FoundFile:
 
 
 def find_all(names: Sequence[str], standin: str) -> dict[str, FoundFile] | None:
-    """The files by name, or None where one cannot be had and ``standin`` is ``allow``.
+    """Return the files by name, or None if one cannot be found and ``standin`` is ``allow``.
 
     Raises:
         FileUnavailable: one cannot be had and ``standin`` is ``refuse``.
@@ -107,7 +107,7 @@ def find_all(names: Sequence[str], standin: str) -> dict[str, FoundFile] | None:
 
 
 def origin_of(files: dict[str, FoundFile]) -> str:
-    """The farthest source that any of the files came from."""
+    """Return the farthest source that any of the files came from."""
     return max((file.origin for file in files.values()), key=_ORIGINS.index)
 
 

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, even after a kill, a full disk or a loss of power."""
+"""Files that are complete or absent, even after a kill, a full disk or a loss of power."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o644, last: bool = True) -> None:
     """Call ``write(temporary_path)`` beside ``path``, then rename; nothing is left behind on failure.
 
-    The content is on the disk before the name is, and the name before this returns.
+    The content reaches the disk before the name does, and the name before this returns.
 
     Args:
         path: of the file.
         write: fills the file it is given.
         mode: who may read the file: everybody by default.
-        last: of several files in one folder; the names of those before are on the disk with that of the last.
+        last: whether to flush the folder too. The flush after the last of several files puts all their names on disk.
 
     Raises:
         OSError: the file could not be written; what stood at ``path`` before still does.
@@ -51,7 +51,7 @@ def check_room(folder: Path, size: int) -> None:
 
 
 def flush(path: Path, flags: int) -> None:
-    """Have what was written to a file or a folder on the disk."""
+    """Flush a file or a folder to the disk."""
     handle = os.open(path, flags)
     try:
         os.fsync(handle)

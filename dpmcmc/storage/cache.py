@@ -30,7 +30,7 @@ class UnsafeCache(InputError):
 
 
 def cache_folder() -> Path:
-    """The folder named by ``DPMCMC_CACHE``, else the user's cache folder for dpmcmc.
+    """Return the folder named by ``DPMCMC_CACHE``, else the user's cache folder for dpmcmc.
 
     Raises:
         UnsafeCache: somebody else can change what is in it.

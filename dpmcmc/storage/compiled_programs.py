@@ -62,7 +62,7 @@ def refuse_unsafe_caches() -> None:
 
 
 def _use(named: str, folder: Path) -> None:
-    """Have JAX use a folder that it was not seen to be given before, once it was checked."""
+    """Check a folder that JAX was given since the last call, and have JAX use it."""
     global _used
     if named != _used:
         with contextlib.suppress(OSError):  # JAX goes without a cache that cannot be made

@@ -1,8 +1,8 @@
 """A lock on a file that ends with the process that holds it.
 
-It is on the open file, and so on the inode: every name of one file is locked with it. On Linux and macOS it is
-``flock``, which SQLite's own locks (``fcntl``) do not touch. On a network file system ``flock`` is worth what the mount
-makes of it (NFS passes it to the server, or with ``local_lock=flock`` keeps it to one machine).
+The lock belongs to the inode, so it locks every name of one file. On Linux and macOS it is ``flock``, which does not
+interact with SQLite's own locks (``fcntl``). On a network file system the mount decides: NFS passes ``flock`` to the
+server, or with ``local_lock=flock`` keeps it to one machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FAR = 1 << 30
 
 
 def lock(handle: int, patience: float = 0.0) -> None:
-    """Lock an open file; let go by :func:`unlock`, by closing it, or by the end of the process.
+    """Lock an open file until :func:`unlock`, until it is closed, or until the process ends.
 
     Args:
         handle: of the file, open for writing.
@@ -39,7 +39,7 @@ def lock(handle: int, patience: float = 0.0) -> None:
 
 
 def unlock(handle: int) -> None:
-    """Let others have it, also where a forked child still has the file open."""
+    """Release the lock, also if a forked child still has the file open."""
     if os.name == "nt":
         import msvcrt
 

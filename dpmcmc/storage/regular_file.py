@@ -1,4 +1,4 @@
-"""Opens a file that somebody named as input, and refuses at once what is no regular file.
+"""Open a file that somebody named as input; anything but a regular file is refused at once.
 
 A pipe without a writer would keep a reader waiting for ever, and a device may never end.
 """
@@ -39,7 +39,7 @@ def opened_text(path: str | os.PathLike[str], encoding: str = "utf-8", newline: 
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """All of a file.
+    """Return all of a file.
 
     Raises:
         OSError: as :func:`opened`.
@@ -49,7 +49,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """All of a text file.
+    """Return all of a text file.
 
     Raises:
         OSError: as :func:`opened`.

@@ -19,7 +19,7 @@ def on_disk(data: PyTree) -> bool:
 
 
 def blocks(records: PyTree) -> Iterator[tuple[int, PyTree]]:
-    """(first row, rows) of an array or a pytree of them, block by block: what was mapped is given back after each."""
+    """Yield (first row, rows) of a pytree of arrays, block by block; pages of a map are released after each."""
     leaves = jax.tree.leaves(records)
     if not on_disk(leaves):
         yield 0, jax.tree.map(np.asarray, records)
@@ -33,12 +33,12 @@ def blocks(records: PyTree) -> Iterator[tuple[int, PyTree]]:
 
 
 def give_back(array: np.ndarray) -> None:
-    """Let go of the pages that were read through a map; the system may keep them, as it pleases."""
+    """Tell the system that the pages read through a map are not needed any more."""
     advise(array, "MADV_DONTNEED")
 
 
 def advise(array: np.ndarray, advice: str) -> None:
-    """Tell the system how a map is read, where it listens; an array in memory is left alone."""
+    """Tell the system how a map is read, if it takes such advice; an array in memory is left alone."""
     base: object = array
     while base is not None and not isinstance(base, mmap.mmap):
         base = getattr(base, "base", None)

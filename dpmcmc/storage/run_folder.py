@@ -1,8 +1,8 @@
 """A folder that a run writes: who may read its files, and the one time that they bear.
 
-A file's time is the end of what made it, and a run's length depends on secret batches and on records. So every file
-that others may read bears the day on which the run began, in UTC, from the moment it is there. Times that the file
-system keeps for itself (change and birth) cannot be set; a copy does not have them.
+The modification time of a file tells when its computation ended, and the length of a run depends on secret batches and
+on records. Every file that others may read therefore bears the day on which the run began, in UTC, from its first
+moment. The file system's own times (change and birth) cannot be set; a copy does not have them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def today() -> datetime.date:
 
 
 def day_of(path: Path) -> datetime.date:
-    """The day that a file bears."""
+    """Return the day that a file bears."""
     return datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).date()
 
 
