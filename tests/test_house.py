@@ -30,10 +30,23 @@ def test_lines_of_code_are_neither_blank_nor_comment_nor_docstring():
 def test_a_long_function_a_long_file_and_many_parameters_are_found():
     body = "    x = 1\n" * 60
     assert not list(house.beyond("a.py", f'def f(a, b, c, d, e, f, g):\n    """One.\n\n    Two.\n    """\n{body[10:]}'))
-    assert [*house.beyond("a.py", f"def f():\n{body}")] == ["a.py:f has 61 lines without its docstring; 60 are allowed"]
-    (found,) = house.beyond("a.py", "class A:\n    def f(self, a, b, c, d, e, f, g, *, h): ...\n")
-    assert found == "a.py:f has 8 parameters; 7 are allowed"
-    assert [*house.beyond("a.py", "x = 1\n" * 401)] == ["a.py has 401 lines; 400 are allowed"]
+    ((listed, place, said),) = house.beyond("a.py", f"def f():\n{body}")
+    assert (listed is house.LONG_FUNCTIONS, place) == (True, "a.py:f")
+    assert said == "a.py:f has 61 lines without its docstring; 60 are allowed"
+    ((listed, place, said),) = house.beyond("a.py", "class A:\n    def f(self, a, b, c, d, e, f, g, *, h): ...\n")
+    assert (listed is house.MANY_PARAMETERS, place) == (True, "a.py:f")
+    assert said == "a.py:f has 8 parameters; 7 are allowed"
+    ((listed, place, said),) = house.beyond("a.py", "x = 1\n" * 401)
+    assert (listed is house.LONG_FILES, place, said) == (True, "a.py", "a.py has 401 lines; 400 are allowed")
+
+
+def test_an_exception_without_its_reason_in_the_list_fails(monkeypatch, capsys):
+    """Every kind of finding counts once its exception is gone."""
+    for listed in (house.MANY_PARAMETERS, house.LONG_FUNCTIONS, house.LONG_FILES):
+        assert all(listed.values())
+    monkeypatch.setattr(house, "FUNCTION", 5)
+    assert house.main() == 1
+    assert "lines without its docstring; 5 are allowed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word", ["Of", "What", "That", "And", "Which"])
