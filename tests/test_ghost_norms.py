@@ -13,8 +13,10 @@ from flax import nnx
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.query import fixed_point, outer_products
 from dpmcmc.privacy.query.outer_products import Outer
-from dpmcmc.targets import TargetError, bind, flax_module, from_flax, ghost_norms
+from dpmcmc.targets import TargetError, bind, from_flax
 from dpmcmc.targets.checks import check_target
+from dpmcmc.targets.flax import ghost_norms
+from dpmcmc.targets.flax import module as flax_module
 from dpmcmc.targets.tempered import Tempered
 
 #: Bits or sensitivities of what users run.

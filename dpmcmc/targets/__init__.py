@@ -2,9 +2,9 @@
 
 from dpmcmc.targets.base import Target, TargetError, bind, check, check_rows, immutable, record_shapes
 from dpmcmc.targets.custom import Custom
-from dpmcmc.targets.flax_module import from_flax
+from dpmcmc.targets.flax import from_flax
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
-from dpmcmc.targets.numpyro_model import from_numpyro
+from dpmcmc.targets.numpyro import from_numpyro
 from dpmcmc.targets.per_owner import PerOwner
 
 #: Names a YAML may use.

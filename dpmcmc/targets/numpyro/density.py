@@ -1,7 +1,7 @@
 """Densities of a NumPyro model at parameters on the real line, batch by batch.
 
 They are those of ``numpyro.infer.util.potential_energy``: latent sites are pushed through ``biject_to(support)``, and
-log|det J| is added to the prior. The sites of a model are read in ``numpyro_sites.py``.
+log|det J| is added to the prior. The sites of a model are read in ``sites.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.numpyro_model import Leaves
+from dpmcmc.targets.numpyro.model import Leaves
 
 #: One site of a NumPyro trace: its type, name, distribution, value and more.
 Site = dict[str, Any]

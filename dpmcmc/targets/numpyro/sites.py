@@ -3,7 +3,7 @@
 A model qualifies where its joint density is  p(shared sites) · Π_i p(observed sites of record i | shared sites), the
 product being ONE ``numpyro.plate`` whose size follows the batch. Structure is read by tracing the model on abstract
 batches of two and of three records; that the product really is one is tried on synthetic records
-(``numpyro_trial.py``).
+(``trial.py``).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from numpyro.primitives import Messenger
 
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import TargetError
-from dpmcmc.targets.numpyro_density import Site, Sites, zeros
-from dpmcmc.targets.numpyro_model import Leaves
-from dpmcmc.targets.numpyro_trial import independent_sites, prediction
+from dpmcmc.targets.numpyro.density import Site, Sites, zeros
+from dpmcmc.targets.numpyro.model import Leaves
+from dpmcmc.targets.numpyro.trial import independent_sites, prediction
 
 
 @functools.lru_cache(maxsize=64)

@@ -30,7 +30,7 @@ from dpmcmc.storage.row_blocks import blocks
 from dpmcmc.targets.base import Positive, TargetError
 
 if TYPE_CHECKING:
-    from dpmcmc.targets.numpyro_density import Sites
+    from dpmcmc.targets.numpyro.density import Sites
 
 #: (name, shape, dtype) of each leaf of one record, sorted by name.
 Leaves = tuple[tuple[str, tuple[int, ...], str], ...]
@@ -203,12 +203,12 @@ def _dtype(dtype: DTypeLike) -> str:
 
 
 def _read(model: Callable, leaves: Leaves) -> Sites:
-    from dpmcmc.targets import numpyro_sites
+    from dpmcmc.targets.numpyro import sites
 
-    return numpyro_sites.read(model, leaves)
+    return sites.read(model, leaves)
 
 
 def _density() -> ModuleType:
-    from dpmcmc.targets import numpyro_density
+    from dpmcmc.targets.numpyro import density
 
-    return numpyro_density
+    return density

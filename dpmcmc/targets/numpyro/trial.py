@@ -16,7 +16,7 @@ from numpyro import distributions as dist
 
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import TargetError
-from dpmcmc.targets.numpyro_density import (
+from dpmcmc.targets.numpyro.density import (
     CATEGORICAL,
     Sites,
     constrained,
@@ -27,7 +27,7 @@ from dpmcmc.targets.numpyro_density import (
     unwrapped,
     zeros,
 )
-from dpmcmc.targets.numpyro_model import Leaves
+from dpmcmc.targets.numpyro.model import Leaves
 
 _BERNOULLI = (dist.BernoulliLogits, dist.BernoulliProbs)
 

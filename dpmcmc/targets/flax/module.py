@@ -26,13 +26,13 @@ from annotated_types import Ge
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets import ghost_norms
 from dpmcmc.targets.base import Positive, TargetError
+from dpmcmc.targets.flax import ghost_norms
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 from dpmcmc.targets.labels import check_labels
 
 if TYPE_CHECKING:
-    from dpmcmc.targets.flax_networks import FlaxModule
+    from dpmcmc.targets.flax.networks import FlaxModule
 
 
 class Network(Protocol):
@@ -78,7 +78,7 @@ def from_flax(
         TargetError: an NNX module that holds more than parameters. Other networks are looked at by ``bind``.
     """
     # Flax takes half a second to import, and most runs do not need it.
-    from dpmcmc.targets.flax_networks import network
+    from dpmcmc.targets.flax.networks import network
 
     made = network(module)
     return FlaxTarget(made, likelihood, prior_scale, noise_scale, num_classes=num_classes, per_record=per_record)
