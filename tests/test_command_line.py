@@ -209,7 +209,7 @@ def test_plan_is_clean_under_strict_warnings(capfd):
         ("privacy.epsilon=.inf", ["privacy"]),
         ("privacy.epsilon=lots", ["privacy.epsilon", "lots"]),
         ("privacy.epsilon=true", ["privacy.epsilon"]),
-        ("privacy.delta=0.1", ["privacy.delta", "1/N"]),
+        ("privacy.delta=0.1", ["privacy.delta", "1/num_records"]),
         ("privacy.delta=2", ["privacy.delta"]),
         ("privacy.clip=0", ["privacy.clip"]),
         ("privacy.adjacency=swap", ["privacy.adjacency", "replace_one"]),
