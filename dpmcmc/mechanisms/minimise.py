@@ -26,6 +26,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import expit
 
+from dpmcmc.mechanisms.convex import Bounds
 from dpmcmc.mechanisms.engines.errors import DrawError
 from dpmcmc.mechanisms.float64 import float64
 from dpmcmc.mechanisms.row_sums import in_float64, loss_gradient, summed_in_blocks
@@ -117,6 +118,24 @@ def radius_bound(num_records: int, regularisation: float, linear: float = 0.0) -
     From J(θ̂) <= J(0): (Λ/2)‖θ̂‖² <= N + ‖b‖‖θ̂‖. For other losses it is a scale on which to choose a tolerance.
     """
     return 2 * linear / regularisation + math.sqrt(2 * num_records / regularisation)
+
+
+def tolerance_of(
+    target: Target, bounds: Bounds, regularisation: float, num_records: int, *, share: float, linear: float = 0.0
+) -> float:
+    """Return γ: a share of L, or twice what float64 leaves uncertain at the farthest plausible minimiser.
+
+    Args:
+        target: convex losses.
+        bounds: of the target.
+        regularisation: Λ.
+        num_records: N.
+        share: γ/L, where float64 allows it.
+        linear: bound on ‖b‖.
+    """
+    radius = radius_bound(num_records, regularisation, linear)
+    unsure = rounding(target, num_records, bounds.size, radius=radius, regularisation=regularisation, linear=linear)
+    return max(share * bounds.lipschitz, 2 * unsure)
 
 
 def rounding(

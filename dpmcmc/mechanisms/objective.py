@@ -22,9 +22,10 @@ import jax
 from dpmcmc.errors import CalibrationError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convex import Bounds, bounds_of, vouched
-from dpmcmc.mechanisms.gaussian_release import gaussian_event, gaussian_release, mu_std, standard_normal
-from dpmcmc.mechanisms.minimise import minimise, radius_bound, ravel, rounding, unravel
+from dpmcmc.mechanisms.gaussian_release import gaussian_event, mu_std, standard_normal
+from dpmcmc.mechanisms.minimise import tolerance_of
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
+from dpmcmc.mechanisms.output import noisy_minimiser
 from dpmcmc.privacy.accounting import Event, one_sample
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
@@ -95,15 +96,8 @@ class ObjectivePerturbation(OneShot):
         """
         shapes = jax.eval_shape(plan.target.init, jax.random.key(0))
         tilt, last = jax.random.split(streams.noise)
-        theta, _ = minimise(
-            plan.target,
-            records,
-            plan.settings["regularisation"],
-            tolerance=plan.settings["gradient_tolerance"],
-            linear=plan.settings["noise_std"] * standard_normal(tilt, (size_of(shapes),)),
-        )
-        released = gaussian_release(ravel(theta), plan.settings["output_noise_std"], last)
-        return jax.tree.map(lambda leaf: leaf[None], unravel(shapes, released))
+        noise = plan.settings["noise_std"] * standard_normal(tilt, (size_of(shapes),))
+        return noisy_minimiser(plan, records, plan.settings["output_noise_std"], last, noise)
 
 
 @dataclass(frozen=True)
@@ -176,17 +170,10 @@ class _Tilted:
         return noise_std / (self.bounds.lipschitz * (1 + KAPPA))
 
     def _tolerance(self, noise_std: float) -> float:
-        """Return γ: a fraction of L, or twice the rounding error at the farthest plausible minimiser."""
-        records, linear = self.asked.num_records, noise_std * (math.sqrt(self.bounds.size) + 10)
-        unsure = rounding(
-            self.target,
-            records,
-            self.bounds.size,
-            radius=radius_bound(records, self.strength, linear),
-            regularisation=self.strength,
-            linear=linear,
+        linear = noise_std * (math.sqrt(self.bounds.size) + 10)
+        return tolerance_of(
+            self.target, self.bounds, self.strength, self.asked.num_records, share=_TOLERANCE, linear=linear
         )
-        return max(_TOLERANCE * self.bounds.lipschitz, 2 * unsure)
 
 
 def _check_logistic(target: Target) -> None:

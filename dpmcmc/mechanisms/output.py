@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import jax
+import numpy as np
 
 from dpmcmc.errors import CalibrationError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convex import bounds_of, vouched
 from dpmcmc.mechanisms.gaussian_release import calibrated_std, gaussian_event, gaussian_release
-from dpmcmc.mechanisms.minimise import minimise, radius_bound, ravel, rounding, unravel
+from dpmcmc.mechanisms.minimise import minimise, ravel, tolerance_of, unravel
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
@@ -55,9 +56,7 @@ class OutputPerturbation(OneShot):
         """
         bounds = bounds_of(target, "output_perturbation", self.regularisation)
         strength = bounds.prior_precision
-        radius = radius_bound(asked.num_records, strength)
-        unsure = rounding(target, asked.num_records, bounds.size, radius=radius, regularisation=strength)
-        gamma = max(_TOLERANCE * bounds.lipschitz, 2 * unsure)
+        gamma = tolerance_of(target, bounds, strength, asked.num_records, share=_TOLERANCE)
         sensitivity = (asked.moved * bounds.lipschitz + 2 * gamma) / strength
         noise_std = self._noise_std(sensitivity, bounds.size, asked)
         event = gaussian_event(noise_std, sensitivity, bounds.size, asked.adjacency)
@@ -76,14 +75,7 @@ class OutputPerturbation(OneShot):
         Raises:
             NotConverged: the minimiser was not reached; for the data holder alone.
         """
-        theta, _ = minimise(
-            plan.target,
-            records,
-            plan.settings["regularisation"],
-            tolerance=plan.settings["gradient_tolerance"],
-        )
-        released = gaussian_release(ravel(theta), plan.settings["noise_std"], streams.noise)
-        return jax.tree.map(lambda leaf: leaf[None], unravel(theta, released))
+        return noisy_minimiser(plan, records, plan.settings["noise_std"], streams.noise)
 
     def _noise_std(self, sensitivity: float, size: int, asked: Asked) -> float:
         if self.calibration == "tight":
@@ -94,3 +86,25 @@ class OutputPerturbation(OneShot):
                 f"{asked.epsilon:g}; use calibration tight"
             )
         return sensitivity * math.sqrt(2 * math.log(1.25 / asked.delta)) / asked.epsilon
+
+
+def noisy_minimiser(
+    plan: MechanismPlan, records: PyTree, noise_std: float, key: jax.Array, linear: np.ndarray | None = None
+) -> PyTree:
+    """Return a plan's minimiser plus Gaussian noise, leaves (1, ...).
+
+    Args:
+        plan: whose settings say ``regularisation`` and ``gradient_tolerance``.
+        records: pytree, leaves (N, ...).
+        noise_std: of the noise.
+        key: secret, used for the noise alone.
+        linear: b of a tilted objective.
+
+    Raises:
+        NotConverged: the minimiser was not reached; for the data holder alone.
+    """
+    settings = plan.settings
+    theta, _ = minimise(
+        plan.target, records, settings["regularisation"], tolerance=settings["gradient_tolerance"], linear=linear
+    )
+    return jax.tree.map(lambda leaf: leaf[None], unravel(theta, gaussian_release(ravel(theta), noise_std, key)))
