@@ -15,6 +15,7 @@ from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
+from dpmcmc.privacy.accounting.search import largest
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
 
 #: Bits or sensitivities of what users run.
@@ -279,6 +280,12 @@ def test_several_classes_are_covered():
 def test_a_given_temper_must_meet_the_target():
     with pytest.raises(CalibrationError, match="temper"):
         CertifiedOPS(temper=1.0, steps=3000).plan(logistic(), num_records=200, epsilon=0.1, delta=1e-4)
+
+
+def test_the_largest_temper_is_private_and_the_next_float_is_not():
+    for limit in (0.3, 1e-9):
+        found = largest(lambda temper, limit=limit: temper <= limit, 0.0, 1.0)
+        assert found <= limit < np.nextafter(found, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,9 @@ def test_proofs_of_one_target_are_not_for_its_subclasses():
 @pytest.mark.parametrize(
     "mechanism", [CertifiedOPS(steps=3), OPS(form="gdp"), OutputPerturbation(), ObjectivePerturbation()]
 )
-@pytest.mark.parametrize("bad", [{"delta": 0.5}, {"delta": 0.0}, {"epsilon": 0.0}, {"num_records": 0}])
+@pytest.mark.parametrize(
+    "bad", [{"delta": 0.5}, {"delta": 0.0}, {"epsilon": 0.0}, {"num_records": 0}, {"adjacency": "other"}]
+)
 def test_impossible_promises_are_refused_by_every_mechanism(mechanism, bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         mechanism.plan(LOGISTIC, **(PROMISE | bad))
