@@ -142,7 +142,8 @@ class Observed:
     @staticmethod
     def _exponents(y: jax.Array, u: jax.Array, v: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return (y·u − ‖u‖²/2)/z² of every row of u and v, (m,) each."""
-        return tuple((rows @ y - jnp.sum(rows * rows, axis=-1) / 2) / z**2 for rows in (u, v))  # type: ignore[return-value]
+        here, there = ((rows @ y - jnp.sum(rows * rows, axis=-1) / 2) / z**2 for rows in (u, v))
+        return here, there
 
     def _whitened(self, tree: PyTree) -> jax.Array:
         metric = getattr(self.plan.sampler, "metric", None)

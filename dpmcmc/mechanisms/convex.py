@@ -44,21 +44,22 @@ def bounds_of(target: Target, mechanism: str, prior_precision: float | None = No
     Raises:
         UnsupportedCombination: the target lacks one; the message names it.
     """
-    name = type(target).__name__
     precision = strong_convexity(target, mechanism, prior_precision)
-    reasons = {
-        "gradient_bound": "clipped gradients are those of no convex function",
-        "smoothness": "curvature must be bounded",
-    }
-    facts = {fact: getattr(target, fact, None) for fact in reasons}
-    for fact, why in reasons.items():
-        if facts[fact] is None:
-            raise UnsupportedCombination(
-                f"{mechanism} needs a public {fact} of one record ({why}), and {name} has none; declare a bound on the "
-                "rows (row_bound) if its losses have one."
-            )
+    lipschitz = _public(target, mechanism, "gradient_bound", "clipped gradients are those of no convex function")
+    smoothness = _public(target, mechanism, "smoothness", "curvature must be bounded")
     size = size_of(jax.eval_shape(target.init, jax.random.key(0)))
-    return Bounds(float(facts["gradient_bound"]), float(facts["smoothness"]), precision, size)  # type: ignore[arg-type]
+    return Bounds(lipschitz, smoothness, precision, size)
+
+
+def _public(target: Target, mechanism: str, fact: str, why: str) -> float:
+    """Return a public fact about the losses of a target, or refuse the target for ``why``."""
+    value = getattr(target, fact, None)
+    if value is None:
+        raise UnsupportedCombination(
+            f"{mechanism} needs a public {fact} of one record ({why}), and {type(target).__name__} has none; declare a "
+            "bound on the rows (row_bound) if its losses have one."
+        )
+    return float(value)
 
 
 def strong_convexity(target: Target, mechanism: str, prior_precision: float | None = None) -> float:
