@@ -196,6 +196,7 @@ def test_stages_of_a_hybrid_share_no_key(monkeypatch):
         (["mechanism.stops=3"], ["mechanism.stops", "unknown key", "steps"]),
         (["mechanism.steps=0"], ["mechanism.steps", ">= 1"]),
         (["mechanism.temper=2"], ["mechanism.temper"]),
+        (["mechanism.temper=1"], ["mechanism.temper", "leave it out"]),
         (["privacy.clip=0.5"], ["privacy.clip", "certified_ops", "leave it out"]),
         (["privacy.release=trace"], ["privacy.release", "leave it out"]),
         (["privacy=null"], ["privacy", "epsilon"]),

@@ -107,7 +107,7 @@ class AdaOPS(OneShot):
         """
         linear_bounds(target, "adaops")
         if asked.epsilon > 700:
-            raise CalibrationError(f"epsilon: adaops is for an epsilon of at most 700, got {asked.epsilon:g}")
+            raise CalibrationError(f"epsilon: adaops takes at most 700, got {asked.epsilon:g}", "epsilon")
         failure = _FAILURE * asked.delta / (1 + math.exp(asked.epsilon))
         mu = gaussian_mu(asked.epsilon, (1 - _FAILURE) * asked.delta) * (1 - 1e-9)
         first = 0.0 if self.ridge is not None else self.eigenvalue_share
@@ -130,7 +130,8 @@ class AdaOPS(OneShot):
         elif not self.ridge > stage.least_curvature:
             raise CalibrationError(
                 f"ridge: {self.ridge:g} is too small for one draw at epsilon {asked.epsilon:g} and delta "
-                f"{asked.delta:g}; give one well above {stage.least_curvature:.4g}, or leave it out"
+                f"{asked.delta:g}; give one well above {stage.least_curvature:.4g}, or leave it out",
+                "ridge",
             )
         failing = Event("approximate_draw", 0.0, failure, 1)
         return self.planned(target, asked, (*events, draw, failing), settings, (closed_form.ASSUMES,))

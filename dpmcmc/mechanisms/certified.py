@@ -105,8 +105,9 @@ class CertifiedOPS(OneShot):
             temper = 1.0 if private(1.0) else largest(private, 0.0, 1.0)
         elif not private(temper):
             raise CalibrationError(
-                f"temper {temper:g} costs more than epsilon {asked.epsilon:g} at delta {asked.delta:g}; leave it out "
-                "for the largest that does not"
+                f"temper: {temper:g} costs more than epsilon {asked.epsilon:g} at delta {asked.delta:g}; leave it out "
+                "for the largest that does not",
+                "temper",
             )
         eta, noise_std, event = self._descent(target, bounds, asked.num_records, temper)
         settings = {

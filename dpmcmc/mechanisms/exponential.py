@@ -106,11 +106,15 @@ class Exponential(OneShot):
             raise InputError("loss_bound: hypotheses need a finite number > 0, got None", "loss_bound")
         sizes = {len(leaf) for leaf in jax.tree.leaves(self.hypotheses)}
         if len(sizes) != 1 or min(sizes) < 1:
-            raise InputError(f"hypotheses: leaves must share a leading axis of at least 1, got lengths {sorted(sizes)}")
+            raise InputError(
+                f"hypotheses: leaves must share a leading axis of at least 1, got lengths {sorted(sizes)}", "hypotheses"
+            )
         if self.penalty is not None:
             penalty = np.asarray(self.penalty, np.float64)
             if penalty.shape != (sizes.pop(),) or not np.all(np.isfinite(penalty)):
-                raise InputError(f"penalty: must be one finite number per hypothesis, got shape {penalty.shape}")
+                raise InputError(
+                    f"penalty: must be one finite number per hypothesis, got shape {penalty.shape}", "penalty"
+                )
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Settle c; ε is spent in full, and δ is not: the guarantee is stated at it.

@@ -106,7 +106,9 @@ def mu_std(sensitivity: float, size: int, mu: float) -> float:
     """
     left = mu * (1 - 1e-12) - math.sqrt(size) * GRID
     if not left > 0:
-        raise CalibrationError(f"epsilon: so small a budget (mu {mu:.3g}) needs noise so large that it has no grid")
+        raise CalibrationError(
+            f"epsilon: so small a budget (mu {mu:.3g}) needs noise so large that it has no grid", "epsilon"
+        )
     return sensitivity * (1 + KAPPA) / left
 
 

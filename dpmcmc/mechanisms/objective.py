@@ -121,7 +121,8 @@ class _Tilted:
             raise CalibrationError(
                 f"regularisation: at {self.strength:.6g} the curvature alone costs log(1 + {beta:g}/"
                 f"{self.strength:.6g}) = {self.curvature:.4g}, and epsilon is {epsilon:g}; give one well above "
-                f"{beta / math.expm1(epsilon):.4g}"
+                f"{beta / math.expm1(epsilon):.4g}",
+                "regularisation",
             )
 
     def second_step(self, noise_std: float) -> tuple[float, float]:
@@ -162,7 +163,8 @@ class _Tilted:
             high = 1.1 * high
             if high > 1e15 * self.bounds.lipschitz:
                 raise CalibrationError(
-                    f"epsilon: {asked.epsilon:g} at delta {asked.delta:g} is out of reach of any noise"
+                    f"epsilon: {asked.epsilon:g} at delta {asked.delta:g} is out of reach of any noise",
+                    "epsilon",
                 )
         return smallest(enough, low, high, _PRECISION)
 

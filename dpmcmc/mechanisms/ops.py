@@ -109,7 +109,8 @@ class OPS(OneShot):
         if spent > asked.epsilon * (1 + 1e-12):
             raise CalibrationError(
                 f"temper: {found['temper']:g} gives epsilon {spent:.4g}, and {asked.epsilon:g} was asked; lower it, or "
-                "leave it out"
+                "leave it out",
+                "temper",
             )
         return plan
 
@@ -184,7 +185,8 @@ class OPS(OneShot):
             raise CalibrationError(
                 f"total_variation: {self.draws} draws within {self.total_variation:g} cost (1 + e^epsilon) times that, "
                 f"{spent:.3g}, of delta {asked.delta:g}; it must be below "
-                f"{asked.delta * self.total_variation / spent:.3g}"
+                f"{asked.delta * self.total_variation / spent:.3g}",
+                "total_variation",
             )
         return asked.delta - spent
 

@@ -83,7 +83,8 @@ class OutputPerturbation(OneShot):
         if asked.epsilon >= 1:
             raise CalibrationError(
                 "calibration: the classic Gaussian formula is proved for epsilon < 1, and epsilon is "
-                f"{asked.epsilon:g}; use calibration tight"
+                f"{asked.epsilon:g}; use calibration tight",
+                "calibration",
             )
         return sensitivity * math.sqrt(2 * math.log(1.25 / asked.delta)) / asked.epsilon
 

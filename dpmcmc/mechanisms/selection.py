@@ -128,7 +128,7 @@ class PrivateSelection(OneShot):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.candidates) < 2:
-            raise InputError(f"candidates: a choice needs at least 2, got {len(self.candidates)}")
+            raise InputError(f"candidates: a choice needs at least 2, got {len(self.candidates)}", "candidates")
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Plan every candidate on its part, and the vote on the last.
@@ -144,7 +144,9 @@ class PrivateSelection(OneShot):
             )
         part = asked.num_records // (len(self.candidates) + 1)
         if part < 1:
-            raise InputError(f"num_records: {asked.num_records} records make no {len(self.candidates) + 1} parts")
+            raise InputError(
+                f"num_records: {asked.num_records} records make no {len(self.candidates) + 1} parts", "num_records"
+            )
         plans, guarantees = self._parts(target, asked, part)
         # Any hypothesis will do here: the vote costs the same for all.
         voters = asked.num_records - part * len(plans)
@@ -196,9 +198,11 @@ class PrivateSelection(OneShot):
             cost = one.guarantee
             # The parts are composed as (ε, δ)-DP: each has to be that.
             if cost is None or not (cost.epsilon <= asked.epsilon * (1 + 1e-9) and cost.delta <= asked.delta):
-                raise InputError(f"candidates: one costs {cost}, more than epsilon {asked.epsilon:g} was asked for")
+                raise InputError(
+                    f"candidates: one costs {cost}, more than epsilon {asked.epsilon:g} was asked for", "candidates"
+                )
             if getattr(one, "charged_draws", 1) > 1:
-                raise InputError("candidates: each must release one draw; set draws to 1")
+                raise InputError("candidates: each must release one draw; set draws to 1", "candidates")
             guarantees.append(cost)
         return plans, guarantees
 
