@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 from scipy.stats import beta
 
 from dpmcmc.mechanisms import base
-from dpmcmc.mechanisms.engines import ENGINES
+from dpmcmc.mechanisms.engines import ENGINES, Wanted
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.privacy import CalibrationError, UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
@@ -179,7 +179,7 @@ def audited(engine, posterior, pair, radius, draws):
     for seed, data in enumerate(pair):
         bound = posterior.bind(record_shapes(data))
         streams = streams_of(seed)[0]
-        drawn.append(ENGINES[engine].draw(bound, data, radius=radius, draws=draws, steps=None, streams=streams)[:, 0])
+        drawn.append(ENGINES[engine].draw(bound, data, Wanted(draws, radius), streams)[:, 0])
     return clopper_pearson_epsilon(*drawn, delta=1e-6)
 
 

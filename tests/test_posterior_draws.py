@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from dpmcmc.mechanisms.engines import ENGINES, DrawError, ball, nuts
+from dpmcmc.mechanisms.engines import ENGINES, DrawError, Wanted, ball, nuts
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, record_shapes
 from dpmcmc.targets.tempered import Tempered
@@ -39,7 +39,7 @@ def logistic(temper=0.6):
 
 def run(engine, target, records, draws, seed=0, radius=None, steps=None):
     return np.asarray(
-        ENGINES[engine].draw(target, records, radius=radius, draws=draws, steps=steps, streams=streams_of(seed)[0]),
+        ENGINES[engine].draw(target, records, Wanted(draws, radius, steps), streams_of(seed)[0]),
         np.float64,
     )
 
@@ -185,7 +185,7 @@ def test_nuts_takes_any_pytree():
         log_prior=lambda p: -0.5 * (p["a"] ** 2 + jnp.sum(p["b"] ** 2)),
         log_likelihood=lambda p, record: -0.5 * (record["y"] - p["a"] - p["b"][0] @ record["x"]) ** 2,
     )
-    found = ENGINES["nuts"].draw(Tempered(target, 0.5), LINEAR, radius=1.0, draws=3, steps=6, streams=streams_of(0)[0])
+    found = ENGINES["nuts"].draw(Tempered(target, 0.5), LINEAR, Wanted(3, 1.0, 6), streams_of(0)[0])
     assert found["a"].shape == (3,)
     assert found["b"].shape == (3, 1, 2)
 

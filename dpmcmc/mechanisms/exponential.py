@@ -34,7 +34,7 @@ from annotated_types import Ge
 
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.engines import ENGINES, EngineName, drawn
+from dpmcmc.mechanisms.engines import ENGINES, EngineName, Wanted, drawn
 from dpmcmc.mechanisms.float64 import float64
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.mechanisms.ops import OPS
@@ -151,7 +151,7 @@ class Exponential(OneShot):
             return jax.tree.map(lambda leaf: np.asarray(leaf)[index : index + 1], self.hypotheses)
         c = plan.settings["coefficient"]
         posterior = Tempered(plan.target, c, c, self.regularisation)
-        return drawn(self.engine, posterior, records, radius=self.radius, draws=1, steps=None, streams=streams)
+        return drawn(self.engine, posterior, records, Wanted(1, self.radius), streams)
 
     def draw_index(self, plan: MechanismPlan, records: PyTree, key: jax.Array) -> int:
         """Return the number of the released hypothesis.

@@ -27,7 +27,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import expit
 
 from dpmcmc.mechanisms.convex import Bounds
-from dpmcmc.mechanisms.engines.errors import DrawError
+from dpmcmc.mechanisms.engines.protocol import DrawError
 from dpmcmc.mechanisms.float64 import float64
 from dpmcmc.mechanisms.row_sums import in_float64, loss_gradient, summed_in_blocks
 from dpmcmc.storage.pytree import PyTree, length_of, size_of

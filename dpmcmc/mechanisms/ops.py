@@ -31,7 +31,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from dpmcmc.errors import CalibrationError, InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convex import strong_convexity, vouched
-from dpmcmc.mechanisms.engines import ENGINES, EngineName, drawn
+from dpmcmc.mechanisms.engines import ENGINES, EngineName, Wanted, drawn
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.adjacency import Adjacency
@@ -120,15 +120,8 @@ class OPS(OneShot):
         Raises:
             DrawError: the engine has no draw; nothing leaves.
         """
-        return drawn(
-            self.engine,
-            self.posterior(plan),
-            records,
-            radius=self.radius,
-            draws=self.draws,
-            steps=self.steps,
-            streams=streams,
-        )
+        wanted = Wanted(self.draws, self.radius, self.steps)
+        return drawn(self.engine, self.posterior(plan), records, wanted, streams)
 
     def posterior(self, plan: MechanismPlan) -> Tempered:
         """Return the density that is drawn from, on the ball where a radius is set."""

@@ -9,68 +9,33 @@ Draws depend on secret keys alone. Nothing else leaves an engine: no diagnostic 
 from __future__ import annotations
 
 import warnings
-from typing import Literal, Protocol
+from typing import Literal
 
 import jax
 import numpy as np
 
 from dpmcmc.mechanisms.engines import closed_form, nuts
-from dpmcmc.mechanisms.engines.errors import DrawError
+from dpmcmc.mechanisms.engines.protocol import DrawError, Engine, Wanted
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target, record_shapes
+from dpmcmc.targets.base import record_shapes
 from dpmcmc.targets.tempered import Tempered
 
-__all__ = ["ENGINES", "DrawError", "Engine", "EngineName", "drawn"]
-
-
-class Engine(Protocol):
-    """A module with these names."""
-
-    #: Whether its draws are exact, up to rounding.
-    EXACT: bool
-    #: The sentence that a guarantee of its draws carries.
-    ASSUMES: str
-
-    def check(self, target: Target) -> None:
-        """Refuse, from public facts, a target that the engine is not for."""
-
-    def draw(
-        self,
-        target: Tempered,
-        records: PyTree,
-        *,
-        radius: float | None,
-        draws: int,
-        steps: int | None,
-        streams: Streams,
-    ) -> PyTree:
-        """Return independent draws from the target, on ‖θ‖ <= radius where there is one, leaves (draws, ...)."""
+__all__ = ["ENGINES", "DrawError", "Engine", "EngineName", "Wanted", "drawn"]
 
 
 EngineName = Literal["nuts", "closed_form"]
 ENGINES: dict[str, Engine] = {"closed_form": closed_form, "nuts": nuts}
 
 
-def drawn(
-    engine: str,
-    target: Tempered,
-    records: PyTree,
-    *,
-    radius: float | None,
-    draws: int,
-    steps: int | None,
-    streams: Streams,
-) -> PyTree:
-    """Return independent draws of an engine, leaves (draws, ...); all of them are finite, and nothing is printed.
+def drawn(engine: str, target: Tempered, records: PyTree, wanted: Wanted, streams: Streams) -> PyTree:
+    """Return draws of an engine, leaves (draws, ...); all of them are finite, and nothing is printed.
 
     Args:
         engine: a name out of ``ENGINES``.
         target: the posterior; its shapes are taken from the records.
         records: pytree of NumPy arrays, leaves (N, ...).
-        radius: of the ball that draws lie in, or None.
-        draws: how many.
-        steps: transitions before each draw, or None for the engine's own number.
+        wanted: how many, and where.
         streams: secret keys.
 
     Raises:
@@ -80,7 +45,7 @@ def drawn(
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         # A library's warning would depend on the records.
         warnings.simplefilter("ignore")
-        found = ENGINES[engine].draw(bound, records, radius=radius, draws=draws, steps=steps, streams=streams)
+        found = ENGINES[engine].draw(bound, records, wanted, streams)
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(found)):
         raise DrawError(f"engine: {engine} left the range of floats. Nothing was released")
     return found

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.mechanisms.engines.errors import DrawError
+from dpmcmc.mechanisms.engines.protocol import DrawError, Wanted
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
@@ -35,38 +35,34 @@ def check(target: Target) -> None:
         )
 
 
-def draw(
-    target: Tempered, records: PyTree, *, radius: float | None, draws: int, steps: int | None, streams: Streams
-) -> np.ndarray:
+def draw(target: Tempered, records: PyTree, wanted: Wanted, streams: Streams) -> np.ndarray:
     """Return exact draws, (draws, d) float64; ``steps`` is not used.
 
     Args:
         target: bound, around a linear regression.
         records: ``{"x": (N, d), "y": (N,)}``.
-        radius: of the ball, or None.
-        draws: how many.
-        steps: not used.
-        streams: of which ``noise`` is used.
+        wanted: how many, and where.
+        streams: secret keys; ``noise`` is used.
 
     Raises:
         DrawError: too few candidates fell into the ball.
     """
     mean, covariance = target.posterior(records)
     factor = np.linalg.cholesky(covariance)
-    limit = math.inf if radius is None else radius
+    limit = math.inf if wanted.radius is None else wanted.radius
     generator = _generator(streams.noise)
     kept: list[np.ndarray] = []
     count = 0
     for _ in range(_MOST_TRIES // _AT_ONCE):
-        size = draws if math.isinf(limit) else _AT_ONCE
+        size = wanted.draws if math.isinf(limit) else _AT_ONCE
         candidates = mean + generator.standard_normal((size, len(mean))) @ factor.T
         inside = candidates[np.linalg.norm(candidates, axis=1) <= limit]
         kept.append(inside)
         count += len(inside)
-        if count >= draws:
-            return np.concatenate(kept)[:draws]
+        if count >= wanted.draws:
+            return np.concatenate(kept)[: wanted.draws]
     raise DrawError(
-        f"radius: of {_MOST_TRIES} draws from the posterior fewer than {draws} lie within {radius:g}; take engine "
+        f"radius: of {_MOST_TRIES} draws from the posterior fewer than {wanted.draws} lie within {limit:g}; take engine "
         "nuts. Nothing was released"
     )
 

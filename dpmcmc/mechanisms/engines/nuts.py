@@ -27,7 +27,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpmcmc.mechanisms.engines.ball import onto_ball
-from dpmcmc.mechanisms.engines.errors import DrawError
+from dpmcmc.mechanisms.engines.protocol import DrawError, Wanted
 from dpmcmc.privacy.query.randomness import Streams, normal
 from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import Target, shared_by_equal_targets
@@ -68,24 +68,21 @@ def check(target: Target) -> None:
     """Accept any target."""
 
 
-def draw(
-    target: Tempered, records: PyTree, *, radius: float | None, draws: int, steps: int | None, streams: Streams
-) -> PyTree:
+def draw(target: Tempered, records: PyTree, wanted: Wanted, streams: Streams) -> PyTree:
     """Return the last states of independent chains, leaves (draws, ...) float32.
 
     Args:
         target: bound.
         records: pytree, leaves (N, ...).
-        radius: of the ball, or None.
-        draws: how many.
-        steps: transitions of each chain; None for ``STEPS``.
+        wanted: how many chains, where, and their transitions (None for ``STEPS``).
         streams: secret keys; ``init`` and ``dynamics`` are used.
 
     Raises:
         DrawError: a draw that is not finite.
     """
     keys = streams.init, streams.dynamics
-    (states,) = run_chains([target], records, lengths_of(steps), radius=radius, draws=draws, keys=keys)
+    lengths = lengths_of(wanted.steps)
+    (states,) = run_chains([target], records, lengths, radius=wanted.radius, draws=wanted.draws, keys=keys)
     return jax.tree.map(lambda leaf: leaf[:, 0], states)
 
 
