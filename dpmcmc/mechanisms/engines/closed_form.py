@@ -62,8 +62,8 @@ def draw(target: Tempered, records: PyTree, wanted: Wanted, streams: Streams) ->
         if count >= wanted.draws:
             return np.concatenate(kept)[: wanted.draws]
     raise DrawError(
-        f"radius: of {_MOST_TRIES} draws from the posterior fewer than {wanted.draws} lie within {limit:g}; take engine "
-        "nuts. Nothing was released"
+        f"radius: of {_MOST_TRIES} draws from the posterior fewer than {wanted.draws} lie within {limit:g}; take "
+        "engine nuts. Nothing was released"
     )
 
 
