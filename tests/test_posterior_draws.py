@@ -215,13 +215,6 @@ def test_closed_form_gives_up_where_the_ball_has_no_mass():
         run("closed_form", linear(), far, 1, radius=0.5)
 
 
-@pytest.mark.slow
-def test_sgnht_gives_up_where_it_never_enters_the_ball():
-    far = {"x": np.tile([[1.0, 0.0]], (400, 1)), "y": np.full(400, 3.0)}
-    with pytest.raises(DrawError, match=r"^radius.*Nothing was released"):
-        run("sgnht", linear(), far, 1, radius=0.5, steps=2000)
-
-
 def test_closed_form_is_float64():
     found = run("closed_form", linear(), LINEAR, 2000)
     assert np.any(found != found.astype(np.float32))
