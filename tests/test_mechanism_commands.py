@@ -200,7 +200,7 @@ def test_stages_of_a_hybrid_share_no_key(monkeypatch):
         (["privacy.clip=0.5"], ["privacy.clip", "certified_ops", "leave it out"]),
         (["privacy.release=trace"], ["privacy.release", "leave it out"]),
         (["privacy=null"], ["privacy", "epsilon"]),
-        (["privacy.delta=0.01"], ["privacy.delta", "1/N"]),
+        (["privacy.delta=0.01"], ["privacy.delta", "1/num_records"]),
         (["sampler={name: sgld, step_size: 1.0}"], ["sampler", "certified_ops", "leave it out"]),
         (["mechanism={name: hybrid, stops: 2}"], ["mechanism.stops", "unknown key", "share"]),
         (["mechanism={name: ops, share: 0.5}"], ["mechanism.share", "unknown key"]),
