@@ -9,6 +9,7 @@ leaves the batch's room as it is.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -20,17 +21,29 @@ from dpmcmc import targets
 from dpmcmc.engine.mesh import BATCHES, CHAIN, DATA, STEPS, sizes
 from dpmcmc.engine.template import Template
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.sampling import shard_rows
+from dpmcmc.privacy.accounting.sampling import Sampling, shard_rows
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness, select_by
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.second_moment import SecondMoment
+from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.compiled_programs import RUN_ONCE
+from dpmcmc.storage.pytree import PyTree
 
 #: Most steps whose random numbers are drawn together; fewer where they would leave the cache.
 DRAWN_STEPS = 32
 _DRAWN_BYTES = 1 << 20
 #: Share of groups of steps that have a batch larger than the usual room.
 RARE = 0.02
+
+
+#: What is random in queries, and the keys of the sampler's own.
+Drawn = tuple[StepRandomness, jax.Array]
+#: Numbers of steps, and the noise of each cell in them.
+Inputs = tuple[jax.Array, jax.Array]
+#: Compiler options, sorted: by them an executable is kept.
+Options = tuple[tuple[str, str | bool], ...]
+#: A compiled chunk.
+Executable = Callable[..., tuple[PyTree, ...]]
 
 
 class Cells(NamedTuple):
@@ -40,7 +53,7 @@ class Cells(NamedTuple):
     streams: Streams
     chain: jax.Array
     steps: jax.Array
-    start: Any = None
+    start: PyTree = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +74,7 @@ class Program:
 
     target: Template
     sampler: Template
-    sampling: Any
+    sampling: Sampling
     num_records: int
     batch_size: float
     slots: int
@@ -83,7 +96,7 @@ class Program:
         size = (plan.num_records, plan.batch_size, plan.slots)
         return cls(target, sampler, plan.sampling, *size, clip, bits, plan.second, plan.levels, plan.coordinates, mesh)
 
-    def start(self, cell: Cells) -> Any:
+    def start(self, cell: Cells) -> PyTree:
         """A cell's first state; depends on its keys, and on its start where it has one."""
         key, dynamics = jax.random.split(cell.streams.at(cell.chain, 0).init)
         position = cell.start
@@ -110,15 +123,15 @@ class Program:
             axis=None if shards == 1 else DATA,
         )
 
-    def _sampler(self, cell: Cells) -> Any:
+    def _sampler(self, cell: Cells) -> Sampler:
         return self.sampler.fill(cell.numbers.get("sampler", {}))
 
-    def prepared(self, records: Any) -> Any:
+    def prepared(self, records: PyTree) -> PyTree:
         """Records with what the target computes of each of them alone, whatever the numbers that are open."""
         prepare = getattr(self.target.without(), "prepared", None)
         return records if prepare is None else prepare(records)
 
-    def draw(self, cell: Cells, like: Any, t: jax.Array, noise_std: jax.Array) -> tuple[StepRandomness, jax.Array]:
+    def draw(self, cell: Cells, like: PyTree, t: jax.Array, noise_std: jax.Array) -> Drawn:
         """(what is random in the query of step t, key of the sampler's own); ``like`` has the position's shapes."""
         keys = cell.streams.at(cell.chain, t)
         return self.query(cell).draw(like, keys.batch, keys.noise, noise_std), keys.dynamics
@@ -126,19 +139,21 @@ class Program:
     def advance(
         self,
         cell: Cells,
-        state: Any,
+        state: PyTree,
         t: jax.Array,
         noise_std: jax.Array,
-        records: Any,
-        drawn: tuple[StepRandomness, jax.Array],
-    ) -> tuple[Any, Any]:
+        records: PyTree,
+        drawn: Drawn,
+    ) -> tuple[PyTree, PyTree]:
         """(state after step t, info); the state as it was where the cell has done all its steps."""
         draws, key = drawn
         gradient = self.query(cell).answer(state.position, records, draws, noise_std)
         following, info = self._sampler(cell).step(key, state, gradient, t)
         return jax.tree.map(lambda new, old: jnp.where(t < cell.steps, new, old), following, state), info
 
-    def step(self, cell: Cells, state: Any, t: jax.Array, noise_std: jax.Array, records: Any) -> tuple[Any, Any]:
+    def step(
+        self, cell: Cells, state: PyTree, t: jax.Array, noise_std: jax.Array, records: PyTree
+    ) -> tuple[PyTree, PyTree]:
         """One step alone, drawn and taken."""
         return self.advance(cell, state, t, noise_std, records, self.draw(cell, state.position, t, noise_std))
 
@@ -157,15 +172,15 @@ class Compiled(NamedTuple):
         tested: options of those that passed the self-test (``self_test.py``).
     """
 
-    prepared: Any
-    start: Any
-    draw: Any
-    chunk: Any
-    executables: dict[Any, Any]
-    tested: set[Any]
+    prepared: Callable[[PyTree], PyTree]
+    start: Callable[[Cells], PyTree]
+    draw: Callable[..., Drawn]
+    chunk: jax.stages.Wrapped
+    executables: dict[Options, Executable]
+    tested: set[Options]
 
 
-def compiled(program: Program, width: int, shapes: Any = None) -> Compiled:
+def compiled(program: Program, width: int, shapes: Hashable = None) -> Compiled:
     """A program's functions for chunks of so many steps, shared by runs of equal programs.
 
     Args:
@@ -190,99 +205,126 @@ KEPT_PROGRAMS = 32
 
 
 @functools.lru_cache(maxsize=KEPT_PROGRAMS)
-def _compile_cached(program: Program, width: int, shapes: Any) -> Compiled:
-    @jax.jit  # traced once, and not wherever it is used
-    def draw_cell(cell, t, s):  # type: ignore[no-untyped-def]
-        return program.draw(cell, jax.eval_shape(program.start, cell).position, t, s)
+def _compile_cached(program: Program, width: int, shapes: Hashable) -> Compiled:
+    calls = _DeviceCalls(program, width)
+    draw, chunk = (calls.draw, calls.chunk) if program.mesh is None else calls.shared_out(program.mesh)
+    start = jax.jit(jax.vmap(program.start), compiler_options=RUN_ONCE)
+    chunks = jax.jit(chunk, donate_argnums=(0,))
+    return Compiled(jax.jit(program.prepared), start, jax.jit(draw), chunks, {}, set())
 
-    draw_cells = jax.vmap(draw_cell, in_axes=(0, None, 0))
-    draw_steps = jax.vmap(draw_cells, in_axes=(None, 0, 0))
 
-    def advance(cell, state, t, s, rows, drawn):  # type: ignore[no-untyped-def]
-        return program.advance(cell, state, t, s, program.prepared(rows) if program.supplied else rows, drawn)
+class _DeviceCalls:
+    """What is traced of a program for chunks of ``width`` steps: ``draw`` and ``chunk`` of :class:`Compiled`."""
 
-    every_cell = jax.vmap(advance, in_axes=(0, 0, None, 0, 0 if program.supplied else None, 0))
+    def __init__(self, program: Program, width: int) -> None:
+        self._program, self._width = program, width
+        # Traced once, and not wherever it is used.
+        self._draw_cells = jax.vmap(jax.jit(self._draw_cell), in_axes=(0, None, 0))
+        self._draw_steps = jax.vmap(self._draw_cells, in_axes=(None, 0, 0))
+        rows = 0 if program.supplied else None
+        self._advance_cells = jax.vmap(self._advance_cell, in_axes=(0, 0, None, 0, rows, 0))
 
-    def steps_from(first):  # type: ignore[no-untyped-def]
-        return first + jnp.arange(width, dtype=jnp.int32)
+    def draw(self, cells: Cells, first: jax.Array, noise_std: jax.Array) -> Drawn:
+        """Everything random of a chunk's queries."""
+        return self._draw_steps(cells, self._steps_from(first), noise_std.T)
 
-    def draw(cells, first, noise_std):  # type: ignore[no-untyped-def]
-        return draw_steps(cells, steps_from(first), noise_std.T)
-
-    def scan(states, cells, inputs, drawn, records):  # type: ignore[no-untyped-def]
-        def body(states, inputs):  # type: ignore[no-untyped-def]
-            t, s, drawn, rows = inputs
-
-            def take(states):  # type: ignore[no-untyped-def]
-                states, info = every_cell(cells, states, t, s, rows if program.supplied else records, drawn)
-                return states, (states.position, info)
-
-            return _unless_done(cells, t, take, states) if program.supplied else take(states)
-
-        return jax.lax.scan(body, states, (*inputs, drawn, records if program.supplied else None))
-
-    def steps(states, cells, inputs, records):  # type: ignore[no-untyped-def]
-        if program.supplied:
-            rows, drawn = records
-            return scan(states, cells, inputs, drawn, rows)
-
-        def group(states, inputs):  # type: ignore[no-untyped-def]
-            return _unless_done(cells, inputs[0][0], lambda states: every_step(states, inputs), states)
-
-        def every_step(states, inputs):  # type: ignore[no-untyped-def]
-            drawn, keys = draw_steps(cells, *inputs)
-
-            def taken(draws):  # type: ignore[no-untyped-def]
-                return lambda states: scan(states, cells, inputs, (draws, keys), records)
-
-            short = _usual_slots(program, drawn)
-            if short is None:
-                return taken(drawn)(states)
-            within, beyond = _split_batches(drawn, short)
-            return jax.lax.cond(beyond, taken(drawn), taken(within), states)
-
-        size = _steps_drawn(jax.eval_shape(draw_cells, cells, inputs[0][0], inputs[1][0]), width)
-        groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), inputs)
-        states, output = jax.lax.scan(group, states, groups)
-        return states, jax.tree.map(lambda leaf: leaf.reshape(width, *leaf.shape[2:]), output)
-
-    def chunk(states, cells, first, noise_std, kept, records):  # type: ignore[no-untyped-def]
-        states, output = steps(states, cells, (steps_from(first), noise_std.T), records)
+    def chunk(
+        self, states: PyTree, cells: Cells, first: jax.Array, noise_std: jax.Array, kept: jax.Array, records: PyTree
+    ) -> tuple[PyTree, PyTree, jax.Array, jax.Array]:
+        """The steps of a chunk, and what is kept of them."""
+        states, output = self._take_steps(states, cells, (self._steps_from(first), noise_std.T), records)
         leaves = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(states.position)]
         finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf), axis=1) for leaf in leaves]), axis=0)
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf), axis=1) for leaf in leaves))
         at = jnp.arange(kept.shape[0])
         return states, jax.tree.map(lambda leaf: leaf[kept.T, at], output), finite, norm
 
-    shared: Any = chunk
-    drawing: Any = draw
-    if program.mesh is not None:
+    def shared_out(self, mesh: Mesh) -> tuple[Callable[..., Drawn], Callable[..., tuple]]:
+        """``draw`` and ``chunk`` on the devices of a mesh."""
         chains, whole = PartitionSpec(CHAIN), PartitionSpec()
         rows: Any = PartitionSpec(DATA)
-        if program.supplied:
+        draw: Callable[..., Drawn] = self.draw
+        if self._program.supplied:
             batch: Any = BATCHES
             drawn = StepRandomness((batch, batch), None, STEPS, STEPS), STEPS
-            drawing = jax.shard_map(
-                draw, mesh=program.mesh, in_specs=(chains, whole, chains), out_specs=drawn, check_vma=False
-            )
+            draw = jax.shard_map(draw, mesh=mesh, in_specs=(chains, whole, chains), out_specs=drawn, check_vma=False)
             rows = batch, (drawn[0]._replace(batch=(None, batch)), STEPS)
-        shared = jax.shard_map(
-            chunk,
-            mesh=program.mesh,
+        chunk = jax.shard_map(
+            self.chunk,
+            mesh=mesh,
             in_specs=(chains, chains, whole, chains, chains, rows),
             out_specs=(chains, STEPS, chains, chains),
-            # The sums are the same on every shard of the data, and the noise is drawn alike; not for types to see.
+            # The sums and the noise are the same on every shard of the data, which types cannot show.
             check_vma=False,
         )
-    start = jax.jit(jax.vmap(program.start), compiler_options=RUN_ONCE)
-    chunks = jax.jit(shared, donate_argnums=(0,))
-    return Compiled(jax.jit(program.prepared), start, jax.jit(drawing), chunks, {}, set())
+        return draw, chunk
+
+    def _draw_cell(self, cell: Cells, t: jax.Array, noise_std: jax.Array) -> Drawn:
+        position = jax.eval_shape(self._program.start, cell).position
+        return self._program.draw(cell, position, t, noise_std)
+
+    def _advance_cell(
+        self, cell: Cells, state: PyTree, t: jax.Array, noise_std: jax.Array, rows: PyTree, drawn: Drawn
+    ) -> tuple[PyTree, PyTree]:
+        records = self._program.prepared(rows) if self._program.supplied else rows
+        return self._program.advance(cell, state, t, noise_std, records, drawn)
+
+    def _steps_from(self, first: jax.Array) -> jax.Array:
+        return first + jnp.arange(self._width, dtype=jnp.int32)
+
+    def _take_steps(self, states: PyTree, cells: Cells, inputs: Inputs, records: PyTree) -> tuple[PyTree, PyTree]:
+        """(states after the steps, (position, info) after each); randomness is drawn for a group of steps at a time."""
+        if self._program.supplied:
+            rows, drawn = records
+            return self._scan(states, cells, inputs, drawn, rows)
+
+        def group(states: PyTree, inputs: Inputs) -> tuple[PyTree, PyTree]:
+            take = functools.partial(self._draw_and_take, cells=cells, inputs=inputs, records=records)
+            return _unless_done(cells, inputs[0][0], take, states)
+
+        size = _steps_drawn(jax.eval_shape(self._draw_cells, cells, inputs[0][0], inputs[1][0]), self._width)
+        groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), inputs)
+        states, output = jax.lax.scan(group, states, groups)
+        return states, jax.tree.map(lambda leaf: leaf.reshape(self._width, *leaf.shape[2:]), output)
+
+    def _draw_and_take(self, states: PyTree, cells: Cells, inputs: Inputs, records: PyTree) -> tuple[PyTree, PyTree]:
+        """A group of steps, in fewer slots where all its batches fit into them."""
+        drawn, keys = self._draw_steps(cells, *inputs)
+
+        def taken(draws: StepRandomness) -> Callable[[PyTree], tuple[PyTree, PyTree]]:
+            return lambda states: self._scan(states, cells, inputs, (draws, keys), records)
+
+        short = _usual_slots(self._program, drawn)
+        if short is None:
+            return taken(drawn)(states)
+        within, beyond = _split_batches(drawn, short)
+        return jax.lax.cond(beyond, taken(drawn), taken(within), states)
+
+    def _scan(
+        self, states: PyTree, cells: Cells, inputs: Inputs, drawn: Drawn, records: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """Steps one after another, whose randomness has been drawn."""
+        supplied = self._program.supplied
+
+        def body(states: PyTree, inputs: tuple) -> tuple[PyTree, PyTree]:
+            t, noise_std, drawn, rows = inputs
+
+            def take(states: PyTree) -> tuple[PyTree, PyTree]:
+                given = rows if supplied else records
+                states, info = self._advance_cells(cells, states, t, noise_std, given, drawn)
+                return states, (states.position, info)
+
+            return _unless_done(cells, t, take, states) if supplied else take(states)
+
+        return jax.lax.scan(body, states, (*inputs, drawn, records if supplied else None))
 
 
-def _unless_done(cells: Cells, t: jax.Array, take: Any, states: Any) -> Any:
+def _unless_done(
+    cells: Cells, t: jax.Array, take: Callable[[PyTree], tuple[PyTree, PyTree]], states: PyTree
+) -> tuple[PyTree, PyTree]:
     """Return what ``take`` makes of the states, computed only where a cell has a step t or a later one to take."""
 
-    def skip(states: Any) -> Any:
+    def skip(states: PyTree) -> tuple[PyTree, PyTree]:
         return states, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(take, states)[1])
 
     return jax.lax.cond(jnp.any(t < cells.steps), take, skip, states)
@@ -314,12 +356,12 @@ def _split_batches(draws: StepRandomness, slots: int) -> tuple[StepRandomness, j
     return draws._replace(batch=within), jnp.any(mask[..., slots:])
 
 
-def num_bytes(tree: Any) -> int:
+def num_bytes(tree: PyTree) -> int:
     """Bytes of a pytree of arrays or of their shapes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _steps_drawn(draws: Any, width: int) -> int:
+def _steps_drawn(draws: Drawn, width: int) -> int:
     """Steps whose randomness is drawn together: whole groups of a chunk, small enough for the cache.
 
     Side by side, one step's random numbers cost a third of what they cost alone.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -12,6 +11,7 @@ from jax.sharding import Mesh
 from dpmcmc.engine.mesh import sizes
 from dpmcmc.engine.program import DRAWN_STEPS, Program, num_bytes
 from dpmcmc.privacy.query.per_record_gradients import LINEAR_ROWS, MICROBATCH
+from dpmcmc.storage.pytree import PyTree
 
 #: Most steps in one device call; fewer where the draws of a chunk would not fit ``_CHUNK_BYTES``, and a quarter where
 #: it would read more than ``_CHUNK_READ``, for progress is reported between calls.
@@ -24,10 +24,10 @@ _DEVICE_BYTES = 512 << 20
 #: Even beyond the cache, so many cells share what they have in common: up to twice as fast as one by one.
 _CELLS_ON_CPU = 4
 #: Compiler options of a CPU's program that does not share an operation out to threads.
-ONE_THREAD = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
+ONE_THREAD: dict[str, str | bool] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
 
-def cells_at_once(program: Program, positions: Any, records: Any) -> int:
+def cells_at_once(program: Program, positions: PyTree, records: PyTree) -> int:
     """Cells in a block, all blocks alike; ``positions`` are the shapes of every cell's.
 
     A block has as many parts as there are cores, or devices along the mesh's chains, each of as many cells as fit.
@@ -43,13 +43,13 @@ def cells_at_once(program: Program, positions: Any, records: Any) -> int:
     return math.ceil(even / parts) * parts
 
 
-def cell_bytes(program: Program, positions: Any, records: Any) -> int:
+def cell_bytes(program: Program, positions: PyTree, records: PyTree) -> int:
     """Bytes that one cell works on at a time: rows, or gradients of their own."""
     rows = min(program.slots, LINEAR_ROWS) * num_bytes(records) // program.num_records
     return max(rows, MICROBATCH * num_bytes(positions) // jax.tree.leaves(positions)[0].shape[0], 1)
 
 
-def compiler_options(lane_work: int, lanes: int) -> dict[str, Any]:
+def compiler_options(lane_work: int, lanes: int) -> dict[str, str | bool]:
     """For so many lanes, each of which works on so many bytes at a time.
 
     On a CPU the compiler shares an operation out to threads. Work within a core's cache is done before the others
