@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +22,9 @@ from dpmcmc.cli import per_record, run
 from dpmcmc.cli.commands import main
 from dpmcmc.diagnostics import reference
 from dpmcmc.diagnostics.per_record import PerRecord
+from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.inference import predictive
-from dpmcmc.mechanisms import Release
 from dpmcmc.report import figures as plots
 from dpmcmc.targets import bind, record_shapes
 
@@ -118,18 +119,15 @@ def constant_sample(plan: Any, data: Any, **_: Any) -> Result:
     return Result(plan, draws, draws, norms, plan.guarantee, {"compile": time.time(), "run": time.time()})
 
 
-def constant_release(plan: Any, data: Any, **_: Any) -> Release:
+def constant_release(plan: Any, data: Any, **_: Any) -> Result:
     """What ``mechanisms.release`` returns, likewise."""
     chains, count = (1, plan.draws) if plan.run is None else (plan.run.chains, plan.run.num_draws)
     draws = _draws(bind(plan.target, record_shapes(data)), (chains, count))
-    return Release(plan, draws, draws, plan.guarantee, time.time())
+    return Result(plan, draws, draws, None, plan.guarantee, {"run": time.time()})
 
 
 class _ConstantAccount(per_record.per_record.Account):
     """An account of draws that look at no record; it tells of the records, and is confidential."""
-
-    def sample(self, data: Any, **_: Any) -> tuple[Result, Any]:
-        return constant_sample(self.plan, data), None
 
     def of(self, data: Any, positions: Any) -> PerRecord:
         n, x = self.plan.num_records, data["x"]
@@ -156,14 +154,22 @@ def _print(picture: Any, *arguments: Any) -> None:
     picture.write(repr(arguments).encode())
 
 
+def computed(patch: pytest.MonkeyPatch, made: Callable[[Any, Any], Result]) -> None:
+    """Let a life give, once it has begun, what ``made`` makes of its plan and records."""
+
+    def carry_out(life: Life, progress: Any = None) -> Result:
+        life.begin()
+        return made(life.plan, life.work.records)
+
+    patch.setattr(Life, "carry_out", carry_out)
+
+
 @contextlib.contextmanager
 def constant(pictures: bool = False) -> Any:
     """Privatised values that look at no record; with ``pictures`` as they are."""
     with quick(pictures) as patch:
-        patch.setattr(run, "sample", constant_sample)
-        patch.setattr(run, "release", constant_release)
+        computed(patch, lambda plan, data: (constant_sample if plan.trace is plan else constant_release)(plan, data))
         patch.setattr(per_record.per_record, "Account", _ConstantAccount)
-        patch.setattr(per_record, "_kept", lambda result, plan: result)
         patch.setattr(per_record, "plot", lambda path, account, *_: path.write_bytes(account.epsilon.tobytes()))
         yield patch
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpmcmc.cli import run
 from dpmcmc.cli.commands import main
 from dpmcmc.cli.refusals import CommandError, command
 from dpmcmc.config import ConfigError
 from dpmcmc.data import DataError
+from dpmcmc.engine.life import Life
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import CalibrationError, UnsupportedCombination
 from dpmcmc.privacy.accounting.effort import TooMuchWork
@@ -80,10 +80,10 @@ def test_a_file_that_cannot_be_written_is_the_users(capsys):
 
 
 def test_a_fault_of_a_run_is_told_in_its_confidential_folder(tmp_path, capsys, monkeypatch):
-    def fails(self, console):
+    def fails(self, progress=None):
         raise ValueError(SECRET)
 
-    monkeypatch.setattr(run.ConfiguredRun, "sample", fails)
+    monkeypatch.setattr(Life, "carry_out", fails)
     config = str(ROOT / "configs" / "breast_cancer.yaml")
     options = ["--set", "run={steps: 4, chains: 1, burn_in: 0.5}", "--set", "privacy.ledger=null"]
     assert main(["run", config, *options, "--out", str(tmp_path / "out"), "--quiet"]) == 70

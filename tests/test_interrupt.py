@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from dpmcmc.cli import run as run_command
+from dpmcmc.cli import saved
 from dpmcmc.cli.refusals import CommandError, command
 from dpmcmc.engine import lanes, sizing
 from dpmcmc.storage import checkpoint
@@ -117,7 +117,7 @@ def test_a_resumed_run_is_stopped_at_any_moment_and_goes_on(config, ledger, tmp_
         (lanes, "hand_out", collected),
         (checkpoint.Checkpoint, "begin", collected),
         (checkpoint.Checkpoint, "commit", in_a_bare_except),
-        (run_command, "draws_content", collected),
+        (saved, "draws_content", collected),
     ]
     for room, name, how in moments:
         with monkeypatch.context() as patch:

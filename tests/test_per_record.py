@@ -6,7 +6,6 @@ import errno
 import json
 import math
 import os
-import shutil
 import stat
 import types
 from pathlib import Path
@@ -20,16 +19,20 @@ from scipy.integrate import simpson
 from scipy.stats import norm
 
 import dpmcmc
-from dpmcmc.cli import per_record as command
+from dpmcmc.cli import saved
 from dpmcmc.cli.commands import main
 from dpmcmc.diagnostics import per_record
-from dpmcmc.diagnostics.per_record import account, divergence, norms
+from dpmcmc.diagnostics.per_record import account, divergence, norms, tally
 from dpmcmc.engine import lanes
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import Guarantee, Ledger, UnsupportedCombination
 from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.ledger import Receipt
+from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.schedules import Polynomial
+from dpmcmc.storage import checkpoint
+from dpmcmc.storage.run_folder import RunFolder
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression
 from dpmcmc.targets.tempered import Tempered
 from experiments import fig_per_record
@@ -99,7 +102,7 @@ def brute_force(w, z, q, alpha, adjacency):
 
 
 def noise_of(plan):
-    return plan.noise_multipliers[0] / (1 + account.KAPPA), plan.sampling.charged_rate(N)
+    return plan.noise_multipliers[0] / (1 + KAPPA), plan.sampling.charged_rate(N)
 
 
 def direct(plan, shares, record, alpha):
@@ -271,10 +274,10 @@ def test_second_moments_move_by_the_square():
     share = np.array([0.3, 1.0])
     for second, expected in (
         (None, [share]),
-        (account.SecondMoment(ratio=2.0, own_batch=True), [share, share**2]),
-        (account.SecondMoment(ratio=2.0), [np.sqrt((share**2 + share**4 / 4) / 1.25)]),
+        (SecondMoment(ratio=2.0, own_batch=True), [share, share**2]),
+        (SecondMoment(ratio=2.0), [np.sqrt((share**2 + share**4 / 4) / 1.25)]),
     ):
-        for got, want in zip(account.sensitivities(share, second), expected, strict=True):
+        for got, want in zip(tally.sensitivities(share, second), expected, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4)
             assert got[1] == pytest.approx(1)
 
@@ -314,34 +317,34 @@ def test_a_counterpart_of_its_own_is_never_worse_than_the_worst_pair():
 def test_norms_before_clipping_are_seen(case, monkeypatch):
     """Unclipped norms charge too much: more than the worst case."""
     grid = lambda s, second: [np.asarray(s) * 3.0]  # noqa: E731
-    monkeypatch.setattr(account, "sensitivities", grid)
+    monkeypatch.setattr(tally, "sensitivities", grid)
     got = per_record.per_record_epsilon(case.plan, DATA, case.positions)
     assert got.epsilon.max() > got.worst_case * 1.1
 
 
 def test_norms_of_sampled_steps_alone_are_seen(case, monkeypatch):
     """An estimate, and not ε: a step that left the record out has cost it too."""
-    real = account._Tally._relative_norms
+    real = tally.Tally._relative_norms
 
     def sampled(self, *arguments):
         for share, place, reached in real(self, *arguments):
             held = np.random.default_rng(0).uniform(size=share.shape) < 0.1
-            unseen = account._GRID - 1 + account._GRID * np.arange(len(share))[:, None]
+            unseen = tally._GRID - 1 + tally._GRID * np.arange(len(share))[:, None]
             yield np.where(held, share, 0), np.where(held, place, unseen), reached
 
-    monkeypatch.setattr(account._Tally, "_relative_norms", sampled)
+    monkeypatch.setattr(tally.Tally, "_relative_norms", sampled)
     assert not above_brute_force(case, per_record.per_record_epsilon(case.plan, DATA, case.positions))
 
 
 def test_a_lipschitz_constant_that_is_too_small_is_seen(case, monkeypatch):
-    real = account._trajectory
+    real = account.trajectory
 
     def short(*arguments):
         found = real(*arguments)
         return found._replace(moved=found.moved / 20)
 
     assert above_brute_force(case, per_record.per_record_epsilon(case.plan, DATA, case.positions, every=8))
-    monkeypatch.setattr(account, "_trajectory", short)
+    monkeypatch.setattr(account, "trajectory", short)
     assert not above_brute_force(case, per_record.per_record_epsilon(case.plan, DATA, case.positions, every=8))
 
 
@@ -351,15 +354,15 @@ def test_positions_after_the_step_are_seen(case):
 
 
 def test_norms_rounded_down_are_seen(case, monkeypatch):
-    real = account._placed
+    real = tally._placed
 
     def down(*arguments):
         share, place = real(*arguments)
-        return share, np.minimum(np.asarray(place) % account._GRID + 1, account._GRID - 1) + (
-            account._GRID * np.arange(len(place))[:, None]
+        return share, np.minimum(np.asarray(place) % tally._GRID + 1, tally._GRID - 1) + (
+            tally._GRID * np.arange(len(place))[:, None]
         )
 
-    monkeypatch.setattr(account, "_placed", down)
+    monkeypatch.setattr(tally, "_placed", down)
     assert not above_brute_force(case, per_record.per_record_epsilon(case.plan, DATA, case.positions))
 
 
@@ -404,15 +407,16 @@ def test_the_command_keeps_the_account_apart_from_what_is_released(tmp_path, cap
     arguments = [str(config), "--set", "run={steps: 12, burn_in: 0.5, thin: 2}", "--out", str(tmp_path / "run")]
     assert main(["run", "--per-record", *arguments]) == 0
     folder, confidential = tmp_path / "run", tmp_path / "run" / "confidential"
-    assert {p.name for p in folder.iterdir()} == {"draws.nc", "plan.json", "privacy.json", "confidential"}
-    assert {p.name for p in confidential.iterdir()} == {"per_record.npz", "per_record.png"}
+    released = {"config.yaml", "draws.nc", "figures", "metrics.json", "plan.json", "privacy.json"}
+    assert {p.name for p in folder.iterdir()} == {*released, "confidential"}
+    assert {p.name for p in confidential.iterdir()} == {"per_record.npz", "per_record.png", "diagnostics.json"}
     assert stat.S_IMODE(confidential.stat().st_mode) == 0o700
     assert all(stat.S_IMODE(p.stat().st_mode) == 0o600 for p in confidential.iterdir())
     with np.load(confidential / "per_record.npz") as kept:
         assert kept["epsilon"].max() <= kept["worst_case"] * (1 + 1e-9)
         # The worst case's own is public.
         numbers = {f"{e:.6f}" for e in kept["epsilon"] if e < 0.999 * kept["worst_case"]}
-    released = (folder / "privacy.json").read_text() + capsys.readouterr().out
+    released = capsys.readouterr().out + "".join(p.read_text() for p in folder.glob("*.json"))
     assert len(numbers) > 100
     assert not any(number in released for number in numbers)
     with xarray.open_dataset(folder / "draws.nc", group="posterior") as draws:
@@ -438,7 +442,7 @@ def charged(tmp_path):
 
 def refused(capsys, arguments, code):
     capsys.readouterr()
-    assert main(["run", "--per-record", *arguments]) == code
+    assert main(["run", *([] if "--resume" in arguments else ["--per-record"]), *arguments]) == code
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
@@ -458,7 +462,7 @@ def test_the_command_charges_nothing_of_a_run_that_it_refuses(charged, capsys, m
         patch.setattr(os, "posix_fallocate", no_space)
         assert "MB are needed" in refused(capsys, arguments, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(command.RunFolder, "json", no_space)
+        patch.setattr(RunFolder, "json", no_space)
         assert "No space left" in refused(capsys, arguments, 2)
     with monkeypatch.context() as patch:
         patch.setattr(account, "norms_of", lambda *_: (_ for _ in ()).throw(InputError("every: has no bound")))
@@ -468,31 +472,47 @@ def test_the_command_charges_nothing_of_a_run_that_it_refuses(charged, capsys, m
     assert not Path(arguments[-1]).exists()
 
 
-def test_a_command_that_fails_after_it_began_says_what_is_spent_and_what_is_there(charged, capsys, monkeypatch):
+def test_a_command_that_is_stopped_goes_on_and_accounts_for_the_whole_run(charged, capsys, monkeypatch):
     arguments, ledger = charged
     folder = Path(arguments[-1])
-
-    def charged_and(*files):
-        body = json.loads((folder / "privacy.json").read_text())
-        run = ledger.state().runs[-1]
-        assert body["ledger"]["id"] == run.id
-        ledger.confirm(Receipt(**body["ledger"], path=ledger.path))
-        assert run.outcome == "released"
-        assert {p.name for p in folder.iterdir()} == {"privacy.json", "plan.json", "confidential", *files}
-        shutil.rmtree(folder)
-
+    start, confidential = arguments, folder / "confidential"
+    stops = [
+        ((lanes, "hand_out"), KeyboardInterrupt(), 130),
+        ((saved, "draws_content"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2),
+        ((tally, "_placed"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2),
+    ]
+    for (room, name), error, code in stops:
+        with monkeypatch.context() as patch:
+            patch.setattr(room, name, lambda *_, error=error: (_ for _ in ()).throw(error))
+            assert f"go on with: dpmcmc run --resume {folder}" in refused(capsys, start, code).replace("goes", "go")
+        start = ["--resume", str(folder)]
+        (run,) = ledger.state().runs
+        assert run.outcome == "open"
+        ledger.confirm(Receipt(**json.loads((folder / "privacy.json").read_text())["ledger"], path=ledger.path))
+        assert (folder / "draws.nc").exists() == (name == "_placed")
+        assert not (confidential / "per_record.npz").exists()
+    assert "was begun with --per-record --every 1" in refused(capsys, [*start, "--every", "2"], 2)
     with monkeypatch.context() as patch:
-        patch.setattr("dpmcmc.engine.result.draws_content", no_space)
-        assert "the draws are lost; the run has spent" in refused(capsys, arguments, 1)
-    charged_and()
-    with monkeypatch.context() as patch:
-        patch.setattr(account, "_placed", no_space)
-        assert "the draws are in" in refused(capsys, arguments, 1)
-    charged_and("draws.nc")
+        patch.setattr(checkpoint, "platform", lambda: "elsewhere")
+        # The run is done: no step is taken twice.
+        assert main(["run", *start]) == 0
+    assert [run.outcome for run in ledger.state().runs] == ["released"]
+    with np.load(confidential / "per_record.npz") as kept:
+        assert 0 < kept["epsilon"].max() <= kept["worst_case"] * (1 + 1e-9)
+
+
+def test_a_run_with_an_account_goes_on_only_where_it_was_begun(charged, capsys, monkeypatch):
+    """Steps that are taken twice are in no account."""
+    arguments, ledger = charged
     with monkeypatch.context() as patch:
         patch.setattr(lanes, "hand_out", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert "stopped by the user, and no draw was saved; the run has spent" in refused(capsys, arguments, 130)
-    charged_and()
+        refused(capsys, arguments, 130)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "platform", lambda: "elsewhere")
+        assert "only on the platform where it was begun" in refused(capsys, ["--resume", arguments[-1]], 2)
+    (run,) = ledger.state().runs
+    assert run.outcome == "open"
+    assert main(["run", "--resume", arguments[-1]]) == 0
 
 
 @pytest.mark.slow

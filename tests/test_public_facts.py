@@ -52,14 +52,13 @@ def test_neighbours_cannot_be_told_apart_by_the_release_of_per_record(tmp_path):
     assert all(of_one_day(visible) for visible in pair)
 
 
-def keyed(real):
-    """The release with the same keys each time, which a test alone may give, and with its guarantee."""
+def keyed(patch):
+    """Every life has the same keys, which a test alone may give, and its guarantee."""
 
-    def call(plan, data, **more):
-        secret = dpmcmc.SecretKey._of(streams_of(5)[0])
-        return real(plan, data, **(more | {"key": secret}))
+    def life(plan, real=run.Life, **more):
+        return real(plan, **(more | {"key": dpmcmc.SecretKey._of(streams_of(5)[0])}))
 
-    return call
+    patch.setattr(run, "Life", life)
 
 
 def same_but_for_privatised_values(pair):
@@ -86,14 +85,13 @@ SLOW_BUT_FOR_OWNERS = [pytest.param(name, marks=[] if name == "owner" else pytes
 @pytest.mark.parametrize("name", SLOW_BUT_FOR_OWNERS)
 def test_neighbours_with_the_same_keys_differ_in_privatised_values_alone(name, tmp_path):
     with neighbours.quick() as patch:
-        for function in ("sample", "release"):
-            patch.setattr(run, function, keyed(getattr(run, function)))
+        keyed(patch)
         same_but_for_privatised_values(both(tmp_path, CASES[name]))
 
 
 @pytest.mark.slow
 def test_whole_runs_on_neighbours_differ_in_privatised_values_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "sample", keyed(run.sample))
+    keyed(monkeypatch)
     neighbours.known_clock(monkeypatch)
     same_but_for_privatised_values(both(tmp_path, CASES["logistic"]))
 
@@ -125,7 +123,7 @@ WITHOUT = {
 @pytest.mark.parametrize("name", WITHOUT)
 def test_without_a_guarantee_all_that_private_records_give_is_confidential(name, tmp_path):
     with constant() as patch:
-        patch.setattr(run, "sample", private_sample)
+        neighbours.computed(patch, private_sample)
         pair = both(tmp_path, WITHOUT[name])
     assert pair[0]["code"] == 0, pair[0]["console"]
     assert differing(pair) == set()
@@ -148,7 +146,7 @@ def test_without_a_guarantee_draws_from_public_records_are_released(tmp_path):
     case = sampled(neighbours.LOGISTIC, privacy=None)
     path = write(tmp_path / "a", case, False)
     with constant() as patch:
-        patch.setattr(run, "sample", private_sample)
+        neighbours.computed(patch, private_sample)
         assert main(["run", str(path), "--set", "data.public=true", "--out", str(tmp_path / "out"), "--quiet"]) == 0
     assert (tmp_path / "out" / "draws.nc").exists()
     assert json.loads((tmp_path / "out" / "metrics.json").read_text())["wall_seconds"]["run"] is not None
@@ -156,7 +154,7 @@ def test_without_a_guarantee_draws_from_public_records_are_released(tmp_path):
 
 def test_a_quiet_run_without_a_guarantee_prints_the_confidential_folder(tmp_path, capsys):
     with constant() as patch:
-        patch.setattr(run, "sample", private_sample)
+        neighbours.computed(patch, private_sample)
         out, path = tmp_path / "out", write(tmp_path / "a", WITHOUT["null"], False)
         assert main(["run", str(path), "--out", str(out), "--quiet"]) == 0
     assert capsys.readouterr().out.strip() == str(out / "confidential")
@@ -194,17 +192,12 @@ def full(plan, data, **_):
 
 
 @pytest.mark.parametrize(
-    ("name", "function", "fails"),
-    [
-        ("logistic", "sample", stopped),
-        ("logistic", "sample", full),
-        ("certified_ops", "release", failing),
-        ("certified_ops", "release", stopped),
-    ],
+    ("name", "fails"),
+    [("logistic", stopped), ("logistic", full), ("certified_ops", failing), ("certified_ops", stopped)],
 )
-def test_a_run_that_fails_leaves_one_time_and_no_word_of_the_records(name, function, fails, tmp_path):
+def test_a_run_that_fails_leaves_one_time_and_no_word_of_the_records(name, fails, tmp_path):
     with constant() as patch:
-        patch.setattr(run, function, fails)
+        neighbours.computed(patch, fails)
         pair = both(tmp_path, CASES[name])
     assert pair[0]["code"] != 0
     assert differing(pair) == set()
@@ -213,7 +206,7 @@ def test_a_run_that_fails_leaves_one_time_and_no_word_of_the_records(name, funct
 
 def test_a_run_without_a_guarantee_diverges_in_silence(tmp_path):
     with constant() as patch:
-        patch.setattr(run, "sample", diverging)
+        neighbours.computed(patch, diverging)
         pair = both(tmp_path, WITHOUT["null"])
     assert pair[0]["code"] == 1
     assert differing(pair) == set()
@@ -227,10 +220,10 @@ def test_a_resumed_run_bears_the_day_on_which_it_began(tmp_path, monkeypatch):
 
     path, out = write(tmp_path / "a", CASES["logistic"], False), tmp_path / "a" / "out"
     with constant() as patch:
-        patch.setattr(run, "sample", stopped)
+        neighbours.computed(patch, stopped)
         assert main(["run", str(path), "--out", str(out)]) == 130
         run.Place(out, out / "confidential", day=datetime.date(2020, 2, 29)).date()
-        patch.setattr(run, "sample", neighbours.constant_sample)
+        neighbours.computed(patch, neighbours.constant_sample)
         assert main(["run", "--resume", str(out), "--quiet"]) == 0
     times = {file.stat().st_mtime for file in (out, *out.rglob("*")) if file.parent.name != "confidential"}
     assert times == {datetime.datetime(2020, 2, 29, tzinfo=datetime.UTC).timestamp()}

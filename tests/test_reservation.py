@@ -10,8 +10,9 @@ import yaml
 import dpmcmc
 from dpmcmc.cli import run as run_command
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import lanes, life, sizing
+from dpmcmc.engine import chains, lanes, sizing
 from dpmcmc.engine.charged_again import INTERRUPTED
+from dpmcmc.engine.life import Life
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.mechanisms import OutputPerturbation, release
 from dpmcmc.privacy import Ledger, LedgerError, OverBudget
@@ -83,8 +84,8 @@ def test_runs_are_admitted_until_the_budget_is_spent(ledger):
 
 def test_the_budget_is_taken_before_a_record_is_looked_at(ledger, monkeypatch):
     looked = []
-    real = life.check_records
-    monkeypatch.setattr(life, "check_records", lambda *a, **k: (looked.append(outcomes(ledger)), real(*a, **k))[1])
+    real = chains.check_records
+    monkeypatch.setattr(chains, "check_records", lambda *a, **k: (looked.append(outcomes(ledger)), real(*a, **k))[1])
     dpmcmc.sample(PLAN, DATA, ledger=ledger)
     assert looked == [["open"]]
 
@@ -271,16 +272,16 @@ def test_the_command_is_refused_before_it_opens_the_data(ledger, config, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", ["check", "open", "sample", "save", "finish"])
+@pytest.mark.parametrize("at", ["read", "open", "carry_out", "save", "finish"])
 def test_a_command_that_is_killed_goes_on_under_its_reservation(ledger, config, tmp_path, monkeypatch, capsys, at):
     def kill(*_):
         raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_command.ConfiguredRun, at, kill)
+        patch.setattr(Life if at == "carry_out" else run_command.ConfiguredRun, at, kill)
         # A kill runs no handler.
         patch.setattr(run_command.Place, "clear", lambda self: None)
-        patch.setattr(run_command.Reservation, "settle", lambda self: None)
+        patch.setattr(Reservation, "settle", lambda self: None)
         with pytest.raises(Stop):
             call(config, "--out", tmp_path / "run")
     assert outcomes(ledger) == ["open"]
@@ -310,7 +311,7 @@ def test_resuming_with_another_config_or_into_another_folder_is_refused(ledger, 
         raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_command.ConfiguredRun, "sample", kill)
+        patch.setattr(Life, "carry_out", kill)
         with pytest.raises(Stop):
             call(config, "--out", tmp_path / "run")
     resume = ("--resume", tmp_path / "run")
@@ -326,8 +327,11 @@ def test_interruption_says_how_to_go_on(config, ledger, tmp_path, monkeypatch, c
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_command.ConfiguredRun, "sample", interrupt)
+        patch.setattr(Life, "carry_out", interrupt)
         assert call(config, "--out", tmp_path / "run") == 130
-    assert f"--resume {tmp_path / 'run'}" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"--resume {tmp_path / 'run'}" in said
+    assert "nothing is spent" in said
+    assert outcomes(ledger) == ["void"]
     assert call("--resume", tmp_path / "run") == 0
-    assert outcomes(ledger) == ["released"]
+    assert outcomes(ledger) == ["void", "released"]

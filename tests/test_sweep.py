@@ -11,9 +11,9 @@ import pytest
 
 import dpmcmc
 from dpmcmc.engine import blocks as engine
+from dpmcmc.engine import life, sizing, sweep
 from dpmcmc.engine import program as compiled_programs
 from dpmcmc.engine import program as program_room
-from dpmcmc.engine import sizing, sweep
 from dpmcmc.engine.sweep import sample_all
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.query import fixed_point
@@ -405,9 +405,9 @@ def test_noise_is_each_cells_own_and_shared_keys_would_be_seen(monkeypatch):
     plans = [once] * 10 + [make(steps=1, chains=2, epsilon=e) for e in np.linspace(0.5, 3, 10)]
     assert noises_are_independent(first_noise(sample_all(plans, DATA), plans))
 
-    shared = sweep.streams_of(3)
+    shared = life.streams_of(3)
     with monkeypatch.context() as patch:  # planted: every plan under one key
-        patch.setattr(sweep, "streams_of", lambda *_: shared)
+        patch.setattr(life, "streams_of", lambda *_: shared)
         assert not noises_are_independent(first_noise(sample_all(plans, DATA), plans))
 
     def one_chain(runs, owners):  # planted: every chain of a plan the same
@@ -491,7 +491,7 @@ def test_a_traced_clip_clips_to_the_same_grid_and_bound(clip):
 
 def test_the_compiled_sweep_holds_no_record():
     target = dpmcmc.targets.bind(TARGET, dpmcmc.targets.record_shapes(DATA))
-    program, run = sweep._Opener(DATA).open(engine.BoundPlan(make(), target, *sweep.streams_of(1)))
+    program, run = sweep._Opener(DATA).open(engine.BoundPlan(make(), target, *life.streams_of(1)))
     assert run.numbers["query"]
     cell = program_room.Cells(run.numbers, run.streams, jnp.int32(0), jnp.int32(1))
     step = jax.make_jaxpr(lambda cell, records: program.step(cell, program.start(cell), 0, jnp.float32(1), records))

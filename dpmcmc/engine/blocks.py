@@ -100,6 +100,15 @@ def run_together(
     return _outcomes(runs, together.traces_by_run(), {"compile": compile_seconds, "run": run_seconds}, kept)
 
 
+def compile_and_test(program: Program, runs: Sequence[BoundPlan], records: PyTree) -> None:
+    """Compile what :func:`run_together` will run, and test it, so that it finds both done.
+
+    Raises:
+        MiscompiledError: the self-test failed.
+    """
+    _Together(program, runs, records, None).compiled_and_tested()
+
+
 class _Sizes(NamedTuple):
     """How much is computed at a time.
 

@@ -1,46 +1,197 @@
-"""The life of a run: reserve its budget, check the records, take the steps, save, settle."""
+"""The one life of a run, whatever its plan: reserve → read → begin → commit → save → settle.
+
+    reserve   budget is taken from the ledger, where there is one, before a record is looked at
+    read      records, starts and a checkpoint's keys are refused where they do not fit; nothing is computed from them
+    begin     the program is compiled and has passed its self-test: the checkpoint gets the keys, the budget is spent
+    commit    steps or draws are computed, and committed to the checkpoint, where there is one
+    save      the caller writes ``privacy.json``, then the draws
+    settle    the ledger's entry is closed
+
+**Charged at most once, and never too late.** A run that ends before ``begin``, for whatever reason, gives its budget
+back: until then nothing was computed from a record that could leave. What happens before it depends on public facts
+alone, apart from refusals of records, which are for the data holder: shapes decide what is compiled, and the self-test
+takes made-up records and known keys. A run that ends after ``begin`` stays charged, and its entry stays open: with a
+checkpoint the run goes on under the same entry. A kill before ``begin`` leaves the entry open too, and the run that is
+resumed finds it.
+
+:func:`sample` is one life, and ``sample_all`` (``sweep.py``) one for each plan. ``dpmcmc run`` writes its files inside
+one. Who carries out a plan is looked up by the plan's type (``work.py``), so mechanisms are not known here.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Self
 
 import jax
 from jax.sharding import Mesh
 
-from dpmcmc import targets
-from dpmcmc.engine.blocks import BoundPlan, DivergedError, run_together
+from dpmcmc.engine import chains  # noqa: F401  # registers the work on a sampler's plan
 from dpmcmc.engine.charged_again import with_charged_again
-from dpmcmc.engine.checks import check_on_disk, check_records, checked_starts
 from dpmcmc.engine.mesh import checked, sizes
 from dpmcmc.engine.processes import agreed, check_alone, check_not_forked
-from dpmcmc.engine.program import Program
-from dpmcmc.engine.reservation import Reservation, reserved
+from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
-from dpmcmc.engine.template import template
-from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.charging import charged_again
+from dpmcmc.engine.work import Progress, work_of
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.accounting.events import Event
+from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger
-from dpmcmc.privacy.query.randomness import SecretKey, is_secret, streams_of
-from dpmcmc.privacy.query.second_moment import multiples
+from dpmcmc.privacy.query.randomness import SecretKey, Streams, is_secret, streams_of
 from dpmcmc.storage.checkpoint import Checkpoint, opened
 from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
+from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.run_folder import today
 
-Progress = Callable[[int, int], None]
+Key = SecretKey | jax.Array | int | None
+
+
+class Life:
+    """One run of one plan; a context, in which it is read and carried out.
+
+    Leaving it settles: what has begun is spent, what has not is given back.
+
+    Args:
+        plan, key, checkpoint, ledger, mesh: as of :func:`sample`.
+        label: names the run in the ledger's history; None: the plan's own.
+
+    Attributes:
+        held: the run's place in its ledger, or None without one.
+        kept: its checkpoint, or None without one.
+        streams: its keys, once it has read its records.
+        secret: whether they are, so that it carries its guarantee.
+        begun: whether something may have been computed from a record, now or before the run was stopped.
+    """
+
+    streams: Streams
+
+    def __init__(
+        self,
+        plan: AnyPlan,
+        *,
+        key: Key = None,
+        checkpoint: Checkpoint | str | Path | None = None,
+        ledger: Reservation | Ledger | str | Path | None = None,
+        mesh: Mesh | None = None,
+        label: str | None = None,
+    ) -> None:
+        self.work = work_of(plan)
+        self.plan, self.mesh, self.secret = plan, checked(mesh), is_secret(key)
+        refuse_unsafe_caches()
+        check_not_forked()
+        check_alone(checkpoint=checkpoint, ledger=ledger)
+        self._key, self._checkpoint, self._ledger = key, checkpoint, ledger
+        self._label = plan.label if label is None else label
+        self._open = contextlib.ExitStack()
+        self.held: Reservation | None = None
+        self.kept: Checkpoint | None = None
+        self.begun = False
+
+    def __enter__(self) -> Self:
+        """Reserve.
+
+        Raises:
+            LedgerError: the run is over the ledger's budget.
+            CheckpointError: the checkpoint is another process's, or none.
+        """
+        with contextlib.ExitStack() as stack:
+            self.kept = stack.enter_context(opened(self._checkpoint))
+            if isinstance(self._ledger, Reservation):
+                self.held = self._ledger
+            elif self._ledger is not None:
+                planned = self.plan.guarantee if self.secret else None
+                self.held = Reservation(self._ledger, planned, self._label, self.kept, self.plan.num_records)
+            self.begun = self.kept is not None and self.kept.begun
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None or not self.begun:
+                self.settle()
+        finally:
+            self._open.close()
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What the run has spent when it is done; more than its plan says where it went on elsewhere."""
+        planned = self.plan.guarantee if self.secret else None
+        return planned if planned is None or self.kept is None else with_charged_again(planned, self.kept)
+
+    def read(self, data: PyTree, starts: PyTree = None, like: Life | None = None) -> None:
+        """Read the records; see :func:`sample` for what is refused.
+
+        Args:
+            data, starts: as of :func:`sample`.
+            like: life that has read the same data for a plan of the same target and N, whose records are shared.
+        """
+        self.work.read(data, starts, self.mesh, None if like is None else like.work)
+        if self.held is not None and self.held is not self._ledger and like is None:
+            self.held.identify(data)
+        streams, _ = streams_of(self._key, self.plan.hardened)
+        self.streams = agreed(
+            streams, self.secret, self.plan, (None if like is not None else self.work.records, starts), self.mesh
+        )
+        if self.kept is not None:
+            shape = None if self.mesh is None else sizes(self.mesh)
+            self.streams = self.kept.keys(self.plan, (data, starts), self.streams, self.secret, shape)
+
+    def begin(self) -> None:
+        """Spend the budget: from here on something may be computed from a record.
+
+        Raises:
+            LedgerError: the reservation is another run's; or what is computed a second time does not fit the budget.
+            CheckpointError: nothing covers what is computed a second time.
+        """
+        if self.kept is not None:
+            self.kept.begin()
+            if self.kept.elsewhere:
+                self._repeat(self.kept)
+        if self.held is not None:
+            self.held.start(self.plan.guarantee)
+        self.begun = True
+
+    def _repeat(self, kept: Checkpoint) -> None:
+        """Charge what is computed again after a checkpoint was carried to another platform, and take the fresh keys."""
+        events: tuple[Event, ...] = ()
+        if self.secret and self.plan.guarantee is not None:
+            events, why = self.work.repeated(kept.point())
+            with_charged_again(self.plan.guarantee, kept, events)  # raises where nothing covers both
+            if self.held is not None and events:
+                self.held.extend(events, why)
+        kept.moved([event.to_json() for event in events], self.streams)
+
+    def carry_out(self, progress: Progress | None = None) -> Result:
+        """Compute what the plan releases, from records that have been read.
+
+        Raises:
+            DivergedError, MiscompiledError, LedgerError, CheckpointError: see :func:`sample`.
+        """
+        return self.with_receipt(self.work.carry_out(self, progress))
+
+    def with_receipt(self, result: Result) -> Result:
+        """Return a result with the run's entry in its ledger, where it has one."""
+        return result if self.held is None else dataclasses.replace(result, receipt=self.held.receipt)
+
+    def settle(self) -> None:
+        """Close the ledger's entry, unless it is the caller's: spent where the run has begun, else given back."""
+        if self.held is not None and self.held is not self._ledger:
+            self.held.settle()
 
 
 def sample(
-    plan: Plan,
-    data: Any,
+    plan: AnyPlan,
+    data: PyTree,
     *,
-    key: SecretKey | jax.Array | int | None = None,
-    starts: Any = None,
+    key: Key = None,
+    starts: PyTree = None,
     out: str | Path | None = None,
     progress: Progress | None = None,
     checkpoint: Checkpoint | str | Path | None = None,
@@ -50,66 +201,49 @@ def sample(
     """Run a plan on records.
 
     Args:
-        plan: from :func:`dpmcmc.plan`.
+        plan: from :func:`dpmcmc.plan`, or from a mechanism's ``plan``.
         data: pytree of arrays with leading axis N = ``plan.num_records``.
         key: None or a ``SecretKey``: fresh OS entropy, and the run carries its guarantee. A JAX key or an int
             makes the run reproducible, and anybody who knows it can subtract the noise: no guarantee.
-        starts: where the chains start, a pytree like the target's parameters with leaves (chains, ...): a private
-            release whose guarantee the plan was made ``after``. None: the target's own start.
+        starts: where a sampler's chains start, a pytree like the target's parameters with leaves (chains, ...): a
+            private release whose guarantee the plan was made ``after``. None: the target's own start.
         out: folder to save the result in, made before anything is charged; as :meth:`Result.save` does of records that
             are not public.
-        progress: called on the host with (steps done, steps in all).
+        progress: called on the host with (steps done, steps in all), by a sampler.
         checkpoint: folder of what a run that is stopped needs to go on; called again with the same plan and records,
             the run goes on there. It holds keys until the run is done: confidential. Remove it once the draws are
-            saved.
+            saved. A one-shot release is made again to the same bits, elsewhere with fresh keys and a second charge.
         ledger: budget ledger to charge: the whole guarantee before a record is read. Whoever has reserved it already
             gives the Reservation, and settles it.
-        mesh: devices that share the work, from :func:`dpmcmc.mesh`; None: one device. The guarantee is the same.
+        mesh: devices that share a sampler's work, from :func:`dpmcmc.mesh`; None: one device. The guarantee is the
+            same.
 
     Returns:
         Result, with draws of shape (chains, draws, ...).
 
     Raises:
         OSError: ``out`` cannot be made.
-        ValueError: wrong N or shapes, or rows that are not finite (before anything is computed from them); a checkpoint
-            or a ledger in one of several processes; a process forked from one that has run.
+        ValueError: wrong N or shapes, rows that are not finite or beyond the target's public bounds (before anything is
+            computed from them); a checkpoint or a ledger in one of several processes; a process forked from one that
+            has run.
         UnsafeCache: somebody else can change what is in a cache folder, compiled programs among it.
-        MiscompiledError: the compiled program failed its self-test; no step was taken on the records.
+        MiscompiledError: the compiled program failed its self-test; no step was taken on the records, and nothing is
+            charged.
         LedgerError: the run is over the ledger's budget.
         CheckpointError: the checkpoint is of another plan or other records.
         DivergedError: a chain left the range of floats.
+        DrawError: a mechanism could make no draw. That it happened depends on the records: for the data holder alone.
     """
     day = today()
-    guarantee, label = plan.guarantee if is_secret(key) else None, type(plan.sampler).__name__
-    mesh = checked(mesh)
-    refuse_unsafe_caches()
-    check_not_forked()
-    check_alone(checkpoint=checkpoint, ledger=ledger)
+    life = Life(plan, key=key, checkpoint=checkpoint, ledger=ledger, mesh=mesh)
     if out is not None and jax.process_index() == 0:
         Path(out).mkdir(parents=True, exist_ok=True)
-    with opened(checkpoint) as kept, reserved(ledger, guarantee, label, kept, plan.num_records) as held:
-        check_on_disk(plan, data)
-        records = check_records(plan, data, host=mesh is not None)
-        target = targets.bind(plan.target, targets.record_shapes(records))
-        begun = checked_starts(plan, target, starts)
-        if held is not None and held is not ledger:
-            held.identify(data)
-        streams, secret = streams_of(key, plan.hardened)
-        program = Program.of(plan, template(target), template(plan.sampler), mesh=mesh)
-        run = BoundPlan(plan, target, agreed(streams, secret, plan, (records, begun), mesh), secret, starts=begun)
-        if kept is not None:
-            run = _resumed(run, kept, (data, starts), held, mesh)
-        if held is not None:
-            held.start(plan.guarantee)
-        report = None if progress is None else lambda done: progress(done, plan.steps)
-        (outcome,) = run_together(program, [run], records, report, kept)
-        if isinstance(outcome, DivergedError):
-            raise outcome
-        if held is not None:
-            outcome = dataclasses.replace(outcome, receipt=held.receipt)
+    with life:
+        life.read(data, starts)
+        result = life.carry_out(progress)
         if out is not None and jax.process_index() == 0:
-            _save(outcome, out, day)
-    return outcome
+            _save(result, out, day)
+    return result
 
 
 def _save(result: Result, out: str | Path, day: datetime.date) -> None:
@@ -122,32 +256,3 @@ def _save(result: Result, out: str | Path, day: datetime.date) -> None:
             "so save it elsewhere with result.save(folder).",
             stacklevel=3,
         )
-
-
-def _resumed(run: BoundPlan, kept: Checkpoint, data: Any, held: Reservation | None, mesh: Mesh | None) -> BoundPlan:
-    """The run with the keys that its checkpoint has, or with its own where it begins or comes from elsewhere."""
-    streams, moved = kept.begin(run.plan, data, run.streams, run.secret, None if mesh is None else sizes(mesh))
-    if not moved:
-        return run._replace(streams=streams)
-    again: tuple[Event, ...] = ()
-    plan, point = run.plan, kept.point()
-    if plan.guarantee is not None:
-        assert plan.noise_multipliers is not None
-        # Without a commit to say how far the run may have got, as far as it goes.
-        first, until, chains = 0, plan.steps, plan.chains
-        if point is not None and point.sure:
-            first, until = point.step, min(point.until, plan.steps)
-            chains = min(point.shape[0], max(plan.chains - point.block, 0))
-        again = charged_again(
-            plan.guarantee,
-            plan.noise_multipliers[first:until],
-            plan.sampling,
-            plan.num_records,
-            chains,
-            multiples(plan.second),
-        )
-        with_charged_again(plan.guarantee, kept, again)  # raises where nothing covers both
-    if held is not None and again:
-        held.extend(again, f"steps {first} to {until} taken again on another platform")
-    kept.moved([event.to_json() for event in again], run.streams)
-    return run

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,33 +104,7 @@ class Reservation:
             return
         try:
             self.ledger.settle(self.receipt, "released" if self.begun else "void")
-            self._open = False
         except LedgerError as error:
             # Spent it is either way, and what the run released must not be lost.
             warnings.warn(f"{error} The run's budget stays spent.", stacklevel=2)
-
-
-@contextlib.contextmanager
-def reserved(
-    ledger: Reservation | Ledger | str | Path | None,
-    guarantee: Guarantee | None,
-    label: str,
-    checkpoint: Checkpoint | None = None,
-    num_records: int | None = None,
-) -> Iterator[Reservation | None]:
-    """Reserve for what runs inside, which says when it starts, and settle.
-
-    An error before that gives the reservation back; one after it leaves it spent and open, for the run to go on under.
-    A Reservation of the caller's is the caller's to identify and to settle.
-    """
-    if ledger is None or isinstance(ledger, Reservation):
-        yield ledger
-        return
-    held = Reservation(ledger, guarantee, label, checkpoint, num_records)
-    try:
-        yield held
-    except Exception:
-        if not held.begun:
-            held.settle()
-        raise
-    held.settle()
+        self._open = False

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.description import html_table
-from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.verdict import Verdict, of_result
+from dpmcmc.planning.verdict import Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
-from dpmcmc.privacy.query.second_moment import multiples
 from dpmcmc.storage.atomic import write_atomically
+from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.run_folder import RunFolder, today
 
 if TYPE_CHECKING:
@@ -39,24 +39,28 @@ class Result:
         plan: what was run.
         draws: parameters in the model's own coordinates, leaves (chains, draws, ...).
         positions: what the chain moved, a pytree like the target's parameters; the draws themselves for most targets.
-        info: sampler's Info at the kept steps, leaves (chains, draws).
+        info: sampler's Info at the kept steps, leaves (chains, draws); None of a mechanism's release.
         guarantee: None when the plan has no privacy or the key was not secret.
-        wall_seconds: ``compile`` and ``run``.
+        wall_seconds: ``compile`` and ``run``; ``run`` alone of a mechanism. They may depend on the records (a NUTS
+            trajectory is as long as it is), and no guarantee covers them: publish them of public records alone.
         receipt: of the run's entry in its ledger, or None without one.
     """
 
-    plan: Plan
-    draws: Any
-    positions: Any
-    info: Any
+    plan: AnyPlan
+    draws: PyTree
+    positions: PyTree
+    info: PyTree
     guarantee: Guarantee | None
     wall_seconds: dict[str, float]
     receipt: Receipt | None = None
 
     @property
-    def steps_per_second(self) -> float:
-        """Steps of all chains together, per second of running."""
-        return self.plan.steps * self.plan.chains / max(self.wall_seconds["run"], 1e-9)
+    def steps_per_second(self) -> float | None:
+        """Steps of all chains together, per second of running; None of a mechanism's release."""
+        plan = self.plan.trace
+        if plan is not self.plan:
+            return None
+        return plan.steps * plan.chains / max(self.wall_seconds["run"], 1e-9)
 
     def __repr__(self) -> str:
         shapes = jax.tree.map(np.shape, self.draws)
@@ -64,15 +68,18 @@ class Result:
 
     @functools.cached_property
     def diagnostics(self) -> dict[str, float | None]:
-        """``ess`` and ``rhat`` of the draws, each the worst over coordinates; None where draws are too few."""
+        """``ess`` and ``rhat`` of the draws, each the worst over coordinates.
+
+        None where draws are too few, and of a one-shot mechanism, whose draws are no chain.
+        """
         from dpmcmc.inference import convergence
 
-        return convergence.summary(self.draws)
+        return {"ess": None, "rhat": None} if self.plan.trace is None else convergence.summary(self.draws)
 
     @functools.cached_property
     def verdict(self) -> Verdict:
         """Permitted uses of the draws, and why: the plan's verdict, and what R-hat and ESS of the draws say."""
-        return of_result(self.plan, self.diagnostics)
+        return self.plan.verdict_of(self.diagnostics)
 
     @property
     def usable_for(self) -> list[str]:
@@ -82,7 +89,7 @@ class Result:
     def _repr_html_(self) -> str:
         return html_table([("result", repr(self)), *self.verdict.lines()])
 
-    def flat_draws(self) -> Any:
+    def flat_draws(self) -> PyTree:
         """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""
         return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.positions)
 
@@ -104,29 +111,12 @@ class Result:
 
 
 def privacy_json(
-    plan: Plan, guarantee: Guarantee | None, data: dict[str, Any] | None = None, receipt: Receipt | None = None
-) -> dict:
+    plan: AnyPlan, guarantee: Guarantee | None, data: dict[str, Any] | None = None, receipt: Receipt | None = None
+) -> dict[str, Any]:
     """Return what a reader needs to defend, recompute or compose the guarantee of a run."""
-    z = plan.noise_multipliers
     charged = {} if receipt is None else {"ledger": receipt.to_json()}
-    facts = {
-        "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
-        "multiples": list(multiples(plan.second)),
-        "steps": plan.steps,
-        "chains": plan.chains,
-        "sampling": {
-            "scheme": plan.sampling.scheme,
-            "batch_size": plan.batch_size,
-            "rate": plan.sampling.rate(plan.num_records),
-            "slots": plan.slots,
-        },
-        "hardened": plan.hardened,
-        "coordinates": plan.coordinates,
-        "num_records": plan.num_records,
-        "free_fraction": None if plan.privacy is None else plan.free_fraction,
-        "data": data,
-    }
-    return guarantee_json(guarantee, getattr(plan.target, "unit", "record")) | facts | charged
+    body = guarantee_json(guarantee, getattr(plan.target, "unit", "record"))
+    return body | plan.facts() | {"data": data} | charged
 
 
 def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[str, Any]:
@@ -169,7 +159,7 @@ def write_json(path: Path, body: Any, mode: int = 0o644) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text), mode)
 
 
-def draws_content(draws: Any, info: Any, guarantee: Guarantee | None) -> bytes:
+def draws_content(draws: PyTree, info: PyTree, guarantee: Guarantee | None) -> bytes:
     """A netCDF file in ArviZ's schema; ε, δ and adjacency are attributes of its groups.
 
     ``info`` is None where a release has no steps to tell of.
@@ -186,7 +176,7 @@ def draws_content(draws: Any, info: Any, guarantee: Guarantee | None) -> bytes:
     return bytes(tree.to_netcdf(None, engine="h5netcdf"))
 
 
-def to_dataset(tree: Any) -> xarray.Dataset:
+def to_dataset(tree: PyTree) -> xarray.Dataset:
     """An xarray Dataset with dimensions (chain, draw, ...), one variable per leaf, named by its path."""
     import xarray
 
@@ -199,7 +189,7 @@ def to_dataset(tree: Any) -> xarray.Dataset:
     return xarray.Dataset(variables, coords={"chain": np.arange(chains), "draw": np.arange(draws)})
 
 
-def leaf_names(tree: Any) -> dict[str, Any]:
+def leaf_names(tree: PyTree) -> dict[str, Any]:
     """The leaves of a pytree by their paths, joined by dots; a lone leaf is ``theta``."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {".".join(_key_name(key) for key in path) or "theta": leaf for path, leaf in leaves}

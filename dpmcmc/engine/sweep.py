@@ -16,29 +16,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from dpmcmc import targets
 from dpmcmc.engine.blocks import BoundPlan, DivergedError, run_together
-from dpmcmc.engine.checks import check_on_disk, check_records, checked_starts
-from dpmcmc.engine.life import Progress
-from dpmcmc.engine.mesh import checked
-from dpmcmc.engine.processes import agreed, check_alone, check_not_forked
+from dpmcmc.engine.chains import Chains
+from dpmcmc.engine.life import Key, Life
 from dpmcmc.engine.program import Cells, Program
-from dpmcmc.engine.reservation import Reservation, reserved
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.template import numbers, template
+from dpmcmc.engine.work import Progress
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.ledger import Ledger
-from dpmcmc.privacy.query.randomness import SecretKey, is_secret, streams_of
-from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
+from dpmcmc.storage.pytree import PyTree
 
 #: (role, field) of a number that plans of one program may differ in.
 Name = tuple[str, str]
@@ -47,10 +42,10 @@ _CLIP = ("query", "clip")
 
 def sample_all(
     plans: Sequence[Plan],
-    data: Any,
+    data: PyTree,
     *,
-    keys: Sequence[SecretKey | jax.Array | int | None] | None = None,
-    starts: Sequence[Any] | None = None,
+    keys: Sequence[Key] | None = None,
+    starts: Sequence[PyTree] | None = None,
     progress: Progress | None = None,
     ledger: Ledger | str | Path | None = None,
     mesh: Mesh | None = None,
@@ -73,8 +68,8 @@ def sample_all(
         the others as they are. A Result's wall time is its share of its program's, by steps.
 
     Raises:
-        ValueError: as many keys as plans are needed; a SecretKey given twice; a ledger in one of several processes; or
-            what ``sample`` refuses in the data, before anything is computed from them.
+        ValueError: as many keys as plans are needed; a mechanism's plan; a SecretKey given twice; a ledger in one of
+            several processes; or what ``sample`` refuses in the data, before anything is computed from them.
         LedgerError: the plans together are over the ledger's budget.
         UnsafeCache: somebody else can change what is in a cache folder.
     """
@@ -87,63 +82,44 @@ def sample_all(
         raise InputError(f"starts must be one per plan: got {len(starts)} for {len(plans)} plans")
     if not plans:
         return []
-    refuse_unsafe_caches()
-    check_not_forked()
-    check_alone(ledger=ledger)
-    with contextlib.ExitStack() as held:
-        reservations = [
-            held.enter_context(
-                reserved(ledger, plan.guarantee if is_secret(key) else None, "sweep", None, plan.num_records)
-            )
+    with contextlib.ExitStack() as stack:
+        lives = [
+            stack.enter_context(Life(plan, key=key, ledger=ledger, mesh=mesh, label="sweep"))
             for plan, key in zip(plans, keys, strict=True)
         ]
-        results = _sample_all(plans, data, keys, starts, progress, reservations, checked(mesh))
-        return [_with_receipt(result, held) for result, held in zip(results, reservations, strict=True)]
+        _read(lives, data, starts)
+        outcomes = _run(_grouped(lives), lives[0].work.records, progress)
+        return [
+            outcome if isinstance(outcome, DivergedError) else life.with_receipt(outcome)
+            for life, outcome in zip(lives, outcomes, strict=True)
+        ]
 
 
-def _with_receipt(result: Result | DivergedError, held: Reservation | None) -> Result | DivergedError:
-    if held is None or isinstance(result, DivergedError):
-        return result
-    return dataclasses.replace(result, receipt=held.receipt)
+def _read(lives: list[Life], data: PyTree, starts: list[PyTree]) -> None:
+    """Read the records once, and check them for every target."""
+    seen: dict[tuple[int, int], Life] = {}
+    for life, start in zip(lives, starts, strict=True):
+        about = (life.plan.num_records, id(life.plan.target))
+        like = None if not seen else seen.get(about, lives[0])
+        life.read(data, start, like)
+        seen.setdefault(about, life)
 
 
-def _sample_all(
-    plans: list[Plan],
-    data: Any,
-    keys: list[Any],
-    starts: list[Any],
-    progress: Progress | None,
-    reservations: list[Reservation | None],
-    mesh: Mesh | None,
-) -> list[Result | DivergedError]:
-    seen: dict[Any, Any] = {}
-    for plan in plans:
-        check_on_disk(plan, data)
-        about = (plan.num_records, id(plan.target))
-        if about not in seen:
-            seen[about] = check_records(plan, data, host=mesh is not None)
-    records = next(iter(seen.values()))
-    shapes = targets.record_shapes(records)
-    bound = {id(plan.target): targets.bind(plan.target, shapes) for plan in plans}
-    if reservations[0] is not None:  # all are of one ledger
-        reservations[0].identify(data)
-    groups: dict[Any, _Group] = {}
-    opener = _Opener(records)
-    for at, (plan, key, start) in enumerate(zip(plans, keys, starts, strict=True)):
-        target = bound[id(plan.target)]
-        streams, secret = streams_of(key, plan.hardened)
-        start = checked_starts(plan, target, start)
-        streams = agreed(streams, secret, plan, (start, None if at else records), mesh)
-        program, run = opener.open(BoundPlan(plan, target, streams, secret, starts=start))
-        program = dataclasses.replace(program, mesh=mesh)
+def _grouped(lives: list[Life]) -> list[_Group]:
+    """Plans by the program that they share."""
+    groups: dict[Hashable, _Group] = {}
+    opener = _Opener(lives[0].work.records)
+    for at, life in enumerate(lives):
+        if not isinstance(life.work, Chains):
+            raise InputError(f"plans: {life.plan.label} is a mechanism, and a sweep takes samplers' plans; use sample")
+        program, run = opener.open(life.work.bound(life.streams, life.secret))
+        program = dataclasses.replace(program, mesh=life.mesh)
         group = groups.setdefault(_identity(program, run), _Group(program))
         group.program = dataclasses.replace(program, slots=max(program.slots, group.program.slots))
         group.places.append(at)
         group.runs.append(run)
-    for held, plan in zip(reservations, plans, strict=True):
-        if held is not None:
-            held.start(plan.guarantee)
-    return _run(list(groups.values()), records, progress)
+        group.lives.append(life)
+    return list(groups.values())
 
 
 @dataclasses.dataclass
@@ -153,9 +129,15 @@ class _Group:
     program: Program
     runs: list[BoundPlan] = dataclasses.field(default_factory=list)
     places: list[int] = dataclasses.field(default_factory=list)
+    lives: list[Life] = dataclasses.field(default_factory=list)
+
+    def begin(self) -> None:
+        """Spend the budget of every run, which the group is about to take steps of."""
+        for life in self.lives:
+            life.begin()
 
 
-def _run(groups: list[_Group], records: Any, progress: Progress | None) -> list[Result | DivergedError]:
+def _run(groups: list[_Group], records: PyTree, progress: Progress | None) -> list[Result | DivergedError]:
     found: dict[int, Result | DivergedError] = {}
     total = sum(run.plan.steps for group in groups for run in group.runs)
     before = 0
@@ -165,7 +147,9 @@ def _run(groups: list[_Group], records: Any, progress: Progress | None) -> list[
             if progress is not None:
                 progress(before + done, total)
 
-        found |= zip(group.places, run_together(group.program, group.runs, records, report), strict=True)
+        found |= zip(
+            group.places, run_together(group.program, group.runs, records, report, None, group.begin), strict=True
+        )
         before += sum(run.plan.steps for run in group.runs)
     # A diverged run stops before its last step.
     if progress is not None:
@@ -173,7 +157,7 @@ def _run(groups: list[_Group], records: Any, progress: Progress | None) -> list[
     return [found[at] for at in range(len(found))]
 
 
-def _identity(program: Program, run: BoundPlan) -> Any:
+def _identity(program: Program, run: BoundPlan) -> Hashable:
     """Equal for runs that go together."""
     same = dataclasses.replace(program, slots=0), run.streams.batch.dtype, run.starts is None
     try:
@@ -190,7 +174,7 @@ class _Opener:
         records: as the device holds them; only their shapes are looked at.
     """
 
-    def __init__(self, records: Any) -> None:
+    def __init__(self, records: PyTree) -> None:
         self._records = records
         self._traces: dict[Program, bool] = {}
         self._alone: dict[Program, list[Name]] = {}
@@ -215,7 +199,7 @@ class _Opener:
         program = _program(run, names)
         if program not in self._traces:
 
-            def step(cell: Cells, noise_std: Any, records: Any) -> tuple[Any, Any]:
+            def step(cell: Cells, noise_std: jax.Array, records: PyTree) -> tuple[PyTree, PyTree]:
                 state = program.start(cell)
                 return state, program.step(cell, state, cell.chain, noise_std, records)[0]
 

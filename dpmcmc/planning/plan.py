@@ -7,7 +7,6 @@ charged is what is added. Steps where the sampler's own noise suffices are free.
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,8 @@ import numpy as np
 
 from dpmcmc.errors import CalibrationError, InputError, UnsupportedCombination
 from dpmcmc.planning import description as plan_text
-from dpmcmc.planning.verdict import Verdict, of_plan
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.verdict import Verdict, of_plan, of_result
 from dpmcmc.privacy.accounting import TRACE_ACCOUNTANTS, discrete_gaussian
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE, charged_guarantee, draw_events
 from dpmcmc.privacy.accounting.events import Event
@@ -34,7 +34,7 @@ from dpmcmc.targets.base import Target
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(AnyPlan):
     """A run before it reads a record; made by :func:`plan`.
 
     Attributes:
@@ -127,15 +127,24 @@ class Plan:
         sensitivity = self.guarantee.adjacency.sensitivity
         return 2 * (gaussian_mu(epsilon, self.privacy.delta) / (sensitivity * self.privacy.clip)) ** 2 / self.chains
 
-    @functools.cached_property
-    def verdict(self) -> Verdict:
-        """Permitted uses of the draws, and why."""
-        return of_plan(self)
+    @property
+    def label(self) -> str:
+        """Name of the sampler."""
+        return type(self.sampler).__name__
 
     @property
-    def usable_for(self) -> list[str]:
-        """Out of ``prediction`` and ``intervals``; empty for nothing."""
-        return list(self.verdict.usable_for)
+    def trace(self) -> Plan:
+        """The plan itself: the iterates of its sampler leave."""
+        return self
+
+    @property
+    def total_draws(self) -> int:
+        """Draws of all chains."""
+        return self.num_draws * self.chains
+
+    def verdict_of(self, diagnostics: dict[str, float | None] | None) -> Verdict:
+        """Say what the draws are good for; see :class:`AnyPlan`."""
+        return of_plan(self) if diagnostics is None else of_result(self, diagnostics)
 
     @property
     def thesis_multiplier(self) -> tuple[float | None, str | None]:
@@ -198,15 +207,29 @@ class Plan:
             changes = np.unique(np.linspace(0, len(values) - 1, most).astype(int))
         return [[int(t), float(values[t])] for t in changes]
 
-    def __str__(self) -> str:
-        return "\n".join(f"{name:<12} {text}" for name, text in self.lines())
-
-    def _repr_html_(self) -> str:
-        return plan_text.html_table(self.lines())
-
     def lines(self, secret: bool = True) -> list[tuple[str, str]]:
         """(label, sentence) pairs that describe the plan to a person; ``secret`` as in :meth:`to_json`."""
         return plan_text.lines(self, secret)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what ``privacy.json`` says of the plan beside its guarantee."""
+        z = self.noise_multipliers
+        return {
+            "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
+            "multiples": list(multiples(self.second)),
+            "steps": self.steps,
+            "chains": self.chains,
+            "sampling": {
+                "scheme": self.sampling.scheme,
+                "batch_size": self.batch_size,
+                "rate": self.sampling.rate(self.num_records),
+                "slots": self.slots,
+            },
+            "hardened": self.hardened,
+            "coordinates": self.coordinates,
+            "num_records": self.num_records,
+            "free_fraction": None if self.privacy is None else self.free_fraction,
+        }
 
 
 def plan(

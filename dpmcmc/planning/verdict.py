@@ -1,7 +1,7 @@
 """Permitted uses of draws: prediction, intervals, both or nothing, each with its reason.
 
-``of_plan`` and ``of_mechanism`` decide from public facts, before a record is read. ``of_result`` and ``of_release`` add
-what released draws say of themselves, which is post-processing and costs nothing.
+``of_plan`` and ``of_one_shot`` decide from public facts, before a record is read. ``of_result`` adds what released
+draws say of themselves, which is post-processing and costs nothing.
 
 Prediction. All records together move a release of Gaussian budget μ by at most N·μ standard deviations of its noise
 (group privacy, Dong, Roth and Su 2019), and the noise of d parameters is √d of them long. Where N·μ/√d is below 3, the
@@ -25,7 +25,6 @@ from dpmcmc.planning.interval_conditions import Obstacle, obstacles
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 
 if TYPE_CHECKING:
-    from dpmcmc.mechanisms.base import MechanismPlan
     from dpmcmc.planning.plan import Plan
     from dpmcmc.privacy.accounting.guarantee import Guarantee
 
@@ -90,16 +89,9 @@ def of_result(plan: Plan, diagnostics: dict[str, float | None]) -> Verdict:
     return _verdict(_prediction(plan), _intervals((*shown, *found), plan.privacy is None and plan.chains < 2))
 
 
-def of_mechanism(plan: MechanismPlan) -> Verdict:
-    """Return the permitted uses of a one-shot release, before a record is read."""
-    if plan.run is not None:
-        return of_plan(plan.run)
-    return _verdict(_signal(plan.guarantee, plan.num_records, plan.target), (False, _no_intervals(plan)))
-
-
-def of_release(plan: MechanismPlan, diagnostics: dict[str, float | None]) -> Verdict:
-    """Return the permitted uses of a release; only a hybrid's draws have ``diagnostics``."""
-    return of_mechanism(plan) if plan.run is None else of_result(plan.run, diagnostics)
+def of_one_shot(guarantee: Guarantee, num_records: int, target: Any, no_intervals: str) -> Verdict:
+    """Verdict on a one-shot release, before a record is read; ``no_intervals``: why it gives none."""
+    return _verdict(_signal(guarantee, num_records, target), (False, no_intervals))
 
 
 def _verdict(prediction: tuple[bool, str], intervals: tuple[bool, str]) -> Verdict:
@@ -165,17 +157,3 @@ def _spread(plan: Plan) -> float | None:
         return None
     hottest = float(np.max(plan.temperatures[plan.burn_in :]))
     return math.sqrt(hottest * min(1.0, 2 * plan.time * precision))
-
-
-def _no_intervals(plan: MechanismPlan) -> str:
-    """Why a one-shot release gives no intervals."""
-    if plan.draws == 1:
-        return "Do not report intervals: one release has no spread."
-    if plan.guarantee.release == "estimate":
-        return (
-            "Do not report intervals: the draws take noisy statistics for exact ones, and are too narrow (measured "
-            "coverage of a nominal .90: .39 at N = 2,000, .78 at 20,000)."
-        )
-    temper = plan.settings.get("temper", 1.0)
-    what = "the posterior" if temper >= 1 else f"a posterior whose likelihood has the power {temper:.3g}"
-    return f"Do not report intervals: nothing shows that intervals of {plan.draws} draws of {what} cover."

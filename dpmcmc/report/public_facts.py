@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from dpmcmc.data import DataSet, DataSpec
-from dpmcmc.mechanisms import MechanismPlan
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
@@ -51,7 +51,7 @@ class PublicFacts:
     """
 
     name: str
-    plan: Plan | MechanismPlan
+    plan: AnyPlan
     secret: bool
     spec: DataSpec
     origin: str
@@ -63,7 +63,7 @@ class PublicFacts:
     day: datetime.date
 
     @classmethod
-    def of(cls, name: str, plan: Plan | MechanismPlan, secret: bool, data: DataSet, day: datetime.date) -> PublicFacts:
+    def of(cls, name: str, plan: AnyPlan, secret: bool, data: DataSet, day: datetime.date) -> PublicFacts:
         """The public facts of a run on these records; nothing else is taken from them."""
         return cls(
             name,
@@ -82,7 +82,7 @@ class PublicFacts:
     @property
     def trace(self) -> Plan | None:
         """Plan of the sampler whose iterates may be published; None for a one-shot mechanism."""
-        return self.plan.run if isinstance(self.plan, MechanismPlan) else self.plan
+        return self.plan.trace
 
     def publishable(self, guarantee: Guarantee | None) -> bool:
         """Whether draws with this guarantee may be published: it is finite, or the records are public."""
@@ -129,7 +129,7 @@ class PublicFacts:
             "rhat": None,
             "steps_per_second": None,
             "temperature": None if heat is None else {"min": float(heat.min()), "max": float(heat.max())},
-            "draws": plan.draws if isinstance(plan, MechanismPlan) else plan.num_draws * plan.chains,
+            "draws": plan.total_draws,
             "data": {"name": self.spec.name, "origin": self.origin},
             **plan.verdict.to_json(),
         }

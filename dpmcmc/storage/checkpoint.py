@@ -41,6 +41,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.fingerprint import fingerprint, plan_digest, platform
 from dpmcmc.storage.locks import lock, names
+from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.regular_file import read_bytes
 
 #: A commit may cost this share of the time until the next.
@@ -117,6 +118,7 @@ class Checkpoint:
             raise
 
     def _open(self) -> None:
+        self.elsewhere = False
         self.folder.mkdir(exist_ok=True, mode=0o700)
         self._commit_seconds = 0.0
         self._since = 0.0
@@ -172,38 +174,33 @@ class Checkpoint:
                 f"{self.folder}: was begun with another plan; go on with the plan it was begun with, or start a new run"
             )
 
-    def begin(
-        self, plan: Any, data: Any, streams: Any, secret: bool, mesh: tuple[int, int] | None = None
-    ) -> tuple[Any, bool]:
-        """Start a run here, or go on with the one that was started.
+    def keys(
+        self, plan: Any, data: PyTree, streams: PyTree, secret: bool, mesh: tuple[int, int] | None = None
+    ) -> PyTree:
+        """Return the keys of the run that was started here, or fresh ones for a new run or one that goes on elsewhere.
+
+        Nothing is written; ``elsewhere`` then says whether fresh keys take the place of others, so that what is
+        computed a second time is charged.
 
         Args:
-            plan: what runs, a Plan or MechanismPlan.
+            plan: what runs.
             data: its records.
-            streams: pytree of fresh JAX keys, for a new run and for one that goes on elsewhere.
+            streams: pytree of fresh JAX keys.
             secret: whether they are.
             mesh: devices along the chains and along the records, another of which is another platform; None: no mesh.
-
-        Returns:
-            (keys to use, whether they are fresh ones in the place of others, so that what they repeat is charged).
 
         Raises:
             CheckpointError: another plan, other records or another kind of key than what was started; or chains that
                 the mesh cannot share as they were.
         """
-        # Chains and records that are shared out otherwise round otherwise.
+        # A different device layout changes the order of rounding.
         self._here = here = platform() if mesh is None else f"{platform()} {mesh}"
+        self.elsewhere = False
         if not self.begun:
             key = secrets.token_bytes(32)
-            self._run |= {
-                "plan": plan_digest(plan),
-                "records_key": key.hex(),
-                "records": fingerprint(key, data),
-                "again": [],
-            }
-            self._run |= {"platform": here, "secret": secret, "keys": _to_text(streams)}
-            self._save()
-            return streams, False
+            known = {"plan": plan_digest(plan), "records_key": key.hex(), "records": fingerprint(key, data)}
+            self._new = known | {"again": [], "platform": here, "secret": secret, "keys": _to_text(streams)}
+            return streams
         self.check(plan)
         if self._run["records"] != fingerprint(bytes.fromhex(self._run["records_key"]), data):
             raise CheckpointError(
@@ -220,15 +217,24 @@ class Checkpoint:
         if self._run["keys"] is None:
             point = self.point()
             complete = self.kept() is not None or (point is not None and point.complete)
-            return streams, not complete
-        if self._run["platform"] == here:
+            self.elsewhere = not complete
+        elif self._run["platform"] == here:
             try:
-                return _from_text(self._run["keys"], streams), False
+                return _from_text(self._run["keys"], streams)
             except (ValueError, TypeError):
                 raise CheckpointError(
                     f"{self.folder}: holds keys of another kind of run; what it charged stays charged, start a new run"
                 ) from None
-        return streams, True
+        else:
+            self.elsewhere = True
+        return streams
+
+    def begin(self) -> None:
+        """Keep the keys of a new run, which computes from records after that; one that goes on has them here."""
+        if not self.begun:
+            whole = self._run | self._new
+            self._save(whole)
+            self._run = whole
 
     def _check_shared(self, devices: int) -> None:
         """Refuse blocks of chains that do not divide over so many devices."""
@@ -341,8 +347,8 @@ class Checkpoint:
         self.folder.with_name(self.folder.name + ".lock").unlink(missing_ok=True)
         self.close()
 
-    def _save(self) -> None:
-        text = json.dumps(self._run)
+    def _save(self, run: dict[str, Any] | None = None) -> None:
+        text = json.dumps(self._run if run is None else run)
         write_atomically(self.folder / "run.json", lambda path: path.write_text(text), 0o600)
 
     def _put(self, name: str, content: bytes, last: bool = True) -> str:

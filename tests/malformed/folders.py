@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpmcmc.cli import run
 from dpmcmc.cli.commands import main
+from dpmcmc.engine.life import Life
 from tests.malformed.case import EITHER, REFUSED, Case, Make, beside, npz, on_file, plant, records, tree, zipped
 
 _OUT = """
@@ -103,8 +103,8 @@ def stopped() -> dict[str, bytes]:
         raise KeyboardInterrupt
 
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        folder, sample = Path(name), run.sample
-        patch.setattr(run, "sample", lambda *a, **k: sample(*a, **{**k, "progress": stop}))
+        folder, carry_out = Path(name), Life.carry_out
+        patch.setattr(Life, "carry_out", lambda life, progress=None: carry_out(life, stop))
         with contextlib.redirect_stderr(io.StringIO()):
             code = main(["run", *on_file(npz(records()))(folder), "--out", str(folder / "out"), "--quiet"])
         assert code == 130

@@ -284,7 +284,8 @@ def released_metrics_hold_nothing_of_private_records(scene: Scene) -> None:
             for name in ("_draw_chains", "_draw_predictions"):
                 patch.setattr(run.ConfiguredRun, name, lambda *_: None)
             patch.setattr(run.ConfiguredRun, "_confidential", lambda *_: ({}, None))
-            one = run.ConfiguredRun(config, made, data, folder, folder / "confidential", None)
+            life = SimpleNamespace(held=None, mesh=None, guarantee=made.guarantee)
+            one = run.ConfiguredRun(config, made, data, place, life)
             one.save(result, 0.0, Console(file=None, quiet=True))
         said.append([(folder / name).read_text() for name in ("metrics.json", "privacy.json")])
     require(said[0] == said[1], "released files differ with the private records they were computed from")

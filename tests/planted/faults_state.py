@@ -15,7 +15,7 @@ import pytest
 
 from dpmcmc.cli import run
 from dpmcmc.engine import blocks as engine
-from dpmcmc.engine import life
+from dpmcmc.engine import chains
 from dpmcmc.engine import program as program_room
 from dpmcmc.engine import result as result_room
 from dpmcmc.engine.reservation import Reservation
@@ -115,18 +115,18 @@ def _always_given_back(patch: Patch) -> None:
 
 
 def _same_keys_elsewhere(patch: Patch) -> None:
-    real = checkpoint.Checkpoint.begin
+    real = checkpoint.Checkpoint.keys
 
-    def begin(self: Any, *arguments: Any) -> Any:
+    def keys(self: Any, *arguments: Any) -> Any:
         if self.begun:
             self._run["platform"] = checkpoint.platform()
         return real(self, *arguments)
 
-    patch.setattr(checkpoint.Checkpoint, "begin", begin)
+    patch.setattr(checkpoint.Checkpoint, "keys", keys)
 
 
 def _moves_for_free(patch: Patch) -> None:
-    patch.setattr(life, "charged_again", lambda *_: ())
+    patch.setattr(chains, "charged_again", lambda *_: ())
 
 
 def _draws_first(patch: Patch) -> None:

@@ -25,7 +25,7 @@ been set beforehand, nothing would have been different for this record. No run h
 promises its plan's guarantee to everybody.
 
 **Grid.** D_α increases with the norm (``divergence.py``). Under sampling, norms are rounded UP to a geometric grid of
-ratio e^-``_STEP``, and what is kept of a record is how often its norm fell where. At rate 1 norms are not rounded.
+ratio e^-``STEP``, and what is kept of a record is how often its norm fell where. At rate 1 norms are not rounded.
 
 A record whose gradient is not finite contributes nothing to the run, and is charged C.
 """
@@ -33,11 +33,9 @@ A record whose gradient is not finite contributes nothing to the run, and is cha
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,35 +43,29 @@ import numpy as np
 
 from dpmcmc import targets
 from dpmcmc.diagnostics.per_record import divergence
-from dpmcmc.diagnostics.per_record.norms import Norms, norms_of
+from dpmcmc.diagnostics.per_record.conversion import epsilon_of, kept_orders
+from dpmcmc.diagnostics.per_record.norms import norms_of
+from dpmcmc.diagnostics.per_record.tally import Tally
+from dpmcmc.diagnostics.per_record.trajectory import trajectory
 from dpmcmc.engine.checks import check_records
-from dpmcmc.engine.life import sample
+from dpmcmc.engine.life import Key, Life
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.template import template
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting import overflow_probability, rdp
-from dpmcmc.privacy.accounting.adjacency import Adjacency
-from dpmcmc.privacy.accounting.events import bucket_down
-from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting import overflow_probability
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger
-from dpmcmc.privacy.query.randomness import SecretKey, Streams, streams_of
-from dpmcmc.privacy.query.second_moment import SecondMoment, multiples
+from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.atomic import write_atomically
+from dpmcmc.storage.pytree import PyTree
 
-#: Log-spacing and size of the grid of norms; below the last one, at C/1000, it is charged that.
-_STEP, _GRID = 0.0136, 512
-#: Norms are enlarged by it, for the rounding of float32 norms and logarithms.
-_SLACK = 2.0**-14
-#: Steps taken together, and bytes of a block of records' gradients at one position.
-_STEPS, _BLOCK_BYTES, _MOST_ROWS = 512, 32 << 20, 2048
+#: Bytes of a block of records' gradients at one position, and most records of a block.
+_BLOCK_BYTES, _MOST_ROWS = 32 << 20, 2048
 #: Approximate bytes of a step's Info on disk, and of what files hold beside their numbers.
 _INFO_BYTES, _FILE_BYTES = 64, 1 << 18
-#: Every so many of the accountant's orders, from that of the worst case to so many times it.
-_EVERY_ORDER, _REACH = 5, {"replace_one": 8.0, "add_remove": 1000.0, "zero_out": 1000.0}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -116,9 +108,9 @@ class PerRecord:
 
 def sample_and_account(
     plan: Plan,
-    data: Any,
+    data: PyTree,
     *,
-    key: SecretKey | jax.Array | int | None = None,
+    key: Key = None,
     every: int = 1,
     ledger: Reservation | Ledger | str | Path | None = None,
 ) -> tuple[Result, PerRecord]:
@@ -138,22 +130,28 @@ def sample_and_account(
         DivergedError, LedgerError: as of :func:`dpmcmc.sample`.
     """
     account = Account(plan, data, every)
-    result, before = account.sample(data, key=key, ledger=ledger)
-    return result, account.of(data, before)
+    with Life(every_step(plan), key=key, ledger=ledger) as life:
+        life.read(data)
+        start = account.start(life.streams)
+        result = life.carry_out()
+    return result, account.of(data, before_each_step(start, result.positions))
 
 
-def _start(plan: Plan, data: Any, streams: Streams) -> Any:
-    """Where the engine starts each chain, leaves (chains, ...)."""
-    target = targets.bind(plan.target, targets.record_shapes(data))
-    program = Program.of(plan, template(target), template(plan.sampler))
-
-    def of_chain(chain: jax.Array) -> Any:
-        return program.start(Cells({}, streams, chain, jnp.int32(plan.steps))).position
-
-    return jax.jit(jax.vmap(of_chain))(jnp.arange(plan.chains, dtype=jnp.int32))
+def every_step(plan: Plan) -> Plan:
+    """Return the plan with every step's draw kept; noise and guarantee are the same."""
+    return dataclasses.replace(plan, burn_in=0, thin=1)
 
 
-def per_record_epsilon(plan: Plan, data: Any, positions: Any, *, every: int = 1) -> PerRecord:
+def before_each_step(start: PyTree, after: PyTree) -> PyTree:
+    """Positions before each step, from those that chains start in and those after each step."""
+
+    def before(first: jax.Array, following: np.ndarray) -> np.ndarray:
+        return np.concatenate([np.asarray(first)[:, None], following[:, :-1]], axis=1)
+
+    return jax.tree.map(before, start, after)
+
+
+def per_record_epsilon(plan: Plan, data: PyTree, positions: PyTree, *, every: int = 1) -> PerRecord:
     """Realised individual Rényi loss of every record, and the ε read off it. CONFIDENTIAL.
 
     Args:
@@ -183,7 +181,7 @@ class Account:
         ValueError, UnsupportedCombination: as of :func:`per_record_epsilon`.
     """
 
-    def __init__(self, plan: Plan, data: Any, every: int = 1) -> None:
+    def __init__(self, plan: Plan, data: PyTree, every: int = 1) -> None:
         check(plan, every)
         assert plan.privacy is not None
         assert plan.guarantee is not None
@@ -197,53 +195,43 @@ class Account:
             accountant="rdp",
             release=plan.guarantee.release,
         ).epsilon
-        self._tally = _Tally(plan, _orders(plan, self._worst))
+        self._tally = Tally(plan, kept_orders(plan, self._worst))
 
     @property
     def num_bytes(self) -> int:
-        """Size of the kept draws and of the account on disk, about."""
+        """Approximate size on disk of the kept draws, of the account, and of all positions in a checkpoint."""
         shapes = jax.eval_shape(self._target.init, jax.random.key(0))
         draw = sum(4 * int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes)) + _INFO_BYTES
         record = 8 * (len(self._tally.orders) + 2)
-        return self.plan.num_draws * self.plan.chains * draw + self.plan.num_records * record + _FILE_BYTES
+        kept = (self.plan.num_draws + self.plan.steps) * self.plan.chains
+        return kept * draw + self.plan.num_records * record + _FILE_BYTES
 
-    def sample(
-        self,
-        data: Any,
-        *,
-        key: SecretKey | jax.Array | int | None = None,
-        ledger: Reservation | Ledger | str | Path | None = None,
-    ) -> tuple[Result, Any]:
-        """Run the plan: (Result with every step's draw, positions before each step)."""
-        streams, secret = streams_of(key, self.plan.hardened)
-        whole = dataclasses.replace(self.plan, burn_in=0, thin=1)
-        start = _start(whole, data, streams)
-        # The very streams: the start is theirs too.
-        again = SecretKey._of(streams) if secret else key
-        result = sample(whole, data, key=again, ledger=ledger)
+    def start(self, streams: Streams) -> PyTree:
+        """Where the engine starts each chain under these keys, leaves (chains, ...)."""
+        program = Program.of(self.plan, template(self._target), template(self.plan.sampler))
 
-        def before(first: Any, after: Any) -> np.ndarray:
-            return np.concatenate([np.asarray(first)[:, None], after[:, :-1]], axis=1)
+        def of_chain(chain: jax.Array) -> PyTree:
+            return program.start(Cells({}, streams, chain, jnp.int32(self.plan.steps))).position
 
-        return result, jax.tree.map(before, start, result.positions)
+        return jax.jit(jax.vmap(of_chain))(jnp.arange(self.plan.chains, dtype=jnp.int32))
 
-    def of(self, data: Any, positions: Any) -> PerRecord:
+    def of(self, data: PyTree, positions: PyTree) -> PerRecord:
         """Return the cost to each record of the run that was in these positions; see :func:`per_record_epsilon`."""
         plan, tally, norms = self.plan, self._tally, self._norms
         assert plan.privacy is not None
         assert plan.guarantee is not None
         records = check_records(plan, data, host=True)
-        trajectory = _trajectory(plan, self._target, positions, self.every, norms.rounding)
+        steps = trajectory(plan, self._target, positions, self.every, norms.rounding)
         count = max(1, min(_MOST_ROWS, _BLOCK_BYTES // norms.row_bytes))
         losses, clipped = [], []
         for first in range(0, plan.num_records, count):
             rows = jax.tree.map(lambda leaf, first=first: _on_device(leaf[first : first + count]), records)
-            loss, steps = tally.of(norms, rows, trajectory)
+            loss, reached = tally.of(norms, rows, steps)
             losses.append(loss)
-            clipped.append(steps)
+            clipped.append(reached)
         renyi = np.concatenate(losses)
         return PerRecord(
-            _epsilon(tally.orders, renyi, plan.guarantee.delta, overflow_probability(plan.guarantee.events)),
+            epsilon_of(tally.orders, renyi, plan.guarantee.delta, overflow_probability(plan.guarantee.events)),
             np.concatenate(clipped) / (plan.steps * plan.chains),
             tally.orders,
             renyi,
@@ -267,192 +255,3 @@ def check(plan: Plan, every: int) -> None:
 
 def _on_device(leaf: np.ndarray) -> jax.Array:
     return jnp.asarray(leaf, jnp.float32 if np.issubdtype(leaf.dtype, np.floating) else None)
-
-
-class _Trajectory(NamedTuple):
-    """Positions of all chains one after another, T of them in all.
-
-    Attributes:
-        positions: leaves (T, ...).
-        step: of the plan, (T,).
-        check: which position stands for each, (T,).
-        moved: how far from it each lies at most, rounding included, (T,) float32.
-    """
-
-    positions: Any
-    step: np.ndarray
-    check: np.ndarray
-    moved: np.ndarray
-
-
-def _trajectory(plan: Plan, target: Any, positions: Any, every: int, rounding: float) -> _Trajectory:
-    """Every step given the nearer of the checks before and after it.
-
-    Raises:
-        ValueError: positions of another shape.
-    """
-    wanted = jax.tree.map(
-        lambda leaf: (plan.chains, plan.steps, *leaf.shape), jax.eval_shape(target.init, jax.random.key(0))
-    )
-    found = jax.tree.map(np.shape, positions)
-    if wanted != found:
-        raise InputError(f"positions: must have shapes {wanted}, one of each chain before each step, got {found}")
-    total = plan.chains * plan.steps
-    joined = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(total, *leaf.shape[2:]), positions)
-    flat = np.concatenate([leaf.reshape(total, -1) for leaf in jax.tree.leaves(joined)], axis=1)
-    step = np.tile(np.arange(plan.steps), plan.chains)
-    before = np.arange(total) - step % every
-    after = np.where(step - step % every + every < plan.steps, before + every, before)
-    to_before, to_after = _distances(flat, before), _distances(flat, after)
-    check = np.where(to_after < to_before, after, before)
-    size = _distances(flat, None)
-    # Upward, for it becomes a float32.
-    moved = (np.minimum(to_before, to_after) + rounding * (size + size[check])) * (1 + 1e-6)
-    return _Trajectory(joined, step, check, moved.astype(np.float32))
-
-
-def _distances(flat: np.ndarray, others: np.ndarray | None) -> np.ndarray:
-    """‖θ_t − θ_other(t)‖, or ‖θ_t‖, (T,) float64, a block at a time."""
-    out = np.zeros(len(flat))
-    for first in range(0, len(flat), _STEPS):
-        at = slice(first, first + _STEPS)
-        here = flat[at].astype(np.float64)
-        out[at] = np.linalg.norm(here if others is None else here - flat[others[at]], axis=1)
-    return out
-
-
-def _orders(plan: Plan, worst: float) -> np.ndarray:
-    """The worst case's own order and, thinned out, those above it, where smaller losses have theirs."""
-    assert plan.guarantee is not None
-    composed = rdp.compose(plan.guarantee.events, plan.guarantee.adjacency)
-    assert composed is not None
-    orders, loss = composed
-    left = plan.guarantee.delta - (1 + math.exp(min(worst, 700))) * overflow_probability(plan.guarantee.events)
-    best = int(np.argmin(_converted(orders, loss[None], np.array([max(left, 0.0)]))[0]))
-    end = np.searchsorted(orders, _REACH[plan.guarantee.adjacency] * orders[best])
-    return orders[best : max(end, best + 1) : _EVERY_ORDER]
-
-
-class _Tally:
-    """Sums the loss of a block of records over the steps.
-
-    Attributes:
-        orders: α.
-    """
-
-    def __init__(self, plan: Plan, orders: np.ndarray) -> None:
-        assert plan.privacy is not None
-        assert plan.noise_multipliers is not None
-        self.orders = orders
-        self._clip, self._adjacency, self._second = plan.privacy.clip, Adjacency(plan.privacy.adjacency), plan.second
-        self._mechanism = plan.sampling.mechanism(plan.num_records)
-        self._rate = plan.sampling.charged_rate(plan.num_records)
-        # As the plan's events have them: a long schedule's rounded down within groups.
-        each = np.multiply.outer(multiples(plan.second), plan.noise_multipliers / (1 + KAPPA))
-        values = bucket_down(each.ravel(), np.ones(each.size))[0]
-        group = np.searchsorted(values, each, side="right") - 1
-        kinds, self._kind = np.unique(group, axis=1, return_inverse=True)
-        self._noise = values[kinds.T]
-        self._grid = np.exp(-_STEP * np.arange(_GRID))
-        self._tables: dict[tuple[int, int], np.ndarray] = {}
-
-    def of(self, norms: Norms, rows: Any, trajectory: _Trajectory) -> tuple[np.ndarray, np.ndarray]:
-        """(R_i(α) (n, K), steps at which the norm reached C (n,)) of n records."""
-        count = jax.tree.leaves(rows)[0].shape[0]
-        loss, clipped = np.zeros((count, len(self.orders))), np.zeros(count)
-        kind = self._kind.reshape(-1)[trajectory.step]
-        for k, noise in enumerate(self._noise):
-            times = np.zeros(count * _GRID if self._mechanism != "gaussian" else 0)
-            squares = np.zeros((len(noise), count))
-            for share, place, reached in self._relative_norms(norms, rows, trajectory, np.flatnonzero(kind == k)):
-                clipped += reached
-                if self._mechanism == "gaussian":
-                    for query, moved in enumerate(sensitivities(share.astype(np.float64), self._second)):
-                        squares[query] += np.square(divergence.distance(moved, self._adjacency)).sum(axis=1)
-                else:
-                    times += np.bincount(place.ravel(), minlength=len(times))
-            if self._mechanism == "gaussian":
-                loss += np.multiply.outer((squares / noise[:, None] ** 2).sum(axis=0), self.orders / 2)
-                continue
-            often = times.reshape(count, _GRID)
-            used = np.flatnonzero(often.any(axis=0))
-            for query in range(len(noise)):
-                loss += often[:, used] @ self._table(k, query, used)
-        return loss, clipped
-
-    def _relative_norms(
-        self, norms: Norms, rows: Any, trajectory: _Trajectory, steps: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield for each block of steps: norm over C (n, S), its place (n, S), how many reach 1 (n,)."""
-        blocks = [steps[first : first + _STEPS] for first in range(0, len(steps), _STEPS)]
-        found = [np.unique(trajectory.check[block], return_inverse=True) for block in blocks]
-        room = max(len(checks) for checks, _ in found)
-        for block, (checks, at) in zip(blocks, found, strict=True):
-            # Blocks of one size, so that they share what is compiled.
-            checks = np.resize(checks, room)
-            kept = norms.check(jax.tree.map(lambda leaf, c=checks: leaf[c], trajectory.positions), rows)
-            padded = np.resize(np.arange(len(block)), min(_STEPS, len(steps)))
-            upper = norms.bound(kept[:, at.reshape(-1)[padded]], rows, trajectory.moved[block][padded])
-            share, place = _placed(upper, np.float32(self._clip))
-            share, place = np.asarray(share)[:, : len(block)], np.asarray(place)[:, : len(block)]
-            yield share, place, (share >= 1).sum(axis=1)
-
-    def _table(self, kind: int, query: int, used: np.ndarray) -> np.ndarray:
-        """D_α of one step at these places of the grid, (used, K)."""
-        table = self._tables.setdefault((kind, query), np.full((_GRID, len(self.orders)), np.nan))
-        new = used[np.isnan(table[used, 0])]
-        if len(new):
-            moved = sensitivities(self._grid[new], self._second)[query]
-            step = (float(self._noise[kind, query]), self._rate, self._mechanism, self._adjacency)
-            table[new] = divergence.renyi(moved, *step, tuple(self.orders))
-        return table[used]
-
-
-@jax.jit
-def _placed(upper: jax.Array, clip: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(norm over C, at most 1; place on the grid, whose value is at least it), (n, S); places go on from row to row."""
-    share = jnp.where(jnp.isfinite(upper), jnp.minimum(upper * (1 + _SLACK) / clip, 1.0), 1.0)
-    place = jnp.floor(-jnp.log(share) / _STEP).astype(jnp.int32)
-    return share, jnp.clip(place, 0, _GRID - 1) + _GRID * jnp.arange(share.shape[0], dtype=jnp.int32)[:, None]
-
-
-def sensitivities(share: np.ndarray, second: SecondMoment | None) -> list[np.ndarray]:
-    """How far a record of norm ``share``·C moves each query of a step, relative to one of norm C.
-
-    The second moment moves by the square of the norm; from the same batch, the two are one query
-    (``second_moment.py``).
-    """
-    if second is None:
-        return [share]
-    if second.own_batch:
-        return [share, share**2]
-    ratio = second.ratio / (1 + KAPPA)
-    return [np.sqrt((share**2 + share**4 / ratio**2) / (1 + 1 / ratio**2))]
-
-
-def _epsilon(orders: np.ndarray, renyi: np.ndarray, delta: float, beta: float) -> np.ndarray:
-    """Smallest ε of each record with δ_base(ε) + (1 + e^ε)β <= δ, from below, as ``guarantee.with_deviations``."""
-    epsilon = _converted(orders, renyi, np.full(len(renyi), delta)).min(axis=1)
-    for _ in range(100 if beta > 0 else 0):
-        left = delta - (1 + np.exp(np.minimum(epsilon, 700))) * beta
-        following = _converted(orders, renyi, np.maximum(left, 0.0)).min(axis=1)
-        if np.all(following <= epsilon * (1 + 1e-12)):
-            return np.maximum(epsilon, following)
-        epsilon = np.maximum(epsilon, following)
-    return epsilon if beta == 0 else np.full(len(renyi), math.inf)
-
-
-def _converted(orders: np.ndarray, renyi: np.ndarray, delta: np.ndarray) -> np.ndarray:
-    """ε at δ that each order gives, (n, K): Canonne, Kamath and Steinke 2020, Proposition 12; 0 by Pinsker's bound.
-
-    Args:
-        orders: (K,).
-        renyi: (n, K).
-        delta: (n,); 0 gives infinity.
-    """
-    with np.errstate(divide="ignore"):
-        log_delta = np.log(delta)[:, None]
-    value = np.where(
-        orders > 1.01, renyi + np.log1p(-1 / orders) - (log_delta + np.log(orders)) / (orders - 1), math.inf
-    )
-    return np.where(delta[:, None] ** 2 + np.expm1(-renyi) > 0, 0.0, np.maximum(value, 0.0))

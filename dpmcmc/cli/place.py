@@ -1,0 +1,188 @@
+"""The folders of a run, and what it needs to go on in them after it was stopped."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from dpmcmc.cli import faults
+from dpmcmc.cli.out_folder import default_folder, free_folder
+from dpmcmc.cli.refusals import CommandError
+from dpmcmc.config import file as config_file
+from dpmcmc import config as config_room
+from dpmcmc.config import own_code
+from dpmcmc.config import Config
+from dpmcmc.storage.checkpoint import REMOVED, Checkpoint, CheckpointError
+from dpmcmc.storage.run_folder import RunFolder, day_of, today
+
+_CONFIDENTIAL, _CHECKPOINT = "confidential", "checkpoint"
+#: Files that a run writes before anything is computed from a record.
+_STATED = ("plan.json", "privacy.json", "config.yaml")
+_COMPUTED = ("metrics.json", "draws.nc", "diagnostics.json", "failure.json", "per_record.npz", "per_record.png")
+_WRITTEN = (*_STATED, *_COMPUTED)
+
+
+class Options(NamedTuple):
+    """Options of a command, as it was asked for; see ``run.run``."""
+
+    config: str | None
+    overrides: list[str]
+    allow_code: list[str]
+    out: str | None
+    resume: str | None
+    confidential: str | None
+    every: int | None
+
+
+@dataclass
+class Place:
+    """Where a run writes, and what it needs to go on there.
+
+    Attributes:
+        folder: of what is released, with ``config.yaml`` from the start.
+        confidential: of what is not.
+        modules: outside this library, that ``--resume`` has to be allowed.
+        resumed: whether the run was begun before.
+        day: on which it was begun.
+        every: steps between checks of all records' norms, where every record has an account; else None.
+        checkpoint: of the run, once the folders are made.
+    """
+
+    folder: Path
+    confidential: Path
+    modules: tuple[str, ...] = ()
+    resumed: bool = False
+    day: datetime.date = field(default_factory=today)
+    every: int | None = None
+    checkpoint: Checkpoint = field(init=False)
+
+    @property
+    def run_folder(self) -> RunFolder:
+        """For what is released."""
+        return RunFolder(self.folder, self.day)
+
+    def make(self, config: Config) -> None:
+        """Create the folders, the config in them, and the checkpoint."""
+        try:
+            self.confidential.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.run_folder.make()
+            os.chmod(self.confidential, 0o700)
+            faults.keep_in(self.confidential)
+            self.checkpoint = Checkpoint(self.confidential / _CHECKPOINT)
+            if self.resumed != (self.folder / "config.yaml").exists():  # another process was faster
+                self.checkpoint.close()
+                raise CommandError(f"{self._option}: another process has taken {self.folder}; give another folder.")
+            self._account_as_begun()
+            # Last, so that what holds a config can be resumed.
+            self.run_folder.write("config.yaml", config_room.dump(config, self.folder))
+            for folder in (self.folder, self.confidential):  # left by a write that was killed
+                for left in (path for name in _WRITTEN for path in folder.glob(f".{name}.*")):
+                    left.unlink()
+                for left in (folder / "figures").glob(".*.png"):
+                    left.unlink()
+            self.date()
+        except OSError as error:
+            where = error.filename or self.folder
+            raise CommandError(
+                f"{self._option}: {where} cannot be used ({error.strerror}); give another folder."
+            ) from None
+        except CheckpointError as error:
+            raise CommandError(f"{self._option}: {error}.") from None
+
+    def _account_as_begun(self) -> None:
+        """Note that every record has an account, or go on with what was noted."""
+        if not self.resumed and self.every is not None:
+            self.checkpoint.note(every=self.every)
+        begun = self.checkpoint.noted("every")
+        if self.every not in (None, begun):
+            self.checkpoint.close()
+            said = "without an account of the records" if begun is None else f"with --per-record --every {begun}"
+            raise CommandError(f"--per-record: the run in {self.folder} was begun {said}; leave the option out.")
+        self.every = begun
+
+    @property
+    def _option(self) -> str:
+        return "--resume" if self.resumed else "--out"
+
+    def date(self) -> None:
+        """Give all that others may see the one time."""
+        self.run_folder.date_all(self.confidential)
+
+    def clear(self) -> None:
+        """Take back what :meth:`make` made, where no run has begun in it."""
+        if self.resumed or self.checkpoint.begun:
+            return
+        self.checkpoint.remove()
+        for name in _STATED:
+            (self.folder / name).unlink(missing_ok=True)
+        for folder in (self.confidential, self.folder):
+            if folder.exists() and not any(folder.iterdir()):
+                folder.rmdir()
+
+    @property
+    def command(self) -> str:
+        """Command that goes on with the run."""
+        elsewhere = "" if self.confidential == self.folder / _CONFIDENTIAL else f" --confidential {self.confidential}"
+        allowed = "".join(f" --allow-code {module}" for module in self.modules)
+        return f"dpmcmc run --resume {self.folder}{elsewhere}{allowed}"
+
+
+def new(asked: Options) -> tuple[Config, Place]:
+    """Return a config, and folders that are free."""
+    if asked.config is None:
+        raise CommandError("config: give a YAML file, for example configs/adult.yaml, or --resume DIR.")
+    config = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
+    folder = free_folder("--out", default_folder(config.name) if asked.out is None else asked.out)
+    confidential = folder / _CONFIDENTIAL
+    if asked.confidential is not None:
+        confidential = free_folder("--confidential", asked.confidential)
+        if confidential.resolve().is_relative_to(folder.resolve()):
+            raise CommandError(
+                f"--confidential: {confidential} lies in the run folder, which is to be published; give one outside it."
+            )
+    return config, Place(folder, confidential, _own_modules(config), every=asked.every)
+
+
+def resumed(asked: Options) -> tuple[Config, Place]:
+    """The config of a run that was stopped, and its folders.
+
+    Raises:
+        CommandError: there is nothing to go on with, or another config is given.
+    """
+    if asked.out is not None or (asked.overrides and not asked.config):
+        raise CommandError("--resume: goes on in its own folder with its own config; leave --out and --set out.")
+    folder = Path(asked.resume or "")
+    confidential = folder / _CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
+    if not (folder / "config.yaml").is_file():
+        raise CommandError(f"--resume: {folder} holds no config.yaml, so no run was begun there; start a new one.")
+    done = (folder / "metrics.json").exists()
+    shutil.rmtree(confidential / (_CHECKPOINT + REMOVED), ignore_errors=True)
+    if not (confidential / _CHECKPOINT).is_dir():
+        raise CommandError(
+            f"--resume: the run in {folder} is done; there is nothing to go on with."
+            if done
+            else f"--resume: {confidential} holds no checkpoint; name the run's --confidential folder, or start anew."
+        )
+    config = config_file.load(folder / "config.yaml", allow_code=asked.allow_code, resumed=True)
+    if asked.config is not None:
+        same = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
+        given = config_room.dump(same, folder)
+        begun = config_room.dump(config, folder)
+        if given != begun:
+            changed = sorted(set(given.splitlines()) ^ set(begun.splitlines()))
+            raise CommandError(
+                f"--resume: the run in {folder} was begun with another config ({', '.join(s.strip() for s in changed)}"
+                "); leave CONFIG out, or start a new run."
+            )
+    day = day_of(folder / "config.yaml")
+    return config, Place(folder, confidential, _own_modules(config), True, day, asked.every)
+
+
+def _own_modules(config: Config) -> tuple[str, ...]:
+    """Modules outside this library that a config names, each once."""
+    names = config_room.modules_of_ones_own(config)
+    return tuple(dict.fromkeys(module for _, module in own_code.foreign(names, ())))

@@ -1,0 +1,343 @@
+"""Files of one run of one config: what is released, and what is confidential.
+
+``public_facts.py`` makes all that is said before a record is read; what comes after is computed from draws that the
+guarantee covers, or lies in ``confidential/``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from dpmcmc import data as data_room
+from dpmcmc.cli.per_record import RecordAccount
+from dpmcmc.cli.place import Place
+from dpmcmc.cli.refusals import CommandError
+from dpmcmc import config as config_room
+from dpmcmc.config import Config
+from dpmcmc.data import DataSet
+from dpmcmc.diagnostics import reference
+from dpmcmc.engine.blocks import DivergedError
+from dpmcmc.engine.checks import check_on_disk
+from dpmcmc.engine.life import Life
+from dpmcmc.engine.result import Result, draws_content, privacy_json, write_json
+from dpmcmc.errors import InputError
+from dpmcmc.inference import predictive
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import Plan, check_fit
+from dpmcmc.planning.verdict import NO_DRAWS
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.report import console as run_text
+from dpmcmc.report.public_facts import PublicFacts
+from dpmcmc.storage.checkpoint import CheckpointError
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.row_blocks import on_disk
+from dpmcmc.storage.run_folder import RunFolder
+from dpmcmc.targets import TargetError, check
+from dpmcmc.targets.base import Target
+
+
+@dataclass
+class ConfiguredRun:
+    """One run of one config: its plan, its data, its folders, and its life.
+
+    Attributes:
+        account: of every record, where one was asked for.
+    """
+
+    config: Config
+    plan: AnyPlan
+    data: DataSet
+    place: Place
+    life: Life
+    account: RecordAccount | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Folder of what is released."""
+        return self.place.folder
+
+    @property
+    def confidential(self) -> Path:
+        """Folder of what is not."""
+        return self.place.confidential
+
+    @functools.cached_property
+    def facts(self) -> PublicFacts:
+        """Public facts of the run, known once the target has been found to fit the records."""
+        secret = config_room.is_secret(self.config)
+        return PublicFacts.of(self.config.name, self.plan, secret, self.data, self.place.day)
+
+    @property
+    def trace(self) -> Plan | None:
+        """Plan of the sampler whose iterates may be published; None for a one-shot mechanism."""
+        return self.plan.trace
+
+    @property
+    def target(self) -> Target:
+        """The plan's target, bound to the shapes of the records."""
+        return self.facts.target
+
+    @property
+    def released(self) -> RunFolder:
+        """For what may be published."""
+        return self.place.run_folder
+
+    def run_folder(self, guarantee: Guarantee | None) -> RunFolder:
+        """For draws with this guarantee, and what is computed from them."""
+        if self.facts.publishable(guarantee):
+            return self.released
+        return RunFolder(self.confidential, self.place.day, owner_only=True)
+
+    def read(self) -> None:
+        """Refuse records that the target is not for or the ledger is not of, and a sampler that does not fit.
+
+        Raises:
+            CommandError, DataError: one sentence.
+        """
+        try:
+            self._check_on_disk()
+            check(self.plan.target, self.data.train)
+            predictive.check(self.target, self.data.train)
+            if self.trace is not None:
+                check_fit(self.target, self.trace.sampler)
+        except TargetError as error:
+            raise CommandError(f"target: {error}.") from None
+        except InputError as error:
+            raise data_room.DataError(f"data.{error}.") from None
+        try:  # before a file of the run that was stopped is written anew
+            self.life.read(self.data.train)
+        except CheckpointError as error:
+            raise CommandError(f"--resume: {error}.") from None
+        if self.account is not None:
+            self.account.prepare(self.life, self.data.train, self.confidential)
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether only the rows of batches are read, and what would read all of them is not computed."""
+        return on_disk(self.data.train)
+
+    def _check_on_disk(self) -> None:
+        """Refuse what needs all records at once of records that lie on disk.
+
+        Raises:
+            CommandError: a one-shot mechanism, full batches, a second batch.
+        """
+        if not self.on_disk:
+            return
+        mechanism = self.config.mechanism
+        if mechanism is not None:
+            raise CommandError(
+                f"mechanism: {mechanism.name} computes from all records at once, and those of a folder are read batch "
+                "by batch; store records that fit in memory in one .npz file, or use a sampler alone."
+            )
+        assert self.trace is not None
+        try:
+            check_on_disk(self.trace, self.data.train)
+        except InputError as error:
+            section = "sampler." if str(error).startswith("own_batch:") else ""
+            raise CommandError(f"{section}{error}.") from None
+
+    def finish(self) -> None:
+        """Settle, and erase the keys: what the run was to release has been written."""
+        with warnings.catch_warnings(record=True) as said:
+            self.life.settle()
+        for one in said:
+            print(f"warning: {one.message}", file=sys.stderr)
+        self.place.checkpoint.remove()
+
+    def print_plan(self, console: Console) -> None:
+        """Say what will be done."""
+        run_text.print_plan(self.facts, self.life.mesh, console)
+
+    def open(self) -> None:
+        """State plan and guarantee before anything is released; privacy.json holds a run's cost from the start."""
+        try:
+            self.released.json("plan.json", self.plan.to_json(self.facts.secret))
+            self._write_privacy(self.life.guarantee)
+        except OSError as error:
+            raise CommandError(
+                f"--out: {error.filename or self.folder} cannot be written ({error.strerror}); give another folder."
+            ) from None
+
+    def _write_privacy(self, guarantee: Guarantee | None) -> None:
+        receipt = None if self.life.held is None else self.life.held.receipt
+        self.released.json("privacy.json", privacy_json(self.plan, guarantee, self.facts.data_json(), receipt))
+
+    def save(self, everything: Result, calibrate_seconds: float, console: Console) -> Path:
+        """Write draws, metrics and figures, then what is confidential, and print what is released.
+
+        Args:
+            everything: what was run; with an account of every record, the draws of all steps.
+            calibrate_seconds: that planning took.
+            console: to print on.
+
+        Returns:
+            Folder of the draws: the confidential one where these may not be published.
+        """
+        result = everything if self.account is None else self.account.kept(everything)
+        guarantee, facts = result.guarantee, self.facts
+        run_folder = self.run_folder(guarantee)
+        # A run that went on elsewhere has spent more than was planned.
+        self._write_privacy(guarantee)
+        run_folder.write("draws.nc", draws_content(result.draws, result.info, guarantee))
+        metrics = self.released_facts() | result.diagnostics | result.verdict.to_json()
+        metrics |= self._seconds(result, calibrate_seconds)
+        self._draw_chains(result)
+        flat, shown = result.flat_draws(), {}
+        if facts.test is not None:
+            name = "draws" if guarantee is None else "private draws"
+            shown[name] = predictive.predict(self.target, flat, dict(facts.test))
+            metrics |= shown[name].to_json()
+        run_folder.json("metrics.json", _finite(metrics))
+        fitted = self._save_confidential(flat, result.wall_seconds)
+        # A non-private fit may leave only where the records themselves may.
+        if fitted is not None and facts.spec.public:
+            metrics["non_private"] = fitted.summary
+            if fitted.prediction is not None:
+                shown[f"non-private ({fitted.name})"] = fitted.prediction
+            run_folder.json("metrics.json", _finite(metrics))
+        if facts.test is not None:
+            self._draw_predictions(result, shown, facts.test["y"])
+        if self.account is not None:
+            self.account.save(everything, self.data.train, f"{self.config.name}: what the run cost each record")
+        if facts.publishable(guarantee):
+            run_text.print_result(facts, guarantee, metrics, self.folder, self.confidential, console)
+        else:
+            self.released.json("metrics.json", _finite(self.released_facts()))
+            run_text.print_withheld(facts, self.confidential, console)
+        return run_folder.folder
+
+    def _save_confidential(self, flat: PyTree, wall_seconds: dict[str, float]) -> _Fitted | None:
+        """Write diagnostics.json; the non-private fit, where there is one."""
+        body, fitted = self._confidential(flat)
+        if fitted is not None and not self.facts.spec.public:
+            body["non_private"] = fitted.summary
+        body["wall_seconds"] = wall_seconds
+        body["about"] = "Computed from training records without privacy. Never publish or archive this folder."
+        write_json(self.confidential / "diagnostics.json", _finite(body), mode=0o600)
+        return fitted
+
+    def save_divergence(self, error: DivergedError) -> None:
+        """Write at which step a chain left the range of floats, which is as public as its draws."""
+        run_folder = self.run_folder(self.facts.planned)
+        run_folder.json("metrics.json", {**self.released_facts(), **NO_DRAWS.to_json(), "diverged_at": error.step})
+        if run_folder != self.released:
+            self.released.json("metrics.json", self.released_facts())
+
+    def _seconds(self, result: Result, calibrate_seconds: float) -> dict[str, Any]:
+        """Those that had passed before a record was read; of public records also those of a sampler's run."""
+        wall: dict[str, float | None] = {"calibrate": calibrate_seconds}
+        if self.trace is not self.plan:
+            return {"wall_seconds": wall}
+        if not self.facts.spec.public:
+            return {"wall_seconds": wall | {"compile": None, "run": None}}
+        tenths = math.ceil(10 * result.wall_seconds["run"]) / 10
+        told = dataclasses.replace(result, wall_seconds=result.wall_seconds | {"run": tenths})
+        return {"wall_seconds": wall | told.wall_seconds, "steps_per_second": told.steps_per_second}
+
+    def _draw_chains(self, result: Result) -> None:
+        from dpmcmc.report import figures as plots
+
+        guarantee, plan = result.guarantee, self.trace
+        run_folder, said = self.run_folder(guarantee), (self.facts.title(guarantee), self.facts.note(guarantee))
+        if plan is not None:
+            run_folder.figure("traces.png", plots.traces, result.draws, plan.burn_in, plan.thin, *said)
+            run_folder.figure("temperature.png", plots.temperature, plan.temperatures, plan.noise_multipliers, *said)
+        if guarantee is not None and np.isfinite(guarantee.epsilon):
+            run_folder.figure("epsilon_delta.png", plots.epsilon_delta, guarantee, *said)
+
+    def _draw_predictions(self, result: Result, shown: dict[str, predictive.Prediction], y: np.ndarray) -> None:
+        """Reliability of classifiers, predicted against observed of other targets, on public test labels y."""
+        from dpmcmc.report import figures as plots
+
+        guarantee = result.guarantee
+        run_folder, said = self.run_folder(guarantee), (self.facts.title(guarantee), self.facts.note(guarantee))
+        curves = {k: predictive.reliability(p.probability, y) for k, p in shown.items() if p.probability is not None}
+        means = {k: p.mean for k, p in shown.items() if p.mean is not None}
+        if curves:
+            two = getattr(self.target, "num_classes", None) == 2
+            event = "y = 1" if two else "the likeliest class being right"
+            run_folder.figure("calibration.png", plots.calibration, curves, event, *said)
+        if means:
+            run_folder.figure("predictions.png", plots.predictions, means, y, *said)
+
+    def released_facts(self) -> dict[str, Any]:
+        """metrics.json before anything is measured."""
+        return self.facts.metrics()
+
+    def _confidential(self, flat: PyTree) -> tuple[dict[str, Any], _Fitted | None]:
+        """(diagnostics of records, non-private fit or None).
+
+        Whether they can be computed, and what a library warns of, depends on the records: a failure is written here
+        and changes nothing else.
+        """
+        out: dict[str, Any] = {"train": None}
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            try:
+                out |= self._scores(flat)
+            except Exception as error:  # whatever a target of a user's own raises
+                out["failed"] = str(error)
+            if self.on_disk:
+                return out, None
+            try:
+                return out, self._fitted(flat)
+            except Exception as error:
+                out["non_private"] = {"failed": str(error)}
+                return out, None
+
+    def _scores(self, flat: PyTree) -> dict[str, Any]:
+        """Return scores of training records, and of held-out ones that are not public."""
+        if self.on_disk:
+            out: dict[str, Any] = {"train": None, "skipped": _SKIPPED}
+        else:
+            out = {"train": predictive.predict(self.target, flat, self.data.train).to_json()}
+        if self.data.test is not None and not self.data.test_is_public:
+            out |= predictive.predict(self.target, flat, self.data.test).to_json()
+        return out
+
+    def _fitted(self, flat: PyTree) -> _Fitted:
+        """The non-private fit, how far the draws are from it, and what it predicts."""
+        fit = reference.fit(self.target, self.data.train)
+        summary: dict[str, Any] = {"method": fit.method, "distance": None}
+        if isinstance(fit, reference.Laplace):
+            summary["distance"] = reference.distance(fit, flat)
+        else:
+            summary["reason"] = fit.reason
+        prediction = None
+        if self.data.test is not None:
+            prediction = predictive.predict(self.target, fit.draws(200), self.data.test)
+            summary |= prediction.to_json()
+        return _Fitted(fit.method.split()[0], summary, prediction)
+
+
+#: diagnostics.json of records on disk.
+_SKIPPED = "Scores of the training records and the non-private fit would read all records, which lie on disk."
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A non-private fit: its short name, what metrics.json says of it, and its prediction of test rows."""
+
+    name: str
+    summary: dict[str, Any]
+    prediction: predictive.Prediction | None
+
+
+def _finite(body: Any) -> Any:
+    """JSON has no NaN: what could not be computed is null."""
+    if isinstance(body, dict):
+        return {k: _finite(v) for k, v in body.items()}
+    if isinstance(body, float) and not np.isfinite(body):
+        return None
+    return body

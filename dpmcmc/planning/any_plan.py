@@ -1,0 +1,92 @@
+"""The plan of any release, a sampler's run or a one-shot mechanism's: what is known before a record is read.
+
+The engine carries out every kind of plan in one life (``engine/life.py``), and looks up who does it by the plan's type.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+from typing import TYPE_CHECKING, Any
+
+from dpmcmc.planning.description import html_table
+from dpmcmc.planning.verdict import Verdict
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.targets.base import Target
+
+if TYPE_CHECKING:
+    from dpmcmc.planning.plan import Plan
+
+
+class AnyPlan(abc.ABC):
+    """A release before it reads a record.
+
+    Attributes:
+        target: the model.
+        num_records: N, public.
+        guarantee: of everything that leaves, or None without privacy.
+    """
+
+    target: Target
+    num_records: int
+    guarantee: Guarantee | None
+
+    @property
+    @abc.abstractmethod
+    def label(self) -> str:
+        """Name of the sampler or of the mechanism; it names the run in a ledger's history."""
+
+    @property
+    @abc.abstractmethod
+    def trace(self) -> Plan | None:
+        """Plan of the sampler whose iterates leave; None for a one-shot mechanism."""
+
+    @property
+    @abc.abstractmethod
+    def total_draws(self) -> int:
+        """Draws of all chains that leave."""
+
+    @property
+    def hardened(self) -> bool:
+        """Whether its keys are ChaCha20's and its noise is drawn in integers."""
+        return False
+
+    @abc.abstractmethod
+    def verdict_of(self, diagnostics: dict[str, float | None] | None) -> Verdict:
+        """Say what draws are good for.
+
+        Args:
+            diagnostics: ``ess`` and ``rhat`` of released draws, or None before there are any.
+        """
+
+    @abc.abstractmethod
+    def to_json(self, secret: bool = True) -> dict[str, Any]:
+        """Return the plan in numbers, without a record or a key.
+
+        Args:
+            secret: whether the noise of the run is; without that there is no guarantee.
+        """
+
+    @abc.abstractmethod
+    def lines(self, secret: bool = True) -> list[tuple[str, str]]:
+        """(label, sentence) pairs that describe the plan to a person; ``secret`` as in :meth:`to_json`."""
+
+    @abc.abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """Return what ``privacy.json`` says of the plan beside its guarantee."""
+
+    @functools.cached_property
+    def verdict(self) -> Verdict:
+        """What the draws may be used for, and why."""
+        return self.verdict_of(None)
+
+    @property
+    def usable_for(self) -> list[str]:
+        """Out of ``prediction`` and ``intervals``; empty for nothing."""
+        return list(self.verdict.usable_for)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<12} {text}" for name, text in self.lines())
+
+    def _repr_html_(self) -> str:
+        return html_table(self.lines())
