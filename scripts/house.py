@@ -48,16 +48,11 @@ MANY_PARAMETERS = {
 #: Functions that may be longer.
 LONG_FUNCTIONS = {
     "cli/verify.py:verify": _LATER,
-    "engine/blocks.py:run_together": _LATER,
-    "engine/program.py:_compile_cached": _LATER,
     "planning/plan.py:plan": _LATER,
 }
 #: Files that may be longer.
 LONG_FILES = {
-    "cli/run.py": _LATER,
-    "diagnostics/per_record/account.py": _LATER,
     "planning/plan.py": _LATER,
-    "storage/checkpoint.py": _LATER,
 }
 
 _EMPTY = {

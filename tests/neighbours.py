@@ -115,7 +115,7 @@ def _draws(target: Any, shape: tuple[int, int]) -> Any:
 def constant_sample(plan: Any, data: Any, **_: Any) -> Result:
     """What :func:`dpmcmc.sample` returns, without a look at the records, but for the time that it takes."""
     draws = _draws(bind(plan.target, record_shapes(data)), (plan.chains, plan.num_draws))
-    norms = SimpleNamespace(_asdict=lambda: {"norm": np.ones((plan.chains, plan.num_draws), np.float32)})
+    norms = {"norm": np.ones((plan.chains, plan.num_draws), np.float32)}
     return Result(plan, draws, draws, norms, plan.guarantee, {"compile": time.time(), "run": time.time()})
 
 

@@ -28,6 +28,7 @@ from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.privacy.query.shard_selection import shard_selector
 from dpmcmc.samplers.base import SteppedSampler
+from dpmcmc.storage.plain_keys import from_text
 
 DEVICES = 8
 #: No multiple of any axis.
@@ -256,7 +257,7 @@ def resumed(folder: Path) -> dict[str, np.ndarray]:
     two, four = dpmcmc.mesh(2, 2), dpmcmc.mesh(2, 4)
     at = stopped(folder / "same", two)
     begun = checkpoint.Checkpoint(at)
-    streams = checkpoint._from_text(begun._run["keys"], streams_of(0)[0])
+    streams = from_text(begun._run["keys"], streams_of(0)[0])
     begun.close()
     result = dpmcmc.sample(plan, DATA_SET, checkpoint=at, mesh=two)
     whole = dpmcmc.sample(plan, DATA_SET, key=dpmcmc.SecretKey._of(streams), mesh=two)

@@ -14,7 +14,7 @@ from dpmcmc.engine import lanes, sizing
 from dpmcmc.engine.charged_again import INTERRUPTED
 from dpmcmc.mechanisms import OutputPerturbation, release
 from dpmcmc.privacy import Ledger
-from dpmcmc.storage import checkpoint
+from dpmcmc.storage import checkpoint, sealed_files
 from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError
 from dpmcmc.storage.fingerprint import plan_digest
 from tests.test_engine import DATA, TARGET, make
@@ -152,18 +152,18 @@ def test_a_truncated_file_costs_its_commit_and_nothing_else(tmp_path, alone, nam
 
 
 def test_a_full_disk_leaves_the_commit_before(tmp_path, alone, monkeypatch):
-    real, count = checkpoint.write_atomically, itertools.count()
+    real, count = sealed_files.write_atomically, itertools.count()
 
     def full(path, write, mode, *last):
-        if next(count) >= 20:
+        if next(count) >= 19:
             path.with_name(f".{path.name}.half").write_bytes(b"half")
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         return real(path, write, mode, *last)
 
-    monkeypatch.setattr(checkpoint, "write_atomically", full)
+    monkeypatch.setattr(sealed_files, "write_atomically", full)
     with pytest.raises(OSError, match="No space"):
         dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c")
-    monkeypatch.setattr(checkpoint, "write_atomically", real)
+    monkeypatch.setattr(sealed_files, "write_atomically", real)
     assert same(dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c"), alone)
     assert not list((tmp_path / "c").glob(".*"))
 

@@ -1,7 +1,7 @@
-"""``dpmcmc run CONFIG --per-record --every K``: what a run cost each training record, beside what it releases.
+"""``dpmcmc run CONFIG --per-record --every K``: a run, and what it cost each training record.
 
 The run is as any other: it is charged to the config's ledger, its draws and guarantee may be published, and a run that
-was stopped goes on with ``--resume``. What it cost each record may not be published: that is in ``confidential/``.
+was stopped goes on with ``--resume``. The cost of each record may not be published: it is in ``confidential/``.
 
 The account needs every position of the run, so the checkpoint holds them all. It does not cover steps that are taken a
 second time, so a run with an account goes on only on the platform where it was begun.
@@ -15,8 +15,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from dpmcmc.cli.refusals import CommandError
 from dpmcmc import config as config_room
+from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.diagnostics import per_record
 from dpmcmc.engine.life import Life

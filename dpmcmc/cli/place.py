@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from dpmcmc import config as config_room
 from dpmcmc.cli import faults
 from dpmcmc.cli.out_folder import default_folder, free_folder
 from dpmcmc.cli.refusals import CommandError
+from dpmcmc.config import Config, own_code
 from dpmcmc.config import file as config_file
-from dpmcmc import config as config_room
-from dpmcmc.config import own_code
-from dpmcmc.config import Config
 from dpmcmc.storage.checkpoint import REMOVED, Checkpoint, CheckpointError
 from dpmcmc.storage.run_folder import RunFolder, day_of, today
 
@@ -110,7 +109,8 @@ class Place:
 
     def date(self) -> None:
         """Give all that others may see the one time."""
-        self.run_folder.date_all(self.confidential)
+        if self.folder.exists():
+            self.run_folder.date_all(self.confidential)
 
     def clear(self) -> None:
         """Take back what :meth:`make` made, where no run has begun in it."""

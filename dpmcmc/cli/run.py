@@ -26,15 +26,15 @@ from jax.sharding import Mesh
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from dpmcmc import config as config_room
 from dpmcmc import data as data_room
 from dpmcmc.cli.options import AllowCode, Overrides
 from dpmcmc.cli.per_record import RecordAccount
 from dpmcmc.cli.place import Options, Place, new, resumed
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.saved import ConfiguredRun
-from dpmcmc.config import file as config_file
-from dpmcmc import config as config_room
 from dpmcmc.config import Config
+from dpmcmc.config import file as config_file
 from dpmcmc.engine.blocks import DivergedError
 from dpmcmc.engine.life import Life, sample
 from dpmcmc.engine.processes import connect
@@ -97,7 +97,7 @@ def run(
     plan = config_room.make_plan(loaded)
     calibrate_seconds = time.perf_counter() - started
     if resume is None and every is not None:
-        RecordAccount(loaded, plan, every)  # which may refuse
+        RecordAccount(loaded, plan, every)  # refused before a folder is made
     place.make(loaded)
     try:
         folder = _carry_out(loaded, plan, place, mesh, calibrate_seconds, console)
@@ -258,7 +258,7 @@ def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Con
 
 
 def _computed(run: ConfiguredRun, console: Console) -> Result:
-    """What the plan releases; a sampler's steps move a bar, which is kept outside the compiled code."""
+    """Compute the release; a sampler's steps move a bar, which is kept outside the compiled code."""
     if run.trace is not run.plan:
         with console.status("drawing"):
             return run.life.carry_out()

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from dpmcmc import config as config_room
 from dpmcmc import data as data_room
 from dpmcmc.cli.per_record import RecordAccount
 from dpmcmc.cli.place import Place
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc import config as config_room
 from dpmcmc.config import Config
 from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import reference

@@ -1,6 +1,7 @@
 """Executes a plan. Nothing in this room knows a formula for ε.
 
-``life``          ``sample``: reserve, check the records, take the steps, save, settle
+``life``          ``sample``, and the one life of a run: reserve, read, begin, commit, save, settle
+``work``          who carries out a plan, by its type;  ``chains`` a sampler's plan
 ``blocks``        chunk by chunk, a block of chains at a time;  ``lanes`` chains beside each other, one lane a core
 ``sizing``        how much at a time;  ``checks`` what is refused before anything is computed from a record
 ``program``       the compiled steps: selection, query, sampler

@@ -31,7 +31,9 @@ from dpmcmc.engine.self_test import check_steps
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.checkpoint import Checkpoint, Point, restored
+from dpmcmc.storage.checkpoint import Checkpoint
+from dpmcmc.storage.commit_point import Point
+from dpmcmc.storage.plain_keys import restored
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import on_disk
 from dpmcmc.targets.base import Target
@@ -86,7 +88,7 @@ def run_together(
         report: called with the steps done, summed over runs.
         kept: checkpoint of the one run; it goes on from there.
         begin: called when the program is compiled and has passed its self-test, before a step is taken on the records.
-            What it raises ends the run.
+            An error of it ends the run.
 
     Returns:
         Per run its Result, whose wall time is its share by steps, or a DivergedError.
@@ -183,7 +185,7 @@ class _Together:
         return [(block, self._functions.start(block)) for block in blocks]
 
     def _arguments(self) -> tuple[PyTree, ...]:
-        """What a lane's first chunk is called with."""
+        """Arguments of a lane's first chunk."""
         size, (block, states) = self._sizes, self._first[0]
         schedules = lanes.schedules(self._traces[: size.lane], size.lane, 0, size.steps, size.room)
         records = self._records if self._supply is None else self._supply.shapes(block, schedules[0])
@@ -280,7 +282,7 @@ class _Together:
         return self._failed().issuperset(self._owners[start : start + self._sizes.block])
 
     def traces_by_run(self) -> list[list[lanes.Trace]]:
-        """What is kept of the chains of each run."""
+        """Traces of the chains of each run."""
         pairs = list(zip(self._owners, self._traces, strict=True))
         return [[trace for owner, trace in pairs if owner == i] for i in range(len(self._runs))]
 

@@ -18,7 +18,7 @@ from dpmcmc.privacy.accounting.charging import charged_again
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.query.randomness import Streams, streams_of
 from dpmcmc.privacy.query.second_moment import multiples
-from dpmcmc.storage.checkpoint import Point
+from dpmcmc.storage.commit_point import Point
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
 

@@ -12,7 +12,7 @@ import numpy as np
 from dpmcmc.engine.mesh import on_host
 from dpmcmc.engine.program import Cells
 from dpmcmc.planning.plan import Plan
-from dpmcmc.storage.checkpoint import Point
+from dpmcmc.storage.commit_point import Point
 
 
 class Lane:

@@ -8,7 +8,7 @@
     settle    the ledger's entry is closed
 
 **Charged at most once, and never too late.** A run that ends before ``begin``, for whatever reason, gives its budget
-back: until then nothing was computed from a record that could leave. What happens before it depends on public facts
+back: until then nothing was computed from a record that could leave. All before ``begin`` depends on public facts
 alone, apart from refusals of records, which are for the data holder: shapes decide what is compiled, and the self-test
 takes made-up records and known keys. A run that ends after ``begin`` stays charged, and its entry stays open: with a
 checkpoint the run goes on under the same entry. A kill before ``begin`` leaves the entry open too, and the run that is
@@ -121,7 +121,7 @@ class Life:
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """What the run has spent when it is done; more than its plan says where it went on elsewhere."""
+        """Guarantee of the whole run; it costs more than the plan says where the run went on elsewhere."""
         planned = self.plan.guarantee if self.secret else None
         return planned if planned is None or self.kept is None else with_charged_again(planned, self.kept)
 
@@ -232,7 +232,7 @@ def sample(
         LedgerError: the run is over the ledger's budget.
         CheckpointError: the checkpoint is of another plan or other records.
         DivergedError: a chain left the range of floats.
-        DrawError: a mechanism could make no draw. That it happened depends on the records: for the data holder alone.
+        DrawError: a mechanism could make no draw. The failure depends on the records: it is for the data holder alone.
     """
     day = today()
     life = Life(plan, key=key, checkpoint=checkpoint, ledger=ledger, mesh=mesh)

@@ -36,7 +36,7 @@ _DRAWN_BYTES = 1 << 20
 RARE = 0.02
 
 
-#: What is random in queries, and the keys of the sampler's own.
+#: Randomness of queries, and the keys of the sampler's own.
 Drawn = tuple[StepRandomness, jax.Array]
 #: Numbers of steps, and the noise of each cell in them.
 Inputs = tuple[jax.Array, jax.Array]
@@ -214,7 +214,7 @@ def _compile_cached(program: Program, width: int, shapes: Hashable) -> Compiled:
 
 
 class _DeviceCalls:
-    """What is traced of a program for chunks of ``width`` steps: ``draw`` and ``chunk`` of :class:`Compiled`."""
+    """Functions that are traced for chunks of ``width`` steps: ``draw`` and ``chunk`` of :class:`Compiled`."""
 
     def __init__(self, program: Program, width: int) -> None:
         self._program, self._width = program, width

@@ -104,7 +104,7 @@ class Reservation:
             return
         try:
             self.ledger.settle(self.receipt, "released" if self.begun else "void")
-        except LedgerError as error:
+        except (LedgerError, OSError) as error:
             # Spent it is either way, and what the run released must not be lost.
             warnings.warn(f"{error} The run's budget stays spent.", stacklevel=2)
         self._open = False

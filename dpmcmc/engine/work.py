@@ -12,7 +12,7 @@ from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.accounting.events import Event
-from dpmcmc.storage.checkpoint import Point
+from dpmcmc.storage.commit_point import Point
 from dpmcmc.storage.pytree import PyTree
 
 if TYPE_CHECKING:

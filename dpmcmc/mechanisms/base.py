@@ -26,11 +26,11 @@ from dpmcmc.errors import InputError
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import Verdict, of_one_shot
-from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.checkpoint import Point
+from dpmcmc.storage.commit_point import Point
 from dpmcmc.storage.pytree import PyTree
 
 

@@ -77,7 +77,7 @@ class AnyPlan(abc.ABC):
 
     @functools.cached_property
     def verdict(self) -> Verdict:
-        """What the draws may be used for, and why."""
+        """Permitted uses of the draws, and why."""
         return self.verdict_of(None)
 
     @property

@@ -20,9 +20,6 @@ of private data could be searched for.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import hashlib
-import io
 import json
 import math
 import os
@@ -30,7 +27,6 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +35,13 @@ import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.storage.atomic import write_atomically
+from dpmcmc.storage.commit_point import Point
 from dpmcmc.storage.fingerprint import fingerprint, plan_digest, platform
 from dpmcmc.storage.locks import lock, names
+from dpmcmc.storage.plain_keys import from_text, plain, to_text
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.regular_file import read_bytes
+from dpmcmc.storage.sealed_files import seal, unseal
 
 #: A commit may cost this share of the time until the next.
 _OVERHEAD = 0.01
@@ -57,42 +56,6 @@ REMOVED = "-removed"
 
 class CheckpointError(InputError):
     """A checkpoint that this run cannot go on from; one sentence."""
-
-
-@dataclass
-class Point:
-    """How far a run has got, as its last commit says.
-
-    Attributes:
-        number: of the commit.
-        block: first cell of the block that is running.
-        step: its next step.
-        until: step that it may reach before the next commit.
-        shape: (cells in a block, steps in a chunk); a resumed run keeps them.
-        states: leaves of the block's states, or None where it has not started.
-        norms: last norm of every chain.
-        pieces: per chain the leaves of each piece of its draws.
-        seconds: of running so far.
-        files: names and digests of the files that hold them.
-        sure: whether no later commit was lost.
-    """
-
-    number: int = 0
-    block: int = 0
-    step: int = 0
-    until: int = 0
-    shape: tuple[int, int] = (0, 0)
-    states: list[np.ndarray] | None = None
-    norms: list[float] = field(default_factory=list)
-    pieces: list[list[list[np.ndarray]]] = field(default_factory=list)
-    seconds: float = 0.0
-    files: list[tuple[str, str]] = field(default_factory=list)
-    sure: bool = True
-
-    @property
-    def complete(self) -> bool:
-        """Whether every chain has done its steps."""
-        return self.block >= len(self.norms)
 
 
 class Checkpoint:
@@ -199,7 +162,7 @@ class Checkpoint:
         if not self.begun:
             key = secrets.token_bytes(32)
             known = {"plan": plan_digest(plan), "records_key": key.hex(), "records": fingerprint(key, data)}
-            self._new = known | {"again": [], "platform": here, "secret": secret, "keys": _to_text(streams)}
+            self._new = known | {"again": [], "platform": here, "secret": secret, "keys": to_text(streams)}
             return streams
         self.check(plan)
         if self._run["records"] != fingerprint(bytes.fromhex(self._run["records_key"]), data):
@@ -220,7 +183,7 @@ class Checkpoint:
             self.elsewhere = not complete
         elif self._run["platform"] == here:
             try:
-                return _from_text(self._run["keys"], streams)
+                return from_text(self._run["keys"], streams)
             except (ValueError, TypeError):
                 raise CheckpointError(
                     f"{self.folder}: holds keys of another kind of run; what it charged stays charged, start a new run"
@@ -248,7 +211,7 @@ class Checkpoint:
     def moved(self, events: list[dict[str, Any]], streams: Any) -> None:
         """Go on here with fresh keys, after ``events`` (JSON) have been charged again."""
         self._run["again"] += events
-        self._run |= {"platform": self._here, "keys": _to_text(streams)}
+        self._run |= {"platform": self._here, "keys": to_text(streams)}
         self._save()
 
     @property
@@ -258,7 +221,7 @@ class Checkpoint:
 
     def keep(self, leaves: list[np.ndarray]) -> None:
         """Commit what a one-shot release drew, and erase its keys: it will not be drawn again."""
-        self._put(_KEPT, _packed({str(i): leaf for i, leaf in enumerate(leaves)}))
+        seal(self.folder / _KEPT, {str(i): leaf for i, leaf in enumerate(leaves)})
         self._run["keys"] = None
         self._save()
 
@@ -266,7 +229,7 @@ class Checkpoint:
         """Arrays that :meth:`keep` was given, or None."""
         if not self.begun or self._run["keys"] is not None:
             return None
-        found = self._get(self.folder / _KEPT)
+        found = unseal(self.folder / _KEPT)
         return None if found is None else [found[1][str(i)] for i in range(len(found[1]))]
 
     def point(self) -> Point | None:
@@ -322,10 +285,10 @@ class Checkpoint:
                 for k, leaf in enumerate(jax.tree.leaves(piece))
             }
             name = f"draws-{point.number + 1:05d}.bin"
-            point.files.append((name, self._put(name, _packed(arrays), last=False)))
+            point.files.append((name, seal(self.folder / name, arrays, last=False)))
         point.seconds = seconds
         point.norms = [float(trace.norm) for trace in traces]
-        point.states = None if block_done else [np.asarray(_plain(leaf)) for leaf in jax.tree.leaves(states)]
+        point.states = None if block_done else [np.asarray(plain(leaf)) for leaf in jax.tree.leaves(states)]
         point.block, point.step = (point.block + point.shape[0], 0) if block_done else (point.block, step)
         # Twice the chunks that should pass before the next is due.
         ahead = max(1, math.ceil(2 * self._commit_seconds / _OVERHEAD / max(chunk_seconds, 1e-6)))
@@ -351,56 +314,19 @@ class Checkpoint:
         text = json.dumps(self._run if run is None else run)
         write_atomically(self.folder / "run.json", lambda path: path.write_text(text), 0o600)
 
-    def _put(self, name: str, content: bytes, last: bool = True) -> str:
-        digest = hashlib.sha256(content)
-        whole = digest.digest() + content
-        write_atomically(self.folder / name, lambda path: path.write_bytes(whole), 0o600, last)
-        return digest.hexdigest()
-
-    def _get(self, path: Path) -> tuple[str, dict[str, np.ndarray]] | None:
-        """(digest, arrays) of a file that is whole, else None."""
-        try:
-            whole = read_bytes(path)
-        except OSError:
-            return None
-        if hashlib.sha256(whole[32:]).digest() != whole[:32]:
-            return None
-        try:
-            with np.load(io.BytesIO(whole[32:]), allow_pickle=False) as file:
-                return whole[:32].hex(), dict(file)
-        except (ValueError, TypeError, AttributeError):
-            return None
-
     def _write(self, point: Point) -> None:
-        body = dataclasses.asdict(dataclasses.replace(point, states=None, pieces=[]))
-        arrays = {"body": np.frombuffer(json.dumps(body).encode(), np.uint8)}
-        for i, leaf in enumerate(point.states or []):
-            arrays[f"state/{i}"] = leaf
-        self._put(f"state-{point.number % 2}.bin", _packed(arrays))
+        seal(self.folder / f"state-{point.number % 2}.bin", point.arrays())
 
     def _state(self, path: Path) -> Point | None:
         """A commit without its draws; None where it is not whole."""
-        found = self._get(path)
-        if found is None:
-            return None
-        arrays = found[1]
-        try:
-            point = Point(**json.loads(arrays.pop("body").tobytes()))
-        except (ValueError, KeyError, TypeError):
-            return None  # whole, and not of this version
-        if len(point.shape) != 2 or min(point.shape) < 1:
-            return None
-        point.shape = tuple(point.shape)  # type: ignore[assignment]
-        states = [arrays[f"state/{i}"] for i in range(len(arrays))]
-        point.states = states or None
-        point.files = [tuple(entry) for entry in point.files]  # type: ignore[misc]
-        return point
+        found = unseal(path)
+        return None if found is None else Point.of(found[1])
 
     def _with_pieces(self, point: Point) -> bool:
         """Read the draws that a commit names; whether they are whole."""
         point.pieces = [[] for _ in point.norms]
         for name, digest in point.files:
-            held = self._get(self.folder / name)
+            held = unseal(self.folder / name)
             if held is None or held[0] != digest:
                 return False
             grouped: dict[tuple[int, int], list[np.ndarray]] = {}
@@ -427,37 +353,6 @@ def _check(run: Any) -> None:
     if not isinstance(run["secret"], bool):
         raise InputError("other keys")
     run["platform"], run["records"]
-
-
-def _packed(arrays: dict[str, np.ndarray]) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    return buffer.getvalue()
-
-
-def _plain(leaf: Any) -> Any:
-    """A key of a sampler's state as numbers; anything else as it is."""
-    return jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
-
-
-def restored(leaves: list[np.ndarray], like: Any) -> Any:
-    """A pytree of states from what :meth:`Checkpoint.commit` kept of one, ``like`` it in structure and types."""
-    wanted, structure = jax.tree.flatten(like)
-
-    def one(leaf: np.ndarray, shape: Any) -> jax.Array:
-        if jax.dtypes.issubdtype(shape.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(jax.numpy.asarray(leaf), impl=jax.random.key_impl(shape))
-        return jax.numpy.asarray(leaf, shape.dtype)
-
-    return jax.tree.unflatten(structure, [one(a, b) for a, b in zip(leaves, wanted, strict=True)])
-
-
-def _to_text(streams: Any) -> list[list[int]]:
-    return [np.asarray(_plain(key)).tolist() for key in jax.tree.leaves(streams)]
-
-
-def _from_text(values: list[list[int]], like: Any) -> Any:
-    return restored([np.asarray(value, np.uint32) for value in values], like)
 
 
 @contextlib.contextmanager
