@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpmcmc.cli import run
 from dpmcmc.cli.commands import main
 from dpmcmc.config import ConfigError, make_plan, own_code
 from dpmcmc.config import file as config_file
+from dpmcmc.engine.life import Life
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -177,7 +177,7 @@ def test_a_stopped_run_says_what_to_allow_and_goes_on_with_it(here, monkeypatch,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "sample", stop)
+        patch.setattr(Life, "carry_out", stop)
         assert main(["run", str(path), "--out", str(here / "out"), "--quiet"]) == 130
         assert "--resume" in (said := capsys.readouterr().err)
         assert "--allow-code mine_alone" in said
