@@ -13,7 +13,6 @@ import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -234,7 +233,7 @@ class ConfiguredRun:
         if run_folder != self.released:
             self.released.json("metrics.json", self.released_facts())
 
-    def _seconds(self, result: Result, calibrate_seconds: float) -> dict[str, Any]:
+    def _seconds(self, result: Result, calibrate_seconds: float) -> dict[str, object]:
         """Those that had passed before a record was read; of public records also those of a sampler's run."""
         wall: dict[str, float | None] = {"calibrate": calibrate_seconds}
         if self.trace is not self.plan:
@@ -271,17 +270,17 @@ class ConfiguredRun:
         if means:
             run_folder.figure("predictions.png", plots.predictions, means, y, *said)
 
-    def released_facts(self) -> dict[str, Any]:
+    def released_facts(self) -> dict[str, object]:
         """metrics.json before anything is measured."""
         return self.facts.metrics()
 
-    def _confidential(self, flat: PyTree) -> tuple[dict[str, Any], _Fitted | None]:
+    def _confidential(self, flat: PyTree) -> tuple[dict[str, object], _Fitted | None]:
         """(diagnostics of records, non-private fit or None).
 
         Whether they can be computed, and what a library warns of, depends on the records: a failure is written here
         and changes nothing else.
         """
-        out: dict[str, Any] = {"train": None}
+        out: dict[str, object] = {"train": None}
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             try:
@@ -296,10 +295,10 @@ class ConfiguredRun:
                 out["non_private"] = {"failed": str(error)}
                 return out, None
 
-    def _scores(self, flat: PyTree) -> dict[str, Any]:
+    def _scores(self, flat: PyTree) -> dict[str, object]:
         """Return scores of training records, and of held-out ones that are not public."""
         if self.on_disk:
-            out: dict[str, Any] = {"train": None, "skipped": _SKIPPED}
+            out: dict[str, object] = {"train": None, "skipped": _SKIPPED}
         else:
             out = {"train": predictive.predict(self.target, flat, self.data.train).to_json()}
         if self.data.test is not None and not self.data.test_is_public:
@@ -309,7 +308,7 @@ class ConfiguredRun:
     def _fitted(self, flat: PyTree) -> _Fitted:
         """The non-private fit, how far the draws are from it, and what it predicts."""
         fit = reference.fit(self.target, self.data.train)
-        summary: dict[str, Any] = {"method": fit.method, "distance": None}
+        summary: dict[str, object] = {"method": fit.method, "distance": None}
         if isinstance(fit, reference.Laplace):
             summary["distance"] = reference.distance(fit, flat)
         else:
@@ -330,11 +329,11 @@ class _Fitted:
     """A non-private fit: its short name, what metrics.json says of it, and its prediction of test rows."""
 
     name: str
-    summary: dict[str, Any]
+    summary: dict[str, object]
     prediction: predictive.Prediction | None
 
 
-def _finite(body: Any) -> Any:
+def _finite(body: object) -> object:
     """JSON has no NaN: what could not be computed is null."""
     if isinstance(body, dict):
         return {k: _finite(v) for k, v in body.items()}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,10 +10,12 @@ from dpmcmc import targets
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import FixedSize
+from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import on_disk
+from dpmcmc.targets.base import Target
 
 
-def check_records(plan: Plan, data: Any, host: bool = False) -> Any:
+def check_records(plan: Plan, data: PyTree, host: bool = False) -> PyTree:
     """Arrays of the right length, finite, float32 or int32, and of the values the target is for.
 
     Args:
@@ -28,7 +28,7 @@ def check_records(plan: Plan, data: Any, host: bool = False) -> Any:
     """
     targets.check_rows(data, plan.num_records, np.float32)
 
-    def convert(leaf: Any) -> Any:
+    def convert(leaf: np.ndarray | jax.Array) -> np.ndarray | jax.Array:
         if isinstance(leaf, np.memmap):
             return leaf
         array = np.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
@@ -41,7 +41,7 @@ def check_records(plan: Plan, data: Any, host: bool = False) -> Any:
     return jax.tree.map(convert, data)
 
 
-def check_on_disk(plan: Plan, data: Any) -> None:
+def check_on_disk(plan: Plan, data: PyTree) -> None:
     """Refuse what memory-mapped records cannot be run with; nothing is read.
 
     Raises:
@@ -60,7 +60,7 @@ def check_on_disk(plan: Plan, data: Any) -> None:
         raise InputError("own_batch: not with memory-mapped records; set it to false, or use arrays in memory")
 
 
-def checked_starts(plan: Plan, target: Any, starts: Any) -> Any:
+def checked_starts(plan: Plan, target: Target, starts: PyTree) -> PyTree:
     """float32 starts of the right shapes, or None.
 
     Raises:
@@ -77,8 +77,8 @@ def checked_starts(plan: Plan, target: Any, starts: Any) -> Any:
     wanted = jax.eval_shape(target.init, jax.random.key(0))
     shapes = jax.tree.map(lambda leaf: (plan.chains, *leaf.shape), wanted)
     found = jax.tree.map(np.shape, starts)
-    structure: Any = jax.tree.structure(wanted)
-    if jax.tree.structure(starts) != structure or found != shapes:
+    same: bool = jax.tree.structure(starts) == jax.tree.structure(wanted)  # type: ignore[operator]
+    if not same or found != shapes:
         raise InputError(f"starts must have shapes {shapes}, one start for each chain, got {found}")
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(starts)):
         raise InputError("starts must be finite")

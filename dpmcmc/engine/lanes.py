@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.engine.mesh import on_host
-from dpmcmc.engine.program import Cells
+from dpmcmc.engine.program import Cells, Executable
 from dpmcmc.planning.plan import Plan
 from dpmcmc.storage.commit_point import Point
+from dpmcmc.storage.pytree import PyTree
 
 
 class Lane:
@@ -24,9 +24,9 @@ class Lane:
         supplies: what its chunks find in the place of records, one after another.
     """
 
-    def __init__(self, rows: list[Trace], block: Cells, states: Any, size: int, width: int, room: int) -> None:
+    def __init__(self, rows: list[Trace], block: Cells, states: PyTree, size: int, width: int, room: int) -> None:
         self.rows, self.states = rows, states
-        self.supplies: Iterator[Any] = iter(())
+        self.supplies: Iterator[PyTree] = iter(())
         self._block, self._shape = block, (size, width, room)
 
     def schedules(self, first: int) -> tuple[np.ndarray, np.ndarray]:
@@ -38,7 +38,7 @@ class Lane:
         """Noise of the chunk that begins at this step."""
         return self.schedules(first)[0]
 
-    def take(self, steps_of_chunk: Any, first: int) -> Any:
+    def take(self, steps_of_chunk: Executable, first: int) -> list[PyTree]:
         """Compute a chunk; what it gives beside the states."""
         arguments = (self.states, self._block, np.int32(first), *self.schedules(first), next(self.supplies))
         self.states, *output = jax.block_until_ready(steps_of_chunk(*arguments))
@@ -57,16 +57,16 @@ class Trace:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.pieces: list[Any] = []
+        self.pieces: list[PyTree] = []
         self.norm = 0.0
         self.failure: tuple[int, float] | None = None
 
-    def joined(self) -> Any:
+    def joined(self) -> PyTree:
         """(positions, info), leaves (draws, ...)."""
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *self.pieces)
 
 
-def split(states: Any, parts: int) -> list[Any]:
+def split(states: PyTree, parts: int) -> list[PyTree]:
     """States of a block as those of its parts, one after another."""
     every = [jnp.split(leaf, parts) for leaf in jax.tree.leaves(states)]
     structure = jax.tree.structure(states)
@@ -92,7 +92,7 @@ def schedules(rows: list[Trace], size: int, first: int, width: int, room: int) -
     return noise, kept
 
 
-def hand_out(rows: list[Trace], first: int, width: int, output: Any, finite: Any, norms: Any) -> None:
+def hand_out(rows: list[Trace], first: int, width: int, output: PyTree, finite: jax.Array, norms: jax.Array) -> None:
     """Give every chain what it keeps of a chunk."""
     counts = [len(kept_steps(row.plan, first, width)) for row in rows]
     host = on_host(output) if any(counts) else None
@@ -105,7 +105,7 @@ def hand_out(rows: list[Trace], first: int, width: int, output: Any, finite: Any
         row.norm = float(norm)
 
 
-def restore(traces: list[Trace], point: Point, chunk: Any, arguments: Any) -> None:
+def restore(traces: list[Trace], point: Point, chunk: Callable[..., tuple], arguments: tuple[PyTree, ...]) -> None:
     """Give every chain the draws that its run has committed."""
     structure = jax.tree.structure(jax.eval_shape(chunk, *arguments)[1])
     for trace, pieces, norm in zip(traces, point.pieces, point.norms, strict=True):

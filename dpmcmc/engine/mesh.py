@@ -14,8 +14,6 @@ Each process of several holds the rows of its own devices (``processes.py``).
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +21,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpmcmc.errors import InputError
+from dpmcmc.storage.pytree import PyTree
 
 CHAIN, DATA = "chain", "data"
 #: Sharding of a call's steps, steps first: side by side along the chains, and batches along the records as well.
@@ -70,21 +69,22 @@ def sizes(mesh: Mesh | None) -> tuple[int, int]:
     return (1, 1) if mesh is None else (mesh.shape[CHAIN], mesh.shape[DATA])
 
 
-def spread(tree: Any, mesh: Mesh, axis: str) -> Any:
+def spread(tree: PyTree, mesh: Mesh, axis: str) -> PyTree:
     """Arrays that every process has whole, split over the devices of an axis along their leading axis.
 
     Rows are padded with zeros to a multiple of the axis.
     """
     sharding = NamedSharding(mesh, PartitionSpec(axis))
 
-    def one(leaf: Any) -> jax.Array:
+    def one(leaf: np.ndarray | jax.Array) -> jax.Array:
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             words = one(jax.random.key_data(leaf))
             return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
         host = np.asarray(leaf)
         rows = host.shape[0] + -host.shape[0] % mesh.shape[axis]
 
-        def part(index: Any) -> np.ndarray:
+        def part(index: tuple[slice, ...] | None) -> np.ndarray:
+            assert index is not None
             held = host[index]
             start, stop, _ = index[0].indices(rows)
             return np.pad(held, [(0, stop - start - len(held))] + [(0, 0)] * (host.ndim - 1))
@@ -94,7 +94,7 @@ def spread(tree: Any, mesh: Mesh, axis: str) -> Any:
     return jax.tree.map(one, tree)
 
 
-def on_host(tree: Any) -> Any:
+def on_host(tree: PyTree) -> PyTree:
     """NumPy arrays of device ones, whole on every process."""
     if all(leaf.is_fully_addressable for leaf in jax.tree.leaves(tree)):
         return jax.tree.map(np.asarray, tree)

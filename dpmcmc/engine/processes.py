@@ -22,10 +22,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 
 from dpmcmc.errors import InputError
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.fingerprint import fingerprint, plan_digest, platform
+from dpmcmc.storage.pytree import PyTree
 
 #: Environment variables that say who a process is where no cluster does: ``host:port`` of process 0, how many, who.
 COORDINATOR, PROCESSES, PROCESS = "DPMCMC_COORDINATOR", "DPMCMC_PROCESSES", "DPMCMC_PROCESS"
@@ -88,7 +91,7 @@ def _fail(kind: type[BaseException], error: BaseException, trace: TracebackType 
     ended(1)
 
 
-def check_alone(**given: Any) -> None:
+def check_alone(**given: object) -> None:
     """Refuse what only one process can keep.
 
     Raises:
@@ -118,7 +121,7 @@ def check_not_forked() -> None:
         )
 
 
-def agreed(streams: Streams, secret: bool, plan: Any, records: Any, mesh: Any) -> Streams:
+def agreed(streams: Streams, secret: bool, plan: AnyPlan, records: PyTree, mesh: Mesh | None) -> Streams:
     """The keys of process 0, on every process.
 
     Args:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import warnings
 from pathlib import Path
-from typing import Any
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import run_length
@@ -14,6 +13,7 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger, LedgerError
 from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.fingerprint import fingerprint
+from dpmcmc.storage.pytree import PyTree
 
 
 class Reservation:
@@ -74,7 +74,7 @@ class Reservation:
         self._events = run_length(guarantee.events)
         self._started = False
 
-    def identify(self, data: Any) -> None:
+    def identify(self, data: PyTree) -> None:
         """Refuse records of another data set than the ledger's.
 
         Raises:

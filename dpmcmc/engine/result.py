@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -111,17 +111,17 @@ class Result:
 
 
 def privacy_json(
-    plan: AnyPlan, guarantee: Guarantee | None, data: dict[str, Any] | None = None, receipt: Receipt | None = None
-) -> dict[str, Any]:
+    plan: AnyPlan, guarantee: Guarantee | None, data: dict[str, object] | None = None, receipt: Receipt | None = None
+) -> dict[str, object]:
     """Return what a reader needs to defend, recompute or compose the guarantee of a run."""
     charged = {} if receipt is None else {"ledger": receipt.to_json()}
     body = guarantee_json(guarantee, getattr(plan.target, "unit", "record"))
     return body | plan.facts() | {"data": data} | charged
 
 
-def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[str, Any]:
+def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[str, object]:
     """A guarantee, or the sentence that there is none, with its unit, versions and the other accountants' ε."""
-    body: dict[str, Any] = (
+    body: dict[str, object] = (
         {
             "epsilon": None,
             "delta": None,
@@ -153,7 +153,7 @@ def versions() -> dict[str, str]:
     return out
 
 
-def write_json(path: Path, body: Any, mode: int = 0o644) -> None:
+def write_json(path: Path, body: object, mode: int = 0o644) -> None:
     """Write strict JSON (no NaN) through a temporary file, so that no half-written file is ever seen."""
     text = json.dumps(body, indent=2, allow_nan=False) + "\n"
     write_atomically(path, lambda temporary: temporary.write_text(text), mode)
@@ -189,13 +189,13 @@ def to_dataset(tree: PyTree) -> xarray.Dataset:
     return xarray.Dataset(variables, coords={"chain": np.arange(chains), "draw": np.arange(draws)})
 
 
-def leaf_names(tree: PyTree) -> dict[str, Any]:
+def leaf_names(tree: PyTree) -> dict[str, np.ndarray]:
     """The leaves of a pytree by their paths, joined by dots; a lone leaf is ``theta``."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {".".join(_key_name(key) for key in path) or "theta": leaf for path, leaf in leaves}
 
 
-def _key_name(key: Any) -> str:
+def _key_name(key: object) -> str:
     for attribute in ("key", "name", "idx"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))

@@ -15,9 +15,9 @@ done in blocks before the run.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpmcmc.engine.mesh import BATCHES, STEPS, sizes
+from dpmcmc.engine.program import Cells, Drawn
 from dpmcmc.privacy.accounting.sampling import shard_rows
+from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import advise, give_back
 
 #: Bytes that rows may keep in memory of a map before its pages are given back, and what one row keeps beside itself: a
@@ -43,13 +45,15 @@ class Supply:
         mesh: devices, each of which gets the rows of its own shard's batches; a process reads those of its own devices.
     """
 
-    def __init__(self, records: Any, draw: Callable[..., Any], mesh: Mesh | None = None) -> None:
+    def __init__(self, records: PyTree, draw: Callable[..., Drawn], mesh: Mesh | None = None) -> None:
         self._records, self._draw, self._mesh = records, draw, mesh
 
-    def shapes(self, cells: Any, noise_std: np.ndarray) -> Any:
+    def shapes(self, cells: Cells, noise_std: np.ndarray) -> PyTree:
         """Shapes of what :meth:`chunks` yields."""
         draws, keys = jax.eval_shape(self._draw, cells, np.int32(0), noise_std)
         indices, mask = draws.batch
+        assert indices is not None
+        assert mask is not None
         rows = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((*indices.shape, *leaf.shape[1:]), _dtype(leaf)), self._records
         )
@@ -58,7 +62,7 @@ class Supply:
             draws, keys = _placed((draws._replace(batch=(None, None)), keys), self._mesh, STEPS)
         return rows, (draws._replace(batch=(None, mask)), keys)
 
-    def chunks(self, cells: Any, firsts: Iterable[int], noise_at: Callable[[int], np.ndarray]) -> Iterator[Any]:
+    def chunks(self, cells: Cells, firsts: Iterable[int], noise_at: Callable[[int], np.ndarray]) -> Iterator[PyTree]:
         """(rows, draws) of the chunk that begins at each of these steps; the next one's are read meanwhile.
 
         Args:
@@ -78,13 +82,15 @@ class Supply:
             if waiting is not None:
                 yield waiting.result()
 
-    def _read(self, cells: Any, first: int, noise_std: np.ndarray) -> Any:
+    def _read(self, cells: Cells, first: int, noise_std: np.ndarray) -> PyTree:
         draws, keys = self._draw(cells, np.int32(first), noise_std)
         indices, mask = draws.batch
-        rows = jax.tree.map(lambda leaf: self._rows(leaf, indices, mask), self._records)
+        assert indices is not None
+        assert mask is not None
+        rows = jax.tree.map(functools.partial(self._rows, indices=indices, mask=mask), self._records)
         return rows, (draws._replace(batch=(None, mask)), keys)
 
-    def _rows(self, leaf: np.ndarray, indices: jax.Array, mask: jax.Array) -> Any:
+    def _rows(self, leaf: np.ndarray, indices: jax.Array, mask: jax.Array) -> np.ndarray | jax.Array:
         """The rows of batches, (*indices.shape, ...); on a mesh each where it is used."""
         if self._mesh is None:
             return _selected(leaf, np.asarray(indices), np.asarray(mask))
@@ -99,12 +105,12 @@ class Supply:
         return jax.make_array_from_single_device_arrays((*indices.shape, *leaf.shape[1:]), indices.sharding, parts)
 
 
-def _placed(shapes: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
+def _placed(shapes: PyTree, mesh: Mesh, spec: PartitionSpec) -> PyTree:
     sharding = NamedSharding(mesh, spec)
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)
 
 
-def _dtype(leaf: np.ndarray) -> Any:
+def _dtype(leaf: np.ndarray) -> type:
     return np.float32 if jnp.issubdtype(leaf.dtype, jnp.floating) else np.int32
 
 

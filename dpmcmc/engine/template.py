@@ -11,12 +11,17 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 #: Public constants that a plan sets, the same for all plans with its sampling and N; compiled in at full precision.
 _CONSTANTS = ("num_records", "rate")
 #: Numbers beyond these stay compiled in: float32 would lose their squares.
 _SMALLEST, _LARGEST = 1e-12, 1e12
+
+
+#: A number of a plan, or what stands for it in a trace.
+Number = np.float32 | jax.Array
 
 
 @dataclass(frozen=True)
@@ -31,11 +36,11 @@ class Template:
     """
 
     kind: type | None
-    settings: tuple[tuple[str, Any], ...] = ()
+    settings: tuple[tuple[str, object], ...] = ()
     names: tuple[str, ...] = ()
     whole: Any = None
 
-    def fill(self, numbers: Mapping[str, Any]) -> Any:
+    def fill(self, numbers: Mapping[str, Number]) -> Any:
         """The object with these numbers, which may be traced."""
         if self.kind is None:
             return self.whole
@@ -45,7 +50,7 @@ class Template:
         """The object for what needs none of its numbers: in their place is what no arithmetic takes."""
         return self.whole if self.kind is None else self._made((name, object()) for name in self.names)
 
-    def _made(self, numbers: Iterable[tuple[str, Any]]) -> Any:
+    def _made(self, numbers: Iterable[tuple[str, object]]) -> Any:
         assert self.kind is not None
         made: Any = object.__new__(self.kind)
         for name, value in (*self.settings, *numbers):
@@ -77,7 +82,7 @@ def numbers(item: Any) -> dict[str, np.float32]:
     return found
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
         return False
     return value == 0 or _SMALLEST <= abs(float(value)) <= _LARGEST

@@ -32,13 +32,14 @@ from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.commit_point import Point
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target
 
 
 class Mechanism(Protocol):
     """A one-shot private estimator; its fields are what a YAML says about it."""
 
     def plan(
-        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+        self, target: Target, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
     ) -> MechanismPlan:
         """Settle guarantee and settings; reads no record.
 
@@ -48,7 +49,7 @@ class Mechanism(Protocol):
             CalibrationError: the target (ε, δ) is out of reach.
         """
 
-    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
         """The release: a pytree like the target's parameters, leaves (draws, ...), NumPy.
 
         Args:
@@ -123,12 +124,12 @@ class MechanismPlan(AnyPlan):
         what = "the posterior" if temper >= 1 else f"a posterior whose likelihood has the power {temper:.3g}"
         return f"Do not report intervals: nothing shows that intervals of {self.draws} draws of {what} cover."
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return what ``privacy.json`` says of the plan beside its guarantee."""
         settled = {"mechanism": repr(self.mechanism), "settings": self.settings, "charged_draws": self.charged_draws}
         return {"num_records": self.num_records, **({} if self.run is None else self.run.facts()), **settled}
 
-    def to_json(self, secret: bool = True) -> dict[str, Any]:
+    def to_json(self, secret: bool = True) -> dict[str, object]:
         """The plan in numbers; holds no record and no key. ``secret``: whether the release's noise is."""
         return {
             "target": repr(self.target),
@@ -236,7 +237,7 @@ def _(plan: MechanismPlan) -> Work:
 _ROUNDING = 1e-5
 
 
-def _check_records(plan: MechanismPlan, data: Any) -> Any:
+def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
     """NumPy arrays of the right length, finite, and within the public bounds that the proof rests on."""
     targets.check_rows(data, plan.num_records)
     targets.check(plan.target, data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,8 @@ from dpmcmc.privacy.accounting.sampling import Full, Sampling
 from dpmcmc.privacy.calibration.promise import Privacy
 from dpmcmc.privacy.query.randomness import SecretKey, Streams
 from dpmcmc.samplers.base import Sampler
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target
 
 #: Share of ε that the posterior draw alone may cost.
 Share = Annotated[float, Gt(0), Lt(1)]
@@ -71,7 +73,7 @@ class Hybrid:
             raise InputError(f"start: a hybrid starts at one draw, not at {self.start.draws}", "draws")
 
     def plan(
-        self, target: Any, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+        self, target: Target, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
     ) -> MechanismPlan:
         """Settle the draw at its share, then the run's noise so that both together meet (ε, δ); reads no record.
 
@@ -113,7 +115,7 @@ class Hybrid:
             self, target, num_records, run.guarantee, settings, run.num_draws * run.chains, first=first, run=run
         )
 
-    def draw(self, plan: MechanismPlan, records: Any, streams: Streams) -> Any:
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
         """Draws of the run, leaves (chains·draws, ...)."""
         assert plan.first is not None
         assert plan.run is not None

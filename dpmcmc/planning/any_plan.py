@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpmcmc.planning.description import html_table
 from dpmcmc.planning.verdict import Verdict
@@ -60,7 +60,7 @@ class AnyPlan(abc.ABC):
         """
 
     @abc.abstractmethod
-    def to_json(self, secret: bool = True) -> dict[str, Any]:
+    def to_json(self, secret: bool = True) -> dict[str, object]:
         """Return the plan in numbers, without a record or a key.
 
         Args:
@@ -72,7 +72,7 @@ class AnyPlan(abc.ABC):
         """(label, sentence) pairs that describe the plan to a person; ``secret`` as in :meth:`to_json`."""
 
     @abc.abstractmethod
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return what ``privacy.json`` says of the plan beside its guarantee."""
 
     @functools.cached_property

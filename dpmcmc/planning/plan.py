@@ -159,7 +159,7 @@ class Plan(AnyPlan):
         }
         return closed_form.formula(**inputs), closed_form.condition(**inputs)
 
-    def to_json(self, secret: bool = True) -> dict[str, Any]:
+    def to_json(self, secret: bool = True) -> dict[str, object]:
         """The plan in numbers; holds no record and no key.
 
         Args:
@@ -211,7 +211,7 @@ class Plan(AnyPlan):
         """(label, sentence) pairs that describe the plan to a person; ``secret`` as in :meth:`to_json`."""
         return plan_text.lines(self, secret)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return what ``privacy.json`` says of the plan beside its guarantee."""
         z = self.noise_multipliers
         return {

@@ -19,7 +19,6 @@ import datetime
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.storage.row_blocks import on_disk
 from dpmcmc.targets import bind, record_shapes
+from dpmcmc.targets.base import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class PublicFacts:
     origin: str
     sha256: Mapping[str, str]
     num_features: int
-    target: Any
+    target: Target
     on_disk: bool
     test: Mapping[str, np.ndarray] | None
     day: datetime.date
@@ -107,7 +107,7 @@ class PublicFacts:
             return f"{self.name}: no guarantee"
         return f"{self.name}: ε = {round_up(guarantee.epsilon, 3)}, δ = {guarantee.delta:.3g}"
 
-    def data_json(self) -> dict[str, Any]:
+    def data_json(self) -> dict[str, object]:
         """Return what ``privacy.json`` says of the data."""
         return {
             "name": self.spec.name,
@@ -117,7 +117,7 @@ class PublicFacts:
             "sha256": dict(self.sha256) or None,
         }
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, object]:
         """``metrics.json`` before anything is measured: every key that it always has."""
         heat, plan = None if self.trace is None else self.trace.temperatures, self.plan
         return {

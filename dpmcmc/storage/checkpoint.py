@@ -26,9 +26,9 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -36,7 +36,7 @@ import numpy as np
 from dpmcmc.errors import InputError
 from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.commit_point import Point
-from dpmcmc.storage.fingerprint import fingerprint, plan_digest, platform
+from dpmcmc.storage.fingerprint import Described, fingerprint, plan_digest, platform
 from dpmcmc.storage.locks import lock, names
 from dpmcmc.storage.plain_keys import from_text, plain, to_text
 from dpmcmc.storage.pytree import PyTree
@@ -52,6 +52,18 @@ _VERSION = 1
 _KEPT = "draws-release.bin"
 #: Added to the name of a folder that is being removed.
 REMOVED = "-removed"
+
+
+class Trace(Protocol):
+    """Everything that a commit keeps of one chain.
+
+    Attributes:
+        pieces: kept draws of each chunk, pytrees.
+        norm: of the last position.
+    """
+
+    pieces: list[PyTree]
+    norm: float
 
 
 class CheckpointError(InputError):
@@ -117,7 +129,7 @@ class Checkpoint:
         """Whether a run has keys here, so that it may have computed something from a record."""
         return "plan" in self._run
 
-    def note(self, **facts: Any) -> None:
+    def note(self, **facts: object) -> None:
         """Keep facts of the caller's, JSON values, with the run."""
         self._run.setdefault("notes", {}).update(facts)
         self._save()
@@ -126,7 +138,7 @@ class Checkpoint:
         """A fact kept by :meth:`note`, or None."""
         return self._run.get("notes", {}).get(name)
 
-    def check(self, plan: Any) -> None:
+    def check(self, plan: Described) -> None:
         """Refuse another plan than what was started, if anything was.
 
         Raises:
@@ -138,7 +150,7 @@ class Checkpoint:
             )
 
     def keys(
-        self, plan: Any, data: PyTree, streams: PyTree, secret: bool, mesh: tuple[int, int] | None = None
+        self, plan: Described, data: PyTree, streams: PyTree, secret: bool, mesh: tuple[int, int] | None = None
     ) -> PyTree:
         """Return the keys of the run that was started here, or fresh ones for a new run or one that goes on elsewhere.
 
@@ -208,7 +220,7 @@ class Checkpoint:
                 "share; go on with a mesh whose chain axis divides them, or with none"
             )
 
-    def moved(self, events: list[dict[str, Any]], streams: Any) -> None:
+    def moved(self, events: list[dict[str, Any]], streams: PyTree) -> None:
         """Go on here with fresh keys, after ``events`` (JSON) have been charged again."""
         self._run["again"] += events
         self._run |= {"platform": self._here, "keys": to_text(streams)}
@@ -259,7 +271,9 @@ class Checkpoint:
         passed = time.perf_counter() - self._since
         return step + point.shape[1] > point.until or passed > self._commit_seconds / _OVERHEAD
 
-    def commit(self, point: Point, step: int, states: Any, traces: Any, steps: int, seconds: float) -> None:
+    def commit(
+        self, point: Point, step: int, states: PyTree, traces: Sequence[Trace], steps: int, seconds: float
+    ) -> None:
         """Make what a run has done last.
 
         Args:
