@@ -272,40 +272,6 @@ def test_the_command_is_refused_before_it_opens_the_data(ledger, config, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", ["read", "open", "carry_out", "save", "finish"])
-def test_a_command_that_is_killed_goes_on_under_its_reservation(ledger, config, tmp_path, monkeypatch, capsys, at):
-    def kill(*_):
-        raise Stop
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Life if at == "carry_out" else run_command.ConfiguredRun, at, kill)
-        # A kill runs no handler.
-        patch.setattr(run_command.Place, "clear", lambda self: None)
-        patch.setattr(Reservation, "settle", lambda self: None)
-        with pytest.raises(Stop):
-            call(config, "--out", tmp_path / "run")
-    assert outcomes(ledger) == ["open"]
-    assert call("--resume", tmp_path / "run") == 0
-    assert outcomes(ledger) == ["released"]
-    assert not (tmp_path / "run" / "confidential" / "checkpoint").exists()
-    capsys.readouterr()
-    assert "is done" in refused(capsys, "--resume", tmp_path / "run")
-
-
-@pytest.mark.slow
-def test_a_run_that_gave_its_budget_back_takes_it_again_when_resumed(ledger, config, tmp_path, monkeypatch):
-    """A plain refusal clears its folder; this one could not."""
-    (tmp_path / "mine.npz").rename(tmp_path / "away.npz")
-    with monkeypatch.context() as patch:
-        patch.setattr(run_command.Place, "clear", lambda self: None)
-        assert call(config, "--out", tmp_path / "run") == 2
-    (tmp_path / "away.npz").rename(tmp_path / "mine.npz")
-    assert outcomes(ledger) == ["void"]
-    assert call("--resume", tmp_path / "run") == 0
-    assert outcomes(ledger) == ["void", "released"]
-
-
-@pytest.mark.slow
 def test_resuming_with_another_config_or_into_another_folder_is_refused(ledger, config, tmp_path, monkeypatch, capsys):
     def kill(*_):
         raise Stop
