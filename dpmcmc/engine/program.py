@@ -43,7 +43,7 @@ Inputs = tuple[jax.Array, jax.Array]
 #: Compiler options, sorted: by them an executable is kept.
 Options = tuple[tuple[str, str | bool], ...]
 #: A compiled chunk.
-Executable = Callable[..., tuple[PyTree, ...]]
+Executable = jax.stages.Compiled
 
 
 class Cells(NamedTuple):
