@@ -58,7 +58,7 @@ def main() -> int:
     plan = config.make_plan(config_file.load(arguments.config))
     assert plan.guarantee is not None
     kept, charged = Clock(), Clock()
-    kept.watch(Checkpoint, ["__init__", "begin", "point", "start", "commit", "note", "remove"])
+    kept.watch(Checkpoint, ["__init__", "keys", "begin", "point", "start", "commit", "note", "remove"])
     charged.watch(Reservation, ["__init__", "identify", "settle"])
     shares = []
     for repeat in range(arguments.repeats + 1):
