@@ -19,6 +19,7 @@ from dpmcmc import config as config_room
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.diagnostics import per_record
+from dpmcmc.diagnostics.per_record.account import before_each_step, every_step
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
@@ -55,7 +56,7 @@ class RecordAccount:
     @property
     def whole(self) -> Plan:
         """The plan with every step kept, which is what runs."""
-        return per_record.every_step(self.plan)
+        return every_step(self.plan)
 
     def prepare(self, life: Life, records: PyTree, confidential: Path) -> None:
         """Refuse what has no account, and find where the chains start, before the run is charged.
@@ -91,7 +92,7 @@ class RecordAccount:
         """Write what the run cost each record."""
         leaves = [np.asarray(leaf, np.float32) for leaf in self._start]
         start = jax.tree.unflatten(jax.tree.structure(everything.positions), leaves)
-        cost = self._account.of(records, per_record.before_each_step(start, everything.positions))
+        cost = self._account.of(records, before_each_step(start, everything.positions))
         assert self.plan.guarantee is not None
         cost.save(self._confidential / "per_record.npz")
         title += "" if self.every == 1 else f", at most (norms every {self.every} steps)"

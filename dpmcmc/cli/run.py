@@ -224,6 +224,7 @@ def _stopped(begun: bool, place: Place) -> CommandError:
 
 def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Console) -> Path:
     """Compute, save and settle; a failure is one sentence of public facts, or of what the guarantee covers."""
+    place = run.place
     try:
         result = _computed(run, console)
         folder = run.save(result, calibrate_seconds, console)
@@ -233,25 +234,24 @@ def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Con
         run.finish()
         if not run.facts.publishable(run.facts.planned):
             raise CommandError(
-                f"sampler.step_size: the chain diverged, at the step that {run.confidential / 'metrics.json'} says; "
+                f"sampler.step_size: the chain diverged, at the step that {place.confidential / 'metrics.json'} says; "
                 "lower sampler.step_size.",
                 code=1,
             ) from None
         raise CommandError(f"sampler.step_size: {error}", code=1) from None
     except DrawError as error:
         # Why, and that it happened, depend on the records: for the data holder alone.
-        write_json(run.confidential / "failure.json", {"draw": str(error)}, mode=0o600)
+        write_json(place.confidential / "failure.json", {"draw": str(error)}, mode=0o600)
         run.open()
         run.finish()
         raise CommandError(
-            f"mechanism: no draw was made and nothing was released; why is in {run.confidential / 'failure.json'}. "
-            f"The failure depends on the records: keep {run.folder} to yourself.",
+            f"mechanism: no draw was made and nothing was released; why is in {place.confidential / 'failure.json'}. "
+            f"The failure depends on the records: keep {place.folder} to yourself.",
             code=1,
         ) from None
     except OSError as error:
         raise _DiskFull(
-            f"{error.filename or run.folder}: {error.strerror or error}; free space, then go on with: "
-            f"{run.place.command}"
+            f"{error.filename or place.folder}: {error.strerror or error}; free space, then go on with: {place.command}"
         ) from None
     run.finish()
     return folder

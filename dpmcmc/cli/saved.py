@@ -60,16 +60,6 @@ class ConfiguredRun:
     life: Life
     account: RecordAccount | None = None
 
-    @property
-    def folder(self) -> Path:
-        """Folder of what is released."""
-        return self.place.folder
-
-    @property
-    def confidential(self) -> Path:
-        """Folder of what is not."""
-        return self.place.confidential
-
     @functools.cached_property
     def facts(self) -> PublicFacts:
         """Public facts of the run, known once the target has been found to fit the records."""
@@ -86,16 +76,11 @@ class ConfiguredRun:
         """The plan's target, bound to the shapes of the records."""
         return self.facts.target
 
-    @property
-    def released(self) -> RunFolder:
-        """For what may be published."""
-        return self.place.run_folder
-
     def run_folder(self, guarantee: Guarantee | None) -> RunFolder:
         """For draws with this guarantee, and what is computed from them."""
         if self.facts.publishable(guarantee):
-            return self.released
-        return RunFolder(self.confidential, self.place.day, owner_only=True)
+            return self.place.run_folder
+        return RunFolder(self.place.confidential, self.place.day, owner_only=True)
 
     def read(self) -> None:
         """Refuse records that the target is not for or the ledger is not of, and a sampler that does not fit.
@@ -118,7 +103,7 @@ class ConfiguredRun:
         except CheckpointError as error:
             raise CommandError(f"--resume: {error}.") from None
         if self.account is not None:
-            self.account.prepare(self.life, self.data.train, self.confidential)
+            self.account.prepare(self.life, self.data.train, self.place.confidential)
 
     @property
     def on_disk(self) -> bool:
@@ -161,16 +146,15 @@ class ConfiguredRun:
     def open(self) -> None:
         """State plan and guarantee before anything is released; privacy.json holds a run's cost from the start."""
         try:
-            self.released.json("plan.json", self.plan.to_json(self.facts.secret))
+            self.place.run_folder.json("plan.json", self.plan.to_json(self.facts.secret))
             self._write_privacy(self.life.guarantee)
         except OSError as error:
-            raise CommandError(
-                f"--out: {error.filename or self.folder} cannot be written ({error.strerror}); give another folder."
-            ) from None
+            where = error.filename or self.place.folder
+            raise CommandError(f"--out: {where} cannot be written ({error.strerror}); give another folder.") from None
 
     def _write_privacy(self, guarantee: Guarantee | None) -> None:
         receipt = None if self.life.held is None else self.life.held.receipt
-        self.released.json("privacy.json", privacy_json(self.plan, guarantee, self.facts.data_json(), receipt))
+        self.place.run_folder.json("privacy.json", privacy_json(self.plan, guarantee, self.facts.data_json(), receipt))
 
     def save(self, everything: Result, calibrate_seconds: float, console: Console) -> Path:
         """Write draws, metrics and figures, then what is confidential, and print what is released.
@@ -210,10 +194,10 @@ class ConfiguredRun:
         if self.account is not None:
             self.account.save(everything, self.data.train, f"{self.config.name}: what the run cost each record")
         if facts.publishable(guarantee):
-            run_text.print_result(facts, guarantee, metrics, self.folder, self.confidential, console)
+            run_text.print_result(facts, guarantee, metrics, self.place.folder, self.place.confidential, console)
         else:
-            self.released.json("metrics.json", _finite(self.released_facts()))
-            run_text.print_withheld(facts, self.confidential, console)
+            self.place.run_folder.json("metrics.json", _finite(self.released_facts()))
+            run_text.print_withheld(facts, self.place.confidential, console)
         return run_folder.folder
 
     def _save_confidential(self, flat: PyTree, wall_seconds: dict[str, float]) -> _Fitted | None:
@@ -223,15 +207,15 @@ class ConfiguredRun:
             body["non_private"] = fitted.summary
         body["wall_seconds"] = wall_seconds
         body["about"] = "Computed from training records without privacy. Never publish or archive this folder."
-        write_json(self.confidential / "diagnostics.json", _finite(body), mode=0o600)
+        write_json(self.place.confidential / "diagnostics.json", _finite(body), mode=0o600)
         return fitted
 
     def save_divergence(self, error: DivergedError) -> None:
         """Write at which step a chain left the range of floats, which is as public as its draws."""
         run_folder = self.run_folder(self.facts.planned)
         run_folder.json("metrics.json", {**self.released_facts(), **NO_DRAWS.to_json(), "diverged_at": error.step})
-        if run_folder != self.released:
-            self.released.json("metrics.json", self.released_facts())
+        if run_folder != self.place.run_folder:
+            self.place.run_folder.json("metrics.json", self.released_facts())
 
     def _seconds(self, result: Result, calibrate_seconds: float) -> dict[str, object]:
         """Those that had passed before a record was read; of public records also those of a sampler's run."""

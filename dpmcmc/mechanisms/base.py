@@ -100,11 +100,6 @@ class MechanismPlan(AnyPlan):
         """Plan of a hybrid's run, or None."""
         return self.run
 
-    @property
-    def total_draws(self) -> int:
-        """Draws that leave."""
-        return self.draws
-
     def verdict_of(self, diagnostics: dict[str, float | None] | None) -> Verdict:
         """Say what the release is good for; for a hybrid with what its draws say of mixing. See :class:`AnyPlan`."""
         if self.run is not None:

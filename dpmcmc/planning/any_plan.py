@@ -25,11 +25,13 @@ class AnyPlan(abc.ABC):
         target: the model.
         num_records: N, public.
         guarantee: of everything that leaves, or None without privacy.
+        draws: of all chains, that leave.
     """
 
     target: Target
     num_records: int
     guarantee: Guarantee | None
+    draws: int
 
     @property
     @abc.abstractmethod
@@ -40,11 +42,6 @@ class AnyPlan(abc.ABC):
     @abc.abstractmethod
     def trace(self) -> Plan | None:
         """Plan of the sampler whose iterates leave; None for a one-shot mechanism."""
-
-    @property
-    @abc.abstractmethod
-    def total_draws(self) -> int:
-        """Draws of all chains that leave."""
 
     @property
     def hardened(self) -> bool:

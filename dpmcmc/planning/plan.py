@@ -138,7 +138,7 @@ class Plan(AnyPlan):
         return self
 
     @property
-    def total_draws(self) -> int:
+    def draws(self) -> int:  # type: ignore[override]
         """Draws of all chains."""
         return self.num_draws * self.chains
 

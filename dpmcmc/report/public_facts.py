@@ -129,7 +129,7 @@ class PublicFacts:
             "rhat": None,
             "steps_per_second": None,
             "temperature": None if heat is None else {"min": float(heat.min()), "max": float(heat.max())},
-            "draws": plan.total_draws,
+            "draws": plan.draws,
             "data": {"name": self.spec.name, "origin": self.origin},
             **plan.verdict.to_json(),
         }

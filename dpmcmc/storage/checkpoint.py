@@ -28,14 +28,14 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.storage.atomic import write_atomically
-from dpmcmc.storage.commit_point import Point
+from dpmcmc.storage.commit_point import Point, Trace
 from dpmcmc.storage.fingerprint import Described, fingerprint, plan_digest, platform
 from dpmcmc.storage.locks import lock, names
 from dpmcmc.storage.plain_keys import from_text, plain, to_text
@@ -52,18 +52,6 @@ _VERSION = 1
 _KEPT = "draws-release.bin"
 #: Added to the name of a folder that is being removed.
 REMOVED = "-removed"
-
-
-class Trace(Protocol):
-    """Everything that a commit keeps of one chain.
-
-    Attributes:
-        pieces: kept draws of each chunk, pytrees.
-        norm: of the last position.
-    """
-
-    pieces: list[PyTree]
-    norm: float
 
 
 class CheckpointError(InputError):

@@ -5,8 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
+
+from dpmcmc.storage.pytree import PyTree
+
+
+class Trace(Protocol):
+    """Everything that a commit keeps of one chain.
+
+    Attributes:
+        pieces: kept draws of each chunk, pytrees.
+        norm: of the last position.
+    """
+
+    pieces: list[PyTree]
+    norm: float
 
 
 @dataclass

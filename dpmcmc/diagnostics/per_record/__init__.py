@@ -4,29 +4,13 @@ CONFIDENTIAL: computed from every record at every step, without privacy. It belo
 released folder, and must not be used to set noise.
 
 ``account``     the sum over steps, and the ε read off it: what is claimed, and what is not
-``tally``       the sum;  ``trajectory`` steps between two checks of the norms;  ``conversion`` from Rényi losses to ε
+``tally``       the sum, over steps that lie between two checks of the norms
 ``norms``       upper bounds on a record's gradient norm at every step, from checks every k steps
 ``divergence``  Rényi divergence of one step for a record that moves the sum by less than the clip norm
 
 The histogram is in ``report/per_record.py``.
 """
 
-from dpmcmc.diagnostics.per_record.account import (
-    Account,
-    PerRecord,
-    before_each_step,
-    check,
-    every_step,
-    per_record_epsilon,
-    sample_and_account,
-)
+from dpmcmc.diagnostics.per_record.account import Account, PerRecord, check, per_record_epsilon, sample_and_account
 
-__all__ = [
-    "Account",
-    "PerRecord",
-    "before_each_step",
-    "check",
-    "every_step",
-    "per_record_epsilon",
-    "sample_and_account",
-]
+__all__ = ["Account", "PerRecord", "check", "per_record_epsilon", "sample_and_account"]

@@ -33,6 +33,7 @@ A record whose gradient is not finite contributes nothing to the run, and is cha
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,10 +44,8 @@ import numpy as np
 
 from dpmcmc import targets
 from dpmcmc.diagnostics.per_record import divergence
-from dpmcmc.diagnostics.per_record.conversion import epsilon_of, kept_orders
 from dpmcmc.diagnostics.per_record.norms import norms_of
-from dpmcmc.diagnostics.per_record.tally import Tally
-from dpmcmc.diagnostics.per_record.trajectory import trajectory
+from dpmcmc.diagnostics.per_record.tally import Tally, trajectory
 from dpmcmc.engine.checks import check_records
 from dpmcmc.engine.life import Key, Life
 from dpmcmc.engine.program import Cells, Program
@@ -55,7 +54,7 @@ from dpmcmc.engine.result import Result
 from dpmcmc.engine.template import template
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting import overflow_probability
+from dpmcmc.privacy.accounting import overflow_probability, rdp
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.privacy.query.randomness import Streams
@@ -66,6 +65,8 @@ from dpmcmc.storage.pytree import PyTree
 _BLOCK_BYTES, _MOST_ROWS = 32 << 20, 2048
 #: Approximate bytes of a step's Info on disk, and of what files hold beside their numbers.
 _INFO_BYTES, _FILE_BYTES = 64, 1 << 18
+#: Every so many of the accountant's orders, from that of the worst case to so many times it.
+_EVERY_ORDER, _REACH = 5, {"replace_one": 8.0, "add_remove": 1000.0, "zero_out": 1000.0}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -195,7 +196,7 @@ class Account:
             accountant="rdp",
             release=plan.guarantee.release,
         ).epsilon
-        self._tally = Tally(plan, kept_orders(plan, self._worst))
+        self._tally = Tally(plan, _orders(plan, self._worst))
 
     @property
     def num_bytes(self) -> int:
@@ -231,7 +232,7 @@ class Account:
             clipped.append(reached)
         renyi = np.concatenate(losses)
         return PerRecord(
-            epsilon_of(tally.orders, renyi, plan.guarantee.delta, overflow_probability(plan.guarantee.events)),
+            _epsilon(tally.orders, renyi, plan.guarantee.delta, overflow_probability(plan.guarantee.events)),
             np.concatenate(clipped) / (plan.steps * plan.chains),
             tally.orders,
             renyi,
@@ -255,3 +256,43 @@ def check(plan: Plan, every: int) -> None:
 
 def _on_device(leaf: np.ndarray) -> jax.Array:
     return jnp.asarray(leaf, jnp.float32 if np.issubdtype(leaf.dtype, np.floating) else None)
+
+
+def _orders(plan: Plan, worst: float) -> np.ndarray:
+    """The worst case's own order and, thinned out, those above it, where smaller losses have theirs."""
+    assert plan.guarantee is not None
+    composed = rdp.compose(plan.guarantee.events, plan.guarantee.adjacency)
+    assert composed is not None
+    orders, loss = composed
+    left = plan.guarantee.delta - (1 + math.exp(min(worst, 700))) * overflow_probability(plan.guarantee.events)
+    best = int(np.argmin(_converted(orders, loss[None], np.array([max(left, 0.0)]))[0]))
+    end = np.searchsorted(orders, _REACH[plan.guarantee.adjacency] * orders[best])
+    return orders[best : max(end, best + 1) : _EVERY_ORDER]
+
+
+def _epsilon(orders: np.ndarray, renyi: np.ndarray, delta: float, beta: float) -> np.ndarray:
+    """Smallest ε of each record with δ_base(ε) + (1 + e^ε)β <= δ, from below, as ``guarantee.with_deviations``."""
+    epsilon = _converted(orders, renyi, np.full(len(renyi), delta)).min(axis=1)
+    for _ in range(100 if beta > 0 else 0):
+        left = delta - (1 + np.exp(np.minimum(epsilon, 700))) * beta
+        following = _converted(orders, renyi, np.maximum(left, 0.0)).min(axis=1)
+        if np.all(following <= epsilon * (1 + 1e-12)):
+            return np.maximum(epsilon, following)
+        epsilon = np.maximum(epsilon, following)
+    return epsilon if beta == 0 else np.full(len(renyi), math.inf)
+
+
+def _converted(orders: np.ndarray, renyi: np.ndarray, delta: np.ndarray) -> np.ndarray:
+    """ε at δ that each order gives, (n, K): Canonne, Kamath and Steinke 2020, Proposition 12; 0 by Pinsker's bound.
+
+    Args:
+        orders: (K,).
+        renyi: (n, K).
+        delta: (n,); 0 gives infinity.
+    """
+    with np.errstate(divide="ignore"):
+        log_delta = np.log(delta)[:, None]
+    value = np.where(
+        orders > 1.01, renyi + np.log1p(-1 / orders) - (log_delta + np.log(orders)) / (orders - 1), math.inf
+    )
+    return np.where(delta[:, None] ** 2 + np.expm1(-renyi) > 0, 0.0, np.maximum(value, 0.0))
