@@ -19,7 +19,8 @@ _KEPT = Path(
 )
 _KEPT.mkdir(parents=True, exist_ok=True, mode=0o700)
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_KEPT)
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+# Most programs compile faster than the default asks for, and there are thousands of them.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # A third of the time to compile goes into optimisation, which matters to tests of bits, sensitivities and speed alone.
 _FLAG = "jax_disable_most_optimizations"
 os.environ[_FLAG.upper()] = "1"
