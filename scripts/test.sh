@@ -3,14 +3,29 @@
 . "$(dirname "$0")/environment.sh"
 install test "[dev]"
 cd "$root"
-"$venv/bin/ruff" check --quiet .
-"$venv/bin/ruff" format --quiet --check .
-"$venv/bin/mypy" --no-error-summary
-"$venv/bin/python" scripts/config_reference.py --check
-"$venv/bin/python" scripts/architecture.py --check
-"$venv/bin/lint-imports" > /dev/null || "$venv/bin/lint-imports"
 if [ "${1:-}" = --all ]; then
     shift
     set -- -m "not gpu and not exhaustive" "$@"
 fi
-exec "$venv/bin/python" -m pytest --numprocesses 2 --dist loadfile "$@"
+
+# Style, types, generated pages and import contracts, each of which is silent where all is well.
+check() {
+    "$venv/bin/ruff" check --quiet . &&
+        "$venv/bin/ruff" format --quiet --check . &&
+        "$venv/bin/python" scripts/config_reference.py --check &&
+        "$venv/bin/python" scripts/architecture.py --check &&
+        { "$venv/bin/lint-imports" > /dev/null || "$venv/bin/lint-imports"; } &&
+        "$venv/bin/mypy" --no-error-summary
+}
+
+# Types take as long as a tenth of the quick tests, so they are checked beside them; a failure is said at once.
+check &
+checks=$!
+trap 'kill "$checks" 2> /dev/null || :' EXIT INT TERM
+failed=0
+"$venv/bin/python" -m pytest --numprocesses 2 --dist loadfile "$@" || failed=$?
+wait "$checks" || {
+    echo "error: style, types, generated pages or import contracts are wrong; see the messages above." >&2
+    [ "$failed" != 0 ] || failed=1
+}
+exit "$failed"

@@ -26,6 +26,7 @@ import dpmcmc
 from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.testing import check_sampler, gaussian_run
+from tests.pairs import slow_pairs
 
 N = 1000
 TOP = 40.0
@@ -69,18 +70,13 @@ def check(sampler, w, law, **run):
     assert np.all(np.abs(found - 1) < TOLERANCE), f"variance over law {found}, allowed {TOLERANCE:.1%} off 1"
 
 
-def cells(*axes, quick=((1, False, 1.0, "own"), (16, True, 0.25, "private")), least=1):
-    """Shapes x whose noise x ``axes``, everything with everything; all but the ``quick`` ones are slow."""
-    out = []
-    for (d, nested, temperature), noise, *rest in itertools.product(SHAPES, ("own", "private"), *axes):
-        if d >= least:
-            slow = () if (d, nested, temperature, noise) in quick else pytest.mark.slow
-            name = "-".join([f"d{d}", "nested" if nested else "array", f"T{temperature}", noise, *map(str, rest)])
-            out.append(pytest.param(d, nested, temperature, noise, *rest, marks=slow, id=name))
-    return out
+def cells(*axes, least=1, possible=lambda noise, *rest: True):
+    """Shapes x whose noise x ``axes``: each two values meet in a slow cell, everything with everything by hand."""
+    shapes = [shape for shape in SHAPES if shape[0] >= least]
+    every = [(*shape, *rest) for shape, *rest in itertools.product(shapes, ("own", "private"), *axes) if possible(*rest)]
+    return slow_pairs(every)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("d", "nested", "temperature", "noise"), cells())
 def test_sgld_keeps_its_discretised_law(d, nested, temperature, noise):
     """(T/w)/(1 − ηw/2), with T = ηs²/2 where privacy asks for more noise."""
@@ -97,7 +93,6 @@ def sghmc_decay(a, eta, w):
     return max(np.max(np.abs(np.roots([1, -(2 - a - eta * each), 1 - a]))) for each in np.unique(w))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("d", "nested", "temperature", "noise", "a"), cells((0.05, 0.3, 1.0)))
 def test_sghmc_keeps_its_discretised_law(d, nested, temperature, noise, a):
     """(T/w)/(1 − ηw/(4 − 2a)), with T = ηs²/(2a) where privacy asks for more noise."""
@@ -121,13 +116,11 @@ def settled(a, eta, w):
     return alpha
 
 
-def sgnht_cells():
-    # A friction of 1 has no room for more noise; plans refuse it.
-    return [cell for cell in cells((0.05, 0.3, 1.0), least=16) if cell.values[3:] != ("private", 1.0)]
+# A friction of 1 has no room for more noise; plans refuse it.
+SGNHT_CELLS = cells((0.05, 0.3, 1.0), least=16, possible=lambda noise, a: (noise, a) != ("private", 1.0))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("d", "nested", "temperature", "noise", "a"), sgnht_cells())
+@pytest.mark.parametrize(("d", "nested", "temperature", "noise", "a"), SGNHT_CELLS)
 def test_sgnht_keeps_its_temperature_whatever_the_noise(d, nested, temperature, noise, a):
     """Mean kinetic temperature T at the settled friction α, so (T a*/α/w)/(1 − ηw/(4 − 2α)) in direction w."""
     sampler = dpmcmc.SGNHT(N * ETA, temperature, a).bind(N)
@@ -177,7 +170,6 @@ def fisher_scoring(fisher, w, eta, temperature, **settings):
     return dpmcmc.SGFS(N * eta, temperature, fisher, **settings).bind(N)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("d", "nested", "temperature", "noise", "fisher"), cells(("query", "gradients", "public")))
 def test_sgfs_keeps_its_temperature_whatever_the_noise(d, nested, temperature, noise, fisher):
     """T/w, with no bias in η, wherever the Fisher information comes from; diagonal estimates.
