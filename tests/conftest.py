@@ -1,12 +1,13 @@
 """Shared set-up: where the benchmark files are, caches, and how hard the compiler works."""
 
-import functools
 import os
 import tempfile
 from pathlib import Path
 
 import platformdirs
 import pytest
+
+from tests.compiling import OPTION, compile_plainly
 
 # Before any test module is imported: some decide at import whether the real files can be had.
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "datasets"
@@ -22,12 +23,7 @@ _KEPT.mkdir(parents=True, exist_ok=True, mode=0o700)
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_KEPT)
 # Most programs compile faster than the default asks for, and there are thousands of them.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-# Most of the time to compile makes programs fast, which matters to tests of bits, sensitivities and speed alone. Without
-# that, and with the kernels that XLA made for CPUs before it had "fusion emitters", a program takes a third of the time.
-_FLAG = "jax_disable_most_optimizations"
-os.environ[_FLAG.upper()] = "1"
-_KERNELS = {"xla_cpu_use_fusion_emitters": False}
-_compiles_fast = True
+os.environ[OPTION.upper()] = "1"
 
 
 def pytest_collection_modifyitems(items):
@@ -39,41 +35,4 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Compile as users do for tests that are marked ``optimised``, their fixtures included, and there alone."""
-    _compile_fast(item.get_closest_marker("optimised") is None)
-
-
-def _compile_fast(fast):
-    global _compiles_fast
-    import jax
-    from jax._src import compiler
-
-    from dpmcmc.engine import program
-
-    plain, quick = _compiler_options()
-    compiler.get_compile_options = quick if fast else plain
-    if fast == _compiles_fast:
-        return
-    # What is in memory was compiled the other way.
-    jax.clear_caches()
-    program._compile_cached.cache_clear()
-    jax.config.update(_FLAG, fast)
-    os.environ[_FLAG.upper()] = str(int(fast))  # of processes that a test starts
-    _compiles_fast = fast
-
-
-@functools.cache
-def _compiler_options():
-    """(JAX's function that chooses the compiler's options, the same with ``_KERNELS`` where XLA knows of them)."""
-    import jax
-    from jax._src import compiler
-
-    plain = compiler.get_compile_options
-    try:
-        jax.jit(lambda: 0, compiler_options=_KERNELS)()
-    except jax.errors.JaxRuntimeError:
-        return plain, plain
-
-    def quick(*arguments, env_options_overrides=None, **more):
-        return plain(*arguments, env_options_overrides=_KERNELS | (env_options_overrides or {}), **more)
-
-    return plain, quick
+    compile_plainly(item.get_closest_marker("optimised") is None)

@@ -22,9 +22,6 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from benchmarks import comparators, growth, opacus_worker, problem, report, safeguards  # noqa: E402
 from benchmarks.timing import Ratio, in_turn, ratio, short  # noqa: E402
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 TINY = problem.Size(num_records=500, features=4, batch=20, steps=20, repeats=1, quick=True)
 HAS_BLACKJAX = importlib.util.find_spec("blackjax") is not None
 
@@ -104,6 +101,7 @@ def test_a_worker_without_opacus_says_so():
         worker.variants()
 
 
+@pytest.mark.optimised
 @pytest.mark.skipif(not HAS_BLACKJAX, reason="blackjax is not installed")
 @pytest.mark.parametrize("name", ["SGLD", "SGHMC", comparators.TEN, "SGNHT"])
 def test_no_comparator_is_timed_for_work_the_compiler_removed(name):

@@ -16,9 +16,6 @@ from dpmcmc.storage.cache import UnsafeCache, refuse_unsafe
 from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
 from dpmcmc.targets import LogisticRegression
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 NUM = 40
 RECORDS = {"x": np.full((NUM, 2), 0.5, np.float32), "y": np.arange(NUM) % 2}
 

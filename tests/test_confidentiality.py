@@ -17,9 +17,6 @@ from dpmcmc.inference import predictive
 from dpmcmc.privacy import round_up
 from tests.test_command_line import BREAST, call, refused
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 N, D = 300, 4
 RNG = np.random.default_rng(11)
 X = (RNG.normal(size=(N, D)) / 8).astype(np.float32)
@@ -81,6 +78,7 @@ def holds_a_row(folder):
     return contents, any(row in content for content in contents for row in rows)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_compiled_programs_kept_on_disk_hold_no_record(tmp_path):
     """A closure over records would write them into the persistent compilation cache."""
@@ -261,6 +259,7 @@ def test_private_time_is_shared_by_the_chains():
     assert four.time == pytest.approx(four.private_time, rel=0.01)
 
 
+@pytest.mark.optimised
 def test_predictions_are_the_same_with_records_as_arguments():
     target = dpmcmc.targets.LogisticRegression(num_features=D)
     draws = np.random.default_rng(0).normal(size=(33, D)).astype(np.float32)

@@ -20,18 +20,14 @@ from dpmcmc.config import ConfigError
 from dpmcmc.config import file as config_file
 from dpmcmc.engine import processes
 from dpmcmc.privacy.query.randomness import streams_of
+from tests.compiling import flags
 from tests.test_engine import DATA, make
-
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
 
 ROOT = Path(__file__).resolve().parents[1]
 LAUNCHER = str(ROOT / "scripts" / "launch_local.py")
 RUN = [sys.executable, "-m", "dpmcmc.run", str(ROOT / "configs" / "two_normals.yaml"), "--set", "run.mesh.data=2"]
 #: A few steps of Poisson batches, so that who selects which records matters.
 TINY = ["sampling={scheme: poisson, batch_size: 100}", "run.steps=12", "run.burn_in=0", "sampler.step_size=1.0"]
-_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-
 
 def settings(*overrides):
     return [word for override in overrides for word in ("--set", override)]
@@ -39,8 +35,8 @@ def settings(*overrides):
 
 def started(command, devices=1, **environment):
     """A finished process, that saw so many simulated devices."""
-    flags = f"{_FLAGS} --xla_force_host_platform_device_count={devices}"
-    fresh = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, **environment}
+    options = f"{flags()} --xla_force_host_platform_device_count={devices}"
+    fresh = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": options, **environment}
     return subprocess.run(
         command, cwd=ROOT, env={**os.environ, **fresh}, capture_output=True, text=True, timeout=300, check=False
     )

@@ -12,9 +12,6 @@ import dpmcmc
 from dpmcmc.diagnostics import reference
 from dpmcmc.engine import program, sizing
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 RNG = np.random.default_rng(0)
 N, D = 400, 3
 X = RNG.normal(size=(N, D)).astype(np.float32)
@@ -55,6 +52,7 @@ def test_fixed_size_sampling_runs():
     assert np.isfinite(dpmcmc.sample(make(sampling=dpmcmc.FixedSize(40), privacy=privacy), DATA).draws).all()
 
 
+@pytest.mark.optimised
 def test_a_plain_key_is_reproducible_and_carries_no_guarantee():
     plan = make()
     first, again = dpmcmc.sample(plan, DATA, key=3), dpmcmc.sample(plan, DATA, key=jax.random.key(3))
@@ -76,6 +74,7 @@ def test_secret_keys_differ_between_runs_and_stay_hidden():
         pickle.dumps(dpmcmc.SecretKey())
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_draws_do_not_depend_on_how_steps_are_chunked(monkeypatch):
     plan = make()
@@ -84,6 +83,7 @@ def test_draws_do_not_depend_on_how_steps_are_chunked(monkeypatch):
     np.testing.assert_allclose(dpmcmc.sample(plan, DATA, key=0).draws, whole, rtol=1e-6)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("rare", [0.02, 20.0])
 def test_batches_beyond_the_usual_room_are_read_whole(rare, monkeypatch):
@@ -118,6 +118,7 @@ def test_device_calls_are_shorter_where_steps_read_much():
     assert sizing.chunk_steps(7, 400, 1 << 17) == 7
 
 
+@pytest.mark.optimised
 def test_small_steps_and_full_machines_do_not_share_operations_out(monkeypatch):
     monkeypatch.setattr(sizing, "cores", lambda: 4)
     assert sizing.compiler_options(1 << 10, 1) == sizing.compiler_options(1 << 30, 4) == sizing.ONE_THREAD
@@ -173,6 +174,7 @@ def test_temperature_one_chain_matches_the_laplace_posterior():
     assert abs(found["std_ratio"] - 1) < 0.12
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_a_generic_target_gives_the_same_gradient_as_the_fast_path():
     class Plain:
@@ -225,6 +227,7 @@ def test_saved_result_opens_as_arviz_netcdf_and_verifies(tmp_path):
     assert {p.name for p in (tmp_path / "run").iterdir()} == {"draws.nc", "plan.json", "privacy.json"}
 
 
+@pytest.mark.optimised
 def test_non_finite_record_inside_a_run_changes_nothing_but_its_own_share():
     """Validation is at the door; past it a bad row contributes zero, so no abort depends on the data."""
     target = dpmcmc.targets.LogisticRegression(1.0, num_features=D)

@@ -26,9 +26,6 @@ from dpmcmc.storage import row_blocks
 from dpmcmc.targets import check_rows
 from tests.peak_memory import printed
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "large_data.md"
 N, D = 300, 3
 rng = np.random.default_rng(4)
@@ -153,6 +150,7 @@ def test_a_file_that_is_not_what_its_header_says_is_refused(write):
             data.load(path=folder, config={})
 
 
+@pytest.mark.optimised
 def test_rows_beyond_the_bound_by_rounding_stay_and_the_mechanisms_draw_them_back(write):
     long = (X / np.linalg.norm(X, axis=1, keepdims=True) * (1 + 3e-7)).astype(np.float32)
     assert (checks.norms(long) > 1).any()
@@ -232,6 +230,7 @@ def test_a_model_of_numpyro_is_asked_block_by_block(write, monkeypatch):
 # A run on one.
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_a_run_gives_the_draws_of_the_same_records_in_memory(tmp_path, capsys):
     save(tmp_path / "mine", x_test=X[:50], y_test=Y[:50])
@@ -466,6 +465,7 @@ CONVERT = """
 """
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_turning_over_holds_a_batch_and_not_the_file(tmp_path):
     """480 MB of Parquet, in row groups of 48 MB."""
@@ -484,6 +484,7 @@ RUN = """
 """
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_a_run_needs_less_memory_than_its_records(tmp_path):
     """2.6 GB, in holes of a file: every check reads them, and nothing holds them."""

@@ -17,21 +17,16 @@ from dpmcmc import mesh as mesh_function
 from dpmcmc.engine.mesh import checked, sizes
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, gap_tables, shard_rows
 from dpmcmc.privacy.query.shard_selection import shard_selector
-
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
-#: Compiles faster; nothing here depends on how a compiler rounds.
-_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+from tests.compiling import flags
 
 
 def on_devices(group, folder):
     """What a group of ``tests/on_devices.py`` found on 8 simulated devices."""
     path = folder / f"{group}.npz"
-    flags = f"--xla_force_host_platform_device_count=8 {_FLAGS}"
+    options = f"--xla_force_host_platform_device_count=8 {flags()}"
     subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-m", "tests.on_devices", str(path), group],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": options},
         cwd=Path(__file__).resolve().parents[1],
         check=True,
         timeout=600,

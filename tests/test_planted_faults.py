@@ -11,9 +11,6 @@ import pytest
 from tests.planted import Caught, Fault, Scene, faults_accounting, where
 from tests.planted.catalogue import DOCUMENT, FAULTS, table
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 CHECKS = list(dict.fromkeys(check for fault in FAULTS for check in fault.checks))
 
 

@@ -20,9 +20,6 @@ from dpmcmc.storage import checkpoint
 from tests.test_checkpoint import Stop, stopped
 from tests.test_engine import DATA, make
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 PLAN = make()
 
 
@@ -118,6 +115,7 @@ def test_known_noise_another_data_set_and_another_size_are_refused(ledger):
     assert outcomes(ledger) == ["released", "void"]
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_a_resumed_run_is_charged_once_and_elsewhere_for_what_it_repeats(ledger, tmp_path, monkeypatch):
     monkeypatch.setattr(sizing, "_CHUNK_STEPS", 7)

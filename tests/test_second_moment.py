@@ -30,9 +30,6 @@ from dpmcmc.privacy.query.selection import selector
 from dpmcmc.privacy.query.symmetric import DENSE
 from dpmcmc.samplers import SGFS
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 D = 5
 SPLIT = {"b": ((), 1), "w": ((2, 2), 4)}  # the same five parameters as a nested pytree
 
@@ -487,6 +484,7 @@ SLOW_CASES = {
 }
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_CASES)])
 def test_one_record_moves_the_released_pair_by_at_most_what_is_charged(name):
@@ -532,12 +530,14 @@ def test_replay_catches_a_second_moment_of_unclipped_rows(structure, monkeypatch
     assert Replay(SecondMoment(1.0, structure)).excess()["zeroed"] > 1.3
 
 
+@pytest.mark.optimised
 def test_replay_catches_a_charge_of_the_gradient_alone():
     replay = Replay(SecondMoment(0.5, "dense"))
     (right,) = charged(replay.second)
     assert replay.excess()["zeroed"] / right > 2
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["identity", "dense", "diagonal"])
 @pytest.mark.parametrize("structure", ["dense", "diagonal"])
@@ -585,6 +585,7 @@ def separable(params, record):
     return jnp.sum(record["y"] * (record["x"] * params) - jnp.exp(record["x"] * params))
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("second", [None, SecondMoment(1.0, "dense")], ids=["gradient", "pair"])
 def test_a_row_is_clipped_by_its_own_norm_however_it_is_compiled(second):
     """KAPPA's proof takes the norm of the numbers that are summed. Chains side by side, batches of 4."""
@@ -728,6 +729,7 @@ def test_a_private_run_never_takes_the_plain_path(own, monkeypatch):
                 jax.eval_shape(asked[-1], *inputs)
 
 
+@pytest.mark.optimised
 def test_the_compiled_query_holds_no_record():
     replay = Replay(SecondMoment(1.0, "dense"), METRICS["dense"], Poisson(75.0))
     records = replay.records(worst_rows()["aligned"], replay.at)

@@ -18,9 +18,6 @@ from dpmcmc.engine.sweep import sample_all
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.query import fixed_point
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 RNG = np.random.default_rng(0)
 N, D = 400, 3
 X = RNG.normal(size=(N, D)).astype(np.float32)
@@ -77,6 +74,7 @@ def assert_as_alone(plans, results, keys, rtol=2e-5):
 # --- what a plan gets ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_plans_that_differ_in_numbers_alone_are_one_program_and_draw_what_they_draw_alone(programs):
     changes = (
@@ -175,6 +173,7 @@ def test_the_room_of_the_largest_batch_serves_every_epsilon(programs):
     assert [result.guarantee for result in results] == [plan.guarantee for plan in plans]
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_draws_do_not_depend_on_blocks_nor_chunks(monkeypatch):
     plans = [make(steps=steps, thin=2, chains=chains) for steps, chains in ((9, 1), (20, 2), (5, 4))]
@@ -418,6 +417,7 @@ def test_noise_is_each_cells_own_and_shared_keys_would_be_seen(monkeypatch):
     assert not noises_are_independent(first_noise(sample_all(plans, DATA), plans))
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_neighbours_under_the_same_keys_differ_in_the_query_alone():
     """One step from a common start: cells that drew the record move by at most its sensitivity, others not at all."""
@@ -467,6 +467,7 @@ def test_what_the_device_is_given_besides_records_is_the_same_for_every_data_set
     jax.tree.map(np.testing.assert_array_equal, *given)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("clip", [1e-6, 0.3, 1.0, 7.0, 1e6])
 def test_a_traced_clip_clips_to_the_same_grid_and_bound(clip):
     rng = np.random.default_rng(3)
@@ -489,6 +490,7 @@ def test_a_traced_clip_clips_to_the_same_grid_and_bound(clip):
             np.testing.assert_allclose(floats, found, rtol=1e-6, atol=0.01 * clip * 2.0**-21)
 
 
+@pytest.mark.optimised
 def test_the_compiled_sweep_holds_no_record():
     target = dpmcmc.targets.bind(TARGET, dpmcmc.targets.record_shapes(DATA))
     program, run = sweep._Opener(DATA).open(engine.BoundPlan(make(), target, *life.streams_of(1)))

@@ -26,9 +26,6 @@ from dpmcmc.targets import (
 )
 from dpmcmc.targets.checks import check_target
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 N, D, K = 200, 4, 3
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, D)).astype(np.float32)
@@ -100,6 +97,7 @@ def test_per_record_gradients_add_up_to_that_of_the_batch(name):
     np.testing.assert_allclose(each.sum(axis=0), differences, rtol=1e-3, atol=2e-4)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["logistic_regression", "linear_regression"])
 @pytest.mark.parametrize("clip", [0.05, 0.5, 50.0])
@@ -117,6 +115,7 @@ def test_fast_paths_equal_the_generic_one(name, clip):
     assert np.abs(fast - slow).max() <= N * clip * (2.0**-21 + KAPPA)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["logistic_regression", "linear_regression"])
 @pytest.mark.parametrize(("features", "aligned"), [(8, None), (9, None), (15, 16), (109, 112)])
@@ -136,6 +135,7 @@ def test_prepared_rows_have_the_sums_of_the_rows(name, features, aligned):
     assert np.abs(plain).max() > 0.1
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "value"), [(np.uint8, 16), (np.int8, 127), (np.int32, 1 << 16)])
 @pytest.mark.parametrize("features", [64, 109])
@@ -154,6 +154,7 @@ def test_integer_features_are_clipped_like_floats(dtype, value, features):
         np.testing.assert_allclose(other, sums[0], atol=2.0**-19)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_built_ins_pass_the_public_check(name):
@@ -303,6 +304,7 @@ def predict(params, x):
     return x @ params["w"]
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_functions_make_a_target_that_runs_privately():
     target = Custom(start, log_prior, log_likelihood, predict)

@@ -1,0 +1,68 @@
+"""How hard the compiler works for tests: little, but for those of bits, sensitivities and speed.
+
+Most of the tests' time is compilation, and most of that makes programs fast. Without it, and with the kernels that XLA
+made for CPUs before it had "fusion emitters", a program takes a third of the time.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+#: Without most optimisations: JAX's option, and the same for a process that is given XLA's own.
+OPTION = "jax_disable_most_optimizations"
+PLAIN_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+_KERNELS = {"xla_cpu_use_fusion_emitters": False}
+
+_plain = True
+
+
+def compile_plainly(plain: bool) -> None:
+    """Compile from here on without optimisation, or as users do."""
+    global _plain
+    import jax
+    from jax._src import compiler
+
+    from dpmcmc.engine import program
+
+    compiler.get_compile_options = _choices()[plain]
+    if plain == _plain:
+        return
+    # What is in memory was compiled the other way.
+    jax.clear_caches()
+    program._compile_cached.cache_clear()
+    jax.config.update(OPTION, plain)
+    os.environ[OPTION.upper()] = str(int(plain))  # of processes that a test starts
+    _plain = plain
+
+
+def flags() -> str:
+    """Return what ``XLA_FLAGS`` is to say in a process of its own that depends on no rounding."""
+    kernels = [f"--{name}={str(value).lower()}" for name, value in _KERNELS.items() if _known()]
+    return " ".join([PLAIN_FLAGS, *kernels])
+
+
+@functools.cache
+def _choices() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """(JAX's function that chooses the compiler's options, the same with ``_KERNELS`` where XLA knows of them)."""
+    from jax._src import compiler
+
+    chosen = compiler.get_compile_options
+
+    def plainly(*arguments: Any, env_options_overrides: Any = None, **more: Any) -> Any:
+        return chosen(*arguments, env_options_overrides=_KERNELS | (env_options_overrides or {}), **more)
+
+    return chosen, plainly if _known() else chosen
+
+
+@functools.cache
+def _known() -> bool:
+    import jax
+
+    try:
+        jax.jit(lambda: 0, compiler_options=_KERNELS)()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
