@@ -29,6 +29,7 @@ RUN = [sys.executable, "-m", "dpmcmc.run", str(ROOT / "configs" / "two_normals.y
 #: A few steps of Poisson batches, so that who selects which records matters.
 TINY = ["sampling={scheme: poisson, batch_size: 100}", "run.steps=12", "run.burn_in=0", "sampler.step_size=1.0"]
 
+
 def settings(*overrides):
     return [word for override in overrides for word in ("--set", override)]
 

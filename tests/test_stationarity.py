@@ -73,8 +73,8 @@ def check(sampler, w, law, **run):
 def cells(*axes, least=1, possible=lambda noise, *rest: True):
     """Shapes x whose noise x ``axes``: each two values meet in a slow cell, everything with everything by hand."""
     shapes = [shape for shape in SHAPES if shape[0] >= least]
-    every = [(*shape, *rest) for shape, *rest in itertools.product(shapes, ("own", "private"), *axes) if possible(*rest)]
-    return slow_pairs(every)
+    table = itertools.product(shapes, ("own", "private"), *axes)
+    return slow_pairs([(*shape, *rest) for shape, *rest in table if possible(*rest)])
 
 
 @pytest.mark.parametrize(("d", "nested", "temperature", "noise"), cells())
