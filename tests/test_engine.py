@@ -52,7 +52,6 @@ def test_fixed_size_sampling_runs():
     assert np.isfinite(dpmcmc.sample(make(sampling=dpmcmc.FixedSize(40), privacy=privacy), DATA).draws).all()
 
 
-@pytest.mark.optimised
 def test_a_plain_key_is_reproducible_and_carries_no_guarantee():
     plan = make()
     first, again = dpmcmc.sample(plan, DATA, key=3), dpmcmc.sample(plan, DATA, key=jax.random.key(3))

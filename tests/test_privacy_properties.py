@@ -35,9 +35,6 @@ from tests.planted.benches import Bench, Observed
 from tests.planted.checks_query import is_charged, the_rest_is_the_same
 from tests.replay import FAST, Replay, share
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 #: Features of the registered set that configs name, and rows of an owner.
 D, M = 3, 2
 QUICK = settings(
@@ -265,13 +262,14 @@ def test_a_missing_clip_fails_the_property(folder, monkeypatch):
         replayed(plan, config, data, FAST)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [0, *(pytest.param(p, marks=pytest.mark.exhaustive) for p in range(1, 10))])
 def test_no_config_of_many_has_a_finite_epsilon_and_a_query_beyond_its_sensitivity(folder, part):
     """With the compiler's own options in half of the parts."""
 
     @seed(part)
-    @settings(QUICK, derandomize=False, max_examples=30)
+    @settings(QUICK, derandomize=False, max_examples=30 if part else 12)
     @given(configs(), DATA)
     def check(config, data):
         plan = planned(config, folder)
