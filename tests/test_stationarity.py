@@ -249,8 +249,8 @@ def test_sgfs_in_a_metric_keeps_the_posterior_covariance(shape):
     scales = np.array([0.6, 1.0, 1.5, 0.9])
     metric = scales if shape == "diagonal" else rotation(d) * scales
     sampler = fisher_scoring("public", w, 100 * ETA, 1.0, structure=shape, metric=metric)
-    # The slowest direction has ηw = .63 / .6² at most and .63 / 1.5² at least, relaxes in 4 steps and does so 3 times in
-    # each half: 3.6 draws of each of 3600 chains, 4 standard errors of a variance 5 %.
+    # The slowest direction has ηw = .63 / .6² at most and .63 / 1.5² at least, relaxes in 4 steps and does so 3 times
+    # in each half: 3.6 draws of each of 3600 chains, 4 standard errors of a variance 5 %.
     found = np.sqrt(np.outer(w, w)) * covariance(sampler, w, 1 / w, steps=24)
     np.testing.assert_allclose(found, np.eye(d), atol=TOLERANCE)
 
