@@ -24,9 +24,12 @@ import operator
 import types
 from collections.abc import Callable
 from numbers import Integral
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
+
+#: A type as an annotation says it: a class, a union, ``Annotated[float, Gt(0)]``. Python has no type for these.
+Hint: TypeAlias = Any
 
 
 class InputError(ValueError):
@@ -64,7 +67,7 @@ def check_fields(made: object) -> None:
     Raises:
         InputError: about the first such field.
     """
-    kind: Any = type(made)
+    kind: Hint = type(made)
     for name, kinds in _constrained(kind):
         value = getattr(made, name)
         if not any(_meets(value, kind) for kind in kinds):
@@ -73,25 +76,25 @@ def check_fields(made: object) -> None:
 
 
 @functools.cache
-def _constrained(cls: type) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+def _constrained(cls: type) -> tuple[tuple[str, tuple[Hint, ...]], ...]:
     """(name, alternatives of its type) of every field of a dataclass that check looks at."""
     hints = get_type_hints(cls, include_extras=True)
     of_field = {name: alternatives(hints[name]) for name in getattr(cls, "__dataclass_fields__", {})}
     return tuple((name, kinds) for name, kinds in of_field.items() if any(map(_declares, kinds)))
 
 
-def _declares(kind: Any) -> bool:
+def _declares(kind: Hint) -> bool:
     return get_origin(kind) in (Annotated, Literal)
 
 
-def alternatives(hint: Any) -> tuple[Any, ...]:
+def alternatives(hint: Hint) -> tuple[Hint, ...]:
     """The types that a union allows, or the type alone."""
     if get_origin(hint) in (Union, types.UnionType):
         return tuple(kind for part in get_args(hint) for kind in alternatives(part))
     return (hint,)
 
 
-def _meets(value: Any, kind: Any) -> bool:
+def _meets(value: Any, kind: Hint) -> bool:
     if get_origin(kind) is Literal:
         return isinstance(value, str) and value in get_args(kind)
     if get_origin(kind) is collections.abc.Callable:
@@ -108,7 +111,7 @@ def _meets(value: Any, kind: Any) -> bool:
     return math.isfinite(number) and all(_SYMBOLS[type(bound)][0](number, _end(bound)) for bound in bounds)
 
 
-def _described(kind: Any) -> str:
+def _described(kind: Hint) -> str:
     """An alternative in words; empty for None, which stands for an argument that is left out."""
     if get_origin(kind) is Literal:
         return ("one of " if len(get_args(kind)) > 1 else "") + ", ".join(map(str, get_args(kind)))
@@ -125,7 +128,7 @@ def _described(kind: Any) -> str:
 
 
 #: Kind of a bound -> (what it asks, its symbol, its bracket in an interval).
-_SYMBOLS: dict[type, tuple[Callable[[Any, Any], bool], str, str]] = {
+_SYMBOLS: dict[type, tuple[Callable[[float, float], bool], str, str]] = {
     Gt: (operator.gt, ">", "("),
     Ge: (operator.ge, ">=", "["),
     Lt: (operator.lt, "<", ")"),
@@ -133,11 +136,15 @@ _SYMBOLS: dict[type, tuple[Callable[[Any, Any], bool], str, str]] = {
 }
 
 
-def _bounded(kind: Any) -> tuple[type, tuple[Any, ...]]:
+def _bounded(kind: Hint) -> tuple[type, tuple[Gt | Ge | Lt | Le, ...]]:
     """(type, bounds on it, the lower one first) of an alternative."""
-    return (get_args(kind)[0], get_args(kind)[1:]) if get_origin(kind) is Annotated else (kind, ())
+    if get_origin(kind) is Annotated:
+        of_type, *bounds = get_args(kind)
+        return of_type, tuple(bounds)
+    origin: Hint = get_origin(kind)
+    return origin or kind, ()
 
 
-def _end(bound: Any) -> Any:
+def _end(bound: Gt | Ge | Lt | Le) -> float:
     """The number that a bound is."""
     return getattr(bound, type(bound).__name__.lower())

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -30,13 +30,11 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from dpmcmc.errors import InputError, alternatives
+from dpmcmc.errors import Hint, InputError, alternatives
 from dpmcmc.samplers import SCHEDULES
 
 #: Sizes of numbers whose products float32 still holds.
 _SMALLEST, _LARGEST = 1e-30, 1e15
-#: A type as an annotation says it: a class, a union, ``Annotated[float, Gt(0)]``. Python has no type for these.
-Hint: TypeAlias = Any
 _T = TypeVar("_T")
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 

@@ -78,6 +78,21 @@ class DataSet:
 
 
 @dataclass(frozen=True)
+class Owners:
+    """Public facts of a file whose records are owners.
+
+    Attributes:
+        array: name of the array of who each row belongs to.
+        count: owners, held out and absent ones included.
+        rows: of one owner that count.
+    """
+
+    array: str
+    count: int
+    rows: int
+
+
+@dataclass(frozen=True)
 class DataRequest:
     """Source of the records: a registered ``name``, or the ``path`` of your own .npz file or folder of .npy files.
 
@@ -137,6 +152,13 @@ class DataRequest:
             if wrong:
                 raise DataError.at(wrong[0], f"is for {whose}, and {reason}; leave it out")
         self._check_owners()
+
+    @property
+    def owners(self) -> Owners | None:
+        """Owners that are declared, or None where a record is a row."""
+        if self.owner is None or self.num_owners is None or self.records_per_owner is None:
+            return None
+        return Owners(self.owner, self.num_owners, self.records_per_owner)
 
     def _check_owners(self) -> None:
         """Refuse half of a declaration of owners, and one that contradicts itself."""

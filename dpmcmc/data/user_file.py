@@ -15,7 +15,7 @@ from typing import IO
 
 import numpy as np
 
-from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec
+from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec, Owners
 from dpmcmc.data.checks import check_records, norms
 from dpmcmc.data.encoding import clipped_rows
 from dpmcmc.data.owners import by_owner, checked_owner
@@ -25,9 +25,10 @@ from dpmcmc.storage.regular_file import opened
 
 def describe(request: DataRequest) -> DataSpec:
     """Return what the configuration declares about the file; the file is not opened, nor need it exist yet."""
+    owners = request.owners
     return DataSpec(
         name=Path(str(request.path)).stem,
-        num_records=request.num_records if request.owner is None else _training_owners(request),
+        num_records=request.num_records if owners is None else owners.count - _held_out(owners.count, request),
         num_features=request.num_features,
         num_classes=None,
         public=request.public,
@@ -56,17 +57,15 @@ def load(request: DataRequest) -> DataSet:
     Raises:
         DataError: the file or an array is missing, or the records break a declared or necessary condition.
     """
-    spec = describe(request)
-    path = path_of(request)
-    arrays = _read(path, request.x, request.y, *([] if request.owner is None else [request.owner]))
-    names = request.x, request.y
+    spec, path, owners, names = describe(request), path_of(request), request.owners, (request.x, request.y)
+    arrays = _read(path, *names, *([] if owners is None else [owners.array]))
     rows = checked_rows(arrays[request.x], arrays[request.y], names, path, spec.row_bound, request.num_features)
     x, y = rows["x"], rows["y"]
     columns = tuple(f"{request.x}[{k}]" for k in range(x.shape[1]))
-    if request.owner is not None:
-        train, test = _split_owners(request, x, y, arrays[request.owner], path)
+    if owners is not None:
+        train, test = _split_owners(request, owners, rows, arrays[owners.array], path)
         return DataSet(spec, train, test, request.public, "user file", {}, columns)
-    train_rows, test_rows = fixed_split(x.shape[0], math.floor(x.shape[0] * request.test_fraction))
+    train_rows, test_rows = fixed_split(x.shape[0], _held_out(x.shape[0], request))
     if spec.num_records not in (None, train_rows.size):
         raise DataError.at(
             "num_records",
@@ -97,45 +96,37 @@ def checked_rows(
     return {"x": x, "y": y}
 
 
-def _held_out_owners(request: DataRequest) -> int:
-    assert request.num_owners is not None
-    return math.floor(request.num_owners * request.test_fraction)
-
-
-def _training_owners(request: DataRequest) -> int:
-    assert request.num_owners is not None
-    return request.num_owners - _held_out_owners(request)
+def _held_out(count: int, request: DataRequest) -> int:
+    return math.floor(count * request.test_fraction)
 
 
 def _split_owners(
-    request: DataRequest, x: np.ndarray, y: np.ndarray, owner: np.ndarray, path: Path
+    request: DataRequest, owners: Owners, rows: dict[str, np.ndarray], owner: np.ndarray, path: Path
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
     """(training owners as records, rows of the others or None); which owner is on which side is public."""
-    assert request.owner is not None
-    assert request.num_owners is not None
-    assert request.records_per_owner is not None
-    owner = checked_owner(owner, request.num_owners, request.owner)
-    if len(owner) != len(x):
+    owner, count = checked_owner(owner, owners.count, owners.array), len(rows["x"])
+    if len(owner) != count:
         raise DataError(
-            f"{path}: {request.x!r} has {len(x)} rows and {request.owner!r} has {len(owner)}: store one owner for each "
+            f"{path}: {request.x!r} has {count} rows and {owners.array!r} has {len(owner)}: store one owner for each "
             "row."
         )
-    training, _ = fixed_split(request.num_owners, _held_out_owners(request))
+    training, _ = fixed_split(owners.count, _held_out(owners.count, request))
     kept = np.isin(owner, training)
     try:
         train = by_owner(
-            {"x": x[kept], "y": y[kept]},
+            {name: array[kept] for name, array in rows.items()},
             np.searchsorted(training, owner[kept]),
             num_owners=len(training),
-            records_per_owner=request.records_per_owner,
+            records_per_owner=owners.rows,
         )
     except MemoryError:
-        raise DataError(
-            f"data.records_per_owner: {len(training)} owners with room for {request.records_per_owner} rows each are "
-            "more than there is memory for: declare fewer."
+        raise DataError.at(
+            "records_per_owner",
+            f"{len(training)} owners with room for {owners.rows} rows each are more than there is memory for: declare "
+            "fewer",
         ) from None
     # Owners without rows leave nothing to test on.
-    return train, None if kept.all() else {"x": x[~kept], "y": y[~kept]}
+    return train, None if kept.all() else {name: array[~kept] for name, array in rows.items()}
 
 
 def _read(path: Path, *names: str) -> dict[str, np.ndarray]:
