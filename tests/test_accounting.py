@@ -113,7 +113,7 @@ def test_epsilon_falls_with_noise_and_grows_with_rate_and_steps(name, adjacency)
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT])
 def test_replace_one_costs_more_than_zero_out(adjacency):
     for module in (pld, rdp, advanced):
-        a, b = (module.epsilon([poisson(1.5, 0.01, 500)], n, 1e-5) for n in ("zero_out", "replace_one"))
+        a, b = (module.epsilon([poisson(1.5, 0.01, 500)], n, 1e-5) for n in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE))
         assert a <= b
 
 
@@ -371,11 +371,11 @@ def test_events_merge_drop_and_refuse():
 @pytest.mark.parametrize("name", ["pld", "rdp", "advanced"])
 def test_no_noise_is_no_guarantee_and_no_query_costs_nothing(name):
     module = accountant_for(name, [], Adjacency.REPLACE_ONE)
-    assert module.epsilon([], "replace_one", 1e-5) == 0
-    assert module.delta([], "replace_one", 1.0) == 0
-    assert math.isinf(module.epsilon([poisson(0.0, 0.1)], "replace_one", 1e-5))
-    assert module.delta([poisson(0.0, 0.1)], "replace_one", 1.0) == 1
-    assert math.isinf(module.epsilon([poisson(1.0, 0.1)], "replace_one", 0.0))
+    assert module.epsilon([], Adjacency.REPLACE_ONE, 1e-5) == 0
+    assert module.delta([], Adjacency.REPLACE_ONE, 1.0) == 0
+    assert math.isinf(module.epsilon([poisson(0.0, 0.1)], Adjacency.REPLACE_ONE, 1e-5))
+    assert module.delta([poisson(0.0, 0.1)], Adjacency.REPLACE_ONE, 1.0) == 1
+    assert math.isinf(module.epsilon([poisson(1.0, 0.1)], Adjacency.REPLACE_ONE, 0.0))
 
 
 @pytest.mark.parametrize("name", ["pld", "rdp", "advanced"])

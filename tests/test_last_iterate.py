@@ -26,7 +26,7 @@ M, SMOOTH, L, N = 4.0, 500.0, 1.0, 1000
 
 def mu(z, eta, steps, adjacency="replace_one", m=M, smooth=SMOOTH, chains=1):
     event = Event("noisy_descent", z, 1.0, chains, steps=steps, contraction=noisy_descent.contraction(eta, m, smooth))
-    return gaussian_parameter(queries((event,)), adjacency)
+    return gaussian_parameter(queries((event,)), Adjacency(adjacency))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 50, 1000])
@@ -42,7 +42,9 @@ def test_exact_on_the_quadratic_that_attains_it(steps, c):
     )
 
 
-@pytest.mark.parametrize(("adjacency", "sensitivity"), [("replace_one", 2.0), ("add_remove", 1.0), ("zero_out", 1.0)])
+@pytest.mark.parametrize(
+    ("adjacency", "sensitivity"), [(Adjacency.REPLACE_ONE, 2.0), (Adjacency.ADD_REMOVE, 1.0), (Adjacency.ZERO_OUT, 1.0)]
+)
 def test_limits(adjacency, sensitivity):
     """G√t/s for few steps, G√((1 − ηm/2)/(mT)) for many, at temperature T = 1."""
     eta = 1e-3 * 2 / (M + SMOOTH)

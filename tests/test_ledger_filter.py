@@ -38,7 +38,14 @@ def pure_release(epsilon, count=1):
 
 
 def ledger(tmp_path, name="renyi", **terms):
-    body = {"name": "test", "num_records": None, "adjacency": "zero_out", "epsilon": 1.0, "delta": 1e-3, "filter": name}
+    body = {
+        "name": "test",
+        "num_records": None,
+        "adjacency": Adjacency.ZERO_OUT,
+        "epsilon": 1.0,
+        "delta": 1e-3,
+        "filter": name,
+    }
     return Ledger.init(tmp_path / f"{name}.ledger", **(body | terms))
 
 
@@ -132,7 +139,9 @@ def objective_density(theta, records, sigma, regularisation):
 
 
 @pytest.mark.parametrize(("sigma", "regularisation", "order"), [(8.0, 5.0, 20), (20.0, 1.0, 20), (5.0, 0.2, 6)])
-@pytest.mark.parametrize(("adjacency", "other"), [("add_remove", ()), ("zero_out", ()), ("replace_one", (-1.0,))])
+@pytest.mark.parametrize(
+    ("adjacency", "other"), [(Adjacency.ADD_REMOVE, ()), (Adjacency.ZERO_OUT, ()), (Adjacency.REPLACE_ONE, (-1.0,))]
+)
 def test_objective_perturbation_costs_at_least_its_exact_divergence(sigma, regularisation, order, adjacency, other):
     event = Event("objective_perturbation", sigma, 1.0, 1, epsilon=math.log1p(0.25 / regularisation))
     cost = costs.renyi(event, adjacency, order)
