@@ -12,13 +12,13 @@ from .engine.life import sample as sample
 from .engine.mesh import mesh as mesh
 from .engine.result import Result as Result
 from .engine.sweep import sample_all as sample_all
+from .planning.making import plan as plan
 from .planning.plan import Plan as Plan
-from .planning.plan import plan as plan
 from .privacy.accounting.guarantee import Guarantee as Guarantee
+from .privacy.accounting.promise import Privacy as Privacy
 from .privacy.accounting.sampling import FixedSize as FixedSize
 from .privacy.accounting.sampling import Full as Full
 from .privacy.accounting.sampling import Poisson as Poisson
-from .privacy.calibration.promise import Privacy as Privacy
 from .privacy.query.randomness import SecretKey as SecretKey
 from .samplers import SGFS as SGFS
 from .samplers import SGHMC as SGHMC

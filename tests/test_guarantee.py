@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpmcmc.privacy import Event, FixedSize, Full, Guarantee, Poisson, UnsupportedCombination
+from dpmcmc.privacy import Event, FixedSize, Full, Guarantee, Poisson, Privacy, UnsupportedCombination
 from dpmcmc.privacy.accounting import overflow_probability, pld
 from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.accounting.adjacency import Adjacency
-from dpmcmc.privacy.accounting.charging import OVERFLOW_SHARE, charge
+from dpmcmc.privacy.accounting.charging import OVERFLOW_SHARE, Schedule, charged_guarantee
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 
 BASE = {"steps": 200, "sampling": Poisson(100), "num_records": 10_000, "delta": 1e-6}
@@ -40,20 +40,12 @@ def test_overflow_takes_at_most_its_share_of_delta(guarantee):
 
 
 def test_the_overflow_charge_covers_the_binomial_tail():
-    charged = charge(
-        np.full(200, 3.0),
-        Poisson(100),
-        10_000,
-        1,
-        delta=1e-6,
-        adjacency="replace_one",
-        accountant="rdp",
-        release="trace",
-    )
+    queries = Schedule(np.full(200, 3.0), Poisson(100), 10_000)
+    charged, slots = charged_guarantee(queries, Privacy(delta=1e-6, accountant="rdp", calibrator="free"))
     beta = charged.events[1].rate
     # More selections than slots would be truncated, whatever the restarts.
-    assert stats.binom.sf(charged.slots, 10_000, 0.01) <= beta
-    assert charged.slots < 10_000
+    assert stats.binom.sf(slots, 10_000, 0.01) <= beta
+    assert slots < 10_000
 
 
 def test_delta_at_and_epsilon_at_are_consistent(guarantee):

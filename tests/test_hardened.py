@@ -15,7 +15,7 @@ from dpmcmc.config import ConfigError, dump, make_plan
 from dpmcmc.config.file import load
 from dpmcmc.engine.result import privacy_json
 from dpmcmc.engine.sweep import sample_all
-from dpmcmc.planning import plan as planning
+from dpmcmc.planning import noise
 from dpmcmc.privacy.accounting import discrete_gaussian
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE
 from dpmcmc.privacy.accounting.float_excess import KAPPA
@@ -379,9 +379,9 @@ def test_noise_too_small_for_integers_is_refused():
     # One quiet step among loud ones, whose noise takes the grid's fine end away.
     quiet = np.array([0.002, 5.0])
     with pytest.raises(ValueError, match="too small for integer noise"):
-        planning._levels(quiet, (21, 0), None)
-    assert planning._levels(quiet * 50, (21, 0), None) == (5, 0)
-    assert planning._levels(np.array([5.0]), (21, 19), SecondMoment(ratio=3.0)) == (4, 4)
+        noise.levels(quiet, (21, 0), None)
+    assert noise.levels(quiet * 50, (21, 0), None) == (5, 0)
+    assert noise.levels(np.array([5.0]), (21, 19), SecondMoment(ratio=3.0)) == (4, 4)
 
 
 CONFIG = """

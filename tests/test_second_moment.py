@@ -14,11 +14,11 @@ import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.engine import program
 from dpmcmc.engine.result import privacy_json
-from dpmcmc.planning import plan as planning
+from dpmcmc.planning import making
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, Privacy, UnsupportedCombination
 from dpmcmc.privacy.accounting import ADJACENCIES, TRACE_ACCOUNTANTS
 from dpmcmc.privacy.accounting.account import account
-from dpmcmc.privacy.accounting.charging import charged_guarantee
+from dpmcmc.privacy.accounting.charging import Schedule, charged_guarantee
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.calibration import closed_form
@@ -63,10 +63,8 @@ def charged(second: SecondMoment, z: float = 1.0) -> list[float]:
 
 def golden(rate, z, steps, how, delta=1e-6, adjacency="add_remove", n=10_000):
     """ε of gradient and second moment at z each."""
-    return charged_guarantee(
-        np.full(steps, z), Poisson(rate * n), n, 1, delta=delta, adjacency=adjacency, accountant="pld",
-        release="trace", multiples=how,
-    )[0]  # fmt: skip
+    queries = Schedule(np.full(steps, z), Poisson(rate * n), n, multiples=how)
+    return charged_guarantee(queries, Privacy(delta=delta, adjacency=adjacency, calibrator="free"))[0]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +197,7 @@ def test_the_closed_form_gives_every_minibatch_its_noise(own):
 
 def test_a_plan_that_composes_as_independent_is_caught(monkeypatch):
     """Planted fault."""
-    monkeypatch.setattr(planning, "multiples", lambda second: (1.0, second.ratio / (1 + KAPPA)))
+    monkeypatch.setattr(making, "multiples", lambda second: (1.0, second.ratio / (1 + KAPPA)))
     with pytest.raises(AssertionError):
         one_event_per_minibatch(query_plan(Poisson(40.0), ratio=1.0, accountant="rdp"))
 

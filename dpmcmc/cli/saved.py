@@ -32,7 +32,8 @@ from dpmcmc.engine.result import Result, draws_content, privacy_json, write_json
 from dpmcmc.errors import InputError
 from dpmcmc.inference import predictive
 from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.planning.plan import Plan, check_fit
+from dpmcmc.planning.making import check_fit
+from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import NO_DRAWS
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text

@@ -23,8 +23,8 @@ from dpmcmc.data import DataRequest
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import MECHANISMS, OPS
 from dpmcmc.mechanisms.hybrid import Share
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
-from dpmcmc.privacy.calibration.promise import Privacy
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS
 

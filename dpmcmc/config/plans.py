@@ -27,9 +27,10 @@ from dpmcmc.data import DataSpec
 from dpmcmc.engine.mesh import mesh
 from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.mechanisms import OPS, Hybrid, MechanismPlan
-from dpmcmc.planning.plan import Plan, plan
+from dpmcmc.planning.making import plan
+from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Sampling
-from dpmcmc.privacy.calibration.promise import Privacy
 from dpmcmc.samplers.base import Sampler, missing_of
 from dpmcmc.targets import PerOwner, Target, bind
 

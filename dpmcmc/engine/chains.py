@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from jax.sharding import Mesh
@@ -17,7 +18,6 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import charged_again
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.query.randomness import Streams, streams_of
-from dpmcmc.privacy.query.second_moment import multiples
 from dpmcmc.storage.commit_point import Point
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
@@ -84,9 +84,8 @@ class Chains:
         if point is not None and point.sure:
             first, until = point.step, min(point.until, plan.steps)
             chains = min(point.shape[0], max(plan.chains - point.block, 0))
-        noise = plan.noise_multipliers[first:until]
-        settings = plan.sampling, plan.num_records, chains, multiples(plan.second)
-        events = charged_again(plan.guarantee, noise, *settings)
+        again = plan.schedule.with_noise(plan.noise_multipliers[first:until])
+        events = charged_again(plan.guarantee, dataclasses.replace(again, chains=chains))
         return events, f"steps {first} to {until} taken again on another platform"
 
 

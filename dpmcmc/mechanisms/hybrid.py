@@ -20,9 +20,9 @@ from dpmcmc.engine.life import sample
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
-from dpmcmc.planning import plan as planning
+from dpmcmc.planning import making
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
-from dpmcmc.privacy.calibration.promise import Privacy
 from dpmcmc.privacy.query.randomness import SecretKey, Streams
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import PyTree
@@ -83,7 +83,7 @@ class Hybrid:
         first = self.start.plan(
             target, num_records=num_records, epsilon=self.share * epsilon, delta=delta, adjacency=adjacency
         )
-        run = planning.plan(
+        run = making.plan(
             target,
             num_records=num_records,
             sampler=self.sampler,

@@ -33,13 +33,13 @@ from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.exponential import Exponential, Loss
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
-from dpmcmc.planning import plan as planning
+from dpmcmc.planning import making
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
-from dpmcmc.privacy.calibration.promise import Privacy
 from dpmcmc.privacy.query.randomness import SecretKey, Streams
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import PyTree
@@ -97,7 +97,7 @@ class Chain:
         self, target: Target, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
     ) -> Plan:
         """Return the run's plan on ``num_records`` records."""
-        return planning.plan(
+        return making.plan(
             target,
             num_records=num_records,
             sampler=self.sampler,

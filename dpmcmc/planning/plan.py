@@ -1,9 +1,4 @@
-"""A Plan: everything a run will do, decided before a record is read.
-
-Noise is settled here, once, on the host in float64: s_t = max(what the sampler injects, what privacy needs),
-rounded UP to float32. The engine scans that array and the accountant reads the same array, so what is
-charged is what is added. Steps where the sampler's own noise suffices are free.
-"""
+"""A Plan: everything a run will do, decided before a record is read. It is made by ``plan`` (``making.py``)."""
 
 from __future__ import annotations
 
@@ -11,31 +6,25 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
-from dpmcmc.errors import CalibrationError, InputError, UnsupportedCombination
 from dpmcmc.planning import description as plan_text
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.verdict import Verdict, of_plan, of_result
-from dpmcmc.privacy.accounting import TRACE_ACCOUNTANTS, discrete_gaussian
-from dpmcmc.privacy.accounting.charging import DRAW_SHARE, charged_guarantee, draw_events
-from dpmcmc.privacy.accounting.events import Event
+from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.sampling import Full, Sampling, expected_batch
-from dpmcmc.privacy.calibration import calibrate, closed_form
-from dpmcmc.privacy.calibration.promise import Privacy
-from dpmcmc.privacy.query.fixed_point import fraction_bits
-from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.privacy.query.second_moment import SecondMoment, asked, multiples, released_shape
-from dpmcmc.samplers.base import Sampler, missing_of
+from dpmcmc.privacy.accounting.promise import Privacy
+from dpmcmc.privacy.accounting.sampling import Sampling, expected_batch
+from dpmcmc.privacy.calibration import closed_form
+from dpmcmc.privacy.query.second_moment import SecondMoment, multiples
+from dpmcmc.samplers.base import Sampler
 from dpmcmc.targets.base import Target
 
 
 @dataclass(frozen=True, eq=False)
 class Plan(AnyPlan):
-    """A run before it reads a record; made by :func:`plan`.
+    """A run before it reads a record; made by :func:`dpmcmc.plan`.
 
     Attributes:
         target, sampler, sampling: what, how, and from which records; the sampler is bound to N.
@@ -126,6 +115,20 @@ class Plan(AnyPlan):
             return math.inf
         sensitivity = self.guarantee.adjacency.sensitivity
         return 2 * (gaussian_mu(epsilon, self.privacy.delta) / (sensitivity * self.privacy.clip)) ** 2 / self.chains
+
+    @property
+    def schedule(self) -> Schedule:
+        """Noisy queries of a private run."""
+        assert self.noise_multipliers is not None
+        return Schedule(
+            self.noise_multipliers,
+            self.sampling,
+            self.num_records,
+            self.chains,
+            multiples(self.second),
+            self.after,
+            self.coordinates,
+        )
 
     @property
     def label(self) -> str:
@@ -230,368 +233,3 @@ class Plan(AnyPlan):
             "num_records": self.num_records,
             "free_fraction": None if self.privacy is None else self.free_fraction,
         }
-
-
-def plan(
-    target: Target,
-    *,
-    num_records: int,
-    sampler: Sampler,
-    sampling: Sampling | None = None,
-    steps: int,
-    chains: int = 1,
-    burn_in: int = 0,
-    thin: int = 1,
-    privacy: Privacy | None = None,
-    curvature: float | None = None,
-    after: Guarantee | None = None,
-) -> Plan:
-    """Decide noise and guarantee for a run, without data.
-
-    Args:
-        target: the model.
-        num_records: N, a public constant.
-        sampler: for example ``dpmcmc.SGLD(step_size=16.0)``.
-        sampling: ``Poisson(b)`` | ``FixedSize(b)`` | ``Full()`` (the default).
-        steps: per chain.
-        chains: each is charged.
-        burn_in: steps before the first kept stretch.
-        thin: a draw is kept after every ``thin`` steps.
-        privacy: a :class:`Privacy`, or None for plain SG-MCMC.
-        curvature: public bound on the largest curvature of the MEAN loss, prior included, if one is known; a step
-            beyond its stability limit is refused.
-        after: guarantee of private starting points that ``sample`` will be given; the plan's guarantee, and the ε that
-            ``privacy`` asks for, are those of both together.
-
-    Returns:
-        Plan.
-
-    Raises:
-        ValueError: numbers that make no run, δ >= 1/N, a private step without noise.
-        UnsupportedCombination: no derivation for the combination.
-        CalibrationError: the target cannot be met.
-    """
-    sampling = Full() if sampling is None else sampling
-    _check_counts(num_records, steps, chains, burn_in, thin)
-    sampling.validate(num_records)
-    if privacy is not None and privacy.release != "trace":
-        raise UnsupportedCombination(
-            f"release {privacy.release!r} is not that of a sampler's run, whose float32 steps contract only up to "
-            "rounding: use release trace, or mechanism certified_ops for a last iterate and ops for one draw."
-        )
-    if privacy is not None and privacy.accountant not in TRACE_ACCOUNTANTS:
-        raise UnsupportedCombination(
-            f"accountant {privacy.accountant} is that of a mechanism; for a sampler's trace use one of "
-            f"{', '.join(TRACE_ACCOUNTANTS)}."
-        )
-    if privacy is not None and privacy.delta >= 1 / num_records:
-        raise InputError(
-            f"delta {privacy.delta:g} is not below 1/num_records = {1 / num_records:.3g}: publishing one random record "
-            "outright would meet it; use a smaller delta",
-            "delta",
-        )
-    if curvature is not None and not (curvature > 0 and math.isfinite(curvature)):
-        raise InputError(f"curvature must be a finite number > 0, got {curvature}", "curvature")
-    b = expected_batch(sampling, num_records)
-    missing = missing_of(sampler)
-    if missing:
-        raise TypeError(
-            f"sampler must be a Sampler such as dpmcmc.SGLD(step_size=16.0), got {sampler!r}, which lacks "
-            f"{', '.join(missing)}"
-        )
-    bound = sampler.bind(num_records)
-    if hasattr(bound, "with_rate"):
-        bound = bound.with_rate(b / num_records)
-    second = asked(bound.queries)
-    common: dict[str, Any] = {
-        "target": target,
-        "sampling": sampling,
-        "num_records": num_records,
-        "steps": steps,
-        "chains": chains,
-        "burn_in": burn_in,
-        "thin": thin,
-        "privacy": privacy,
-        "curvature": curvature,
-        "second": second,
-        "after": after,
-    }
-    if after is not None and (privacy is None or after.adjacency != privacy.adjacency):
-        raise UnsupportedCombination("a private start needs a private run after it, under the same adjacency.")
-    if privacy is None:
-        if getattr(bound, "unresolved", False):
-            raise InputError(
-                "step_size auto and friction matched are solved from a privacy target; give numbers here", "step_size"
-            )
-        noise_std = _round_up(_own_noise(bound, steps))
-        check_fit(target, bound)
-        _check_dynamics(bound, noise_std, curvature)
-        return Plan(
-            **common,
-            sampler=bound,
-            noise_std=noise_std,
-            noise_multipliers=None,
-            required_multiplier=0.0,
-            guarantee=None,
-            free_fraction=1.0,
-            slots=sampling.capacity(num_records, 1e-18)[0],
-            bits=0,
-        )
-    # z = s · unit
-    unit = b / (num_records * privacy.clip)
-    coordinates = _coordinates(target, second) if privacy.hardened else None
-    deviations = () if coordinates is None else draw_events(coordinates, steps, chains)
-    if privacy.epsilon is not None:
-        _check_deviations(privacy.epsilon, privacy.delta, deviations)
-    if getattr(bound, "unresolved", False):
-        if privacy.calibrator == "free":
-            raise InputError(
-                "step_size auto and friction matched need a target: use calibrator numeric with an epsilon",
-                "calibrator",
-            )
-        if not hasattr(bound, "with_noise"):
-            raise InputError(
-                f"step_size auto needs a sampler with with_noise(noise_std), and {type(bound).__name__} has none: "
-                "give a number, or write it",
-                "step_size",
-            )
-        alone = _calibrated(
-            privacy, steps, sampling, num_records, chains, np.zeros(steps), multiples(second), after, deviations
-        )
-        bound = bound.with_noise(alone / unit * (1 + 1e-9))
-        if asked(bound.queries) != second:
-            raise InputError(
-                f"{type(bound).__name__}.with_noise changes what the sampler asks for; it may not", "sampler"
-            )
-    check_fit(target, bound)
-    own = _own_noise(bound, steps)
-    required = _calibrated(
-        privacy, steps, sampling, num_records, chains, own * unit, multiples(second), after, deviations
-    )
-    # Rounding noise up to float32 can regroup a long schedule and cost a little more ε than was calibrated.
-    for _ in range(6):
-        noise_std = _round_up(np.maximum(own, required / unit))
-        noise_multipliers, guarantee, slots = _charged(
-            privacy, noise_std, unit, sampling, num_records, chains, multiples(second), after, deviations
-        )
-        if privacy.epsilon is None or guarantee.epsilon <= privacy.epsilon:
-            break
-        required = 1.002 * max(required, float(own.min()) * unit)
-    else:
-        raise CalibrationError(
-            f"calibrator {privacy.calibrator} asks for noise that accountant {privacy.accountant} does not accept: "
-            f"epsilon {guarantee.epsilon:.6g} where {privacy.epsilon:g} was asked. The thesis's formula is proved by "
-            "accountant advanced; use that one, or calibrator numeric"
-        )
-    _check_dynamics(bound, noise_std, curvature)
-    loudest = float(noise_multipliers.max())
-    bits = fraction_bits(loudest), fraction_bits(loudest * second.ratio) if second is not None else 0
-    levels = (0, 0)
-    if privacy.hardened:
-        _check_deviations(guarantee.epsilon, guarantee.delta, deviations)
-        levels = _levels(noise_multipliers, bits, second)
-    return Plan(
-        **common,
-        sampler=bound,
-        noise_std=noise_std,
-        noise_multipliers=noise_multipliers,
-        required_multiplier=required,
-        guarantee=guarantee,
-        free_fraction=float(np.mean(noise_std == _round_up(own))),
-        slots=slots,
-        bits=bits[0],
-        second_bits=bits[1],
-        levels=levels,
-        coordinates=coordinates,
-    )
-
-
-def _coordinates(target: Target, second: SecondMoment | None) -> int:
-    """Noisy numbers that a step releases, as the target has them now; the query holds the run to them."""
-    try:
-        params = jax.eval_shape(target.init, jax.random.key(0))
-    except Exception:  # shapes that only the data tell
-        raise InputError(
-            "hardened: integer noise is charged by the coordinate, and this target has its shape from the data alone; "
-            "give its number of features (num_features)",
-            "hardened",
-        ) from None
-    released = [params] if second is None else [params, released_shape(second, params).value]
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(released))
-
-
-def _check_deviations(epsilon: float, delta: float, deviations: tuple[Event, ...]) -> None:
-    """Refuse a run whose integer noise deviates from its proof's by more than a small share of δ."""
-    distance = sum(e.rate * e.count for e in deviations)
-    spent = (1 + math.exp(epsilon)) * distance if epsilon < 600 else math.inf
-    if distance and spent > DRAW_SHARE * delta:
-        raise UnsupportedCombination(
-            f"hardened: at epsilon {epsilon:.4g} the distance {distance:.2g} of integer noise from a Gaussian's costs "
-            f"{spent:.2g} of delta {delta:g}, more than its share of {DRAW_SHARE:g}; ask for a smaller epsilon."
-        )
-
-
-def _levels(noise_multipliers: np.ndarray, bits: tuple[int, int], second: SecondMoment | None) -> tuple[int, int]:
-    """Draws per coordinate of the integer noise of the gradient and of the second moment."""
-    quietest, loudest = float(noise_multipliers.min()), float(noise_multipliers.max())
-    gradient = discrete_gaussian.levels_for(quietest * 2.0 ** bits[0], loudest * 2.0 ** bits[0])
-    if second is None:
-        return gradient, 0
-    unit = second.ratio * 2.0 ** bits[1]
-    # Entries off the diagonal have 1/√2 of its noise.
-    return gradient, discrete_gaussian.levels_for(quietest * unit * 0.5**0.5, loudest * unit)
-
-
-def _own_noise(sampler: Sampler, steps: int) -> np.ndarray:
-    """The sampler's own noise at every step, (steps,) float64."""
-    with np.errstate(all="ignore"):
-        own = np.asarray(sampler.noise_std(np.arange(steps, dtype=np.float64)), np.float64)
-    own = np.broadcast_to(own, (steps,))
-    if not (np.all(np.isfinite(own)) and np.all(own >= 0)):
-        worst = int(np.argmax(~(np.isfinite(own) & (own >= 0))))
-        raise InputError(
-            f"step_size: {type(sampler).__name__}.noise_std is {own[worst]:g} at step {worst}; the step size, "
-            "or its schedule, must be positive and finite at every step of the run",
-            "step_size",
-        )
-    return own
-
-
-def check_fit(target: Target, sampler: Sampler) -> None:
-    """Refuse a sampler whose public matrices do not fit the target, where its shapes are known already."""
-    try:
-        params = jax.eval_shape(target.init, jax.random.key(0))
-    except Exception:  # shapes that only the data tell; ``sample`` checks again
-        return
-    state = jax.eval_shape(sampler.init, jax.random.key(0), params)
-    second = asked(sampler.queries)
-    moment = () if second is None else (released_shape(second, params),)
-    number: Any = jax.ShapeDtypeStruct((), np.float32)
-    gradient = PrivateGradient(params, number, moment)
-    step = jax.ShapeDtypeStruct((), np.int32)
-    following = jax.eval_shape(sampler.step, jax.random.key(0), state, gradient, step)
-    name = type(sampler).__name__
-    if not isinstance(following, tuple) or len(following) != 2 or not hasattr(following[0], "position"):
-        raise InputError(f"sampler: {name}.step must return (State, Info), its State with a field position", "sampler")
-    if [leaf.shape for leaf in jax.tree.leaves(following[0])] != [leaf.shape for leaf in jax.tree.leaves(state)]:
-        raise InputError(f"sampler: {name}.step must return a State of the form that init returns", "sampler")
-
-
-def _check_dynamics(sampler: Sampler, noise_std: np.ndarray, curvature: float | None) -> None:
-    """Refuse noise the dynamics cannot take, and a step beyond the stability limit of a known curvature."""
-    s, t = noise_std.astype(np.float64), np.arange(len(noise_std), dtype=np.float64)
-    check = getattr(sampler, "check", None)
-    if check is not None:
-        check(s, t)
-    limit = getattr(sampler, "stability_limit", None)
-    if curvature is None:
-        return
-    if limit is None or not hasattr(sampler, "eta"):
-        raise InputError(
-            f"curvature: {type(sampler).__name__} states no stability_limit to hold against it; leave it out",
-            "curvature",
-        )
-    largest = np.broadcast_to(np.asarray(limit(s, t)), t.shape) / curvature
-    step_size = np.broadcast_to(np.asarray(sampler.eta(t)), t.shape) * sampler.num_records  # type: ignore[attr-defined]
-    if np.any(step_size >= largest):
-        worst = int(np.argmax(step_size / largest))
-        raise InputError(
-            f"step_size {step_size[worst]:.4g} (step {worst}) is at or beyond the stability limit {largest[worst]:.4g} "
-            f"of a mean loss with curvature {curvature:g}: lower it below that",
-            "step_size",
-        )
-
-
-def _charged(
-    privacy: Privacy,
-    noise_std: np.ndarray,
-    unit: float,
-    sampling: Sampling,
-    num_records: int,
-    chains: int,
-    multiples: tuple[float, ...],
-    after: Guarantee | None,
-    deviations: tuple[Event, ...],
-) -> tuple[np.ndarray, Guarantee, int]:
-    """(nominal noise multipliers, guarantee, batch slots) of a noise array."""
-    if not np.all(noise_std > 0):
-        raise InputError(
-            "a private step with no noise has no guarantee: use temperature > 0, or a calibrator other than free",
-            "temperature",
-        )
-    if not np.all(np.isfinite(noise_std)):
-        raise InputError("the noise this plan needs overflows float32; use a larger clip or batch", "clip")
-    noise_multipliers = noise_std.astype(np.float64) * unit
-    guarantee, slots = charged_guarantee(
-        noise_multipliers,
-        sampling,
-        num_records,
-        chains,
-        delta=privacy.delta,
-        adjacency=privacy.adjacency,
-        accountant=privacy.accountant,
-        release=privacy.release,
-        epsilon=privacy.epsilon,
-        multiples=multiples,
-        after=after,
-        deviations=deviations,
-    )
-    return noise_multipliers, guarantee, slots
-
-
-def _calibrated(
-    privacy: Privacy,
-    steps: int,
-    sampling: Sampling,
-    num_records: int,
-    chains: int,
-    floor: np.ndarray,
-    multiples: tuple[float, ...],
-    after: Guarantee | None,
-    deviations: tuple[Event, ...],
-) -> float:
-    if privacy.calibrator == "free":
-        return 0.0
-    if privacy.calibrator == "closed_form":
-        # The formula knows queries alone; what they deviate by, the plan's own accounting finds.
-        deviations = ()
-    assert privacy.epsilon is not None
-    return calibrate(
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        steps=steps,
-        sampling=sampling,
-        num_records=num_records,
-        chains=chains,
-        adjacency=privacy.adjacency,
-        accountant=privacy.accountant,
-        release=privacy.release,
-        calibrator=privacy.calibrator,
-        floor=floor,
-        multiples=multiples,
-        beside=deviations if after is None else (*after.events, *deviations),
-    )
-
-
-def _round_up(values: np.ndarray) -> np.ndarray:
-    """float32 not below the float64 values, so that no rounding takes noise away."""
-    rounded = values.astype(np.float32)
-    return np.where(rounded < values, np.nextafter(rounded, np.float32(np.inf)), rounded)
-
-
-def _check_counts(num_records: int, steps: int, chains: int, burn_in: int, thin: int) -> None:
-    for name, value, least in (
-        ("num_records", num_records, 1),
-        ("steps", steps, 1),
-        ("chains", chains, 1),
-        ("thin", thin, 1),
-        ("burn_in", burn_in, 0),
-    ):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-            raise InputError(f"{name} must be a whole number >= {least}, got {value!r}", name)
-    if steps - burn_in < thin:
-        raise InputError(
-            f"no draw would be kept: steps {steps} - burn_in {burn_in} is less than thin {thin}; "
-            "take more steps, or a smaller burn_in or thin",
-            "thin",
-        )

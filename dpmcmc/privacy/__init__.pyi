@@ -7,13 +7,13 @@ from .accounting.account import account as account
 from .accounting.events import Event as Event
 from .accounting.events import UnsupportedCombination as UnsupportedCombination
 from .accounting.guarantee import Guarantee as Guarantee
+from .accounting.promise import Privacy as Privacy
 from .accounting.rounding import round_up as round_up
 from .accounting.sampling import FixedSize as FixedSize
 from .accounting.sampling import Full as Full
 from .accounting.sampling import Poisson as Poisson
 from .calibration import CalibrationError as CalibrationError
 from .calibration import calibrate as calibrate
-from .calibration.promise import Privacy as Privacy
 from .ledger import Ledger as Ledger
 from .ledger import LedgerError as LedgerError
 from .ledger import OverBudget as OverBudget

@@ -10,10 +10,11 @@ import pytest
 
 from dpmcmc.mechanisms import OPS, base
 from dpmcmc.mechanisms.one_shot import Asked
-from dpmcmc.planning import plan as planning
+from dpmcmc.planning import making, noise
 from dpmcmc.privacy import Guarantee
-from dpmcmc.privacy.accounting import Event, charging, grouping, objective, pld, rdp
+from dpmcmc.privacy.accounting import Event, grouping, objective, pld, rdp
 from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.group import GroupGuarantee
 from dpmcmc.privacy.calibration import numeric, store
 from dpmcmc.privacy.interactive.above_threshold import WholeNumbers
@@ -26,14 +27,14 @@ Patch = pytest.MonkeyPatch
 
 def _charged_as(patch: Patch, change: Any) -> None:
     """Charges ``change(noise multipliers, chains)`` in place of a run's own, in plans and in calibrations."""
-    real = charging.base_events
+    real = Schedule.queries.fget
+    assert real is not None
 
-    def events(z: Any, sampling: Any, num_records: int, chains: int, *more: Any) -> Any:
-        z, chains = change(z, chains)
-        return real(z, sampling, num_records, chains, *more)
+    def queries(self: Schedule) -> tuple[Event, ...]:
+        z, chains = change(self.noise_multipliers, self.chains)
+        return real(dataclasses.replace(self, noise_multipliers=z, chains=chains))
 
-    for room in (charging, numeric):
-        patch.setattr(room, "base_events", events)
+    patch.setattr(Schedule, "queries", property(queries))
 
 
 def _one_chain(patch: Patch) -> None:
@@ -45,21 +46,20 @@ def _kept_steps_alone(patch: Patch) -> None:
 
 
 def _charged_before_rounding(patch: Patch) -> None:
-    real = planning._charged
+    real = noise.charged
 
-    def charged(privacy: Any, noise_std: np.ndarray, *more: Any) -> Any:
-        z, guarantee, slots = real(privacy, np.nextafter(noise_std, np.float32(np.inf)), *more)
-        return z, guarantee, slots
+    def charged(noise_std: np.ndarray, *more: Any) -> Any:
+        return real(np.nextafter(noise_std, np.float32(np.inf)), *more)
 
-    patch.setattr(planning, "_charged", charged)
+    patch.setattr(noise, "charged", charged)
 
 
 def _second_for_free(patch: Patch) -> None:
-    patch.setattr(planning, "multiples", lambda second: (1.0,))
+    patch.setattr(making, "multiples", lambda second: (1.0,))
 
 
 def _second_as_another_batch(patch: Patch) -> None:
-    patch.setattr(planning, "multiples", lambda second: (1.0,) if second is None else (1.0, second.ratio))
+    patch.setattr(making, "multiples", lambda second: (1.0,) if second is None else (1.0, second.ratio))
 
 
 def _half_the_sensitivity(patch: Patch) -> None:
@@ -89,12 +89,12 @@ def _stale_calibration(patch: Patch) -> None:
     patch.setattr(store, "_full", lambda inputs: real({k: v for k, v in inputs.items() if k != "adjacency"}))
     own = numeric.noise_multiplier
 
-    def trusting(**settings: Any) -> float:
+    def trusting(*settings: Any) -> float:
         with pytest.MonkeyPatch.context() as inner:
             if any(store.cache_folder().rglob("*.json")):
                 # Without accounting the remembered number again.
                 inner.setattr(numeric, "base_epsilon", lambda *_: 0.0)
-            return own(**settings)
+            return own(*settings)
 
     patch.setattr(numeric, "noise_multiplier", trusting)
 

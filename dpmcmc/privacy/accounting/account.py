@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.privacy.accounting import Event, noisy_descent
-from dpmcmc.privacy.accounting.charging import charged_guarantee
+from dpmcmc.privacy.accounting.charging import Schedule, charged_guarantee
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.promise import AdjacencyName, Privacy, Release, TraceAccountant
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
 
 
@@ -52,9 +54,9 @@ def account(
     num_records: int,
     delta: float,
     chains: int = 1,
-    adjacency: str = "replace_one",
-    accountant: str = "pld",
-    release: str = "trace",
+    adjacency: AdjacencyName = "replace_one",
+    accountant: TraceAccountant | Literal["last_iterate"] = "pld",
+    release: Release = "trace",
     problem: Problem | None = None,
 ) -> Guarantee:
     """The guarantee of ``steps`` noisy gradient queries per chain.
@@ -83,45 +85,33 @@ def account(
         UnsupportedCombination: no derivation for the combination.
         ValueError: wrong lengths or ranges.
     """
-    z = per_step(noise_multiplier, steps, "noise_multiplier")
-    check_run(steps, chains, delta)
+    check_counts(steps, chains)
     sampling.validate(num_records)
+    schedule = Schedule(per_step(noise_multiplier, steps, "noise_multiplier"), sampling, num_records, chains)
     if release == "last_iterate" or accountant == "last_iterate":
-        return _last_iterate(z, sampling, num_records, chains, delta, adjacency, accountant, release, problem)
+        if release != "last_iterate":
+            raise UnsupportedCombination(
+                f"accountant last_iterate covers release last_iterate, not {release}: use accountant pld."
+            )
+        return Guarantee.from_events(
+            (_last_iterate(schedule, problem),),
+            delta=delta,
+            adjacency=adjacency,
+            accountant=accountant,
+            release=release,
+        )
     if release != "trace":
         raise UnsupportedCombination(
             f"release {release!r} is not that of noisy queries; account covers trace and last_iterate, and the room "
             "mechanisms the others."
         )
-    return charged_guarantee(
-        z,
-        sampling,
-        num_records,
-        chains,
-        delta=delta,
-        adjacency=adjacency,
-        accountant=accountant,
-        release=release,
-    )[0]
+    promise = Privacy(delta=delta, adjacency=adjacency, accountant=accountant, calibrator="free")
+    return charged_guarantee(schedule, promise)[0]
 
 
-def _last_iterate(
-    z: np.ndarray,
-    sampling: Sampling,
-    num_records: int,
-    chains: int,
-    delta: float,
-    adjacency: str,
-    accountant: str,
-    release: str,
-    problem: Problem | None,
-) -> Guarantee:
-    """See ``accounting/last_iterate.py``; every condition of the theorem that fails is named."""
-    if release != "last_iterate":
-        raise UnsupportedCombination(
-            f"accountant last_iterate covers release last_iterate, not {release}: use accountant pld."
-        )
-    if not isinstance(sampling, Full):
+def _last_iterate(schedule: Schedule, problem: Problem | None) -> Event:
+    """Event of a noisy descent (``noisy_descent.py``); every condition of the theorem that fails is named."""
+    if not isinstance(schedule.sampling, Full):
         raise UnsupportedCombination(
             "release last_iterate needs full batches (sampling full): no theorem here covers the last iterate of "
             "minibatch steps."
@@ -131,11 +121,12 @@ def _last_iterate(
             "release last_iterate rests on a strongly convex, smooth potential with bounded gradients: give problem="
             "Problem(step_size, strong_convexity, smoothness, lipschitz, clip)."
         )
+    z = schedule.noise_multipliers
     if np.ptp(z) > 0:
         raise UnsupportedCombination("release last_iterate needs the same noise multiplier at every step.")
-    c = noisy_descent.contraction(problem.step_size / num_records, problem.strong_convexity, problem.smoothness)
-    event = Event("noisy_descent", float(z[0]) / (1 + KAPPA), 1.0, chains, steps=len(z), contraction=c)
-    return Guarantee.from_events((event,), delta=delta, adjacency=adjacency, accountant=accountant, release=release)
+    eta = problem.step_size / schedule.num_records
+    c = noisy_descent.contraction(eta, problem.strong_convexity, problem.smoothness)
+    return Event("noisy_descent", float(z[0]) / (1 + KAPPA), 1.0, schedule.chains, steps=len(z), contraction=c)
 
 
 def per_step(values: float | Sequence[float] | np.ndarray, steps: int, name: str) -> np.ndarray:
@@ -154,9 +145,7 @@ def per_step(values: float | Sequence[float] | np.ndarray, steps: int, name: str
     return array
 
 
-def check_run(steps: int, chains: int, delta: float) -> None:
-    """Raise ValueError unless steps >= 1, chains >= 1 and 0 < delta < 1."""
+def check_counts(steps: int, chains: int) -> None:
+    """Raise ValueError unless steps >= 1 and chains >= 1."""
     if steps < 1 or chains < 1:
         raise InputError(f"steps and chains must be at least 1, got {steps} and {chains}")
-    if not 0 < delta < 1:
-        raise InputError(f"delta must lie strictly between 0 and 1, got {delta}")

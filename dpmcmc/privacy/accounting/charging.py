@@ -12,8 +12,9 @@ plan, so that they cannot disagree:
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from dpmcmc.privacy.accounting import (
 )
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Poisson, Sampling
 
 #: Largest part of the user's δ that batch overflow may take. Where δ nearly covers the run, ε moves by more than a
@@ -38,149 +40,108 @@ OVERFLOW_SHARE = 1e-3
 DRAW_SHARE = 1e-4
 
 
-class Charge(NamedTuple):
-    """Events of a run and the batch slots that keep its overflow within them."""
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Noisy queries of a run: the noise of every step, and what the run's guarantee covers beside them.
 
-    events: tuple[Event, ...]
-    slots: int
+    Args:
+        noise_multipliers: nominal z of each step, (steps,); a calibrator takes it for the least that each step has.
+        sampling: which records a step reads.
+        num_records: N.
+        chains: each is charged.
+        multiples: noise multiplier of each minibatch of a step, as multiples of z (``second_moment.multiples``).
+        after: guarantee of releases before the run, which the run's guarantee covers too; or None.
+        coordinates: numbers that a step adds integer noise to; None where noise is from floats.
+    """
+
+    noise_multipliers: np.ndarray
+    sampling: Sampling
+    num_records: int
+    chains: int = 1
+    multiples: tuple[float, ...] = (1.0,)
+    after: Guarantee | None = None
+    coordinates: int | None = None
+
+    @property
+    def minibatches(self) -> int:
+        """Queries of all steps and chains."""
+        return len(self.noise_multipliers) * self.chains * len(self.multiples)
+
+    @property
+    def queries(self) -> tuple[Event, ...]:
+        """Events of the queries, one for each minibatch of a step, before overflow."""
+        charged = np.asarray(self.noise_multipliers, np.float64) / (1 + KAPPA)
+        return query_events(
+            self.sampling.mechanism(self.num_records),
+            np.concatenate([charged * multiple for multiple in self.multiples]),
+            self.sampling.charged_rate(self.num_records),
+            repeats=self.chains,
+            num_records=self.num_records,
+        )
+
+    @property
+    def deviations(self) -> tuple[Event, ...]:
+        """Event of integer noise that is not exactly what its proof is about (``discrete_gaussian.py``)."""
+        if self.coordinates is None:
+            return ()
+        each = discrete_gaussian.deviation(discrete_gaussian.LEVELS[-1])
+        count = self.coordinates * len(self.noise_multipliers) * self.chains
+        return (Event("approximate_draw", 0.0, each, count),)
+
+    @property
+    def beside(self) -> tuple[Event, ...]:
+        """Events that the guarantee covers beside the queries."""
+        return self.deviations if self.after is None else (*self.after.events, *self.deviations)
+
+    def with_noise(self, noise_multipliers: np.ndarray) -> Schedule:
+        """Return the same queries with this noise, (steps,)."""
+        return dataclasses.replace(self, noise_multipliers=noise_multipliers)
+
+    def delta_left(self, delta: float) -> float:
+        """Return the part of a total δ that batch overflow leaves to everything else."""
+        can_overflow = isinstance(self.sampling, Poisson) and self.sampling.rate(self.num_records) < 1
+        return delta * (1 - OVERFLOW_SHARE) if can_overflow else delta
 
 
-def base_events(
-    noise_multipliers: np.ndarray,
-    sampling: Sampling,
-    num_records: int,
-    chains: int,
-    multiples: tuple[float, ...] = (1.0,),
-) -> tuple[Event, ...]:
-    """Query events of a run, before overflow; one per minibatch of a step, ``multiples`` as in :func:`charge`."""
-    charged = np.asarray(noise_multipliers, np.float64) / (1 + KAPPA)
-    return query_events(
-        sampling.mechanism(num_records),
-        np.concatenate([charged * multiple for multiple in multiples]),
-        sampling.charged_rate(num_records),
-        repeats=chains,
-        num_records=num_records,
+def charged_guarantee(schedule: Schedule, privacy: Privacy) -> tuple[Guarantee, int]:
+    """Guarantee of a run, and the slots of a batch that keep its overflow within it.
+
+    Args:
+        schedule: noisy queries of the run.
+        privacy: δ, adjacency, accountant and release. Its ε, where it has one, is taken for an upper bound of the run's
+            in settling the slots; otherwise the run's own is computed.
+    """
+    adjacency, after = Adjacency(privacy.adjacency), schedule.after
+    release = privacy.release if after is None else joined(after.release, privacy.release)
+    events = (*schedule.beside, *schedule.queries)
+    accountant_for(privacy.accountant, events, adjacency, release)
+    share = privacy.delta - schedule.delta_left(privacy.delta)
+    allowed = 0.0
+    if share and schedule.minibatches:
+        epsilon = privacy.epsilon
+        if epsilon is None:
+            epsilon = base_epsilon(privacy.accountant, events, adjacency, privacy.delta - share)
+        # Where e^ε overflows no truncation is cheap enough, and there is room for every record.
+        allowed = share / (1 + math.exp(epsilon)) / schedule.minibatches if epsilon < 600 else 0.0
+    slots, beta = schedule.sampling.capacity(schedule.num_records, allowed)
+    if beta > 0:
+        events = (*events, Event("batch_overflow", 0.0, beta, schedule.minibatches))
+    guarantee = Guarantee.from_events(
+        events,
+        delta=privacy.delta,
+        adjacency=adjacency,
+        accountant=privacy.accountant,
+        release=release,
+        assumptions=() if after is None else after.assumptions,
     )
+    return guarantee, slots
 
 
-def charged_again(
-    guarantee: Guarantee,
-    noise_multipliers: np.ndarray,
-    sampling: Sampling,
-    num_records: int,
-    chains: int,
-    multiples: tuple[float, ...] = (1.0,),
-) -> tuple[Event, ...]:
+def charged_again(guarantee: Guarantee, again: Schedule) -> tuple[Event, ...]:
     """Events of some steps of a run that are taken a second time, with fresh keys.
 
     Args:
         guarantee: of the run, whose deviations (overflow) are charged again in full.
-        noise_multipliers: nominal z of the steps taken again.
-        sampling: scheme.
-        num_records: N.
-        chains: that take them again.
-        multiples: as in :func:`charge`.
+        again: queries that are asked again.
     """
-    deviations = tuple(e for e in guarantee.events if e.mechanism in DEVIATIONS)
-    return (*base_events(noise_multipliers, sampling, num_records, chains, multiples), *deviations)
-
-
-def draw_events(coordinates: int, steps: int, chains: int) -> tuple[Event, ...]:
-    """Return the charge for integer noise that is not exactly what its proof is about (``discrete_gaussian.py``).
-
-    Args:
-        coordinates: noisy numbers in a step.
-        steps: per chain.
-        chains: each is charged.
-    """
-    each = discrete_gaussian.deviation(discrete_gaussian.LEVELS[-1])
-    return (Event("approximate_draw", 0.0, each, coordinates * steps * chains),)
-
-
-def delta_of_queries(delta: float, sampling: Sampling, num_records: int) -> float:
-    """The part of δ left to the queries."""
-    can_overflow = isinstance(sampling, Poisson) and sampling.rate(num_records) < 1
-    return delta * (1 - OVERFLOW_SHARE) if can_overflow else delta
-
-
-def charge(
-    noise_multipliers: np.ndarray,
-    sampling: Sampling,
-    num_records: int,
-    chains: int,
-    *,
-    delta: float,
-    adjacency: str,
-    accountant: str,
-    release: str,
-    epsilon: float | None = None,
-    multiples: tuple[float, ...] = (1.0,),
-    beside: tuple[Event, ...] = (),
-) -> Charge:
-    """Events of a run, overflow included, and the batch slots it needs.
-
-    Args:
-        noise_multipliers: nominal z per step, (steps,).
-        sampling: scheme.
-        num_records: N.
-        chains: each is charged.
-        delta: total δ.
-        adjacency: see ``accounting``.
-        accountant: see ``accounting``.
-        release: see ``accounting``.
-        epsilon: an upper bound on the run's ε if known; otherwise it is computed.
-        multiples: noise multiplier of each minibatch of a step, as multiples of z (``second_moment.multiples``).
-        beside: events of other releases that the same guarantee covers.
-    """
-    events = (*beside, *base_events(noise_multipliers, sampling, num_records, chains, multiples))
-    accountant_for(accountant, events, Adjacency(adjacency), release)
-    steps = len(noise_multipliers) * chains * len(multiples)
-    share = delta - delta_of_queries(delta, sampling, num_records)
-    if share == 0 or not steps:
-        return Charge(events, sampling.capacity(num_records, 0.0)[0])
-    if epsilon is None:
-        epsilon = base_epsilon(accountant, events, Adjacency(adjacency), delta - share)
-    # Where e^ε overflows no truncation is cheap enough, and there is room for every record.
-    allowed = share / (1 + math.exp(epsilon)) / steps if epsilon < 600 else 0.0
-    slots, beta = sampling.capacity(num_records, allowed)
-    if beta > 0:
-        events = (*events, Event("batch_overflow", 0.0, beta, steps))
-    return Charge(events, slots)
-
-
-def charged_guarantee(
-    noise_multipliers: np.ndarray,
-    sampling: Sampling,
-    num_records: int,
-    chains: int,
-    *,
-    delta: float,
-    adjacency: str,
-    accountant: str,
-    release: str,
-    epsilon: float | None = None,
-    multiples: tuple[float, ...] = (1.0,),
-    after: Guarantee | None = None,
-    deviations: tuple[Event, ...] = (),
-) -> tuple[Guarantee, int]:
-    """(guarantee, batch slots) of a run: :func:`charge`, whose arguments these are, and its accounting.
-
-    ``after`` is the guarantee of releases before the run; the guarantee covers them too. ``deviations`` are those of
-    the run's own noise (:func:`draw_events`).
-    """
-    beside = deviations if after is None else (*after.events, *deviations)
-    if after is not None:
-        release = joined(after.release, release)
-    promise: dict[str, Any] = {"delta": delta, "adjacency": adjacency, "accountant": accountant, "release": release}
-    charged = charge(
-        noise_multipliers,
-        sampling,
-        num_records,
-        chains,
-        epsilon=epsilon,
-        multiples=multiples,
-        beside=beside,
-        **promise,
-    )
-    assumptions = () if after is None else after.assumptions
-    return Guarantee.from_events(charged.events, assumptions=assumptions, **promise), charged.slots
+    return (*again.queries, *(e for e in guarantee.events if e.mechanism in DEVIATIONS))

@@ -11,15 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpmcmc.errors import CalibrationError, InputError
-from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.accounting.account import check_run, per_step
+from dpmcmc.errors import CalibrationError
+from dpmcmc.privacy.accounting.account import check_counts, per_step
+from dpmcmc.privacy.accounting.charging import Schedule
+from dpmcmc.privacy.accounting.promise import AdjacencyName, Calibrator, Privacy, Release, TraceAccountant
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.privacy.calibration import closed_form, numeric
 
-CALIBRATORS = ("numeric", "closed_form", "free")
-
-__all__ = ["CALIBRATORS", "CalibrationError", "calibrate"]
+__all__ = ["CalibrationError", "calibrate", "smallest_noise"]
 
 
 def calibrate(
@@ -30,13 +29,12 @@ def calibrate(
     sampling: Sampling,
     num_records: int,
     chains: int = 1,
-    adjacency: str = "replace_one",
-    accountant: str = "pld",
-    release: str = "trace",
-    calibrator: str = "numeric",
+    adjacency: AdjacencyName = "replace_one",
+    accountant: TraceAccountant = "pld",
+    release: Release = "trace",
+    calibrator: Calibrator = "numeric",
     floor: float | Sequence[float] | np.ndarray = 0.0,
     multiples: tuple[float, ...] = (1.0,),
-    beside: tuple[Event, ...] = (),
 ) -> float:
     """Noise multiplier z such that a run whose steps have max(z, floor_t) meets (ε, δ).
 
@@ -64,40 +62,26 @@ def calibrate(
         UnsupportedCombination: no derivation for the combination.
         ValueError: impossible numbers.
     """
-    if not epsilon > 0 or not np.isfinite(epsilon):
-        raise InputError(f"epsilon must be a finite number > 0, got {epsilon}")
-    check_run(steps, chains, delta)
+    check_counts(steps, chains)
     sampling.validate(num_records)
-    floors = per_step(floor, steps, "floor")
-    if calibrator == "free":
+    schedule = Schedule(per_step(floor, steps, "floor"), sampling, num_records, chains, multiples)
+    # A promise with calibrator free states no epsilon.
+    searching = "numeric" if calibrator == "free" else calibrator
+    promise = Privacy(epsilon, delta, adjacency, release, accountant, searching)
+    return 0.0 if calibrator == "free" else smallest_noise(schedule, promise)
+
+
+def smallest_noise(schedule: Schedule, privacy: Privacy) -> float:
+    """Noise multiplier z such that the schedule, with at least z in every step, keeps the promise.
+
+    Args:
+        schedule: queries, with the noise that each step has already.
+        privacy: promise, and the calibrator that is asked for.
+
+    Raises:
+        CalibrationError, UnsupportedCombination: as :func:`calibrate`.
+    """
+    if privacy.calibrator == "free":
         return 0.0
-    if calibrator == "closed_form":
-        if adjacency != "replace_one" or release != "trace" or beside:
-            raise CalibrationError(
-                "calibrator closed_form is derived for adjacency replace_one and release trace alone; use calibrator "
-                "numeric."
-            )
-        # Every minibatch of a step is one of the formula's steps, with at least its noise.
-        alone = closed_form.noise_multiplier(
-            epsilon=epsilon,
-            delta=delta,
-            steps=steps * chains * len(multiples),
-            sampling=sampling,
-            num_records=num_records,
-        )
-        return alone / min(multiples)
-    if calibrator != "numeric":
-        raise InputError(f"unknown calibrator {calibrator!r}; known: {', '.join(CALIBRATORS)}")
-    return numeric.noise_multiplier(
-        epsilon=epsilon,
-        delta=delta,
-        floors=floors,
-        sampling=sampling,
-        num_records=num_records,
-        chains=chains,
-        adjacency=adjacency,
-        accountant=accountant,
-        release=release,
-        multiples=multiples,
-        beside=beside,
-    )
+    room = closed_form if privacy.calibrator == "closed_form" else numeric
+    return room.noise_multiplier(schedule, privacy)

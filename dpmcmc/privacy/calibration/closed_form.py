@@ -22,8 +22,10 @@ from __future__ import annotations
 import math
 
 from dpmcmc.errors import CalibrationError
+from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.float_excess import KAPPA
-from dpmcmc.privacy.accounting.sampling import Poisson, Sampling
+from dpmcmc.privacy.accounting.promise import Privacy
+from dpmcmc.privacy.accounting.sampling import Poisson
 
 #: Corrected constant; the printed one is 128.
 CONSTANT = 256.0
@@ -59,19 +61,30 @@ def condition(*, epsilon: float, delta: float, steps: int, rate: float) -> str |
     return None
 
 
-def noise_multiplier(*, epsilon: float, delta: float, steps: int, sampling: Sampling, num_records: int) -> float:
+def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
     """z of the corrected Theorem 3.16, times 1 + KAPPA for float32 clipping.
 
+    The formula knows queries alone. What integer noise deviates by is found when a plan's own noise is charged.
+
     Raises:
-        CalibrationError: Poisson sampling, or a condition that fails.
+        CalibrationError: Poisson sampling, another adjacency or release, or a condition that fails.
     """
-    rate = sampling.rate(num_records)
-    if isinstance(sampling, Poisson) and rate < 1:
+    assert privacy.epsilon is not None
+    if privacy.adjacency != "replace_one" or privacy.release != "trace" or schedule.after is not None:
+        raise CalibrationError(
+            "calibrator closed_form is derived for adjacency replace_one and release trace alone; use calibrator "
+            "numeric."
+        )
+    rate = schedule.sampling.rate(schedule.num_records)
+    if isinstance(schedule.sampling, Poisson) and rate < 1:
         raise CalibrationError(
             "calibrator closed_form is proved for scheme fixed_size (or full): its subsampling lemma pairs sampling "
             "without replacement with replace_one. Use scheme fixed_size, or calibrator numeric."
         )
+    # Every minibatch of a step is one of the formula's steps, with at least its noise.
+    epsilon, delta, steps = privacy.epsilon, privacy.delta, schedule.minibatches
     failed = condition(epsilon=epsilon, delta=delta, steps=steps, rate=rate)
     if failed:
         raise CalibrationError(f"calibrator closed_form: {failed}; or use calibrator numeric.")
-    return formula(epsilon=epsilon, delta=delta, steps=steps, rate=rate) * (1 + KAPPA)
+    z = formula(epsilon=epsilon, delta=delta, steps=steps, rate=rate) * (1 + KAPPA)
+    return z / min(schedule.multiples)

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import numpy as np
 
 from dpmcmc.errors import CalibrationError
-from dpmcmc.privacy.accounting import Adjacency, Event, accountant_for, base_epsilon, overflow_probability
-from dpmcmc.privacy.accounting.charging import base_events, delta_of_queries
-from dpmcmc.privacy.accounting.sampling import Sampling
+from dpmcmc.privacy.accounting import Adjacency, accountant_for, base_epsilon, overflow_probability
+from dpmcmc.privacy.accounting.charging import Schedule
+from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.calibration import store
 
 #: The answer's ε lies within this share below the target (or z within the same share of the root).
@@ -23,63 +23,59 @@ TOLERANCE = 2e-3
 _LARGEST = 1e12
 
 
-def noise_multiplier(
-    *,
-    epsilon: float,
-    delta: float,
-    floors: np.ndarray,
-    sampling: Sampling,
-    num_records: int,
-    chains: int,
-    adjacency: str,
-    accountant: str,
-    release: str,
-    multiples: tuple[float, ...] = (1.0,),
-    beside: tuple[Event, ...] = (),
-) -> float:
-    """Smallest z with ε(max(z, floors)) <= epsilon; 0 where the floors alone suffice.
+def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
+    """Smallest z with ε(max(z, the schedule's own noise)) <= epsilon; 0 where its own noise suffices.
 
     Raises:
         CalibrationError: no noise multiplier below 1e12 meets the target.
     """
-    left = delta_of_queries(delta, sampling, num_records)
-    deviation = overflow_probability(beside)
+    target, accountant, adjacency = privacy.epsilon, privacy.accountant, Adjacency(privacy.adjacency)
+    assert target is not None
+    deviation = overflow_probability(schedule.beside)
+    left = schedule.delta_left(privacy.delta)
     if deviation:
-        left -= (1 + math.exp(min(epsilon, 700.0))) * deviation
+        left -= (1 + math.exp(min(target, 700.0))) * deviation
     if left <= 0:
-        raise CalibrationError(f"delta {delta:g} is spent before the run: its start may deviate by {deviation:g}.")
-    values, counts = np.unique(floors, return_counts=True)
+        raise CalibrationError(
+            f"delta {privacy.delta:g} is spent before the run: its start may deviate by {deviation:g}."
+        )
+    floors = np.sort(schedule.noise_multipliers)
 
     def spent(z: float, name: str) -> float:
-        schedule = np.repeat(np.maximum(z, values), counts)
-        events = base_events(schedule, sampling, num_records, chains, multiples)
-        accountant_for(name, events, Adjacency(adjacency), release)
-        return base_epsilon(name, (*beside, *events), Adjacency(adjacency), left)
+        events = schedule.with_noise(np.maximum(z, floors)).queries
+        accountant_for(name, events, adjacency, privacy.release)
+        return base_epsilon(name, (*schedule.beside, *events), adjacency, left)
 
-    if values[0] > 0 and spent(0.0, accountant) <= epsilon:
+    if floors[0] > 0 and spent(0.0, accountant) <= target:
         return 0.0
-    inputs = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "floors": [[float(v), int(c)] for v, c in zip(values, counts, strict=True)],
-        "sampling": repr(sampling),
-        "num_records": num_records,
-        "chains": chains,
-        "adjacency": adjacency,
-        "accountant": accountant,
-        "release": release,
-        "multiples": list(multiples),
-        "beside": [event.to_json() for event in beside],
-        "tolerance": TOLERANCE,
-    }
+    inputs = _inputs(schedule, privacy)
     remembered = store.recall(inputs)
     # A cache is a file anybody may edit: its answer counts only after it has been accounted again.
-    if remembered is not None and remembered > 0 and spent(remembered, accountant) <= epsilon:
+    if remembered is not None and remembered > 0 and spent(remembered, accountant) <= target:
         return remembered
-    start = _root(lambda z: spent(z, "rdp"), epsilon, 1.0) if accountant == "pld" else 1.0
-    z = _root(lambda z: spent(z, accountant), epsilon, start)
+    start = _root(lambda z: spent(z, "rdp"), target, 1.0) if accountant == "pld" else 1.0
+    z = _root(lambda z: spent(z, accountant), target, start)
     store.remember(inputs, z)
     return z
+
+
+def _inputs(schedule: Schedule, privacy: Privacy) -> dict[str, object]:
+    """Everything that an answer depends on, as JSON."""
+    values, counts = np.unique(schedule.noise_multipliers, return_counts=True)
+    return {
+        "floors": [[float(v), int(c)] for v, c in zip(values, counts, strict=True)],
+        "sampling": repr(schedule.sampling),
+        "num_records": schedule.num_records,
+        "chains": schedule.chains,
+        "multiples": list(schedule.multiples),
+        "beside": [event.to_json() for event in schedule.beside],
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta,
+        "adjacency": privacy.adjacency,
+        "accountant": privacy.accountant,
+        "release": privacy.release,
+        "tolerance": TOLERANCE,
+    }
 
 
 def _root(spent: Callable[[float], float], target: float, start: float) -> float:

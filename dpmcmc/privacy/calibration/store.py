@@ -9,14 +9,13 @@ import os
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from dpmcmc.storage.cache import cache_folder, make_private, refuse_unsafe
 
 _PACKAGES = ("dpmcmc", "numpy", "scipy")
 
 
-def recall(inputs: dict[str, Any]) -> float | None:
+def recall(inputs: dict[str, object]) -> float | None:
     """The remembered noise multiplier, or None. The caller accounts it again before use.
 
     Raises:
@@ -30,7 +29,7 @@ def recall(inputs: dict[str, Any]) -> float | None:
         return None
 
 
-def remember(inputs: dict[str, Any], noise_multiplier: float) -> None:
+def remember(inputs: dict[str, object], noise_multiplier: float) -> None:
     """Save atomically. A cache that cannot be written costs time, never a run."""
     path = _path(inputs)
     try:
@@ -42,7 +41,7 @@ def remember(inputs: dict[str, Any], noise_multiplier: float) -> None:
         return
 
 
-def _full(inputs: dict[str, Any]) -> dict[str, Any]:
+def _full(inputs: dict[str, object]) -> dict[str, object]:
     versions = {name: _version(name) for name in _PACKAGES}
     return json.loads(json.dumps({**inputs, "versions": versions, "source": _source()}))
 
@@ -63,7 +62,7 @@ def _version(name: str) -> str:
         return "source"
 
 
-def _path(inputs: dict[str, Any]) -> Path:
+def _path(inputs: dict[str, object]) -> Path:
     digest = hashlib.sha256(json.dumps(_full(inputs), sort_keys=True).encode()).hexdigest()
     path = cache_folder() / "calibrations" / f"{digest[:32]}.json"
     for part in (path.parent, path):

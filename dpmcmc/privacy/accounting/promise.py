@@ -9,6 +9,12 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from dpmcmc.errors import InputError, check_fields
 
+AdjacencyName = Literal["replace_one", "add_remove", "zero_out"]
+#: Accountants of a sampler's trace.
+TraceAccountant = Literal["pld", "rdp", "advanced"]
+Release = Literal["trace", "last_iterate", "one_sample", "estimate"]
+Calibrator = Literal["numeric", "closed_form", "free"]
+
 
 @dataclass(frozen=True)
 class Privacy:
@@ -32,10 +38,10 @@ class Privacy:
 
     epsilon: Annotated[float, Gt(0), Le(1e6)] | None = None
     delta: Annotated[float, Gt(0), Lt(1)] = 1e-6
-    adjacency: Literal["replace_one", "add_remove", "zero_out"] = "replace_one"
-    release: Literal["trace", "last_iterate", "one_sample", "estimate"] = "trace"
-    accountant: Literal["pld", "rdp", "advanced"] = "pld"
-    calibrator: Literal["numeric", "closed_form", "free"] = "numeric"
+    adjacency: AdjacencyName = "replace_one"
+    release: Release = "trace"
+    accountant: TraceAccountant = "pld"
+    calibrator: Calibrator = "numeric"
     clip: Annotated[float, Ge(1e-9), Le(1e9)] = 1.0
     hardened: bool = False
 

@@ -1,0 +1,236 @@
+"""``plan``: from what is asked to a Plan, without data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.planning.noise import check_deviations, own_noise, settled, unit_of
+from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.accounting import TRACE_ACCOUNTANTS
+from dpmcmc.privacy.accounting.charging import Schedule
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.promise import Privacy
+from dpmcmc.privacy.accounting.sampling import Full, Sampling, expected_batch
+from dpmcmc.privacy.calibration import smallest_noise
+from dpmcmc.privacy.query.query import PrivateGradient
+from dpmcmc.privacy.query.second_moment import SecondMoment, asked, multiples, released_shape
+from dpmcmc.samplers.base import Sampler, missing_of
+from dpmcmc.targets.base import Target
+
+
+def plan(
+    target: Target,
+    *,
+    num_records: int,
+    sampler: Sampler,
+    sampling: Sampling | None = None,
+    steps: int,
+    chains: int = 1,
+    burn_in: int = 0,
+    thin: int = 1,
+    privacy: Privacy | None = None,
+    curvature: float | None = None,
+    after: Guarantee | None = None,
+) -> Plan:
+    """Decide noise and guarantee for a run, without data.
+
+    Args:
+        target: the model.
+        num_records: N, a public constant.
+        sampler: for example ``dpmcmc.SGLD(step_size=16.0)``.
+        sampling: ``Poisson(b)`` | ``FixedSize(b)`` | ``Full()`` (the default).
+        steps: per chain.
+        chains: each is charged.
+        burn_in: steps before the first kept stretch.
+        thin: a draw is kept after every ``thin`` steps.
+        privacy: a :class:`Privacy`, or None for plain SG-MCMC.
+        curvature: public bound on the largest curvature of the MEAN loss, prior included, if one is known; a step
+            beyond its stability limit is refused.
+        after: guarantee of private starting points that ``sample`` will be given; the plan's guarantee, and the ε that
+            ``privacy`` asks for, are those of both together.
+
+    Returns:
+        Plan.
+
+    Raises:
+        ValueError: numbers that make no run, δ >= 1/N, a private step without noise.
+        UnsupportedCombination: no derivation for the combination.
+        CalibrationError: the target cannot be met.
+    """
+    sampling = Full() if sampling is None else sampling
+    _check_counts(num_records, steps, chains, burn_in, thin)
+    sampling.validate(num_records)
+    _check_promise(privacy, num_records, after)
+    if curvature is not None and not (curvature > 0 and math.isfinite(curvature)):
+        raise InputError(f"curvature must be a finite number > 0, got {curvature}", "curvature")
+    bound = _bound(sampler, sampling, num_records)
+    second = asked(bound.queries)
+    coordinates = None if privacy is None or not privacy.hardened else _coordinates(target, second)
+    queries = Schedule(np.zeros(steps), sampling, num_records, chains, multiples(second), after, coordinates)
+    if privacy is not None:
+        check_deviations(privacy.epsilon, queries, privacy)
+    if getattr(bound, "unresolved", False):
+        bound = _solved(bound, queries, privacy)
+    check_fit(target, bound)
+    noise = settled(own_noise(bound, steps), queries, privacy, second)
+    _check_dynamics(bound, noise.noise_std, curvature)
+    return Plan(
+        target=target,
+        sampler=bound,
+        sampling=sampling,
+        num_records=num_records,
+        steps=steps,
+        chains=chains,
+        burn_in=burn_in,
+        thin=thin,
+        privacy=privacy,
+        curvature=curvature,
+        second=second,
+        after=after,
+        coordinates=coordinates,
+        **noise._asdict(),
+    )
+
+
+def _check_counts(num_records: int, steps: int, chains: int, burn_in: int, thin: int) -> None:
+    for name, value, least in (
+        ("num_records", num_records, 1),
+        ("steps", steps, 1),
+        ("chains", chains, 1),
+        ("thin", thin, 1),
+        ("burn_in", burn_in, 0),
+    ):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            raise InputError(f"{name} must be a whole number >= {least}, got {value!r}", name)
+    if steps - burn_in < thin:
+        raise InputError(
+            f"no draw would be kept: steps {steps} - burn_in {burn_in} is less than thin {thin}; "
+            "take more steps, or a smaller burn_in or thin",
+            "thin",
+        )
+
+
+def _check_promise(privacy: Privacy | None, num_records: int, after: Guarantee | None) -> None:
+    """Refuse a promise that no sampler's run over N records keeps, or that does not fit the run's start."""
+    if after is not None and (privacy is None or after.adjacency != privacy.adjacency):
+        raise UnsupportedCombination("a private start needs a private run after it, under the same adjacency.")
+    if privacy is None:
+        return
+    if privacy.release != "trace":
+        raise UnsupportedCombination(
+            f"release {privacy.release!r} is not that of a sampler's run, whose float32 steps contract only up to "
+            "rounding: use release trace, or mechanism certified_ops for a last iterate and ops for one draw."
+        )
+    if privacy.accountant not in TRACE_ACCOUNTANTS:
+        raise UnsupportedCombination(
+            f"accountant {privacy.accountant} is that of a mechanism; for a sampler's trace use one of "
+            f"{', '.join(TRACE_ACCOUNTANTS)}."
+        )
+    if privacy.delta >= 1 / num_records:
+        raise InputError(
+            f"delta {privacy.delta:g} is not below 1/num_records = {1 / num_records:.3g}: publishing one random record "
+            "outright would meet it; use a smaller delta",
+            "delta",
+        )
+
+
+def _bound(sampler: Sampler, sampling: Sampling, num_records: int) -> Sampler:
+    """The sampler, told N and the rate of its batches."""
+    missing = missing_of(sampler)
+    if missing:
+        raise TypeError(
+            f"sampler must be a Sampler such as dpmcmc.SGLD(step_size=16.0), got {sampler!r}, which lacks "
+            f"{', '.join(missing)}"
+        )
+    bound = sampler.bind(num_records)
+    if hasattr(bound, "with_rate"):
+        bound = bound.with_rate(expected_batch(sampling, num_records) / num_records)
+    return bound
+
+
+def _solved(sampler: Any, queries: Schedule, privacy: Privacy | None) -> Sampler:
+    """The sampler with its step size, or friction, solved from the noise that privacy alone needs."""
+    if privacy is None:
+        raise InputError(
+            "step_size auto and friction matched are solved from a privacy target; give numbers here", "step_size"
+        )
+    if privacy.calibrator == "free":
+        raise InputError(
+            "step_size auto and friction matched need a target: use calibrator numeric with an epsilon", "calibrator"
+        )
+    name = type(sampler).__name__
+    if not hasattr(sampler, "with_noise"):
+        raise InputError(
+            f"step_size auto needs a sampler with with_noise(noise_std), and {name} has none: give a number, or write "
+            "it",
+            "step_size",
+        )
+    alone = smallest_noise(queries, privacy)
+    solved = sampler.with_noise(alone / unit_of(queries, privacy) * (1 + 1e-9))
+    if asked(solved.queries) != asked(sampler.queries):
+        raise InputError(f"{name}.with_noise changes what the sampler asks for; it may not", "sampler")
+    return solved
+
+
+def _coordinates(target: Target, second: SecondMoment | None) -> int:
+    """Noisy numbers that a step releases, as the target has them now; the query holds the run to them."""
+    try:
+        params = jax.eval_shape(target.init, jax.random.key(0))
+    except Exception:  # shapes that only the data tell
+        raise InputError(
+            "hardened: integer noise is charged by the coordinate, and this target has its shape from the data alone; "
+            "give its number of features (num_features)",
+            "hardened",
+        ) from None
+    released = [params] if second is None else [params, released_shape(second, params).value]
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(released))
+
+
+def check_fit(target: Target, sampler: Sampler) -> None:
+    """Refuse a sampler whose public matrices do not fit the target, where its shapes are known already."""
+    try:
+        params = jax.eval_shape(target.init, jax.random.key(0))
+    except Exception:  # shapes that only the data tell; ``sample`` checks again
+        return
+    state = jax.eval_shape(sampler.init, jax.random.key(0), params)
+    second = asked(sampler.queries)
+    moment = () if second is None else (released_shape(second, params),)
+    number: Any = jax.ShapeDtypeStruct((), np.float32)
+    gradient = PrivateGradient(params, number, moment)
+    step = jax.ShapeDtypeStruct((), np.int32)
+    following = jax.eval_shape(sampler.step, jax.random.key(0), state, gradient, step)
+    name = type(sampler).__name__
+    if not isinstance(following, tuple) or len(following) != 2 or not hasattr(following[0], "position"):
+        raise InputError(f"sampler: {name}.step must return (State, Info), its State with a field position", "sampler")
+    if [leaf.shape for leaf in jax.tree.leaves(following[0])] != [leaf.shape for leaf in jax.tree.leaves(state)]:
+        raise InputError(f"sampler: {name}.step must return a State of the form that init returns", "sampler")
+
+
+def _check_dynamics(sampler: Sampler, noise_std: np.ndarray, curvature: float | None) -> None:
+    """Refuse noise the dynamics cannot take, and a step beyond the stability limit of a known curvature."""
+    s, t = noise_std.astype(np.float64), np.arange(len(noise_std), dtype=np.float64)
+    check = getattr(sampler, "check", None)
+    if check is not None:
+        check(s, t)
+    limit = getattr(sampler, "stability_limit", None)
+    if curvature is None:
+        return
+    if limit is None or not hasattr(sampler, "eta"):
+        raise InputError(
+            f"curvature: {type(sampler).__name__} states no stability_limit to hold against it; leave it out",
+            "curvature",
+        )
+    largest = np.broadcast_to(np.asarray(limit(s, t)), t.shape) / curvature
+    step_size = np.broadcast_to(np.asarray(sampler.eta(t)), t.shape) * sampler.num_records  # type: ignore[attr-defined]
+    if np.any(step_size >= largest):
+        worst = int(np.argmax(step_size / largest))
+        raise InputError(
+            f"step_size {step_size[worst]:.4g} (step {worst}) is at or beyond the stability limit {largest[worst]:.4g} "
+            f"of a mean loss with curvature {curvature:g}: lower it below that",
+            "step_size",
+        )

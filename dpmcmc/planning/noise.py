@@ -1,0 +1,144 @@
+"""Noise of a run, settled before a record is read: s_t = max(what the sampler injects, what privacy needs).
+
+It is computed once, on the host in float64, and rounded UP to float32. The engine scans that array and the accountant
+reads the same array, so what is charged is what is added. A step where the sampler's own noise suffices is free.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from dpmcmc.errors import CalibrationError, InputError, UnsupportedCombination
+from dpmcmc.privacy.accounting import discrete_gaussian
+from dpmcmc.privacy.accounting.charging import DRAW_SHARE, Schedule, charged_guarantee
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.promise import Privacy
+from dpmcmc.privacy.accounting.sampling import expected_batch
+from dpmcmc.privacy.calibration import smallest_noise
+from dpmcmc.privacy.query.fixed_point import fraction_bits
+from dpmcmc.privacy.query.second_moment import SecondMoment
+from dpmcmc.samplers.base import Sampler
+
+
+class Noise(NamedTuple):
+    """Settled noise; the fields are the plan's of the same names."""
+
+    noise_std: np.ndarray
+    noise_multipliers: np.ndarray | None
+    required_multiplier: float
+    guarantee: Guarantee | None
+    free_fraction: float
+    slots: int
+    bits: int = 0
+    second_bits: int = 0
+    levels: tuple[int, int] = (0, 0)
+
+
+def settled(own: np.ndarray, queries: Schedule, privacy: Privacy | None, second: SecondMoment | None) -> Noise:
+    """Settle the noise of a run.
+
+    Args:
+        own: noise that the sampler injects, in gradient units, (steps,) float64.
+        queries: of the run, whatever noise they have.
+        privacy: the promise to keep; None for plain SG-MCMC.
+        second: second moment that the sampler asks for, or None.
+
+    Raises:
+        ValueError: a private step without noise, or noise beyond float32.
+        UnsupportedCombination, CalibrationError: no derivation, or a target out of reach.
+    """
+    if privacy is None:
+        slots = queries.sampling.capacity(queries.num_records, 1e-18)[0]
+        return Noise(_round_up(own), None, 0.0, None, 1.0, slots)
+    unit = unit_of(queries, privacy)
+    required = smallest_noise(queries.with_noise(own * unit), privacy)
+    # Rounding noise up to float32 can regroup a long schedule and cost a little more ε than was calibrated.
+    for _ in range(6):
+        noise_std = _round_up(np.maximum(own, required / unit))
+        noise_multipliers, guarantee, slots = charged(noise_std, queries, privacy)
+        if privacy.epsilon is None or guarantee.epsilon <= privacy.epsilon:
+            break
+        required = 1.002 * max(required, float(own.min()) * unit)
+    else:
+        raise CalibrationError(
+            f"calibrator {privacy.calibrator} asks for noise that accountant {privacy.accountant} does not accept: "
+            f"epsilon {guarantee.epsilon:.6g} where {privacy.epsilon:g} was asked. The thesis's formula is proved by "
+            "accountant advanced; use that one, or calibrator numeric"
+        )
+    check_deviations(guarantee.epsilon, queries, privacy)
+    free = float(np.mean(noise_std == _round_up(own)))
+    grids = _grids(noise_multipliers, second, privacy.hardened)
+    return Noise(noise_std, noise_multipliers, required, guarantee, free, slots, *grids)
+
+
+def unit_of(queries: Schedule, privacy: Privacy) -> float:
+    """Noise multiplier of noise of size 1 in gradient units: z = s · b/(N·C)."""
+    return expected_batch(queries.sampling, queries.num_records) / (queries.num_records * privacy.clip)
+
+
+def charged(noise_std: np.ndarray, queries: Schedule, privacy: Privacy) -> tuple[np.ndarray, Guarantee, int]:
+    """(nominal noise multipliers, guarantee, batch slots) of a noise array, (steps,) float32."""
+    if not np.all(noise_std > 0):
+        raise InputError(
+            "a private step with no noise has no guarantee: use temperature > 0, or a calibrator other than free",
+            "temperature",
+        )
+    if not np.all(np.isfinite(noise_std)):
+        raise InputError("the noise this plan needs overflows float32; use a larger clip or batch", "clip")
+    noise_multipliers = noise_std.astype(np.float64) * unit_of(queries, privacy)
+    return noise_multipliers, *charged_guarantee(queries.with_noise(noise_multipliers), privacy)
+
+
+def own_noise(sampler: Sampler, steps: int) -> np.ndarray:
+    """Noise that the sampler injects at every step, (steps,) float64."""
+    with np.errstate(all="ignore"):
+        own = np.asarray(sampler.noise_std(np.arange(steps, dtype=np.float64)), np.float64)
+    own = np.broadcast_to(own, (steps,))
+    if not (np.all(np.isfinite(own)) and np.all(own >= 0)):
+        worst = int(np.argmax(~(np.isfinite(own) & (own >= 0))))
+        raise InputError(
+            f"step_size: {type(sampler).__name__}.noise_std is {own[worst]:g} at step {worst}; the step size, "
+            "or its schedule, must be positive and finite at every step of the run",
+            "step_size",
+        )
+    return own
+
+
+def check_deviations(epsilon: float | None, queries: Schedule, privacy: Privacy) -> None:
+    """Refuse a run whose integer noise deviates from its proof's by more than a small share of δ."""
+    distance = sum(e.rate * e.count for e in queries.deviations)
+    if epsilon is None or not distance:
+        return
+    spent = (1 + math.exp(epsilon)) * distance if epsilon < 600 else math.inf
+    if spent > DRAW_SHARE * privacy.delta:
+        raise UnsupportedCombination(
+            f"hardened: at epsilon {epsilon:.4g} the distance {distance:.2g} of integer noise from a Gaussian's costs "
+            f"{spent:.2g} of delta {privacy.delta:g}, more than its share of {DRAW_SHARE:g}; ask for a smaller epsilon."
+        )
+
+
+def _grids(z: np.ndarray, second: SecondMoment | None, hardened: bool) -> tuple[int, int, tuple[int, int]]:
+    """(grid exponents of the exact sums of gradient and second moment, draws of their integer noise)."""
+    loudest = float(z.max())
+    bits = fraction_bits(loudest), 0 if second is None else fraction_bits(loudest * second.ratio)
+    return *bits, levels(z, bits, second) if hardened else (0, 0)
+
+
+def levels(z: np.ndarray, bits: tuple[int, int], second: SecondMoment | None) -> tuple[int, int]:
+    """Draws per coordinate of the integer noise of the gradient and of the second moment."""
+    quietest, loudest = float(z.min()), float(z.max())
+    gradient = discrete_gaussian.levels_for(quietest * 2.0 ** bits[0], loudest * 2.0 ** bits[0])
+    if second is None:
+        return gradient, 0
+    unit = second.ratio * 2.0 ** bits[1]
+    # Entries off the diagonal have 1/√2 of its noise.
+    return gradient, discrete_gaussian.levels_for(quietest * unit * 0.5**0.5, loudest * unit)
+
+
+def _round_up(values: np.ndarray) -> np.ndarray:
+    """float32 not below the float64 values, so that no rounding takes noise away."""
+    rounded = values.astype(np.float32)
+    return np.where(rounded < values, np.nextafter(rounded, np.float32(np.inf)), rounded)
