@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,45 +78,8 @@ def _bounded(path: Path, patient: bool) -> Iterator[None]:
         ) from None
 
 
-def _deviates(body: dict[str, Any], events: tuple[Event, ...], promised: float) -> dict[str, tuple[float, float]]:
-    """(charged, least that the run deviates by) in all its steps, by event: total variation, or a probability.
-
-    Args:
-        body: privacy.json.
-        events: charged.
-        promised: minibatches of all steps and chains.
-    """
-    need = {"batch_overflow": 0.0, "approximate_draw": 0.0}
-    if "steps" in body:
-        sampling = body["sampling"]
-        if sampling["scheme"] == Poisson.scheme:
-            scheme, records = Poisson(_number(sampling["batch_size"])), _number(body["num_records"])
-            scheme.validate(int(records))
-            need["batch_overflow"] = promised * scheme.truncation(int(records), int(_number(sampling["slots"])))
-        if body["hardened"]:
-            each = discrete_gaussian.deviation(discrete_gaussian.LEVELS[-1])
-            need["approximate_draw"] = each * _number(body["coordinates"]) * body["steps"] * body["chains"]
-    return {
-        name: (math.fsum(e.rate * e.count for e in events if e.mechanism == name), least)
-        for name, least in need.items()
-    }
-
-
-app = typer.Typer(add_completion=False)
-
-
-@app.command()
-def verify(
-    privacy: Annotated[str, typer.Argument(metavar="FILE", help="The privacy.json of a run folder.")],
-    group: Annotated[
-        int | None, typer.Option(metavar="K", help="Also print the guarantee for any K records together.")
-    ] = None,
-    patient: Annotated[bool, typer.Option("--patient", help="However long it takes; for a file of your own.")] = False,
-) -> None:
-    """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
-    path = Path(privacy)
-    if group is not None and group < 1:
-        raise CommandError(f"--group: {group} is not a number of records; give a whole number >= 1.")
+def _read(path: Path) -> dict[str, Any]:
+    """The JSON of a file that holds events; refused in one sentence where it is anything else."""
     try:
         with opened_text(path) as stream:
             text = stream.read(_MOST_CHARACTERS + 1)
@@ -133,35 +97,140 @@ def verify(
     if not isinstance(body, dict) or not body.get("events"):
         raise CommandError(f"{path}: holds no events, so it states no guarantee to verify.")
     _check_size(path, body["events"])
+    return body
+
+
+@dataclass(frozen=True)
+class Run:
+    """Numbers that a privacy.json states of its run; a number that it leaves out binds nothing.
+
+    Attributes:
+        epsilon: stated ε.
+        minibatches: of all steps and chains; each is a query.
+        noise: least noise multiplier of a minibatch.
+        rate: at which records were sampled.
+        draws: posterior draws that left.
+        settled: noise multiplier of a one-shot plan.
+        deviations: least probability, or total variation, that all steps deviate by, for each event of a deviation.
+        says_steps: whether it says how many steps it took.
+        unit: what privacy is about, ``record`` or ``owner``.
+    """
+
+    epsilon: float
+    minibatches: float
+    noise: float
+    rate: float
+    draws: float
+    settled: float
+    deviations: dict[str, float]
+    says_steps: bool
+    unit: str
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any], events: tuple[Event, ...]) -> Run:
+        """Read the numbers; ``events`` stand in for counts that the file leaves out."""
+        # Noise multipliers of a step's minibatches relative to the gradient's; one entry each.
+        multiples = [_number(m) for m in body.get("multiples", [1.0])]
+        steps = float(_number(body.get("steps", _count(events, _QUERIES))))
+        minibatches = steps * _number(body.get("chains", 1)) * len(multiples)
+        return cls(
+            epsilon=math.inf if body["epsilon"] is None else _number(body["epsilon"]),
+            minibatches=minibatches,
+            noise=_number((body.get("noise_multiplier") or {}).get("min", math.inf)) * min(multiples),
+            rate=_number((body.get("sampling") or {}).get("rate", 0.0)),
+            draws=_number(body.get("charged_draws", _count(events, _DRAWS))),
+            settled=_number((body.get("settings") or {}).get("noise_multiplier", math.inf)),
+            deviations=_deviations(body, minibatches),
+            says_steps="steps" in body,
+            unit="owner" if str(body.get("unit", "")).startswith("owner") else "record",
+        )
+
+
+def _count(events: tuple[Event, ...], mechanisms: tuple[str, ...]) -> int:
+    return sum(e.count for e in events if e.mechanism in mechanisms)
+
+
+def _deviations(body: dict[str, Any], minibatches: float) -> dict[str, float]:
+    """Least that a run deviates by in all its steps, by event."""
+    need = {"batch_overflow": 0.0, "approximate_draw": 0.0}
+    if "steps" in body:
+        sampling = body["sampling"]
+        if sampling["scheme"] == Poisson.scheme:
+            scheme, records = Poisson(_number(sampling["batch_size"])), _number(body["num_records"])
+            scheme.validate(int(records))
+            need["batch_overflow"] = minibatches * scheme.truncation(int(records), int(_number(sampling["slots"])))
+        if body["hardened"]:
+            each = discrete_gaussian.deviation(discrete_gaussian.LEVELS[-1])
+            need["approximate_draw"] = each * _number(body["coordinates"]) * body["steps"] * body["chains"]
+    return need
+
+
+def _shortfalls(run: Run, guarantee: Guarantee) -> Iterator[str]:
+    """What the events do not cover of the run, as clauses."""
+    events = guarantee.events
+    queries = [e for e in events if e.mechanism in _QUERIES]
+    if "trace" in guarantee.release.split(" + ") and not any(e.count and e.rate for e in queries):
+        yield "releases a trace and charges no query for it"
+    for name, least in run.deviations.items():
+        paid = math.fsum(e.rate * e.count for e in events if e.mechanism == name)
+        if paid < least * (1 - _TOLERANCE):
+            yield f"charges {paid:.3g} for {name} where the run deviates by {least:.3g}"
+    asked, drawn = _count(events, _QUERIES), _count(events, _DRAWS)
+    if asked < run.minibatches:
+        yield f"charges {asked} queries where steps x chains x minibatches is {run.minibatches}"
+    rate = min((e.rate for e in queries), default=1.0)
+    if rate < run.rate * (1 - 1e-9):
+        yield f"charges for rate {rate:.6g} where the run sampled at {run.rate:.6g}"
+    if drawn < run.draws:
+        yield f"charges for {drawn} of {run.draws} posterior draws"
+    loudest = max((e.noise_multiplier for e in events if e.mechanism in _DRAWS), default=0.0)
+    if loudest > run.settled * (1 + _TOLERANCE):
+        yield f"charges for noise multiplier {loudest:.6g} where the plan settled {run.settled:.6g}"
+    charged = min((e.noise_multiplier for e in queries), default=0.0)
+    if charged > run.noise:
+        yield f"charges for noise multiplier {charged:.6g} where the run added {run.noise:.6g}"
+
+
+def _print_group(guarantee: Guarantee, size: int, unit: str) -> None:
+    """Print the guarantee for any ``size`` records together, and on one side where that is less."""
+    whole = guarantee.for_group(size)
+    print(f"group        {whole.about(unit)}")
+    if size > 1 and guarantee.adjacency is not Adjacency.REPLACE_ONE:
+        one_sided = guarantee.for_group(size, one_sided=True)
+        if one_sided.epsilon < whole.epsilon:
+            print(f"             {one_sided.about(unit)}")
+
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def verify(
+    privacy: Annotated[str, typer.Argument(metavar="FILE", help="The privacy.json of a run folder.")],
+    group: Annotated[
+        int | None, typer.Option(metavar="K", help="Also print the guarantee for any K records together.")
+    ] = None,
+    patient: Annotated[bool, typer.Option("--patient", help="However long it takes; for a file of your own.")] = False,
+) -> None:
+    """Recompute the epsilon of a privacy.json from its events; exit code 1 where they cost more than it states."""
+    path = Path(privacy)
+    if group is not None and group < 1:
+        raise CommandError(f"--group: {group} is not a number of records; give a whole number >= 1.")
+    body = _read(path)
     try:
         with _bounded(path, patient):
             recomputed = Guarantee.from_json(body)
             checks = recomputed.cross_check()
-        many = kinds(recomputed.events)
-        few = grouped(many)
-        stated = math.inf if body["epsilon"] is None else _number(body["epsilon"])
-        noisy = [e for e in recomputed.events if e.mechanism in _QUERIES]
-        queries = sum(e.count for e in noisy)
-        # Noise multipliers of a step's minibatches relative to the gradient's; one entry each.
-        multiples = [_number(m) for m in body.get("multiples", [1.0])]
-        promised = float(_number(body.get("steps", queries))) * _number(body.get("chains", 1)) * len(multiples)
-        added = _number((body.get("noise_multiplier") or {}).get("min", math.inf)) * min(multiples)
-        charged = min((e.noise_multiplier for e in noisy), default=0.0)
-        rate = min((e.rate for e in noisy), default=1.0)
-        sampled = _number((body.get("sampling") or {}).get("rate", 0.0))
-        draws = sum(e.count for e in recomputed.events if e.mechanism in _DRAWS)
-        kept = _number(body.get("charged_draws", draws))
-        settled = _number((body.get("settings") or {}).get("noise_multiplier", math.inf))
-        deviates = _deviates(body, recomputed.events, promised)
-        unit = "owner" if str(body.get("unit", "")).startswith("owner") else "record"
+        run = Run.from_json(body, recomputed.events)
         said = str(recomputed)
-        released = recomputed.release.split(" + ")
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise CommandError(
             f"{path}: is not a privacy.json of this library; {type(error).__name__} at {error}; give one as it was "
             "written."
         ) from None
-    print(f"stated       epsilon {stated:.6g} at delta {recomputed.delta:g}")
+    many = kinds(recomputed.events)
+    few = grouped(many)
+    print(f"stated       epsilon {run.epsilon:.6g} at delta {recomputed.delta:g}")
     print(f"recomputed   {said}")
     if len(few) < len(many):
         print(
@@ -172,54 +241,17 @@ def verify(
         print(f"{name:<12} {'no derivation for this combination' if value is None else f'epsilon {value:.6g}'}")
     if group is not None:
         with _bounded(path, patient):
-            whole = recomputed.for_group(group)
-            print(f"group        {whole.about(unit)}")
-            if group > 1 and recomputed.adjacency is not Adjacency.REPLACE_ONE:
-                one_sided = recomputed.for_group(group, one_sided=True)
-                if one_sided.epsilon < whole.epsilon:
-                    print(f"             {one_sided.about(unit)}")
-    if not recomputed.epsilon <= stated * (1 + _TOLERANCE):
+            _print_group(recomputed, group, run.unit)
+    if not recomputed.epsilon <= run.epsilon * (1 + _TOLERANCE):
+        problem = f"{path}: states epsilon {run.epsilon:.6g}, "
         if len(few) < len(many):
-            raise CommandError(
-                f"{path}: states epsilon {stated:.6g}, which cannot be verified within the cap: its {len(many)} kinds "
-                f"of query, charged in groups, cost at most {recomputed.epsilon:.6g}; do not rely on less than that.",
-                code=1,
-            )
-        raise CommandError(
-            f"{path}: states epsilon {stated:.6g}, and its events cost {recomputed.epsilon:.6g}; do not rely on it.",
-            code=1,
-        )
-    if "trace" in released and not any(e.count and e.rate for e in noisy):
-        raise CommandError(f"{path}: releases a trace and charges no query for it; do not rely on it.", code=1)
-    for name, (paid, least) in deviates.items():
-        if paid < least * (1 - _TOLERANCE):
-            raise CommandError(
-                f"{path}: charges {paid:.3g} for {name} where the run deviates by {least:.3g}; do not rely on it.",
-                code=1,
-            )
-    if queries < promised:
-        raise CommandError(
-            f"{path}: charges {queries} queries where steps x chains x minibatches is {promised}; do not rely on it.",
-            code=1,
-        )
-    if rate < sampled * (1 - 1e-9):
-        raise CommandError(
-            f"{path}: charges for rate {rate:.6g} where the run sampled at {sampled:.6g}; do not rely on it.", code=1
-        )
-    if draws < kept:
-        raise CommandError(f"{path}: charges for {draws} of {kept} posterior draws; do not rely on it.", code=1)
-    loudest = max((e.noise_multiplier for e in recomputed.events if e.mechanism in _DRAWS), default=0.0)
-    if loudest > settled * (1 + _TOLERANCE):
-        raise CommandError(
-            f"{path}: charges for noise multiplier {loudest:.6g} where the plan settled {settled:.6g}; do not rely on "
-            "it.",
-            code=1,
-        )
-    if charged > added:
-        raise CommandError(
-            f"{path}: charges for noise multiplier {charged:.6g} where the run added {added:.6g}; do not rely on it.",
-            code=1,
-        )
-    if "trace" in released and "steps" not in body:
+            problem += f"which cannot be verified within the cap: its {len(many)} kinds of query, charged in groups, "
+            problem += f"cost at most {recomputed.epsilon:.6g}; do not rely on less than that."
+            raise CommandError(problem, code=1)
+        raise CommandError(f"{problem}and its events cost {recomputed.epsilon:.6g}; do not rely on it.", code=1)
+    shortfall = next(_shortfalls(run, recomputed), None)
+    if shortfall is not None:
+        raise CommandError(f"{path}: {shortfall}; do not rely on it.", code=1)
+    if "trace" in recomputed.release.split(" + ") and not run.says_steps:
         print("unchecked    the file does not say how many steps the run took, so they may be more than its events")
     print("verified: the stated epsilon covers the events")
