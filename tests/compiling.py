@@ -17,6 +17,7 @@ PLAIN_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_p
 _KERNELS = {"xla_cpu_use_fusion_emitters": False}
 
 _plain = True
+_GIVEN = os.environ.get("XLA_FLAGS", "")
 
 
 def compile_plainly(plain: bool) -> None:
@@ -28,6 +29,8 @@ def compile_plainly(plain: bool) -> None:
     from dpmcmc.engine import program
 
     compiler.get_compile_options = _choices()[plain]
+    # This process has parsed its flags; those that a test starts are given them.
+    os.environ["XLA_FLAGS"] = f"{_GIVEN} {flags()}" if plain else _GIVEN
     if plain == _plain:
         return
     # What is in memory was compiled the other way.

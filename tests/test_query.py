@@ -14,6 +14,7 @@ from dpmcmc.privacy.query import fixed_point
 from dpmcmc.privacy.query.fixed_point import FINE_NOISE, FixedPoint
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.selection import selector
+from tests.pairs import slow_pairs
 
 #: Bits or sensitivities of what users run.
 pytestmark = pytest.mark.optimised
@@ -121,11 +122,13 @@ TARGETS = {"linear": LinearRegression(), "vmapped": Regression()}
 CASES = [
     *((n, "linear", kind, zero) for n in (512, 32_561) for kind in KINDS for zero in (False, True)),
     *((512, "vmapped", kind, kind == "one_sided") for kind in KINDS),
-    *(
-        pytest.param(n, name, kind, zero, marks=pytest.mark.slow)
-        for n, name in ((32_561, "vmapped"), (1_000_000, "linear"), (1_000_000, "vmapped"))
-        for kind in KINDS
-        for zero in (False, True)
+    *slow_pairs(
+        [
+            (n, name, kind, zero)
+            for n, name in ((32_561, "vmapped"), (1_000_000, "linear"), (1_000_000, "vmapped"))
+            for kind in KINDS
+            for zero in (False, True)
+        ]
     ),
 ]
 
