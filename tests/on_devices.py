@@ -7,6 +7,7 @@ A result is a mapping from a name to an array; what must hold of it is said in t
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +122,7 @@ def noise() -> dict[str, np.ndarray]:
         return real_draw(self, params, batch_key, jax.random.fold_in(noise_key, jax.lax.axis_index(DATA)), noise_std)
 
     def sums(self: GradientQuery, params: Any, records: Any, draws: StepRandomness) -> Any:
-        total, moment = self._sums_here(params, records, draws)
+        total, moment = real_sums(dataclasses.replace(self, axis=None), params, records, draws)
         noisy = real_noise(total, draws.noise, self._grid(jnp.float32(WATCHED.noise_std[0])), 1.0)
         return noisy.across(DATA), moment
 

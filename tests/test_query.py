@@ -12,6 +12,7 @@ from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
 from dpmcmc.privacy.query import fixed_point
 from dpmcmc.privacy.query.fixed_point import FINE_NOISE, FixedPoint
+from dpmcmc.privacy.query.grid import fraction_bits
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.selection import selector
 from tests.pairs import slow_pairs
@@ -322,7 +323,7 @@ def test_released_values_carry_noise_of_the_declared_std(z, b):
     n, d, clip = 640, 20, 0.7
     records = residual_data("one_sided", n, d, np.random.default_rng(0))
     select = None if b == n else selector(FixedSize(b), n, b)
-    q = query(LinearRegression(), n, clip=clip, select=select, b=b, bits=fixed_point.fraction_bits(z))
+    q = query(LinearRegression(), n, clip=clip, select=select, b=b, bits=fraction_bits(z))
     noise = released(q, z, 2000, d, records).ravel()
     assert abs(variance_z(noise, z)) < 5
     assert abs(noise.mean()) < 5 * z / math.sqrt(noise.size)
@@ -367,7 +368,7 @@ def test_neighbours_with_the_same_noise_release_values_within_the_sensitivity():
 @pytest.mark.parametrize("z", [8.0, 60.0, 1000.0])
 def test_noise_hides_the_low_bits_of_the_sum(z):
     """A float32 noise of z·2²¹ grid steps is even beyond 2²⁴ of them: alone it would show the sum's parity."""
-    bits = fixed_point.fraction_bits(z)
+    bits = fraction_bits(z)
     draws = 400_000
     coarse, fine = (jax.random.normal(jax.random.key(i), (draws,)) * np.float32(z * 2.0**bits) for i in (0, 1))
     odd_sum = FixedPoint(jnp.zeros(draws, jnp.int32), jnp.ones(draws, jnp.int32))
@@ -394,7 +395,7 @@ def test_rounding_noise_to_the_grid_favours_no_parity():
 
 @pytest.mark.parametrize("z", [1.0, 100.0, 1e6, 1e9])
 def test_the_grid_leaves_room_for_the_noise(z):
-    bits = fixed_point.fraction_bits(z)
+    bits = fraction_bits(z)
     far = jnp.asarray([-9.5, -1.0, -1e-9, 0.0, 1e-9, 1.0, 9.5], jnp.float32) * np.float32(z * 2.0**bits)
     zero = FixedPoint(jnp.zeros(7, jnp.int32), jnp.zeros(7, jnp.int32))
     back = np.asarray(fixed_point.add_noise(zero, far).to_float64(1.0, 0))
@@ -404,7 +405,7 @@ def test_the_grid_leaves_room_for_the_noise(z):
 
 def test_noise_beyond_any_grid_is_refused():
     with pytest.raises(ValueError, match="too large"):
-        fixed_point.fraction_bits(1e12)
+        fraction_bits(1e12)
 
 
 def test_partial_sums_add_exactly_with_carry():

@@ -18,7 +18,7 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import expected_batch
 from dpmcmc.privacy.calibration import smallest_noise
-from dpmcmc.privacy.query.fixed_point import fraction_bits
+from dpmcmc.privacy.query.grid import fraction_bits
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.base import Sampler
 

@@ -14,8 +14,9 @@ from dpmcmc.privacy import Poisson
 from dpmcmc.privacy.accounting import DEVIATIONS, overflow_probability
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.sampling import expected_batch
-from dpmcmc.privacy.query import fixed_point, query, randomness
+from dpmcmc.privacy.query import query, randomness
 from dpmcmc.privacy.query.fixed_point import FixedPoint
+from dpmcmc.privacy.query.grid import fraction_bits
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests.planted import Observed, Scene, require
 from tests.planted.benches import D
@@ -206,7 +207,7 @@ def noise_hides_the_low_bits_of_the_sum(scene: Scene) -> None:
     """At z = 60 a float32 of noise is even in grid steps; the release must be odd half of the time all the same."""
     draws = 20_000
     zeros = np.zeros(draws, np.int32)
-    z = np.float32(60.0 * 2.0 ** fixed_point.fraction_bits(60.0))
+    z = np.float32(60.0 * 2.0 ** fraction_bits(60.0))
     noise = query.drawn_noise(jax.random.key(5), zeros, z, 1.0, 0)
     total = query._with_noise(FixedPoint(zeros, zeros + 1), noise, z, 1.0)
     odd = float(np.mean(np.asarray(total.low) % 2))

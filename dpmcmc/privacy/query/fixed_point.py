@@ -30,7 +30,6 @@ million rows do not.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -49,7 +48,6 @@ BLOCK_ROWS = 512
 FINE_NOISE = 2.0**-12
 _SQUARES_BLOCK = 256
 _TINY = np.float32(np.finfo(np.float32).tiny)
-
 
 #: C, as a number or traced.
 Clip = float | jax.Array
@@ -79,40 +77,18 @@ class FixedPoint(NamedTuple):
         """Pytree of float32. Rounds, so never call it on a sum before its noise is in."""
         unit = clip * 2.0**-fraction_bits
         return jax.tree.map(
-            lambda h, l: h.astype(jnp.float32) * float32(unit * 65536) + l.astype(jnp.float32) * float32(unit),
-            self.high,
-            self.low,
+            lambda h, l: h.astype(jnp.float32) * float32(unit * 65536) + l.astype(jnp.float32) * float32(unit), *self
         )
 
     def to_float64(self, clip: float, fraction_bits: int) -> PyTree:
         """Pytree of NumPy float64, exact; for tests and confidential diagnostics."""
         unit = clip * 2.0**-fraction_bits
-        return jax.tree.map(
-            lambda h, l: (np.asarray(h, np.float64) * 65536 + np.asarray(l, np.float64)) * unit,
-            self.high,
-            self.low,
-        )
+        return jax.tree.map(lambda h, l: (np.asarray(h, np.float64) * 65536 + np.asarray(l, np.float64)) * unit, *self)
 
 
 def float32(value: Clip) -> np.float32 | jax.Array:
     """The float32 nearest to a number; a traced one stays traced."""
     return value.astype(jnp.float32) if isinstance(value, jax.Array) else np.float32(value)
-
-
-def fraction_bits(largest_noise_multiplier: float) -> int:
-    """Grid exponent p: as fine as a block of rows and the noise allow.
-
-    Raises:
-        ValueError: noise so large (z > 7e9) that it leaves no grid.
-    """
-    rows = 30 - math.ceil(math.log2(BLOCK_ROWS))
-    # Noise within 10σ must stay below 2^46, so that its high limb fits an int32.
-    noise = math.floor(46 - math.log2(10 * max(largest_noise_multiplier, 1.0)))
-    # Fine noise within 10σ must stay below 2^24, where a float32 still resolves the grid.
-    noise = min(noise, math.floor(24 - math.log2(10 * FINE_NOISE * max(largest_noise_multiplier, 1.0))))
-    if noise < 0:
-        raise InputError(f"noise multiplier {largest_noise_multiplier:.3g} is too large to represent", "epsilon")
-    return min(rows, noise)
 
 
 def squared_norms(rows: PyTree) -> jax.Array:
@@ -178,7 +154,7 @@ def clipped_sum(rows: PyTree, mask: Bool[jax.Array, " n"], clip: Clip, bits: int
         rows: pytree, leaves (n, ...): one vector per record.
         mask: (n,) bool.
         clip: C.
-        bits: grid exponent p of :func:`fraction_bits`.
+        bits: grid exponent p of ``grid.fraction_bits``.
     """
     rows = held(rows)
     return scaled_sum(rows, unit_factor(jnp.sqrt(squared_norms(rows)), mask, clip), bits)

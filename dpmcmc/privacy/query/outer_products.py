@@ -65,7 +65,7 @@ def clipped_sum(gradients: list[jax.Array | Outer], mask: jax.Array, clip: Clip,
         gradients: leaves of one vector per record: arrays (n, ...), and matrices (n, j, k) as ``Outer``.
         mask: (n,) bool.
         clip: C.
-        bits: grid exponent p of ``fixed_point.fraction_bits``.
+        bits: grid exponent p of ``grid.fraction_bits``.
 
     Returns:
         FixedPoint of lists in the order of ``gradients``, leaves (...) and (j, k).

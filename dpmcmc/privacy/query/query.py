@@ -180,37 +180,31 @@ class GradientQuery(PerRecordGradients):
 
     def sums(self, params: PyTree, records: PyTree, draws: StepRandomness) -> tuple[FixedPoint, FixedPoint | None]:
         """(exact clipped gradient sum, exact second-moment sum or None), before noise. Private: must not leave."""
-        total, moment = self._sums_here(params, records, draws)
+        self._check_rows(records, draws)
+        moment = None
+        if self.second is not None and draws.second_batch is None:
+            total, moment = self._sum_of(partial(self._both_sums, params), records, draws.batch, self.microbatch)
+        elif self.metric is None and hasattr(self.target, "clipped_gradient_sum"):
+            total = self._sum_of(partial(self._closed_form_sum, params), records, draws.batch, LINEAR_ROWS)
+        else:
+            total = self._sum_of(partial(self._microbatch_sum, params), records, draws.batch, self.microbatch)
+        if draws.second_batch is not None:
+            moment = self._sum_of(partial(self._moment_sum, params), records, draws.second_batch, self.microbatch)
         if self.axis is None:
             return total, moment
         return total.across(self.axis), None if moment is None else moment.across(self.axis)
 
-    def _sums_here(
-        self, params: PyTree, records: PyTree, draws: StepRandomness
-    ) -> tuple[FixedPoint, FixedPoint | None]:
-        """The same over the records of this device."""
-        assert self.clip is not None
-        self._check_rows(records, draws)
-        fast = getattr(self.target, "clipped_gradient_sum", None)
-        if self.second is not None and draws.second_batch is None:
-            return self._sum_of(partial(self._both_sums, params), records, draws.batch, self.microbatch)
-        moment = None
-        if draws.second_batch is not None:
-            moment = self._sum_of(partial(self._moment_sum, params), records, draws.second_batch, self.microbatch)
-        if fast is None or self.metric is not None:
-            return self._sum_of(partial(self._microbatch_sum, params), records, draws.batch, self.microbatch), moment
-
-        def rows(batch: PyTree, mask: jax.Array) -> FixedPoint:
-            total = fast(params, batch, mask, self.clip, bits=self.bits)
-            if not isinstance(total, FixedPoint):
-                raise TypeError(
-                    f"{type(self.target).__name__}.clipped_gradient_sum must return an exact FixedPoint sum "
-                    "(build it with dpmcmc.privacy.query.fixed_point.linear_sum or clipped_sum): a float32 sum "
-                    "rounds differently on neighbouring data."
-                )
-            return total
-
-        return self._sum_of(rows, records, draws.batch, LINEAR_ROWS), moment
+    def _closed_form_sum(self, params: PyTree, batch: PyTree, mask: jax.Array) -> FixedPoint:
+        """The target's own clipped sum of some rows."""
+        fast = self.target.clipped_gradient_sum  # type: ignore[attr-defined]  # only where it has one
+        total = fast(params, batch, mask, self.clip, bits=self.bits)
+        if not isinstance(total, FixedPoint):
+            raise TypeError(
+                f"{type(self.target).__name__}.clipped_gradient_sum must return an exact FixedPoint sum (build it with "
+                "dpmcmc.privacy.query.fixed_point.linear_sum or clipped_sum): a float32 sum rounds differently on "
+                "neighbouring data."
+            )
+        return total
 
     def _check_rows(self, records: PyTree, draws: StepRandomness) -> None:
         indices, mask = draws.batch

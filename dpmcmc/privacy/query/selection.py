@@ -1,8 +1,8 @@
 """Draws the records of a step, in fixed shapes inside jit, at a cost that does not grow with N.
 
 :func:`selector` gives ``key -> (indices, mask)`` for a sampling scheme (``shard_selection.py`` for one shard of the
-records). The schemes, and the proof of the rate that each is charged, are in
-``accounting/sampling.py``; this file draws from the integer tables that the proof is about.
+records). The schemes, and the proof of the rate that each is charged, are in ``accounting/sampling.py``; this file
+draws from the integer tables that the proof is about.
 """
 
 from __future__ import annotations
@@ -14,15 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.privacy.accounting.sampling import (
-    WORD,
-    FixedSize,
-    Full,
-    GapTables,
-    Poisson,
-    Sampling,
-    gap_tables,
-)
+from dpmcmc.privacy.accounting.sampling import WORD, FixedSize, Full, GapTables, Poisson, Sampling, gap_tables
 from dpmcmc.privacy.query.fixed_size_selection import draw_complement, draw_distinct
 
 Selection = tuple[jax.Array, jax.Array]
