@@ -59,7 +59,7 @@ def fifth(ledger):
 
 
 def test_a_reservation_is_spent_until_it_is_void(ledger, fifth):
-    cost = ledger.terms.additive.cost(fifth.events, "replace_one")
+    cost = ledger.terms.additive.cost(fifth.events, ledger.terms.adjacency)
     first, second = ledger.reserve(fifth, "first"), ledger.reserve(fifth, "second")
     state = ledger.state()
     assert state.spent == pytest.approx(2 * cost)
@@ -520,7 +520,7 @@ def kills(path, times):
                 assert len(runs[words[1]].charges) == 2
             else:
                 assert runs[words[1]].outcome == words[0]
-        cost = ledger.terms.additive.cost(run.events, "replace_one")
+        cost = ledger.terms.additive.cost(run.events, ledger.terms.adjacency)
         counted = sum(len(r.charges) for r in runs.values() if r.outcome != "void")
         assert math.isclose(ledger.state().spent, counted * cost, rel_tol=1e-9, abs_tol=1e-15)
     return {"entries": last, "told": len(told), "open": len(ledger.state().open)}
@@ -778,7 +778,7 @@ def test_a_run_that_is_killed_stays_spent_and_open(killed):
     assert told["status"] == 9
     state = ledger.state()
     assert [run.id for run in state.open] == [told["id"]]
-    assert state.spent == ledger.terms.additive.cost(release(2e-4).events, "replace_one")
+    assert state.spent == ledger.terms.additive.cost(release(2e-4).events, ledger.terms.adjacency)
 
 
 def test_a_kill_at_any_moment_leaves_what_was_told(killed):

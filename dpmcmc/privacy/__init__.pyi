@@ -4,6 +4,7 @@ from . import interactive as interactive
 from . import ledger as ledger
 from .accounting.account import Problem as Problem
 from .accounting.account import account as account
+from .accounting.adjacency import Adjacency as Adjacency
 from .accounting.events import Event as Event
 from .accounting.events import UnsupportedCombination as UnsupportedCombination
 from .accounting.guarantee import Guarantee as Guarantee

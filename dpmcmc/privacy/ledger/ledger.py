@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpmcmc.privacy.accounting import Adjacency, Event, overflow_probability, run_length
+from dpmcmc.privacy.accounting import ADJACENCIES, Adjacency, Event, overflow_probability, run_length
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import fitting, programme, store
 from dpmcmc.privacy.ledger.book import Run, fold
 from dpmcmc.privacy.ledger.chain import BrokenChain, Entry, LedgerError, Receipt, confirm
-from dpmcmc.privacy.ledger.terms import OVERFLOW_SHARE, Terms, fixed
+from dpmcmc.privacy.ledger.terms import OVERFLOW_SHARE, Promise, Terms, fixed
 
 OUTCOMES = ("released", "void")
 
@@ -113,7 +113,10 @@ class Ledger:
             UnsupportedCombination: a programme that no accountant covers.
         """
         like = () if typical is None else typical.events
-        terms = fixed(name, num_records, adjacency, epsilon, delta, filter, order, programme, like, overflow_share)
+        if adjacency not in ADJACENCIES:
+            raise LedgerError(f"adjacency must be one of {', '.join(ADJACENCIES)}, got {adjacency!r}.")
+        promise = Promise(name, num_records, Adjacency(adjacency), float(epsilon), float(delta), filter, order)
+        terms = fixed(promise, programme, like, overflow_share)
         key = secrets.token_bytes(32)
         body = terms.__dict__ | {"items": list(terms.items), "key_sha256": hashlib.sha256(key).hexdigest()}
         store.create(Path(path), key, body)

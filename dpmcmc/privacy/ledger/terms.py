@@ -19,20 +19,16 @@ _LARGEST_ORDER, _SMALLEST_DELTA = 1_000_000, 1e-250
 
 
 @dataclass(frozen=True)
-class Terms:
-    """Terms that were fixed at ``init``.
+class Promise:
+    """What all runs on a data set are promised to stay within together.
 
     Attributes:
         name: of the data set.
         num_records: N, or None where it was not declared.
         adjacency: of every run.
-        epsilon, delta: the promise for all runs together.
+        epsilon, delta: for all runs together.
         filter: one of ``filters.FILTERS``.
-        order: of filter renyi.
-        budget: in the filter's unit; of a programme, its number of runs.
-        overflow: budget of the probability that a step or a draw was not the one that is charged.
-        items: of a programme, see ``programme.item``.
-        joint_epsilon: of a programme.
+        order: of filter renyi; None for the best one, and for every other filter.
     """
 
     name: str
@@ -42,6 +38,41 @@ class Terms:
     delta: float
     filter: str
     order: int | None
+
+    def check(self) -> None:
+        """Raise LedgerError for numbers that make no promise."""
+        epsilon, delta, records, order = self.epsilon, self.delta, self.num_records, self.order
+        if not (math.isfinite(epsilon) and epsilon > 0):
+            raise LedgerError(f"epsilon must be a finite number > 0, got {epsilon}.")
+        if not _SMALLEST_DELTA <= delta < 1:
+            raise LedgerError(f"delta must be at least {_SMALLEST_DELTA:g} and below 1, got {delta}.")
+        if records is not None and records < 1:
+            raise LedgerError(f"num_records must be at least 1, got {records}.")
+        if records is not None and delta >= 1 / records:
+            raise LedgerError(
+                f"delta {delta:g} is not below 1/N = {1 / records:.3g}, so publishing a random record outright would "
+                "meet it; use a smaller delta."
+            )
+        if self.filter not in filters.FILTERS:
+            raise LedgerError(f"filter must be one of {', '.join(filters.FILTERS)}, got {self.filter!r}.")
+        if order is not None and (self.filter != "renyi" or not 2 <= order <= _LARGEST_ORDER or order != int(order)):
+            raise LedgerError(
+                f"order must be a whole number from 2 to {_LARGEST_ORDER}, of filter renyi alone; got {order} with "
+                f"{self.filter}."
+            )
+
+
+@dataclass(frozen=True)
+class Terms(Promise):
+    """What was fixed at ``init``: the promise, and the budget that follows from it.
+
+    Attributes:
+        budget: in the filter's unit; of a programme, its number of runs.
+        overflow: budget of the probability that a step or a draw was not the one that is charged.
+        items: of a programme, see ``programme.item``.
+        joint_epsilon: of a programme.
+    """
+
     budget: float
     overflow: float
     items: tuple[str, ...] = ()
@@ -63,66 +94,52 @@ class Terms:
         return self.delta - self.overflow * (1 + math.exp(min(self.epsilon, 700.0)))
 
 
-def fixed(
-    name: str,
-    num_records: int | None,
-    adjacency: str,
-    epsilon: float,
-    delta: float,
-    filter: str,
-    order: int | None,
-    items: Sequence[Guarantee],
-    typical: Sequence[Event],
-    share: float,
-) -> Terms:
-    """Terms with their budget; arguments as for ``Ledger.init``.
+def fixed(promise: Promise, items: Sequence[Guarantee], typical: Sequence[Event], share: float) -> Terms:
+    """Return the terms that keep a promise, with their budget.
+
+    Args:
+        promise: for all runs together.
+        items: guarantees of the runs of a programme, and of that filter alone.
+        typical: events of a run, for the default order.
+        share: of δ that is kept for deviations.
 
     Raises:
         LedgerError: numbers that make no budget.
         UnsupportedCombination: a programme that no accountant covers.
     """
-    if not (math.isfinite(epsilon) and epsilon > 0):
-        raise LedgerError(f"epsilon must be a finite number > 0, got {epsilon}.")
-    if not _SMALLEST_DELTA <= delta < 1:
-        raise LedgerError(f"delta must be at least {_SMALLEST_DELTA:g} and below 1, got {delta}.")
-    if num_records is not None and num_records < 1:
-        raise LedgerError(f"num_records must be at least 1, got {num_records}.")
-    if num_records is not None and delta >= 1 / num_records:
-        raise LedgerError(
-            f"delta {delta:g} is not below 1/N = {1 / num_records:.3g}, so publishing a random record outright would "
-            "meet it; use a smaller delta."
-        )
-    adjacency = Adjacency(adjacency)
-    if filter not in filters.FILTERS:
-        raise LedgerError(f"filter must be one of {', '.join(filters.FILTERS)}, got {filter!r}.")
-    if (filter == "programme") != bool(items):
+    promise.check()
+    if (promise.filter == "programme") != bool(items):
         raise LedgerError("filter programme needs the guarantees of its runs, and no other filter takes them.")
-    if order is not None and (filter != "renyi" or not 2 <= order <= _LARGEST_ORDER or order != int(order)):
-        raise LedgerError(
-            f"order must be a whole number from 2 to {_LARGEST_ORDER}, of filter renyi alone; got {order} with "
-            f"{filter}."
-        )
     if not 0 <= share < 1:
         raise LedgerError(f"overflow_share must lie in [0, 1), got {share}.")
-    common = (name, num_records, adjacency, float(epsilon), float(delta), filter)
-    if filter == "programme":
-        if any(g.adjacency != adjacency for g in items):
-            raise LedgerError(f"every run of the programme must promise adjacency {adjacency}.")
-        joint = programme.joint_epsilon(items, adjacency, delta)
-        if not joint <= epsilon:
-            raise LedgerError(
-                f"the programme's {len(items)} runs cost epsilon {round_up(joint)} together at delta {delta:g}, more "
-                f"than {epsilon:g}; lower the epsilon of its runs or raise the ledger's."
-            )
-        beta = math.fsum(overflow_probability(g.events) for g in items)
-        names = tuple(programme.item(g.events) for g in items)
-        return Terms(*common, None, float(len(items)), beta, names, joint)
+    return _programme(promise, items) if items else _additive(promise, typical, share)
+
+
+def _programme(promise: Promise, items: Sequence[Guarantee]) -> Terms:
+    """Terms of runs that are all fixed in advance."""
+    adjacency, epsilon, delta = promise.adjacency, promise.epsilon, promise.delta
+    if any(g.adjacency != adjacency for g in items):
+        raise LedgerError(f"every run of the programme must promise adjacency {adjacency}.")
+    joint = programme.joint_epsilon(items, adjacency, delta)
+    if not joint <= epsilon:
+        raise LedgerError(
+            f"the programme's {len(items)} runs cost epsilon {round_up(joint)} together at delta {delta:g}, more "
+            f"than {epsilon:g}; lower the epsilon of its runs or raise the ledger's."
+        )
+    beta = math.fsum(overflow_probability(g.events) for g in items)
+    names = tuple(programme.item(g.events) for g in items)
+    return Terms(**promise.__dict__, budget=float(len(items)), overflow=beta, items=names, joint_epsilon=joint)
+
+
+def _additive(promise: Promise, typical: Sequence[Event], share: float) -> Terms:
+    """Terms of runs that may be chosen in the light of earlier results."""
+    epsilon, delta, order = promise.epsilon, promise.delta, promise.order
     charged, beta = filters.split_delta(epsilon, delta, share)
-    if filter == "renyi" and order is None:
-        order = filters.best_order(epsilon, charged, typical, adjacency)
-    budget = filters.make(filter, order).budget(epsilon, charged)
+    if promise.filter == "renyi" and order is None:
+        order = filters.best_order(epsilon, charged, typical, promise.adjacency)
+    budget = filters.make(promise.filter, order).budget(epsilon, charged)
     if not budget > 0:
         raise LedgerError(
             f"epsilon {epsilon:g} at delta {delta:g} leaves nothing to spend at order {order}; choose a larger order."
         )
-    return Terms(*common, order, budget, beta)
+    return Terms(**(promise.__dict__ | {"order": order}), budget=budget, overflow=beta)
