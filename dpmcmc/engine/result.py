@@ -121,25 +121,11 @@ def privacy_json(
 
 def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[str, object]:
     """A guarantee, or the sentence that there is none, with its unit, versions and the other accountants' ε."""
-    body: dict[str, object] = (
-        {
-            "epsilon": None,
-            "delta": None,
-            "adjacency": None,
-            "release": None,
-            "accountant": None,
-            "assumptions": ["No guarantee: privacy was not asked for, or the noise keys of this run are not secret."],
-            "events": [],
-        }
-        if guarantee is None
-        else guarantee.to_json()
-    )
-    none = {"advanced": None, "rdp": None, "pld": None}
-    return body | {
-        "unit": unit,
-        "versions": versions(),
-        "cross_check": none if guarantee is None else guarantee.cross_check(),
-    }
+    said = ["No guarantee: privacy was not asked for, or the noise keys of this run are not secret."]
+    body: dict[str, object] = dict.fromkeys(("epsilon", "delta", "adjacency", "release", "accountant"))
+    body |= {"assumptions": said, "events": []} if guarantee is None else guarantee.to_json()
+    cross_check = dict.fromkeys(("advanced", "rdp", "pld")) if guarantee is None else guarantee.cross_check()
+    return body | {"unit": unit, "versions": versions(), "cross_check": cross_check}
 
 
 def versions() -> dict[str, str]:
