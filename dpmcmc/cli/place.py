@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import shutil
@@ -58,6 +59,7 @@ class Place:
     day: datetime.date = field(default_factory=today)
     every: int | None = None
     checkpoint: Checkpoint = field(init=False)
+    _made: list[Path] = field(default_factory=list, init=False, repr=False)
 
     @property
     def run_folder(self) -> RunFolder:
@@ -66,6 +68,8 @@ class Place:
 
     def make(self, config: Config) -> None:
         """Create the folders, the config in them, and the checkpoint."""
+        wanted = [path for folder in (self.confidential, self.folder) for path in (folder, *folder.parents)]
+        self._made = [path for path in wanted if not path.exists()]
         try:
             self.confidential.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.run_folder.make()
@@ -119,8 +123,8 @@ class Place:
         self.checkpoint.remove()
         for name in _STATED:
             (self.folder / name).unlink(missing_ok=True)
-        for folder in (self.confidential, self.folder):
-            if folder.exists() and not any(folder.iterdir()):
+        for folder in self._made:
+            with contextlib.suppress(OSError):  # it holds something
                 folder.rmdir()
 
     @property
