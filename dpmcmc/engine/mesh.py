@@ -44,12 +44,14 @@ def mesh(chain: int = 1, data: int | None = None) -> Mesh:
     if chain < 1 or data < 1 or chain * data > len(devices):
         raise InputError(
             f"mesh: chain={chain} times data={data} devices are wanted and {len(devices)} are there; "
-            "on a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=8 makes 8 of one"
+            "on a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=8 makes 8 of one",
+            "mesh",
         )
     if len({device.device_kind for device in devices}) > 1:
-        raise InputError("mesh: its devices must be of one kind, which rounds alike; hide the others from JAX")
+        raise InputError("mesh: its devices must be of one kind, which rounds alike; hide the others from JAX", "mesh")
     if jax.process_count() > 1 and chain * data != len(devices):
-        raise InputError(f"mesh: with several processes it must span all {len(devices)} devices, not {chain * data}")
+        said = f"mesh: with several processes it must span all {len(devices)} devices, not {chain * data}"
+        raise InputError(said, "mesh")
     return Mesh(np.array(devices[: chain * data]).reshape(chain, data), (CHAIN, DATA))
 
 
