@@ -11,7 +11,6 @@ import numpy as np
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.planning.noise import check_deviations, own_noise, settled, unit_of
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting import TRACE_ACCOUNTANTS
 from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import Privacy
@@ -125,11 +124,6 @@ def _check_promise(privacy: Privacy | None, num_records: int, after: Guarantee |
         raise UnsupportedCombination(
             f"release {privacy.release!r} is not that of a sampler's run, whose float32 steps contract only up to "
             "rounding: use release trace, or mechanism certified_ops for a last iterate and ops for one draw."
-        )
-    if privacy.accountant not in TRACE_ACCOUNTANTS:
-        raise UnsupportedCombination(
-            f"accountant {privacy.accountant} is that of a mechanism; for a sampler's trace use one of "
-            f"{', '.join(TRACE_ACCOUNTANTS)}."
         )
     if privacy.delta >= 1 / num_records:
         raise InputError(
