@@ -25,9 +25,6 @@ from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import SecretKey, streams_of
 from dpmcmc.privacy.query.second_moment import SecondMoment
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 # --- the generator --------------------------------------------------------------------------------------
 
 #: RFC 8439: (key bytes, counter, nonce bytes, words), of section 2.3.2 and appendix A.1.
@@ -434,6 +431,7 @@ def hardened_query(rows: int = 64, **kwargs) -> GradientQuery:
     return GradientQuery(Linear(), rows, float(rows), 1.0, None, levels=(4, 4), **kwargs)
 
 
+@pytest.mark.optimised
 def test_neighbours_under_the_same_keys_differ_by_their_sums_alone(monkeypatch):
     """In integers: not one unit of the noise depends on the data."""
     seen = []
@@ -476,6 +474,7 @@ def noise_of(q: GradientQuery, draws: int, std: float) -> np.ndarray:
     return np.ravel(np.asarray(call(keys), np.float64) - clean) / std
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_the_query_adds_the_noise_that_is_charged(monkeypatch):
     found = noise_of(hardened_query(), 3000, 5.0)

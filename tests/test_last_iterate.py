@@ -18,9 +18,6 @@ from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 from dpmcmc.privacy.accounting.search import largest
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 M, SMOOTH, L, N = 4.0, 500.0, 1.0, 1000
 
 
@@ -163,6 +160,7 @@ def chain(data, key, steps, plan):
     return certified.last_iterates([single], data, jax.random.split(jax.random.key(key), 1))[0]
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("steps", [1, 5, 60])
 def test_replay_on_worst_case_neighbours(steps):
     """Same keys on neighbours: the ends differ by at most ηG(1 − cᵗ)/(1 − c), and on a bad pair by nearly that."""
@@ -188,6 +186,7 @@ def test_replay_on_worst_case_neighbours(steps):
         assert worst > 0.49 * bound
 
 
+@pytest.mark.optimised
 def test_replay_catches_a_record_counted_twice(monkeypatch):
     """A planted bug: the likelihood doubled, with the sensitivity of one."""
     target = logistic()

@@ -21,9 +21,6 @@ from dpmcmc.targets.per_owner import rows_of
 from dpmcmc.testing import check_target
 from tests.test_command_line import call
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 D, M, OWNERS = 4, 5, 40
 #: One grid step a coordinate is lost to truncation.
 CLIP = 1.0
@@ -117,6 +114,7 @@ def test_an_array_called_mask_and_counts_of_zero_are_refused():
 # The target.
 
 
+@pytest.mark.optimised
 def test_an_owner_is_worth_the_sum_of_their_rows():
     target, records = PerOwner(LogisticRegression(1.0, num_features=D)), gathered()
     params = jnp.asarray(np.random.default_rng(1).normal(size=D), jnp.float32)
@@ -129,6 +127,7 @@ def test_an_owner_is_worth_the_sum_of_their_rows():
         np.testing.assert_allclose(grad[o], (y - 1 / (1 + np.exp(-margin))) @ x, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_check_target_accepts_it():
     check_target(PerOwner(LogisticRegression(1.0)), gathered())
@@ -167,6 +166,7 @@ def test_padding_that_a_likelihood_cannot_bear_contributes_nothing():
     assert np.isfinite(jax.vmap(lambda r: jax.hessian(target.log_likelihood)(params, r))(records)).all()
 
 
+@pytest.mark.optimised
 def test_a_bad_row_takes_its_owner_out_and_nobody_else():
     records = gathered()
     bad = {k: v.copy() for k, v in records.items()}
@@ -228,6 +228,7 @@ def worst_move(target, select=None, key=0) -> float:
     return float(np.linalg.norm(sums[0] - sums[1])) / (2 * CLIP)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("sampled", [False, True])
 def test_neighbours_in_all_rows_of_an_owner_move_the_sum_by_at_most_the_sensitivity(sampled):
     scheme = Poisson(15.0)
@@ -236,6 +237,7 @@ def test_neighbours_in_all_rows_of_an_owner_move_the_sum_by_at_most_the_sensitiv
     assert 0.999 < worst <= 1 + KAPPA
 
 
+@pytest.mark.optimised
 def test_random_neighbours_stay_within_the_sensitivity():
     target = PerOwner(LogisticRegression(1.0, num_features=D))
     records, rng = gathered(), np.random.default_rng(4)
@@ -249,6 +251,7 @@ def test_random_neighbours_stay_within_the_sensitivity():
         assert np.linalg.norm(exact_sum(target, other, params) - before) <= 2 * CLIP * (1 + KAPPA)
 
 
+@pytest.mark.optimised
 def test_replay_catches_clipping_by_row():
     assert worst_move(PerRow(LogisticRegression(1.0, num_features=D))) > M - 1
 
