@@ -95,6 +95,7 @@ def largest_errors(ours, theirs):
     return means.max(), variances.max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [{"calibrator": "free"}, {"epsilon": 200.0}], ids=["own noise", "noise of privacy"])
 def test_its_draws_have_the_librarys_law(asked):
     """The last of 60 steps, in 1000 chains each; 4 errors of the mean and the variance of two coordinates.
