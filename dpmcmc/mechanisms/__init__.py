@@ -4,6 +4,7 @@
 ``hybrid``     a posterior draw, then a sampler from there
 ``adaops``     one draw from a ridge posterior, tempered privately;  ``exponential``  one hypothesis of a public set
 ``selection``  the best of several private candidates
+``noise_aware``  posterior draws whose intervals account for the noise of privacy
 ``objective``  ``output``  ``sufficient``  ``adassp``  the estimators that they are compared with
 
 Each plans without records and reads them once (``base.py``).
@@ -16,6 +17,7 @@ from dpmcmc.mechanisms.certified import CertifiedOPS
 from dpmcmc.mechanisms.engines import DrawError
 from dpmcmc.mechanisms.exponential import Exponential
 from dpmcmc.mechanisms.hybrid import Hybrid
+from dpmcmc.mechanisms.noise_aware import NoiseAware
 from dpmcmc.mechanisms.objective import ObjectivePerturbation
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.output import OutputPerturbation
@@ -32,6 +34,7 @@ MECHANISMS = {
     "adassp": AdaSSP,
     "adaops": AdaOPS,
     "exponential": Exponential,
+    "noise_aware": NoiseAware,
 }
 
 __all__ = [
@@ -45,6 +48,7 @@ __all__ = [
     "Exponential",
     "Hybrid",
     "MechanismPlan",
+    "NoiseAware",
     "ObjectivePerturbation",
     "OutputPerturbation",
     "PrivateSelection",

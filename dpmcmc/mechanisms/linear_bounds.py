@@ -41,17 +41,30 @@ def gram_and_moment(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarra
         x: (N, d).
         y: (N,).
     """
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    gram, moment = np.zeros((x.shape[1], x.shape[1])), np.zeros(x.shape[1])
+    x = np.asarray(x, np.float64)
+    gram = np.zeros((x.shape[1], x.shape[1]))
     for i in range(0, len(x), _BLOCK):
         rows = x[i : i + _BLOCK]
         gram += rows.T @ rows
-        moment += rows.T @ y[i : i + _BLOCK]
-    return gram, moment
+    return gram, weighted_sum(x, y)
+
+
+def weighted_sum(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return Σ weight·row, (d,), summed in blocks of rows.
+
+    Args:
+        x: (N, d) float64.
+        weights: (N,) float64.
+    """
+    x, weights = np.asarray(x, np.float64), np.asarray(weights, np.float64)
+    total = np.zeros(x.shape[1])
+    for i in range(0, len(x), _BLOCK):
+        total += x[i : i + _BLOCK].T @ weights[i : i + _BLOCK]
+    return total
 
 
 def summing(num_records: int) -> float:
-    """Return the rounding error of :func:`gram_and_moment` in Frobenius norm, relative to the records' summed norms."""
+    """Return the rounding error of these sums in Frobenius norm, relative to the records' summed norms."""
     return 2.0**-53 * (_BLOCK + num_records / _BLOCK + 16)
 
 

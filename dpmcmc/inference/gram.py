@@ -1,0 +1,128 @@
+r"""A second moment of rows, G = Σ x xᵀ, from a noisy release of it.
+
+Noise is symmetric and isotropic in Frobenius norm: variance σ² on the diagonal and σ²/2 off it. Whatever is done here
+is post-processing of the release and costs nothing.
+
+``project``: the nearest matrix that rows could have made. It is positive semi-definite and has a known trace; where a
+``RowStructure`` is declared it also has zeros within one-hot blocks, no negative entry between columns that are never
+negative, a diagonal equal to the intercept's column on one-hot columns, and G v = 0 for v = (a block's indicator) −
+(the intercept's), since the columns of a block add up to the intercept's. Dykstra's alternating projections (Boyle and
+Dykstra 1986) meet all of them.
+
+``shrink``: eigenvalues w become w³/(w² + (edge/2)²), so that directions in which the release holds noise alone count
+for little.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpmcmc.data.row_structure import RowStructure
+
+_ROUNDS = 12
+_LINEAR_ROUNDS = 3
+
+
+def project(noisy: np.ndarray, trace: float, structure: RowStructure | None = None) -> np.ndarray:
+    """Return the second moment nearest to a noisy one.
+
+    Args:
+        noisy: (d, d), symmetric.
+        trace: of the result, > 0.
+        structure: of the rows, or None where nothing is declared.
+    """
+    if structure is None or not (structure.blocks or structure.nonnegative or structure.constant is not None):
+        return _semidefinite(noisy, trace)
+    linear = _Linear.of(structure, len(noisy))
+    # Dykstra's correction belongs to the cone alone; the other sets are subspaces but for the signs.
+    correction, out = np.zeros_like(noisy), noisy
+    for _ in range(_ROUNDS):
+        nearest = _semidefinite(out + correction, trace)
+        correction, out = out + correction - nearest, nearest
+        for _ in range(_LINEAR_ROUNDS):
+            out = linear.project(out)
+    return _semidefinite(out, trace)
+
+
+def shrink(gram: np.ndarray, edge: float) -> np.ndarray:
+    """Return the matrix with its eigenvalues below ``edge``, the spectral norm of its noise, brought near zero."""
+    values, vectors = np.linalg.eigh(gram)
+    values = np.maximum(values, 0.0)
+    return (vectors * (values**3 / (values**2 + (edge / 2) ** 2 + np.finfo(float).tiny))) @ vectors.T
+
+
+def symmetric_noise(rng: np.random.Generator, size: int) -> np.ndarray:
+    """Return (d, d) symmetric noise of variance 1 on the diagonal and 1/2 off it."""
+    upper = np.triu(rng.normal(size=(size, size)))
+    return (upper + np.triu(upper, 1).T) * np.where(np.eye(size) > 0, 1.0, math.sqrt(0.5))
+
+
+def errors(
+    gram: np.ndarray,
+    noise_std: float,
+    trace: float,
+    structure: RowStructure | None,
+    rng: np.random.Generator,
+    size: int,
+) -> np.ndarray:
+    """Return a parametric bootstrap of the error of :func:`project`, (size, d, d).
+
+    Args:
+        gram: a projected second moment, in the place of the true one.
+        noise_std: σ of the release.
+        trace, structure: as for :func:`project`.
+        rng: public randomness.
+        size: how many.
+    """
+    d = len(gram)
+    again = (project(gram + noise_std * symmetric_noise(rng, d), trace, structure) for _ in range(size))
+    return np.stack([one - gram for one in again])
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """Subspaces and signs that a structure declares."""
+
+    along: np.ndarray
+    zero: np.ndarray
+    nonnegative: np.ndarray
+    hot: np.ndarray
+    constant: int
+
+    @classmethod
+    def of(cls, structure: RowStructure, size: int) -> _Linear:
+        hot = np.array([column for block in structure.blocks for column in block], int)
+        constant = -1 if structure.constant is None else structure.constant
+        sums = np.zeros((size, len(structure.blocks)))
+        zero = np.zeros((size, size), bool)
+        for number, block in enumerate(structure.blocks):
+            sums[list(block), number], sums[constant, number] = 1.0, -1.0
+            zero[np.ix_(block, block)] = True
+        zero[np.diag_indices(size)] = False
+        basis = np.linalg.qr(sums)[0]
+        signs = np.zeros(size, bool)
+        signs[[*hot, *structure.nonnegative, *([] if structure.constant is None else [constant])]] = True
+        return cls(np.eye(size) - basis @ basis.T, zero, np.outer(signs, signs), hot, constant)
+
+    def project(self, gram: np.ndarray) -> np.ndarray:
+        """Return the matrix after each of the sets in turn."""
+        out = self.along @ gram @ self.along
+        out[self.zero] = 0.0
+        if len(self.hot):
+            # A pair off the diagonal counts twice in Frobenius norm.
+            mean = (out[self.hot, self.hot] + 2 * out[self.hot, self.constant]) / 3
+            out[self.hot, self.hot] = out[self.hot, self.constant] = out[self.constant, self.hot] = mean
+        out[self.nonnegative] = np.maximum(out[self.nonnegative], 0.0)
+        return out
+
+
+def _semidefinite(matrix: np.ndarray, trace: float) -> np.ndarray:
+    """Return the nearest positive semi-definite matrix with this trace: eigenvalues are projected onto a simplex."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    descending = values[::-1]
+    excess = (np.cumsum(descending) - trace) / np.arange(1, len(values) + 1)
+    level = excess[np.nonzero(descending > excess)[0][-1]]
+    return (vectors * np.maximum(values - level, 0.0)) @ vectors.T

@@ -1,0 +1,197 @@
+r"""Posteriors from released numbers whose noise law is known.
+
+A release is data: near a public point θ̄ the private gradient of the negative log-likelihood is
+
+    ḡ = H (θ̄ − θ*) + score + noise,     score ~ N(0, B),  noise ~ N(0, V),                                     (1)
+
+θ* the parameter that made the labels, H the expected curvature and B the variance of the score. H itself is known up
+to an error E, since it comes from a noisy release too: ḡ = (Ĥ − E)(θ̄ − θ*) + …, and E adds the covariance
+``curvature_error(Q)`` = Cov[E u], u ~ (0, Q), to ḡ, where Q = E[(θ̄ − θ*)(θ̄ − θ*)ᵀ] under the posterior. With the prior
+N(0, P⁻¹) Bayes' rule gives
+
+    𝒞 = B + V + curvature_error(Q),   S = (P + H 𝒞⁻¹ H)⁻¹,   m = S H 𝒞⁻¹ (H θ̄ − ḡ),   Q = S + (θ̄ − m)(θ̄ − m)ᵀ,     (2)
+
+which is iterated. The derivation of each constant is in ``docs/noise_aware.md``. Everything here is a pure function of
+released numbers and costs no privacy. The intervals hold if the model is true; a wrong model needs the sandwich.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.special import expit
+
+#: Nodes of the quadrature over logits.
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(40)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+
+class Gaussian(NamedTuple):
+    """A normal law of parameters: ``mean`` (d,) and ``covariance`` (d, d)."""
+
+    mean: np.ndarray
+    covariance: np.ndarray
+
+    def draws(self, noise: np.ndarray) -> np.ndarray:
+        """Return draws (draws, d) made of standard normals (draws, d)."""
+        values, vectors = np.linalg.eigh(self.covariance)
+        return self.mean + noise @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+
+
+class Release(NamedTuple):
+    """One private gradient, or a precision-weighted mean of several.
+
+    Attributes:
+        position: θ̄, (d,), public.
+        gradient: ḡ of the negative log-likelihood, (d,).
+        noise: V, (d, d).
+    """
+
+    position: np.ndarray
+    gradient: np.ndarray
+    noise: np.ndarray
+
+
+class Local(NamedTuple):
+    """A model of the gradient near the posterior's mean.
+
+    Attributes:
+        curvature: Ĥ, (d, d).
+        score: B, (d, d).
+        curvature_error: Q (d, d) -> Cov[E u], (d, d).
+    """
+
+    curvature: np.ndarray
+    score: np.ndarray
+    curvature_error: Callable[[np.ndarray], np.ndarray]
+
+
+def isotropic_error(std: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Return Q -> Cov[E u] for symmetric noise E with variance std² on and std²/2 off the diagonal.
+
+    (E u)_i = Σ_j E_ij u_j, and E_ij = E_ji: Cov = (std²/2)(tr(Q) I + Q).
+    """
+    return lambda q: std**2 / 2 * (np.trace(q) * np.eye(len(q)) + q)
+
+
+def bootstrapped_error(errors: np.ndarray, scale: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Return Q -> scale² mean_b E_b Q E_b of errors (b, d, d)."""
+    return lambda q: scale**2 * np.mean(errors @ q @ errors, axis=0)
+
+
+def posterior(release: Release, local: Local, precision: np.ndarray, start: Gaussian, rounds: int = 4) -> Gaussian:
+    """Iterate equation (2).
+
+    Args:
+        release: of the gradient.
+        local: model of the gradient.
+        precision: P of the prior N(0, P⁻¹), (d, d).
+        start: first guess of the posterior.
+        rounds: of the iteration.
+    """
+    h, u, now = local.curvature, local.curvature @ release.position - release.gradient, start
+    for _ in range(rounds):
+        informed = np.linalg.solve(_covariance(release, local, now), h)
+        covariance = np.linalg.inv(precision + h @ informed)
+        covariance = (covariance + covariance.T) / 2
+        now = Gaussian(covariance @ (informed.T @ u), covariance)
+    return now
+
+
+def log_evidence(release: Release, local: Local, prior_variance: float, now: Gaussian) -> float:
+    """Return log N(Hθ̄ − ḡ; 0, 𝒞 + prior_variance H H), which an unknown prior scale is judged by."""
+    h = local.curvature
+    covariance = _covariance(release, local, now) + prior_variance * h @ h
+    factor, lower = cho_factor(covariance, lower=True)
+    white = solve_triangular(factor, h @ release.position - release.gradient, lower=lower)
+    return float(-0.5 * white @ white - np.sum(np.log(np.diag(factor))))
+
+
+def _covariance(release: Release, local: Local, now: Gaussian) -> np.ndarray:
+    away = release.position - now.mean
+    return local.score + release.noise + local.curvature_error(now.covariance + np.outer(away, away))
+
+
+def sandwich(release: Release, local: Local, precision: np.ndarray, now: Gaussian, score: np.ndarray) -> np.ndarray:
+    """Return the covariance of the mean under a wrong model, (d, d).
+
+    The mean is S H 𝒞⁻¹ u and u varies with ``score`` in place of the model's B: S (H𝒞⁻¹ 𝒞' 𝒞⁻¹H + P) S.
+
+    Args:
+        release, local, precision, now: as of :func:`posterior` and what it returned.
+        score: an estimate of the score's variance that supposes no model, (d, d).
+    """
+    assumed = _covariance(release, local, now)
+    factor = cho_factor(assumed, lower=True)
+    informed = cho_solve(factor, local.curvature)
+    actual = assumed - local.score + score
+    middle = informed.T @ actual @ informed + precision
+    return now.covariance @ middle @ now.covariance
+
+
+def weighted_mean(positions: np.ndarray, gradients: np.ndarray, precisions: np.ndarray, metric: np.ndarray) -> Release:
+    """Return the mean of releases, weighted by their precision; under a linear model it is sufficient.
+
+    Args:
+        positions: θ_k, (k, d).
+        gradients: g̃_k, (k, d).
+        precisions: 1/s_k², (k,): the noise of g̃_k has covariance s_k² F².
+        metric: F², (d, d).
+    """
+    weights = precisions / precisions.sum()
+    return Release(weights @ positions, weights @ gradients, metric / precisions.sum())
+
+
+@dataclass(frozen=True)
+class LogisticLaw:
+    """Average curvature of a label-blind logistic score over logits that are N(0, variance).
+
+    The score of a record is w (p − y) x with w = min(1, clip/(max(p, 1 − p)·norm)): the weight knows x and θ and not y,
+    so the score's mean at the truth is zero whatever the clip norm is.
+
+    Attributes:
+        curvature: c = E[w p(1 − p)], of the mean gradient.
+        score: E[w² p(1 − p)], of the score's variance.
+        along: by how much less the mean gradient curves along θ, E[(w p(1 − p))(z²/variance − 1)]/variance (Stein).
+    """
+
+    curvature: float
+    score: float
+    along: float
+
+    @classmethod
+    def at(cls, variance: float, norm: float, clip: float) -> LogisticLaw:
+        """Return the averages.
+
+        Args:
+            variance: of the logits, θᵀGθ/N.
+            norm: typical ‖F⁻¹x‖ of a record, √(tr(F⁻¹GF⁻¹)/N).
+            clip: C.
+        """
+        variance = max(variance, 1e-9)
+        logits = math.sqrt(variance) * _NODES
+        p = expit(logits)
+        weight = np.minimum(1.0, clip / (np.maximum(p, 1 - p) * norm))
+        h = weight * p * (1 - p)
+        along = float(_WEIGHTS @ (h * (_NODES**2 - 1))) / variance
+        return cls(float(_WEIGHTS @ h), float(_WEIGHTS @ (h * weight)), along)
+
+    def local(
+        self, gram: np.ndarray, num_records: int, mean: np.ndarray, error: Callable[[np.ndarray], np.ndarray]
+    ) -> Local:
+        """Return the model of the gradient: H = cG + (along/N) Gθ(Gθ)ᵀ, B = E[w² p(1 − p)] G.
+
+        Args:
+            gram: G, (d, d).
+            num_records: N.
+            mean: θ, (d,).
+            error: Q -> Cov[E u] of the error of G; that of H is c times as long.
+        """
+        towards = gram @ mean
+        curvature = self.curvature * gram + self.along / num_records * np.outer(towards, towards)
+        return Local(curvature, self.score * gram, lambda q: self.curvature**2 * error(q))
