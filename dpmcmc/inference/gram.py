@@ -15,12 +15,14 @@ for little.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.inference.noise_aware import bootstrapped_error, symmetric_noise
 
 _ROUNDS = 12
 _LINEAR_ROUNDS = 3
@@ -54,32 +56,40 @@ def shrink(gram: np.ndarray, edge: float) -> np.ndarray:
     return (vectors * (values**3 / (values**2 + (edge / 2) ** 2 + np.finfo(float).tiny))) @ vectors.T
 
 
-def symmetric_noise(rng: np.random.Generator, size: int) -> np.ndarray:
-    """Return (d, d) symmetric noise of variance 1 on the diagonal and 1/2 off it."""
-    upper = np.triu(rng.normal(size=(size, size)))
-    return (upper + np.triu(upper, 1).T) * np.where(np.eye(size) > 0, 1.0, math.sqrt(0.5))
+class Denoised(NamedTuple):
+    """An estimate of a second moment, (d, d), and Q -> covariance of its error times a vector u ~ (0, Q)."""
+
+    gram: np.ndarray
+    error: Callable[[np.ndarray], np.ndarray]
 
 
-def errors(
-    gram: np.ndarray,
+def denoised(
+    noisy: np.ndarray,
     noise_std: float,
     trace: float,
     structure: RowStructure | None,
-    rng: np.random.Generator,
-    size: int,
-) -> np.ndarray:
-    """Return a parametric bootstrap of the error of :func:`project`, (size, d, d).
+    rng: np.random.Generator | None = None,
+    bootstraps: int = 24,
+) -> Denoised:
+    """Return the estimate, with a parametric bootstrap of its error.
 
     Args:
-        gram: a projected second moment, in the place of the true one.
-        noise_std: σ of the release.
-        trace, structure: as for :func:`project`.
-        rng: public randomness.
-        size: how many.
+        noisy: released, (d, d), symmetric.
+        noise_std: σ.
+        trace: declared or released.
+        structure: of the rows, or None.
+        rng: public randomness of the bootstrap.
+        bootstraps: how many.
     """
-    d = len(gram)
-    again = (project(gram + noise_std * symmetric_noise(rng, d), trace, structure) for _ in range(size))
-    return np.stack([one - gram for one in again])
+    rng = np.random.default_rng(0) if rng is None else rng
+    nearest = project(noisy, trace, structure)
+    again = (
+        project(nearest + noise_std * symmetric_noise(rng, len(noisy)), trace, structure) for _ in range(bootstraps)
+    )
+    errors = np.stack([one - nearest for one in again])
+    # What is left of the noise after the projection.
+    edge = float(np.mean(np.max(np.abs(np.linalg.eigvalsh(errors)), axis=1)))
+    return Denoised(shrink(nearest, edge), bootstrapped_error(errors))
 
 
 @dataclass(frozen=True)

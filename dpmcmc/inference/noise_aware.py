@@ -79,9 +79,15 @@ def isotropic_error(std: float) -> Callable[[np.ndarray], np.ndarray]:
     return lambda q: std**2 / 2 * (np.trace(q) * np.eye(len(q)) + q)
 
 
-def bootstrapped_error(errors: np.ndarray, scale: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Return Q -> scale² mean_b E_b Q E_b of errors (b, d, d)."""
-    return lambda q: scale**2 * np.mean(errors @ q @ errors, axis=0)
+def bootstrapped_error(errors: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Return Q -> mean_b E_b Q E_b of symmetric errors (b, d, d)."""
+    return lambda q: np.mean(errors @ q @ errors, axis=0)
+
+
+def symmetric_noise(rng: np.random.Generator, size: int) -> np.ndarray:
+    """Return (d, d) symmetric noise of variance 1 on the diagonal and 1/2 off it."""
+    upper = np.triu(rng.normal(size=(size, size)))
+    return (upper + np.triu(upper, 1).T) * np.where(np.eye(size) > 0, 1.0, math.sqrt(0.5))
 
 
 def posterior(release: Release, local: Local, precision: np.ndarray, start: Gaussian, rounds: int = 4) -> Gaussian:
