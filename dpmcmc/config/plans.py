@@ -134,7 +134,9 @@ def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, leng
         )
     with _planned(config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"):
         if length is None:
-            mechanism = config.mechanism.built()
+            facts = {f.name for f in dataclasses.fields(config.mechanism.constructor) if f.kw_only}
+            public = {name: getattr(spec, name) for name in facts if hasattr(spec, name)}
+            mechanism = config.mechanism.built(**public)
         else:
             start = config.mechanism.arguments()
             mechanism = Hybrid(

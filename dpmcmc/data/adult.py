@@ -16,17 +16,7 @@ import numpy as np
 from dpmcmc.data import store, synthetic
 from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec
 from dpmcmc.data.encoding import normalised_rows, with_intercept
-
-SPEC = DataSpec(
-    name="adult",
-    num_records=32561,
-    num_features=109,
-    num_classes=2,
-    public=True,
-    row_bound=1.0,
-    encoding="public",
-    description="UCI Adult: income above 50,000 dollars from 14 census attributes; rows of norm 1.",
-)
+from dpmcmc.data.row_structure import RowStructure
 
 # Columns of a line, in file order; the last field is the label.
 _FIELDS = (
@@ -62,6 +52,18 @@ _LEVEL_LISTS = {
 }
 LEVELS: dict[str, tuple[str, ...]] = {name: tuple(text.split()) for name, text in _LEVEL_LISTS.items()}
 COLUMNS = (*NUMERIC, *(f"{name}={level}" for name, levels in LEVELS.items() for level in levels), "intercept")
+
+SPEC = DataSpec(
+    name="adult",
+    num_records=32561,
+    num_features=109,
+    num_classes=2,
+    public=True,
+    row_bound=1.0,
+    encoding="public",
+    description="UCI Adult: income above 50,000 dollars from 14 census attributes; rows of norm 1.",
+    structure=RowStructure.of_columns(COLUMNS, nonnegative=("fnlwgt", "capital-gain", "capital-loss"), unit_norm=True),
+)
 
 _NUM_TEST = 16281
 _POSITIVE_RATE = 0.2408

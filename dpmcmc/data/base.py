@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from annotated_types import Ge, Gt, Lt
 
+from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.errors import InputError, check_fields
 
 ENCODINGS = ("public", "linear")
@@ -39,7 +40,7 @@ class DataSpec:
     says that the records themselves, train and test, may be published. ``row_bound`` is a public bound on the
     l2 norm of a record's feature row (``inf``: none was declared). ``encoding`` is None where a set offers no
     choice. ``records_per_owner`` is None where a record is a row; otherwise a record is an owner with at most so many
-    rows, and ``num_records`` counts training owners.
+    rows, and ``num_records`` counts training owners. ``structure`` is what the encoder declares of every row, or None.
     """
 
     name: str
@@ -51,6 +52,7 @@ class DataSpec:
     encoding: str | None
     description: str
     records_per_owner: int | None = None
+    structure: RowStructure | None = None
 
 
 @dataclass(frozen=True)

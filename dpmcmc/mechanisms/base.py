@@ -104,10 +104,15 @@ class MechanismPlan(AnyPlan):
         """Say what the release is good for; for a hybrid with what its draws say of mixing. See :class:`AnyPlan`."""
         if self.run is not None:
             return self.run.verdict_of(diagnostics)
-        return of_one_shot(self.guarantee, self.num_records, self.target, self._no_intervals())
+        return of_one_shot(self.guarantee, self.num_records, self.target, self._intervals())
+
+    def _intervals(self) -> tuple[bool, str]:
+        """Whether intervals of the draws hold, and why."""
+        # A mechanism whose draws account for its noise says so itself.
+        own = getattr(self.mechanism, "intervals", None)
+        return (False, self._no_intervals()) if own is None else own(self)
 
     def _no_intervals(self) -> str:
-        """Why a one-shot release gives no intervals."""
         if self.draws == 1:
             return "Do not report intervals: one release has no spread."
         if self.guarantee.release == "estimate":

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import jax
@@ -52,6 +52,8 @@ _TRACE_SHARE = 0.01
 _GRAM_SHARES = (0.2, 0.3, 0.4, 0.5)
 #: Iterations of the posterior given the last gradients; those of a candidate share, and its bootstraps.
 _ROUNDS, _PREDICTED_ROUNDS, _PREDICTED_BOOTSTRAPS = 12, 6, 6
+#: Draws that an interval is read from, at least.
+_FEWEST_DRAWS = 100
 #: Candidates of ``prior_scale: evidence`` in units of the target's, and the standard deviation of the log of a scale
 #: under its hyperprior.
 _SCALES, _LOG_SCALE_STD = np.exp(np.linspace(-2, 2, 33)), 1.0
@@ -77,7 +79,7 @@ class NoiseAware(OneShot):
     steps: Annotated[int, Ge(4)] = 24
     gram_share: Annotated[float, Gt(0), Lt(0.95)] | None = None
     prior_scale: Literal["target", "evidence"] = "target"
-    structure: RowStructure | None = None
+    structure: RowStructure | None = field(default=None, kw_only=True, repr=False)
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Settle every noise.
@@ -141,6 +143,17 @@ class NoiseAware(OneShot):
         conclude = self._linear if type(plan.target) is LinearRegression else self._logistic
         noise = standard_normal(streams.dynamics, (self.draws, x.shape[1]))
         return conclude(plan, x, y, streams.noise).draws(noise)
+
+    def intervals(self, plan: MechanismPlan) -> tuple[bool, str]:
+        """Return whether intervals of the draws hold, and why; planned from public facts."""
+        if self.draws < _FEWEST_DRAWS:
+            return False, f"Do not report intervals: {self.draws} draws are too few; take {_FEWEST_DRAWS} or more."
+        wide = plan.settings.get("predicted_width")
+        said = "" if wide is None else f" They are predicted to be {wide:.2g} times as wide as without privacy."
+        return True, (
+            "Yes, if the model and the prior are true (a wrong model needs a sandwich variance): the draws account for "
+            f"the noise of privacy.{said}"
+        )
 
     def _trace_known(self, asked: Asked) -> bool:
         """Whether tr G = N·b² is declared, and N public: ``add_remove`` does not tell N from N ± 1."""

@@ -89,9 +89,9 @@ def of_result(plan: Plan, diagnostics: dict[str, float | None]) -> Verdict:
     return _verdict(_prediction(plan), _intervals((*shown, *found), plan.privacy is None and plan.chains < 2))
 
 
-def of_one_shot(guarantee: Guarantee, num_records: int, target: Any, no_intervals: str) -> Verdict:
-    """Verdict on a one-shot release, before a record is read; ``no_intervals``: why it gives none."""
-    return _verdict(_signal(guarantee, num_records, target), (False, no_intervals))
+def of_one_shot(guarantee: Guarantee, num_records: int, target: Any, intervals: tuple[bool, str]) -> Verdict:
+    """Return the verdict on a one-shot release, before a record is read; ``intervals``: whether it gives them, and why."""
+    return _verdict(_signal(guarantee, num_records, target), intervals)
 
 
 def _verdict(prediction: tuple[bool, str], intervals: tuple[bool, str]) -> Verdict:

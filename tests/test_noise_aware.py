@@ -1,0 +1,346 @@
+"""A noise-aware release: its sensitivities, its posterior against closed forms, and its coverage."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.inference import gram as gram_room
+from dpmcmc.inference import noise_aware
+from dpmcmc.inference.noise_aware import Gaussian, Local, LogisticLaw, Release
+from dpmcmc.mechanisms import NoiseAware, label_blind, release
+from dpmcmc.mechanisms.label_blind import Design, LabelBlindGradient
+from dpmcmc.mechanisms.sufficient import split, statistics
+from dpmcmc.privacy.accounting.queries import gaussian_parameter
+from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
+
+ADJACENCIES = ("replace_one", "add_remove", "zero_out")
+
+
+def logistic(d):
+    return LogisticRegression(prior_scale=1.0, num_features=d, row_bound=1.0)
+
+
+def linear(d, label_bound=3.0):
+    return LinearRegression(prior_scale=1.0, noise_scale=0.5, label_bound=label_bound, num_features=d, row_bound=1.0)
+
+
+def rows(n, d, rng):
+    """Correlated rows of norm at most 1, half of them binary, with an intercept."""
+    z = rng.normal(size=(n, d - 1)) @ (np.eye(d - 1) + rng.normal(size=(d - 1, d - 1)) / d)
+    half = (d - 1) // 2
+    z = np.concatenate([np.ones((n, 1)), z[:, :half] > 0, np.clip(z[:, half:], -3, 3) / 3], axis=1)
+    return z / math.sqrt(d)
+
+
+def table(n, d, seed):
+    """(records, the truth, which is drawn from the prior)."""
+    rng = np.random.default_rng(seed)
+    x, truth = rows(n, d, rng), rng.normal(size=d)
+    return {"x": x.astype(np.float32), "y": (rng.random(n) < expit(x @ truth)).astype(np.int32)}, truth
+
+
+# --- privacy ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("target", [logistic(4), linear(4)], ids=["logistic", "linear"])
+def test_the_guarantee_is_that_of_its_gaussian_releases(target, adjacency):
+    plan = NoiseAware().plan(target, num_records=500, epsilon=0.7, delta=1e-5, adjacency=adjacency)
+    moves = 2.0 if adjacency == "replace_one" else 1.0
+    mu = math.sqrt(sum(e.count * (moves / e.noise_multiplier) ** 2 for e in plan.guarantee.events))
+    assert mu == pytest.approx(gaussian_parameter(plan.guarantee.events, adjacency), rel=1e-12)
+    assert 0.699 < plan.guarantee.epsilon <= 0.7
+
+
+def neighbours(n, d, seed):
+    """A table, and tables that differ from it in the first record, far ones among them."""
+    records, _ = table(n, d, seed)
+    x, y = np.asarray(records["x"], np.float64), np.asarray(records["y"], np.float64)
+    corner = np.full(d, 1 / math.sqrt(d))
+    for row, label in ((corner, 1.0), (-corner, 0.0), (np.zeros(d), 0.0), (np.eye(d)[0], 1.0), (np.eye(d)[1], 0.0)):
+        other = x.copy(), y.copy()
+        other[0][0], other[1][0] = row, label
+        yield (x, y), other
+
+
+@pytest.mark.parametrize("position_scale", [0.0, 1.0, 30.0])
+def test_replaced_records_move_the_whitened_gradient_by_at_most_2c(position_scale):
+    d, rng = 5, np.random.default_rng(0)
+    design = Design(60, d, 1.0, 1.0)
+    worst = 0.0
+    for (x, y), (other_x, other_y) in neighbours(60, d, 1):
+        gram, theta = x.T @ x, position_scale * rng.normal(size=d)
+        one = LabelBlindGradient.of(gram, design, x, y).sum(theta)
+        two = LabelBlindGradient.of(gram, design, other_x, other_y).sum(theta)
+        worst = max(worst, float(np.linalg.norm(one - two)))
+    assert worst <= 2 + 2 * design.rounding()
+    assert worst > 0.3, "the neighbours try nothing"
+
+
+def test_the_bound_of_the_gradient_is_attained():
+    """One row under either label, at even odds: its scores are C and −C."""
+    d = 3
+    design, x = Design(2, d, 1.0, 1.0), np.zeros((2, d))
+    x[0, 0] = 1.0
+    totals = [
+        LabelBlindGradient.of(2 * np.eye(d) / d, design, x, np.array([label, 0.0])).sum(np.zeros(d))
+        for label in (0.0, 1.0)
+    ]
+    assert 1.99 < np.linalg.norm(totals[0] - totals[1]) <= 2 + 2 * design.rounding()
+
+
+def test_a_clip_that_is_dropped_is_caught(monkeypatch):
+    monkeypatch.setattr(label_blind.np, "clip", lambda value, low, high: value)
+    monkeypatch.setattr(label_blind.np, "minimum", lambda one, other: np.ones_like(other))
+    with pytest.raises(AssertionError):
+        test_replaced_records_move_the_whitened_gradient_by_at_most_2c(1.0)
+
+
+def test_replaced_records_move_the_gram_matrix_by_at_most_root_2():
+    worst = 0.0
+    for (x, _), (other, _) in neighbours(40, 4, 2):
+        zeros = np.zeros(len(x))
+        worst = max(worst, float(np.linalg.norm(statistics(x, zeros, 0.0) - statistics(other, zeros, 0.0))))
+    assert worst <= math.sqrt(2) * (1 + 1e-9)
+    orthogonal = statistics(np.eye(2)[:1], np.zeros(1), 0.0) - statistics(np.eye(2)[1:], np.zeros(1), 0.0)
+    assert np.linalg.norm(orthogonal) == pytest.approx(math.sqrt(2)), "without the root of 2 the charge is too small"
+
+
+def test_a_row_beyond_its_bound_is_refused_before_anything_is_computed():
+    records, _ = table(50, 4, 0)
+    records["x"][7] *= 10
+    with pytest.raises(ValueError, match="row 7 has norm"):
+        release(NoiseAware().plan(logistic(4), num_records=50, epsilon=1.0, delta=1e-3), records)
+
+
+def test_other_targets_and_missing_bounds_are_refused():
+    promise = {"num_records": 100, "epsilon": 1.0, "delta": 1e-4}
+    with pytest.raises(ValueError, match="noise_aware is derived for"):
+        NoiseAware().plan(SoftmaxRegression(num_classes=3, num_features=2, row_bound=1.0), **promise)
+    with pytest.raises(ValueError, match="row_bound"):
+        NoiseAware().plan(LogisticRegression(num_features=2), **promise)
+    with pytest.raises(ValueError, match="column 9"):
+        NoiseAware(structure=RowStructure(constant=9)).plan(logistic(3), **promise)
+
+
+# --- unbiased scores -------------------------------------------------------------------------------------------
+
+
+def mean_score(x, theta, weight):
+    """E[Σ w (p − y) x | x] over labels that are made with θ; weight(p, y) -> (N,)."""
+    p = expit(x @ theta)
+    return sum(((chance * weight(p, y) * (p - y))[:, None] * x).sum(0) for y, chance in ((1.0, p), (0.0, 1 - p)))
+
+
+def test_label_blind_weights_leave_the_score_unbiased_and_residual_clipping_does_not():
+    rng = np.random.default_rng(3)
+    x, theta = rows(200, 4, rng), 4 * rng.normal(size=4)
+    norms, clip = np.linalg.norm(x, axis=1), 0.05
+
+    def blind(p, y):
+        return np.minimum(1.0, clip / (np.maximum(p, 1 - p) * norms))
+
+    def sees_the_label(p, y):
+        return np.minimum(1.0, clip / (np.abs(p - y) * norms))
+
+    assert np.abs(mean_score(x, theta, blind)).max() < 1e-12
+    assert np.abs(mean_score(x, theta, sees_the_label)).max() > 0.1
+
+
+def test_the_law_of_the_curvature_is_that_of_simulated_logits():
+    rng = np.random.default_rng(4)
+    z = 1.5 * rng.normal(size=400_000)
+    law = LogisticLaw.at(1.5**2, norm=1.0, clip=0.6)
+    p = expit(z)
+    w = np.minimum(1, 0.6 / np.maximum(p, 1 - p))
+    assert law.curvature == pytest.approx(np.mean(w * p * (1 - p)), abs=2e-3)
+    assert law.score == pytest.approx(np.mean(w**2 * p * (1 - p)), abs=2e-3)
+    # Stein: E[h z²] = variance E[h] + variance² along
+    assert np.mean(w * p * (1 - p) * z**2) == pytest.approx(2.25 * law.curvature + 2.25**2 * law.along, abs=5e-3)
+
+
+# --- the Gram matrix -------------------------------------------------------------------------------------------
+
+
+def test_projection_meets_what_is_declared_and_brings_the_gram_matrix_nearer():
+    rng = np.random.default_rng(5)
+    n, structure = 4000, RowStructure(constant=5, blocks=((0, 1, 2), (3, 4)), nonnegative=(), unit_norm=True)
+    hot = np.concatenate([np.eye(3)[rng.integers(0, 3, n)], np.eye(2)[rng.integers(0, 2, n)], np.ones((n, 1))], axis=1)
+    x = hot / np.sqrt(3)
+    exact = x.T @ x
+    noisy = exact + 150 * noise_aware.symmetric_noise(rng, 6)
+    plain, declared = (gram_room.project(noisy, n, s) for s in (None, structure))
+    assert np.linalg.norm(declared - exact) < 0.8 * np.linalg.norm(plain - exact) < np.linalg.norm(noisy - exact)
+    assert np.trace(declared) == pytest.approx(n)
+    assert np.linalg.eigvalsh(declared).min() > -1e-6 * n
+    np.testing.assert_allclose(declared[0, 1], 0, atol=0.01 * n)
+    np.testing.assert_allclose(declared[:3].sum(0), declared[5], atol=0.02 * n)
+    np.testing.assert_allclose(gram_room.project(exact, n, structure), exact, atol=1e-6 * n)
+
+
+def test_errors_of_noise_have_the_covariance_that_is_added():
+    rng = np.random.default_rng(6)
+    u = np.array([1.0, -2.0, 0.5])
+    products = np.stack([noise_aware.symmetric_noise(rng, 3) @ u for _ in range(40_000)])
+    expected = noise_aware.isotropic_error(1.0)(np.outer(u, u))
+    np.testing.assert_allclose(np.cov(products.T), expected, atol=0.12)
+
+
+# --- the posterior ---------------------------------------------------------------------------------------------
+
+
+def linear_table(n, d, seed):
+    rng = np.random.default_rng(seed)
+    x, truth = rows(n, d, rng), rng.normal(size=d)
+    y = x @ truth + 0.5 * rng.normal(size=n)
+    return {"x": x.astype(np.float32), "y": np.clip(y, -3, 3).astype(np.float32)}, truth
+
+
+def test_without_noise_the_posterior_of_linear_regression_is_the_conjugate_one():
+    records, _ = linear_table(2000, 4, 0)
+    target = linear(4)
+    plan = NoiseAware(draws=20_000).plan(target, num_records=2000, epsilon=1e7, delta=1e-6)
+    draws = release(plan, records, key=0).draws[0]
+    mean, covariance = target.posterior(records)
+    sd = np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose(draws.mean(0), mean, atol=0.05 * sd.max())
+    np.testing.assert_allclose(draws.std(0), sd, rtol=0.05)
+
+
+def exact_law(gram, moment, gram_std, moment_std, score, truths):
+    """Log density of θ given noisy G and Xᵀy with a flat prior on G, at ``truths`` (k, d).
+
+    Gθ integrates in closed form: Xᵀy − G̃θ is normal with variance score + moment_std² + (gram_std²/2)(‖θ‖² + θθᵀ).
+    """
+    out = []
+    for theta in truths:
+        cov = score + moment_std**2 * np.eye(len(theta)) + noise_aware.isotropic_error(gram_std)(np.outer(theta, theta))
+        left = moment - gram @ theta
+        out.append(-0.5 * left @ np.linalg.solve(cov, left) - 0.5 * np.linalg.slogdet(cov)[1] - 0.5 * theta @ theta)
+    return np.array(out)
+
+
+def test_with_noise_its_standard_deviation_is_that_of_the_exact_law():
+    """Importance sampling of the law of θ given the noisy statistics, d = 2."""
+    records, _ = linear_table(3000, 2, 1)
+    x, y = (np.asarray(records[name], np.float64) for name in ("x", "y"))
+    rng = np.random.default_rng(2)
+    std = 12.0
+    gram, moment = split(statistics(x, y, 1.0) + std * rng.normal(size=5), 2, 1.0)
+    local = Local(gram / 0.25, gram / 0.25, lambda q: noise_aware.isotropic_error(std)(q) / 0.25**2)
+    seen = Release(np.zeros(2), -moment / 0.25, np.eye(2) * (std / 0.25) ** 2)
+    prior = Gaussian(np.zeros(2), np.eye(2))
+    ours = noise_aware.posterior(seen, local, np.eye(2), prior, rounds=12)
+    wide = ours._replace(covariance=4 * ours.covariance)
+    candidates = wide.draws(rng.normal(size=(20_000, 2)))
+    away = candidates - ours.mean
+    proposal = -0.5 * np.einsum("ki,ij,kj->k", away, np.linalg.inv(wide.covariance), away)
+    log_weight = exact_law(gram, moment, std, std, 0.25 * gram, candidates) - proposal
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    assert 1 / np.sum(weight**2) > 1000
+    mean = weight @ candidates
+    sd = np.sqrt(weight @ (candidates - mean) ** 2)
+    np.testing.assert_allclose(np.sqrt(np.diag(ours.covariance)), sd, rtol=0.05)
+    np.testing.assert_allclose(ours.mean, mean, atol=0.1 * sd.max())
+
+
+def covered(mechanism, target, make, epsilon, tables, n, level=0.9):
+    """Share of coordinates of truths within central intervals, and its standard error over tables."""
+    plan = mechanism.plan(target, num_records=n, epsilon=epsilon, delta=n**-1.2)
+    inside = []
+    for seed in range(tables):
+        records, truth = make(n, target.num_features, seed)
+        draws = release(plan, records, key=seed).draws[0]
+        low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        inside.append(np.mean((low < truth) & (truth < high)))
+    return float(np.mean(inside)), float(np.std(inside) / math.sqrt(tables))
+
+
+def assert_covers(found):
+    share, error = found
+    assert 0.86 - 3 * error <= share <= 0.94 + 3 * error, found
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 3.0])
+def test_intervals_of_logistic_regression_cover(epsilon):
+    assert_covers(covered(NoiseAware(draws=400), logistic(5), table, epsilon, 40, 2000))
+
+
+@pytest.mark.parametrize("n", [2000, 20_000])
+def test_intervals_of_linear_regression_cover(n):
+    assert_covers(covered(NoiseAware(draws=400), linear(4), linear_table, 1.0, 40, n))
+
+
+def simulated_coverage(believed, tables=400, d=4):
+    """Coverage of 90 % intervals where H, score, noise and error of H are as equation (1) says.
+
+    Args:
+        believed: (Release, Local) -> (Release, Local), what the posterior takes them for.
+    """
+    rng, scale, std = np.random.default_rng(7), 0.25, 40.0
+    gram, prior = 400 * np.eye(d), Gaussian(np.zeros(d), np.eye(d))
+    noise, inside = 200 * np.eye(d), []
+    for _ in range(tables):
+        truth, estimate = rng.normal(size=d), gram + std * noise_aware.symmetric_noise(rng, d)
+        local = Local(scale * estimate, scale * gram, lambda q: scale**2 * noise_aware.isotropic_error(std)(q))
+        score = rng.multivariate_normal(np.zeros(d), local.score + noise)
+        seen = Release(np.zeros(d), scale * gram @ -truth + score, noise)
+        found = noise_aware.posterior(*believed(seen, local), np.eye(d), prior, rounds=12)
+        inside.append(np.abs(found.mean - truth) < 1.6449 * np.sqrt(np.diag(found.covariance)))
+    return float(np.mean(inside)), math.sqrt(0.09 / tables)
+
+
+FAULTS = {
+    "none": lambda seen, local: (seen, local),
+    "no error of the Gram matrix": lambda seen, local: (seen, local._replace(curvature_error=np.zeros_like)),
+    "c in the place of c²": lambda seen, local: (
+        seen,
+        local._replace(curvature_error=lambda q: local.curvature_error(q) / 0.25),
+    ),
+    "no noise": lambda seen, local: (seen._replace(noise=0 * seen.noise), local),
+    "an eighth of the noise": lambda seen, local: (seen._replace(noise=seen.noise / 8), local),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_coverage_shows_a_constant_that_is_wrong(fault):
+    share, error = simulated_coverage(FAULTS[fault])
+    right = abs(share - 0.9) < 0.02 + error
+    assert right == (fault == "none"), (share, error)
+
+
+def test_evidence_finds_a_prior_scale_that_the_records_contradict():
+    """Truths three times as long as the prior says: evidence covers more."""
+
+    def far(n, d, seed):
+        rng = np.random.default_rng(seed)
+        x, truth = rows(n, d, rng), 3 * rng.normal(size=d)
+        return {"x": x.astype(np.float32), "y": (rng.random(n) < expit(x @ truth)).astype(np.int32)}, truth
+
+    given, _ = covered(NoiseAware(draws=400), logistic(5), far, 1.0, 20, 2000)
+    chosen, _ = covered(NoiseAware(draws=400, prior_scale="evidence"), logistic(5), far, 1.0, 20, 2000)
+    assert chosen > given + 0.05
+
+
+def test_a_sandwich_is_wider_where_labels_vary_more_than_the_model_says():
+    identity = np.eye(2)
+    seen = Release(np.zeros(2), np.ones(2), identity)
+    local = Local(10 * identity, 10 * identity, np.zeros_like)
+    now = noise_aware.posterior(seen, local, identity, Gaussian(np.zeros(2), identity))
+    same = noise_aware.sandwich(seen, local, identity, now, local.score)
+    np.testing.assert_allclose(same, now.covariance, rtol=1e-9)
+    assert noise_aware.sandwich(seen, local, identity, now, 4 * local.score)[0, 0] > 2 * now.covariance[0, 0]
+
+
+def test_a_plan_says_intervals_with_its_predicted_width_and_few_draws_say_none():
+    plan = NoiseAware().plan(logistic(10), num_records=10_000, epsilon=1.0, delta=1e-5)
+    assert plan.usable_for == ["prediction", "intervals"]
+    assert 1.0 < plan.settings["predicted_width"] < 1.6
+    few = NoiseAware(draws=20).plan(logistic(10), num_records=10_000, epsilon=1.0, delta=1e-5)
+    assert "intervals" not in few.usable_for
