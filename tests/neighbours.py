@@ -69,6 +69,7 @@ CASES: dict[str, dict[str, Any]] = {
     "output_perturbation": drawn("output_perturbation", _BOUND_LOGISTIC, regularisation=50.0),
     "exponential": drawn("exponential", _BOUND_LOGISTIC, radius=3.0),
     "sufficient_statistics": drawn("sufficient_statistics", _BOUND_LINEAR),
+    "noise_aware": drawn("noise_aware", _BOUND_LOGISTIC, draws=100),
     "adassp": drawn("adassp", _BOUND_LINEAR),
     "adaops": drawn("adaops", _BOUND_LINEAR),
     "hybrid": drawn("hybrid", _BOUND_LOGISTIC, form="gdp") | SAMPLER,

@@ -17,7 +17,15 @@ from dpmcmc.cli import audit as face
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
 from dpmcmc.engine import life
-from dpmcmc.mechanisms import OPS, CertifiedOPS, Hybrid, ObjectivePerturbation, OutputPerturbation, SufficientStatistics
+from dpmcmc.mechanisms import (
+    OPS,
+    CertifiedOPS,
+    Hybrid,
+    NoiseAware,
+    ObjectivePerturbation,
+    OutputPerturbation,
+    SufficientStatistics,
+)
 from dpmcmc.privacy import UnsupportedCombination
 from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.query import fixed_point, query
@@ -175,6 +183,7 @@ MECHANISMS_AUDITED = {
     "objective_perturbation": (ObjectivePerturbation(), LOGISTIC),
     "sufficient_statistics": (SufficientStatistics(), LINEAR),
     "sufficient_draws": (SufficientStatistics(draws=3), LINEAR),
+    "noise_aware": (NoiseAware(draws=1, steps=4), LOGISTIC),
     "hybrid": (Hybrid(start=OPS(), sampler=dpmcmc.SGLD(step_size=1.0), steps=5), LOGISTIC),
 }
 

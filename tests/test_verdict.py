@@ -58,15 +58,16 @@ def check_sentences(found):
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_shipped_configs_are_for_prediction_alone(path):
+def test_shipped_configs_are_for_prediction_and_noise_aware_ones_for_intervals_too(path):
     made = config.make_plan(config_file.load(path))
     check_sentences(made.verdict)
-    assert made.usable_for == ["prediction"]
+    uses = ["prediction", "intervals"] if "noise_aware" in path.stem else ["prediction"]
+    assert made.usable_for == uses
     body = made.to_json()
-    assert body["usable_for"] == ["prediction"]
+    assert body["usable_for"] == uses
     assert set(body["usable_for_reasons"]) == {"prediction", "intervals"}
     text = dict(made.lines())
-    assert text["usable for"] == "prediction"
+    assert text["usable for"] == " and ".join(uses)
     assert text["intervals"] == made.verdict.reasons["intervals"]
     assert "as asked" not in str(made)
 
@@ -116,8 +117,8 @@ MADE = {
 _LINEAR = ("sufficient_statistics", "adassp", "adaops", "noisy draws")
 
 
-@pytest.mark.parametrize("name", [*MECHANISMS, "noisy draws", "hybrid", "selection"])
-def test_no_mechanism_is_for_intervals(name):
+@pytest.mark.parametrize("name", [*(MECHANISMS.keys() - {"noise_aware"}), "noisy draws", "hybrid", "selection"])
+def test_no_mechanism_but_the_noise_aware_one_is_for_intervals(name):
     mechanism = MADE[name] if name in MADE else MECHANISMS[name]()
     target = LINEAR if name in _LINEAR else LOGISTIC
     made = mechanism.plan(target, num_records=1000, epsilon=1.0, delta=1e-5)

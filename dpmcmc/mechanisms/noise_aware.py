@@ -41,8 +41,7 @@ from dpmcmc.mechanisms.sufficient import sensitivity_of, split, statistics
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, require_bound
-from dpmcmc.targets.linear import LinearRegression
-from dpmcmc.targets.logistic import LogisticRegression
+from dpmcmc.targets.glm import LinearRegression, LogisticRegression
 
 #: Ratio of the budgets of two gradients, one after the other; part of the gradients that the posterior is made of.
 _GROWTH, _LAST = 1.15, 0.6
@@ -149,10 +148,10 @@ class NoiseAware(OneShot):
         if self.draws < _FEWEST_DRAWS:
             return False, f"Do not report intervals: {self.draws} draws are too few; take {_FEWEST_DRAWS} or more."
         wide = plan.settings.get("predicted_width")
-        said = "" if wide is None else f" They are predicted to be {wide:.2g} times as wide as without privacy."
+        said = "" if wide is None else f", which is predicted to make intervals {wide:.2g} times as wide"
         return True, (
             "Yes, if the model and the prior are true (a wrong model needs a sandwich variance): the draws account for "
-            f"the noise of privacy.{said}"
+            f"the noise of privacy{said}."
         )
 
     def _trace_known(self, asked: Asked) -> bool:
