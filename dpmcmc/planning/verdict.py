@@ -90,7 +90,7 @@ def of_result(plan: Plan, diagnostics: dict[str, float | None]) -> Verdict:
 
 
 def of_one_shot(guarantee: Guarantee, num_records: int, target: Any, intervals: tuple[bool, str]) -> Verdict:
-    """Return the verdict on a one-shot release, before a record is read; ``intervals``: whether it gives them, and why."""
+    """Return the verdict on a one-shot release before a record is read; ``intervals``: whether it gives them, why."""
     return _verdict(_signal(guarantee, num_records, target), intervals)
 
 
