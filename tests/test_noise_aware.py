@@ -15,10 +15,9 @@ from dpmcmc.inference.noise_aware import Gaussian, Local, LogisticLaw, Release
 from dpmcmc.mechanisms import NoiseAware, label_blind, release
 from dpmcmc.mechanisms.label_blind import Design, LabelBlindGradient
 from dpmcmc.mechanisms.sufficient import split, statistics
+from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.accounting.queries import gaussian_parameter
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
-
-ADJACENCIES = ("replace_one", "add_remove", "zero_out")
 
 
 def logistic(d):
@@ -47,13 +46,13 @@ def table(n, d, seed):
 # --- privacy ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("adjacency", list(Adjacency))
 @pytest.mark.parametrize("target", [logistic(4), linear(4)], ids=["logistic", "linear"])
 def test_the_guarantee_is_that_of_its_gaussian_releases(target, adjacency):
     plan = NoiseAware().plan(target, num_records=500, epsilon=0.7, delta=1e-5, adjacency=adjacency)
-    moves = 2.0 if adjacency == "replace_one" else 1.0
+    moves = Adjacency(adjacency).sensitivity
     mu = math.sqrt(sum(e.count * (moves / e.noise_multiplier) ** 2 for e in plan.guarantee.events))
-    assert mu == pytest.approx(gaussian_parameter(plan.guarantee.events, adjacency), rel=1e-12)
+    assert mu == pytest.approx(gaussian_parameter(plan.guarantee.events, Adjacency(adjacency)), rel=1e-12)
     assert 0.699 < plan.guarantee.epsilon <= 0.7
 
 

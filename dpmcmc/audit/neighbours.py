@@ -142,7 +142,7 @@ def probe(plan: Plan, canaries: int = 1) -> tuple[Probe, Neighbours]:
     longest = np.linalg.norm(np.atleast_1d(metric.array), ord=2) if metric is not None and metric.array.ndim else 1.0
     x = np.float32(_BEYOND * plan.privacy.clip * max(1.0, float(longest))) * directions
     zero = np.zeros(size, np.float32)
-    replaced = Adjacency(plan.privacy.adjacency) is Adjacency.REPLACE_ONE
+    replaced = Adjacency(plan.privacy.adjacency) == Adjacency.REPLACE_ONE
     pull = isinstance(plan.sampling, FixedSize) and plan.batch_size < plan.num_records and canaries == 1
     outside = -x if replaced else np.zeros_like(x)
     chosen = LinearProbe if hasattr(plan.target, "clipped_gradient_sum") else Probe
@@ -198,7 +198,7 @@ def strongest(plan: Plan | MechanismPlan, target: Target, canaries: int = 1) -> 
         # Information so large that noise on it hardly moves what is released.
         others = bound * np.ones(d) / math.sqrt(d)
     nobody = {"x": np.zeros_like(x), "y": np.zeros_like(y_in)}
-    outside = {"x": x, "y": y_out} if adjacency is Adjacency.REPLACE_ONE else nobody
+    outside = {"x": x, "y": y_out} if adjacency == Adjacency.REPLACE_ONE else nobody
     return Neighbours({"x": x, "y": y_in}, outside, {"x": others, "y": np.zeros_like(y_in[0])}, n)
 
 
@@ -217,7 +217,7 @@ def _saturated(settings: dict[str, float], num_records: int, bound: float, d: in
     x[1, :2] = -math.cos(angle), -math.sin(angle)
     x[2, 1] = 1.0
     x *= bound
-    if adjacency is not Adjacency.REPLACE_ONE:
+    if adjacency != Adjacency.REPLACE_ONE:
         x[1] = 0.0
     one = np.ones(1, np.int32)
     return Neighbours({"x": x[:1], "y": one}, {"x": x[1:2], "y": one}, {"x": x[2], "y": one[0]}, num_records)

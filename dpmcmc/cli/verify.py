@@ -166,7 +166,7 @@ def _deviations(body: dict[str, Any], minibatches: float) -> dict[str, float]:
 
 
 def _shortfalls(run: Run, guarantee: Guarantee) -> Iterator[str]:
-    """What the events do not cover of the run, as clauses."""
+    """Return what the events do not cover of the run, as clauses."""
     events = guarantee.events
     queries = [e for e in events if e.mechanism in _QUERIES]
     if "trace" in guarantee.release.split(" + ") and not any(e.count and e.rate for e in queries):
@@ -195,7 +195,7 @@ def _print_group(guarantee: Guarantee, size: int, unit: str) -> None:
     """Print the guarantee for any ``size`` records together, and on one side where that is less."""
     whole = guarantee.for_group(size)
     print(f"group        {whole.about(unit)}")
-    if size > 1 and guarantee.adjacency is not Adjacency.REPLACE_ONE:
+    if size > 1 and guarantee.adjacency != Adjacency.REPLACE_ONE:
         one_sided = guarantee.for_group(size, one_sided=True)
         if one_sided.epsilon < whole.epsilon:
             print(f"             {one_sided.about(unit)}")

@@ -13,7 +13,7 @@ from dpmcmc.errors import InputError
 
 @dataclass(frozen=True)
 class RowStructure:
-    """What is declared of all rows x, (d,).
+    """Declared facts of all rows x, (d,).
 
     Args:
         constant: column of the intercept, or None. It need not be 1: rows are scaled after the encoding.

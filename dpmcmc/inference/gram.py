@@ -87,7 +87,7 @@ def denoised(
         project(nearest + noise_std * symmetric_noise(rng, len(noisy)), trace, structure) for _ in range(bootstraps)
     )
     errors = np.stack([one - nearest for one in again])
-    # What is left of the noise after the projection.
+    # The noise that the projection leaves.
     edge = float(np.mean(np.max(np.abs(np.linalg.eigvalsh(errors)), axis=1)))
     return Denoised(shrink(nearest, edge), bootstrapped_error(errors))
 

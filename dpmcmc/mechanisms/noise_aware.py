@@ -65,7 +65,7 @@ class NoiseAware(OneShot):
     Args:
         draws: how many; they cost nothing.
         steps: K, gradients of all records; logistic regression only.
-        gram_share: of μ², for the Gram matrix; None: what makes the predicted intervals narrowest.
+        gram_share: part of μ² for the Gram matrix; None: the part that makes predicted intervals narrowest.
         prior_scale: ``target``: the target's; ``evidence``: chosen from the released numbers, with a log-normal
             hyperprior around the target's.
         structure: what is declared of all rows; a wrong declaration makes intervals wrong, not less private.

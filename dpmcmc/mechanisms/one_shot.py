@@ -63,7 +63,7 @@ class Asked:
     @property
     def most_records(self) -> int:
         """The larger number of records of two neighbours."""
-        return self.num_records + (self.adjacency is Adjacency.ADD_REMOVE)
+        return self.num_records + (self.adjacency == Adjacency.ADD_REMOVE)
 
 
 class OneShot:

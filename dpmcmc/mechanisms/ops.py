@@ -208,7 +208,7 @@ class OPS(OneShot):
             )
         assert self.radius is not None
         largest, difference = target.loss_bounds(self.radius)
-        if adjacency is Adjacency.REPLACE_ONE:
+        if adjacency == Adjacency.REPLACE_ONE:
             return float(largest), 4.0 * largest if self.form == "printed" else 2.0 * difference
         varies = largest if getattr(target, "num_classes", None) is not None else 2 * largest
         within = getattr(target, "gradient_bound_within", lambda radius: None)(self.radius)

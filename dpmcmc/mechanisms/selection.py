@@ -137,7 +137,7 @@ class PrivateSelection(OneShot):
             UnsupportedCombination: an adjacency under which the parts' sizes would differ, or a candidate without plan.
             ValueError: fewer records than parts, or a candidate that costs more than was asked.
         """
-        if asked.adjacency is Adjacency.ADD_REMOVE:
+        if asked.adjacency == Adjacency.ADD_REMOVE:
             raise UnsupportedCombination(
                 f"private selection deals a public number of records into parts, and {asked.adjacency} changes it; use "
                 "replace_one or zero_out."

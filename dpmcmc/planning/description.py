@@ -72,7 +72,7 @@ def _thesis_line(plan: Plan) -> str:
     line = f"Wang's formula (constant corrected) would need a multiplier of {needed:.4g}, {ratio:.3g} times as much"
     if isinstance(plan.sampling, Poisson) and plan.sampling.rate(plan.num_records) < 1:
         line += ", with batches of fixed size (it is not proved for Poisson ones)"
-    if Adjacency(plan.privacy.adjacency) is not Adjacency.REPLACE_ONE:
+    if Adjacency(plan.privacy.adjacency) != Adjacency.REPLACE_ONE:
         line += ", under replace_one (it has no other adjacency)"
     return line if failed is None else f"{line}, and does not apply: {failed}"
 

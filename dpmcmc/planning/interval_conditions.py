@@ -65,8 +65,8 @@ def relaxations(plan: Plan) -> tuple[float, float] | None:
     if not precision or getattr(plan.sampler, "metric", None) is not None:
         return None
     each = plan.times * precision
-    friction = getattr(plan.sampler, "loss", None)
-    if friction is not None:
+    friction = getattr(plan.sampler, "damping", 1.0)
+    if friction < 1:
         # Momentum forgets at a rate of at most a/2 per step, however short the relaxation time is.
         each = np.minimum(each, friction / 2)
     return float(each[: plan.burn_in].sum()), float(each[plan.burn_in :].sum()) * plan.chains

@@ -45,7 +45,7 @@ def check(mechanism: str) -> None:
 
 def distance(moved: np.ndarray, adjacency: Adjacency) -> np.ndarray:
     """Return the largest distance between neighbours' clipped sums, in units of C: w, or w + 1 under replace_one."""
-    return moved + 1 if adjacency is Adjacency.REPLACE_ONE else moved
+    return moved + 1 if adjacency == Adjacency.REPLACE_ONE else moved
 
 
 def renyi(
@@ -69,7 +69,7 @@ def renyi(
     unsampled = np.multiply.outer((distance(moved, adjacency) / z) ** 2, alpha / 2)
     if mechanism == "gaussian":
         return unsampled
-    if adjacency is not Adjacency.REPLACE_ONE:
+    if adjacency != Adjacency.REPLACE_ONE:
         return np.array([rdp.one_step(Event(mechanism, z / w, rate, 1), adjacency, orders) for w in moved])
     sampled = np.stack([_unequal_pair(moved / z, 1 / z, rate, float(a)) for a in alpha], axis=1)
     value = np.minimum(sampled, unsampled)

@@ -33,6 +33,6 @@ class Adjacency(StrEnum):
 
         Under ``replace_one`` one such vector leaves the sum and another enters; otherwise one leaves or enters.
         """
-        return 2.0 if self is Adjacency.REPLACE_ONE else 1.0
+        return 2.0 if self == Adjacency.REPLACE_ONE else 1.0
 
     __repr__ = str.__repr__

@@ -49,7 +49,7 @@ _ROOT_WORK = 1000
 def check(events: Iterable[Event], adjacency: Adjacency) -> None:
     """Raise UnsupportedCombination for a pair without a derivation."""
     for e in queries(events):
-        if e.mechanism == "fixed_size_gaussian" and adjacency is not Adjacency.REPLACE_ONE:
+        if e.mechanism == "fixed_size_gaussian" and adjacency != Adjacency.REPLACE_ONE:
             raise UnsupportedCombination(
                 f"accountant advanced has no subsampling lemma for fixed_size under {adjacency}; use adjacency "
                 "replace_one, or scheme poisson."

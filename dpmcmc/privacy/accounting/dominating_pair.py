@@ -20,7 +20,7 @@ from dpmcmc.privacy.accounting.adjacency import Adjacency
 
 def directions(adjacency: Adjacency) -> tuple[str, ...]:
     """Return the pairs to compose: both orders where the pair is not its own mirror image."""
-    return ("replace",) if adjacency is Adjacency.REPLACE_ONE else ("remove", "add")
+    return ("replace",) if adjacency == Adjacency.REPLACE_ONE else ("remove", "add")
 
 
 def loss_range(z: float, q: float, direction: str, log_tail: float) -> tuple[float, float]:

@@ -124,7 +124,7 @@ def for_group(
         ValueError: size not a whole number >= 1, delta outside (0, 1) where a release is not pure, or one_sided under
             replace_one.
     """
-    if one_sided and guarantee.adjacency is Adjacency.REPLACE_ONE:
+    if one_sided and guarantee.adjacency == Adjacency.REPLACE_ONE:
         raise InputError("one_sided: a record that is replaced is on both sides, under replace_one; leave it out")
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
         raise InputError(f"size must be a whole number of records >= 1, got {size!r}")

@@ -82,7 +82,7 @@ def delta(event: Event, adjacency: Adjacency, epsilon: float) -> float:
         return 1.0
     if math.isinf(epsilon):
         return 0.0
-    if adjacency is not Adjacency.REPLACE_ONE:
+    if adjacency != Adjacency.REPLACE_ONE:
         value = _expected(mu, kappa, epsilon, twice=False)
     elif epsilon >= float(_loss(np.array(mu**2), kappa)):
         value = _expected(mu, kappa, epsilon, twice=True)

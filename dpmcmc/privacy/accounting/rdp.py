@@ -110,7 +110,7 @@ def compose(events: Iterable[Event], adjacency: Adjacency) -> tuple[np.ndarray, 
 def check(events: Iterable[Event], adjacency: Adjacency) -> None:
     """Raise UnsupportedCombination for a pair without a derivation."""
     for e in queries(events):
-        if e.mechanism == "fixed_size_gaussian" and adjacency is not Adjacency.REPLACE_ONE:
+        if e.mechanism == "fixed_size_gaussian" and adjacency != Adjacency.REPLACE_ONE:
             raise UnsupportedCombination(
                 f"accountant rdp has no derivation for fixed_size sampling under {adjacency}: replacing the "
                 "batch's record by another one moves the sum by up to 2C. Use adjacency replace_one (it "
@@ -131,7 +131,7 @@ def _one_step(mechanism: str, z: float, rate: float, n: int | None, adjacency: A
         assert n is not None
         return tuple(np.minimum(fixed_size.renyi(z, rate, orders), unsampled))
     # Rényi divergence is jointly quasi-convex, so sampling never exceeds the unsampled bound.
-    sampled = [_poisson_rdp(z, rate, a, adjacency is Adjacency.REPLACE_ONE) for a in orders]
+    sampled = [_poisson_rdp(z, rate, a, adjacency == Adjacency.REPLACE_ONE) for a in orders]
     return tuple(np.minimum(sampled, unsampled))
 
 

@@ -64,7 +64,7 @@ def condition(*, epsilon: float, delta: float, steps: int, rate: float) -> str |
 def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
     """z of the corrected Theorem 3.16, times 1 + KAPPA for float32 clipping.
 
-    The formula knows queries alone. What integer noise deviates by is found when a plan's own noise is charged.
+    The formula knows queries alone. The deviation of integer noise is found when a plan's own noise is charged.
 
     Raises:
         CalibrationError: Poisson sampling, another adjacency or release, or a condition that fails.

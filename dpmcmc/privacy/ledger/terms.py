@@ -20,7 +20,7 @@ _LARGEST_ORDER, _SMALLEST_DELTA = 1_000_000, 1e-250
 
 @dataclass(frozen=True)
 class Promise:
-    """What all runs on a data set are promised to stay within together.
+    """Bound that all runs on a data set together stay within.
 
     Attributes:
         name: of the data set.
@@ -64,7 +64,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Terms(Promise):
-    """What was fixed at ``init``: the promise, and the budget that follows from it.
+    """Terms fixed at ``init``: the promise, and the budget that follows from it.
 
     Attributes:
         budget: in the filter's unit; of a programme, its number of runs.
