@@ -28,8 +28,8 @@ os.environ[OPTION.upper()] = "1"
 
 def pytest_collection_modifyitems(items):
     """Run the tests of a module that are marked ``optimised`` before its others: a change forgets all programs."""
-    modules = list(dict.fromkeys(item.path for item in items))
-    items.sort(key=lambda item: (modules.index(item.path), item.get_closest_marker("optimised") is None))
+    order = {path: place for place, path in enumerate(dict.fromkeys(item.path for item in items))}
+    items.sort(key=lambda item: (order[item.path], item.get_closest_marker("optimised") is None))
 
 
 @pytest.hookimpl(tryfirst=True)
