@@ -117,7 +117,9 @@ MADE = {
 _LINEAR = ("sufficient_statistics", "adassp", "adaops", "noisy draws")
 
 
-@pytest.mark.parametrize("name", [*(MECHANISMS.keys() - {"noise_aware"}), "noisy draws", "hybrid", "selection"])
+@pytest.mark.parametrize(
+    "name", [*(name for name in MECHANISMS if name != "noise_aware"), "noisy draws", "hybrid", "selection"]
+)
 def test_no_mechanism_but_the_noise_aware_one_is_for_intervals(name):
     mechanism = MADE[name] if name in MADE else MECHANISMS[name]()
     target = LINEAR if name in _LINEAR else LOGISTIC
