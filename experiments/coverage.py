@@ -3,8 +3,8 @@ r"""Coverage under privacy: how often intervals of a noise-aware release hold th
     python -m experiments.coverage [--quick] [--config configs/figures/coverage.yaml] --out DIR
 
 A cell simulates tables of a logistic regression with correlated rows: an intercept, binary columns, ranges and a
-one-hot block, scaled so that ‖x‖ <= 1. The truth is drawn from N(0, truth_scale²); the model has the prior N(0, 1). Where
-truth_scale is 1, the prior is right. ``results.csv`` has a row per cell: share of coordinates inside central 90 %
+one-hot block, scaled so that ‖x‖ <= 1. The truth has the law N(0, truth_scale²) and the model the prior N(0, 1):
+where truth_scale is 1, the prior is right. ``results.csv`` has a row per cell: share of coordinates inside central 90 %
 intervals, its Monte Carlo standard error over tables, mean width over that of the non-private Laplace posterior, and
 the width that the plan predicted. The picture shows coverage against width, one panel an ε.
 """

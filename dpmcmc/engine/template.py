@@ -7,9 +7,10 @@ ones in their place, past its ``__post_init__``.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import jax
 import numpy as np
@@ -74,12 +75,19 @@ def numbers(item: Any) -> dict[str, np.float32]:
     # Something derived from the fields and kept beside them would not follow when they change.
     if set(getattr(item, "__dict__", ())) != {f.name for f in fields}:
         return {}
-    found = {}
-    for field in fields:
-        value = getattr(item, field.name)
-        if field.name not in _CONSTANTS and "float" in str(field.type) and _is_number(value):
-            found[field.name] = np.float32(value)
-    return found
+    fractional = _fractional(type(item))
+    values = {field.name: getattr(item, field.name) for field in fields if field.name in fractional}
+    return {name: np.float32(value) for name, value in values.items() if name not in _CONSTANTS and _is_number(value)}
+
+
+@functools.cache
+def _fractional(kind: type) -> frozenset[str]:
+    """Fields of a dataclass that may hold a float, whatever the name of their type."""
+    try:
+        hints = get_type_hints(kind)
+    except Exception:  # a user's annotation may name what does not exist at run time
+        hints = {field.name: field.type for field in dataclasses.fields(kind)}
+    return frozenset(name for name, hint in hints.items() if "float" in str(hint))
 
 
 def _is_number(value: object) -> bool:
