@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.privacy.accounting import Event, noisy_descent
+from dpmcmc.privacy.accounting import TRACE_ACCOUNTANTS, Adjacency, Event, noisy_descent
 from dpmcmc.privacy.accounting.charging import Schedule, charged_guarantee
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -105,6 +105,9 @@ def account(
             f"release {release!r} is not that of noisy queries; account covers trace and last_iterate, and the room "
             "mechanisms the others."
         )
+    if accountant not in TRACE_ACCOUNTANTS:
+        raise UnsupportedCombination(f"unknown accountant {accountant!r}; known: {', '.join(TRACE_ACCOUNTANTS)}.")
+    Adjacency(adjacency)  # refuses an unknown one as a combination, as the accountant is
     promise = Privacy(delta=delta, adjacency=adjacency, accountant=accountant, calibrator="free")
     return charged_guarantee(schedule, promise)[0]
 
