@@ -182,7 +182,6 @@ MECHANISMS_AUDITED = {
     "output_perturbation": (OutputPerturbation(), LOGISTIC),
     "objective_perturbation": (ObjectivePerturbation(), LOGISTIC),
     "sufficient_statistics": (SufficientStatistics(), LINEAR),
-    "sufficient_draws": (SufficientStatistics(draws=3), LINEAR),
     "noise_aware": (NoiseAware(draws=1, steps=4), LOGISTIC),
     "hybrid": (Hybrid(start=OPS(), sampler=dpmcmc.SGLD(step_size=1.0), steps=5), LOGISTIC),
 }

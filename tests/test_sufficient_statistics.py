@@ -82,32 +82,18 @@ def test_plan_meets_the_budget_in_one_event(adjacency):
     assert more.guarantee.epsilon == pytest.approx(plan.guarantee.epsilon, rel=1e-6)
 
 
-def test_without_noise_the_posterior_is_exact(records):
-    mean, covariance = TARGET.posterior(records)
+def test_without_noise_the_estimate_is_the_posterior_s_mean(records):
+    mean, _ = TARGET.posterior(records)
     gram, moment = records["x"].T @ records["x"], records["x"].T @ records["y"]
-    estimate, factor = ridge(gram, moment, TARGET, 1e-12)
-    np.testing.assert_allclose(estimate, mean, rtol=1e-9)
-    np.testing.assert_allclose(np.linalg.inv(factor @ factor.T), covariance, rtol=1e-9)
+    np.testing.assert_allclose(ridge(gram, moment, TARGET, 1e-12), mean, rtol=1e-9)
 
 
-def test_with_a_large_budget_the_release_is_near_the_posterior(records):
-    plan = SufficientStatistics(draws=4000).plan(TARGET, num_records=2000, epsilon=2000.0, delta=1e-4)
+def test_with_a_large_budget_the_release_is_near_the_posterior_s_mean(records):
+    plan = SufficientStatistics().plan(TARGET, num_records=2000, epsilon=2000.0, delta=1e-4)
     drawn = release(plan, records, key=1)
-    assert drawn.positions.shape == (1, 4000, 3)
+    assert drawn.positions.shape == (1, 1, 3)
     mean, covariance = TARGET.posterior(records)
-    white = (drawn.flat_draws() - mean) @ np.linalg.cholesky(np.linalg.inv(covariance))
-    assert np.max(np.abs(np.cov(white.T) - np.eye(3))) < 0.15
-    assert np.max(np.abs(white.mean(0))) < 0.5
-
-
-def test_the_mean_is_that_of_the_draws_and_costs_the_same(records):
-    point = SufficientStatistics().plan(TARGET, **BUDGET)
-    several = SufficientStatistics(draws=3000).plan(TARGET, **BUDGET)
-    assert point.guarantee == several.guarantee
-    mean = point.mechanism.draw(point, records, streams_of(5)[0])
-    draws = several.mechanism.draw(several, records, streams_of(5)[0])
-    assert mean.shape == (1, 3)
-    assert np.all(np.abs(draws.mean(0) - mean[0]) < 5 * draws.std(0) / math.sqrt(3000))
+    assert np.max(np.abs(drawn.flat_draws()[0] - mean) / np.sqrt(np.diag(covariance))) < 0.5
 
 
 def test_released_statistics_have_the_declared_noise(records, monkeypatch):
@@ -135,7 +121,7 @@ def test_released_statistics_have_the_declared_noise(records, monkeypatch):
 
 def test_noise_alone_yields_a_bounded_estimate():
     """One record and a tiny budget: XᵀX is not even positive, and the estimate stays finite and shrunk."""
-    plan = SufficientStatistics(draws=5).plan(TARGET, num_records=1, epsilon=0.01, delta=1e-6)
+    plan = SufficientStatistics().plan(TARGET, num_records=1, epsilon=0.01, delta=1e-6)
     draws = plan.mechanism.draw(plan, {"x": np.array([[1.0, 0.0, 0.0]]), "y": np.array([1.0])}, streams_of(0)[0])
     assert np.all(np.isfinite(draws))
     assert np.max(np.abs(draws)) < 10 * TARGET.label_bound
@@ -150,8 +136,6 @@ def test_impossible_requests_are_refused_with_a_remedy():
         SufficientStatistics().plan(LinearRegression(row_bound=1.0, num_features=2), **BUDGET)
     with pytest.raises(ValueError, match=r"^num_features: "):
         SufficientStatistics().plan(LinearRegression(row_bound=1.0, label_bound=1.0), **BUDGET)
-    with pytest.raises(ValueError, match=r"^draws "):
-        SufficientStatistics(draws=-1)
     with pytest.raises(ValueError, match=r"^label_weight "):
         SufficientStatistics(label_weight=0.0)
     with pytest.raises(ValueError, match=r"^delta: "):

@@ -14,7 +14,7 @@ import dpmcmc
 from dpmcmc import config
 from dpmcmc.config import file as config_file
 from dpmcmc.engine.result import Result
-from dpmcmc.mechanisms import MECHANISMS, OPS, Chain, Exponential, Hybrid, PrivateSelection, SufficientStatistics
+from dpmcmc.mechanisms import MECHANISMS, OPS, Chain, Exponential, Hybrid, PrivateSelection
 from dpmcmc.planning import interval_conditions, verdict
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS, Custom, LinearRegression, LogisticRegression, PerOwner, from_numpyro
@@ -110,16 +110,13 @@ CANDIDATES = [Chain(dpmcmc.SGLD(s), steps=10) for s in (1.0, 4.0)]
 MADE = {
     "ops": OPS(draws=200),
     "exponential": Exponential(radius=2.0),
-    "noisy draws": SufficientStatistics(draws=200),
     "hybrid": Hybrid(OPS(), dpmcmc.SGLD(1.0), steps=20, accountant="rdp"),
     "selection": PrivateSelection(CANDIDATES, loss_bound=2.0),
 }
-_LINEAR = ("sufficient_statistics", "adassp", "adaops", "noisy draws")
+_LINEAR = ("sufficient_statistics", "adassp", "adaops")
 
 
-@pytest.mark.parametrize(
-    "name", [*(name for name in MECHANISMS if name != "noise_aware"), "noisy draws", "hybrid", "selection"]
-)
+@pytest.mark.parametrize("name", [*(name for name in MECHANISMS if name != "noise_aware"), "hybrid", "selection"])
 def test_no_mechanism_but_the_noise_aware_one_is_for_intervals(name):
     mechanism = MADE[name] if name in MADE else MECHANISMS[name]()
     target = LINEAR if name in _LINEAR else LOGISTIC
@@ -128,8 +125,6 @@ def test_no_mechanism_but_the_noise_aware_one_is_for_intervals(name):
     assert made.usable_for == ["prediction"]
     assert made.to_json()["usable_for"] == ["prediction"]
     assert [label for label, _ in made.lines()].count("usable for") == 1
-    if name == "noisy draws":
-        assert "take noisy statistics for exact ones" in made.verdict.reasons["intervals"]
 
 
 # Conditions for intervals, one at a time.
