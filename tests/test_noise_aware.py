@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -12,11 +13,12 @@ from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.inference import gram as gram_room
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.noise_aware import Gaussian, Local, LogisticLaw, Release
-from dpmcmc.mechanisms import NoiseAware, label_blind, release
+from dpmcmc.mechanisms import NoiseAware, SufficientStatistics, label_blind, release
+from dpmcmc.mechanisms import noise_aware as mechanism_room
 from dpmcmc.mechanisms.label_blind import Design, LabelBlindGradient
 from dpmcmc.mechanisms.sufficient import split, statistics
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.accounting.queries import gaussian_parameter
+from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
 
 
@@ -46,14 +48,48 @@ def table(n, d, seed):
 # --- privacy ---------------------------------------------------------------------------------------------------
 
 
+def released_stds(plan, records, monkeypatch):
+    """Noise stds of all releases of a draw, in their order."""
+    seen = []
+    for module in (label_blind, mechanism_room):
+        whole = module.gaussian_release
+        monkeypatch.setattr(
+            module,
+            "gaussian_release",
+            lambda value, std, key, whole=whole: (seen.append(std), whole(value, std, key))[1],
+        )
+    release(plan, records, key=0)
+    return seen
+
+
 @pytest.mark.parametrize("adjacency", list(Adjacency))
-@pytest.mark.parametrize("target", [logistic(4), linear(4)], ids=["logistic", "linear"])
-def test_the_guarantee_is_that_of_its_gaussian_releases(target, adjacency):
-    plan = NoiseAware().plan(target, num_records=500, epsilon=0.7, delta=1e-5, adjacency=adjacency)
-    moves = Adjacency(adjacency).sensitivity
-    mu = math.sqrt(sum(e.count * (moves / e.noise_multiplier) ** 2 for e in plan.guarantee.events))
-    assert mu == pytest.approx(gaussian_parameter(plan.guarantee.events, Adjacency(adjacency)), rel=1e-12)
+@pytest.mark.parametrize("structure", [None, RowStructure(unit_norm=True)], ids=["plain", "unit norm"])
+def test_noise_that_is_added_to_logistic_regression_is_noise_that_is_charged(adjacency, structure, monkeypatch):
+    """μ from the noise that a draw adds and sensitivities written out by hand, b = 1."""
+    n, d = 300, 4
+    plan = NoiseAware(structure=structure).plan(
+        logistic(d), num_records=n, epsilon=0.7, delta=1e-5, adjacency=adjacency
+    )
+    records, _ = table(n, d, 0)
+    stds = np.array(released_stds(plan, records, monkeypatch))
+    one = adjacency != "replace_one"
+    known = structure is not None and adjacency != "add_remove"
+    moves = np.array([1 if one else math.sqrt(2), *([] if known else [1.0]), *[1.0 if one else 2.0] * 48])
+    assert len(stds) == len(moves)
+    mu = math.sqrt(np.sum((moves / stds) ** 2))
+    assert mu == pytest.approx(gaussian_mu(0.7, 1e-5), rel=2e-4)
+    assert mu <= gaussian_mu(0.7, 1e-5)
     assert 0.699 < plan.guarantee.epsilon <= 0.7
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_noise_that_is_added_to_linear_regression_is_noise_that_is_charged(adjacency, monkeypatch):
+    """A joint release of (svec G, Xᵀy/3), labels within 3: a record adds √2 at most, a replaced one moves it by 1.5·√2."""
+    plan = NoiseAware().plan(linear(4), num_records=300, epsilon=0.7, delta=1e-5, adjacency=adjacency)
+    (std,) = released_stds(plan, linear_table(300, 4, 0)[0], monkeypatch)
+    moves = 1.5 if adjacency == "replace_one" else 1.0
+    assert moves * math.sqrt(2) / std == pytest.approx(gaussian_mu(0.7, 1e-5), rel=2e-4)
+    assert moves * math.sqrt(2) / std <= gaussian_mu(0.7, 1e-5)
 
 
 def neighbours(n, d, seed):
@@ -110,6 +146,37 @@ def test_replaced_records_move_the_gram_matrix_by_at_most_root_2():
     assert np.linalg.norm(orthogonal) == pytest.approx(math.sqrt(2)), "without the root of 2 the charge is too small"
 
 
+def test_a_record_adds_at_most_its_clip_norm_and_the_square_of_its_norm():
+    """add_remove and zero_out: a sum with and without the first record."""
+    d, rng = 4, np.random.default_rng(8)
+    design = Design(51, d, 1.0, 1.0)
+    for (x, y), _ in neighbours(50, d, 3):
+        x[0] /= max(np.linalg.norm(x[0]), 1e-9)
+        gram, theta = x.T @ x, rng.normal(size=d)
+        with_, without = (LabelBlindGradient.of(gram, design, x[k:], y[k:]).sum(theta) for k in (0, 1))
+        assert np.linalg.norm(with_ - without) <= 1 + design.rounding()
+        svec = [statistics(x[k:], np.zeros(50 - k), 0.0) for k in (0, 1)]
+        assert np.linalg.norm(svec[0] - svec[1]) <= 1 + 1e-9
+
+
+def test_the_hard_clip_stands_behind_the_weights():
+    """A label that no weight expects, and a norm that is a hundredth of the true one."""
+    x, y, d = np.eye(3)[:2], np.array([40.0, 0.0]), 3
+    access = LabelBlindGradient.of(2 * np.eye(d) / d, Design(2, d, 1.0, 1.0), x, y)
+    without = dataclasses.replace(access, y=np.array([0.0, 0.0]))
+    assert np.linalg.norm(access.sum(np.zeros(d)) - without.sum(np.zeros(d))) <= 2 + 1e-9
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
+@pytest.mark.parametrize("mechanism", [NoiseAware(), SufficientStatistics()])
+def test_the_smallest_integer_is_no_label_within_a_bound(dtype, mechanism):
+    records, _ = linear_table(50, 2, 0)
+    records["y"] = np.clip(records["y"], -3, 3).astype(dtype)
+    records["y"][3] = np.iinfo(dtype).min
+    with pytest.raises(ValueError, match="row 3 is beyond the public label_bound"):
+        release(mechanism.plan(linear(2), num_records=50, epsilon=1.0, delta=1e-3), records)
+
+
 def test_a_row_beyond_its_bound_is_refused_before_anything_is_computed():
     records, _ = table(50, 4, 0)
     records["x"][7] *= 10
@@ -141,14 +208,47 @@ def test_label_blind_weights_leave_the_score_unbiased_and_residual_clipping_does
     x, theta = rows(200, 4, rng), 4 * rng.normal(size=4)
     norms, clip = np.linalg.norm(x, axis=1), 0.05
 
-    def blind(p, y):
-        return np.minimum(1.0, clip / (np.maximum(p, 1 - p) * norms))
-
     def sees_the_label(p, y):
         return np.minimum(1.0, clip / (np.abs(p - y) * norms))
 
-    assert np.abs(mean_score(x, theta, blind)).max() < 1e-12
     assert np.abs(mean_score(x, theta, sees_the_label)).max() > 0.1
+    # The mean over labels of what the mechanism sums, one record at a time.
+    p, design = expit(x @ theta), Design(200, 4, 1.0, 1.0)
+    mean = np.zeros(4)
+    for label, chance in ((1.0, p), (0.0, 1 - p)):
+        access = LabelBlindGradient.of(x.T @ x, design, x, np.full(200, label))
+        for k in range(200):
+            alone = dataclasses.replace(access, x=x[k : k + 1], y=access.y[:1], row_norms=access.row_norms[k : k + 1])
+            mean += chance[k] * alone.sum(theta)
+    assert np.abs(mean).max() < 1e-9
+
+
+def test_the_curvature_is_that_of_a_gaussian_design():
+    """H against Σ w p(1 − p) x xᵀ, along θ and across it."""
+    rng, d, n = np.random.default_rng(9), 3, 200_000
+    x, theta = rng.normal(size=(n, d)), np.array([2.0, 0.0, 0.0])
+    p = expit(x @ theta)
+    weight = np.minimum(1, 0.6 / np.maximum(p, 1 - p))
+    exact = (x * (weight * p * (1 - p))[:, None]).T @ x / n
+    law = LogisticLaw.at(4.0, norm=1.0, clip=0.6)
+    found = law.local(n * np.eye(d), n, theta, np.zeros_like).curvature / n
+    np.testing.assert_allclose(found, exact, atol=3e-3)
+    assert abs(law.curvature - exact[0, 0]) > 0.03, "the design does not show the term along θ"
+
+
+def test_a_weighted_mean_of_releases_is_the_posterior_of_all_of_them():
+    """Two gradients of a known linear model, each with its own noise, and their mean say the same."""
+    h, metric, stds = np.diag([2.0, 5.0]), np.diag([1.0, 3.0]), np.array([1.0, 2.0])
+    positions, gradients = np.array([[1.0, 0.0], [0.0, 2.0]]), np.array([[0.3, -1.0], [2.0, 0.7]])
+    mean = noise_aware.weighted_mean(positions, gradients, stds**-2.0, metric)
+    local = Local(h, np.zeros((2, 2)), np.zeros_like)
+    found = noise_aware.posterior(mean, local, np.eye(2), Gaussian(np.zeros(2), np.eye(2)))
+    precision, towards = np.eye(2), np.zeros(2)
+    for position, gradient, std in zip(positions, gradients, stds, strict=True):
+        information = h @ np.linalg.inv(std**2 * metric)
+        precision, towards = precision + information @ h, towards + information @ (h @ position - gradient)
+    np.testing.assert_allclose(found.covariance, np.linalg.inv(precision), rtol=1e-9)
+    np.testing.assert_allclose(found.mean, np.linalg.solve(precision, towards), rtol=1e-9)
 
 
 def test_the_law_of_the_curvature_is_that_of_simulated_logits():
@@ -327,19 +427,36 @@ def test_evidence_finds_a_prior_scale_that_the_records_contradict():
     assert chosen > given + 0.05
 
 
-def test_a_sandwich_is_wider_where_labels_vary_more_than_the_model_says():
-    identity = np.eye(2)
-    seen = Release(np.zeros(2), np.ones(2), identity)
-    local = Local(10 * identity, 10 * identity, np.zeros_like)
-    now = noise_aware.posterior(seen, local, identity, Gaussian(np.zeros(2), identity))
-    same = noise_aware.sandwich(seen, local, identity, now, local.score)
-    np.testing.assert_allclose(same, now.covariance, rtol=1e-9)
-    assert noise_aware.sandwich(seen, local, identity, now, 4 * local.score)[0, 0] > 2 * now.covariance[0, 0]
-
-
 def test_a_plan_says_intervals_with_its_predicted_width_and_few_draws_say_none():
     plan = NoiseAware().plan(logistic(10), num_records=10_000, epsilon=1.0, delta=1e-5)
     assert plan.usable_for == ["prediction", "intervals"]
     assert 1.0 < plan.settings["predicted_width"] < 1.6
-    few = NoiseAware(draws=20).plan(logistic(10), num_records=10_000, epsilon=1.0, delta=1e-5)
-    assert "intervals" not in few.usable_for
+    strong = LogisticRegression(prior_scale=6.0, num_features=10, row_bound=1.0)
+    for mechanism, target in ((NoiseAware(draws=20), None), (NoiseAware(steps=8), None), (NoiseAware(), strong)):
+        few = mechanism.plan(target or logistic(10), num_records=10_000, epsilon=1.0, delta=1e-5)
+        assert few.usable_for == ["prediction"]
+
+
+def test_one_coefficient_is_covered_though_only_the_trace_is_released_of_its_rows():
+    """d = 1: the Gram matrix is its trace, whose noise is all there is."""
+
+    def single(n, d, seed):
+        rng = np.random.default_rng(seed)
+        x, truth = 0.3 * rng.uniform(0.5, 1, size=(n, 1)), 4 * rng.normal(size=1)
+        return {"x": x.astype(np.float32), "y": (rng.random(n) < expit(x @ truth)).astype(np.int32)}, truth
+
+    target = LogisticRegression(prior_scale=4.0, num_features=1, row_bound=1.0)
+    share, error = covered(NoiseAware(draws=400), target, single, 0.1, 120, 2000)
+    assert share + 2 * error > 0.86, (share, error)
+
+
+def test_a_declared_norm_of_one_is_the_trace_whatever_the_row_bound():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4000, 3))
+    records = {"x": (x / np.linalg.norm(x, axis=1)[:, None]).astype(np.float32), "y": (rng.random(4000) < 0.5) * 1}
+    stds = []
+    for structure in (None, RowStructure(unit_norm=True)):
+        target = LogisticRegression(prior_scale=1.0, num_features=3, row_bound=2.0)
+        plan = NoiseAware(structure=structure).plan(target, num_records=4000, epsilon=3.0, delta=1e-5)
+        stds.append(release(plan, records, key=0).draws[0].std(0))
+    np.testing.assert_allclose(stds[0], stds[1], rtol=0.25)

@@ -33,6 +33,8 @@ class RowStructure:
 
     def __post_init__(self) -> None:
         columns = [column for block in self.blocks for column in block]
+        if not all(self.blocks):
+            raise InputError("blocks: a one-hot block has no columns; leave it out", "blocks")
         if self.blocks and self.constant is None:
             raise InputError("blocks: one-hot blocks are declared relative to the intercept; give its column, constant")
         if len(set(columns)) != len(columns) or self.constant in columns:

@@ -68,6 +68,8 @@ def denoised(
     noise_std: float,
     trace: float,
     structure: RowStructure | None,
+    *,
+    trace_std: float = 0.0,
     rng: np.random.Generator | None = None,
     bootstraps: int = 24,
 ) -> Denoised:
@@ -78,6 +80,7 @@ def denoised(
         noise_std: σ.
         trace: declared or released.
         structure: of the rows, or None.
+        trace_std: of the error of the trace, by which the whole estimate is too long or too short.
         rng: public randomness of the bootstrap.
         bootstraps: how many.
     """
@@ -89,7 +92,8 @@ def denoised(
     errors = np.stack([one - nearest for one in again])
     # The noise that the projection leaves.
     edge = float(np.mean(np.max(np.abs(np.linalg.eigvalsh(errors)), axis=1)))
-    return Denoised(shrink(nearest, edge), bootstrapped_error(errors))
+    gram, of_shape = shrink(nearest, edge), bootstrapped_error(errors)
+    return Denoised(gram, lambda q: of_shape(q) + (trace_std / trace) ** 2 * gram @ q @ gram)
 
 
 @dataclass(frozen=True)

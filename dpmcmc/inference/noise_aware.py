@@ -12,7 +12,7 @@ N(0, P⁻¹) Bayes' rule gives
     𝒞 = B + V + curvature_error(Q),   S = (P + H 𝒞⁻¹ H)⁻¹,   m = S H 𝒞⁻¹ (H θ̄ − ḡ),   Q = S + (θ̄ − m)(θ̄ − m)ᵀ,     (2)
 
 which is iterated. The derivation of each constant is in ``docs/noise_aware.md``. Everything here is a pure function of
-released numbers and costs no privacy. The intervals hold if the model is true; a wrong model needs the sandwich.
+released numbers and costs no privacy. The intervals hold if the model and its prior are true.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.linalg import cho_factor, solve_triangular
 from scipy.special import expit, ndtri
 
 #: Standard normal quantiles over which logits are averaged: weights have kinks, which a Gauss rule does not resolve.
@@ -120,23 +120,6 @@ def log_evidence(release: Release, local: Local, prior_variance: float, now: Gau
 def _covariance(release: Release, local: Local, now: Gaussian) -> np.ndarray:
     away = release.position - now.mean
     return local.score + release.noise + local.curvature_error(now.covariance + np.outer(away, away))
-
-
-def sandwich(release: Release, local: Local, precision: np.ndarray, now: Gaussian, score: np.ndarray) -> np.ndarray:
-    """Return the covariance of the mean under a wrong model, (d, d).
-
-    The mean is S H 𝒞⁻¹ u and u varies with ``score`` in place of the model's B: S (H𝒞⁻¹ 𝒞' 𝒞⁻¹H + P) S.
-
-    Args:
-        release, local, precision, now: as of :func:`posterior` and what it returned.
-        score: an estimate of the score's variance that supposes no model, (d, d).
-    """
-    assumed = _covariance(release, local, now)
-    factor = cho_factor(assumed, lower=True)
-    informed = cho_solve(factor, local.curvature)
-    actual = assumed - local.score + score
-    middle = informed.T @ actual @ informed + precision
-    return now.covariance @ middle @ now.covariance
 
 
 def weighted_mean(positions: np.ndarray, gradients: np.ndarray, precisions: np.ndarray, metric: np.ndarray) -> Release:

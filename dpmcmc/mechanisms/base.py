@@ -240,8 +240,10 @@ def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
     row_bound, label_bound = (getattr(plan.target, name, None) for name in ("row_bound", "label_bound"))
     if row_bound is not None:
         records = {**records, "x": _within(records["x"], row_bound)}
-    if label_bound is not None and np.any(np.abs(records["y"]) > label_bound):
-        worst = int(np.argmax(np.abs(records["y"])))
+    # In float64: the smallest signed integer has no absolute value of its own type.
+    sizes = None if label_bound is None else np.abs(np.asarray(records["y"], np.float64))
+    if sizes is not None and np.any(sizes > label_bound):
+        worst = int(np.argmax(sizes))
         raise InputError(f"data['y'] row {worst} is beyond the public label_bound {label_bound:g}: clip labels to it")
     return records
 

@@ -72,16 +72,17 @@ class Design(NamedTuple):
     def rounding(self) -> float:
         """Return how far float64 may move a whitened sum on one of two neighbours, over C.
 
-        F² >= (b²/d) I gives ‖F⁻¹‖ <= √d/b, and C >= CLIP·_SHORTEST = c. With e = 2^-53, relative to C:
+        F² >= (b²/d) I gives ‖F⁻¹‖ <= √d/b, and C >= CLIP·_SHORTEST = c. A product with F⁻¹ is off by d·e·‖|F⁻¹|‖ <=
+        d·√d·‖F⁻¹‖·e times its vector's norm, with e = 2^-53. Relative to C:
 
-        * F⁻¹ Σ r x is off by ‖F⁻¹‖·summing·Σ|r|‖x‖ <= √d·N·summing/c, and by d·e more from the product with F⁻¹;
-        * an unchanged record's margin is off by d e b R, and its probability by a quarter of that. As w‖F⁻¹x‖ <= 2C,
-          its contribution is off by twice that, by 32e for the arithmetic of weight and residual, and by d^1.5·e/c
-          where its norm is off by d·e·‖F⁻¹‖·b.
+        * Σ r x is off by summing·Σ|r|‖x‖, so F⁻¹ Σ r x by √d·N·summing/c, and by N·d²·e/c more from the product;
+        * an unchanged record's margin is off by d·e·b·R, and its probability by a quarter of that. Its contribution
+          moves by at most 4C for a probability that moves by 1, since w and p − y both change. It is off by 32e for
+          the arithmetic of weight and residual, and by d²·e/c where its norm is.
         """
         d, e, c = self.size, 2.0**-53, CLIP * _SHORTEST
-        sums = math.sqrt(d) * summing(self.num_records) / c + d * e
-        records = d * e * self.row_bound * self.radius + 32 * e + d**1.5 * e / c
+        sums = math.sqrt(d) * summing(self.num_records) / c + d**2 * e / c
+        records = d * e * self.row_bound * self.radius + 32 * e + d**2 * e / c
         return self.num_records * (sums + records)
 
 
@@ -113,7 +114,7 @@ class LabelBlindGradient:
         root, inverse = (vectors * np.sqrt(values)) @ vectors.T, (vectors / np.sqrt(values)) @ vectors.T
         parts = (np.linalg.norm(x[i : i + _ROWS] @ inverse, axis=1) for i in range(0, len(x), _ROWS))
         # Rounding makes no norm too small.
-        norms = np.concatenate(list(parts)) + design.size**1.5 * 2.0**-52
+        norms = np.concatenate(list(parts)) + design.size**2 * 2.0**-52
         return cls(design, x, y, norms, root, inverse, design.whitened_norm(gram))
 
     @property

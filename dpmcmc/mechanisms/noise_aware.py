@@ -25,7 +25,7 @@ from typing import Annotated, Literal
 
 import jax
 import numpy as np
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.errors import InputError, UnsupportedCombination
@@ -51,8 +51,9 @@ _TRACE_SHARE = 0.01
 _GRAM_SHARES = (0.2, 0.3, 0.4, 0.5)
 #: Iterations of the posterior given the last gradients; those of a candidate share, and its bootstraps.
 _ROUNDS, _PREDICTED_ROUNDS, _PREDICTED_BOOTSTRAPS = 12, 6, 6
-#: Draws that an interval is read from, at least.
-_FEWEST_DRAWS = 100
+#: Draws that an interval is read from and gradients that the position settles in, at least; largest prior_scale times
+#: row_bound at which intervals were seen to cover.
+_FEWEST_DRAWS, _FEWEST_STEPS, _STRONGEST = 100, 32, 4.0
 #: Candidates of ``prior_scale: evidence`` in units of the target's, and the standard deviation of the log of a scale
 #: under its hyperprior.
 _SCALES, _LOG_SCALE_STD = np.exp(np.linspace(-2, 2, 33)), 1.0
@@ -75,7 +76,7 @@ class NoiseAware(OneShot):
     """
 
     draws: Annotated[int, Gt(0)] = 1000
-    steps: Annotated[int, Ge(4)] = 24
+    steps: Annotated[int, Ge(4), Le(100)] = 48
     gram_share: Annotated[float, Gt(0), Lt(0.95)] | None = None
     prior_scale: Literal["target", "evidence"] = "target"
     structure: RowStructure | None = field(default=None, kw_only=True, repr=False)
@@ -87,11 +88,11 @@ class NoiseAware(OneShot):
             UnsupportedCombination: another target than logistic or linear regression.
             ValueError: a public bound that is not given.
         """
+        if self.structure is not None and getattr(target, "num_features", None) is not None:
+            self.structure.check(target.num_features)
         if type(target) is LinearRegression:
             return self._settle_linear(target, asked)
         design = _design(target, asked.most_records)
-        if self.structure is not None:
-            self.structure.check(design.size)
         mu = asked.mu * (1 - 1e-9)
         trace_share = 0.0 if self._trace_known(asked) else _TRACE_SHARE
         entries, unsure = design.size * (design.size + 1) // 2, summing(asked.most_records) * design.largest_trace
@@ -147,15 +148,21 @@ class NoiseAware(OneShot):
         """Return whether intervals of the draws hold, and why; planned from public facts."""
         if self.draws < _FEWEST_DRAWS:
             return False, f"Do not report intervals: {self.draws} draws are too few; take {_FEWEST_DRAWS} or more."
+        if type(plan.target) is LogisticRegression:
+            if self.steps < _FEWEST_STEPS:
+                return False, f"Do not report intervals: {self.steps} steps are too few; take {_FEWEST_STEPS} or more."
+            logits = plan.target.prior_scale * (plan.target.row_bound or math.inf)
+            if logits > _STRONGEST:
+                return False, (
+                    f"Do not report intervals: the prior allows logits of {logits:.3g} standard deviations, and coverage "
+                    f"was shown up to {_STRONGEST:g}."
+                )
         wide = plan.settings.get("predicted_width")
         said = "" if wide is None else f", which is predicted to make intervals {wide:.2g} times as wide"
-        return True, (
-            "Yes, if the model and the prior are true (a wrong model needs a sandwich variance): the draws account for "
-            f"the noise of privacy{said}."
-        )
+        return True, (f"Yes, if the model and the prior are true: the draws account for the noise of privacy{said}.")
 
     def _trace_known(self, asked: Asked) -> bool:
-        """Whether tr G = N·b² is declared, and N public: ``add_remove`` does not tell N from N ± 1."""
+        """Whether tr G = N is declared, and N public: ``add_remove`` does not tell N from N ± 1."""
         return self.structure is not None and self.structure.unit_norm and asked.adjacency != "add_remove"
 
     def _shares(self) -> np.ndarray:
@@ -173,8 +180,9 @@ class NoiseAware(OneShot):
         d, noise_std, weight = x.shape[1], plan.settings["noise_std"], plan.settings["label_weight"]
         noisy, moment = split(gaussian_release(statistics(x, y, weight), noise_std, key), d, weight)
         variance = plan.target.noise_scale**2
-        trace = float(np.clip(np.trace(noisy), noise_std, plan.num_records * plan.target.row_bound**2))
-        gram, error = denoised(noisy, noise_std, trace, self.structure)
+        largest = plan.num_records * plan.target.row_bound**2
+        trace = float(np.clip(np.trace(noisy), noise_std, largest))
+        gram, error = denoised(noisy, noise_std, trace, self.structure, trace_std=noise_std * math.sqrt(d))
         local = Local(gram / variance, gram / variance, lambda q: error(q) / variance**2)
         release = Release(np.zeros(d), -moment / variance, np.eye(d) * (noise_std / weight / variance) ** 2)
         return self._concluded(plan.target.prior_scale, release, lambda now: local)
@@ -212,11 +220,15 @@ class NoiseAware(OneShot):
         statistic = statistics(x, np.zeros(len(x)), 0.0)[: -design.size]
         noisy = gaussian_release(statistic, settings["gram_noise_std"], gram_key)
         noisy_gram, _ = split(np.concatenate([noisy, np.zeros(design.size)]), design.size, 1.0)
-        trace = design.largest_trace
+        trace, std = float(design.num_records), 0.0
         if settings["trace_noise_std"] > 0:
             released = gaussian_release(np.array([np.trace(exact)]), settings["trace_noise_std"], trace_key)
-            trace = float(np.clip(released[0], 0.01 * trace, trace))
-        return denoised(noisy_gram, settings["gram_noise_std"], trace, self.structure)
+            # The noisy Gram matrix has a trace too.
+            stds = np.array([settings["trace_noise_std"], settings["gram_noise_std"] * math.sqrt(design.size)])
+            weights = stds**-2 / np.sum(stds**-2)
+            trace, std = float(weights @ [released[0], np.trace(noisy_gram)]), float(np.sum(stds**-2) ** -0.5)
+            trace = float(np.clip(trace, 0.01 * design.largest_trace, design.largest_trace))
+        return denoised(noisy_gram, settings["gram_noise_std"], trace, self.structure, trace_std=std)
 
     def _concluded(
         self, prior_scale: float, release: Release, local: Callable[[Gaussian], Local], now: Gaussian | None = None
@@ -276,7 +288,7 @@ def predicted_width(
     spectrum *= design.largest_trace / spectrum.sum()
     std = gram_noise_std * (0.5 if structure and structure.blocks else 1.0)
     noisy = np.diag(spectrum) + std * noise_aware.symmetric_noise(rng, d)
-    gram, error = denoised(noisy, std, design.largest_trace, None, rng, _PREDICTED_BOOTSTRAPS)
+    gram, error = denoised(noisy, std, design.largest_trace, None, rng=rng, bootstraps=_PREDICTED_BOOTSTRAPS)
     norm = design.whitened_norm(gram)
     logits = prior * design.row_bound**2 / 2
     law, unclipped = (LogisticLaw.at(logits, norm, clip) for clip in (CLIP * norm, math.inf))
