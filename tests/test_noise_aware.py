@@ -84,7 +84,7 @@ def test_noise_that_is_added_to_logistic_regression_is_noise_that_is_charged(adj
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 def test_noise_that_is_added_to_linear_regression_is_noise_that_is_charged(adjacency, monkeypatch):
-    """A joint release of (svec G, Xᵀy/3), labels within 3: a record adds √2 at most, a replaced one moves it by 1.5·√2."""
+    """(svec G, Xᵀy/3) with labels within 3: a record adds √2 at most, and a replaced one moves it by 1.5·√2."""
     plan = NoiseAware().plan(linear(4), num_records=300, epsilon=0.7, delta=1e-5, adjacency=adjacency)
     (std,) = released_stds(plan, linear_table(300, 4, 0)[0], monkeypatch)
     moves = 1.5 if adjacency == "replace_one" else 1.0

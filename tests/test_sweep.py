@@ -15,6 +15,7 @@ from dpmcmc.engine import life, sizing, sweep
 from dpmcmc.engine import program as compiled_programs
 from dpmcmc.engine import program as program_room
 from dpmcmc.engine.sweep import sample_all
+from dpmcmc.engine.template import numbers
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.query import fixed_point
 
@@ -505,3 +506,14 @@ def test_steps_that_are_not_numbers_stay_as_they_are():
     assert set(sweep.numbers(dpmcmc.SGLD(step_size=1, num_records=7))) == {"step_size", "temperature"}
     assert set(sweep.numbers(dpmcmc.SGLD(step_size=1e-20))) == {"temperature"}
     assert sweep.numbers(object()) == {}
+
+
+def test_numbers_are_taken_out_whatever_their_annotation_is_called():
+    assert set(numbers(dpmcmc.targets.LogisticRegression(row_bound=1.0))) == {"prior_scale", "row_bound"}
+    assert set(numbers(dpmcmc.SGHMC(1.0, friction=0.3))) == {
+        "step_size",
+        "temperature",
+        "friction",
+        "minibatch_variance",
+    }
+    assert "noise_ratio" in numbers(dpmcmc.SGFS(1.0))

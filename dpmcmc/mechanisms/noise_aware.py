@@ -88,8 +88,9 @@ class NoiseAware(OneShot):
             UnsupportedCombination: another target than logistic or linear regression.
             ValueError: a public bound that is not given.
         """
-        if self.structure is not None and getattr(target, "num_features", None) is not None:
-            self.structure.check(target.num_features)
+        features = getattr(target, "num_features", None)
+        if self.structure is not None and features is not None:
+            self.structure.check(features)
         if type(target) is LinearRegression:
             return self._settle_linear(target, asked)
         design = _design(target, asked.most_records)
@@ -154,8 +155,8 @@ class NoiseAware(OneShot):
             logits = plan.target.prior_scale * (plan.target.row_bound or math.inf)
             if logits > _STRONGEST:
                 return False, (
-                    f"Do not report intervals: the prior allows logits of {logits:.3g} standard deviations, and coverage "
-                    f"was shown up to {_STRONGEST:g}."
+                    f"Do not report intervals: logits spread over up to {logits:.3g} under the prior, and intervals were "
+                    f"seen to cover up to {_STRONGEST:g}; take a smaller prior_scale."
                 )
         wide = plan.settings.get("predicted_width")
         said = "" if wide is None else f", which is predicted to make intervals {wide:.2g} times as wide"

@@ -81,7 +81,7 @@ def accountant_for(name: str, events: Iterable[Event], adjacency: Adjacency, rel
             f"accountant {name} does not cover objective perturbation; use accountant one_sample."
         )
     module = ACCOUNTANTS[name]
-    module.check(pure.split(events)[1], adjacency)
+    module.check(pure.split(events)[1], Adjacency(adjacency))
     return module
 
 
@@ -116,7 +116,7 @@ def base_epsilon(name: str, events: Iterable[Event], adjacency: Adjacency, delta
     Raises:
         UnsupportedCombination: see :func:`accountant_for`.
     """
-    events = list(events)
+    events, adjacency = list(events), Adjacency(adjacency)
     module = accountant_for(name, events, adjacency)
     releases, rest = pure.split(events)
     value = float(module.epsilon(rest, adjacency, delta))
@@ -127,7 +127,7 @@ def base_epsilon(name: str, events: Iterable[Event], adjacency: Adjacency, delta
 
 def base_delta(name: str, events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> float:
     """δ at ε >= 0; as :func:`base_epsilon`."""
-    events = list(events)
+    events, adjacency = list(events), Adjacency(adjacency)
     module = accountant_for(name, events, adjacency)
     releases, rest = pure.split(events)
     if not releases:
