@@ -155,8 +155,8 @@ class NoiseAware(OneShot):
             logits = plan.target.prior_scale * (plan.target.row_bound or math.inf)
             if logits > _STRONGEST:
                 return False, (
-                    f"Do not report intervals: logits spread over up to {logits:.3g} under the prior, and intervals were "
-                    f"seen to cover up to {_STRONGEST:g}; take a smaller prior_scale."
+                    f"Do not report intervals: logits spread over up to {logits:.3g} under the prior, and intervals "
+                    f"were seen to cover up to {_STRONGEST:g}; take a smaller prior_scale."
                 )
         wide = plan.settings.get("predicted_width")
         said = "" if wide is None else f", which is predicted to make intervals {wide:.2g} times as wide"
