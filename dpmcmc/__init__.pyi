@@ -7,9 +7,9 @@ from . import privacy as privacy
 from . import samplers as samplers
 from . import targets as targets
 from .engine import processes as processes
-from .engine.blocks import DivergedError as DivergedError
 from .engine.life import sample as sample
 from .engine.mesh import mesh as mesh
+from .engine.result import DivergedError as DivergedError
 from .engine.result import Result as Result
 from .engine.sweep import sample_all as sample_all
 from .planning.making import plan as plan

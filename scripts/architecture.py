@@ -1,7 +1,10 @@
-"""Write the table of rooms in docs/architecture.md: their order from the contract, their imports from the code.
+"""Write two tables of docs/architecture.md, from the code and its contracts.
+
+The table of rooms has their order from the contract and their imports from the code. The table of one minibatch has the
+files that a reader of one step reads, and how many lines they have; more than the limit are refused.
 
 python scripts/architecture.py          write
-python scripts/architecture.py --check  exit 1 where the page is out of date
+python scripts/architecture.py --check  exit 1 where the page is out of date, or a step is longer than its limit
 """
 
 from __future__ import annotations
@@ -13,7 +16,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
-BEGIN, END = "<!-- rooms: scripts/architecture.py writes this table -->", "<!-- end of rooms -->"
+ROOMS = "<!-- rooms: scripts/architecture.py writes this table -->", "<!-- end of rooms -->"
+MINIBATCH = "<!-- minibatch: scripts/architecture.py writes this table -->", "<!-- end of minibatch -->"
+#: One step of private SGLD on logistic regression with Poisson batches, from ``sample`` to the new position.
+STEP = {
+    "engine/life.py": "reserve the budget, read the records, take keys",
+    "engine/chains.py": "check the records, bind the target, take chunk after chunk of a block of chains",
+    "engine/program.py": "the steps of a chunk: one `lax.scan` over select, query, step",
+    "privacy/query/selection.py": "select the records of the step",
+    "privacy/query/query.py": "clip, sum, add noise, add the prior's gradient",
+    "privacy/query/fixed_point.py": "the sum, exact in integers",
+    "targets/glm/linear_predictor.py": "gradients of a linear model in closed form",
+    "samplers/sgld.py": "move the position",
+}
+MOST_FILES, MOST_LINES = 8, 1500
 
 
 def rooms() -> list[str]:
@@ -65,12 +81,37 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def lines_of_step() -> int:
+    """Lines of the files that one step takes, docstrings and proofs included."""
+    return sum(len((ROOT / "dpmcmc" / file).read_text(encoding="utf-8").splitlines()) for file in STEP)
+
+
+def step_table() -> str:
+    """Markdown: the files of one step in the order in which it takes them, and their lines."""
+    lines = ["| step | file |", "|---|---|"]
+    lines += [f"| {at}. {does} | `dpmcmc/{file}` |" for at, (file, does) in enumerate(STEP.items(), 1)]
+    count = f"These {len(STEP)} files have {lines_of_step():,} lines, docstrings and proofs included"
+    return "\n".join([*lines, "", f"{count} (at most {MOST_FILES} files and {MOST_LINES:,} lines)."])
+
+
+def replaced(page: str, marks: tuple[str, str], text: str) -> str:
+    """The page with this text between two marks."""
+    begin, end = marks
+    before, rest = page.split(begin)
+    return f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
+
+
 def main() -> int:
     """Write or compare."""
+    if len(STEP) > MOST_FILES or lines_of_step() > MOST_LINES:
+        print(
+            f"one step takes {len(STEP)} files and {lines_of_step()} lines, over {MOST_FILES} files or {MOST_LINES} "
+            "lines: move what a reader of one step does not need into a file of its own",
+            file=sys.stderr,
+        )
+        return 1
     page = PAGE.read_text(encoding="utf-8")
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    wanted = f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    wanted = replaced(replaced(page, ROOMS, table()), MINIBATCH, step_table())
     if "--check" in sys.argv[1:]:
         if wanted != page:
             print("docs/architecture.md is out of date: run python scripts/architecture.py", file=sys.stderr)

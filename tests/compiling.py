@@ -26,7 +26,7 @@ def compile_plainly(plain: bool) -> None:
     import jax
     from jax._src import compiler
 
-    from dpmcmc.engine import program
+    from dpmcmc.engine import compilation
 
     compiler.get_compile_options = _choices()[plain]
     # This process has parsed its flags; those that a test starts are given them.
@@ -35,7 +35,7 @@ def compile_plainly(plain: bool) -> None:
         return
     # What is in memory was compiled the other way.
     jax.clear_caches()
-    program._compile_cached.cache_clear()
+    compilation._compile_cached.cache_clear()
     jax.config.update(OPTION, plain)
     os.environ[OPTION.upper()] = str(int(plain))  # of processes that a test starts
     _plain = plain

@@ -10,7 +10,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.diagnostics import reference
-from dpmcmc.engine import program, sizing
+from dpmcmc.engine import compilation, sizing, usual_batches
 
 RNG = np.random.default_rng(0)
 N, D = 400, 3
@@ -88,24 +88,24 @@ def test_draws_do_not_depend_on_how_steps_are_chunked(monkeypatch):
 def test_batches_beyond_the_usual_room_are_read_whole(rare, monkeypatch):
     """rare = 20 of 32 batches: nearly every group has one that does not fit; .02: hardly any has."""
     plan = make(steps=64, burn_in=0, thin=1, chains=1)
-    split, went = program._split_batches, []
+    split, went = usual_batches.split, []
 
     def recorded(draws, slots):
         within, beyond = split(draws, slots)
         jax.debug.callback(lambda beyond: went.append(bool(beyond)), beyond)
         return within, beyond
 
-    monkeypatch.setattr(program, "_split_batches", recorded)
+    monkeypatch.setattr(usual_batches, "split", recorded)
     draws = []
     for allowed in (rare, 1e-30):
-        monkeypatch.setattr(program, "RARE", allowed)
-        program._compile_cached.cache_clear()
+        monkeypatch.setattr(usual_batches, "RARE", allowed)
+        compilation._compile_cached.cache_clear()
         draws.append(dpmcmc.sample(plan, DATA, key=0).draws)
         jax.effects_barrier()
         if allowed == rare:
             assert len(went) == 2
             assert any(went) == (rare > 1)
-    program._compile_cached.cache_clear()
+    compilation._compile_cached.cache_clear()
     assert len(went) == 2
     np.testing.assert_array_equal(draws[0], draws[1])
 
@@ -137,14 +137,14 @@ def test_small_steps_and_full_machines_do_not_share_operations_out(monkeypatch):
 
 
 def test_another_epsilon_or_seed_compiles_nothing():
-    program._compile_cached.cache_clear()
+    compilation._compile_cached.cache_clear()
     dpmcmc.sample(make(), DATA)
-    misses = program._compile_cached.cache_info().misses
+    misses = compilation._compile_cached.cache_info().misses
     for epsilon in (0.9, 1.1):
         # A neighbouring ε may need another batch capacity; the shipped range of a sweep mostly does not.
         plan = make(privacy=dpmcmc.Privacy(epsilon=epsilon, delta=1e-4), sampling=dpmcmc.Full())
         dpmcmc.sample(plan, DATA)
-    assert program._compile_cached.cache_info().misses == misses + 1
+    assert compilation._compile_cached.cache_info().misses == misses + 1
 
 
 def test_progress_reaches_the_end_and_never_goes_back():

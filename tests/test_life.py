@@ -208,9 +208,9 @@ def named(name: str) -> Any:
 
 def compiled_wrongly(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(self_test._Reference, "agrees", lambda *_: False)
-    from dpmcmc.engine import program
+    from dpmcmc.engine import compilation
 
-    program._compile_cached.cache_clear()
+    compilation._compile_cached.cache_clear()
 
 
 #: Steps of a life, in their order. ``begun``: whether the run may have computed something from a record by then.

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.engine import processes, program
+from dpmcmc.engine import compilation, processes
 from dpmcmc.privacy.query.randomness import SecretKey
 from dpmcmc.targets import Custom
 
@@ -37,8 +37,8 @@ def records(columns):
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the memory maps of Linux")
 def test_programs_of_many_shapes_are_let_go(monkeypatch):
     """Of 65530 memory maps that a process may have, a program takes some 150."""
-    few = functools.lru_cache(maxsize=2)(program._compile_cached.__wrapped__)
-    monkeypatch.setattr(program, "_compile_cached", few)
+    few = functools.lru_cache(maxsize=2)(compilation._compile_cached.__wrapped__)
+    monkeypatch.setattr(compilation, "_compile_cached", few)
     maps = []
     for columns in range(3, 9):
         dpmcmc.sample(make(), records(columns))
@@ -50,14 +50,14 @@ def test_programs_of_many_shapes_are_let_go(monkeypatch):
 
 
 def test_the_programs_kept_are_far_from_the_limit():
-    assert program._compile_cached.cache_info().maxsize == program.KEPT_PROGRAMS
-    assert program.KEPT_PROGRAMS * 181 < 65530 / 5
+    assert compilation._compile_cached.cache_info().maxsize == compilation.KEPT_PROGRAMS
+    assert compilation.KEPT_PROGRAMS * 181 < 65530 / 5
 
 
 @pytest.mark.slow
 def test_threads_get_what_they_get_alone():
     plans = [make(steps=5), make(steps=5, sampler=dpmcmc.SGHMC(step_size=0.1))]
-    program._compile_cached.cache_clear()  # compiled, and tested, beside each other
+    compilation._compile_cached.cache_clear()  # compiled, and tested, beside each other
     found, begin = {}, threading.Barrier(4)
 
     def work(at):

@@ -16,7 +16,7 @@ CHECKS = list(dict.fromkeys(check for fault in FAULTS for check in fault.checks)
 
 def forget(fault: Fault) -> None:
     """Empty the caches that a fault may have filled, or be kept from by: compiled programs, and accountants'."""
-    rooms = ["dpmcmc.engine.program"]
+    rooms = ["dpmcmc.engine.compilation"]
     if fault in faults_accounting.FAULTS:
         rooms += [name for name in sys.modules if name.startswith("dpmcmc.privacy.")]
     for name in rooms:

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 import dpmcmc
-from dpmcmc.engine import program, sizing
+from dpmcmc.engine import compilation, sizing
 from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, normal, streams_of, tree_normal
@@ -142,14 +142,14 @@ def keys_used(monkeypatch, hardened: bool) -> list[tuple[str, tuple[int, ...]]]:
     # Cells that fill a block up to its cores repeat the last one.
     monkeypatch.setattr(sizing, "cores", lambda: 1)
     # What is compiled with these must not serve another test, nor the other way round.
-    program._compile_cached.cache_clear()
+    compilation._compile_cached.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(GradientQuery, "draw", noted_query)
         patch.setattr(dpmcmc.SGLD, "step", noted_step)
         patch.setattr(dpmcmc.targets.LogisticRegression, "init", noted_start)
         dpmcmc.sample(plan, data, key=5)
         jax.effects_barrier()
-    program._compile_cached.cache_clear()
+    compilation._compile_cached.cache_clear()
     # Before the run, a target is tried out on a public key.
     return [(purpose, words) for purpose, words in used if words != (0, 0)]
 

@@ -11,8 +11,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.engine import blocks as engine
-from dpmcmc.engine import life, sizing, sweep
-from dpmcmc.engine import program as compiled_programs
+from dpmcmc.engine import chains, compilation, life, sizing, sweep
 from dpmcmc.engine import program as program_room
 from dpmcmc.engine.sweep import sample_all
 from dpmcmc.engine.template import numbers
@@ -46,7 +45,7 @@ def programs(monkeypatch):
 
     def spy(program, runs, *rest):
         seen.append(len(runs))
-        return engine.run_together(program, runs, *rest)
+        return chains.run_together(program, runs, *rest)
 
     monkeypatch.setattr(sweep, "run_together", spy)
     return seen
@@ -303,10 +302,10 @@ def test_other_numbers_and_seeds_compile_nothing():
     def cells(epsilon, step, clip):
         return [make(epsilon=epsilon * f, sampler=dpmcmc.SGLD(step), clip=clip) for f in (1, 2)]
 
-    compiled_programs._compile_cached.cache_clear()
+    compilation._compile_cached.cache_clear()
     first = sample_all(cells(1.0, 0.5, 1.0), DATA)
     again = sample_all(cells(0.7, 0.2, 0.5), DATA)
-    assert compiled_programs._compile_cached.cache_info().misses == 1
+    assert compilation._compile_cached.cache_info().misses == 1
     assert again[0].wall_seconds["compile"] < first[0].wall_seconds["compile"] / 3
 
 

@@ -35,10 +35,9 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.saved import ConfiguredRun
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
-from dpmcmc.engine.blocks import DivergedError
 from dpmcmc.engine.life import Life, sample
 from dpmcmc.engine.processes import connect
-from dpmcmc.engine.result import Result, write_json
+from dpmcmc.engine.result import DivergedError, Result, write_json
 from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.mechanisms import DrawError
 from dpmcmc.planning.any_plan import AnyPlan

@@ -25,10 +25,9 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import reference
-from dpmcmc.engine.blocks import DivergedError
 from dpmcmc.engine.checks import check_on_disk
 from dpmcmc.engine.life import Life
-from dpmcmc.engine.result import Result, draws_content, privacy_json, write_json
+from dpmcmc.engine.result import DivergedError, Result, draws_content, privacy_json, write_json
 from dpmcmc.errors import InputError
 from dpmcmc.inference import predictive
 from dpmcmc.planning.any_plan import AnyPlan

@@ -1,23 +1,39 @@
-"""A sampler's plan is carried out as chains of steps."""
+"""A sampler's plan is carried out as chains of steps, chunk by chunk, a block of chains at a time.
+
+A chunk is one device call, of what ``program.py`` computes: select, query, step, so many times. Between chunks the host
+keeps the thinned draws, reports progress, commits to the checkpoint and gives up a plan whose chain has diverged.
+Padding steps at the end of the last chunk leave the state as it is and are not released.
+
+``life.py`` runs one plan with its numbers compiled in; ``sweep.py`` runs many that differ in numbers as one program.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc import targets
-from dpmcmc.engine.blocks import BoundPlan, DivergedError, compile_and_test, run_together
+from dpmcmc.engine import lanes
+from dpmcmc.engine.blocks import Blocks, BoundPlan
 from dpmcmc.engine.checks import check_on_disk, check_records, checked_starts
+from dpmcmc.engine.commits import Commits
 from dpmcmc.engine.program import Program
-from dpmcmc.engine.result import Result
+from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.template import template
 from dpmcmc.engine.work import Progress, Work, work_of
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import charged_again
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.query.randomness import Streams, streams_of
+from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.commit_point import Point
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
@@ -71,8 +87,13 @@ class Chains:
         return outcome
 
     def compile_and_test(self) -> None:
-        """Compile the program for a private run, and test it, so that :meth:`carry_out` finds it so."""
-        compile_and_test(self._program(), [self.bound(streams_of(None)[0], True)], self.records)
+        """Compile the program for a private run, and test it, so that :meth:`carry_out` finds it so.
+
+        Raises:
+            MiscompiledError: the self-test failed.
+        """
+        run = self.bound(streams_of(None)[0], True)
+        Blocks(self._program(), [run], self.records, None).compiled_and_tested()
 
     def repeated(self, point: Point | None) -> tuple[tuple[Event, ...], str]:
         """Steps that may have been taken since the commit; see :class:`Work`."""
@@ -92,3 +113,63 @@ class Chains:
 @work_of.register
 def _(plan: Plan) -> Work:
     return Chains(plan)
+
+
+def run_together(
+    program: Program,
+    runs: Sequence[BoundPlan],
+    records: PyTree,
+    report: Callable[[int], None] | None = None,
+    kept: Checkpoint | None = None,
+    begin: Callable[[], None] = lambda: None,
+) -> list[Result | DivergedError]:
+    """Run plans of one program, as many chains at a time as is fastest.
+
+    Args:
+        program: of every run, with at least the slots of each.
+        runs: what to run.
+        records: from :func:`check_records`.
+        report: called with the steps done, summed over runs.
+        kept: checkpoint of the one run; it goes on from there.
+        begin: called when the program is compiled and has passed its self-test, before a step is taken on the records.
+            An error of it ends the run.
+
+    Returns:
+        Per run its Result, whose wall time is its share by steps, or a DivergedError.
+    """
+    started = time.perf_counter()
+    blocks = Blocks(program, runs, records, None if kept is None else kept.point())
+    steps_of_chunk = blocks.compiled_and_tested()
+    compile_seconds = time.perf_counter() - started
+    begin()
+    commits = Commits(blocks, kept)
+    _take_steps(blocks, steps_of_chunk, commits, report)
+    return blocks.outcomes({"compile": compile_seconds, "run": commits.seconds}, kept)
+
+
+def _take_steps(
+    blocks: Blocks, steps_of_chunk: jax.stages.Compiled, commits: Commits, report: Callable[[int], None] | None
+) -> None:
+    """Take the steps of all blocks, one block after another, each chunk after chunk."""
+    width, done = blocks.sizes.steps, 0.0
+    # Threads, for a CPU computes a call in the thread that makes it.
+    with ThreadPoolExecutor(blocks.sizes.lanes, "lane") as workers:
+        for start, step in blocks.left():
+            abreast, steps = blocks.lanes_of(start, step), blocks.rows(start)[-1].plan.steps
+            for first in range(step, steps, width):
+                outputs = list(workers.map(functools.partial(_take_chunk, steps_of_chunk, first), abreast))
+                for lane, output in zip(abreast, outputs, strict=True):
+                    lanes.hand_out(lane.rows, first, width, *output)
+                done += blocks.chains_done(start, first)
+                if report is not None:
+                    report(round(done))
+                if blocks.all_failed(start):
+                    break
+                commits.commit(abreast, first + width, steps)
+
+
+def _take_chunk(steps_of_chunk: jax.stages.Compiled, first: int, lane: lanes.Lane) -> list[PyTree]:
+    """Take a lane's steps from ``first`` on: from its states to the new ones, and what is kept on the way."""
+    arguments = lane.states, lane.cells, np.int32(first), *lane.schedules(first), next(lane.supplies)
+    lane.states, *output = jax.block_until_ready(steps_of_chunk(*arguments))
+    return output

@@ -1,17 +1,17 @@
-"""Cells that are computed beside each other, each lane on a core of its own, and what is kept of them."""
+"""Cells that are computed beside each other, each lane on a core of its own, and the draws that are kept of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.engine.mesh import on_host
-from dpmcmc.engine.program import Cells, Executable
+from dpmcmc.engine.program import Cells
+from dpmcmc.engine.sizing import Sizes
 from dpmcmc.planning.plan import Plan
-from dpmcmc.storage.commit_point import Point
 from dpmcmc.storage.pytree import PyTree
 
 
@@ -20,29 +20,19 @@ class Lane:
 
     Attributes:
         rows: traces of its cells; fewer than there are cells where these are padded.
-        states: where its cells are.
+        cells: its cells.
+        states: where they are.
         supplies: what its chunks find in the place of records, one after another.
     """
 
-    def __init__(self, rows: list[Trace], block: Cells, states: PyTree, size: int, width: int, room: int) -> None:
-        self.rows, self.states = rows, states
+    def __init__(self, rows: list[Trace], block: Cells, states: PyTree, sizes: Sizes) -> None:
+        self.rows, self.cells, self.states = rows, block, states
         self.supplies: Iterator[PyTree] = iter(())
-        self._block, self._shape = block, (size, width, room)
+        self._sizes = sizes
 
     def schedules(self, first: int) -> tuple[np.ndarray, np.ndarray]:
         """Noise and places to keep of the chunk that begins at this step."""
-        size, width, room = self._shape
-        return schedules(self.rows, size, first, width, room)
-
-    def noise(self, first: int) -> np.ndarray:
-        """Noise of the chunk that begins at this step."""
-        return self.schedules(first)[0]
-
-    def take(self, steps_of_chunk: Executable, first: int) -> list[PyTree]:
-        """Compute a chunk; what it gives beside the states."""
-        arguments = (self.states, self._block, np.int32(first), *self.schedules(first), next(self.supplies))
-        self.states, *output = jax.block_until_ready(steps_of_chunk(*arguments))
-        return output
+        return schedules(self.rows, self._sizes, first)
 
 
 class Trace:
@@ -68,8 +58,8 @@ class Trace:
 
 def split(states: PyTree, parts: int) -> list[PyTree]:
     """States of a block as those of its parts, one after another."""
-    every = [jnp.split(leaf, parts) for leaf in jax.tree.leaves(states)]
-    structure = jax.tree.structure(states)
+    leaves, structure = jax.tree.flatten(states)
+    every = [jnp.split(leaf, parts) for leaf in leaves]
     return [jax.tree.unflatten(structure, [leaf[k] for leaf in every]) for k in range(parts)]
 
 
@@ -80,9 +70,10 @@ def kept_steps(plan: Plan, first: int, width: int) -> np.ndarray:
     return steps[(since > 0) & (since % plan.thin == 0)]
 
 
-def schedules(rows: list[Trace], size: int, first: int, width: int, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """(noise of every cell and step, (size, width); offsets of the steps to keep, (size, room))."""
-    noise, kept = np.zeros((size, width), np.float32), np.zeros((size, room), np.int32)
+def schedules(rows: list[Trace], sizes: Sizes, first: int) -> tuple[np.ndarray, np.ndarray]:
+    """(noise of every cell and step of a chunk, (cells, steps); offsets of the steps to keep, (cells, room))."""
+    width = sizes.steps
+    noise, kept = np.zeros((sizes.lane, width), np.float32), np.zeros((sizes.lane, sizes.room), np.int32)
     for at, row in enumerate(rows):
         own = row.plan.noise_std
         # A chain that has done its steps does not move, whatever the noise.
@@ -103,11 +94,3 @@ def hand_out(rows: list[Trace], first: int, width: int, output: PyTree, finite: 
         if not good and row.failure is None:
             row.failure = min(first + width, row.plan.steps), row.norm
         row.norm = float(norm)
-
-
-def restore(traces: list[Trace], point: Point, chunk: Callable[..., tuple], arguments: tuple[PyTree, ...]) -> None:
-    """Give every chain the draws that its run has committed."""
-    structure = jax.tree.structure(jax.eval_shape(chunk, *arguments)[1])
-    for trace, pieces, norm in zip(traces, point.pieces, point.norms, strict=True):
-        trace.pieces = [jax.tree.unflatten(structure, leaves) for leaves in pieces]
-        trace.norm = norm

@@ -1,4 +1,4 @@
-"""Compiled program: steps of a block of cells, a cell being one chain of one plan.
+"""Program of a chunk of steps: selection, query and sampler, for a block of cells, one chain of one plan each.
 
 A chunk is one device call of a fixed number of steps: a ``lax.scan`` over groups of steps, ``vmap`` over cells. All
 randomness of a group depends on keys and public numbers alone, so it is drawn side by side before its steps are taken
@@ -9,16 +9,16 @@ leaves the batch's room as it is.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
-from dpmcmc import targets
-from dpmcmc.engine.mesh import BATCHES, CHAIN, DATA, STEPS, sizes
+from dpmcmc.engine import usual_batches
+from dpmcmc.engine.mesh import DATA, sizes
 from dpmcmc.engine.template import Template
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import Sampling, shard_rows
@@ -26,24 +26,17 @@ from dpmcmc.privacy.query.query import GradientQuery, StepRandomness, select_by
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.base import Sampler
-from dpmcmc.storage.compiled_programs import RUN_ONCE
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import PyTree, num_bytes
 
 #: Most steps whose random numbers are drawn together; fewer where they would leave the cache.
 DRAWN_STEPS = 32
 _DRAWN_BYTES = 1 << 20
-#: Share of groups of steps that have a batch larger than the usual room.
-RARE = 0.02
 
 
 #: Randomness of queries, and the keys of the sampler's own.
 Drawn = tuple[StepRandomness, jax.Array]
 #: Numbers of steps, and the noise of each cell in them.
 Inputs = tuple[jax.Array, jax.Array]
-#: Compiler options, sorted: by them an executable is kept.
-Options = tuple[tuple[str, str | bool], ...]
-#: A compiled chunk.
-Executable = jax.stages.Compiled
 
 
 class Cells(NamedTuple):
@@ -158,63 +151,8 @@ class Program:
         return self.advance(cell, state, t, noise_std, records, self.draw(cell, state.position, t, noise_std))
 
 
-class Compiled(NamedTuple):
-    """Jitted functions of a program.
-
-    Attributes:
-        prepared: records -> records, once a run.
-        start: cells -> states.
-        draw: (cells, first step, noise (cells, steps)) -> (StepRandomness, keys), leaves (steps, cells, ...).
-        chunk: (states, cells, first step, noise (cells, steps), offsets of the steps to keep (cells, room), records) ->
-            (states, kept positions and infos (room, cells, ...), finite (cells,), norms of the positions (cells,)). In
-            the place of records, where they are supplied: (rows (steps, cells, slots, ...), what ``draw`` gave).
-        executables: of ``chunk``, by compiler options: what was compiled, or came from a cache.
-        tested: options of those that passed the self-test (``self_test.py``).
-    """
-
-    prepared: Callable[[PyTree], PyTree]
-    start: Callable[[Cells], PyTree]
-    draw: Callable[..., Drawn]
-    chunk: jax.stages.Wrapped
-    executables: dict[Options, Executable]
-    tested: set[Options]
-
-
-def compiled(program: Program, width: int, shapes: Hashable = None) -> Compiled:
-    """A program's functions for chunks of so many steps, shared by runs of equal programs.
-
-    Args:
-        program: what to compile.
-        width: steps.
-        shapes: of what they are called with, hashable: the functions serve these alone, so that of many shapes the
-            oldest can be let go.
-    """
-    # A target or sampler that may change behind its hash, or has none, is compiled anew.
-    steady = all(t.whole is None or targets.immutable(t.whole) for t in (program.target, program.sampler))
-    try:
-        if steady:
-            return _compile_cached(program, width, shapes)
-        return _compile_cached.__wrapped__(program, width, shapes)
-    except TypeError:
-        return _compile_cached.__wrapped__(program, width, shapes)
-
-
-#: Most programs, each of one set of shapes, that a process keeps: some 17 MiB and 180 memory maps each on a CPU, of the
-#: 65530 maps that Linux gives a process. One that is let go is compiled again where it is needed again.
-KEPT_PROGRAMS = 32
-
-
-@functools.lru_cache(maxsize=KEPT_PROGRAMS)
-def _compile_cached(program: Program, width: int, shapes: Hashable) -> Compiled:
-    calls = _DeviceCalls(program, width)
-    draw, chunk = (calls.draw, calls.chunk) if program.mesh is None else calls.shared_out(program.mesh)
-    start = jax.jit(jax.vmap(program.start), compiler_options=RUN_ONCE)
-    chunks = jax.jit(chunk, donate_argnums=(0,))
-    return Compiled(jax.jit(program.prepared), start, jax.jit(draw), chunks, {}, set())
-
-
-class _DeviceCalls:
-    """Functions that are traced for chunks of ``width`` steps: ``draw`` and ``chunk`` of :class:`Compiled`."""
+class DeviceCalls:
+    """Functions that are traced for chunks of ``width`` steps; ``compilation.py`` compiles them."""
 
     def __init__(self, program: Program, width: int) -> None:
         self._program, self._width = program, width
@@ -231,33 +169,13 @@ class _DeviceCalls:
     def chunk(
         self, states: PyTree, cells: Cells, first: jax.Array, noise_std: jax.Array, kept: jax.Array, records: PyTree
     ) -> tuple[PyTree, PyTree, jax.Array, jax.Array]:
-        """The steps of a chunk, and what is kept of them."""
+        """The steps of a chunk, and what is kept of them; shapes are those of ``compilation.Compiled.chunk``."""
         states, output = self._take_steps(states, cells, (self._steps_from(first), noise_std.T), records)
         leaves = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(states.position)]
         finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf), axis=1) for leaf in leaves]), axis=0)
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf), axis=1) for leaf in leaves))
         at = jnp.arange(kept.shape[0])
         return states, jax.tree.map(lambda leaf: leaf[kept.T, at], output), finite, norm
-
-    def shared_out(self, mesh: Mesh) -> tuple[Callable[..., Drawn], Callable[..., tuple]]:
-        """``draw`` and ``chunk`` on the devices of a mesh."""
-        chains, whole = PartitionSpec(CHAIN), PartitionSpec()
-        rows: Any = PartitionSpec(DATA)
-        draw: Callable[..., Drawn] = self.draw
-        if self._program.supplied:
-            batch: Any = BATCHES
-            drawn = StepRandomness((batch, batch), None, STEPS, STEPS), STEPS
-            draw = jax.shard_map(draw, mesh=mesh, in_specs=(chains, whole, chains), out_specs=drawn, check_vma=False)
-            rows = batch, (drawn[0]._replace(batch=(None, batch)), STEPS)
-        chunk = jax.shard_map(
-            self.chunk,
-            mesh=mesh,
-            in_specs=(chains, chains, whole, chains, chains, rows),
-            out_specs=(chains, STEPS, chains, chains),
-            # The sums and the noise are the same on every shard of the data, which types cannot show.
-            check_vma=False,
-        )
-        return draw, chunk
 
     def _draw_cell(self, cell: Cells, t: jax.Array, noise_std: jax.Array) -> Drawn:
         position = jax.eval_shape(self._program.start, cell).position
@@ -294,10 +212,10 @@ class _DeviceCalls:
         def taken(draws: StepRandomness) -> Callable[[PyTree], tuple[PyTree, PyTree]]:
             return lambda states: self._scan(states, cells, inputs, (draws, keys), records)
 
-        short = _usual_slots(self._program, drawn)
+        short = usual_batches.slots(self._program, drawn)
         if short is None:
             return taken(drawn)(states)
-        within, beyond = _split_batches(drawn, short)
+        within, beyond = usual_batches.split(drawn, short)
         return jax.lax.cond(beyond, taken(drawn), taken(within), states)
 
     def _scan(
@@ -328,37 +246,6 @@ def _unless_done(
         return states, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(take, states)[1])
 
     return jax.lax.cond(jnp.any(t < cells.steps), take, skip, states)
-
-
-def _usual_slots(program: Program, draws: StepRandomness) -> int | None:
-    """Slots that the batches of a group fit into 49 times in 50; None where they are no fewer, or not worth it.
-
-    The slots drawn are hardly ever needed: what truncates a batch is charged, so it has to be rare over the whole run.
-    """
-    mask = draws.batch[1]
-    # Steps are compiled twice for it, which only those of a linear model are worth; and shards, each with a batch of
-    # its own, would have to go the same way.
-    if mask is None or program.second is not None or program.mesh is not None:
-        return None
-    target, metric = program.target.without(), getattr(program.sampler.without(), "metric", None)
-    if metric is not None or not (hasattr(target, "prepared") and hasattr(target, "clipped_gradient_sum")):
-        return None
-    short, _ = program.sampling.capacity(program.num_records, RARE / (mask.size // mask.shape[-1]))
-    return short if short < mask.shape[-1] else None
-
-
-def _split_batches(draws: StepRandomness, slots: int) -> tuple[StepRandomness, jax.Array]:
-    """(draws with so many slots of every batch, whether a record is chosen beyond them)."""
-    indices, mask = draws.batch
-    assert indices is not None
-    assert mask is not None
-    within = (indices[..., :slots], mask[..., :slots])
-    return draws._replace(batch=within), jnp.any(mask[..., slots:])
-
-
-def num_bytes(tree: PyTree) -> int:
-    """Bytes of a pytree of arrays or of their shapes."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _steps_drawn(draws: Drawn, width: int) -> int:

@@ -52,14 +52,12 @@ class Reservation:
                 "plan it for those, or take the ledger of its data."
             )
         name = None if checkpoint is None else checkpoint.noted("reservation")
-        found = None
+        found = None if name is None else self.ledger.find(name, guarantee)
         if name is None:
             # Written before the ledger is, so that a run that is killed in between is found by this name.
             name = f"{label} {secrets.token_hex(8)}"
             if checkpoint is not None:
                 checkpoint.note(reservation=name)
-        else:
-            found = self.ledger.find(name, guarantee)
         #: Whether the run may have computed something from a record, now or before it was stopped.
         self.begun = checkpoint is not None and checkpoint.begun
         if found is not None and not self.begun and not self.ledger.is_open(found):

@@ -1,4 +1,4 @@
-"""A Result: draws with their guarantee, and how it is written down.
+"""A Result: draws with their guarantee, and how it is written down; or the error of a run whose chain diverged.
 
 ``draws.nc`` follows ArviZ's schema: a netCDF file with groups ``posterior`` and ``sample_stats``, dimensions
 ``chain`` and ``draw`` first, so ``arviz.from_netcdf`` opens it.
@@ -29,6 +29,18 @@ from dpmcmc.storage.run_folder import RunFolder, today
 
 if TYPE_CHECKING:
     import xarray
+
+
+class DivergedError(RuntimeError):
+    """A chain left the range of floats. Every step up to then was released, so its cost is spent."""
+
+    def __init__(self, step: int, norm: float, guarantee: Guarantee | None) -> None:
+        self.step = step
+        spent = "" if guarantee is None else f" The run still spent {guarantee}."
+        super().__init__(
+            f"the chain diverged by step {step}{f' (last norm {norm:.3g})' if norm else ''}: lower "
+            f"sampler.step_size, or privacy.clip so that less noise is needed.{spent}"
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -178,11 +190,4 @@ def to_dataset(tree: PyTree) -> xarray.Dataset:
 def leaf_names(tree: PyTree) -> dict[str, np.ndarray]:
     """The leaves of a pytree by their paths, joined by dots; a lone leaf is ``theta``."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {".".join(_key_name(key) for key in path) or "theta": leaf for path, leaf in leaves}
-
-
-def _key_name(key: object) -> str:
-    for attribute in ("key", "name", "idx"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
+    return {jax.tree_util.keystr(path, simple=True, separator=".") or "theta": leaf for path, leaf in leaves}

@@ -41,7 +41,7 @@ class Supply:
 
     Args:
         records: pytree of NumPy arrays, some of them memory-mapped.
-        draw: of ``program.Compiled``.
+        draw: of ``compilation.Compiled``.
         mesh: devices, each of which gets the rows of its own shard's batches; a process reads those of its own devices.
     """
 
@@ -62,20 +62,20 @@ class Supply:
             draws, keys = _placed((draws._replace(batch=(None, None)), keys), self._mesh, STEPS)
         return rows, (draws._replace(batch=(None, mask)), keys)
 
-    def chunks(self, cells: Cells, firsts: Iterable[int], noise_at: Callable[[int], np.ndarray]) -> Iterator[PyTree]:
+    def chunks(self, cells: Cells, firsts: Iterable[int], schedules: Callable[[int], tuple]) -> Iterator[PyTree]:
         """(rows, draws) of the chunk that begins at each of these steps; the next one's are read meanwhile.
 
         Args:
             cells: block of them.
             firsts: first steps.
-            noise_at: first step -> noise of the chunk, (cells, steps).
+            schedules: first step -> (noise of the chunk, (cells, steps); and what may stand beside it).
         """
         # Reading ahead is of no use to rows at random: of a file beyond memory it took four times as long.
         jax.tree.map(lambda leaf: advise(leaf, "MADV_RANDOM"), self._records)
         with ThreadPoolExecutor(1, "rows") as reader:
             waiting: Future | None = None
             for first in firsts:
-                ahead = reader.submit(self._read, cells, first, noise_at(first))
+                ahead = reader.submit(self._read, cells, first, schedules(first)[0])
                 if waiting is not None:
                     yield waiting.result()
                 waiting = ahead

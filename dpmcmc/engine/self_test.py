@@ -25,8 +25,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.engine.compilation import Compiled
 from dpmcmc.engine.mesh import CHAIN, DATA, on_host, sizes, spread
-from dpmcmc.engine.program import Cells, Compiled, Program
+from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.rows_on_disk import Supply
 from dpmcmc.engine.uncompiled import evaluate, host
 from dpmcmc.errors import RunFailed
@@ -92,7 +93,7 @@ def check_steps(
             reference = _Reference(program, cells, states, made_up, noise[0, :steps])
         begin = jax.tree.map(_first, _fetched(states))
         if program.supplied:
-            (supplied,) = Supply(made_up, functions.draw, program.mesh).chunks(placed, [0], lambda _: noise)
+            (supplied,) = Supply(made_up, functions.draw, program.mesh).chunks(placed, [0], lambda _: (noise,))
         states, output, *_ = executable(states, placed, np.int32(0), noise, kept, supplied)
         found = jax.tree.map(_side_by_side, *on_host((states.position, output[0])))
         if reference.agrees(jax.tree.map(_first, cells), begin, found):

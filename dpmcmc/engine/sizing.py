@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
 from dpmcmc.engine.mesh import sizes
-from dpmcmc.engine.program import DRAWN_STEPS, Program, num_bytes
+from dpmcmc.engine.program import DRAWN_STEPS, Program
 from dpmcmc.privacy.query.per_record_gradients import LINEAR_ROWS, MICROBATCH
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import PyTree, num_bytes
 
 #: Most steps in one device call; fewer where the draws of a chunk would not fit ``_CHUNK_BYTES``, and a quarter where
 #: it would read more than ``_CHUNK_READ``, for progress is reported between calls.
@@ -27,6 +28,29 @@ _CELLS_ON_CPU = 4
 ONE_THREAD: dict[str, str | bool] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
 
+class Sizes(NamedTuple):
+    """How much is computed at a time.
+
+    Attributes:
+        block: cells of a block.
+        lanes: parts of a block that are computed beside each other.
+        steps: of a chunk.
+        room: kept draws that a chunk has room for.
+        work: bytes that a block works on at a time.
+    """
+
+    block: int
+    lanes: int
+    steps: int
+    room: int
+    work: int
+
+    @property
+    def lane(self) -> int:
+        """Cells of a lane."""
+        return self.block // self.lanes
+
+
 def cells_at_once(program: Program, positions: PyTree, records: PyTree) -> int:
     """Cells in a block, all blocks alike; ``positions`` are the shapes of every cell's.
 
@@ -34,10 +58,9 @@ def cells_at_once(program: Program, positions: PyTree, records: PyTree) -> int:
     """
     count = jax.tree.leaves(positions)[0].shape[0]
     each = cell_bytes(program, positions, records)
+    most = max(_DEVICE_BYTES // each, 1)
     if jax.default_backend() == "cpu":
-        most = max(_CACHE_BYTES // each, min(_CELLS_ON_CPU, _DEVICE_BYTES // each), 1)
-    else:
-        most = max(_DEVICE_BYTES // each, 1)
+        most = max(_CACHE_BYTES // each, min(_CELLS_ON_CPU, most))
     parts = sizes(program.mesh)[0] if program.mesh is not None else min(cores(), count)
     even = math.ceil(count / math.ceil(count / (most * parts)))
     return math.ceil(even / parts) * parts
@@ -69,10 +92,8 @@ def cores() -> int:
     """Cores that one CPU device computes on; an accelerator is one."""
     if jax.default_backend() != "cpu":
         return 1
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        return os.cpu_count() or 1
+    # Not every system says which cores a process may run on.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def chunk_steps(steps: int, step_bytes: int, work: int) -> int:

@@ -23,11 +23,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from dpmcmc.engine.blocks import BoundPlan, DivergedError, run_together
-from dpmcmc.engine.chains import Chains
+from dpmcmc.engine.blocks import BoundPlan
+from dpmcmc.engine.chains import Chains, run_together
 from dpmcmc.engine.life import Key, Life
 from dpmcmc.engine.program import Cells, Program
-from dpmcmc.engine.result import Result
+from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.template import numbers, template
 from dpmcmc.engine.work import Progress
 from dpmcmc.errors import InputError
@@ -75,11 +75,10 @@ def sample_all(
     """
     plans = list(plans)
     keys = [None] * len(plans) if keys is None else list(keys)
-    if len(keys) != len(plans):
-        raise InputError(f"keys must be one per plan: got {len(keys)} for {len(plans)} plans")
     starts = [None] * len(plans) if starts is None else list(starts)
-    if len(starts) != len(plans):
-        raise InputError(f"starts must be one per plan: got {len(starts)} for {len(plans)} plans")
+    for name, given in (("keys", len(keys)), ("starts", len(starts))):
+        if given != len(plans):
+            raise InputError(f"{name} must be one per plan: got {given} for {len(plans)} plans")
     if not plans:
         return []
     with contextlib.ExitStack() as stack:
@@ -147,9 +146,8 @@ def _run(groups: list[_Group], records: PyTree, progress: Progress | None) -> li
             if progress is not None:
                 progress(before + done, total)
 
-        found |= zip(
-            group.places, run_together(group.program, group.runs, records, report, None, group.begin), strict=True
-        )
+        outcomes = run_together(group.program, group.runs, records, report, None, group.begin)
+        found |= zip(group.places, outcomes, strict=True)
         before += sum(run.plan.steps for run in group.runs)
     # A diverged run stops before its last step.
     if progress is not None:

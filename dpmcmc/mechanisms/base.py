@@ -10,17 +10,16 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc import targets
-from dpmcmc.engine.blocks import DivergedError
 from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.life import Life, sample
-from dpmcmc.engine.result import Result
+from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.work import Progress, Work, work_of
 from dpmcmc.errors import InputError
 from dpmcmc.planning.any_plan import AnyPlan
@@ -32,31 +31,6 @@ from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.commit_point import Point
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target
-
-
-class Mechanism(Protocol):
-    """A one-shot private estimator; its fields are what a YAML says about it."""
-
-    def plan(
-        self, target: Target, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
-    ) -> MechanismPlan:
-        """Settle guarantee and settings; reads no record.
-
-        Raises:
-            UnsupportedCombination: no derivation for this target or adjacency.
-            ValueError: impossible numbers, named by the argument first.
-            CalibrationError: the target (ε, δ) is out of reach.
-        """
-
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
-        """The release: a pytree like the target's parameters, leaves (draws, ...), NumPy.
-
-        Args:
-            plan: made by :meth:`plan`.
-            records: pytree of NumPy arrays, leaves (N, ...), checked against the target and its public bounds.
-            streams: secret keys of this run, one stream per purpose.
-        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +38,7 @@ class MechanismPlan(AnyPlan):
     """A one-shot release before it reads a record.
 
     Attributes:
-        mechanism: what is released, and how.
+        mechanism: what is released, and how (``one_shot.py``).
         target: the model, bound to its public facts.
         num_records: N, public.
         guarantee: of everything that leaves.

@@ -19,3 +19,8 @@ def length_of(tree: PyTree) -> int:
 def size_of(tree: PyTree) -> int:
     """How many numbers the leaves hold together; leaves may be ``jax.ShapeDtypeStruct``."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+
+def num_bytes(tree: PyTree) -> int:
+    """Bytes of a pytree of arrays or of their shapes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

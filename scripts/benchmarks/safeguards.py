@@ -24,8 +24,8 @@ import dpmcmc
 from benchmarks.problem import CLIP, STEP_SIZE, Size, make_plan, records, sampled
 from benchmarks.report import Table
 from benchmarks.timing import Clock, in_turn, ratio, scanned
-from dpmcmc.engine.program import RARE
 from dpmcmc.engine.sizing import ONE_THREAD
+from dpmcmc.engine.usual_batches import RARE
 from dpmcmc.privacy import GradientQuery
 from dpmcmc.privacy.query import fixed_point
 from dpmcmc.privacy.query.randomness import streams_of

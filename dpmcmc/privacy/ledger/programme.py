@@ -32,11 +32,6 @@ def item(events: Iterable[Event]) -> str:
     return json.dumps(sorted(json.dumps(e.to_json(), sort_keys=True) for e in run_length(events)))
 
 
-def events_of(text: str) -> tuple[Event, ...]:
-    """The events of an :func:`item`."""
-    return tuple(Event(**json.loads(part)) for part in json.loads(text))
-
-
 def joint_epsilon(guarantees: Sequence[Guarantee], adjacency: Adjacency, delta: float) -> float:
     """ε of all of them together at total δ, by the first accountant that covers them.
 

@@ -1,0 +1,102 @@
+"""Compiled functions of a program: made once for equal programs and shapes, kept, and shared out to a mesh's devices.
+
+``program.py`` says what the functions compute. ``self_test.py`` tests what the compiler made of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh, PartitionSpec
+
+from dpmcmc import targets
+from dpmcmc.engine.mesh import BATCHES, CHAIN, DATA, STEPS
+from dpmcmc.engine.program import Cells, DeviceCalls, Drawn, Program
+from dpmcmc.privacy.query.query import StepRandomness
+from dpmcmc.storage.compiled_programs import RUN_ONCE
+from dpmcmc.storage.pytree import PyTree
+
+#: Compiler options, sorted: by them an executable is kept.
+Options = tuple[tuple[str, str | bool], ...]
+#: A compiled chunk.
+Executable = jax.stages.Compiled
+
+
+class Compiled(NamedTuple):
+    """Jitted functions of a program.
+
+    Attributes:
+        prepared: records -> records, once a run.
+        start: cells -> states.
+        draw: (cells, first step, noise (cells, steps)) -> (StepRandomness, keys), leaves (steps, cells, ...).
+        chunk: (states, cells, first step, noise (cells, steps), offsets of the steps to keep (cells, room), records) ->
+            (states, kept positions and infos (room, cells, ...), finite (cells,), norms of the positions (cells,)). In
+            the place of records, where they are supplied: (rows (steps, cells, slots, ...), what ``draw`` gave).
+        executables: of ``chunk``, by compiler options: what was compiled, or came from a cache.
+        tested: options of those that passed the self-test (``self_test.py``).
+    """
+
+    prepared: Callable[[PyTree], PyTree]
+    start: Callable[[Cells], PyTree]
+    draw: Callable[..., Drawn]
+    chunk: jax.stages.Wrapped
+    executables: dict[Options, Executable]
+    tested: set[Options]
+
+
+def compiled(program: Program, width: int, shapes: Hashable = None) -> Compiled:
+    """A program's functions for chunks of so many steps, shared by runs of equal programs.
+
+    Args:
+        program: what to compile.
+        width: steps.
+        shapes: of what they are called with, hashable: the functions serve these alone, so that of many shapes the
+            oldest can be let go.
+    """
+    # A target or sampler that may change behind its hash, or has none, is compiled anew.
+    steady = all(t.whole is None or targets.immutable(t.whole) for t in (program.target, program.sampler))
+    if steady:
+        with contextlib.suppress(TypeError):
+            return _compile_cached(program, width, shapes)
+    return _compile_cached.__wrapped__(program, width, shapes)
+
+
+#: Most programs, each of one set of shapes, that a process keeps: some 17 MiB and 180 memory maps each on a CPU, of the
+#: 65530 maps that Linux gives a process. One that is let go is compiled again where it is needed again.
+KEPT_PROGRAMS = 32
+
+
+@functools.lru_cache(maxsize=KEPT_PROGRAMS)
+def _compile_cached(program: Program, width: int, shapes: Hashable) -> Compiled:
+    calls = DeviceCalls(program, width)
+    draw, chunk = calls.draw, calls.chunk
+    if program.mesh is not None:
+        draw, chunk = _shared_out(calls, program.mesh, program.supplied)
+    start = jax.jit(jax.vmap(program.start), compiler_options=RUN_ONCE)
+    chunks = jax.jit(chunk, donate_argnums=(0,))
+    return Compiled(jax.jit(program.prepared), start, jax.jit(draw), chunks, {}, set())
+
+
+def _shared_out(calls: DeviceCalls, mesh: Mesh, supplied: bool) -> tuple[Callable[..., Drawn], Callable[..., tuple]]:
+    """``draw`` and ``chunk`` on the devices of a mesh."""
+    chains, whole = PartitionSpec(CHAIN), PartitionSpec()
+    rows: Any = PartitionSpec(DATA)
+    draw: Callable[..., Drawn] = calls.draw
+    if supplied:
+        batch: Any = BATCHES
+        drawn = StepRandomness((batch, batch), None, STEPS, STEPS), STEPS
+        draw = jax.shard_map(draw, mesh=mesh, in_specs=(chains, whole, chains), out_specs=drawn, check_vma=False)
+        rows = batch, (drawn[0]._replace(batch=(None, batch)), STEPS)
+    chunk = jax.shard_map(
+        calls.chunk,
+        mesh=mesh,
+        in_specs=(chains, chains, whole, chains, chains, rows),
+        out_specs=(chains, STEPS, chains, chains),
+        # The sums and the noise are the same on every shard of the data, which types cannot show.
+        check_vma=False,
+    )
+    return draw, chunk
