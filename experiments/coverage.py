@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
 from pydantic import Field
 from scipy.special import expit
 
@@ -126,7 +127,7 @@ def draw(path: Path, rows: list[dict[str, Any]]) -> None:
     epsilons = sorted({row["epsilon"] for row in rows})
     with rc_context(STYLE):
         figure = Figure(figsize=(3.0 * len(epsilons) + 0.6, 3.8), layout="constrained")
-        axes = figure.subplots(1, len(epsilons), squeeze=False, sharey=True)[0]
+        axes = figure.subplots(1, len(epsilons), squeeze=False, sharex=True, sharey=True)[0]
         for axis, epsilon in zip(axes, epsilons, strict=True):
             axis.axhline(LEVEL, color="0.6", lw=1)
             for right, prior, color, marker, label in kinds:
@@ -135,9 +136,14 @@ def draw(path: Path, rows: list[dict[str, Any]]) -> None:
                     for r in rows
                     if (r["epsilon"], r["truth_scale"] == 1, r["prior_scale"]) == (epsilon, right, prior)
                 ]
+                if not those:
+                    continue
                 width, coverage, error = ([row[name] for row in those] for name in ("width", "coverage", "error"))
                 axis.errorbar(width, coverage, [2 * e for e in error], fmt=marker, color=color, label=label, ms=4)
             axis.set(xscale="log", xlabel="width ÷ non-private", title=f"ε = {epsilon:g}")
+            axis.xaxis.set_major_locator(FixedLocator([1, 1.5, 2, 3, 5, 8]))
+            axis.xaxis.set_major_formatter("{x:g}")
+            axis.xaxis.set_minor_locator(NullLocator())
         axes[0].set_ylabel("coverage of nominal 90 % intervals")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
         figure.savefig(path)
