@@ -33,7 +33,7 @@ def compile_plainly(plain: bool) -> None:
     os.environ["XLA_FLAGS"] = f"{_GIVEN} {flags()}" if plain else _GIVEN
     if plain == _plain:
         return
-    # What is in memory was compiled the other way.
+    # Programs in memory were compiled the other way.
     jax.clear_caches()
     compilation._compile_cached.cache_clear()
     jax.config.update(OPTION, plain)

@@ -60,7 +60,7 @@ def refused(folder, **sections) -> ConfigError:
 
 
 def bad_values(hint) -> list:
-    """What an argument of this type must refuse: beyond each of its bounds, and of another kind."""
+    """Values that an argument of this type must refuse: beyond each of its bounds, and of another kind."""
     out = [] if "Any" in str(hint) or "Sequence" in str(hint) else [["a list"]]
     for kind in alternatives(hint):
         for bound in typing.get_args(kind)[1:] if typing.get_origin(kind) is Annotated else ():
@@ -279,7 +279,7 @@ def test_a_hybrid_takes_the_keys_of_its_start():
 
 @dataclass(frozen=True)
 class Sample:
-    """What check_fields looks at.
+    """Fields that check_fields looks at.
 
     Args:
         share: in (0, 1).

@@ -42,11 +42,16 @@ def gram_and_moment(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarra
         y: (N,).
     """
     x = np.asarray(x, np.float64)
+    return gram_of(x), weighted_sum(x, y)
+
+
+def gram_of(x: np.ndarray) -> np.ndarray:
+    """Return XᵀX, (d, d), summed in blocks of rows (N, d) float64."""
     gram = np.zeros((x.shape[1], x.shape[1]))
     for i in range(0, len(x), _BLOCK):
         rows = x[i : i + _BLOCK]
         gram += rows.T @ rows
-    return gram, weighted_sum(x, y)
+    return gram
 
 
 def weighted_sum(x: np.ndarray, weights: np.ndarray) -> np.ndarray:

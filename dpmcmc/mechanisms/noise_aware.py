@@ -35,9 +35,10 @@ from dpmcmc.inference.noise_aware import Gaussian, Local, LogisticLaw, Release
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.gaussian_release import gaussian_event, gaussian_release, mu_std, standard_normal
 from dpmcmc.mechanisms.label_blind import CLIP, Design, LabelBlindGradient
-from dpmcmc.mechanisms.linear_bounds import gram_and_moment, linear_bounds, summing
+from dpmcmc.mechanisms.linear_bounds import gram_of, linear_bounds, summing
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
-from dpmcmc.mechanisms.sufficient import sensitivity_of, split, statistics
+from dpmcmc.mechanisms.sufficient import record_norm, sensitivity_of, split, statistics, svec, symmetric
+from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, require_bound
@@ -97,6 +98,7 @@ class NoiseAware(OneShot):
         mu = asked.mu * (1 - 1e-9)
         trace_share = 0.0 if self._trace_known(asked) else _TRACE_SHARE
         entries, unsure = design.size * (design.size + 1) // 2, summing(asked.most_records) * design.largest_trace
+        # √2·b² where a record is replaced, b² where one comes or goes.
         gram_moves = design.row_bound**2 * math.sqrt(asked.moved) + 2 * unsure
         trace_moves = design.row_bound**2 + 2 * unsure
 
@@ -109,7 +111,8 @@ class NoiseAware(OneShot):
         def width(share: float) -> float:
             return predicted_width(design, gram_std(share), asked.moved / gradient_mu(share), self.structure)
 
-        share = min(_GRAM_SHARES, key=width) if self.gram_share is None else self.gram_share
+        widths = {s: width(s) for s in (_GRAM_SHARES if self.gram_share is None else (self.gram_share,))}
+        share = min(widths, key=widths.__getitem__)
         events = [gaussian_event(gram_std(share), gram_moves, entries, asked.adjacency)]
         trace_std = 0.0
         if trace_share:
@@ -123,7 +126,7 @@ class NoiseAware(OneShot):
             "gram_noise_std": gram_std(share),
             "trace_noise_std": trace_std,
             "first_noise_multiplier": first,
-            "predicted_width": width(share),
+            "predicted_width": widths[share],
         }
         return self.planned(target, asked, tuple(events), settings)
 
@@ -132,7 +135,7 @@ class NoiseAware(OneShot):
         _, row, label, d = linear_bounds(target, "noise_aware")
         weight, size = row / label, d * (d + 3) // 2
         moves = sensitivity_of(row, label, weight, asked.adjacency)
-        moves += 2 * summing(asked.most_records) * asked.most_records * math.hypot(row**2, weight * row * label)
+        moves += 2 * summing(asked.most_records) * asked.most_records * record_norm(row, label, weight)
         noise_std = mu_std(moves, size, asked.mu * (1 - 1e-9))
         event = gaussian_event(noise_std, moves, size, asked.adjacency)
         settings = {"noise_std": noise_std, "label_weight": weight, "noise_multiplier": event.noise_multiplier}
@@ -160,11 +163,11 @@ class NoiseAware(OneShot):
                 )
         wide = plan.settings.get("predicted_width")
         said = "" if wide is None else f", which is predicted to make intervals {wide:.2g} times as wide"
-        return True, (f"Yes, if the model and the prior are true: the draws account for the noise of privacy{said}.")
+        return True, f"Yes, if the model and the prior are true: the draws account for the noise of privacy{said}."
 
     def _trace_known(self, asked: Asked) -> bool:
         """Whether tr G = N is declared, and N public: ``add_remove`` does not tell N from N ± 1."""
-        return self.structure is not None and self.structure.unit_norm and asked.adjacency != "add_remove"
+        return self.structure is not None and self.structure.unit_norm and asked.adjacency != Adjacency.ADD_REMOVE
 
     def _shares(self) -> np.ndarray:
         """Part of the gradients' μ² that each of them gets, (steps,); they add up to 1."""
@@ -181,8 +184,7 @@ class NoiseAware(OneShot):
         d, noise_std, weight = x.shape[1], plan.settings["noise_std"], plan.settings["label_weight"]
         noisy, moment = split(gaussian_release(statistics(x, y, weight), noise_std, key), d, weight)
         variance = plan.target.noise_scale**2
-        largest = plan.num_records * plan.target.row_bound**2
-        trace = float(np.clip(np.trace(noisy), noise_std, largest))
+        trace = float(np.clip(np.trace(noisy), noise_std, plan.num_records * plan.target.row_bound**2))
         gram, error = denoised(noisy, noise_std, trace, self.structure, trace_std=noise_std * math.sqrt(d))
         local = Local(gram / variance, gram / variance, lambda q: error(q) / variance**2)
         release = Release(np.zeros(d), -moment / variance, np.eye(d) * (noise_std / weight / variance) ** 2)
@@ -201,6 +203,7 @@ class NoiseAware(OneShot):
             return law.local(gram, design.num_records, now.mean, error)
 
         positions, gradients = np.zeros((2, self.steps, design.size))
+        metric = design.metric(gram)
         multipliers = self._multipliers(plan.settings["first_noise_multiplier"])
         precision = np.eye(design.size) / design.prior_scale**2
         now = Gaussian(np.zeros(design.size), np.linalg.inv(precision))
@@ -209,7 +212,6 @@ class NoiseAware(OneShot):
             gradients[k] = access.release(positions[k], z, keys[k])
             window = slice(k + 1 - math.ceil(_LAST * (k + 1)), k + 1)
             precisions = (access.clip * multipliers[window]) ** -2.0
-            metric = design.metric(gram)
             release = noise_aware.weighted_mean(positions[window], gradients[window], precisions, metric)
             now = noise_aware.posterior(release, local(now, rough), precision, now, rounds=2)
         return self._concluded(design.prior_scale, release, local, now)
@@ -217,10 +219,8 @@ class NoiseAware(OneShot):
     def _released_gram(self, design: Design, settings: dict[str, float], x: np.ndarray, key: jax.Array) -> Denoised:
         """Release the Gram matrix and, unless it is declared, its trace."""
         gram_key, trace_key = jax.random.split(key)
-        exact, _ = gram_and_moment(x, np.zeros(len(x)))
-        statistic = statistics(x, np.zeros(len(x)), 0.0)[: -design.size]
-        noisy = gaussian_release(statistic, settings["gram_noise_std"], gram_key)
-        noisy_gram, _ = split(np.concatenate([noisy, np.zeros(design.size)]), design.size, 1.0)
+        exact = gram_of(x)
+        noisy_gram = symmetric(gaussian_release(svec(exact), settings["gram_noise_std"], gram_key), design.size)
         trace, std = float(design.num_records), 0.0
         if settings["trace_noise_std"] > 0:
             released = gaussian_release(np.array([np.trace(exact)]), settings["trace_noise_std"], trace_key)
@@ -242,8 +242,10 @@ class NoiseAware(OneShot):
         if self.prior_scale == "target":
             return at
 
+        here = local(at)
+
         def log_density(scale: float) -> float:
-            fit = noise_aware.log_evidence(release, local(at), (prior_scale * scale) ** 2, at)
+            fit = noise_aware.log_evidence(release, here, (prior_scale * scale) ** 2, at)
             return fit - 0.5 * (math.log(scale) / _LOG_SCALE_STD) ** 2
 
         chosen = prior_scale * float(max(_SCALES, key=log_density))

@@ -60,7 +60,7 @@ class SufficientStatistics(OneShot):
         _, row, label, num_features = linear_bounds(target, "sufficient_statistics")
         weight = self.label_weight * row / label
         # Rounding of float64 sums, on either neighbour.
-        unsure = summing(asked.num_records) * asked.num_records * _norm(row, label, weight)
+        unsure = summing(asked.num_records) * asked.num_records * record_norm(row, label, weight)
         sensitivity = sensitivity_of(row, label, weight, asked.adjacency) + 2 * unsure
         size = num_features * (num_features + 3) // 2
         noise_std = calibrated_std(sensitivity, size, epsilon=asked.epsilon, delta=asked.delta)
@@ -85,7 +85,7 @@ class SufficientStatistics(OneShot):
 def sensitivity_of(row_bound: float, label_bound: float, weight: float, adjacency: Adjacency) -> float:
     """Return the largest l2 distance of (svec(XᵀX), weight·Xᵀy) between neighbours; derived above."""
     if adjacency.sensitivity == 1:
-        return _norm(row_bound, label_bound, weight)
+        return record_norm(row_bound, label_bound, weight)
     ratio = (weight * label_bound / row_bound) ** 2 / 2
     if ratio <= 1:
         return math.sqrt(2) * row_bound**2 * (1 + ratio)
@@ -101,8 +101,21 @@ def statistics(x: np.ndarray, y: np.ndarray, weight: float) -> np.ndarray:
         weight: w.
     """
     gram, moment = gram_and_moment(x, y)
-    row, column = np.triu_indices(len(moment))
-    return np.concatenate([gram[row, column] * _scale(row, column), weight * moment])
+    return np.concatenate([svec(gram), weight * moment])
+
+
+def svec(matrix: np.ndarray) -> np.ndarray:
+    """Return the diagonal and √2 times the upper triangle of a symmetric matrix, (d(d + 1)/2,)."""
+    row, column = np.triu_indices(len(matrix))
+    return matrix[row, column] * _scale(row, column)
+
+
+def symmetric(entries: np.ndarray, d: int) -> np.ndarray:
+    """Return the matrix (d, d) whose :func:`svec` these are."""
+    row, column = np.triu_indices(d)
+    matrix = np.zeros((d, d))
+    matrix[row, column] = matrix[column, row] = entries / _scale(row, column)
+    return matrix
 
 
 def ridge(gram: np.ndarray, moment: np.ndarray, target: LinearRegression, noise_std: float) -> np.ndarray:
@@ -123,7 +136,7 @@ def ridge(gram: np.ndarray, moment: np.ndarray, target: LinearRegression, noise_
     return cho_solve(cho_factor(precision), moment) / target.noise_scale**2
 
 
-def _norm(row_bound: float, label_bound: float, weight: float) -> float:
+def record_norm(row_bound: float, label_bound: float, weight: float) -> float:
     """Return the largest norm that one record contributes."""
     return math.hypot(row_bound**2, weight * row_bound * label_bound)
 
@@ -134,7 +147,5 @@ def _scale(row: np.ndarray, column: np.ndarray) -> np.ndarray:
 
 def split(released: np.ndarray, d: int, weight: float) -> tuple[np.ndarray, np.ndarray]:
     """Return (XᵀX, Xᵀy) of a noisy :func:`statistics`."""
-    row, column = np.triu_indices(d)
-    gram = np.zeros((d, d))
-    gram[row, column] = gram[column, row] = released[: len(row)] / _scale(row, column)
-    return gram, released[len(row) :] / weight
+    entries = d * (d + 1) // 2
+    return symmetric(released[:entries], d), released[entries:] / weight
