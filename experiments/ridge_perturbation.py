@@ -25,9 +25,9 @@ import jax
 import numpy as np
 from scipy.special import ndtri
 
-from dpmcmc.mechanisms.gaussian_release import calibrated_std, gaussian_release, standard_normal
 from dpmcmc.privacy import CalibrationError
 from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.query.gaussian_release import calibrated_std, gaussian_release, standard_normal
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from dpmcmc.diagnostics.per_instance import ridge_ops_epsilon
 from dpmcmc.mechanisms import adaops
 from dpmcmc.mechanisms.adaops import AdaOPS, Stage
 from dpmcmc.mechanisms.base import release
-from dpmcmc.mechanisms.gaussian_release import gaussian_release
 from dpmcmc.privacy import CalibrationError, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
+from dpmcmc.privacy.query.gaussian_release import gaussian_release
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression
 from tests.test_command_line import ROOT, call

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.mechanisms import AdaSSP, SufficientStatistics, adassp, release
-from dpmcmc.mechanisms.sufficient import statistics
+from dpmcmc.mechanisms.linear_statistics import statistics
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu

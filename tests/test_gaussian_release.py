@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpmcmc.mechanisms.gaussian_release import (
+from dpmcmc.privacy import CalibrationError, Guarantee
+from dpmcmc.privacy.accounting import ADJACENCIES
+from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.query.gaussian_release import (
     GRID,
     calibrated_std,
     gaussian_event,
@@ -16,9 +19,6 @@ from dpmcmc.mechanisms.gaussian_release import (
     mu_std,
     standard_normal,
 )
-from dpmcmc.privacy import CalibrationError, Guarantee
-from dpmcmc.privacy.accounting import ADJACENCIES
-from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 
 
 def test_standard_normals_are_standard_normal():

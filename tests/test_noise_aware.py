@@ -13,12 +13,12 @@ from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.inference import gram as gram_room
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.noise_aware import Gaussian, Local, LogisticLaw, Release
-from dpmcmc.mechanisms import NoiseAware, SufficientStatistics, label_blind, release
-from dpmcmc.mechanisms import noise_aware as mechanism_room
+from dpmcmc.mechanisms import NoiseAware, SufficientStatistics, label_blind, linear_statistics, release
 from dpmcmc.mechanisms.label_blind import Design, LabelBlindGradient
-from dpmcmc.mechanisms.sufficient import split, statistics
+from dpmcmc.mechanisms.linear_statistics import split, statistics
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.query import gram_release
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
 from experiments import coverage as experiment
 
@@ -52,7 +52,7 @@ def table(n, d, seed):
 def released_stds(plan, records, monkeypatch):
     """Noise stds of all releases of a draw, in their order."""
     seen = []
-    for module in (label_blind, mechanism_room):
+    for module in (label_blind, linear_statistics, gram_release):
         whole = module.gaussian_release
         monkeypatch.setattr(
             module,

@@ -10,13 +10,13 @@ from scipy import stats
 from scipy.special import expit
 
 from dpmcmc.mechanisms.base import release
-from dpmcmc.mechanisms.gaussian_release import standard_normal
 from dpmcmc.mechanisms.minimise import minimise
 from dpmcmc.mechanisms.objective import ObjectivePerturbation
 from dpmcmc.privacy import CalibrationError, Event, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting import objective
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
+from dpmcmc.privacy.query.gaussian_release import standard_normal
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.inference.noise_aware import bootstrapped_error, symmetric_noise
+from dpmcmc.privacy.query.gram_release import NoisyGram
 
 _ROUNDS = 12
 _LINEAR_ROUNDS = 3
@@ -63,37 +64,37 @@ class Denoised(NamedTuple):
     error: Callable[[np.ndarray], np.ndarray]
 
 
+def squared_metric(gram: np.ndarray, num_records: int, row_bound: float) -> np.ndarray:
+    """Return F² = G/N + (b²/d) I, (d, d): whitened rows F⁻¹x have about the same length in every direction."""
+    return gram / num_records + np.eye(len(gram)) * row_bound**2 / len(gram)
+
+
 def denoised(
-    noisy: np.ndarray,
-    noise_std: float,
-    trace: float,
+    noisy: NoisyGram,
     structure: RowStructure | None,
     *,
-    trace_std: float = 0.0,
     rng: np.random.Generator | None = None,
     bootstraps: int = 24,
 ) -> Denoised:
     """Return the estimate, with a parametric bootstrap of its error.
 
     Args:
-        noisy: released, (d, d), symmetric.
-        noise_std: σ.
-        trace: declared or released.
+        noisy: the release.
         structure: of the rows, or None.
-        trace_std: of the error of the trace, by which the whole estimate is too long or too short.
         rng: public randomness of the bootstrap.
         bootstraps: how many.
     """
     rng = np.random.default_rng(0) if rng is None else rng
-    nearest = project(noisy, trace, structure)
+    noise_std, trace = noisy.noise_std, noisy.trace
+    nearest = project(noisy.gram, trace, structure)
     again = (
-        project(nearest + noise_std * symmetric_noise(rng, len(noisy)), trace, structure) for _ in range(bootstraps)
+        project(nearest + noise_std * symmetric_noise(rng, len(nearest)), trace, structure) for _ in range(bootstraps)
     )
     errors = np.stack([one - nearest for one in again])
     # The noise that the projection leaves.
     edge = float(np.mean(np.max(np.abs(np.linalg.eigvalsh(errors)), axis=1)))
     gram, of_shape = shrink(nearest, edge), bootstrapped_error(errors)
-    return Denoised(gram, lambda q: of_shape(q) + (trace_std / trace) ** 2 * gram @ q @ gram)
+    return Denoised(gram, lambda q: of_shape(q) + (noisy.trace_std / trace) ** 2 * gram @ q @ gram)
 
 
 @dataclass(frozen=True)

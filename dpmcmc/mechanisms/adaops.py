@@ -36,11 +36,11 @@ from scipy.special import ndtri
 from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.engines import closed_form
-from dpmcmc.mechanisms.gaussian_release import gaussian_release, mu_std, standard_normal
 from dpmcmc.mechanisms.linear_bounds import gram_and_moment, linear_bounds, rounding
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std, standard_normal
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target

@@ -8,9 +8,9 @@ E λ_max <= σ√(2d) (Gordon) and λ_max is σ-Lipschitz in the noise, so
 
     ‖noise‖ <= τ = σ(√(2d) + √(2 log(2/ρ)))     but for probability ρ.
 
-Where XᵀX is well conditioned, no ridge is added. The statistics are one query (``sufficient.py``, which raises noisy
-eigenvalues in place of a ridge). Everything after the noise is post-processing, whatever λ is: privacy is that of two
-Gaussian releases, μ² = μ₁² + μ₂².
+Where XᵀX is well conditioned, no ridge is added. The statistics are one query (``linear_statistics.py``;
+``sufficient.py`` raises noisy eigenvalues in place of a ridge). Everything after the noise is post-processing, whatever
+λ is: privacy is that of two Gaussian releases, μ² = μ₁² + μ₂².
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from annotated_types import Gt, Lt
 from scipy.linalg import cho_factor, cho_solve
 
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.gaussian_release import gaussian_event, gaussian_release, mu_std
 from dpmcmc.mechanisms.linear_bounds import linear_bounds, rounding
+from dpmcmc.mechanisms.linear_statistics import label_weight_of, settle_statistics, split, statistics
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
-from dpmcmc.mechanisms.sufficient import sensitivity_of, split, statistics
+from dpmcmc.privacy.query.gaussian_release import gaussian_event, gaussian_release, mu_std
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target
@@ -58,32 +58,21 @@ class AdaSSP(OneShot):
             UnsupportedCombination: another target than linear regression.
             ValueError: no row_bound or label_bound.
         """
-        _, row, label, size = linear_bounds(target, "adassp")
-        weight = self.label_weight * row / label
-        unsure = rounding(asked.most_records, size) * asked.most_records
+        _, row, _, size = linear_bounds(target, "adassp")
         mu = asked.mu * (1 - 1e-9)
-        eigenvalue = row**2 * (1 + 2 * unsure)
-        together = sensitivity_of(row, label, weight, asked.adjacency)
-        together += 2 * unsure * math.hypot(row**2, weight * row * label)
-        entries = size * (size + 3) // 2
+        eigenvalue = row**2 * (1 + 2 * rounding(asked.most_records, size) * asked.most_records)
         eigenvalue_std = mu_std(eigenvalue, 1, mu * math.sqrt(self.eigenvalue_share))
-        noise_std = mu_std(together, entries, mu * math.sqrt(1 - self.eigenvalue_share))
-        events = (
-            gaussian_event(eigenvalue_std, eigenvalue, 1, asked.adjacency),
-            gaussian_event(noise_std, together, entries, asked.adjacency),
+        event, settings = settle_statistics(
+            target, asked, mu * math.sqrt(1 - self.eigenvalue_share), self.label_weight, "adassp"
         )
-        settings = {
-            "eigenvalue_noise_std": eigenvalue_std,
-            "sensitivity": together,
-            "noise_std": noise_std,
-            "label_noise_std": noise_std / weight,
-        }
+        events = (gaussian_event(eigenvalue_std, eigenvalue, 1, asked.adjacency), event)
+        settings["eigenvalue_noise_std"] = eigenvalue_std
         return self.planned(target, asked, events, settings)
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
         """Return the estimate, (1, d)."""
         settings, target, size = plan.settings, plan.target, records["x"].shape[1]
-        weight = settings["noise_std"] / settings["label_noise_std"]
+        weight = label_weight_of(settings)
         eigenvalue_key, statistics_key = jax.random.split(streams.noise)
         exact = statistics(records["x"], records["y"], weight)
         least = np.linalg.eigvalsh(split(exact, size, weight)[0])[:1]

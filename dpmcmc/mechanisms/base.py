@@ -28,6 +28,7 @@ from dpmcmc.planning.verdict import Verdict, of_one_shot
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
+from dpmcmc.privacy.query.gram_release import within
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.commit_point import Point
 from dpmcmc.storage.pytree import PyTree
@@ -232,8 +233,7 @@ def _within(x: np.ndarray, row_bound: float) -> np.ndarray:
             f"data['x'] row {worst} has norm {norms[worst]:.6g}, beyond the public row_bound {row_bound:g}: the "
             "guarantee rests on it; scale or clip rows to it"
         )
-    scale = np.minimum(1.0, row_bound * (1 - 1e-12) / np.maximum(norms, 1e-300))
-    return x * scale.reshape((-1,) + (1,) * (x.ndim - 1))
+    return within(x, row_bound)
 
 
 def _said(name: str, value: float) -> str:

@@ -23,8 +23,9 @@ import jax
 import numpy as np
 from scipy.special import expit
 
-from dpmcmc.mechanisms.gaussian_release import gaussian_release
-from dpmcmc.mechanisms.linear_bounds import summing, weighted_sum
+from dpmcmc.inference.gram import squared_metric
+from dpmcmc.privacy.query.gaussian_release import gaussian_release
+from dpmcmc.privacy.query.gram_release import summing, weighted_sum
 
 #: C in units of a typical whitened row; below 1 the weights shrink most scores, and less noise is needed.
 CLIP = 0.5
@@ -62,8 +63,8 @@ class Design(NamedTuple):
         return self.num_records * self.row_bound**2
 
     def metric(self, gram: np.ndarray) -> np.ndarray:
-        """Return F² = G/N + (b²/d) I of a Gram matrix, (d, d)."""
-        return gram / self.num_records + np.eye(self.size) * self.row_bound**2 / self.size
+        """Return F² of a Gram matrix, (d, d)."""
+        return squared_metric(gram, self.num_records, self.row_bound)
 
     def whitened_norm(self, gram: np.ndarray) -> float:
         """Return a typical ‖F⁻¹x‖, √(tr(F⁻²G)/N)."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.privacy.query.gram_release import gram_of, summing, weighted_sum
 from dpmcmc.targets.base import Target, require_bound
 from dpmcmc.targets.glm import LinearRegression
-
-_BLOCK = 512
 
 
 def linear_bounds(target: Target, mechanism: str) -> tuple[LinearRegression, float, float, int]:
@@ -41,36 +42,7 @@ def gram_and_moment(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarra
         x: (N, d).
         y: (N,).
     """
-    x = np.asarray(x, np.float64)
-    return gram_of(x), weighted_sum(x, y)
-
-
-def gram_of(x: np.ndarray) -> np.ndarray:
-    """Return XᵀX, (d, d), summed in blocks of rows (N, d) float64."""
-    gram = np.zeros((x.shape[1], x.shape[1]))
-    for i in range(0, len(x), _BLOCK):
-        rows = x[i : i + _BLOCK]
-        gram += rows.T @ rows
-    return gram
-
-
-def weighted_sum(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return Σ weight·row, (d,), summed in blocks of rows.
-
-    Args:
-        x: (N, d) float64.
-        weights: (N,) float64.
-    """
-    x, weights = np.asarray(x, np.float64), np.asarray(weights, np.float64)
-    total = np.zeros(x.shape[1])
-    for i in range(0, len(x), _BLOCK):
-        total += x[i : i + _BLOCK].T @ weights[i : i + _BLOCK]
-    return total
-
-
-def summing(num_records: int) -> float:
-    """Return the rounding error of these sums in Frobenius norm, relative to the records' summed norms."""
-    return 2.0**-53 * (_BLOCK + num_records / _BLOCK + 16)
+    return gram_of(x, math.inf), weighted_sum(x, y)
 
 
 def rounding(num_records: int, size: int) -> float:

@@ -4,13 +4,13 @@ Everything that leaves is a Gaussian release, so the budget adds up, μ² = Σ �
 
 Logistic regression, with ‖x‖ <= b enforced on every row:
 
-1. the Gram matrix G = Σ x xᵀ. A replaced record moves it by ‖xxᵀ − x'x'ᵀ‖² = ‖x‖⁴ + ‖x'‖⁴ − 2(x·x')² <= 2b⁴, an added
-   or removed one by b², in Frobenius norm. Its trace, which moves by b² at most, unless it is declared;
+1. the Gram matrix G = Σ x xᵀ and, unless it is declared, its trace (``privacy/query/gram_release.py``);
 2. a metric F and a clip norm C, made of the released Gram matrix: both public now;
 3. K gradients of all records, weighted blindly to labels and clipped in the metric (``label_blind.py``). Later ones get
    more of the budget, and each is taken at the posterior's mean given those before it (``inference/noise_aware.py``).
 
-Linear regression: G and Xᵀy, |y| <= Y, in one release (``sufficient.py``); −Xᵀy/noise_scale² is the gradient at θ = 0.
+Linear regression: G and Xᵀy, |y| <= Y, in one release (``linear_statistics.py``); −Xᵀy/noise_scale² is the gradient at
+θ = 0.
 
 Sums are exact up to the rounding that each sensitivity is charged for, on either neighbour; value and noise are added
 on a grid (``gaussian_release.py``). A row beyond b is refused before anything is computed.
@@ -30,15 +30,14 @@ from annotated_types import Ge, Gt, Le, Lt
 from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.gram import Denoised, denoised
+from dpmcmc.inference.gram import denoised
 from dpmcmc.inference.noise_aware import Gaussian, Local, LogisticLaw, Release
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.gaussian_release import gaussian_event, gaussian_release, mu_std, standard_normal
 from dpmcmc.mechanisms.label_blind import CLIP, Design, LabelBlindGradient
-from dpmcmc.mechanisms.linear_bounds import gram_of, linear_bounds, summing
+from dpmcmc.mechanisms.linear_statistics import release_statistics, settle_statistics
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
-from dpmcmc.mechanisms.sufficient import record_norm, sensitivity_of, split, statistics, svec, symmetric
-from dpmcmc.privacy.accounting import Adjacency
+from dpmcmc.privacy.query.gaussian_release import gaussian_event, mu_std, standard_normal
+from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, Rows
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, require_bound
@@ -93,53 +92,35 @@ class NoiseAware(OneShot):
         if self.structure is not None and features is not None:
             self.structure.check(features)
         if type(target) is LinearRegression:
-            return self._settle_linear(target, asked)
+            event, settings = settle_statistics(target, asked, asked.mu, 1.0, "noise_aware")
+            return self.planned(target, asked, (event,), settings)
         design = _design(target, asked.most_records)
-        mu = asked.mu * (1 - 1e-9)
-        trace_share = 0.0 if self._trace_known(asked) else _TRACE_SHARE
-        entries, unsure = design.size * (design.size + 1) // 2, summing(asked.most_records) * design.largest_trace
-        # √2·b² where a record is replaced, b² where one comes or goes.
-        gram_moves = design.row_bound**2 * math.sqrt(asked.moved) + 2 * unsure
-        trace_moves = design.row_bound**2 + 2 * unsure
+        mu, adjacency = asked.mu * (1 - 1e-9), asked.adjacency
+        rows = self._rows(design)
+        trace_share = 0.0 if rows.trace_declared(adjacency) else _TRACE_SHARE
 
-        def gram_std(share: float) -> float:
-            return mu_std(gram_moves, entries, mu * math.sqrt(share))
+        def gram(share: float) -> GramRelease:
+            return GramRelease.settle(rows, adjacency, mu * math.sqrt(share), mu * math.sqrt(trace_share))
 
         def gradient_mu(share: float) -> float:
             return mu * math.sqrt(1 - share - trace_share)
 
         def width(share: float) -> float:
-            return predicted_width(design, gram_std(share), asked.moved / gradient_mu(share), self.structure)
+            return predicted_width(design, gram(share).noise_std, asked.moved / gradient_mu(share), self.structure)
 
         widths = {s: width(s) for s in (_GRAM_SHARES if self.gram_share is None else (self.gram_share,))}
         share = min(widths, key=widths.__getitem__)
-        events = [gaussian_event(gram_std(share), gram_moves, entries, asked.adjacency)]
-        trace_std = 0.0
-        if trace_share:
-            trace_std = mu_std(trace_moves, 1, mu * math.sqrt(trace_share))
-            events.append(gaussian_event(trace_std, trace_moves, 1, asked.adjacency))
-        gradient_moves = asked.moved + 2 * design.rounding()
-        first = mu_std(gradient_moves, design.size, gradient_mu(share) * math.sqrt(self._shares()[0]))
-        events += [gaussian_event(z, gradient_moves, design.size, asked.adjacency) for z in self._multipliers(first)]
+        moves = asked.moved + 2 * design.rounding()
+        first = mu_std(moves, design.size, gradient_mu(share) * math.sqrt(self._shares()[0]))
+        gradients = [gaussian_event(z, moves, design.size, adjacency) for z in self._multipliers(first)]
         settings = {
             "gram_share": share,
-            "gram_noise_std": gram_std(share),
-            "trace_noise_std": trace_std,
+            "gram_noise_std": gram(share).noise_std,
+            "trace_noise_std": gram(share).trace_std,
             "first_noise_multiplier": first,
             "predicted_width": widths[share],
         }
-        return self.planned(target, asked, tuple(events), settings)
-
-    def _settle_linear(self, target: Target, asked: Asked) -> MechanismPlan:
-        """Settle the noise of the one release of (svec G, w Xᵀy)."""
-        _, row, label, d = linear_bounds(target, "noise_aware")
-        weight, size = row / label, d * (d + 3) // 2
-        moves = sensitivity_of(row, label, weight, asked.adjacency)
-        moves += 2 * summing(asked.most_records) * asked.most_records * record_norm(row, label, weight)
-        noise_std = mu_std(moves, size, asked.mu * (1 - 1e-9))
-        event = gaussian_event(noise_std, moves, size, asked.adjacency)
-        settings = {"noise_std": noise_std, "label_weight": weight, "noise_multiplier": event.noise_multiplier}
-        return self.planned(target, asked, (event,), settings)
+        return self.planned(target, asked, (*gram(share).events(adjacency), *gradients), settings)
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
         """Return posterior draws, (draws, d)."""
@@ -165,9 +146,10 @@ class NoiseAware(OneShot):
         said = "" if wide is None else f", which is predicted to make intervals {wide:.2g} times as wide"
         return True, f"Yes, if the model and the prior are true: the draws account for the noise of privacy{said}."
 
-    def _trace_known(self, asked: Asked) -> bool:
-        """Whether tr G = N is declared, and N public: ``add_remove`` does not tell N from N ± 1."""
-        return self.structure is not None and self.structure.unit_norm and asked.adjacency != Adjacency.ADD_REMOVE
+    def _rows(self, design: Design) -> Rows:
+        """Return the public facts of the Gram matrix."""
+        unit_norm = self.structure is not None and self.structure.unit_norm
+        return Rows(design.num_records, design.size, design.row_bound, unit_norm)
 
     def _shares(self) -> np.ndarray:
         """Part of the gradients' μ² that each of them gets, (steps,); they add up to 1."""
@@ -181,21 +163,24 @@ class NoiseAware(OneShot):
 
     def _linear(self, plan: MechanismPlan, x: np.ndarray, y: np.ndarray, key: jax.Array) -> Gaussian:
         """Release G and Xᵀy, and conclude."""
-        d, noise_std, weight = x.shape[1], plan.settings["noise_std"], plan.settings["label_weight"]
-        noisy, moment = split(gaussian_release(statistics(x, y, weight), noise_std, key), d, weight)
+        d, noise_std = x.shape[1], plan.settings["noise_std"]
+        released, moment = release_statistics(x, y, plan.settings, key)
         variance = plan.target.noise_scale**2
-        trace = float(np.clip(np.trace(noisy), noise_std, plan.num_records * plan.target.row_bound**2))
-        gram, error = denoised(noisy, noise_std, trace, self.structure, trace_std=noise_std * math.sqrt(d))
+        trace = float(np.clip(np.trace(released), noise_std, plan.num_records * plan.target.row_bound**2))
+        gram, error = denoised(NoisyGram(released, noise_std, trace, noise_std * math.sqrt(d)), self.structure)
         local = Local(gram / variance, gram / variance, lambda q: error(q) / variance**2)
-        release = Release(np.zeros(d), -moment / variance, np.eye(d) * (noise_std / weight / variance) ** 2)
+        noise = np.eye(d) * (plan.settings["label_noise_std"] / variance) ** 2
+        release = Release(np.zeros(d), -moment / variance, noise)
         return self._concluded(plan.target.prior_scale, release, lambda now: local)
 
     def _logistic(self, plan: MechanismPlan, x: np.ndarray, y: np.ndarray, key: jax.Array) -> Gaussian:
         """Release G, its trace and the gradients, and conclude."""
         design = _design(plan.target, plan.num_records)
         gram_key, *keys = jax.random.split(key, self.steps + 1)
-        gram, error = self._released_gram(design, plan.settings, x, gram_key)
-        rough = noise_aware.isotropic_error(plan.settings["gram_noise_std"])
+        settings = plan.settings
+        noisy = GramRelease(self._rows(design), settings["gram_noise_std"], settings["trace_noise_std"])
+        gram, error = denoised(noisy.release(x, gram_key), self.structure)
+        rough = noise_aware.isotropic_error(settings["gram_noise_std"])
         access = LabelBlindGradient.of(gram, design, x, y)
 
         def local(now: Gaussian, error: Callable[[np.ndarray], np.ndarray] = error) -> Local:
@@ -204,7 +189,7 @@ class NoiseAware(OneShot):
 
         positions, gradients = np.zeros((2, self.steps, design.size))
         metric = design.metric(gram)
-        multipliers = self._multipliers(plan.settings["first_noise_multiplier"])
+        multipliers = self._multipliers(settings["first_noise_multiplier"])
         precision = np.eye(design.size) / design.prior_scale**2
         now = Gaussian(np.zeros(design.size), np.linalg.inv(precision))
         for k, z in enumerate(multipliers):
@@ -215,21 +200,6 @@ class NoiseAware(OneShot):
             release = noise_aware.weighted_mean(positions[window], gradients[window], precisions, metric)
             now = noise_aware.posterior(release, local(now, rough), precision, now, rounds=2)
         return self._concluded(design.prior_scale, release, local, now)
-
-    def _released_gram(self, design: Design, settings: dict[str, float], x: np.ndarray, key: jax.Array) -> Denoised:
-        """Release the Gram matrix and, unless it is declared, its trace."""
-        gram_key, trace_key = jax.random.split(key)
-        exact = gram_of(x)
-        noisy_gram = symmetric(gaussian_release(svec(exact), settings["gram_noise_std"], gram_key), design.size)
-        trace, std = float(design.num_records), 0.0
-        if settings["trace_noise_std"] > 0:
-            released = gaussian_release(np.array([np.trace(exact)]), settings["trace_noise_std"], trace_key)
-            # The noisy Gram matrix has a trace too.
-            stds = np.array([settings["trace_noise_std"], settings["gram_noise_std"] * math.sqrt(design.size)])
-            weights = stds**-2 / np.sum(stds**-2)
-            trace, std = float(weights @ [released[0], np.trace(noisy_gram)]), float(np.sum(stds**-2) ** -0.5)
-            trace = float(np.clip(trace, 0.01 * design.largest_trace, design.largest_trace))
-        return denoised(noisy_gram, settings["gram_noise_std"], trace, self.structure, trace_std=std)
 
     def _concluded(
         self, prior_scale: float, release: Release, local: Callable[[Gaussian], Local], now: Gaussian | None = None
@@ -290,8 +260,8 @@ def predicted_width(
     spectrum = np.arange(1.0, d + 1) ** -2
     spectrum *= design.largest_trace / spectrum.sum()
     std = gram_noise_std * (0.5 if structure and structure.blocks else 1.0)
-    noisy = np.diag(spectrum) + std * noise_aware.symmetric_noise(rng, d)
-    gram, error = denoised(noisy, std, design.largest_trace, None, rng=rng, bootstraps=_PREDICTED_BOOTSTRAPS)
+    noisy = NoisyGram(np.diag(spectrum) + std * noise_aware.symmetric_noise(rng, d), std, design.largest_trace, 0.0)
+    gram, error = denoised(noisy, None, rng=rng, bootstraps=_PREDICTED_BOOTSTRAPS)
     norm = design.whitened_norm(gram)
     logits = prior * design.row_bound**2 / 2
     law, unclipped = (LogisticLaw.at(logits, norm, clip) for clip in (CLIP * norm, math.inf))

@@ -22,7 +22,6 @@ import jax
 from dpmcmc.errors import CalibrationError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convex import Bounds, bounds_of, vouched
-from dpmcmc.mechanisms.gaussian_release import gaussian_event, mu_std, standard_normal
 from dpmcmc.mechanisms.minimise import tolerance_of
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.mechanisms.output import noisy_minimiser
@@ -30,6 +29,7 @@ from dpmcmc.privacy.accounting import Event, one_sample
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.search import smallest
+from dpmcmc.privacy.query.gaussian_release import gaussian_event, mu_std, standard_normal
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree, size_of
 from dpmcmc.targets.base import Positive, Target

@@ -20,9 +20,9 @@ import numpy as np
 from dpmcmc.errors import CalibrationError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convex import bounds_of, vouched
-from dpmcmc.mechanisms.gaussian_release import calibrated_std, gaussian_event, gaussian_release
 from dpmcmc.mechanisms.minimise import minimise, ravel, tolerance_of, unravel
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
+from dpmcmc.privacy.query.gaussian_release import calibrated_std, gaussian_event, gaussian_release
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target

@@ -1,0 +1,203 @@
+r"""A second moment of rows, G = Σ x xᵀ, and its trace, each released once with Gaussian noise.
+
+Rows have ‖x‖ <= b, which the access enforces: a longer row is scaled to b. Distances are in Frobenius norm, the l2 norm
+of :func:`svec`:
+
+    replace_one              ‖xxᵀ − x'x'ᵀ‖² = ‖x‖⁴ + ‖x'‖⁴ − 2(x·x')² <= 2b⁴;   the trace moves by b² at most
+    add_remove, zero_out     ‖xxᵀ‖ = ‖x‖² <= b²;                                the trace moves by b² at most
+
+Sums are float64, in blocks of rows. Each neighbour's sum is off by :func:`summing` of Σ‖x‖² at most, and twice that is
+charged. The trace costs nothing where rows are declared to have norm 1 and N is public; ``add_remove`` does not tell N
+from N ± 1, so there it is always released.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from dpmcmc.privacy.accounting import Event
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.query.gaussian_release import gaussian_event, gaussian_release, mu_std
+
+_BLOCK = 512
+#: A released trace is taken for no smaller than this part of N·b².
+_SMALLEST_TRACE = 0.01
+
+
+class Rows(NamedTuple):
+    """Public facts of the rows of two neighbours.
+
+    Attributes:
+        num_records: the larger N of the two.
+        size: d.
+        row_bound: b.
+        unit_norm: whether every row is declared to have norm 1. No guarantee rests on it.
+    """
+
+    num_records: int
+    size: int
+    row_bound: float
+    unit_norm: bool = False
+
+    @property
+    def largest_trace(self) -> float:
+        """Largest trace of G, N·b²."""
+        return self.num_records * self.row_bound**2
+
+    def moved(self, adjacency: Adjacency) -> tuple[float, float]:
+        """Return how far neighbours' sums may lie apart: (svec(G), tr G), rounding included."""
+        unsure = 2 * summing(self.num_records) * self.largest_trace
+        replaced = adjacency == Adjacency.REPLACE_ONE
+        return self.row_bound**2 * (math.sqrt(2) if replaced else 1.0) + unsure, self.row_bound**2 + unsure
+
+    def trace_declared(self, adjacency: Adjacency) -> bool:
+        """Return whether tr G = N is public."""
+        return self.unit_norm and adjacency != Adjacency.ADD_REMOVE
+
+
+class NoisyGram(NamedTuple):
+    """A released Gram matrix with an estimate of its trace.
+
+    Attributes:
+        gram: G plus symmetric noise, (d, d).
+        noise_std: σ of its diagonal; σ/√2 off it.
+        trace: of G, declared or an estimate.
+        trace_std: of the estimate; 0 where it is declared.
+    """
+
+    gram: np.ndarray
+    noise_std: float
+    trace: float
+    trace_std: float
+
+
+@dataclass(frozen=True)
+class GramRelease:
+    """The noise of one release of G and of its trace, settled before a record is read.
+
+    Attributes:
+        rows: public facts.
+        noise_std: σ of G's diagonal.
+        trace_std: of the trace's noise; 0 where the trace is declared.
+    """
+
+    rows: Rows
+    noise_std: float
+    trace_std: float
+
+    @classmethod
+    def settle(cls, rows: Rows, adjacency: Adjacency, mu: float, trace_mu: float) -> GramRelease:
+        """Return the release whose parts cost ``mu`` and ``trace_mu``; their squares add up.
+
+        Args:
+            rows: public facts.
+            adjacency: which data sets are neighbours.
+            mu: μ of G.
+            trace_mu: μ of the trace; not spent where the trace is declared.
+
+        Raises:
+            CalibrationError: see :func:`mu_std`.
+        """
+        moves, trace_moves = rows.moved(adjacency)
+        trace_std = 0.0 if rows.trace_declared(adjacency) else mu_std(trace_moves, 1, trace_mu)
+        return cls(rows, mu_std(moves, entries(rows.size), mu), trace_std)
+
+    def events(self, adjacency: Adjacency) -> tuple[Event, ...]:
+        """Return what the release costs."""
+        moves, trace_moves = self.rows.moved(adjacency)
+        gram = gaussian_event(self.noise_std, moves, entries(self.rows.size), adjacency)
+        if not self.trace_std:
+            return (gram,)
+        return gram, gaussian_event(self.trace_std, trace_moves, 1, adjacency)
+
+    def release(self, x: np.ndarray, key: jax.Array) -> NoisyGram:
+        """Read the rows (N, d) and return G and its trace with noise.
+
+        Args:
+            x: rows; one that is longer than b is scaled to b.
+            key: secret JAX key, used for nothing else.
+        """
+        gram_key, trace_key = jax.random.split(key)
+        exact = gram_of(x, self.rows.row_bound)
+        gram = symmetric(gaussian_release(svec(exact), self.noise_std, gram_key), self.rows.size)
+        if not self.trace_std:
+            return NoisyGram(gram, self.noise_std, float(self.rows.num_records), 0.0)
+        released = gaussian_release(np.array([np.trace(exact)]), self.trace_std, trace_key)
+        # The noisy matrix has a trace too, with noise of its own; both are weighted by their precision.
+        stds = np.array([self.trace_std, self.noise_std * math.sqrt(self.rows.size)])
+        weights = stds**-2 / np.sum(stds**-2)
+        largest = self.rows.largest_trace
+        trace = float(np.clip(weights @ [released[0], np.trace(gram)], _SMALLEST_TRACE * largest, largest))
+        return NoisyGram(gram, self.noise_std, trace, float(np.sum(stds**-2) ** -0.5))
+
+
+def within(x: np.ndarray, row_bound: float) -> np.ndarray:
+    """Return rows (N, ...) in float64, each of norm at most ``row_bound``.
+
+    A longer row is scaled to the bound, and one whose norm is not finite becomes zero: no release may fail, or be less
+    private, because of one record.
+    """
+    x = np.asarray(x, np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.linalg.norm(x.reshape(len(x), -1), axis=1)
+        # The margin keeps rounding of norm and product below the bound.
+        scale = np.where(norms > row_bound * (1 - 1e-13), row_bound * (1 - 1e-12) / np.maximum(norms, 1e-300), 1.0)
+        out = x * scale.reshape((-1,) + (1,) * (x.ndim - 1))
+    out[~np.isfinite(norms)] = 0.0
+    return out
+
+
+def gram_of(x: np.ndarray, row_bound: float) -> np.ndarray:
+    """Return Σ x xᵀ, (d, d), float64, over rows (N, d) brought :func:`within` the bound, in blocks of rows."""
+    gram = np.zeros((x.shape[1], x.shape[1]))
+    for i in range(0, len(x), _BLOCK):
+        rows = within(x[i : i + _BLOCK], row_bound)
+        gram += rows.T @ rows
+    return gram
+
+
+def weighted_sum(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return Σ weight·row, (d,), summed in blocks of rows.
+
+    Args:
+        x: (N, d) float64.
+        weights: (N,) float64.
+    """
+    x, weights = np.asarray(x, np.float64), np.asarray(weights, np.float64)
+    total = np.zeros(x.shape[1])
+    for i in range(0, len(x), _BLOCK):
+        total += x[i : i + _BLOCK].T @ weights[i : i + _BLOCK]
+    return total
+
+
+def summing(num_records: int) -> float:
+    """Return the rounding error of these sums in Frobenius norm, relative to the records' summed norms."""
+    return 2.0**-53 * (_BLOCK + num_records / _BLOCK + 16)
+
+
+def entries(size: int) -> int:
+    """Return the number of entries of :func:`svec`, d(d + 1)/2."""
+    return size * (size + 1) // 2
+
+
+def svec(matrix: np.ndarray) -> np.ndarray:
+    """Return the diagonal and √2 times the upper triangle of a symmetric matrix, (d(d + 1)/2,)."""
+    row, column = np.triu_indices(len(matrix))
+    return matrix[row, column] * _scale(row, column)
+
+
+def symmetric(values: np.ndarray, d: int) -> np.ndarray:
+    """Return the matrix (d, d) whose :func:`svec` these are."""
+    row, column = np.triu_indices(d)
+    matrix = np.zeros((d, d))
+    matrix[row, column] = matrix[column, row] = values / _scale(row, column)
+    return matrix
+
+
+def _scale(row: np.ndarray, column: np.ndarray) -> np.ndarray:
+    return np.where(row == column, 1.0, math.sqrt(2))
