@@ -29,14 +29,13 @@ from pydantic import Field
 from rich.console import Console
 
 import dpmcmc
-from dpmcmc.cli.out_folder import folder_for
-from dpmcmc.cli.refusals import command
 from dpmcmc.mechanisms import AdaOPS, AdaSSP, SufficientStatistics
 from dpmcmc.privacy import CalibrationError
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.report.figures import STYLE
 from dpmcmc.targets import LinearRegression
 from experiments.arguments import Parser
+from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, load
 from experiments.ridge_perturbation import Ridge, objective_std, output_std, perturb_objective, perturb_output
 

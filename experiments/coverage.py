@@ -23,12 +23,11 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from pydantic import Field
 from scipy.special import expit
 
-from dpmcmc.cli.out_folder import folder_for
-from dpmcmc.cli.refusals import command
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.report.figures import STYLE
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets import LogisticRegression
+from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
 
 LEVEL = 0.9

@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import dpmcmc
-from dpmcmc.cli.out_folder import folder_for
-from dpmcmc.cli.refusals import CommandError, command
+from dpmcmc.cli.refusals import CommandError
 from dpmcmc.engine.sweep import sample_all
+from experiments.commands import command, folder_for
 from experiments.figure_files import arguments_of, load, report, write_table
 from experiments.two_dimensions.measures import COLUMNS, Found, rows_of, summary
 from experiments.two_dimensions.methods import methods

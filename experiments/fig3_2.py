@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import dpmcmc
-from dpmcmc.cli.out_folder import folder_for
-from dpmcmc.cli.refusals import CommandError, command
+from dpmcmc.cli.refusals import CommandError
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from experiments.arguments import Parser
+from experiments.commands import command, folder_for
 from experiments.panel import choose, compare, draw, posterior, scores
 from experiments.panel.cells import Results, Row, alone
 from experiments.panel.config import Panel, load

@@ -25,11 +25,10 @@ from pydantic import Field
 from rich.console import Console
 from scipy.special import ndtr, ndtri
 
-from dpmcmc.cli.out_folder import folder_for
-from dpmcmc.cli.refusals import command
 from dpmcmc.diagnostics import on_average_kl
 from dpmcmc.report.figures import STYLE
 from experiments import on_average
+from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, write_table
 
 COLUMNS = (

@@ -26,11 +26,10 @@ from matplotlib.figure import Figure
 from pydantic import Field
 from rich.console import Console
 
-from dpmcmc.cli.out_folder import folder_for
-from dpmcmc.cli.refusals import command
 from dpmcmc.diagnostics import per_instance
 from dpmcmc.errors import InputError
 from dpmcmc.report.figures import STYLE
+from experiments.commands import command, folder_for
 from experiments.fig_pdp_1 import Regression, draw_records, make_coefficients
 from experiments.figure_files import FigureSection, arguments_of, load, write_table
 

@@ -19,11 +19,10 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from dpmcmc.cli.out_folder import folder_for
-from dpmcmc.cli.refusals import command
 from dpmcmc.diagnostics import per_instance
 from dpmcmc.privacy import round_up
 from dpmcmc.report.figures import STYLE
+from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
 
 COLUMNS = ("repeat", "level", "sensitivity", "epsilon", "delta")

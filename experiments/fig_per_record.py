@@ -21,8 +21,7 @@ from pydantic import Field
 
 import dpmcmc
 from dpmcmc import config as config_room
-from dpmcmc.cli.out_folder import folder_for
-from dpmcmc.cli.refusals import CommandError, command
+from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.diagnostics import per_record
 from dpmcmc.diagnostics.per_record import PerRecord
@@ -30,6 +29,7 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy import round_up
 from dpmcmc.report.figures import STYLE
 from dpmcmc.report.per_record import histogram
+from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
 
 COLUMNS = (

@@ -22,12 +22,12 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from pydantic import Field
 from rich.console import Console
 
-from dpmcmc.cli.out_folder import folder_for
-from dpmcmc.cli.refusals import CommandError, command
+from dpmcmc.cli.refusals import CommandError
 from dpmcmc.privacy import CalibrationError, FixedSize, Poisson, calibrate
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.report.figures import STYLE
 from experiments.arguments import Parser
+from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, load
 from experiments.panel import draw
 from experiments.panel.cells import Row, read_table

@@ -18,13 +18,14 @@ import numpy as np
 
 import dpmcmc
 from dpmcmc import config as config_room
-from dpmcmc.cli.refusals import CommandError, command
+from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
 from dpmcmc.diagnostics import reference
 from dpmcmc.inference import predictive
 from dpmcmc.targets import bind, record_shapes
 from experiments.arguments import Parser, add_allow_code
+from experiments.commands import command
 
 
 def split(train: dict) -> tuple[dict, dict]:

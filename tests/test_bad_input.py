@@ -19,9 +19,9 @@ import xarray
 
 from dpmcmc.cli.commands import COMMANDS as SUBCOMMANDS
 from dpmcmc.cli.commands import main
-from dpmcmc.cli.refusals import command
 from dpmcmc.data import store
 from dpmcmc.errors import InputError
+from experiments.commands import command
 from tests import malformed
 from tests.malformed import Case
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.cli.commands import main
-from dpmcmc.cli.refusals import CommandError, command
+from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import ConfigError
 from dpmcmc.data import DataError
 from dpmcmc.engine.life import Life
@@ -19,6 +19,7 @@ from dpmcmc.privacy.accounting.effort import TooMuchWork
 from dpmcmc.privacy.ledger import BrokenChain, LedgerError, OverBudget
 from dpmcmc.storage.checkpoint import CheckpointError
 from dpmcmc.targets import TargetError
+from experiments.commands import command
 
 ROOT = Path(__file__).resolve().parents[1]
 SECRET = "record 17 has income 31337"

@@ -10,9 +10,10 @@ import time
 import pytest
 
 from dpmcmc.cli import saved
-from dpmcmc.cli.refusals import CommandError, command
+from dpmcmc.cli.refusals import CommandError
 from dpmcmc.engine import lanes, sizing
 from dpmcmc.storage import checkpoint
+from experiments.commands import command
 from tests.test_reservation import call, config, ledger, outcomes  # noqa: F401  # fixtures
 
 FACES = ("run", "plan", "ledger", "verify", "audit", "data")

@@ -15,14 +15,14 @@ from annotated_types import Ge, Gt, Le, Lt
 from dpmcmc import targets
 from dpmcmc.audit import bounds, histogram
 from dpmcmc.audit.neighbours import Neighbours, probe, strongest
-from dpmcmc.audit.report import AuditReport, round_down
+from dpmcmc.audit.report import AuditReport
 from dpmcmc.audit.scores import Scores, source
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import charged_guarantee
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.rounding import round_up
+from dpmcmc.privacy.accounting.rounding import round_down, round_up
 from dpmcmc.targets.base import Target
 
 #: Told what an audit will cost.
@@ -123,7 +123,7 @@ def _clopper_pearson(trial: _Trial) -> _Finding:
     curve = bounds.claimed_curve(inside, outside, claims_of(trial.claim), each)
     note = (
         f"of the claimed curve, closest at epsilon {curve.epsilon:.4g}: delta claimed {round_up(curve.claimed)}, shown "
-        f"to be at least {round_down(curve.shown)}"
+        f"to be at least {round_down(curve.shown):.4g}"
     )
     exceeded = found > trial.claim.epsilon or curve.violated
     return _Finding(found, exceeded, (len(inside), len(outside)), (note,))
@@ -158,7 +158,7 @@ def _histogram(trial: _Trial) -> _Finding:
     found = result.epsilon_lower(claim.delta)
     notes = (
         f"at epsilon {tester.epsilon:.4g}: delta claimed {round_up(delta)}, shown to be at least "
-        f"{round_down(result.delta_lower)} at confidence {asked.confidence:g}",
+        f"{round_down(result.delta_lower):.4g} at confidence {asked.confidence:g}",
         f"the tester of resolution {asked.alpha:g} on {asked.bins} bins {'ACCEPTS' if result.accepted else 'REJECTS'} "
         f"(z = {result.statistic:.4g}, error at most 1/3)",
     )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 
-from dpmcmc.privacy.accounting.rounding import round_up
+from dpmcmc.privacy.accounting.rounding import round_down, round_up
 
 _MEANING = {
     "consistent": "not contradicted, which proves nothing",
@@ -80,7 +79,7 @@ class AuditReport:
         rows = [
             ("audited", self.subject),
             ("claimed", f"epsilon {round_up(self.claimed)} at delta {self.delta:g}, {self.adjacency}, {self.release}"),
-            ("lower bound", f"epsilon {round_down(self.lower_bound)} at the same delta; {certainty}"),
+            ("lower bound", f"epsilon {round_down(self.lower_bound):.4g} at the same delta; {certainty}"),
             ("method", self.method),
             ("runs", f"{self.runs[0]:,} + {self.runs[1]:,} ({units}), {self.seconds:.1f} s"),
         ]
@@ -89,11 +88,3 @@ class AuditReport:
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<12} {text}".rstrip() for name, text in self.lines())
-
-
-def round_down(value: float, digits: int = 4) -> str:
-    """Return ``value`` >= 0 to so many significant digits, never above it."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    return f"{math.floor(value / unit * (1 + 1e-12)) * unit:.{digits}g}"

@@ -4,5 +4,4 @@
 ``run`` (with ``per_record``)  ``plan``  ``verify``  ``ledger``  ``audit``  ``data``
 ``refusals``    one sentence and an exit code for what a user can mend;  ``faults`` for what is ours
 ``interrupt``   Ctrl-C at any moment;  ``options`` what the subcommands share
-``out_folder``  folders to write in
 """

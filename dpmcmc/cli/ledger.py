@@ -20,10 +20,9 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.privacy.accounting import ADJACENCIES
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.rounding import round_up
+from dpmcmc.privacy.accounting.rounding import round_down, round_up
 from dpmcmc.privacy.ledger import BrokenChain, Entry, Ledger, Receipt, State
 from dpmcmc.privacy.ledger.filters import FILTERS
-from dpmcmc.privacy.ledger.fitting import round_down
 from dpmcmc.storage.regular_file import opened_text
 
 #: A privacy.json has a few thousand; its events are not looked at here.
@@ -166,8 +165,8 @@ def _show(state: State) -> None:
     else:
         worth = f"; as a budget of its own: epsilon {round_up(state.epsilon)}" if state.spent else ""
         rows.append(("spent", f"{percent} ({round_up(state.spent, 3)} of {terms.budget:.4g}{worth})"))
-        rows.append(("left", f"one full-batch Gaussian run of epsilon {round_down(state.epsilon_left):g}"))
-        rows.append(("overflow", f"{round_down(state.overflow_left):.3g} of {terms.overflow:.3g} left"))
+        rows.append(("left", f"one full-batch Gaussian run of epsilon {round_down(state.epsilon_left, 3):g}"))
+        rows.append(("overflow", f"{round_down(state.overflow_left, 3):.3g} of {terms.overflow:.3g} left"))
     void = sum(run.outcome == "void" for run in state.runs)
     rows.append(("runs", f"{len(state.runs)} reserved, {len(state.open)} open, {void} void"))
     rows += [("open", f"{run.id} {run.label}: running, or crashed and spent") for run in state.open]
@@ -177,16 +176,9 @@ def _show(state: State) -> None:
 
 
 def _json(state: State) -> dict[str, Any]:
+    promised = ("name", "num_records", "adjacency", "epsilon", "delta", "filter", "order", "unit", "budget")
     return {
-        "name": state.terms.name,
-        "num_records": state.terms.num_records,
-        "adjacency": state.terms.adjacency,
-        "epsilon": state.terms.epsilon,
-        "delta": state.terms.delta,
-        "filter": state.terms.filter,
-        "order": state.terms.order,
-        "unit": state.terms.unit,
-        "budget": state.terms.budget,
+        **{name: getattr(state.terms, name) for name in promised},
         "spent": state.spent,
         "left": state.left,
         "overflow_budget": state.terms.overflow,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import secrets
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import NamedTuple
 
 from dpmcmc import config as config_room
 from dpmcmc.cli import faults
-from dpmcmc.cli.out_folder import default_folder, free_folder
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config, own_code
 from dpmcmc.config import file as config_file
@@ -140,10 +140,10 @@ def new(asked: Options) -> tuple[Config, Place]:
     if asked.config is None:
         raise CommandError("config: give a YAML file, for example configs/adult.yaml, or --resume DIR.")
     config = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
-    folder = free_folder("--out", default_folder(config.name) if asked.out is None else asked.out)
+    folder = _free_folder("--out", _default_folder(config.name) if asked.out is None else asked.out)
     confidential = folder / _CONFIDENTIAL
     if asked.confidential is not None:
-        confidential = free_folder("--confidential", asked.confidential)
+        confidential = _free_folder("--confidential", asked.confidential)
         if confidential.resolve().is_relative_to(folder.resolve()):
             raise CommandError(
                 f"--confidential: {confidential} lies in the run folder, which is to be published; give one outside it."
@@ -190,3 +190,27 @@ def _own_modules(config: Config) -> tuple[str, ...]:
     """Modules outside this library that a config names, each once."""
     names = config_room.modules_of_ones_own(config)
     return tuple(dict.fromkeys(module for _, module in own_code.foreign(names, ())))
+
+
+def _free_folder(option: str, wanted: str | Path) -> Path:
+    """Return a folder to write in; one that holds something, or that cannot be made, is refused."""
+    folder = Path(wanted)
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise CommandError(f"{option}: {folder} already holds something; give a folder that is new or empty.")
+        folder.resolve()  # refuses a link that leads back to itself
+        parent = folder.absolute()
+        while not parent.exists():
+            parent = parent.parent
+    except OSError as error:
+        raise CommandError(f"{option}: {folder} cannot be read ({error.strerror}); give another folder.") from None
+    except RuntimeError:
+        raise CommandError(f"{option}: {folder} is a link that leads back to itself; give another folder.") from None
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise CommandError(f"{option}: {folder} cannot be created, because {parent} is not a folder you can write to.")
+    return folder
+
+
+def _default_folder(name: str) -> Path:
+    """Return a name with the day alone: the time of the start would tell the length of a run to whoever saw its end."""
+    return Path("runs") / f"{name}-{today():%Y%m%d}-{secrets.token_hex(4)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -20,16 +19,6 @@ class CommandError(Exception):
     def __init__(self, message: str, code: int = 2) -> None:
         super().__init__(message)
         self.code = code
-
-
-def command(main: Callable[[list[str] | None], None]) -> Callable[..., int]:
-    """Turn what a user can mend into a sentence on stderr and a non-zero exit code."""
-
-    @functools.wraps(main)
-    def run(argv: list[str] | None = None) -> int:
-        return exit_code(lambda: main(argv))
-
-    return run
 
 
 def exit_code(work: Callable[[], object]) -> int:

@@ -26,7 +26,7 @@ import numpy as np
 from dpmcmc.data.base import DataError
 from dpmcmc.data.checks import LARGEST_CLASS, RELABEL, Marked
 from dpmcmc.data.columnar_files import SUFFIXES, is_list, opened
-from dpmcmc.storage.atomic import flush
+from dpmcmc.storage.atomic import flush_folder
 
 if TYPE_CHECKING:
     import pyarrow
@@ -92,8 +92,7 @@ def to_rows(
         for part, suffix in zip(parts, ("", "_test"), strict=False):
             part.write(made, suffix)
         os.rename(made, folder)
-        if os.name != "nt":  # where a folder cannot be opened
-            flush(folder.absolute().parent, os.O_RDONLY)
+        flush_folder(folder.absolute().parent)
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise

@@ -46,11 +46,6 @@ from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target
 
 
-def number_of_candidates(failure: float) -> int:
-    """Return a = ⌈log(3/failure)⌉: one of so many runs is good but for a third of ``failure``."""
-    return math.ceil(math.log(3 / failure))
-
-
 def excess_of_choice(candidates: int, validation: int, *, epsilon: float, loss_bound: float, failure: float) -> float:
     """Return how much worse than the best candidate's risk that of the chosen one may be, but for 2/3 of ``failure``.
 

@@ -28,10 +28,10 @@ def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o
     try:
         write(temporary)
         os.chmod(temporary, mode)
-        flush(temporary, os.O_RDWR)
+        _flush(temporary, os.O_RDWR)
         os.replace(temporary, path)
-        if last and os.name != "nt":  # where a folder cannot be opened, and renaming is durable
-            flush(path.parent, os.O_RDONLY)
+        if last:
+            flush_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -50,8 +50,13 @@ def check_room(folder: Path, size: int) -> None:
         os.unlink(name)
 
 
-def flush(path: Path, flags: int) -> None:
-    """Flush a file or a folder to the disk."""
+def flush_folder(path: Path) -> None:
+    """Flush the names in a folder to the disk; on Windows, where a folder cannot be opened, renaming is durable."""
+    if os.name != "nt":
+        _flush(path, os.O_RDONLY)
+
+
+def _flush(path: Path, flags: int) -> None:
     handle = os.open(path, flags)
     try:
         os.fsync(handle)

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 import dpmcmc
-from dpmcmc.cli.out_folder import folder_for
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.storage.regular_file import opened_text
+from experiments.commands import folder_for
 from experiments.panel import scores
 from experiments.panel.cells import alone
 from experiments.panel.config import Chosen, Panel, Settings, load, write_settings

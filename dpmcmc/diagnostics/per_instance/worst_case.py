@@ -46,11 +46,8 @@ def ridge_ops_worst_case(
         ValueError: an argument outside these.
     """
     scaled = _scaled(num_records, ridge, row_bound, target_bound)
-    ends = np.geomspace(1e-8, 1.0, _INTERVALS) / scaled
-    lower = np.concatenate([[0.0], ends[:-1]])
-    # μ − λμ² rises up to 1/(2λ).
-    at = np.clip(0.5 / scaled, lower, ends)
-    residual = target_bound * (1 + np.sqrt(num_records * np.maximum(at - scaled * at * at, 0.0)))
+    lower, ends, highest = _intervals(scaled, 1e-8)
+    residual = target_bound * (1 + np.sqrt(num_records * highest))
     return float(ridge_ops_epsilon(ends, residual * np.sqrt((1 + ends) / (1 + lower)) * _WIDER, gamma, delta).max())
 
 
@@ -71,17 +68,23 @@ def output_perturbation_sensitivity(
         ValueError: an argument outside these.
     """
     scaled = _scaled(num_records, ridge, row_bound, target_bound)
-    ends = np.geomspace(1e-6, 1.0, _INTERVALS) / scaled
-    lower = np.concatenate([[0.0], ends[:-1]])
-    # The largest v² = u − λu² on an interval of u; it rises up to 1/(2λ).
-    at = np.clip(0.5 / scaled, lower, ends)
-    furthest = np.sqrt(np.maximum(at - scaled * at * at, 0.0))
+    lower, ends, highest = _intervals(scaled, 1e-6)
+    furthest = np.sqrt(highest)
     # (1 + √n v)/(1 + λu² + v²) rises in v up to a root and falls beyond: its largest value on [0, furthest].
     base, root = 1 + scaled * lower**2, np.sqrt(num_records)
     peak = (np.sqrt(1 + root**2 * base) - 1) / root if num_records > 0 else np.zeros_like(base)
     v = np.minimum(furthest, peak)
     moved = ends * (1 + root * v) / (base + v * v)
     return float(moved.max()) * target_bound / row_bound * _WIDER
+
+
+def _intervals(scaled: float, smallest: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cut [0, 1/λ] into intervals: lower ends, upper ends, and the largest u − λu² on each."""
+    ends = np.geomspace(smallest, 1.0, _INTERVALS) / scaled
+    lower = np.concatenate([[0.0], ends[:-1]])
+    # It rises up to 1/(2λ).
+    at = np.clip(0.5 / scaled, lower, ends)
+    return lower, ends, np.maximum(at - scaled * at * at, 0.0)
 
 
 def _scaled(num_records: int, ridge: float, row_bound: float, target_bound: float) -> float:

@@ -59,8 +59,8 @@ def excess(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarr
             return np.logaddexp(log_keep + log_ndtr(side * x), log_q + log_ndtr(side * (x - shift)))
 
         p_shift, q_shift = {"replace": (c, -c), "remove": (c, 0.0), "add": (0.0, -c)}[direction]
-        above = _difference(log_tail(-1.0, p_shift), eps + log_tail(-1.0, q_shift))
-        below = _difference(eps + log_tail(1.0, q_shift), log_tail(1.0, p_shift))
+        above = difference(log_tail(-1.0, p_shift), eps + log_tail(-1.0, q_shift))
+        below = difference(eps + log_tail(1.0, q_shift), log_tail(1.0, p_shift))
         value = np.where(eps >= 0, above, below)
     if direction == "remove":  # no outcome has a loss below log(1−q)
         value = np.where(eps <= log_keep, 0.0, value)
@@ -69,13 +69,7 @@ def excess(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarr
     return np.maximum(np.nan_to_num(value, nan=1.0), 0.0)
 
 
-def deltas(epsilons: np.ndarray, z: float, q: float, direction: str) -> np.ndarray:
-    """δ(ε) of one step at each ε, float64 in [0, 1]."""
-    eps = np.asarray(epsilons, np.float64)
-    return np.minimum(excess(eps, z, q, direction) - np.expm1(np.minimum(eps, 0.0)), 1.0)
-
-
-def _difference(log_a: np.ndarray, log_b: np.ndarray) -> np.ndarray:
+def difference(log_a: np.ndarray, log_b: np.ndarray) -> np.ndarray:
     """(e^a − e^b)₊."""
     return np.where(log_b < log_a, np.exp(log_a) * -np.expm1(np.minimum(log_b - log_a, 0.0)), 0.0)
 

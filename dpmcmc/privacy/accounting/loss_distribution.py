@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -70,10 +70,14 @@ class Composed(NamedTuple):
 def one_step(z: float, q: float, direction: str, interval: float, log_tail: float) -> Masses:
     """One sampled Gaussian step; P-mass up to e^log_tail on either side goes to the end of the grid."""
     low, high = dominating_pair.loss_range(z, q, direction, log_tail)
+    return on_grid(lambda losses: dominating_pair.excess(losses, z, q, direction), low, high, interval)
+
+
+def on_grid(excess: Callable[[np.ndarray], np.ndarray], low: float, high: float, interval: float) -> Masses:
+    """One step of the curve g = δ − (1 − e^ε)₊ on a grid from ``low`` to ``high``."""
     # The grid straddles 0, where the (1 − e^ε)₊ part of the curve has its kink.
     first, last = min(math.floor(low / interval), -2), max(math.ceil(high / interval), 2)
-    curve = dominating_pair.excess(np.arange(first, last + 1) * interval, z, q, direction)
-    return connect_dots(curve, first, interval)
+    return connect_dots(excess(np.arange(first, last + 1) * interval), first, interval)
 
 
 def revealed(probability: float) -> Masses:

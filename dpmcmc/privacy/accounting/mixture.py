@@ -29,6 +29,7 @@ import scipy
 from scipy.special import log_ndtr, logsumexp, ndtri_exp
 
 from dpmcmc.privacy.accounting import loss_distribution
+from dpmcmc.privacy.accounting.dominating_pair import difference
 from dpmcmc.privacy.accounting.effort import spend
 
 _DIRECTIONS = ("remove", "add")
@@ -75,7 +76,8 @@ def excess(epsilons: np.ndarray, z: float, q: float, k: int, direction: str) -> 
 
     p_above, q_above = tails(-1.0)
     p_below, q_below = tails(1.0)
-    value = np.where(eps >= 0, _difference(p_above, q_above), _difference(q_below, p_below))
+    with np.errstate(over="ignore"):  # on the side of 0 that is not looked at
+        value = np.where(eps >= 0, difference(p_above, q_above), difference(q_below, p_below))
     log_none = float(log_weight[0])
     # Nobody of the group may take part: no loss lies below log p_0 in one order, nor above −log p_0 in the other.
     outside = eps <= log_none if direction == "remove" else eps >= -log_none
@@ -134,12 +136,9 @@ def _composed(
 def _one_step(z: float, q: float, k: int, direction: str, interval: float, log_tail: float) -> loss_distribution.Masses:
     """One step on a grid; P-mass up to e^log_tail on either side goes to its ends."""
     low, high = _range(z, q, k, direction, log_tail)
-    # The grid straddles 0, where the (1 − e^ε)₊ part of the curve has its kink.
-    first, last = min(math.floor(low / interval), -2), max(math.ceil(high / interval), 2)
     # Sixty-four bisections, each a sum over who takes part.
-    spend(10 * (k + 1) * (last - first))
-    curve = excess(np.arange(first, last + 1) * interval, z, q, k, direction)
-    return loss_distribution.connect_dots(curve, first, interval)
+    spend(10 * (k + 1) * (high - low) / interval)
+    return loss_distribution.on_grid(lambda losses: excess(losses, z, q, k, direction), low, high, interval)
 
 
 def _range(z: float, q: float, k: int, direction: str, log_tail: float) -> tuple[float, float]:
@@ -166,9 +165,3 @@ def _weights(q: float, k: int) -> tuple[np.ndarray, np.ndarray]:
     """(number taking part, log of its probability), each (k + 1,)."""
     j = np.arange(k + 1)
     return j.astype(np.float64), scipy.stats.binom.logpmf(j, k, q)
-
-
-def _difference(log_a: np.ndarray, log_b: np.ndarray) -> np.ndarray:
-    """(e^a − e^b)₊."""
-    with np.errstate(over="ignore"):  # on the side of 0 that is not looked at
-        return np.where(log_b < log_a, np.exp(log_a) * -np.expm1(np.minimum(log_b - log_a, 0.0)), 0.0)

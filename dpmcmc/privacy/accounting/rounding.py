@@ -11,3 +11,11 @@ def round_up(value: float, digits: int = 4) -> str:
         return f"{value:g}"
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
     return f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.{digits}g}"
+
+
+def round_down(value: float, digits: int = 4) -> float:
+    """``value`` to so many significant digits, never above it; 0 where it is negative."""
+    if value <= 0 or math.isinf(value):
+        return max(0.0, value)
+    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    return float(f"{math.floor(value / unit * (1 + 1e-12)) * unit:.{digits}g}")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
-import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
+from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.cache import cache_folder, make_private, refuse_unsafe
 
 _PACKAGES = ("dpmcmc", "numpy", "scipy")
@@ -34,9 +33,8 @@ def remember(inputs: dict[str, object], noise_multiplier: float) -> None:
     path = _path(inputs)
     try:
         make_private(path.parent)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            json.dump({"inputs": _full(inputs), "noise_multiplier": noise_multiplier}, file)
-        os.replace(file.name, path)
+        text = json.dumps({"inputs": _full(inputs), "noise_multiplier": noise_multiplier})
+        write_atomically(path, lambda temporary: temporary.write_text(text), 0o600)
     except OSError:
         return
 

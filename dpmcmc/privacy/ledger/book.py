@@ -10,8 +10,7 @@ from pathlib import Path
 
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
-from dpmcmc.privacy.accounting.rounding import round_up
-from dpmcmc.privacy.ledger import fitting
+from dpmcmc.privacy.accounting.rounding import round_down, round_up
 from dpmcmc.privacy.ledger.chain import Entry, LedgerError
 from dpmcmc.privacy.ledger.terms import Terms
 
@@ -79,15 +78,15 @@ class Book:
             return f"it is none of the {left.total()} of {len(terms.items)} runs that are left of the programme"
         if math.fsum([self.spent, charge["cost"]]) > terms.budget:
             rest = max(0.0, terms.budget - self.spent)
-            worth = fitting.round_down(gaussian_epsilon(terms.additive.gaussian(rest) * (1 - 1e-9), terms.delta))
+            worth = round_down(gaussian_epsilon(terms.additive.gaussian(rest) * (1 - 1e-9), terms.delta), 3)
             return (
-                f"it costs {round_up(charge['cost'], 3)} in {terms.unit} and {fitting.round_down(rest):g} of "
+                f"it costs {round_up(charge['cost'], 3)} in {terms.unit} and {round_down(rest, 3):g} of "
                 f"{terms.budget:.4g} is left (worth a Gaussian release of epsilon {worth:g} at delta {terms.delta:g})"
             )
         if math.fsum([self.overflow, charge["overflow"]]) > terms.overflow:
             return (
                 f"its batch overflow or approximate draws have probability {round_up(charge['overflow'], 3)} and "
-                f"{fitting.round_down(terms.overflow - self.overflow):g} of {terms.overflow:.3g} is left"
+                f"{round_down(terms.overflow - self.overflow, 3):g} of {terms.overflow:.3g} is left"
             )
         return None
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.charging import OVERFLOW_SHARE
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.rounding import round_down
 
 #: A calibration that lands a little below the noise it was read from still fits.
 _MARGIN = 1.005
@@ -47,7 +48,7 @@ def epsilon(guarantee: Guarantee, fits: Callable[[tuple[Event, ...]], bool], pla
         accountant=guarantee.accountant,
         release=guarantee.release,
     ).epsilon
-    return round_down(found) if found > 0 else None
+    return round_down(found, 3) if found > 0 else None
 
 
 def scaled(events: tuple[Event, ...], factor: float, overflow: float = 1.0) -> tuple[Event, ...]:
@@ -69,11 +70,3 @@ def _overflow(guarantee: Guarantee, planned_against: float) -> float:
     if truncated <= share * math.exp(-math.log1p(math.exp(min(700.0, max(planned_against, guarantee.epsilon))))):
         return 1.0
     return max(1.0, share / 2 / truncated)
-
-
-def round_down(value: float, digits: int = 3) -> float:
-    """``value`` >= 0 to so many significant digits, never above it."""
-    if value <= 0:
-        return 0.0
-    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    return float(f"{math.floor(value / unit * (1 + 1e-12)) * unit:.{digits}g}")

@@ -36,6 +36,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dpmcmc.privacy.ledger.chain import LedgerError
+from dpmcmc.storage.atomic import flush_folder
 from dpmcmc.storage.locks import lock, names, unlock
 
 #: Start and length of the appended content, its SHA-256, and a magic word.
@@ -183,12 +184,7 @@ def made(path: Path, content: bytes) -> None:
     finally:
         trial.unlink(missing_ok=True)
         os.close(handle)
-    if os.name != "nt":
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    flush_folder(path.parent)
 
 
 _BINARY = getattr(os, "O_BINARY", 0)
