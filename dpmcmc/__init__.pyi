@@ -13,6 +13,7 @@ from .engine.result import DivergedError as DivergedError
 from .engine.result import Result as Result
 from .engine.sweep import sample_all as sample_all
 from .planning.making import plan as plan
+from .planning.metric import PrivateMetric as PrivateMetric
 from .planning.plan import Plan as Plan
 from .privacy.accounting.guarantee import Guarantee as Guarantee
 from .privacy.accounting.promise import Privacy as Privacy

@@ -172,7 +172,7 @@ class ConfiguredRun:
         run_folder = self.run_folder(guarantee)
         # A run that went on elsewhere has spent more than was planned.
         self._write_privacy(guarantee)
-        run_folder.write("draws.nc", draws_content(result.draws, result.info, guarantee))
+        run_folder.write("draws.nc", draws_content(result.draws, result.info, guarantee, result.metric))
         metrics = self.released_facts() | result.diagnostics | result.verdict.to_json()
         metrics |= self._seconds(result, calibrate_seconds)
         self._draw_chains(result)

@@ -23,6 +23,7 @@ from dpmcmc.data import DataRequest
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import MECHANISMS, OPS
 from dpmcmc.mechanisms.hybrid import Share
+from dpmcmc.planning.metric import PrivateMetric
 from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
 from dpmcmc.samplers import SAMPLERS
@@ -94,12 +95,13 @@ if TYPE_CHECKING:  # a section has the attributes of what it builds
     DataSection = DataRequest
     PrivacySection = Promise
     RunSection = Run
+    MetricSection = PrivateMetric
     TargetSection = Named | CustomSection
     SamplerSection = Named | CustomSection
     MechanismSection = Named
     SamplingSection = Scheme
 else:
-    DataSection, RunSection = derived(DataRequest), derived(Run)
+    DataSection, RunSection, MetricSection = derived(DataRequest), derived(Run), derived(PrivateMetric)
     PrivacySection = derived(Promise, required=("delta",))
     TargetSection = choice(TARGETS, "name", CustomSection)
     SamplerSection = choice(SAMPLERS, "name", CustomSection)
@@ -123,6 +125,9 @@ class Config(Keyed):
     )
     sampler: SamplerSection | None = None
     sampling: SamplingSection | None = None
+    metric: MetricSection | None = Field(
+        None, description="Metric that the run releases first; null: gradients are clipped and noised as they are."
+    )
     privacy: PrivacySection | None = Field(description="null: plain SG-MCMC, no guarantee.")
     run: RunSection | None = None
 
@@ -171,6 +176,8 @@ class Config(Keyed):
                 yield key, f"mechanism {mechanism} takes none; leave it out"
             if not self.one_shot and section is None:
                 yield key, "this key is required"
+        if mechanism is not None and self.metric is not None:
+            yield "metric", f"mechanism {mechanism} takes none; leave it out"
         if mechanism is None:
             if self.privacy is not None and self.privacy.release != "trace":
                 yield (
@@ -205,7 +212,8 @@ def dump(config: Config, folder: Path) -> str:
     values = config.model_dump(mode="json")
     for key in config.not_taken:
         del values["privacy"][key]
-    for key in ("sampler", "sampling", "run") if config.one_shot else () if config.mechanism else ("mechanism",):
+    absent = ("sampler", "sampling", "run", "metric") if config.one_shot else ("metric",)
+    for key in absent if config.mechanism else ("mechanism",):
         del values[key]
     for section, key in (("data", "path"), ("privacy", "ledger")):
         path = (values[section] or {}).get(key)

@@ -72,8 +72,9 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
         return _mechanism_plan(config, spec, target, n, length)
     assert length is not None
     sampler = _sampler(config)
-    with _planned(config, "run", "sampler", "privacy", "sampling", "target", "data"):
-        return plan(target, num_records=n, sampler=sampler, privacy=_privacy(config), **length)
+    with _planned(config, "run", "sampler", "privacy", "sampling", "target", "data", "metric"):
+        metric = None if config.metric is None else _with_facts(config.metric, spec)
+        return plan(target, num_records=n, sampler=sampler, privacy=_privacy(config), metric=metric, **length)
 
 
 def make_mesh(config: Config) -> Mesh | None:
@@ -134,9 +135,7 @@ def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, leng
         )
     with _planned(config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"):
         if length is None:
-            facts = {f.name for f in dataclasses.fields(config.mechanism.constructor) if f.kw_only}
-            public = {name: getattr(spec, name) for name in facts if hasattr(spec, name)}
-            mechanism = config.mechanism.built(**public)
+            mechanism = _with_facts(config.mechanism, spec)
         else:
             start = config.mechanism.arguments()
             mechanism = Hybrid(
@@ -163,6 +162,13 @@ def _with_shapes(target: Target, spec: DataSpec) -> Target:
         return target
     row = {"x": jax.ShapeDtypeStruct((spec.num_features,), np.float32), "y": jax.ShapeDtypeStruct((), np.float32)}
     return bind(target, row)
+
+
+def _with_facts(section: object, spec: DataSpec) -> Any:
+    """Return what a section's constructor makes, with the public facts of the data that it takes beside its keys."""
+    assert isinstance(section, Derived)
+    facts = {f.name for f in dataclasses.fields(section.constructor) if f.kw_only}
+    return section.built(**{name: getattr(spec, name) for name in facts if hasattr(spec, name)})
 
 
 def _built(section: object) -> Any:

@@ -24,6 +24,7 @@ from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.rows_on_disk import Supply
 from dpmcmc.engine.self_test import check_steps
+from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.checkpoint import Checkpoint
@@ -32,6 +33,7 @@ from dpmcmc.storage.plain_keys import restored
 from dpmcmc.storage.pytree import PyTree, num_bytes
 from dpmcmc.storage.row_blocks import on_disk
 from dpmcmc.targets.base import Target
+from dpmcmc.targets.whitened import Whitened, WhitenedRows
 
 
 class BoundPlan(NamedTuple):
@@ -44,14 +46,16 @@ class BoundPlan(NamedTuple):
         secret: whether they are, so that it carries its guarantee.
         numbers: what its program leaves open, by role (``target``, ``sampler``, ``query``) and name.
         starts: of its chains, leaves (chains, ...), or None for the target's own.
+        metric: that the run has released, which the target is whitened by; None before that, or without one.
     """
 
     plan: Plan
     target: Target
     streams: Streams
     secret: bool
-    numbers: dict[str, dict[str, np.float32]] = {}  # noqa: RUF012  # never changed
+    numbers: dict[str, dict[str, np.float32 | np.ndarray]] = {}  # noqa: RUF012  # never changed
     starts: PyTree = None
+    metric: ReleasedMetric | None = None
 
 
 class Blocks:
@@ -86,7 +90,16 @@ class Blocks:
         mesh, self._records = self._program.mesh, records
         self._supply = Supply(records, self._functions.draw, mesh) if self._program.supplied else None
         if self._supply is None:
-            self._records = self._functions.prepared(records if mesh is None else spread(records, mesh, DATA))
+            self._records = self._prepared(records)
+
+    def take(self, runs: Sequence[BoundPlan], records: PyTree) -> None:
+        """Take other numbers than the program was compiled with, and other records, of the same shapes."""
+        self._runs, self._cells = runs, _cells(runs, self._owners)
+        self._first, self._records = self._started(0), self._prepared(records)
+
+    def _prepared(self, records: PyTree) -> PyTree:
+        mesh = self._program.mesh
+        return self._functions.prepared(records if mesh is None else spread(records, mesh, DATA))
 
     def _measured(self, records: PyTree) -> sizing.Sizes:
         """Sizes of the blocks and chunks; those of its checkpoint where the run goes on."""
@@ -201,13 +214,16 @@ class Blocks:
                 found.append(DivergedError(*min(failures), guarantee))
                 continue
             positions, info = jax.tree.map(lambda *leaves: np.stack(leaves), *(trace.joined() for trace in chains))
+            if run.metric is not None:
+                assert isinstance(target, WhitenedRows | Whitened)
+                positions, target = target.positions(positions), target.target
             draws = positions
             if hasattr(target, "constrain"):
                 # Draws in the model's own coordinates; repeats of a target share what is compiled for it.
                 call = constrain.setdefault(id(target), jax.jit(jax.vmap(jax.vmap(target.constrain))))
                 draws = jax.tree.map(np.asarray, call(positions))
             share = {name: value * plan.steps * plan.chains / total for name, value in seconds.items()}
-            found.append(Result(plan, draws, positions, info, guarantee, share))
+            found.append(Result(plan, draws, positions, info, guarantee, share, metric=run.metric))
         return found
 
 

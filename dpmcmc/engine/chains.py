@@ -25,6 +25,7 @@ from dpmcmc.engine import lanes
 from dpmcmc.engine.blocks import Blocks, BoundPlan
 from dpmcmc.engine.checks import check_on_disk, check_records, checked_starts
 from dpmcmc.engine.commits import Commits
+from dpmcmc.engine.metric import OPEN, check_metric, released, run_in, stand_in, with_open_metric
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.template import template
@@ -41,47 +42,70 @@ from dpmcmc.targets.base import Target
 if TYPE_CHECKING:
     from dpmcmc.engine.life import Life
 
+#: A run in the units of the metric that it has released, and its records.
+Given = tuple[BoundPlan, PyTree]
+
 
 class Chains:
     """Work on a sampler's plan.
 
     Attributes:
         records: checked, float32 and int32.
-        target: the plan's, bound to their shapes.
+        model: the plan's target, bound to their shapes.
+        target: what the chains move in: the model, or the model in a metric.
     """
 
     records: PyTree
+    model: Target
     target: Target
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._mesh: Mesh | None = None
         self._starts: PyTree = None
+        self._metric_committed = False
 
     def read(self, data: PyTree, starts: PyTree, mesh: Mesh | None, like: Work | None) -> None:
         """Refuse what :func:`dpmcmc.sample` says, and keep the records; see :class:`Work`."""
         plan = self._plan
         check_on_disk(plan, data)
         if isinstance(like, Chains) and like._plan.target is plan.target and like._plan.num_records == plan.num_records:
-            self.records, self.target = like.records, like.target
+            self.records, self.model = like.records, like.model
         else:
             records = check_records(plan, data, host=mesh is not None)
             self.records = records if like is None else like.records
-            self.target = targets.bind(plan.target, targets.record_shapes(records))
-        self._mesh, self._starts = mesh, checked_starts(plan, self.target, starts)
+            self.model = targets.bind(plan.target, targets.record_shapes(records))
+        check_metric(plan, self.records, mesh)
+        self._mesh, self._starts = mesh, checked_starts(plan, self.model, starts)
+        self.target = stand_in(plan, self.model)
 
     def bound(self, streams: Streams, secret: bool) -> BoundPlan:
         """Return the plan with these keys."""
-        return BoundPlan(self._plan, self.target, streams, secret, starts=self._starts)
+        run = BoundPlan(self._plan, self.target, streams, secret, starts=self._starts)
+        return run if self._plan.metric is None else with_open_metric(run)
 
-    def _program(self) -> Program:
-        return Program.of(self._plan, template(self.target), template(self._plan.sampler), mesh=self._mesh)
+    def program(self) -> Program:
+        """Program of the plan, its numbers compiled in but for a metric."""
+        target = template(self.target, () if self._plan.metric is None else OPEN)
+        return Program.of(self._plan, target, template(self._plan.sampler), mesh=self._mesh)
+
+    def begin(self, life: Life) -> Given | None:
+        """Spend the budget, and release the metric; returns the run in its units, or None without one."""
+        kept = life.kept
+        self._metric_committed = kept is not None and kept.metric() is not None
+        life.begin()
+        if self._plan.metric is None:
+            return None
+        metric = released(self._plan, self.model, self.records, life.streams, kept)
+        run = run_in(self.bound(life.streams, life.secret), metric)
+        return run, run.target.records(self.records)  # type: ignore[attr-defined]  # a target in a metric
 
     def carry_out(self, life: Life, progress: Progress | None) -> Result:
         """Take the steps, chunk by chunk; see :class:`Work`."""
         report = None if progress is None else lambda done: progress(done, self._plan.steps)
         run = self.bound(life.streams, life.secret)
-        (outcome,) = run_together(self._program(), [run], self.records, report, life.kept, life.begin)
+        begin = functools.partial(self.begin, life)
+        (outcome,) = run_together(self.program(), [run], self.records, report, life.kept, begin)
         if isinstance(outcome, DivergedError):
             raise outcome
         return outcome
@@ -93,7 +117,7 @@ class Chains:
             MiscompiledError: the self-test failed.
         """
         run = self.bound(streams_of(None)[0], True)
-        Blocks(self._program(), [run], self.records, None).compiled_and_tested()
+        Blocks(self.program(), [run], self.records, None).compiled_and_tested()
 
     def repeated(self, point: Point | None) -> tuple[tuple[Event, ...], str]:
         """Steps that may have been taken since the commit; see :class:`Work`."""
@@ -107,6 +131,8 @@ class Chains:
             chains = min(point.shape[0], max(plan.chains - point.block, 0))
         again = plan.schedule.with_noise(plan.noise_multipliers[first:until])
         events = charged_again(plan.guarantee, dataclasses.replace(again, chains=chains))
+        if plan.metric is not None and not self._metric_committed:
+            events = (*plan.metric.events, *events)
         return events, f"steps {first} to {until} taken again on another platform"
 
 
@@ -121,7 +147,7 @@ def run_together(
     records: PyTree,
     report: Callable[[int], None] | None = None,
     kept: Checkpoint | None = None,
-    begin: Callable[[], None] = lambda: None,
+    begin: Callable[[], Given | None] = lambda: None,
 ) -> list[Result | DivergedError]:
     """Run plans of one program, as many chains at a time as is fastest.
 
@@ -132,7 +158,8 @@ def run_together(
         report: called with the steps done, summed over runs.
         kept: checkpoint of the one run; it goes on from there.
         begin: called when the program is compiled and has passed its self-test, before a step is taken on the records.
-            An error of it ends the run.
+            An error of it ends the run. It may return the one run and its records with other numbers, of a released
+            metric.
 
     Returns:
         Per run its Result, whose wall time is its share by steps, or a DivergedError.
@@ -141,7 +168,9 @@ def run_together(
     blocks = Blocks(program, runs, records, None if kept is None else kept.point())
     steps_of_chunk = blocks.compiled_and_tested()
     compile_seconds = time.perf_counter() - started
-    begin()
+    given = begin()
+    if given is not None:
+        blocks.take([given[0]], given[1])
     commits = Commits(blocks, kept)
     _take_steps(blocks, steps_of_chunk, commits, report)
     return blocks.outcomes({"compile": compile_seconds, "run": commits.seconds}, kept)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh, PartitionSpec
 
-from dpmcmc import targets
 from dpmcmc.engine.mesh import BATCHES, CHAIN, DATA, STEPS
 from dpmcmc.engine.program import Cells, DeviceCalls, Drawn, Program
 from dpmcmc.privacy.query.query import StepRandomness
@@ -58,8 +57,7 @@ def compiled(program: Program, width: int, shapes: Hashable = None) -> Compiled:
             oldest can be let go.
     """
     # A target or sampler that may change behind its hash, or has none, is compiled anew.
-    steady = all(t.whole is None or targets.immutable(t.whole) for t in (program.target, program.sampler))
-    if steady:
+    if program.target.steady and program.sampler.steady:
         with contextlib.suppress(TypeError):
             return _compile_cached(program, width, shapes)
     return _compile_cached.__wrapped__(program, width, shapes)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
+from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.description import html_table
 from dpmcmc.planning.verdict import Verdict
@@ -56,6 +57,7 @@ class Result:
         wall_seconds: ``compile`` and ``run``; ``run`` alone of a mechanism. They may depend on the records (a NUTS
             trajectory is as long as it is), and no guarantee covers them: publish them of public records alone.
         receipt: of the run's entry in its ledger, or None without one.
+        metric: that the run released before its first step, covered by the guarantee; None without one.
     """
 
     plan: AnyPlan
@@ -65,6 +67,7 @@ class Result:
     guarantee: Guarantee | None
     wall_seconds: dict[str, float]
     receipt: Receipt | None = None
+    metric: ReleasedMetric | None = None
 
     @property
     def steps_per_second(self) -> float | None:
@@ -118,7 +121,7 @@ class Result:
         run_folder.make()
         run_folder.json("privacy.json", privacy_json(self.plan, self.guarantee, receipt=self.receipt))
         run_folder.json("plan.json", self.plan.to_json(secret=self.guarantee is not None))
-        run_folder.write("draws.nc", draws_content(self.draws, self.info, self.guarantee))
+        run_folder.write("draws.nc", draws_content(self.draws, self.info, self.guarantee, self.metric))
         return run_folder.folder
 
 
@@ -157,16 +160,22 @@ def write_json(path: Path, body: object, mode: int = 0o644) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text), mode)
 
 
-def draws_content(draws: PyTree, info: PyTree, guarantee: Guarantee | None) -> bytes:
+def draws_content(
+    draws: PyTree, info: PyTree, guarantee: Guarantee | None, metric: ReleasedMetric | None = None
+) -> bytes:
     """A netCDF file in ArviZ's schema; ε, δ and adjacency are attributes of its groups.
 
-    ``info`` is None where a release has no steps to tell of.
+    ``info`` is None where a release has no steps to tell of. A released metric is the group ``metric``: its arrays, and
+    an attribute ``facts`` of JSON (:meth:`ReleasedMetric.of`).
     """
     groups = {"posterior": to_dataset(draws)}
     if info is not None:
         groups["sample_stats"] = to_dataset(info._asdict() if hasattr(info, "_asdict") else info)
     import xarray  # takes half a second, which planning does not need
 
+    if metric is not None:
+        matrices = {name: (("row", "column"), matrix) for name, matrix in metric.arrays().items()}
+        groups["metric"] = xarray.Dataset(matrices, attrs={"facts": json.dumps(metric.facts())})
     tree = xarray.DataTree.from_dict(groups)
     for group in tree.children.values():
         group.attrs["guarantee"] = "none" if guarantee is None else str(guarantee)

@@ -24,7 +24,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc.engine.blocks import BoundPlan
-from dpmcmc.engine.chains import Chains, run_together
+from dpmcmc.engine.chains import Chains, Given, run_together
 from dpmcmc.engine.life import Key, Life
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.result import DivergedError, Result
@@ -111,9 +111,14 @@ def _grouped(lives: list[Life]) -> list[_Group]:
     for at, life in enumerate(lives):
         if not isinstance(life.work, Chains):
             raise InputError(f"plans: {life.plan.label} is a mechanism, and a sweep takes samplers' plans; use sample")
-        program, run = opener.open(life.work.bound(life.streams, life.secret))
-        program = dataclasses.replace(program, mesh=life.mesh)
-        group = groups.setdefault(_identity(program, run), _Group(program))
+        run, key = life.work.bound(life.streams, life.secret), None
+        if run.plan.metric is not None:
+            # Runs in metrics of their own read rows of their own.
+            program, key = life.work.program(), at
+        else:
+            program, run = opener.open(run)
+            program = dataclasses.replace(program, mesh=life.mesh)
+        group = groups.setdefault(_identity(program, run) if key is None else key, _Group(program))
         group.program = dataclasses.replace(program, slots=max(program.slots, group.program.slots))
         group.places.append(at)
         group.runs.append(run)
@@ -130,10 +135,13 @@ class _Group:
     places: list[int] = dataclasses.field(default_factory=list)
     lives: list[Life] = dataclasses.field(default_factory=list)
 
-    def begin(self) -> None:
-        """Spend the budget of every run, which the group is about to take steps of."""
+    def begin(self) -> Given | None:
+        """Spend the budget of every run, which the group is about to take steps of; see :meth:`Chains.begin`."""
+        given = None
         for life in self.lives:
-            life.begin()
+            assert isinstance(life.work, Chains)
+            given = life.work.begin(life)
+        return given
 
 
 def _run(groups: list[_Group], records: PyTree, progress: Progress | None) -> list[Result | DivergedError]:

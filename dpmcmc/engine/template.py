@@ -15,6 +15,8 @@ from typing import Any, get_type_hints
 import jax
 import numpy as np
 
+from dpmcmc.targets.base import immutable
+
 #: Public constants that a plan sets, the same for all plans with its sampling and N; compiled in at full precision.
 _CONSTANTS = ("num_records", "rate")
 #: Numbers beyond these stay compiled in: float32 would lose their squares.
@@ -50,6 +52,12 @@ class Template:
     def without(self) -> Any:
         """The object for what needs none of its numbers: in their place is what no arithmetic takes."""
         return self.whole if self.kind is None else self._made((name, object()) for name in self.names)
+
+    @property
+    def steady(self) -> bool:
+        """Whether equal templates stay the same, so that a program compiled for one serves the other."""
+        parts = [self.whole] if self.kind is None else [value for _, value in self.settings if hasattr(value, "init")]
+        return all(part is None or immutable(part) for part in parts)
 
     def _made(self, numbers: Iterable[tuple[str, object]]) -> Any:
         assert self.kind is not None

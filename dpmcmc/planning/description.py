@@ -25,6 +25,7 @@ def lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
         ("target", repr(plan.target)),
         *([] if unit is None else [("unit", f"a record is one {unit}: privacy, clipping and sampling are by owner")]),
         ("sampler", repr(plan.sampler)),
+        *([] if plan.metric is None else [("metric", plan.metric.line())]),
         ("sampling", batch),
         (
             "steps",
@@ -107,8 +108,8 @@ def _time_line(plan: Plan) -> str:
     assert bought is not None
     whose = " each chain" if plan.chains > 1 else ""
     line = f"the budget buys{whose} {bought:.3g} at temperature 1 (full batches); this run takes {used:.3g}"
-    if getattr(plan.sampler, "metric", None) is not None:
-        return line + " (in the units of the sampler's metric)"
+    if plan.metric is not None or getattr(plan.sampler, "metric", None) is not None:
+        return line + " (in the units of the metric)"
     if plan.curvature is not None:
         fastest = plan.curvature * plan.num_records
         line += (

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.planning.metric import PrivateMetric, planned_metric
 from dpmcmc.planning.noise import check_deviations, own_noise, settled, unit_of
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import Schedule
@@ -35,6 +36,7 @@ def plan(
     privacy: Privacy | None = None,
     curvature: float | None = None,
     after: Guarantee | None = None,
+    metric: PrivateMetric | None = None,
 ) -> Plan:
     """Decide noise and guarantee for a run, without data.
 
@@ -52,6 +54,8 @@ def plan(
             beyond its stability limit is refused.
         after: guarantee of private starting points that ``sample`` will be given; the plan's guarantee, and the ε that
             ``privacy`` asks for, are those of both together.
+        metric: a :class:`PrivateMetric` that the run releases first, part of the same guarantee; step sizes are then in
+            its units. None: the identity.
 
     Returns:
         Plan.
@@ -69,8 +73,13 @@ def plan(
         raise InputError(f"curvature must be a finite number > 0, got {curvature}", "curvature")
     bound = _bound(sampler, sampling, num_records)
     second = asked(bound.queries)
+    in_metric = None
+    if metric is not None:
+        _check_alone(after, curvature)
+        in_metric = planned_metric(metric, target, bound, num_records, privacy)
     coordinates = None if privacy is None or not privacy.hardened else _coordinates(target, second)
-    queries = Schedule(np.zeros(steps), sampling, num_records, chains, multiples(second), after, coordinates)
+    released = () if in_metric is None else in_metric.events
+    queries = Schedule(np.zeros(steps), sampling, num_records, chains, multiples(second), after, coordinates, released)
     if privacy is not None:
         check_deviations(privacy.epsilon, queries, privacy)
     if getattr(bound, "unresolved", False):
@@ -92,6 +101,7 @@ def plan(
         second=second,
         after=after,
         coordinates=coordinates,
+        metric=in_metric,
         **noise._asdict(),
     )
 
@@ -130,6 +140,18 @@ def _check_promise(privacy: Privacy | None, num_records: int, after: Guarantee |
             f"delta {privacy.delta:g} is not below 1/num_records = {1 / num_records:.3g}: publishing one random record "
             "outright would meet it; use a smaller delta",
             "delta",
+        )
+
+
+def _check_alone(after: Guarantee | None, curvature: float | None) -> None:
+    """Refuse what is in the target's own coordinates, beside a metric that only the run releases."""
+    if after is not None:
+        raise UnsupportedCombination("metric: a private start is not derived beside it; leave one of the two out.")
+    if curvature is not None:
+        raise InputError(
+            "curvature: is that of the model's own coordinates, and steps are taken in those of the metric; leave it "
+            "out",
+            "curvature",
         )
 
 

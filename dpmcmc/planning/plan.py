@@ -10,6 +10,7 @@ import numpy as np
 
 from dpmcmc.planning import description as plan_text
 from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.metric import PlannedMetric
 from dpmcmc.planning.verdict import Verdict, of_plan, of_result
 from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
@@ -44,6 +45,8 @@ class Plan(AnyPlan):
         after: guarantee of the private starting points that the run is given, part of ``guarantee``; or None.
         levels: draws per coordinate of the integer noise of a hardened run, for the gradient and for the second moment.
         coordinates: of integer noise that a step is charged for; None where noise is from floats.
+        metric: that the run releases first, with its noise settled, or None; noise, steps and time are then in its
+            units.
     """
 
     target: Target
@@ -68,6 +71,7 @@ class Plan(AnyPlan):
     after: Guarantee | None = None
     levels: tuple[int, int] = (0, 0)
     coordinates: int | None = None
+    metric: PlannedMetric | None = None
 
     @property
     def hardened(self) -> bool:
@@ -106,7 +110,7 @@ class Plan(AnyPlan):
         """Time that the budget buys EACH chain at temperature 1 from full batches: μ²/(2C²) over the chains.
 
         (2μ²/C² unless replace_one.) Each step's Gaussian has μ_t = ΔC/s_t with s_t² = 2/η_t, so Σμ_t² = Δ²C²Ση_t/2
-        is at most μ², the Gaussian budget of (ε, δ). None without privacy.
+        is at most μ², the Gaussian budget of (ε, δ), less what a metric takes of it. None without privacy.
         """
         if self.privacy is None or self.guarantee is None:
             return None
@@ -114,7 +118,9 @@ class Plan(AnyPlan):
         if not math.isfinite(epsilon):
             return math.inf
         sensitivity = self.guarantee.adjacency.sensitivity
-        return 2 * (gaussian_mu(epsilon, self.privacy.delta) / (sensitivity * self.privacy.clip)) ** 2 / self.chains
+        left = 1.0 if self.metric is None else 1 - self.metric.asked.share
+        mu = gaussian_mu(epsilon, self.privacy.delta)
+        return 2 * left * (mu / (sensitivity * self.privacy.clip)) ** 2 / self.chains
 
     @property
     def schedule(self) -> Schedule:
@@ -128,6 +134,7 @@ class Plan(AnyPlan):
             multiples(self.second),
             self.after,
             self.coordinates,
+            () if self.metric is None else self.metric.events,
         )
 
     @property
@@ -196,8 +203,12 @@ class Plan(AnyPlan):
             "time": self.time,
             "private_time": self.private_time,
             "guarantee": self.guarantee.to_json() if self.guarantee is not None and secret else None,
+            **self._metric_json(),
             **self.verdict.to_json(),
         }
+
+    def _metric_json(self) -> dict[str, object]:
+        return {} if self.metric is None else {"metric": self.metric.to_json()}
 
     @staticmethod
     def _per_step(values: np.ndarray, most: int = 200) -> list[list[float]]:
@@ -232,4 +243,5 @@ class Plan(AnyPlan):
             "coordinates": self.coordinates,
             "num_records": self.num_records,
             "free_fraction": None if self.privacy is None else self.free_fraction,
+            **self._metric_json(),
         }

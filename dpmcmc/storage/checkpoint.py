@@ -1,6 +1,7 @@
 """Checkpoints: what a run needs to go on after it was stopped, in an owner-only folder.
 
     run.json                    what is run, on which platform and records, its keys, and what was charged again
+    metric.bin                  the metric that the run released first, where it has one
     draws-00003.bin             draws kept since the commit before, where there are any
     state-0.bin, state-1.bin    the two latest commits, in turn
 
@@ -50,6 +51,8 @@ _FIRST = 64
 _VERSION = 1
 #: File of the draws of a one-shot release.
 _KEPT = "draws-release.bin"
+#: File of a released metric.
+_METRIC = "metric.bin"
 #: Added to the name of a folder that is being removed.
 REMOVED = "-removed"
 
@@ -104,7 +107,7 @@ class Checkpoint:
 
     def _leftovers(self) -> list[Path]:
         """Files of writes that were killed."""
-        return [path for name in ("run.json", "state-", "draws-") for path in self.folder.glob(f".{name}*")]
+        return [path for name in ("run.json", "state-", "draws-", _METRIC) for path in self.folder.glob(f".{name}*")]
 
     def close(self) -> None:
         """Let another process have it."""
@@ -231,6 +234,15 @@ class Checkpoint:
             return None
         found = unseal(self.folder / _KEPT)
         return None if found is None else [found[1][str(i)] for i in range(len(found[1]))]
+
+    def keep_metric(self, arrays: dict[str, np.ndarray]) -> None:
+        """Commit the metric that a run released: it will not be released again."""
+        seal(self.folder / _METRIC, arrays)
+
+    def metric(self) -> dict[str, np.ndarray] | None:
+        """Arrays that :meth:`keep_metric` was given, or None."""
+        found = unseal(self.folder / _METRIC) if self.begun else None
+        return None if found is None else found[1]
 
     def point(self) -> Point | None:
         """The last commit that is whole, or None."""

@@ -52,6 +52,7 @@ class Schedule:
         multiples: noise multiplier of each minibatch of a step, as multiples of z (``second_moment.multiples``).
         after: guarantee of releases before the run, which the run's guarantee covers too; or None.
         coordinates: numbers that a step adds integer noise to; None where noise is from floats.
+        metric: events of the metric that the run releases before its first step.
     """
 
     noise_multipliers: np.ndarray
@@ -61,6 +62,7 @@ class Schedule:
     multiples: tuple[float, ...] = (1.0,)
     after: Guarantee | None = None
     coordinates: int | None = None
+    metric: tuple[Event, ...] = ()
 
     @property
     def minibatches(self) -> int:
@@ -91,7 +93,8 @@ class Schedule:
     @property
     def beside(self) -> tuple[Event, ...]:
         """Events that the guarantee covers beside the queries."""
-        return self.deviations if self.after is None else (*self.after.events, *self.deviations)
+        before = () if self.after is None else self.after.events
+        return (*before, *self.metric, *self.deviations)
 
     def with_noise(self, noise_multipliers: np.ndarray) -> Schedule:
         """Return the same queries with this noise, (steps,)."""

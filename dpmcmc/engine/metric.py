@@ -1,0 +1,122 @@
+"""A metric is released before a run's first step: refusals, the reading of the records, and the run in its units.
+
+The program of a run in a metric leaves F open (``template.py``), so it is compiled and tested before the budget is
+spent, as any other; the released F is then one of its arguments. A released metric is committed to the checkpoint, so
+that a run that goes on has the same one. Only where a kill came before that, and the run goes on on another platform,
+is it released again, with fresh keys and a second charge.
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from dpmcmc.engine.blocks import BoundPlan
+from dpmcmc.errors import InputError
+from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.planning.metric import PlannedMetric
+from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.query.gradient_rows import gradient_rows
+from dpmcmc.privacy.query.gram_release import NoisyGram
+from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.storage.checkpoint import Checkpoint
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.row_blocks import on_disk
+from dpmcmc.targets.base import Target
+from dpmcmc.targets.whitened import Whitened, WhitenedRows, in_metric, metric_of_rows
+
+#: Numbers of a target in a metric that its program leaves open.
+OPEN = ("inverse", "root")
+#: A chain that no run has: its first noise key is the metric's.
+_CHAIN = 0xFFFFFFFF
+#: Rows of float32 that were normalised may exceed their bound by rounding; more than this is another bound.
+_ROUNDING = 1e-5
+
+
+def check_metric(plan: Plan, records: PyTree, mesh: Mesh | None) -> None:
+    """Refuse what a metric is not released from; nothing is computed that could leave.
+
+    Raises:
+        ValueError: records on disk, several processes, or a row beyond the public bound.
+    """
+    if plan.metric is None:
+        return
+    if on_disk(records):
+        raise InputError("metric: memory-mapped records are not whitened; use arrays in memory, or leave metric out")
+    if mesh is not None and jax.process_count() > 1:
+        raise InputError("metric: is released by one process alone; use one process, or leave metric out")
+    if not plan.metric.asked.of_rows:
+        return
+    bound = plan.metric.release.rows.row_bound
+    norms = np.linalg.norm(np.asarray(records["x"], np.float64), axis=1)
+    worst = int(np.argmax(norms))
+    if norms[worst] > bound * (1 + _ROUNDING):
+        raise InputError(
+            f"data['x'] row {worst} has norm {norms[worst]:.6g}, beyond the public row_bound {bound:g}: the metric's "
+            "guarantee rests on it; scale or clip rows to it"
+        )
+
+
+def stand_in(plan: Plan, target: Target) -> Target:
+    """Return the bound target in a stand-in for the metric that the run will release, or as it is without one."""
+    if plan.metric is None:
+        return target
+    return in_metric(target, plan.metric.asked.of_rows or metric_of_rows(target))
+
+
+def released(plan: Plan, target: Target, records: PyTree, streams: Streams, kept: Checkpoint | None) -> ReleasedMetric:
+    """Release the metric of a run that has begun, and commit it; or take what was committed.
+
+    Args:
+        plan: with a metric.
+        target: bound, in its own coordinates.
+        records: checked.
+        streams: keys of the run.
+        kept: its checkpoint, or None.
+    """
+    assert plan.metric is not None
+    before = None if kept is None else kept.metric()
+    if before is not None:
+        return _facts(plan, NoisyGram(before["noisy"], *map(float, before["numbers"])), before["root"])
+    rows = records["x"] if plan.metric.asked.of_rows else _gradients(target, records)
+    noisy = plan.metric.release.release(np.asarray(rows), streams.at(_CHAIN, 0).noise)
+    metric = _facts(plan, noisy)
+    if kept is not None:
+        numbers = np.array([noisy.noise_std, noisy.trace, noisy.trace_std])
+        kept.keep_metric({"numbers": numbers, **metric.arrays()})
+    return metric
+
+
+def run_in(run: BoundPlan, metric: ReleasedMetric) -> BoundPlan:
+    """Return a run in the units of its released metric."""
+    assert isinstance(run.target, WhitenedRows | Whitened)
+    target = run.target.at(metric.root, metric.inverse)
+    return with_open_metric(run._replace(target=target, metric=metric))
+
+
+def with_open_metric(run: BoundPlan) -> BoundPlan:
+    """Return a run whose numbers are those of its target's metric."""
+    return run._replace(numbers={"target": {name: getattr(run.target, name) for name in OPEN}})
+
+
+def _gradients(target: Target, records: PyTree) -> np.ndarray:
+    return gradient_rows(target, target.init(jax.random.key(0)), records)
+
+
+def _facts(plan: Plan, noisy: NoisyGram, root: np.ndarray | None = None) -> ReleasedMetric:
+    planned = plan.metric
+    assert isinstance(planned, PlannedMetric)
+    assert plan.privacy is not None
+    rows, asked = planned.release.rows, planned.asked
+    released = {"noisy": noisy.gram, **{name: getattr(noisy, name) for name in ("noise_std", "trace", "trace_std")}}
+    return ReleasedMetric(
+        asked.name,
+        num_records=plan.num_records,
+        bound=rows.row_bound,
+        clip=plan.privacy.clip,
+        clip_ratio=asked.ratio,
+        structure=asked.structure if asked.of_rows else None,
+        root=root,  # type: ignore[arg-type]  # None: made of the rest
+        **released,
+    )

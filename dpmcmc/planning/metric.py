@@ -1,0 +1,205 @@
+r"""A private metric: one release of a second moment, after which every gradient is clipped and noised in its units.
+
+    F² ∝ Ĝ/N + floor·I,     clip ‖F⁻¹g‖ <= C,     noise s·F·Z
+
+A direction that all records share and one that few have then get noise in proportion to what the records say of them.
+The release is a Gaussian mechanism (``gram_release.py``), composed with the gradients in one guarantee, and F is
+post-processing of it. F is scaled by what was released so that C is κ times the typical norm (``inference/metric.py``).
+So noise, steps and temperature are settled in its units φ = Fθ, from public facts, and step sizes are those in φ.
+
+Second moment of what:
+
+* ``gram``: the rows x of a generalised linear model, brought within their public bound by the access itself;
+* ``second_moment``: the gradients of the records at the target's public starting point, clipped to C.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+import jax
+from annotated_types import Gt, Lt
+
+from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.errors import InputError, UnsupportedCombination, check_fields
+from dpmcmc.inference.metric import MetricName
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Event
+from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.accounting.promise import Privacy
+from dpmcmc.privacy.query.gram_release import GramRelease, Rows
+from dpmcmc.samplers.base import Sampler
+from dpmcmc.targets.base import Target
+from dpmcmc.targets.glm.base import GeneralisedLinear
+
+#: κ where it is not given: a logistic gradient is about half as long as its row.
+_CLIP_RATIOS: dict[MetricName, float] = {"gram": 0.5, "second_moment": 1.0}
+#: Part of the release's μ² for the trace of the second moment, unless that is declared.
+_TRACE_SHARE = 0.05
+#: Most parameters; the metric is a dense matrix of them.
+_MOST_PARAMETERS = 1024
+
+
+@dataclass(frozen=True)
+class PrivateMetric:
+    """Metric that a run releases before its first step, and then clips and adds noise in.
+
+    Args:
+        name: ``gram``: second moment of the rows of a generalised linear model with a row_bound; ``second_moment``: of
+            the clipped gradients at the starting point, for any target.
+        share: part of μ², the squared Gaussian budget of (ε, δ), that the release takes.
+        clip_ratio: C over the typical norm, in the metric, of a row (``gram``) or a gradient (``second_moment``); null:
+            0.5 and 1.
+        structure: what is declared of all rows; a wrong declaration makes the metric worse, not the run less private.
+
+    Raises:
+        ValueError: a value outside these.
+    """
+
+    name: MetricName = "gram"
+    share: Annotated[float, Gt(0), Lt(0.95)] = 0.15
+    clip_ratio: Annotated[float, Gt(0)] | None = None
+    structure: RowStructure | None = dataclasses.field(default=None, kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def ratio(self) -> float:
+        """κ."""
+        return _CLIP_RATIOS[self.name] if self.clip_ratio is None else self.clip_ratio
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether it is a second moment of rows."""
+        return self.name == "gram"
+
+
+@dataclass(frozen=True)
+class PlannedMetric:
+    """A private metric with the noise of its release settled.
+
+    Attributes:
+        asked: what was asked for.
+        release: the release; its size is d, its row bound the largest norm of a row or a clipped gradient.
+        events: what it costs.
+    """
+
+    asked: PrivateMetric
+    release: GramRelease
+    events: tuple[Event, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """What plan.json and privacy.json say of it."""
+        return {
+            "name": self.asked.name,
+            "share": self.asked.share,
+            "clip_ratio": self.asked.ratio,
+            "size": self.release.rows.size,
+            "noise_std": self.release.noise_std,
+            "trace_noise_std": self.release.trace_std,
+            "releases": sum(event.count for event in self.events),
+        }
+
+    def line(self) -> str:
+        """A sentence for a person."""
+        what = "rows" if self.asked.of_rows else "gradients at the start"
+        return (
+            f"{self.asked.name}: the second moment of {what} is released with {100 * self.asked.share:.3g} % of the "
+            f"squared budget; gradients are then clipped, at {self.asked.ratio:g} times the typical norm, and noised "
+            "in its units, which are those of the step size"
+        )
+
+
+def planned_metric(
+    metric: PrivateMetric, target: Target, sampler: Sampler, num_records: int, privacy: Privacy | None
+) -> PlannedMetric:
+    """Settle the noise of a metric's release.
+
+    Args:
+        metric: asked for.
+        target: model.
+        sampler: that runs in the metric.
+        num_records: N.
+        privacy: promise of the whole run.
+
+    Raises:
+        UnsupportedCombination: a run, sampler or target that a private metric is not derived for.
+        ValueError: a public number that is not given.
+        CalibrationError: a share so small that its noise has no grid.
+    """
+    epsilon, delta, adjacency = _promised(privacy, sampler)
+    assert privacy is not None
+    structure = metric.structure if metric.of_rows else None
+    size, bound = _gram_facts(target) if metric.of_rows else (_parameters(target), privacy.clip)
+    if structure is not None:
+        structure.check(size)
+    most_records = num_records + (adjacency == Adjacency.ADD_REMOVE)
+    rows = Rows(most_records, size, bound, structure is not None and structure.unit_norm)
+    mu = gaussian_mu(epsilon, delta) * math.sqrt(metric.share)
+    trace = 0.0 if rows.trace_declared(adjacency) else _TRACE_SHARE
+    release = GramRelease.settle(rows, adjacency, mu * math.sqrt(1 - trace), mu * math.sqrt(trace))
+    return PlannedMetric(metric, release, release.events(adjacency))
+
+
+def _promised(privacy: Privacy | None, sampler: Sampler) -> tuple[float, float, Adjacency]:
+    """(ε, δ, adjacency) of a run that may have a private metric."""
+    if privacy is None:
+        raise UnsupportedCombination(
+            "metric: a private metric is released at a share of a privacy budget, and this run has none; leave it out."
+        )
+    if privacy.epsilon is None or privacy.calibrator != "numeric":
+        raise UnsupportedCombination(
+            f"metric: calibrator {privacy.calibrator} leaves no room for the metric's release; use calibrator numeric "
+            "with an epsilon."
+        )
+    if privacy.hardened:
+        raise UnsupportedCombination(
+            "metric: hardened has no integer noise for the metric's release; leave one of the two out."
+        )
+    if getattr(sampler, "metric", None) is not None:
+        raise UnsupportedCombination(
+            f"metric: {type(sampler).__name__} has a public metric of its own; leave one of the two out."
+        )
+    return privacy.epsilon, privacy.delta, Adjacency(privacy.adjacency)
+
+
+def _gram_facts(target: Target) -> tuple[int, float]:
+    """(d, row_bound) of a generalised linear model."""
+    name = type(target).__name__
+    if not isinstance(target, GeneralisedLinear):
+        raise UnsupportedCombination(
+            f"metric: gram is the second moment of the rows of a generalised linear model, and the target is {name}; "
+            "use second_moment."
+        )
+    bound = target.row_bound
+    if bound is None:
+        raise InputError(f"row_bound: metric gram needs this public bound of {name}; give it", "row_bound")
+    if target.num_features is None:
+        raise InputError(f"num_features: {name} needs it before a plan with a metric; give it", "num_features")
+    return _checked(target.num_features), bound
+
+
+def _parameters(target: Target) -> int:
+    """Number of parameters."""
+    try:
+        shapes = jax.eval_shape(target.init, jax.random.key(0))
+    except Exception:  # shapes that only the data tell
+        raise InputError(
+            "metric: second_moment is charged by the parameter, and this target has its shape from the data alone; "
+            "give its number of features (num_features)",
+            "metric",
+        ) from None
+    return _checked(sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)))
+
+
+def _checked(size: int) -> int:
+    if size > _MOST_PARAMETERS:
+        raise UnsupportedCombination(
+            f"metric: is a dense matrix of at most {_MOST_PARAMETERS:,} parameters, and there are {size:,}; leave it "
+            "out."
+        )
+    return size
