@@ -43,6 +43,7 @@ def sections() -> dict[str, list[type[BaseModel]]]:
         "step_size schedules": each(SCHEDULES, "schedule"),
         "mechanism": each(config.ONE_SHOT),
         "sampling": each(config.SCHEMES, "scheme"),
+        "metric": [config.MetricSection],
         "privacy": [config.PrivacySection],
         "run": [config.RunSection, derived(Devices)],
     }

@@ -295,6 +295,8 @@ def _subject(
         name += "s" * (plan.chains > 1)
         if plan.after is not None:
             raise InputError("plan: it covers private starts too; audit the hybrid's plan that they come from")
+        if plan.metric is not None:
+            raise InputError("plan: it releases a metric too, which no attack here is for; audit it without metric")
     else:
         name = f"{type(plan.mechanism).__name__} on {plan.num_records} records"
     if isinstance(plan, Plan) and target == "probe":

@@ -106,7 +106,7 @@ class Run:
 
     Attributes:
         epsilon: stated ε.
-        minibatches: of all steps and chains; each is a query.
+        queries: minibatches of all steps and chains, and releases of a metric.
         noise: least noise multiplier of a minibatch.
         rate: at which records were sampled.
         draws: posterior draws that left.
@@ -117,7 +117,7 @@ class Run:
     """
 
     epsilon: float
-    minibatches: float
+    queries: float
     noise: float
     rate: float
     draws: float
@@ -133,9 +133,11 @@ class Run:
         multiples = [_number(m) for m in body.get("multiples", [1.0])]
         steps = float(_number(body.get("steps", _count(events, _QUERIES))))
         minibatches = steps * _number(body.get("chains", 1)) * len(multiples)
+        # A metric's releases are queries too.
+        released = _number((body.get("metric") or {}).get("releases", 0))
         return cls(
             epsilon=math.inf if body["epsilon"] is None else _number(body["epsilon"]),
-            minibatches=minibatches,
+            queries=minibatches + released,
             noise=_number((body.get("noise_multiplier") or {}).get("min", math.inf)) * min(multiples),
             rate=_number((body.get("sampling") or {}).get("rate", 0.0)),
             draws=_number(body.get("charged_draws", _count(events, _DRAWS))),
@@ -176,8 +178,8 @@ def _shortfalls(run: Run, guarantee: Guarantee) -> Iterator[str]:
         if paid < least * (1 - _TOLERANCE):
             yield f"charges {paid:.3g} for {name} where the run deviates by {least:.3g}"
     asked, drawn = _count(events, _QUERIES), _count(events, _DRAWS)
-    if asked < run.minibatches:
-        yield f"charges {asked} queries where steps x chains x minibatches is {run.minibatches}"
+    if asked < run.queries:
+        yield f"charges {asked} queries where steps x chains x minibatches, and releases of a metric, are {run.queries}"
     rate = min((e.rate for e in queries), default=1.0)
     if rate < run.rate * (1 - 1e-9):
         yield f"charges for rate {rate:.6g} where the run sampled at {run.rate:.6g}"

@@ -77,7 +77,9 @@ class Chains:
             self.model = targets.bind(plan.target, targets.record_shapes(records))
         check_metric(plan, self.records, mesh)
         self._mesh, self._starts = mesh, checked_starts(plan, self.model, starts)
-        self.target = stand_in(plan, self.model)
+        self.target = self.model
+        if plan.metric is not None:
+            self.target = stand_in(plan, self.model)
 
     def bound(self, streams: Streams, secret: bool) -> BoundPlan:
         """Return the plan with these keys."""
@@ -97,8 +99,7 @@ class Chains:
         if self._plan.metric is None:
             return None
         metric = released(self._plan, self.model, self.records, life.streams, kept)
-        run = run_in(self.bound(life.streams, life.secret), metric)
-        return run, run.target.records(self.records)  # type: ignore[attr-defined]  # a target in a metric
+        return run_in(self.bound(life.streams, life.secret), metric, self.records)
 
     def carry_out(self, life: Life, progress: Progress | None) -> Result:
         """Take the steps, chunk by chunk; see :class:`Work`."""

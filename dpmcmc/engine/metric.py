@@ -8,6 +8,8 @@ is it released again, with fresh keys and a second charge.
 
 from __future__ import annotations
 
+import json
+
 import jax
 import numpy as np
 from jax.sharding import Mesh
@@ -15,10 +17,8 @@ from jax.sharding import Mesh
 from dpmcmc.engine.blocks import BoundPlan
 from dpmcmc.errors import InputError
 from dpmcmc.inference.metric import ReleasedMetric
-from dpmcmc.planning.metric import PlannedMetric
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.gradient_rows import gradient_rows
-from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.pytree import PyTree
@@ -58,10 +58,9 @@ def check_metric(plan: Plan, records: PyTree, mesh: Mesh | None) -> None:
         )
 
 
-def stand_in(plan: Plan, target: Target) -> Target:
-    """Return the bound target in a stand-in for the metric that the run will release, or as it is without one."""
-    if plan.metric is None:
-        return target
+def stand_in(plan: Plan, target: Target) -> WhitenedRows | Whitened:
+    """Return the bound target in a stand-in for the metric that the run will release."""
+    assert plan.metric is not None
     return in_metric(target, plan.metric.asked.of_rows or metric_of_rows(target))
 
 
@@ -76,47 +75,37 @@ def released(plan: Plan, target: Target, records: PyTree, streams: Streams, kept
         kept: its checkpoint, or None.
     """
     assert plan.metric is not None
+    assert plan.privacy is not None
     before = None if kept is None else kept.metric()
     if before is not None:
-        return _facts(plan, NoisyGram(before["noisy"], *map(float, before["numbers"])), before["root"])
-    rows = records["x"] if plan.metric.asked.of_rows else _gradients(target, records)
-    noisy = plan.metric.release.release(np.asarray(rows), streams.at(_CHAIN, 0).noise)
-    metric = _facts(plan, noisy)
+        return ReleasedMetric.of(before, json.loads(before.pop("facts").tobytes()))
+    asked, release = plan.metric.asked, plan.metric.release
+    if asked.of_rows:
+        rows = np.asarray(records["x"])
+    else:
+        rows = gradient_rows(target, target.init(jax.random.key(0)), records)
+    metric = ReleasedMetric(
+        asked.name,
+        release.release(rows, streams.at(_CHAIN, 0).noise),
+        num_records=plan.num_records,
+        bound=release.rows.row_bound,
+        clip=plan.privacy.clip,
+        clip_ratio=asked.ratio,
+        structure=asked.structure if asked.of_rows else None,
+    )
     if kept is not None:
-        numbers = np.array([noisy.noise_std, noisy.trace, noisy.trace_std])
-        kept.keep_metric({"numbers": numbers, **metric.arrays()})
+        facts = np.frombuffer(json.dumps(metric.facts()).encode(), np.uint8)
+        kept.keep_metric({"facts": facts, **metric.arrays()})
     return metric
 
 
-def run_in(run: BoundPlan, metric: ReleasedMetric) -> BoundPlan:
-    """Return a run in the units of its released metric."""
+def run_in(run: BoundPlan, metric: ReleasedMetric, records: PyTree) -> tuple[BoundPlan, PyTree]:
+    """Return a run in the units of its released metric, and its records as it takes them."""
     assert isinstance(run.target, WhitenedRows | Whitened)
     target = run.target.at(metric.root, metric.inverse)
-    return with_open_metric(run._replace(target=target, metric=metric))
+    return with_open_metric(run._replace(target=target, metric=metric)), target.records(records)
 
 
 def with_open_metric(run: BoundPlan) -> BoundPlan:
     """Return a run whose numbers are those of its target's metric."""
     return run._replace(numbers={"target": {name: getattr(run.target, name) for name in OPEN}})
-
-
-def _gradients(target: Target, records: PyTree) -> np.ndarray:
-    return gradient_rows(target, target.init(jax.random.key(0)), records)
-
-
-def _facts(plan: Plan, noisy: NoisyGram, root: np.ndarray | None = None) -> ReleasedMetric:
-    planned = plan.metric
-    assert isinstance(planned, PlannedMetric)
-    assert plan.privacy is not None
-    rows, asked = planned.release.rows, planned.asked
-    released = {"noisy": noisy.gram, **{name: getattr(noisy, name) for name in ("noise_std", "trace", "trace_std")}}
-    return ReleasedMetric(
-        asked.name,
-        num_records=plan.num_records,
-        bound=rows.row_bound,
-        clip=plan.privacy.clip,
-        clip_ratio=asked.ratio,
-        structure=asked.structure if asked.of_rows else None,
-        root=root,  # type: ignore[arg-type]  # None: made of the rest
-        **released,
-    )

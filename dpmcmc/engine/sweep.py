@@ -235,7 +235,7 @@ def _program(run: BoundPlan, names: Collection[Name]) -> Program:
 
 
 def _opened(run: BoundPlan, names: Collection[Name]) -> BoundPlan:
-    opened: dict[str, dict[str, np.float32]] = {}
+    opened: dict[str, dict[str, np.float32 | np.ndarray]] = {}
     values = _numbers(run)
     for role, field in names:
         opened.setdefault(role, {})[field] = values[role, field]

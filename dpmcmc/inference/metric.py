@@ -19,9 +19,12 @@ import numpy as np
 
 from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.inference.gram import Denoised, denoised
+from dpmcmc.privacy.query.gram_release import NoisyGram
 
 #: ``gram``: of rows x; ``second_moment``: of clipped gradients at the starting point.
 MetricName = Literal["gram", "second_moment"]
+#: Least part of the largest squared norm of a gradient that their mean is taken for.
+_SMALLEST = 1e-4
 #: A typical vector is taken for no shorter than this part of what it would be in its own metric, 1.
 _SHORTEST = 0.1
 
@@ -32,9 +35,7 @@ class ReleasedMetric:
 
     Attributes:
         name: what it is the second moment of.
-        noisy: Σ v vᵀ plus symmetric noise, (d, d).
-        noise_std: σ of its diagonal; σ/√2 off it.
-        trace, trace_std: of Σ v vᵀ, declared or estimated, and the std of the estimate's error.
+        noisy: Σ v vᵀ with noise, an estimate of its trace, and their stds.
         num_records: N.
         bound: largest ‖v‖.
         clip: C, the plan's.
@@ -44,10 +45,7 @@ class ReleasedMetric:
     """
 
     name: MetricName
-    noisy: np.ndarray
-    noise_std: float
-    trace: float
-    trace_std: float
+    noisy: NoisyGram
     num_records: int
     bound: float
     clip: float
@@ -62,7 +60,7 @@ class ReleasedMetric:
     @functools.cached_property
     def denoised(self) -> Denoised:
         """The estimate Ĝ of Σ v vᵀ, and the law of its error."""
-        return denoised(self.noisy, self.noise_std, self.trace, self.structure, trace_std=self.trace_std)
+        return denoised(self.noisy, self.structure)
 
     @property
     def gram(self) -> np.ndarray:
@@ -72,14 +70,14 @@ class ReleasedMetric:
     @functools.cached_property
     def inverse(self) -> np.ndarray:
         """F⁻¹, (d, d)."""
-        values, vectors = np.linalg.eigh(self.root)
-        return (vectors / values) @ vectors.T
+        return np.linalg.inv(self.root)
 
     @property
     def floor(self) -> float:
         """Part of the identity in F²: the largest mean eigenvalue of rows, the estimated one of gradients."""
         most = self.bound**2
-        return (most if self.name == "gram" else max(self.trace / self.num_records, 1e-4 * most)) / len(self.noisy)
+        mean = most if self.name == "gram" else max(self.noisy.trace / self.num_records, _SMALLEST * most)
+        return mean / len(self.noisy.gram)
 
     def _made(self) -> np.ndarray:
         values, vectors = np.linalg.eigh(self.gram / self.num_records)
@@ -99,13 +97,15 @@ class ReleasedMetric:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays, for a file."""
-        return {"noisy": self.noisy, "root": self.root}
+        return {"noisy": self.noisy.gram, "root": self.root}
 
     def facts(self) -> dict[str, object]:
         """Return everything but the arrays, JSON values; :meth:`of` takes both."""
-        names = {field.name for field in dataclasses.fields(self)} - self.arrays().keys() - {"structure"}
+        noisy = self.noisy._asdict()
+        del noisy["gram"]
+        own = {name: getattr(self, name) for name in ("name", "num_records", "bound", "clip", "clip_ratio")}
         structure = None if self.structure is None else dataclasses.asdict(self.structure)
-        return {name: getattr(self, name) for name in sorted(names)} | {"structure": structure}
+        return {**own, "noisy": noisy, "structure": structure}
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray], facts: dict) -> Self:
@@ -115,4 +115,5 @@ class ReleasedMetric:
         if declared is not None:
             blocks = tuple(tuple(block) for block in declared["blocks"])
             structure = RowStructure(**{**declared, "blocks": blocks, "nonnegative": tuple(declared["nonnegative"])})
-        return cls(**{**facts, **arrays, "structure": structure})
+        noisy = NoisyGram(arrays["noisy"], **facts["noisy"])
+        return cls(**{**facts, "noisy": noisy, "structure": structure, "root": arrays["root"]})

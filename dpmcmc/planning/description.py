@@ -108,7 +108,7 @@ def _time_line(plan: Plan) -> str:
     assert bought is not None
     whose = " each chain" if plan.chains > 1 else ""
     line = f"the budget buys{whose} {bought:.3g} at temperature 1 (full batches); this run takes {used:.3g}"
-    if plan.metric is not None or getattr(plan.sampler, "metric", None) is not None:
+    if plan.in_metric:
         return line + " (in the units of the metric)"
     if plan.curvature is not None:
         fastest = plan.curvature * plan.num_records

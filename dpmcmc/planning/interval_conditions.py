@@ -62,7 +62,7 @@ def relaxations(plan: Plan) -> tuple[float, float] | None:
     None where the target or the sampler's metric leaves them unknown.
     """
     precision = getattr(plan.target, "prior_precision", None)
-    if not precision or getattr(plan.sampler, "metric", None) is not None:
+    if not precision or plan.in_metric:
         return None
     each = plan.times * precision
     friction = getattr(plan.sampler, "damping", 1.0)
@@ -75,8 +75,8 @@ def relaxations(plan: Plan) -> tuple[float, float] | None:
 def _mixing(plan: Plan) -> Obstacle | None:
     unknown, name = "how long the chain takes to mix is unknown, since", type(plan.target).__name__
     found = relaxations(plan)
-    if getattr(plan.sampler, "metric", None) is not None:
-        return Obstacle(f"{unknown} the sampler has a metric", True)
+    if plan.in_metric:
+        return Obstacle(f"{unknown} the run is in a metric", True)
     if found is None:
         return Obstacle(f"{unknown} {name} states no prior_precision", True)
     if not getattr(plan.target, "log_concave", False):
@@ -153,6 +153,8 @@ def _clipping(plan: Plan) -> Obstacle | None:
     if plan.privacy is None:
         return None
     bound, clip = getattr(plan.target, "gradient_bound", None), plan.privacy.clip
+    if plan.metric is not None:
+        return Obstacle(f"clipping at {plan.metric.asked.ratio:g} times the typical norm biases the posterior")
     if bound is None:
         return Obstacle(f"clipping at {clip:g} may bias the posterior, since the target states no gradient_bound")
     if clip >= bound:
@@ -193,6 +195,8 @@ def _curvature(plan: Plan) -> float | None:
     """Public bound on the largest curvature of the potential; None where there is none."""
     if plan.curvature is not None:
         return plan.curvature * plan.num_records
+    if plan.metric is not None:
+        return None
     smoothness, precision = (getattr(plan.target, name, None) for name in ("smoothness", "prior_precision"))
     if smoothness is None or precision is None:
         return None

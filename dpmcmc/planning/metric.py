@@ -93,7 +93,7 @@ class PlannedMetric:
     events: tuple[Event, ...]
 
     def to_json(self) -> dict[str, object]:
-        """What plan.json and privacy.json say of it."""
+        """Return its part of plan.json and privacy.json."""
         return {
             "name": self.asked.name,
             "share": self.asked.share,

@@ -79,6 +79,11 @@ class Plan(AnyPlan):
         return self.privacy is not None and self.privacy.hardened
 
     @property
+    def in_metric(self) -> bool:
+        """Whether noise, steps and time are in the units of a metric, the run's or the sampler's."""
+        return self.metric is not None or getattr(self.sampler, "metric", None) is not None
+
+    @property
     def num_draws(self) -> int:
         """Draws kept per chain."""
         return (self.steps - self.burn_in) // self.thin

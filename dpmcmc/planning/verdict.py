@@ -153,7 +153,7 @@ def _spread(plan: Plan) -> float | None:
     √T where the chain has mixed; √(2τmT) within a shorter time τ, at prior precision m.
     """
     precision = getattr(plan.target, "prior_precision", None)
-    if not precision or getattr(plan.sampler, "metric", None) is not None:
+    if not precision or plan.in_metric:
         return None
     hottest = float(np.max(plan.temperatures[plan.burn_in :]))
     return math.sqrt(hottest * min(1.0, 2 * plan.time * precision))

@@ -49,10 +49,8 @@ _OVERHEAD = 0.01
 #: Chunks that may pass before the first commit, when it is not known how long they take.
 _FIRST = 64
 _VERSION = 1
-#: File of the draws of a one-shot release.
-_KEPT = "draws-release.bin"
-#: File of a released metric.
-_METRIC = "metric.bin"
+#: Files of the draws of a one-shot release, and of a released metric.
+_KEPT, _METRIC = "draws-release.bin", "metric.bin"
 #: Added to the name of a folder that is being removed.
 REMOVED = "-removed"
 

@@ -16,7 +16,7 @@ F must be public: released with its cost, or known beforehand. ``root`` is F and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -38,54 +38,43 @@ _ROWS = 1 << 13
 _SAME = ("clipped_gradient_sum", "prepared", "longest_labels", "bounded_labels")
 
 
-class InMetric(Protocol):
-    """A target in the coordinates of a metric.
-
-    Attributes:
-        target: the model in its own coordinates, bound to the shapes of the records.
-        root, inverse: F and F⁻¹, (d, d) float32.
-    """
-
-    target: Target
-    root: Matrix
-    inverse: Matrix
-
-    def at(self, root: np.ndarray, inverse: np.ndarray) -> Self:
-        """Return the same target in another metric."""
-
-    def records(self, records: PyTree) -> PyTree:
-        """Return the records as this target takes them."""
-
-    def positions(self, positions: PyTree) -> PyTree:
-        """Return θ = F⁻¹φ, leaves (chains, draws, ...), of positions of the chains."""
-
-
 @dataclass(frozen=True, eq=False)
 class _InMetric:
-    """Fields and methods that both kinds share; see :class:`InMetric`."""
+    """Fields and methods of both kinds."""
 
     target: Target
     root: Matrix
     inverse: Matrix
+    #: The metric decides.
+    gradient_bound = None
 
     def at(self, root: np.ndarray, inverse: np.ndarray) -> Self:
         """Return the same target in another metric."""
         return type(self)(self.target, root.astype(np.float32), inverse.astype(np.float32))
 
-    @property
-    def gradient_bound(self) -> float | None:
-        """None: the metric decides."""
-        return None
-
-    def _theta(self, params: Matrix) -> jax.Array:
+    def own(self, params: jax.Array) -> PyTree:
+        """Return θ = F⁻¹φ, the model's own parameters."""
         return jnp.asarray(self.inverse) @ params
+
+    def log_prior(self, params: jax.Array) -> jax.Array:
+        """The model's log prior at F⁻¹φ, up to a constant."""
+        return self.target.log_prior(self.own(params))
+
+    def predict(self, params: jax.Array, x: jax.Array) -> jax.Array:
+        """The model's prediction at F⁻¹φ for rows of its own."""
+        return self.target.predict(self.own(params), x)
 
 
 @dataclass(frozen=True, eq=False)
 class WhitenedRows(_InMetric):
-    """A generalised linear model on whitened rows; its parameters φ have the shape of θ, with F on the first axis."""
+    """A generalised linear model on whitened rows; its parameters φ have the shape of θ, with F on the first axis.
 
-    def __getattr__(self, name: str) -> object:
+    Args:
+        target: the model in its own coordinates, bound to the shapes of the records.
+        root, inverse: F and F⁻¹, (d, d) float32.
+    """
+
+    def __getattr__(self, name: str) -> Any:
         if name in _SAME:
             return getattr(self.target, name)
         raise AttributeError(f"{type(self).__name__} has no {name}, or its target has none")
@@ -93,10 +82,6 @@ class WhitenedRows(_InMetric):
     def init(self, key: jax.Array) -> jax.Array:
         """F times the model's starting point."""
         return jnp.asarray(self.root) @ self.target.init(key)
-
-    def log_prior(self, params: jax.Array) -> jax.Array:
-        """The model's log prior at F⁻¹φ, up to a constant."""
-        return self.target.log_prior(self._theta(params))
 
     def log_likelihood(self, params: jax.Array, record: PyTree) -> jax.Array:
         """The model's log-likelihood of a whitened record."""
@@ -107,26 +92,31 @@ class WhitenedRows(_InMetric):
         return {**records, "x": whitened_rows(records["x"], np.asarray(self.inverse))}
 
     def positions(self, positions: PyTree) -> np.ndarray:
-        """Return θ = F⁻¹φ, (chains, draws, d, ...)."""
+        """Return θ = F⁻¹φ, (chains, draws, d, ...), of positions of the chains."""
         inverse = np.asarray(self.inverse, np.float64)
         return np.einsum("ij,cnj...->cni...", inverse, np.asarray(positions, np.float64)).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class Whitened(_InMetric):
-    """Any target in raveled parameters φ, (p,)."""
+    """Any target in raveled parameters φ, (p,).
+
+    Args:
+        target: the model in its own coordinates, bound to the shapes of the records.
+        root, inverse: F and F⁻¹, (p, p) float32.
+    """
 
     def init(self, key: jax.Array) -> Float[jax.Array, " p"]:
         """F times the raveled starting point."""
         return jnp.asarray(self.root) @ ravel_pytree(self.target.init(key))[0]
 
-    def log_prior(self, params: Float[jax.Array, " p"]) -> Float[jax.Array, ""]:
-        """The model's log prior at F⁻¹φ, up to a constant."""
-        return self.target.log_prior(self._unraveled(self._theta(params)))
+    def own(self, params: Float[jax.Array, " p"]) -> PyTree:
+        """Return θ = F⁻¹φ, the model's own parameters."""
+        return self._unraveled(super().own(params))
 
     def log_likelihood(self, params: Float[jax.Array, " p"], record: PyTree) -> Float[jax.Array, ""]:
         """The model's log-likelihood of one record at F⁻¹φ."""
-        return self.target.log_likelihood(self._unraveled(self._theta(params)), record)
+        return self.target.log_likelihood(self.own(params), record)
 
     def records(self, records: PyTree) -> PyTree:
         """Return the records as they are."""
@@ -135,7 +125,7 @@ class Whitened(_InMetric):
     def positions(self, positions: PyTree) -> PyTree:
         """Return θ = F⁻¹φ, a pytree like the model's parameters, leaves (chains, draws, ...)."""
         flat = np.asarray(positions, np.float64) @ np.asarray(self.inverse, np.float64).T
-        return jax.tree.map(np.asarray, jax.vmap(jax.vmap(self._unraveled))(flat.astype(np.float32)))
+        return jax.tree.map(np.asarray, jax.vmap(jax.vmap(self._unraveled))(jnp.asarray(flat, jnp.float32)))
 
     def _unraveled(self, flat: jax.Array) -> PyTree:
         shapes = jax.eval_shape(self.target.init, jax.random.key(0))

@@ -251,6 +251,8 @@ def check(plan: Plan, every: int) -> None:
         raise InputError("plan: has no privacy, so there is no noise that a loss could be computed from; plan with one")
     if plan.after is not None:
         raise InputError("plan: begins at a private start, whose release this does not account for; plan without after")
+    if plan.metric is not None:
+        raise InputError("plan: releases a metric, whose cost this does not account for; plan without metric")
     divergence.check(plan.sampling.mechanism(plan.num_records))
 
 

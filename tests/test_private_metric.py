@@ -1,0 +1,374 @@
+"""A private metric: one release of a second moment in the run's guarantee, then gradients clipped and noised in F."""
+
+import dataclasses
+import functools
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+
+import dpmcmc
+from dpmcmc.engine import metric as stage
+from dpmcmc.engine.chains import Chains
+from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.query.gradient_rows import gradient_rows
+from dpmcmc.privacy.query.gram_release import GramRelease, entries, gram_of, svec
+from dpmcmc.privacy.query.randomness import streams_of
+from dpmcmc.targets.whitened import Whitened, WhitenedRows, in_metric, whitened_rows
+
+N, D = 300, 3
+LOGISTIC = dpmcmc.targets.LogisticRegression(1.0, num_features=D, row_bound=1.0)
+LINEAR = dpmcmc.targets.LinearRegression(1.0, 0.5, num_features=D, row_bound=1.0)
+SOFTMAX = dpmcmc.targets.SoftmaxRegression(1.0, 3, num_features=D, row_bound=1.0)
+
+
+def records(n=N, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, D)) * [1.0, 0.3, 0.1]
+    x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1)
+    return {"x": x.astype(np.float32), "y": (rng.random(n) < 0.5).astype(np.int32)}
+
+
+def plan_of(target=LOGISTIC, metric=None, epsilon=1.0, delta=1e-4, **more):
+    metric = dpmcmc.PrivateMetric() if metric is None else metric
+    privacy = {key: more.pop(key) for key in ("adjacency", "accountant", "clip") if key in more}
+    settings = {"sampler": dpmcmc.SGLD(step_size=0.5), "steps": 6, "num_records": N} | more
+    promise = dpmcmc.Privacy(epsilon=epsilon, delta=delta, **privacy)
+    return dpmcmc.plan(target, privacy=promise, metric=metric, **settings)
+
+
+# One guarantee.
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp", "advanced"])
+@pytest.mark.parametrize("sampling", [dpmcmc.Full(), dpmcmc.Poisson(30)], ids=["full", "poisson"])
+@pytest.mark.parametrize("metric", ["gram", "second_moment"])
+def test_guarantee_is_the_accountants_on_the_list_of_its_events(accountant, sampling, metric):
+    plan = plan_of(metric=dpmcmc.PrivateMetric(metric), accountant=accountant, sampling=sampling)
+    released = plan.metric.release.events(plan.guarantee.adjacency)
+    assert released == plan.metric.events
+    assert set(released) <= set(plan.guarantee.events)
+    again = dpmcmc.Guarantee.from_events(
+        (*plan.schedule.queries, *released, *(e for e in plan.guarantee.events if e.mechanism == "batch_overflow")),
+        delta=1e-4,
+        adjacency="replace_one",
+        accountant=accountant,
+    )
+    assert again.epsilon == pytest.approx(plan.guarantee.epsilon, rel=1e-9)
+    assert plan.guarantee.epsilon <= 1.0
+    queries_alone = dpmcmc.privacy.account(
+        plan.noise_multipliers, steps=6, sampling=sampling, num_records=N, delta=1e-4, accountant=accountant
+    )
+    assert queries_alone.epsilon < plan.guarantee.epsilon
+
+
+@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove", "zero_out"])
+def test_share_is_that_of_the_squared_gaussian_budget(adjacency):
+    from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+
+    plan = plan_of(metric=dpmcmc.PrivateMetric(share=0.3), adjacency=adjacency)
+    moved = plan.guarantee.adjacency.sensitivity
+    spent = sum((moved / event.noise_multiplier) ** 2 * event.count for event in plan.metric.events)
+    assert spent == pytest.approx(0.3 * gaussian_mu(1.0, 1e-4) ** 2, rel=1e-6)
+
+
+def test_more_for_the_metric_leaves_less_for_the_gradients():
+    hot = dpmcmc.SGLD(step_size=50.0)
+    plans = [plan_of(metric=dpmcmc.PrivateMetric(share=share), sampler=hot) for share in (0.1, 0.3, 0.6)]
+    multipliers = [plan.required_multiplier for plan in plans]
+    assert multipliers == sorted(multipliers)
+    expected = math.sqrt(0.9 / 0.4)
+    assert multipliers[2] / multipliers[0] == pytest.approx(expected, rel=0.01)
+
+
+# Sensitivity, by replay on neighbours.
+
+
+def worst_neighbours(metric):
+    """Two data sets whose first records are orthogonal and as long as they may be."""
+    first, second = records(), records()
+    for side, at in ((first, 0), (second, 1)):
+        side["x"][0] = np.eye(D, dtype=np.float32)[at] * (100.0 if metric == "second_moment" else 1.0)
+    return first, second
+
+
+def exact(plan, data):
+    """Value of the metric's release before its noise, as the library's access computes it."""
+    seen = []
+    original = stage.gradient_rows
+
+    def release(self, x, key):
+        seen.append(svec(gram_of(x, self.rows.row_bound)))
+        return real(self, x, key)
+
+    real = GramRelease.release
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GramRelease, "release", release)
+        patch.setattr(stage, "gradient_rows", original)
+        dpmcmc.sample(plan, data, key=0)
+    return seen[0]
+
+
+@pytest.mark.parametrize("name", ["gram", "second_moment"])
+def test_release_moves_by_no_more_than_is_charged_and_by_as_much(name):
+    plan = plan_of(metric=dpmcmc.PrivateMetric(name), clip=0.1)
+    first, second = (exact(plan, side) for side in worst_neighbours(name))
+    moved = float(np.linalg.norm(first - second))
+    bound = plan.metric.release.rows.row_bound
+    charged = plan.metric.events[0].noise_multiplier
+    # An event's neighbours are 2/z stds apart.
+    assert moved / plan.metric.release.noise_std <= 2 / charged
+    assert moved == pytest.approx(math.sqrt(2) * bound**2, rel=1e-5)
+
+
+def test_gradients_in_the_metric_move_by_no_more_than_twice_the_clip():
+    plan = plan_of(clip=0.7)
+    first, second = records(), records()
+    # In the metric of the release these rows are longer than in their own coordinates.
+    first["x"][0], second["x"][0] = [0, 0, 1], [0, 0, -1]
+    first["y"][0] = second["y"][0] = 0
+    metric = dpmcmc.sample(plan, records(), key=0).metric
+    sums = [_whitened_sum(plan, side, metric) for side in (first, second)]
+    moved = float(np.linalg.norm(sums[0] - sums[1]))
+    assert np.linalg.norm(metric.inverse @ [0, 0, 1.0]) > 2 * 0.7
+    assert 0.9 < moved <= 2 * (1 + KAPPA)
+
+
+def _whitened_sum(plan, data, metric):
+    """Exact clipped sum over C at the start, in the units of a metric that is given."""
+    chains = Chains(plan)
+    chains.read(data, None, None, None)
+    run, rows = stage.run_in(chains.bound(streams_of(0)[0], False), metric, chains.records)
+    program = chains.program()
+    cell = jax.tree.map(jax.numpy.asarray, run.numbers)
+    query = program.query(program_cells(cell, run))
+    start = np.zeros(D, np.float32)
+    return query.clipped_sum(start, program.prepared(rows), jax.random.key(0)).to_float64(1.0, query.bits)
+
+
+def program_cells(numbers, run):
+    from dpmcmc.engine.program import Cells
+
+    return Cells(numbers, run.streams, np.int32(0), np.int32(1))
+
+
+# F is the release's, and nothing else of the records'.
+
+
+@pytest.mark.parametrize("name", ["gram", "second_moment"])
+def test_metric_is_a_function_of_the_release_alone(name, monkeypatch):
+    plan = plan_of(metric=dpmcmc.PrivateMetric(name))
+    noisy = dpmcmc.sample(plan, records(), key=0).metric.noisy
+    monkeypatch.setattr(GramRelease, "release", lambda *_: noisy)
+    one, other = (dpmcmc.sample(plan, records(seed=seed), key=0).metric for seed in (1, 2))
+    assert np.array_equal(one.root, other.root)
+    assert np.array_equal(one.inverse, other.inverse)
+
+
+def test_typical_row_has_the_norm_that_the_clip_is_a_ratio_of():
+    for ratio, clip in ((0.5, 1.0), (2.0, 0.3)):
+        plan = plan_of(metric=dpmcmc.PrivateMetric(clip_ratio=ratio), epsilon=1e3, clip=clip)
+        metric = dpmcmc.sample(plan, records(), key=0).metric
+        norms = np.linalg.norm(records()["x"] @ metric.inverse, axis=1)
+        assert np.sqrt(np.mean(norms**2)) == pytest.approx(clip / ratio, rel=0.03)
+
+
+def test_noise_of_the_metric_is_that_which_is_charged():
+    plan = plan_of()
+    exact_gram = gram_of(records()["x"], 1.0)
+    errors = [svec(dpmcmc.sample(plan, records(), key=key).metric.noisy.gram - exact_gram) for key in range(40)]
+    assert np.std(errors) == pytest.approx(plan.metric.release.noise_std, rel=5 / math.sqrt(2 * 40 * entries(D)))
+
+
+def test_metrics_noise_shares_no_key_with_a_step():
+    streams = streams_of(0)[0]
+    words = {
+        tuple(np.asarray(jax.random.key_data(streams.at(chain, step).noise)))
+        for chain in (*range(3), stage._CHAIN)
+        for step in range(3)
+    }
+    assert len(words) == 12
+
+
+# The model in the metric is the model.
+
+
+@pytest.mark.parametrize("target", [LOGISTIC, LINEAR, SOFTMAX], ids=lambda t: type(t).__name__)
+@pytest.mark.parametrize("rows", [True, False])
+def test_whitened_target_is_the_target(target, rows):
+    rng, data = np.random.default_rng(0), records()
+    root = np.linalg.qr(rng.normal(size=(3, 3)))[0] * [2.0, 0.5, 1.0] @ np.eye(3)
+    root = root @ root.T
+    params = rng.normal(size=jax.eval_shape(target.init, jax.random.key(0)).shape).astype(np.float32)
+    if not rows:
+        root = np.kron(root, np.eye(params.size // 3))
+    moved = in_metric(target, rows).at(root, np.linalg.inv(root))
+    assert isinstance(moved, WhitenedRows if rows else Whitened)
+    phi = (root @ (params if rows else params.ravel())).astype(np.float32)
+    assert moved.log_prior(phi) == pytest.approx(float(target.log_prior(params)), rel=1e-5)
+    whitened = moved.records(data)
+    for i in range(5):
+        here, there = (jax.tree.map(lambda leaf, i=i: leaf[i], side) for side in (data, whitened))
+        expected = float(target.log_likelihood(params, here))
+        assert float(moved.log_likelihood(phi, there)) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert np.allclose(moved.positions(phi[None, None]), params, atol=1e-5)
+
+
+def test_whitened_row_does_not_depend_on_its_place():
+    rng = np.random.default_rng(0)
+    x, inverse = rng.normal(size=(20_000, 7)).astype(np.float32), rng.normal(size=(7, 7))
+    order = rng.permutation(len(x))
+    assert np.array_equal(whitened_rows(x, inverse)[order], whitened_rows(x[order], inverse))
+
+
+def test_gradient_row_does_not_depend_on_its_place():
+    data, start = records(1000), np.full(D, 0.3, np.float32)
+    order = np.random.default_rng(0).permutation(1000)
+    there = jax.tree.map(lambda leaf: leaf[order], data)
+    assert np.array_equal(gradient_rows(LOGISTIC, start, data)[order], gradient_rows(LOGISTIC, start, there))
+
+
+SAMPLERS = {
+    "sgld": (dpmcmc.SGLD(step_size=0.08), 12_000),
+    "sghmc": (dpmcmc.SGHMC(step_size=0.05, friction=0.3), 12_000),
+    "sgnht": (dpmcmc.SGNHT(step_size=0.02, friction=0.3), 20_000),
+    "sgfs": (dpmcmc.SGFS(step_size=0.08), 12_000),
+}
+
+
+@functools.cache
+def gaussian_records():
+    rng = np.random.default_rng(3)
+    data = records()
+    y = data["x"] @ [1.0, -1.0, 0.5] + 0.5 * rng.normal(size=N)
+    return data | {"y": y.astype(np.float32)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gram", "second_moment"])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_stationary_law_in_the_metric_is_the_posterior(sampler, name):
+    chosen, steps = SAMPLERS[sampler]
+    data = gaussian_records()
+    # Nothing is clipped, and the dynamics' own noise suffices for so large an epsilon.
+    metric = dpmcmc.PrivateMetric(name, clip_ratio=40.0)
+    plan = plan_of(LINEAR, metric, sampler=chosen, steps=steps, burn_in=steps // 6, chains=4, epsilon=1e5, delta=1e-6)
+    assert plan.free_fraction == 1
+    draws = dpmcmc.sample(plan, data, key=1).draws.reshape(-1, D)
+    mean, covariance = LINEAR.posterior(data)
+    scale = np.linalg.inv(np.linalg.cholesky(covariance))
+    whitened = (draws - mean) @ scale.T
+    assert np.abs(whitened.mean(axis=0)).max() < 0.15
+    assert np.abs(np.cov(whitened.T) - np.eye(D)).max() < 0.15
+
+
+# The life of a run.
+
+
+def test_run_goes_on_with_the_metric_that_it_released(tmp_path, monkeypatch):
+    plan = plan_of(sampling=dpmcmc.Poisson(30))
+    whole = dpmcmc.sample(plan, records(), key=5, checkpoint=tmp_path / "whole")
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpmcmc.engine.chains._take_chunk", stop)
+        with pytest.raises(KeyboardInterrupt):
+            dpmcmc.sample(plan, records(), key=5, checkpoint=tmp_path / "kept")
+    monkeypatch.setattr(GramRelease, "release", None)  # not released again
+    again = dpmcmc.sample(plan, records(), key=5, checkpoint=tmp_path / "kept")
+    assert np.array_equal(whole.draws, again.draws)
+    assert np.array_equal(whole.metric.root, again.metric.root)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_run_that_goes_on_elsewhere_pays_again_for_a_metric_that_was_not_committed(tmp_path, monkeypatch, committed):
+    plan = plan_of()
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpmcmc.storage.checkpoint.Checkpoint." + ("start" if committed else "keep_metric"), stop)
+        with pytest.raises(KeyboardInterrupt):
+            dpmcmc.sample(plan, records(), checkpoint=tmp_path / "kept")
+    monkeypatch.setattr("dpmcmc.storage.checkpoint.platform", lambda *_: "elsewhere")
+    result = dpmcmc.sample(plan, records(), checkpoint=tmp_path / "kept")
+    own = {event.noise_multiplier for event in plan.metric.events}
+    counts = {event.count for event in result.guarantee.events if event.noise_multiplier in own}
+    assert counts == {1 if committed else 2}
+    assert result.guarantee.epsilon > plan.guarantee.epsilon
+
+
+def test_sweep_of_plans_in_metrics_is_each_of_them_alone():
+    plans = [plan_of(), plan_of(metric=dpmcmc.PrivateMetric("second_moment")), plan_of(epsilon=3.0)]
+    together = dpmcmc.sample_all(plans, records(), keys=[1, 2, 3])
+    for plan, key, result in zip(plans, (1, 2, 3), together, strict=True):
+        alone = dpmcmc.sample(plan, records(), key=key)
+        assert np.array_equal(alone.metric.root, result.metric.root)
+        assert np.allclose(alone.draws, result.draws, atol=1e-6)
+
+
+def test_released_metric_is_saved_with_the_draws(tmp_path):
+    import xarray
+
+    result = dpmcmc.sample(plan_of(), records())
+    result.save(tmp_path / "run")
+    with xarray.open_datatree(tmp_path / "run" / "draws.nc", engine="h5netcdf") as tree:
+        assert set(tree["posterior"].data_vars) == {"theta"}
+        group = tree["metric"]
+        arrays = {name: group[name].values for name in group.data_vars}
+        found = ReleasedMetric.of(arrays, json.loads(group.attrs["facts"]))
+    assert found.facts() == result.metric.facts()
+    assert np.array_equal(found.root, result.metric.root)
+    assert np.array_equal(found.gram, result.metric.gram)
+    privacy = json.loads((tmp_path / "run" / "privacy.json").read_text())
+    charged = [event["noise_multiplier"] for event in privacy["events"]]
+    assert {event.noise_multiplier for event in result.plan.metric.events} <= set(charged)
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "change"),
+    [
+        (UnsupportedCombination, "privacy budget", {"privacy": None}),
+        (UnsupportedCombination, "hardened", {"privacy": dpmcmc.Privacy(epsilon=1.0, delta=1e-4, hardened=True)}),
+        (UnsupportedCombination, "calibrator free", {"privacy": dpmcmc.Privacy(calibrator="free", delta=1e-4)}),
+        (UnsupportedCombination, "metric of its own", {"sampler": dpmcmc.SGFS(step_size=1.0, metric=2.0)}),
+        (InputError, "row_bound", {"target": dataclasses.replace(LOGISTIC, row_bound=None)}),
+        (InputError, "num_features", {"target": dataclasses.replace(LOGISTIC, num_features=None)}),
+        (UnsupportedCombination, "second_moment", {"target": dpmcmc.targets.PerOwner(LOGISTIC)}),
+        (InputError, "curvature", {"curvature": 1.0}),
+    ],
+)
+def test_plan_that_has_no_private_metric_is_refused(error, said, change):
+    settings = {
+        "target": LOGISTIC,
+        "num_records": N,
+        "sampler": dpmcmc.SGLD(step_size=0.5),
+        "steps": 6,
+        "privacy": dpmcmc.Privacy(epsilon=1.0, delta=1e-4),
+    } | change
+    target = settings.pop("target")
+    with pytest.raises(error, match=said):
+        dpmcmc.plan(target, metric=dpmcmc.PrivateMetric(), **settings)
+
+
+def test_row_beyond_its_bound_is_refused_before_anything_is_charged(tmp_path):
+    data = records()
+    data["x"][7] *= 100
+    with pytest.raises(InputError, match="row 7"):
+        dpmcmc.sample(plan_of(), data, checkpoint=tmp_path / "kept")
+
+
+def test_access_itself_shortens_a_row_beyond_the_bound():
+    release = plan_of().metric.release
+    long = np.eye(D)[:1] * 1e6
+    assert np.linalg.norm(gram_of(long, release.rows.row_bound)) <= 1
