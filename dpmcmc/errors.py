@@ -41,6 +41,9 @@ class InputError(ValueError):
             empty where it is about none, or about all of them.
     """
 
+    #: YAML path that such a refusal is about where it names no argument; empty where there is no usual one.
+    section = ""
+
     def __init__(self, message: str, about: str = "") -> None:
         super().__init__(message)
         self.about = about
@@ -49,9 +52,13 @@ class InputError(ValueError):
 class UnsupportedCombination(InputError):
     """A (sampling, adjacency, release, accountant) combination without a derivation."""
 
+    section = "privacy"
+
 
 class CalibrationError(InputError):
     """A calibrator's condition fails, or its target is out of reach."""
+
+    section = "privacy.calibrator"
 
 
 class RunFailed(RuntimeError):

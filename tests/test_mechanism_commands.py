@@ -222,6 +222,32 @@ def test_mistakes_are_one_sentence(overrides, names, write, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("overrides", "path"),
+    [
+        (["mechanism.name=objective_perturbation", "target.name=softmax_regression"], "target"),
+        (["mechanism.name=output_perturbation", "target={name: linear_regression}"], "target"),
+        (["mechanism={name: objective_perturbation, regularisation: 0.1}"], "mechanism.regularisation"),
+    ],
+)
+def test_a_mechanism_without_a_derivation_names_the_section_it_is_about(overrides, path, write, capsys):
+    options = [word for o in overrides for word in ("--set", o)]
+    assert refused(capsys, "plan", write({"name": "ops"}), *options).startswith(f"error: {path}: ")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path"),
+    [
+        (["sampling={scheme: fixed_size, batch_size: 40}"], "privacy.accountant"),
+        (["sampling={scheme: poisson, batch_size: 40}", "privacy.calibrator=closed_form"], "privacy.calibrator"),
+    ],
+)
+def test_a_sampler_without_a_derivation_names_the_key_it_is_about(overrides, path, capsys):
+    options = [word for o in overrides for word in ("--set", o)]
+    said = refused(capsys, "plan", ROOT / "configs" / "two_normals.yaml", *options)
+    assert said.startswith(f"error: {path}: ")
+
+
 def test_a_sampler_s_run_promises_a_trace_alone(capsys):
     said = refused(capsys, "plan", ROOT / "configs" / "two_normals.yaml", "--set", "privacy.release=last_iterate")
     assert "privacy.release" in said

@@ -173,7 +173,8 @@ def strongest(plan: Plan | MechanismPlan, target: Target, canaries: int = 1) -> 
     if kind not in _LABELS:
         raise UnsupportedCombination(
             f"which records of {kind.__name__} are strongest is not known; a sampler can be audited on the probe, and "
-            "in Python neighbours= takes your own."
+            "in Python neighbours= takes your own.",
+            "target",
         )
     model = cast("LogisticRegression | LinearRegression | SoftmaxRegression", target)
     d = model.num_features

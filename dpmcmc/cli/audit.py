@@ -118,8 +118,10 @@ def audited(plan: Plan | MechanismPlan, name: str, options: dict[str, Any]) -> A
         raise CommandError(f"the audit's own run failed: {error}") from None
     except InputError as error:
         argument = error.about or str(error).partition(": ")[0]
-        said = str(error).removeprefix(argument).lstrip(": ")
-        raise type(error)(f"--{argument.replace('_', '-')}: {said}" if argument in options else str(error)) from None
+        if argument not in options:
+            raise
+        option, said = f"--{argument.replace('_', '-')}", str(error).removeprefix(argument).lstrip(": ")
+        raise type(error)(f"{option}: {said}", option) from None
 
 
 def check_verdict(report: AuditReport, config: str) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from dpmcmc.cli import faults
 from dpmcmc.cli.interrupt import STOPPED, heeded
-from dpmcmc.errors import CalibrationError, InputError, RunFailed, UnsupportedCombination
+from dpmcmc.errors import InputError, RunFailed
 
 
 class CommandError(Exception):
@@ -37,12 +37,10 @@ def exit_code(work: Callable[[], object]) -> int:
             return 2
         where = "dpmcmc" if error.ctx is None else error.ctx.command_path
         return _say(f"{error.format_message().removesuffix('.')}; see {where} --help.", 2)
-    except UnsupportedCombination as error:
-        return _say(f"privacy: {error}", 2)
-    except CalibrationError as error:
-        return _say(f"privacy.calibrator: {error}", 2)
     except InputError as error:
-        return _say(str(error), 2)
+        # A config's refusals begin with their YAML path; others have the usual one of their kind.
+        located = error.about and str(error).startswith(f"{error.about}: ")
+        return _say(str(error) if located or not error.section else f"{error.section}: {error}", 2)
     except RunFailed as error:
         return _say(str(error), 1)
     except OSError as error:

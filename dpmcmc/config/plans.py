@@ -25,7 +25,7 @@ from dpmcmc.config.refusals import SAID_ALREADY, ConfigError, located, refusal
 from dpmcmc.config.sections import Derived, schedule_section
 from dpmcmc.data import DataSpec
 from dpmcmc.engine.mesh import mesh
-from dpmcmc.errors import CalibrationError, InputError
+from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, Hybrid, MechanismPlan
 from dpmcmc.planning.making import plan
 from dpmcmc.planning.plan import Plan
@@ -93,10 +93,8 @@ def _planned(config: Config, *sections: str) -> Iterator[None]:
     """As :func:`located`; an exception of a user's own code is theirs to mend, any other a fault of this library."""
     try:
         yield
-    except SAID_ALREADY as error:
-        if not (isinstance(error, CalibrationError) and error.about):
-            raise
-        raise refusal(error, config.sections(*sections), "config") from None
+    except SAID_ALREADY:
+        raise
     except Exception as error:  # a user's code may raise anything
         found = refusal(error, config.sections(*sections), "config") if isinstance(error, InputError) else None
         own = modules_of_ones_own(config)

@@ -15,8 +15,6 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.accounting.events import UnsupportedCombination
-from dpmcmc.privacy.calibration import CalibrationError
 from dpmcmc.storage.cache import UnsafeCache
 
 
@@ -29,8 +27,8 @@ class ConfigError(InputError):
         return cls(f"{path}: {said}.", path)
 
 
-#: Refusals that say what they are about, and keep their type.
-SAID_ALREADY = (ConfigError, UnsafeCache, UnsupportedCombination, CalibrationError)
+#: Refusals that have said what they are about.
+SAID_ALREADY = (ConfigError, UnsafeCache)
 
 
 @contextlib.contextmanager
@@ -42,7 +40,7 @@ def located(sections: Mapping[str, BaseModel | None], otherwise: str) -> Iterato
         otherwise: path of a refusal that is about none of their keys.
 
     Raises:
-        ConfigError: in place of an InputError, but for those of ``SAID_ALREADY``.
+        InputError: see :func:`refusal`; those of ``SAID_ALREADY`` are raised as they are.
     """
     try:
         yield
@@ -52,15 +50,17 @@ def located(sections: Mapping[str, BaseModel | None], otherwise: str) -> Iterato
         raise refusal(error, sections, otherwise) from None
 
 
-def refusal(error: InputError, sections: Mapping[str, BaseModel | None], otherwise: str) -> ConfigError:
-    """Return what :func:`located` raises."""
+def refusal(error: InputError, sections: Mapping[str, BaseModel | None], otherwise: str) -> InputError:
+    """Return what :func:`located` raises: a ConfigError, or for an error with a usual section one of the same type."""
     key = error.about.partition(".")[0]
     held = [name for name, section in sections.items() if key in getattr(type(section), "model_fields", ())]
-    path = f"{held[0]}.{error.about}" if held else error.about if error.about in sections else otherwise
+    path = (
+        f"{held[0]}.{error.about}" if held else error.about if error.about in sections else error.section or otherwise
+    )
     said = str(error).removesuffix(".")
     for named in (path, error.about):
         said = said.removeprefix(f"{named}: ") if named else said
-    return ConfigError.at(path, said)
+    return (type(error) if error.section else ConfigError)(f"{path}: {said}.", path)
 
 
 def invalid(error: pydantic.ValidationError, values: dict) -> ConfigError:

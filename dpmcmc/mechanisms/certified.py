@@ -91,7 +91,8 @@ class CertifiedOPS(OneShot):
         if asked.num_records > _MOST_RECORDS:
             raise UnsupportedCombination(
                 f"certified_ops: rounding is proved for at most {_MOST_RECORDS:,} records, not for "
-                f"{asked.num_records:,}."
+                f"{asked.num_records:,}.",
+                "num_records",
             )
         # A hair below, so that rounding ends on the private side.
         allowed = asked.mu * (1 - 1e-9)

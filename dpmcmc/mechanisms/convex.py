@@ -57,7 +57,8 @@ def _public(target: Target, mechanism: str, fact: str, why: str) -> float:
     if value is None:
         raise UnsupportedCombination(
             f"{mechanism} needs a public {fact} of one record ({why}), and {type(target).__name__} has none; declare a "
-            "bound on the rows (row_bound) if its losses have one."
+            "bound on the rows (row_bound) if its losses have one.",
+            "target",
         )
     return float(value)
 
@@ -77,13 +78,15 @@ def strong_convexity(target: Target, mechanism: str, prior_precision: float | No
     if not getattr(target, "log_concave", False):
         raise UnsupportedCombination(
             f"{mechanism} needs convex losses, and {name} does not declare log_concave = True; mechanism ops takes "
-            "others by its forms printed and range, where they have loss_bounds."
+            "others by its forms printed and range, where they have loss_bounds.",
+            "target",
         )
     precision = getattr(target, "prior_precision", None) if prior_precision is None else prior_precision
     if precision is None or not precision > 0:
         raise UnsupportedCombination(
             f"{mechanism} needs a strongly convex potential, and {name} states no prior_precision > 0; give "
-            "the mechanism one, in place of the prior's own."
+            "the mechanism one, in place of the prior's own.",
+            "target",
         )
     return float(precision)
 

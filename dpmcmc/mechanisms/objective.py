@@ -185,5 +185,6 @@ def _check_logistic(target: Target) -> None:
     if type(model) is not LogisticRegression:
         raise UnsupportedCombination(
             "objective_perturbation is proved for LogisticRegression (curvature of rank one that vanishes where the "
-            f"gradient is largest), and the target is {type(model).__name__}; use output_perturbation."
+            f"gradient is largest), and the target is {type(model).__name__}; use output_perturbation.",
+            "target",
         )

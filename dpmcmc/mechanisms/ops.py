@@ -204,7 +204,8 @@ class OPS(OneShot):
         """Return (B, ε of one draw at temper 1)."""
         if not hasattr(target, "loss_bounds"):
             raise UnsupportedCombination(
-                f"form {self.form} needs bounded losses, and {type(target).__name__} has no loss_bounds(radius)."
+                f"form {self.form} needs bounded losses, and {type(target).__name__} has no loss_bounds(radius).",
+                "target",
             )
         assert self.radius is not None
         largest, difference = target.loss_bounds(self.radius)

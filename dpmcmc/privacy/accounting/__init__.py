@@ -72,13 +72,13 @@ def accountant_for(name: str, events: Iterable[Event], adjacency: Adjacency, rel
         UnsupportedCombination: naming what is supported.
     """
     if name not in ACCOUNTANTS:
-        raise UnsupportedCombination(f"unknown accountant {name!r}; known: {', '.join(ACCOUNTANTS)}.")
+        raise UnsupportedCombination(f"unknown accountant {name!r}; known: {', '.join(ACCOUNTANTS)}.", "accountant")
     events = list(events)
     if release is not None:
         _check_release(release, {e.mechanism for e in events})
     if name != "one_sample" and any(e.mechanism == "objective_perturbation" for e in events):
         raise UnsupportedCombination(
-            f"accountant {name} does not cover objective perturbation; use accountant one_sample."
+            f"accountant {name} does not cover objective perturbation; use accountant one_sample.", "accountant"
         )
     module = ACCOUNTANTS[name]
     module.check(pure.split(events)[1], Adjacency(adjacency))

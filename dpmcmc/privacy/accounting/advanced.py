@@ -52,7 +52,8 @@ def check(events: Iterable[Event], adjacency: Adjacency) -> None:
         if e.mechanism == "fixed_size_gaussian" and adjacency != Adjacency.REPLACE_ONE:
             raise UnsupportedCombination(
                 f"accountant advanced has no subsampling lemma for fixed_size under {adjacency}; use adjacency "
-                "replace_one, or scheme poisson."
+                "replace_one, or scheme poisson.",
+                "accountant",
             )
 
 

@@ -17,7 +17,8 @@ def check(events: Iterable[Event], adjacency: Adjacency) -> None:
         if e.mechanism in ("poisson_gaussian", "fixed_size_gaussian") and 0 < e.rate < 1:
             raise UnsupportedCombination(
                 "accountant last_iterate needs full batches (sampling full): no theorem here covers the last iterate "
-                "of minibatch steps."
+                "of minibatch steps.",
+                "accountant",
             )
 
 

@@ -31,9 +31,13 @@ def check(events: Iterable[Event], adjacency: Adjacency) -> None:
     parts = queries(events)
     for e in parts:
         if e.mechanism in ("poisson_gaussian", "fixed_size_gaussian"):
-            raise UnsupportedCombination("accountant one_sample does not cover minibatch queries; use accountant pld.")
+            raise UnsupportedCombination(
+                "accountant one_sample does not cover minibatch queries; use accountant pld.", "accountant"
+            )
     if sum(e.count for e in parts if e.mechanism == "objective_perturbation") > 1:
-        raise UnsupportedCombination("accountant one_sample composes one objective perturbation, not several.")
+        raise UnsupportedCombination(
+            "accountant one_sample composes one objective perturbation, not several.", "accountant"
+        )
 
 
 def epsilon(events: Iterable[Event], adjacency: Adjacency, delta: float) -> float:

@@ -54,7 +54,8 @@ def check(events: Iterable[Event], adjacency: Adjacency) -> None:
         if e.mechanism == "fixed_size_gaussian":
             raise UnsupportedCombination(
                 "accountant pld has no dominating pair for fixed_size sampling; use accountant rdp or advanced "
-                "with replace_one, or scheme poisson."
+                "with replace_one, or scheme poisson.",
+                "accountant",
             )
 
 

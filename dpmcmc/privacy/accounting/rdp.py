@@ -114,7 +114,8 @@ def check(events: Iterable[Event], adjacency: Adjacency) -> None:
             raise UnsupportedCombination(
                 f"accountant rdp has no derivation for fixed_size sampling under {adjacency}: replacing the "
                 "batch's record by another one moves the sum by up to 2C. Use adjacency replace_one (it "
-                "covers zero_out: a zero gradient is one of the values a replacement can take) or poisson."
+                "covers zero_out: a zero gradient is one of the values a replacement can take) or poisson.",
+                "accountant",
             )
 
 

@@ -37,7 +37,7 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
         left -= (1 + math.exp(min(target, 700.0))) * deviation
     if left <= 0:
         raise CalibrationError(
-            f"delta {privacy.delta:g} is spent before the run: its start may deviate by {deviation:g}."
+            f"delta {privacy.delta:g} is spent before the run: its start may deviate by {deviation:g}.", "delta"
         )
     floors = np.sort(schedule.noise_multipliers)
 
@@ -91,7 +91,8 @@ def _root(spent: Callable[[float], float], target: float, start: float) -> float
         if high > _LARGEST:
             raise CalibrationError(
                 f"no noise multiplier below {_LARGEST:g} gives epsilon {target:g} (there it is {at_high:.3g}); "
-                "use a larger epsilon or delta, or fewer steps."
+                "use a larger epsilon or delta, or fewer steps.",
+                "epsilon",
             )
         at_high = spent(high)
     exponent = 0.7

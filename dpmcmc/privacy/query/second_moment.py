@@ -64,7 +64,8 @@ class SecondMoment:
         if self.centred:
             raise UnsupportedCombination(
                 "a centred second moment has no derivation under minibatch sampling, because the batch mean moves "
-                "every term; ask for the uncentred sum"
+                "every term; ask for the uncentred sum",
+                "sampler",
             )
         check_fields(self)
 
@@ -94,7 +95,8 @@ def asked(queries: Sequence[object]) -> SecondMoment | None:
     moments = [q for q in rest if isinstance(q, SecondMoment)]
     if first != GRADIENT or len(rest) > 1 or len(moments) < len(rest):
         raise UnsupportedCombination(
-            f"a step asks for {tuple(queries)}; derived are ('gradient',) and ('gradient', SecondMoment(...))"
+            f"a step asks for {tuple(queries)}; derived are ('gradient',) and ('gradient', SecondMoment(...))",
+            "sampler",
         )
     return moments[0] if moments else None
 
