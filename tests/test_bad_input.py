@@ -96,7 +96,7 @@ def called(case: Case, folder) -> tuple[int, str, str, dict[str, bytes], dict[st
         if case.data is not None:
             patch.setenv("DPMCMC_DATA", case.data if case.data.startswith("~") else str(folder / case.data))
         try:
-            with within(seconds=20):
+            with within(seconds=120):
                 code = COMMANDS[case.command](arguments)
         finally:
             sys.path[:] = paths

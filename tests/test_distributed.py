@@ -39,12 +39,12 @@ def started(command, devices=1, **environment):
     options = f"{flags()} --xla_force_host_platform_device_count={devices}"
     fresh = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": options, **environment}
     return subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **fresh}, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=ROOT, env={**os.environ, **fresh}, capture_output=True, text=True, timeout=900, check=False
     )
 
 
 def launched(command, *options):
-    return started([sys.executable, LAUNCHER, "--processes", "2", "--timeout", "240", *options, "--", *command])
+    return started([sys.executable, LAUNCHER, "--processes", "2", "--timeout", "600", *options, "--", *command])
 
 
 # --- the launcher ---------------------------------------------------------------------------------------------
@@ -71,14 +71,14 @@ def test_every_process_is_told_who_it_is(tmp_path):
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_where_one_process_fails_the_others_end(failing):
-    code = f"import os, sys, time; sys.exit(7) if os.environ['DPMCMC_PROCESS'] == '{failing}' else time.sleep(200)"
+    code = f"import os, sys, time; sys.exit(7) if os.environ['DPMCMC_PROCESS'] == '{failing}' else time.sleep(500)"
     begun = time.monotonic()
     assert launched([sys.executable, "-c", code]).returncode == 7
-    assert time.monotonic() - begun < 100
+    assert time.monotonic() - begun < 300
 
 
 def test_processes_that_hang_are_ended():
-    done = launched([sys.executable, "-c", "import time; time.sleep(200)"], "--timeout", "1")
+    done = launched([sys.executable, "-c", "import time; time.sleep(500)"], "--timeout", "1")
     assert done.returncode == 124
 
 
@@ -214,7 +214,7 @@ def test_a_process_that_is_killed_ends_the_run(tmp_path):
     begun = time.monotonic()
     done = launched(["sh", "-c", f'if [ "$DPMCMC_PROCESS" = 1 ]; then {kill}; else exec {words}; fi'])
     assert done.returncode in (1, 9)
-    assert time.monotonic() - begun < 200
+    assert time.monotonic() - begun < 400
     assert not (tmp_path / "run" / "draws.nc").exists()
     # What it cost was said before the first step.
     assert json.loads((tmp_path / "run" / "privacy.json").read_text())["epsilon"] <= 1.0

@@ -54,6 +54,9 @@ def heeded() -> Iterator[None]:
         command.disarm()
         signal.signal(signal.SIGINT, signal.SIG_IGN if before is _leave else before)
         sys.unraisablehook = hook
+        # Where eval() of a text let a KeyboardInterrupt through, Python ends the process by SIGINT, whoever caught it
+        # further out. The next eval() of a text takes that back.
+        eval("0")
 
 
 _REPEATS = hasattr(signal, "setitimer")
