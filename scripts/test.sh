@@ -23,7 +23,7 @@ check &
 checks=$!
 trap 'kill "$checks" 2> /dev/null || :' EXIT INT TERM
 failed=0
-"$venv/bin/python" -m pytest --numprocesses 2 --dist loadfile "$@" || failed=$?
+"$venv/bin/python" -m pytest --numprocesses 2 --dist worksteal "$@" || failed=$?
 wait "$checks" || {
     echo "error: style, types, generated pages or import contracts are wrong; see the messages above." >&2
     [ "$failed" != 0 ] || failed=1

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The lowest versions that pyproject.toml allows: scripts/test_floors.sh [pytest options].
-# Installs them in an environment of their own, and runs quick tests of saving and of accounting there.
+# Installs them in an environment of their own, and runs tests of saving and of accounting there.
 #   DPMCMC_FLOORS_VENV  where (default: a temporary folder, removed afterwards)
 #   PYTHON              which interpreter makes it (default: python3, 3.11 or newer)
 set -eu
@@ -19,7 +19,7 @@ UV_LINK_MODE=copy "$venv/bin/uv" pip install --quiet --python "$venv/bin/python"
 PATH=$venv/bin:$PATH
 export PATH
 # An old version may use what a newer one beneath it deprecates: a warning is no fault of the floor.
-"$venv/bin/python" -m pytest --numprocesses 0 -W ignore::DeprecationWarning \
+"$venv/bin/python" -m pytest -m "not gpu" --numprocesses 0 -W ignore::DeprecationWarning \
     tests/test_guarantee.py tests/test_arviz.py \
     tests/test_accounting.py::test_golden_poisson_zero_out \
     tests/test_accounting.py::test_golden_poisson_replace_one \

@@ -1,12 +1,14 @@
-"""Shared set-up: where the benchmark files are, caches, and how hard the compiler works."""
+"""Shared set-up: where the benchmark files are, caches, entropy, and how hard the compiler works."""
 
 import os
 import tempfile
 from pathlib import Path
 
+import hypothesis
 import platformdirs
 import pytest
 
+from tests import entropy
 from tests.compiling import OPTION, compile_plainly
 
 # Before any test module is imported: some decide at import whether the real files can be had.
@@ -24,6 +26,11 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_KEPT)
 # Most programs compile faster than the default asks for, and there are thousands of them.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ[OPTION.upper()] = "1"
+# Before the package binds a function of ``secrets``.
+entropy.follow("")
+# The same examples in every run, and as long as a busy machine takes.
+hypothesis.settings.register_profile("known", derandomize=True, database=None, deadline=None)
+hypothesis.settings.load_profile("known")
 
 
 def pytest_collection_modifyitems(items):
@@ -34,7 +41,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Compile as users do for tests that are marked ``optimised``, their fixtures included, and there alone."""
+    """Compile as users do for tests that are marked ``optimised``, fixtures included; entropy follows the test."""
+    entropy.follow(item.nodeid)
     _keep_programs()
     compile_plainly(item.get_closest_marker("optimised") is None)
 

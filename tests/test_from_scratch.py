@@ -2,6 +2,7 @@
 
 import ast
 import os
+import random
 from pathlib import Path
 
 import jax
@@ -127,7 +128,8 @@ def test_its_draws_have_the_librarys_law(asked):
 
 @pytest.mark.slow
 @needs_adult
-def test_it_runs_on_adult(capsys):
+def test_it_runs_on_adult(capsys, monkeypatch):
+    monkeypatch.setattr(os, "urandom", random.Random(0).randbytes)
     from_scratch.main([])
     printed = capsys.readouterr().out
     (accuracy,) = [float(line.split()[2]) for line in printed.splitlines() if line.startswith("test accuracy")]
