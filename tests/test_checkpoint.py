@@ -1,5 +1,6 @@
 """A run that was stopped goes on to the same bits, elsewhere it pays again, and what it keeps is its owner's alone."""
 
+import contextlib
 import errno
 import itertools
 import json
@@ -12,7 +13,7 @@ import pytest
 import dpmcmc
 from dpmcmc.engine import lanes, sizing
 from dpmcmc.engine.charged_again import INTERRUPTED
-from dpmcmc.mechanisms import OutputPerturbation, release
+from dpmcmc.mechanisms import OPS, Hybrid, OutputPerturbation, release
 from dpmcmc.privacy import Ledger
 from dpmcmc.storage import checkpoint, sealed_files
 from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError
@@ -279,6 +280,70 @@ def test_a_release_that_no_accountant_covers_twice_is_refused_elsewhere_before_i
     with pytest.raises(CheckpointError, match="nothing covers both"):
         release(plan, DATA, checkpoint=tmp_path / "c", ledger=ledger)
     assert ledger.state().spent == spent
+
+
+@pytest.fixture
+def hybrid(monkeypatch):
+    """A hybrid of nine chunks, whose posterior draw is quick and a function of its keys."""
+    monkeypatch.setattr(OPS, "draw", lambda self, plan, data, streams: jax.random.normal(streams.noise, (1, 3)))
+    start = OPS(form="gdp", draws=1)
+    return one_shot(Hybrid(start=start, sampler=dpmcmc.SGLD(step_size=0.5), steps=57, chains=2, accountant="rdp"))
+
+
+def stopped_hybrid(plan, folder, chunk, **arguments):
+    """Start, or go on, and be killed before the result of a chunk is committed; the chunks that were computed."""
+    ran, real = [], lanes.hand_out
+
+    def hand_out(rows, first, *rest):
+        if len(ran) == chunk:
+            raise Stop
+        ran.append(first)
+        real(rows, first, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes, "hand_out", hand_out)
+        with contextlib.suppress(Stop):
+            return release(plan, DATA, checkpoint=folder, **arguments), ran
+    return None, ran
+
+
+def test_a_hybrid_that_was_stopped_goes_on_at_its_last_commit_to_the_same_bits(hybrid, tmp_path):
+    whole = release(hybrid, DATA, key=3)
+    assert stopped_hybrid(hybrid, tmp_path / "c", 4, key=3) == (None, [0, 7, 14, 21])
+    result, ran = stopped_hybrid(hybrid, tmp_path / "c", None, key=3)
+    assert min(ran) == 28
+    np.testing.assert_array_equal(result.draws, whole.draws)
+    assert json.loads(next((tmp_path / "c").glob("run-*/run.json")).read_text())["keys"] is None
+
+
+@pytest.mark.slow
+def test_a_hybrid_elsewhere_begins_anew_with_other_keys_and_a_second_charge(hybrid, tmp_path, monkeypatch):
+    stopped_hybrid(hybrid, tmp_path / "c", 4)
+    (before,) = (tmp_path / "c").glob("run-*/run.json")
+    words = json.loads(before.read_text())["keys"]
+    monkeypatch.setattr(checkpoint, "platform", lambda: "elsewhere")
+    _, ran = stopped_hybrid(hybrid, tmp_path / "c", 2)
+    assert ran == [0, 7]
+    (after,) = (tmp_path / "c").glob("run-*/run.json")
+    assert not {str(k) for k in words} & {str(k) for k in json.loads(after.read_text())["keys"]}
+    result, ran = stopped_hybrid(hybrid, tmp_path / "c", None)
+    assert min(ran) == 14
+    assert result.guarantee.epsilon > hybrid.guarantee.epsilon
+
+
+def test_a_hybrid_whose_run_has_lost_its_end_releases_nothing(hybrid, tmp_path, monkeypatch):
+    def stop(*_):
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "keep", stop)
+        with pytest.raises(Stop):
+            release(hybrid, DATA, checkpoint=tmp_path / "c")
+    for path in (tmp_path / "c").glob("run-*/state-*"):
+        path.write_bytes(path.read_bytes()[:-1])
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="last commit of the run is damaged"):
+            release(hybrid, DATA, checkpoint=tmp_path / "c")
 
 
 def one_shot(mechanism):

@@ -180,10 +180,10 @@ def test_stages_of_a_hybrid_share_no_key(monkeypatch):
 
     inner = room.sample
 
-    def spy(plan, records, *, key, starts):
+    def spy(plan, records, *, key, starts, **rest):
         streams = key.streams()
         seen.append(streams)
-        return inner(plan, records, key=room.SecretKey._of(streams), starts=starts)
+        return inner(plan, records, key=room.SecretKey._of(streams), starts=starts, **rest)
 
     monkeypatch.setattr(room, "sample", spy)
     release(hybrid(steps=2).plan(target(), num_records=1000, epsilon=1.0, delta=1e-4), data())

@@ -212,7 +212,8 @@ def sample(
         progress: called on the host with (steps done, steps in all), by a sampler.
         checkpoint: folder of what a run that is stopped needs to go on; called again with the same plan and records,
             the run goes on there. It holds keys until the run is done: confidential. Remove it once the draws are
-            saved. A one-shot release is made again to the same bits, elsewhere with fresh keys and a second charge.
+            saved. A one-shot release is made again to the same bits, and a hybrid's run goes on at its last commit;
+            elsewhere both begin anew with fresh keys and a second charge.
         ledger: budget ledger to charge: the whole guarantee before a record is read. Whoever has reserved it already
             gives the Reservation, and settles it.
         mesh: devices that share a sampler's work, from :func:`dpmcmc.mesh`; None: one device. The guarantee is the

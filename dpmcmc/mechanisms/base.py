@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -164,7 +165,7 @@ class _OneShot:
             structure = jax.tree.structure(jax.eval_shape(target.init, jax.random.key(0)))
             positions = jax.tree.unflatten(structure, before)
         else:
-            positions = self._drawn(life.streams, guarantee)
+            positions = self._drawn(life.streams, guarantee, None if kept is None else kept.inner)
             if kept is not None:
                 kept.keep(jax.tree.leaves(positions))
         seconds = {"run": time.perf_counter() - started}
@@ -180,14 +181,15 @@ class _OneShot:
         chains.read(self.records, jax.tree.map(lambda leaf: np.zeros((run.chains, *leaf.shape)), shapes), None, None)
         chains.compile_and_test()
 
-    def _drawn(self, streams: Streams, guarantee: Guarantee | None) -> PyTree:
-        """Positions, leaves (chains, draws, ...); one chain but for a hybrid."""
+    def _drawn(self, streams: Streams, guarantee: Guarantee | None, inner: Path | None) -> PyTree:
+        """Positions, leaves (chains, draws, ...); one chain but for a hybrid, whose run has a checkpoint ``inner``."""
         plan = self._plan
+        kept = {} if plan.run is None else {"checkpoint": inner}
         try:
             # Warnings of a library here are functions of the records.
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                drawn = plan.mechanism.draw(plan, self.records, streams)
+                drawn = plan.mechanism.draw(plan, self.records, streams, **kept)
         except DivergedError as error:
             raise DivergedError(error.step, 0.0, guarantee) from None
         rows = 1 if plan.run is None else plan.run.chains

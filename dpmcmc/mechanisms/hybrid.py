@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import jax
@@ -25,6 +26,7 @@ from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
 from dpmcmc.privacy.query.randomness import SecretKey, Streams
 from dpmcmc.samplers.base import Sampler
+from dpmcmc.storage.checkpoint import CheckpointError, opened
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
 
@@ -115,12 +117,28 @@ class Hybrid:
             self, target, num_records, run.guarantee, settings, run.num_draws * run.chains, first=first, run=run
         )
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
-        """Draws of the run, leaves (chains·draws, ...)."""
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams, checkpoint: Path | None = None) -> PyTree:
+        """Draws of the run, leaves (chains·draws, ...).
+
+        Args:
+            plan: made by :meth:`plan`.
+            records: pytree, leaves (N, ...).
+            streams: secret keys.
+            checkpoint: folder that the run commits to, and goes on from where the same keys have begun it.
+
+        Raises:
+            CheckpointError: the run was done, and the end of it is lost.
+        """
         assert plan.first is not None
         assert plan.run is not None
         before, after = (Streams(*(jax.random.fold_in(key, stage) for key in streams)) for stage in (0, 1))
         drawn = self.start.draw(plan.first, records, before)
         starts = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf, jnp.float32), self.chains, axis=0), drawn)
-        result = sample(plan.run, records, key=SecretKey._of(after), starts=starts)
+        with opened(checkpoint) as kept:
+            result = sample(plan.run, records, key=SecretKey._of(after), starts=starts, checkpoint=kept)
+            if kept is not None and kept.again:  # the run has lost its end; the guarantee covers one run
+                raise CheckpointError(
+                    f"{checkpoint}: the last commit of the run is damaged, so its steps were taken again, which this "
+                    "release does not cover; what it charged stays charged, start a new run"
+                )
         return jax.tree.map(np.asarray, result.flat_draws())

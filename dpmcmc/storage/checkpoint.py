@@ -4,6 +4,7 @@
     metric.bin                  the metric that the run released first, where it has one
     draws-00003.bin             draws kept since the commit before, where there are any
     state-0.bin, state-1.bin    the two latest commits, in turn
+    run-1f00ba11/               checkpoint of a run inside the run, as a hybrid's sampler is
 
 A commit is whole or not there: draws first, then the state that names them, each with its SHA-256, each renamed into
 place. So a kill, a full disk or a loss of power loses the steps since the last commit and nothing else.
@@ -163,7 +164,7 @@ class Checkpoint:
         if not self.begun:
             key = secrets.token_bytes(32)
             known = {"plan": plan_digest(plan), "records_key": key.hex(), "records": fingerprint(key, data)}
-            self._new = known | {"again": [], "platform": here, "secret": secret, "keys": to_text(streams)}
+            self._new = known | {"again": [], "platform": here, "secret": secret} | _with_keys(streams)
             return streams
         self.check(plan)
         if self._run["records"] != fingerprint(bytes.fromhex(self._run["records_key"]), data):
@@ -211,9 +212,15 @@ class Checkpoint:
 
     def moved(self, events: list[dict[str, Any]], streams: PyTree) -> None:
         """Go on here with fresh keys, after ``events`` (JSON) have been charged again."""
-        self._run["again"] += events
-        self._run |= {"platform": self._here, "keys": to_text(streams)}
+        left, self._run["again"] = self.inner, self._run["again"] + events
+        self._run |= {"platform": self._here} | _with_keys(streams)
         self._save()
+        shutil.rmtree(left, ignore_errors=True)
+
+    @property
+    def inner(self) -> Path:
+        """Folder for the checkpoint of a run inside this one, another one for other keys."""
+        return self.folder / f"run-{self._run.get('inner', '')}"
 
     @property
     def again(self) -> list[dict[str, Any]]:
@@ -317,7 +324,8 @@ class Checkpoint:
         """Take the checkpoint away: at once by its name, so that no kill leaves a part that a run would begin in."""
         gone = self.folder.with_name(self.folder.name + REMOVED)
         self.folder.rename(gone)
-        (gone / "run.json").unlink(missing_ok=True)  # the keys first
+        for path in gone.rglob("run.json"):  # the keys first
+            path.unlink()
         shutil.rmtree(gone)
         self.folder.with_name(self.folder.name + ".lock").unlink(missing_ok=True)
         self.close()
@@ -348,6 +356,11 @@ class Checkpoint:
             for (i, _), leaves in grouped.items():
                 point.pieces[i].append(leaves)
         return True
+
+
+def _with_keys(streams: PyTree) -> dict[str, Any]:
+    """Return keys as ``run.json`` holds them, with the name of what is inside."""
+    return {"keys": to_text(streams), "inner": secrets.token_hex(4)}
 
 
 def _check(run: Any) -> None:
