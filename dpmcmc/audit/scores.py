@@ -36,6 +36,7 @@ from dpmcmc.mechanisms.certified import CertifiedOPS
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.metric import flat
+from dpmcmc.privacy.query.per_record_gradients import PerRecordGradients
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.privacy.query.symmetric import DENSE, form_of
@@ -150,16 +151,22 @@ class Observed:
         vector = flat(tree)[0]
         return vector if metric is None else metric.whiten(vector)
 
+    @property
+    def _gradients(self) -> PerRecordGradients:
+        """Gradients of records as the plan's query clips them."""
+        plan, metric = self.plan, getattr(self.plan.sampler, "metric", None)
+        assert plan.privacy is not None
+        blind = dataclasses.replace(plan, target=self.target).label_blind
+        size = (plan.num_records, plan.batch_size)
+        return PerRecordGradients(self.target, *size, plan.privacy.clip, None, metric=metric, label_blind=blind)
+
     def _clipped(self, position: PyTree) -> jax.Array:
         """Return clipped gradients of the m records, of their m replacements, and of another record, (2m + 1, p)."""
         assert self.plan.privacy is not None
         sides = (self.neighbours.inside, self.neighbours.outside, self.neighbours.background)
         records = jax.tree.map(lambda a, b, c: jnp.concatenate([a, b, jnp.asarray(c)[None]]), *map(_device, sides))
 
-        def one(record: PyTree) -> jax.Array:
-            return self._whitened(jax.grad(lambda p: -self.target.log_likelihood(p, record))(position))
-
-        each = jax.vmap(one)(records)
+        each = jax.vmap(lambda tree: flat(tree)[0])(self._gradients.scores(position, records))
         norms = jnp.linalg.norm(each, axis=1, keepdims=True)
         shrunk = each * jnp.minimum(1.0, np.float32(self.plan.privacy.clip) / jnp.maximum(norms, 1e-30))
         return jnp.where(jnp.isfinite(norms), shrunk, 0.0)

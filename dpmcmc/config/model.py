@@ -109,7 +109,7 @@ else:
     SamplingSection = choice(SCHEMES, "scheme")
 
 #: Keys of a promise that concern samplers alone.
-_OF_SAMPLERS = ("release", "accountant", "calibrator", "clip", "hardened")
+_OF_SAMPLERS = ("release", "accountant", "calibrator", "clip", "clipping", "hardened")
 #: Those that a hybrid, which has a mechanism's start, does not take either.
 _NOT_OF_HYBRIDS = ("release", "hardened")
 

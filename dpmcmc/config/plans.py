@@ -141,6 +141,7 @@ def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, leng
                 start=OPS(**start),
                 sampler=_sampler(config),
                 clip=promise.clip,
+                clipping=promise.clipping,
                 accountant=promise.accountant,
                 calibrator=promise.calibrator,
                 **length,

@@ -60,6 +60,7 @@ class Program:
         bits: grid exponents of the gradient's sum and the second moment's.
         second: what is released beside the gradient.
         levels: draws per coordinate of integer noise on each; 0 where noise is from floats.
+        label_blind: whether gradients are weighted before they are clipped.
         coordinates: numbers with integer noise that a step is charged for, or None.
         mesh: devices that share the work, or None for one.
         supplied: whether the host reads the rows of each batch (``rows_on_disk.py``).
@@ -75,6 +76,7 @@ class Program:
     bits: tuple[int, int]
     second: SecondMoment | None
     levels: tuple[int, int]
+    label_blind: bool
     coordinates: int | None = None
     mesh: Mesh | None = None
     supplied: bool = False
@@ -87,7 +89,8 @@ class Program:
         clip: Any = None if plan.privacy is None else "traced" if trace_clip else plan.privacy.clip
         bits = (plan.bits, plan.second_bits)
         size = (plan.num_records, plan.batch_size, plan.slots)
-        return cls(target, sampler, plan.sampling, *size, clip, bits, plan.second, plan.levels, plan.coordinates, mesh)
+        last = (plan.coordinates, mesh)
+        return cls(target, sampler, plan.sampling, *size, clip, bits, plan.second, plan.levels, plan.label_blind, *last)
 
     def start(self, cell: Cells) -> PyTree:
         """A cell's first state; depends on its keys, and on its start where it has one."""
@@ -114,6 +117,7 @@ class Program:
             coordinates=self.coordinates,
             rows=shard_rows(self.num_records, shards),
             axis=None if shards == 1 else DATA,
+            label_blind=self.label_blind,
         )
 
     def _sampler(self, cell: Cells) -> Sampler:

@@ -22,7 +22,7 @@ from dpmcmc.errors import InputError, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.planning import making
-from dpmcmc.privacy.accounting.promise import Privacy
+from dpmcmc.privacy.accounting.promise import Clipping, Privacy
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
 from dpmcmc.privacy.query.randomness import SecretKey, Streams
 from dpmcmc.samplers.base import Sampler
@@ -47,6 +47,7 @@ class Hybrid:
         burn_in: steps before the first kept stretch.
         thin: a draw is kept after every ``thin`` steps.
         clip: C of the sampler's gradients.
+        clipping: as of :class:`dpmcmc.Privacy`.
         accountant: of both together.
         calibrator: of the sampler's noise.
         curvature: as for ``dpmcmc.plan``.
@@ -64,6 +65,7 @@ class Hybrid:
     burn_in: int = 0
     thin: int = 1
     clip: float = 1.0
+    clipping: Clipping | None = None
     accountant: Literal["pld", "rdp", "advanced"] = "pld"
     calibrator: Literal["numeric", "closed_form", "free"] = "numeric"
     curvature: float | None = None
@@ -101,6 +103,7 @@ class Hybrid:
                 accountant=self.accountant,
                 calibrator=self.calibrator,
                 clip=self.clip,
+                clipping=self.clipping,
             ),
             curvature=self.curvature,
             after=first.guarantee,

@@ -8,9 +8,8 @@ Sensitivity. |w (p − y)|·‖F⁻¹x‖ <= w max(p, 1 − p) ‖F⁻¹x‖ <= 
 sum by 2C at most, and an added or removed one by C. A hard clip stands behind the weights, so that rounding or a label
 beyond {0, 1} changes nothing of it.
 
-Unbiased. The weight is a function of x and θ, not of y. At the parameter that made the labels E[p − y | x] = 0, so
-E[w (p − y) x] = 0 for every clip norm. Clipping the residual itself has no such property. For a binary label every
-score with mean zero at the truth has this form: w(x, θ)(p − y).
+Unbiased: :func:`~dpmcmc.privacy.query.label_blind.label_blind_weight`. For a binary label every score with mean zero at
+the truth has this form: w(x, θ)(p − y).
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from scipy.special import expit
 from dpmcmc.inference.gram import squared_metric
 from dpmcmc.privacy.query.gaussian_release import gaussian_release
 from dpmcmc.privacy.query.gram_release import summing, weighted_sum
+from dpmcmc.privacy.query.label_blind import label_blind_weight
 
 #: C in units of a typical whitened row; below 1 the weights shrink most scores, and less noise is needed.
 CLIP = 0.5
@@ -126,7 +126,7 @@ class LabelBlindGradient:
     def sum(self, position: np.ndarray) -> np.ndarray:
         """Return Σ F⁻¹ w (p − y) x / C, (d,). Private: it must not leave."""
         p = expit(self.x @ position)
-        weight = np.minimum(1.0, self.clip / (np.maximum(p, 1 - p) * self.row_norms))
+        weight = label_blind_weight(np.maximum(p, 1 - p) * self.row_norms, self.clip)
         most = self.clip / self.row_norms
         residual = np.clip(weight * (p - self.y), -most, most)
         return self.inverse @ weighted_sum(self.x, residual) / self.clip

@@ -85,6 +85,7 @@ def plan(
     if getattr(bound, "unresolved", False):
         bound = _solved(bound, queries, privacy)
     check_fit(target, bound)
+    _check_clipping(target, privacy)
     noise = settled(own_noise(bound, steps), queries, privacy, second)
     _check_dynamics(bound, noise.noise_std, curvature)
     return Plan(
@@ -152,6 +153,17 @@ def _check_alone(after: Guarantee | None, curvature: float | None) -> None:
             "curvature: is that of the model's own coordinates, and steps are taken in those of the metric; leave it "
             "out",
             "curvature",
+        )
+
+
+def _check_clipping(target: Target, privacy: Privacy | None) -> None:
+    """Refuse label-blind clipping of a target that states no bound on its labels."""
+    asked_for = privacy is not None and privacy.clipping == "label_blind"
+    if asked_for and not getattr(target, "bounded_labels", False):
+        raise InputError(
+            "clipping label_blind weights a record by the longest gradient that any label would give it, and "
+            f"{type(target).__name__} states no bounded labels: use clipping residual",
+            "clipping",
         )
 
 

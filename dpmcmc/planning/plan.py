@@ -84,6 +84,15 @@ class Plan(AnyPlan):
         return self.metric is not None or getattr(self.sampler, "metric", None) is not None
 
     @property
+    def label_blind(self) -> bool:
+        """Whether gradients are weighted so that clipping does not bias the score (``label_blind.py``).
+
+        The default where the target's labels are bounded.
+        """
+        bounded = getattr(self.target, "bounded_labels", False)
+        return self.privacy is not None and self.privacy.clipping != "residual" and bounded
+
+    @property
     def num_draws(self) -> int:
         """Draws kept per chain."""
         return (self.steps - self.burn_in) // self.thin
@@ -199,6 +208,7 @@ class Plan(AnyPlan):
             "burn_in": self.burn_in,
             "thin": self.thin,
             "draws_per_chain": self.num_draws,
+            "clipping": None if self.privacy is None else "label_blind" if self.label_blind else "residual",
             "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
             "required_multiplier": None if z is None else self.required_multiplier,
             "thesis_multiplier": self.thesis_multiplier[0],

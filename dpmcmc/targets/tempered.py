@@ -33,6 +33,9 @@ _PASSED = (
     "num_classes",
     "log_concave",
     "linear_predictor",
+    "bounded_labels",
+    "longest_labels",
+    "predictor",
     "row_bound",
     "label_bound",
 )
@@ -142,9 +145,9 @@ class Tempered:
         ).posterior(records)
 
     def _clipped_gradient_sum(
-        self, params: PyTree, batch: PyTree, mask: jax.Array, clip: float, bits: int = 21
+        self, params: PyTree, batch: PyTree, mask: jax.Array, clip: float, bits: int = 21, **how: bool
     ) -> FixedPoint:
-        return self.target.clipped_gradient_sum(params, batch, mask, clip / self.temper, bits)
+        return self.target.clipped_gradient_sum(params, batch, mask, clip / self.temper, bits, **how)
 
     def _scaled(self, value: float | None) -> float | None:
         return None if value is None else self.temper * value

@@ -35,7 +35,7 @@ Matrix = np.ndarray | jax.Array
 #: Rows that are whitened at a time, all blocks alike, so that a row's rounding does not depend on its place.
 _ROWS = 1 << 13
 #: Methods of the model on whitened rows that are those of the model itself, where it has them.
-_SAME = ("clipped_gradient_sum", "prepared", "longest_labels", "bounded_labels")
+_SAME = ("clipped_gradient_sum", "prepared", "longest_labels", "bounded_labels", "predictor")
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +117,19 @@ class Whitened(_InMetric):
     def log_likelihood(self, params: Float[jax.Array, " p"], record: PyTree) -> Float[jax.Array, ""]:
         """The model's log-likelihood of one record at F⁻¹φ."""
         return self.target.log_likelihood(self.own(params), record)
+
+    @property
+    def bounded_labels(self) -> bool:
+        """The model's."""
+        return getattr(self.target, "bounded_labels", False)
+
+    def predictor(self, params: Float[jax.Array, " p"], record: PyTree) -> jax.Array:
+        """The model's linear predictor of one record at F⁻¹φ."""
+        return self.target.predictor(self.own(params), record)  # type: ignore[attr-defined]
+
+    def longest_labels(self, predictor: jax.Array, whitened: bool = True) -> jax.Array:
+        """The model's labels one of which has the longest gradient in any metric."""
+        return self.target.longest_labels(predictor, True)  # type: ignore[attr-defined]
 
     def records(self, records: PyTree) -> PyTree:
         """Return the records as they are."""

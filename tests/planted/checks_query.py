@@ -65,6 +65,19 @@ def integer_features_stay_within_the_sensitivity(scene: Scene) -> None:
                 require(0.9 < norm <= 1 + KAPPA, f"{dtype.__name__} features are clipped to norm {norm:.4g}, not to 1")
 
 
+def the_score_is_unbiased_at_the_truth(scene: Scene) -> None:
+    """A label-blind sum has mean zero over labels that the parameter itself made, however small the clip is."""
+    rng = np.random.default_rng(0)
+    x = np.abs(rng.normal(size=(100_000, D))).astype(np.float32)
+    truth = np.ones(D, np.float32)
+    y = (rng.random(len(x)) < 1 / (1 + np.exp(-x @ truth))).astype(np.float32)
+    model, every = LogisticRegression(num_features=D), np.ones(len(x), bool)
+    sums = model.clipped_gradient_sum(truth, {"x": x, "y": y}, every, 0.1, label_blind=True).to_float64(0.1, 21)
+    # No record has a variance above C².
+    off = float(np.abs(sums).max()) / (0.1 * math.sqrt(len(x)))
+    require(off < FAR, f"the mean of the clipped score is {off:.3g} standard errors from zero at the truth")
+
+
 def owners_stay_within_the_sensitivity(scene: Scene) -> None:
     """All rows of one owner together move the exact sum by the sensitivity at most."""
     _stays_within("owners")(scene)

@@ -17,6 +17,7 @@ from dpmcmc.privacy.query import chacha, fixed_point, integer_noise, query, rand
 from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import SecretKey, Streams
+from dpmcmc.targets.glm import linear_predictor
 from tests.planted import Fault
 from tests.planted import checks_accounting as accounting
 from tests.planted import checks_query as checks
@@ -67,13 +68,13 @@ def _prior_gradient(self: GradientQuery, params: Any) -> Any:
 
 
 def _prior_inside_the_clip(patch: Patch) -> None:
-    real = GradientQuery._scores
+    real = GradientQuery.scores
 
     def scores(self: GradientQuery, params: Any, batch: Any) -> Any:
         prior = _prior_gradient(self, params)
         return jax.tree.map(lambda rows, p: rows + p / self.num_records, real(self, params, batch), prior)
 
-    patch.setattr(GradientQuery, "_scores", scores)
+    patch.setattr(GradientQuery, "scores", scores)
 
 
 def _changed_release(patch: Patch, change: Any) -> None:
@@ -115,7 +116,7 @@ def _rows_of_owners_are_clipped(patch: Patch) -> None:
             return real(self, params, batch, mask)
         places = batch[MASK].shape[1]
         one_each = {name: leaf.reshape(-1, 1, *leaf.shape[2:]) for name, leaf in batch.items()}
-        scores = self._scores(params, one_each)
+        scores = self.scores(params, one_each)
         return fixed_point.clipped_sum(scores, jnp.repeat(mask, places), self.clip, self.bits)
 
     patch.setattr(GradientQuery, "_microbatch_sum", each_row)
@@ -353,6 +354,14 @@ FAULTS = (
         "Features stay the bytes they are stored as, and their squares wrap: a row of pixels 16 has norm 0.",
         lambda patch: patch.setattr(fixed_point, "as_float", lambda leaf: leaf),
         (checks.integer_features_stay_within_the_sensitivity,),
+    ),
+    Fault(
+        "weights that see labels",
+        "A label-blind weight is computed at the record's own label, which biases the score as residual clipping does.",
+        lambda patch: patch.setattr(
+            linear_predictor, "label_blind_weight", lambda longest, clip: jnp.ones_like(longest)
+        ),
+        (checks.the_score_is_unbiased_at_the_truth,),
     ),
     Fault(
         "padded rows counted",

@@ -188,7 +188,8 @@ class Account:
         assert plan.guarantee is not None
         self.plan, self.every = plan, every
         self._target = targets.bind(plan.target, targets.record_shapes(data))
-        self._norms = norms_of(self._target, getattr(plan.sampler, "metric", None), plan.privacy.clip, every)
+        metric = getattr(plan.sampler, "metric", None)
+        self._norms = norms_of(self._target, metric, plan.privacy.clip, every, plan.label_blind)
         self._worst = Guarantee.from_events(
             plan.guarantee.events,
             delta=plan.guarantee.delta,

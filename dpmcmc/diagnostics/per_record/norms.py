@@ -8,10 +8,13 @@ L_i the largest curvature of the record's loss; D = 0 at the check itself. For a
 residual is what can change, by at most what |m' − m| <= ‖x‖D allows:
 
 * logistic: |σ(m) − y| = σ(s), s = ±m, so at most σ(s + ‖x‖D); never above the bound by L_i = ‖x‖²/4;
+  Label-blind weights make the norm min(σ(s)‖x‖, C) for s >= 0 and min(σ(s)‖x‖, C e^s) for s < 0, since
+  σ(s)/σ(−s) = e^s; it increases with s too;
 * linear: |m − y|/σ² at most (|m − y| + ‖x‖D)/σ², the bound by L_i = ‖x‖²/σ².
 
 Softmax regression has L_i = ‖x‖²/2 (diag(p) − ppᵀ <= 1/2), another target its ``smoothness``. In a public metric F the
-gradient is F⁻¹g, and L_i is divided by the smallest singular value of F.
+gradient is F⁻¹g, and L_i is divided by the smallest singular value of F. A weight only shortens a gradient, so a bound
+between checks is that without weights.
 
 *Rounding.* The run computed its margins in float32, and so does this. Each is within 2dU‖x‖‖θ‖ of x·θ, U the unit
 roundoff, in whatever order it is summed, so D is enlarged by 2dU(‖θ‖ + ‖θ'‖). The norm of another target is enlarged by
@@ -29,7 +32,9 @@ import jax.numpy as jnp
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.query.fixed_point import row_norms
-from dpmcmc.privacy.query.metric import PublicMatrix, flat
+from dpmcmc.privacy.query.label_blind import label_blind_weight
+from dpmcmc.privacy.query.metric import PublicMatrix
+from dpmcmc.privacy.query.per_record_gradients import PerRecordGradients
 from dpmcmc.storage.pytree import PyTree, size_of
 from dpmcmc.targets.base import Target, shared_by_equal_targets
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
@@ -58,7 +63,7 @@ class Norms(NamedTuple):
     row_bytes: int
 
 
-def norms_of(target: Target, metric: PublicMatrix | None, clip: float, every: int) -> Norms:
+def norms_of(target: Target, metric: PublicMatrix | None, clip: float, every: int, label_blind: bool = False) -> Norms:
     """Return the sharpest bounds known of a target.
 
     Args:
@@ -66,24 +71,27 @@ def norms_of(target: Target, metric: PublicMatrix | None, clip: float, every: in
         metric: in which gradients are clipped, or None.
         clip: C.
         every: steps between checks.
+        label_blind: whether the run weights gradients before it clips them.
 
     Raises:
         ValueError: steps without a check, and no bound on the target's curvature.
     """
-    return _norms_of(target, metric, clip, every > 1)
+    return _norms_of(target, metric, clip, every > 1, label_blind)
 
 
 @shared_by_equal_targets(maxsize=8)
-def _norms_of(target: Target, metric: PublicMatrix | None, clip: float, between: bool) -> Norms:
+def _norms_of(target: Target, metric: PublicMatrix | None, clip: float, between: bool, label_blind: bool) -> Norms:
     inner, temper = (target.target, target.temper) if isinstance(target, Tempered) else (target, 1.0)
     if isinstance(inner, (LogisticRegression, LinearRegression)):
-        return _linear_predictor(inner, temper, metric)
-    return _any_target(target, inner, temper, metric, clip, between)
+        return _linear_predictor(inner, temper, metric, clip if label_blind else None)
+    rows = PerRecordGradients(target, 1, 1, clip, None, metric=metric, label_blind=label_blind and not between)
+    return _any_target(rows, target, inner, temper, between)
 
 
 def _linear_predictor(
-    inner: LogisticRegression | LinearRegression, temper: float, metric: PublicMatrix | None
+    inner: LogisticRegression | LinearRegression, temper: float, metric: PublicMatrix | None, weighted: float | None
 ) -> Norms:
+    """Bounds of a linear predictor; ``weighted`` is C where weights are label-blind."""
     assert inner.num_features is not None
     variance = inner.noise_scale**2 if isinstance(inner, LinearRegression) else None
 
@@ -99,15 +107,19 @@ def _linear_predictor(
         farthest = kept + length[:, None] * moved
         residual = jax.nn.sigmoid(farthest) + _ELEMENT if variance is None else farthest * (1 + _ELEMENT) / variance
         outer = length if metric is None else row_norms(jax.vmap(metric.whiten)(rows["x"]))
-        return temper * residual * outer[:, None]
+        norm = temper * residual * outer[:, None]
+        if weighted is None:
+            return norm
+        longest = temper * (jax.nn.sigmoid(jnp.abs(farthest)) - _ELEMENT) * outer[:, None]
+        return norm * label_blind_weight(longest, weighted)
 
     unit = _UNIT * inner.num_features + (0.0 if jax.default_backend() == "cpu" else _PRODUCT)
     return Norms(check, bound, 2 * unit, 4 * inner.num_features)
 
 
-def _any_target(
-    target: Target, inner: Target, temper: float, metric: PublicMatrix | None, clip: float, between: bool
-) -> Norms:
+def _any_target(rows_of: PerRecordGradients, target: Target, inner: Target, temper: float, between: bool) -> Norms:
+    metric, clip = rows_of.metric, rows_of.clip
+    assert clip is not None
     softmax = isinstance(inner, SoftmaxRegression)
     smoothness = None if softmax else getattr(target, "smoothness", None)
     if between and not softmax and smoothness is None:
@@ -120,11 +132,7 @@ def _any_target(
     @jax.jit
     def check(positions: PyTree, rows: PyTree) -> jax.Array:
         def at(params: PyTree) -> jax.Array:
-            def gradient(record: PyTree) -> jax.Array:
-                each = flat(jax.grad(lambda p: -target.log_likelihood(p, record))(params))[0]
-                return each if metric is None else metric.whiten(each)
-
-            return row_norms(jax.vmap(gradient)(rows))
+            return row_norms(rows_of.scores(params, rows))
 
         return jax.lax.map(at, positions).T
 

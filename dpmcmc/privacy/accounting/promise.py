@@ -14,6 +14,7 @@ AdjacencyName = Literal["replace_one", "add_remove", "zero_out"]
 TraceAccountant = Literal["pld", "rdp", "advanced"]
 Release = Literal["trace", "last_iterate", "one_sample", "estimate"]
 Calibrator = Literal["numeric", "closed_form", "free"]
+Clipping = Literal["residual", "label_blind"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class Privacy:
         accountant: how ε is computed.
         calibrator: how the noise is chosen.
         clip: C, the l2 norm each record's gradient is clipped to. Beyond its bounds float32 has no grid for exact sums.
+        clipping: residual or label_blind. The first shrinks each gradient by its own norm, which biases the draws.
+            The second shrinks it by the largest norm that any label would give it, which does not. It is the default
+            of targets with bounded labels (logistic and softmax regression), and other targets refuse it.
         hardened: ChaCha20 keys, and noise drawn in integers, proved bit by bit. For a sampler's run; a mechanism's
             release is not.
 
@@ -43,6 +47,7 @@ class Privacy:
     accountant: TraceAccountant = "pld"
     calibrator: Calibrator = "numeric"
     clip: Annotated[float, Ge(1e-9), Le(1e9)] = 1.0
+    clipping: Clipping | None = None
     hardened: bool = False
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ import numpy as np
 
 from dpmcmc.privacy.query import fixed_point
 from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
+from dpmcmc.privacy.query.label_blind import label_blind_weight
 from dpmcmc.privacy.query.metric import PublicMatrix, flat
 from dpmcmc.privacy.query.moment_sum import MomentSum
 from dpmcmc.privacy.query.second_moment import SecondMoment
@@ -52,6 +53,7 @@ class PerRecordGradients:
     second_bits: int = 21
     metric: PublicMatrix | None = None
     axis: str | None = None
+    label_blind: bool = False
 
     @property
     def _scale(self) -> np.float32:
@@ -84,7 +86,7 @@ class PerRecordGradients:
             return jax.grad(loss)(params)
 
         def outer(batch: PyTree, mask: jax.Array) -> jax.Array:
-            each = jax.vmap(lambda tree: flat(tree)[0])(self._scores(params, batch))
+            each = jax.vmap(lambda tree: flat(tree)[0])(self._gradients(params, batch))
             return self._moment(params).form.summed(jnp.where(mask[:, None], each, 0.0))
 
         across = lambda leaf: leaf if self.axis is None else jax.lax.psum(leaf, self.axis)  # noqa: E731
@@ -95,7 +97,29 @@ class PerRecordGradients:
             return total, None
         return total, across(self._sum_of(outer, records, second_batch or batch, self.microbatch))
 
-    def _scores(self, params: PyTree, batch: PyTree) -> PyTree:
+    def scores(self, params: PyTree, batch: PyTree) -> PyTree:
+        """Gradients of each row as they are clipped, weighted where ``label_blind``; see :meth:`_gradients`."""
+        each = self._gradients(params, batch)
+        if not self.label_blind:
+            return each
+        assert self.clip is not None
+        weight = label_blind_weight(self._longest(params, batch), self.clip)
+        return jax.tree.map(lambda leaf: leaf * weight.reshape(-1, *[1] * (leaf.ndim - 1)), each)
+
+    def _longest(self, params: PyTree, batch: PyTree) -> jax.Array:
+        """Largest norm of each row's gradient over all labels, (n,)."""
+        whitened = self.metric is not None
+
+        def labels(record: PyTree) -> jax.Array:
+            target: Any = self.target
+            return target.longest_labels(target.predictor(params, record), whitened)
+
+        def norms(y: jax.Array) -> jax.Array:
+            return fixed_point.row_norms(self._gradients(params, {**batch, "y": y}))
+
+        return jnp.max(jax.vmap(norms, in_axes=1)(jax.vmap(labels)(batch)), axis=0)
+
+    def _gradients(self, params: PyTree, batch: PyTree) -> PyTree:
         """−∇ log-likelihood of each row, leaves (n, ...); one flat leaf (n, p) in whitened units under a metric."""
 
         def negative_score(record: PyTree) -> PyTree:
@@ -109,14 +133,14 @@ class PerRecordGradients:
 
     def _microbatch_sum(self, params: PyTree, batch: PyTree, mask: jax.Array) -> FixedPoint:
         assert self.clip is not None
-        return fixed_point.clipped_sum(self._scores(params, batch), mask, self.clip, self.bits)
+        return fixed_point.clipped_sum(self.scores(params, batch), mask, self.clip, self.bits)
 
     def _moment_sum(self, params: PyTree, batch: PyTree, mask: jax.Array) -> FixedPoint:
-        return self._moment(params).exact(self._scores(params, batch), mask)
+        return self._moment(params).exact(self.scores(params, batch), mask)
 
     def _both_sums(self, params: PyTree, batch: PyTree, mask: jax.Array) -> tuple[FixedPoint, FixedPoint]:
         assert self.clip is not None
-        rows = self._scores(params, batch)
+        rows = self.scores(params, batch)
         return fixed_point.clipped_sum(rows, mask, self.clip, self.bits), self._moment(params).exact(rows, mask)
 
 

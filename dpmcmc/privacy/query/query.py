@@ -79,6 +79,7 @@ class GradientQuery(PerRecordGradients):
         second: a second moment to release beside the gradient, or None.
         second_bits: its grid exponent.
         metric: public F in whose norm gradients are clipped and noised, or None for the identity.
+        label_blind: whether gradients are weighted before they are clipped (``label_blind.py``).
         levels: draws per coordinate of integer noise on the gradient and on the second moment
             (``discrete_gaussian.py``); 0 for noise from floats.
         coordinates: numbers with integer noise that a step is charged for, the most it may release; None: no limit.
@@ -197,7 +198,8 @@ class GradientQuery(PerRecordGradients):
     def _closed_form_sum(self, params: PyTree, batch: PyTree, mask: jax.Array) -> FixedPoint:
         """The target's own clipped sum of some rows."""
         fast = self.target.clipped_gradient_sum  # type: ignore[attr-defined]  # only where it has one
-        total = fast(params, batch, mask, self.clip, bits=self.bits)
+        how = {"label_blind": True} if self.label_blind else {}  # a target without bounded labels does not take it
+        total = fast(params, batch, mask, self.clip, bits=self.bits, **how)
         if not isinstance(total, FixedPoint):
             raise TypeError(
                 f"{type(self.target).__name__}.clipped_gradient_sum must return an exact FixedPoint sum (build it with "

@@ -29,11 +29,13 @@ class GeneralisedLinear(GaussianPrior):
         num_features: d; None until the data's shape is known.
         row_bound: public bound on ‖x‖, or None.
         residual_bound: largest size of the residual; None where it has no bound.
+        bounded_labels: whether ``longest_labels`` is there, which label-blind clipping needs.
     """
 
     num_features: int | None
     row_bound: float | None
     residual_bound: ClassVar[float | None] = None
+    bounded_labels: ClassVar[bool] = False
     log_concave = True
 
     def __post_init__(self) -> None:
@@ -42,6 +44,19 @@ class GeneralisedLinear(GaussianPrior):
     @property
     def curvature_bound(self) -> float:
         """Largest curvature of a record's loss in m."""
+        raise NotImplementedError
+
+    def predictor(self, params: jax.Array, record: PyTree) -> jax.Array:
+        """x·θ of one record."""
+        return record["x"] @ params
+
+    def longest_labels(self, predictor: jax.Array, whitened: bool = False) -> jax.Array:
+        """Labels one of which has the longest gradient that a record may have, (k, ...).
+
+        Args:
+            predictor: x·θ, of one record or of several.
+            whitened: whether in any norm, and not in the identity's alone.
+        """
         raise NotImplementedError
 
     def bind(self, record_shapes: PyTree) -> Self:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from dpmcmc.privacy.query import fixed_point
 from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
+from dpmcmc.privacy.query.label_blind import label_blind_weight
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.glm.base import GeneralisedLinear
 
@@ -65,9 +66,15 @@ class LinearPredictor(GeneralisedLinear):
         return {**records, **more}
 
     def clipped_gradient_sum(
-        self, params: Float[jax.Array, " d"], batch: PyTree, mask: Bool[jax.Array, " n"], clip: Clip, bits: int = 21
+        self,
+        params: Float[jax.Array, " d"],
+        batch: PyTree,
+        mask: Bool[jax.Array, " n"],
+        clip: Clip,
+        bits: int = 21,
+        label_blind: bool = False,
     ) -> FixedPoint:
-        """Σ clip(residual(x·θ, y)·x) over unmasked rows, exactly summed.
+        """Σ clip(w·residual(x·θ, y)·x) over unmasked rows, exactly summed.
 
         Args:
             params: θ, (d,).
@@ -75,8 +82,14 @@ class LinearPredictor(GeneralisedLinear):
             mask: (n,) bool.
             clip: C.
             bits: grid exponent; ``result.to_float(clip, bits)`` has shape (d,).
+            label_blind: whether w is :func:`label_blind_weight`; otherwise 1.
         """
         x = batch.get("x_aligned", batch["x"])
         margin = x @ jnp.pad(params, (0, x.shape[1] - params.shape[0]))
-        total = fixed_point.linear_sum(self.residual(margin, batch["y"]), x, mask, clip, bits, batch.get("x_norm"))
+        residual, norms = self.residual(margin, batch["y"]), batch.get("x_norm")
+        if label_blind:
+            norms = fixed_point.row_norms(x) if norms is None else norms
+            longest = jnp.abs(self.residual(margin, self.longest_labels(margin)[0])) * norms
+            residual *= label_blind_weight(longest, clip)
+        total = fixed_point.linear_sum(residual, x, mask, clip, bits, norms)
         return FixedPoint(*(limb[: params.shape[0]] for limb in total))

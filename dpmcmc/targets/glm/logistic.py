@@ -48,10 +48,15 @@ class LogisticRegression(LinearPredictor):
     #: |σ − y| <= 1 for y in {0, 1}, and σ(1 − σ) <= 1/4.
     residual_bound = 1.0
     curvature_bound = 1 / 4
+    bounded_labels = True
 
     def check_records(self, records: PyTree) -> None:
         """Raise ValueError unless every label is 0 or 1."""
         check_labels(records["y"], 2, "logistic_regression")
+
+    def longest_labels(self, predictor: jax.Array, whitened: bool = False) -> jax.Array:
+        """The less likely label, (1, ...): its residual has size max(σ, 1 − σ)."""
+        return (predictor < 0)[None]
 
     def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
         """y·m − log(1 + e^m)."""

@@ -52,6 +52,7 @@ class SoftmaxRegression(GeneralisedLinear):
     #: ‖p − e_y‖ <= √2, and diag(p) − ppᵀ <= 1/2.
     residual_bound = math.sqrt(2)
     curvature_bound = 1 / 2
+    bounded_labels = True
 
     def bind(self, record_shapes: PyTree) -> Self:
         """Fix ``num_features`` from one record's shapes; ``num_classes`` is no shape, and must be known."""
@@ -61,6 +62,10 @@ class SoftmaxRegression(GeneralisedLinear):
     def check_records(self, records: PyTree) -> None:
         """Raise ValueError unless every label is in 0..K−1."""
         check_labels(records["y"], self._classes(), "softmax_regression")
+
+    def longest_labels(self, predictor: jax.Array, whitened: bool = False) -> jax.Array:
+        """The least likely label of one record, (1,), since ‖p − e_y‖² = ‖p‖² + 1 − 2p_y; whitened, all K."""
+        return jnp.arange(self._classes()) if whitened else jnp.argmin(predictor)[None]
 
     def loss_bounds(self, radius: float) -> tuple[float, float]:
         """(largest loss of a record, difference between any two records' losses) on ‖θ‖ <= radius.
