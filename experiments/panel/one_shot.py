@@ -164,6 +164,7 @@ def hybrid(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]
             dpmcmc.SGLD(settings["step_size"]),
             sampling=sampling_of(settings),
             clip=settings["clip"],
+            clipping="residual",
             share=settings["share"],
             **length_of(settings, site),
         )

@@ -51,7 +51,11 @@ def planner(make: Callable[[Settings, float], Any]) -> Planner:
             sampling=sampling_of(settings),
             **length_of(settings, site),
             privacy=dpmcmc.Privacy(
-                epsilon=epsilon, delta=site.delta, adjacency=site.adjacency, clip=settings.get("clip", 0.5)
+                epsilon=epsilon,
+                delta=site.delta,
+                adjacency=site.adjacency,
+                clip=settings.get("clip", 0.5),
+                clipping="residual",  # as the thesis clips
             ),
         )
 
