@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 
 from dpmcmc.engine import usual_batches
 from dpmcmc.engine.mesh import DATA, sizes
+from dpmcmc.engine.recorded import Recorded
 from dpmcmc.engine.template import Template
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import Sampling, shard_rows
@@ -64,6 +65,7 @@ class Program:
         coordinates: numbers with integer noise that a step is charged for, or None.
         mesh: devices that share the work, or None for one.
         supplied: whether the host reads the rows of each batch (``rows_on_disk.py``).
+        recorded: (burn-in, thinning) where means of the path are kept (``recorded.py``), or None.
     """
 
     target: Template
@@ -80,6 +82,7 @@ class Program:
     coordinates: int | None = None
     mesh: Mesh | None = None
     supplied: bool = False
+    recorded: tuple[int, int] | None = None
 
     @classmethod
     def of(
@@ -98,7 +101,7 @@ class Program:
         position = cell.start
         if position is None:
             position = self.target.fill(cell.numbers.get("target", {})).init(key)
-        return self.sampler.fill(cell.numbers.get("sampler", {})).init(dynamics, position)
+        return self._sampler(cell).init(dynamics, position)
 
     def query(self, cell: Cells) -> GradientQuery:
         """A cell's access to the records, or on a mesh to a shard of them."""
@@ -120,8 +123,9 @@ class Program:
             label_blind=self.label_blind,
         )
 
-    def _sampler(self, cell: Cells) -> Sampler:
-        return self.sampler.fill(cell.numbers.get("sampler", {}))
+    def _sampler(self, cell: Cells) -> Sampler | Recorded:
+        sampler = self.sampler.fill(cell.numbers.get("sampler", {}))
+        return sampler if self.recorded is None else Recorded(sampler, *self.recorded)
 
     def prepared(self, records: PyTree) -> PyTree:
         """Records with what the target computes of each of them alone, whatever the numbers that are open."""

@@ -1,0 +1,194 @@
+r"""Posterior from a chain's trace: the public points θ_k at which private gradients g̃_k were released, whatever moved them.
+
+With Σ_i over all records and κ(m, y) = w(m)(μ(m) − y)/φ the score of a record at its margin m = x·θ, weighted blindly to
+its label y, a step released
+
+    g̃_k = Σ_i κ(x_i·θ_k, y_i) x_i + minibatch error + s_k F Z_k.
+
+The mean of all steps, with weights ∝ 1/s_k² that sum to 1, is one gradient with a known law:
+
+    ḡ = r(θ*) + score + noise,     score ~ N(0, B),   noise ~ N(0, V),   V = F²/Σ s_k⁻² + M Σ weights²,
+
+r(θ*) the path's mean of Σ_i w(μ(x_i·θ_k) − μ(x_i·θ*)) x_i/φ, and M the variance of a minibatch. Near the posterior's
+mean m, r(θ*) = r(m) − H(θ* − m), and ``noise_aware.posterior`` concludes from there. It is iterated.
+
+Rows enter through their second moment G alone, as if they were normal with it. Then x·m = a ~ N(0, v), v = mᵀGm/N; the
+point θ̄, where the path is on average, adds to the margin x·(θ̄ − m) = ρa + e, and the path's spread about θ̄ an
+independent normal. So z = x·θ_k = (1 + ρ)a + ςε with ς² = Var e + tr(G·spread)/N, and by Stein's identity
+
+    r(m) = G m·E[f a]/v + G(θ̄ − m − ρm)·E[f ε]/ς,      f = w(z)(μ(z) − μ(a))/φ,
+    H    = G E[h] + Gm(Gm)ᵀ E[h(a²/v − 1)]/(vN),       h = w(z)μ'(a)/φ;   B alike, of h = E[w(z)|a]²μ'(a)/φ.
+
+For linear regression without clipping these are G(θ̄ − m)/φ, G/φ and G/φ, exactly.
+
+Minibatches. Poisson sampling at rate q counts a record with probability q, so its error has the uncentred second
+moment of records' scores, M = (1 − q)/q·Σ_i κ_i² x_i x_iᵀ, of which E[κ²|x] = f² + w²μ'(a)/φ. A batch of fixed size
+has the centred one, less by r rᵀ/N at each point. Both are made of releases, and of no record.
+
+Everything here is a pure function of released numbers and costs no privacy. ``docs/noise_aware.md`` has the derivation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.polynomial.hermite_e import hermegauss
+from scipy.special import expit, ndtri
+
+from dpmcmc.inference import noise_aware
+from dpmcmc.inference.gram import Denoised
+from dpmcmc.inference.noise_aware import Gaussian, Local, Release
+
+#: Standard normal margins a, one by one, since weights have kinks; those of the path about it, and their weights.
+_NODES = ndtri((np.arange(400) + 0.5) / 400)[:, None]
+_NODES = _NODES / _NODES.std()
+_ABOUT, _ABOUT_WEIGHTS = hermegauss(12)
+_ABOUT_WEIGHTS = _ABOUT_WEIGHTS / _ABOUT_WEIGHTS.sum()
+#: Least standard deviation of a margin about a.
+_LEAST = 1e-3
+_ROUNDS = 12
+
+
+@dataclass(frozen=True)
+class Score:
+    """Score of a record of a generalised linear model, weighted blindly to its label.
+
+    Attributes:
+        family: of the labels.
+        clip: C; math.inf where no record is clipped.
+        norm: typical ‖F⁻¹x‖ of a record, √(tr(F⁻²G)/N).
+        dispersion: φ; the noise's variance of linear regression.
+        label_bound: public bound on |y|, of linear regression with a finite clip.
+    """
+
+    family: Literal["logistic", "linear"]
+    clip: float = math.inf
+    norm: float = 1.0
+    dispersion: float = 1.0
+    label_bound: float = math.inf
+
+    def mean(self, margin: np.ndarray) -> np.ndarray:
+        """Return μ, the mean label at a margin."""
+        return expit(margin) if self.family == "logistic" else margin
+
+    def slope(self, margin: np.ndarray) -> np.ndarray:
+        """Return μ'."""
+        return expit(margin) * expit(-margin) if self.family == "logistic" else np.ones_like(margin)
+
+    def weight(self, margin: np.ndarray) -> np.ndarray:
+        """Return w = min(1, C/(norm·largest |μ − y|/φ)), a function of the margin and of no label."""
+        if math.isinf(self.clip):
+            return np.ones_like(margin)
+        largest = expit(np.abs(margin)) if self.family == "logistic" else np.abs(margin) + self.label_bound
+        return np.minimum(1.0, self.clip * self.dispersion / (largest * self.norm))
+
+
+class Path(NamedTuple):
+    """Mean of a path, with weights ∝ 1/s_k² of its steps.
+
+    Attributes:
+        position: θ̄, (d,).
+        gradient: ḡ of the negative log-likelihood, (d,).
+        spread: covariance of single positions about θ̄, (d, d).
+        precision: Σ 1/s_k².
+        share: Σ weights² of the steps, one over their number where s_k is constant.
+    """
+
+    position: np.ndarray
+    gradient: np.ndarray
+    spread: np.ndarray
+    precision: float
+    share: float
+
+
+class Known(NamedTuple):
+    """Public facts of a run.
+
+    Attributes:
+        num_records: N.
+        metric: F², (d, d).
+        prior: P of the prior N(0, P⁻¹), (d, d).
+        scheme: how a minibatch is selected.
+        rate: q, expected batch over N.
+    """
+
+    num_records: int
+    metric: np.ndarray
+    prior: np.ndarray
+    scheme: Literal["full", "poisson", "fixed_size"] = "full"
+    rate: float = 1.0
+
+
+class Expected(NamedTuple):
+    """Mean gradient of a path and its derivatives, under a parameter m.
+
+    Attributes:
+        gradient: r(m), (d,).
+        local: H, B, and the covariance of the Gram matrix' error in the gradient.
+        squares: Σ_i E κ_i² x_i x_iᵀ at a point of the path, (d, d).
+    """
+
+    gradient: np.ndarray
+    local: Local
+    squares: np.ndarray
+
+
+def conclude(path: Path, known: Known, gram: Denoised, score: Score) -> Gaussian:
+    """Return the posterior given a path.
+
+    Args:
+        path: mean of the steps after burn-in.
+        known: public facts.
+        gram: estimate of Σ x xᵀ and of its error.
+        score: of a record.
+    """
+    now = Gaussian(path.position, np.linalg.inv(known.prior))
+    for _ in range(_ROUNDS):
+        here = expected(path, now.mean, known.num_records, gram, score)
+        noise = known.metric / path.precision + path.share * minibatch(here, path, known)
+        # What is not linear in θ* is moved to the other side.
+        beyond = here.gradient - here.local.curvature @ (path.position - now.mean)
+        release = Release(path.position, path.gradient - beyond, noise)
+        now = noise_aware.posterior(release, here.local, known.prior, now, rounds=2)
+    return now
+
+
+def expected(path: Path, mean: np.ndarray, num_records: int, gram: Denoised, score: Score) -> Expected:
+    """Return what the mean gradient of a path is expected to be under the parameter ``mean``."""
+    towards, away = gram.gram @ mean, path.position - mean
+    variance = max(float(mean @ towards) / num_records, 1e-9)
+    ratio = float(away @ towards) / num_records / variance
+    rest = away - ratio * mean
+    about = max(float(rest @ gram.gram @ rest) + float(np.sum(gram.gram * path.spread)), 0.0) / num_records
+    std = math.sqrt(max(about, _LEAST**2))
+    margin = math.sqrt(variance) * _NODES
+    visited = (1 + ratio) * margin + std * _ABOUT
+    weight, slope = score.weight(visited), score.slope(margin) / score.dispersion
+    gap = weight * (score.mean(visited) - score.mean(margin)) / score.dispersion
+
+    def second_moment(h: np.ndarray) -> np.ndarray:
+        """Σ_i E h(a) x_i x_iᵀ of h (margins, 1)."""
+        along = float(np.mean(h * (_NODES**2 - 1))) / variance
+        return float(np.mean(h)) * gram.gram + along / num_records * np.outer(towards, towards)
+
+    mean_weight = weight @ _ABOUT_WEIGHTS[:, None]
+    h = mean_weight * slope
+    curvature = float(np.mean(h))
+    gradient = float(np.mean((gap * _NODES) @ _ABOUT_WEIGHTS)) / math.sqrt(variance) * towards
+    gradient = gradient + float(np.mean((gap * _ABOUT) @ _ABOUT_WEIGHTS)) / std * (gram.gram @ rest)
+    squares = (gap**2 + weight**2 * slope) @ _ABOUT_WEIGHTS[:, None]
+    local = Local(second_moment(h), second_moment(mean_weight**2 * slope), lambda q: curvature**2 * gram.error(q))
+    return Expected(gradient, local, float(np.mean(squares)) * gram.gram)
+
+
+def minibatch(here: Expected, path: Path, known: Known) -> np.ndarray:
+    """Return M, the covariance of one step's minibatch error, (d, d)."""
+    squares = here.squares
+    if known.scheme == "fixed_size":
+        h = here.local.curvature
+        squares = squares - (np.outer(here.gradient, here.gradient) + h @ path.spread @ h) / known.num_records
+    return (1 - known.rate) / known.rate * squares
