@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 from scipy.special import expit
 
+import dpmcmc
+from dpmcmc.engine import recorded
+from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import from_trace
 from dpmcmc.inference.from_trace import Known, Path, Score
 from dpmcmc.inference.gram import Denoised, denoised
 from dpmcmc.inference.noise_aware import symmetric_noise
+from dpmcmc.privacy.query.gram_release import NoisyGram
+
+#: Clips residuals.
+RESIDUAL = dpmcmc.Privacy(epsilon=3.0, delta=1e-5, clipping="residual")
 
 
 def exact(gram):
@@ -72,13 +80,15 @@ def test_the_mean_gradient_of_a_path_is_that_of_a_simulated_one(spread, clip):
     np.testing.assert_allclose(found.gradient / n, total / n, atol=1.5e-3)
     assert np.trace(found.squares) == pytest.approx(squares, rel=0.1)
     if spread > 0.1:
-        narrow = from_trace.expected(path._replace(spread=0 * path.spread), truth, n, gram, Score("logistic", clip, 1.0))
+        narrow = from_trace.expected(
+            path._replace(spread=0 * path.spread), truth, n, gram, Score("logistic", clip, 1.0)
+        )
         assert np.abs(narrow.gradient - total).max() > 5e-3 * n, "the path's spread shows nothing"
 
 
 @pytest.mark.parametrize("scheme", ["poisson", "fixed_size"])
 def test_the_minibatch_term_is_the_variance_of_simulated_batches(scheme):
-    """An intercept far from the truth: records' gradients have a mean, which Poisson batches count and fixed ones not."""
+    """An intercept far from the truth: records' gradients have a mean, which Poisson batches alone count."""
     rng, n, rate, noise = np.random.default_rng(2), 2000, 0.05, 1.0
     x, y, theta = np.ones((n, 1)), noise * rng.normal(size=n), np.array([3.0])
     gradients = (x @ theta - y) / noise**2
@@ -94,7 +104,7 @@ def test_the_minibatch_term_is_the_variance_of_simulated_batches(scheme):
     known = Known(n, np.eye(1), np.eye(1), scheme, rate)
     assert from_trace.minibatch(here, path, known)[0, 0] == pytest.approx(np.var(totals), rel=0.1)
     other = known._replace(scheme="fixed_size" if scheme == "poisson" else "poisson")
-    assert not from_trace.minibatch(here, path, other)[0, 0] == pytest.approx(np.var(totals), rel=0.5)
+    assert from_trace.minibatch(here, path, other)[0, 0] != pytest.approx(np.var(totals), rel=0.5)
 
 
 # --- coverage --------------------------------------------------------------------------------------------------
@@ -115,7 +125,8 @@ def coverage(tables, conclude, *, gram_std=10.0, noise_std=30.0, rate=1.0, steps
     for seed in range(tables):
         rng = np.random.default_rng(seed)
         x, y, truth = logistic_table(n, d, rng)
-        gram = denoised(x.T @ x + gram_std * symmetric_noise(rng, d), gram_std, float(np.sum(x**2)), None)
+        noisy = x.T @ x + gram_std * symmetric_noise(rng, d)
+        gram = denoised(NoisyGram(noisy, gram_std, float(np.sum(x**2)), 0.0), None)
         metric = gram.gram / n + np.eye(d) / d
         root = np.linalg.cholesky(metric)
         white = np.linalg.solve(root, x.T).T
@@ -186,9 +197,177 @@ def test_planted_a_centred_minibatch_variance_is_caught_by_coverage():
             gradients = np.array([[np.sum(t - y[rng.random(n) < rate]) / rate] for (t,) in theta])
             gradients += rng.normal(size=(steps, 1))
             known = Known(n, np.eye(1), np.eye(1), scheme, rate)
-            mean, covariance = from_trace.conclude(path_of(theta, gradients, 1.0), known, exact(n * np.eye(1)), Score("linear"))
+            path, gram = path_of(theta, gradients, 1.0), exact(n * np.eye(1))
+            mean, covariance = from_trace.conclude(path, known, gram, Score("linear"))
             found.append((mean[0] - truth) ** 2 / covariance[0, 0])
         return np.mean(found)
 
     assert 0.7 < z_squared("poisson") < 1.35
     assert z_squared("fixed_size") > 3
+
+
+# --- runs of the library ---------------------------------------------------------------------------------------
+
+
+def planned(target, n, **changes):
+    """A short run of SGLD in a metric with room for every gradient."""
+    arguments = {
+        "num_records": n,
+        "sampler": dpmcmc.SGLD(step_size=0.5),
+        "sampling": dpmcmc.Poisson(100),
+        "steps": 120,
+        "burn_in": 40,
+        "thin": 5,
+        "chains": 2,
+        "privacy": dpmcmc.Privacy(epsilon=3.0, delta=1e-5),
+        "metric": dpmcmc.PrivateMetric(clip_ratio=4.0),
+        **changes,
+    }
+    return dpmcmc.plan(target, **arguments)
+
+
+def logistic(d=4, **changes):
+    return dpmcmc.targets.LogisticRegression(**{"prior_scale": 1.0, "num_features": d, "row_bound": 1.0, **changes})
+
+
+@pytest.fixture(scope="module")
+def records():
+    x, y, _ = logistic_table(800, 4, np.random.default_rng(0))
+    return {"x": x.astype(np.float32), "y": y.astype(np.int32)}
+
+
+@pytest.fixture(scope="module")
+def result(records):
+    return dpmcmc.sample(planned(logistic(), 800), records, key=1)
+
+
+def test_means_of_a_block_are_those_of_its_steps(records, result):
+    """Against the same run with every step kept: positions before each step, and the gradients that moved them."""
+    every = dpmcmc.sample(planned(logistic(), 800, thin=1, burn_in=0), records, key=1)
+    steps = every.trace.positions[:, 40:].reshape(2, 16, 5, 4).mean(axis=2)
+    np.testing.assert_allclose(result.trace.positions, steps, atol=1e-5 * np.abs(steps).max())
+    gradients = every.trace.gradients[:, 40:].reshape(2, 16, 5, 4).mean(axis=2)
+    np.testing.assert_allclose(result.trace.gradients, gradients, atol=1e-5 * np.abs(gradients).max())
+    # θ' = θ − η F⁻²(g + P₀θ), in the model's coordinates.
+    moved = every.draws[:, 40:-1] - every.draws[:, 41:]
+    inverse = result.metric.inverse @ result.metric.inverse.T
+    potential = every.trace.gradients[:, 41:] + every.trace.positions[:, 41:]
+    np.testing.assert_allclose(moved, 0.5 / 800 * potential @ inverse, atol=1e-4 * np.abs(moved).max())
+    np.testing.assert_allclose(every.trace.positions[:, 41:], every.draws[:, 40:-1], atol=1e-5)
+
+
+def test_recording_changes_no_draw(records, monkeypatch):
+    with_means = dpmcmc.sample(planned(logistic(), 800), records, key=2)
+    monkeypatch.setattr(recorded, "recorded_blocks", lambda plan: None)
+    without = dpmcmc.sample(planned(logistic(), 800), records, key=2)
+    assert without.means is None
+    np.testing.assert_allclose(with_means.draws, without.draws, rtol=1e-5, atol=1e-6)
+    with pytest.raises(UnsupportedCombination, match="the run has no metric"):
+        without.noise_aware()
+
+
+def test_steps_with_less_noise_weigh_more(records):
+    """A step size that falls: s_t² ∝ 1/step where the sampler's own noise is more than privacy needs."""
+    schedule = dpmcmc.samplers.schedules.Polynomial(a=0.002, b=10.0, gamma=0.9)
+    made = planned(logistic(), 800, sampler=dpmcmc.SGLD(step_size=schedule))
+    noise = made.noise_std.astype(np.float64)[40:].reshape(16, 5)
+    assert noise.max() > 1.5 * noise.min(), "the noise is the same at all steps"
+    trace = dpmcmc.sample(made, records, key=3).trace
+    np.testing.assert_allclose(trace.precisions, np.sum(noise**-2, axis=1))
+    every = dpmcmc.sample(
+        planned(logistic(), 800, sampler=dpmcmc.SGLD(step_size=schedule), thin=1, burn_in=0), records, key=3
+    ).trace
+    blocks = every.gradients[:, 40:].reshape(2, 16, 5, 4)
+    weighted = np.sum(blocks * noise[None, :, :, None] ** -2, axis=2) / np.sum(noise**-2, axis=1)[None, :, None]
+    np.testing.assert_allclose(trace.gradients, weighted, atol=1e-4 * np.abs(weighted).max())
+
+
+def test_a_saved_run_gives_the_same_posterior(result, tmp_path):
+    found = result.noise_aware()
+    result.save(tmp_path / "run", public=True)
+    again = dpmcmc.inference.Trace.load(tmp_path / "run").posterior()
+    np.testing.assert_array_equal(again.mean, found.mean)
+    np.testing.assert_array_equal(again.covariance, found.covariance)
+    with pytest.raises(ValueError, match=r"trace\.npz: is not there"):
+        dpmcmc.inference.Trace.load(tmp_path)
+    (tmp_path / "trace.npz").write_bytes(b"PK nothing")
+    with pytest.raises(ValueError, match="is no trace of this version"):
+        dpmcmc.inference.Trace.load(tmp_path)
+
+
+def test_draws_and_intervals_are_those_of_the_normal_law(result):
+    found = result.noise_aware()
+    draws = found.draws(20_000)
+    np.testing.assert_allclose(np.cov(draws.T), found.covariance, atol=0.05 * found.covariance.max())
+    inside = np.mean((found.intervals(0.8)[:, 0] < draws) & (draws < found.intervals(0.8)[:, 1]))
+    assert inside == pytest.approx(0.8, abs=0.01)
+    with pytest.raises(ValueError, match="level"):
+        found.intervals(1.0)
+
+
+@pytest.mark.parametrize(
+    "sampler", [dpmcmc.SGHMC(step_size=0.05, friction=0.3), dpmcmc.SGNHT(step_size=0.01, friction=0.3)], ids=repr
+)
+def test_the_path_of_any_sampler_serves(sampler, records, result):
+    """Gradients are queries at public points, whatever moved them: another sampler's posterior is about the same."""
+    one = result.noise_aware()
+    other = dpmcmc.sample(planned(logistic(), 800, sampler=sampler), records, key=4).noise_aware()
+    assert np.all(np.abs(one.mean - other.mean) < 4 * np.hypot(one.std, other.std))
+    assert np.all((0.5 * one.std < other.std) & (other.std < 2.5 * one.std))
+
+
+def test_a_public_metric_needs_a_public_second_moment(records):
+    sampler = dpmcmc.SGFS(step_size=0.1, metric=0.5)
+    made = planned(logistic(), 800, sampler=sampler, metric=None, privacy=dpmcmc.Privacy(3.0, 1e-5, clip=4.0))
+    found = dpmcmc.sample(made, records, key=5)
+    with pytest.raises(UnsupportedCombination, match=r"noise_aware\(gram="):
+        found.noise_aware()
+    x = records["x"].astype(np.float64)
+    assert np.all(found.noise_aware(x.T @ x / 800).std < 1)
+    with pytest.raises(ValueError, match="second moment"):
+        found.noise_aware(np.eye(3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "target", "said"),
+    [
+        ({"metric": None}, logistic(), "the run has no metric"),
+        ({"steps": 40, "burn_in": 30}, logistic(), "20 steps of equal weight"),
+        ({"metric": dpmcmc.PrivateMetric(clip_ratio=0.2), "privacy": RESIDUAL}, logistic(), "shrinks residuals"),
+        ({"metric": dpmcmc.PrivateMetric("second_moment", clip_ratio=20.0)}, logistic(), "released none"),
+        ({}, logistic(prior_scale=9.0), "take a smaller prior_scale"),
+    ],
+    ids=["no metric", "few steps", "residual clipping", "metric of gradients", "strong prior"],
+)
+def test_paths_that_identify_no_posterior_are_refused(changes, target, said, records):
+    found = dpmcmc.sample(planned(target, 800, **changes), records, key=6)
+    with pytest.raises(UnsupportedCombination, match=said):
+        found.noise_aware()
+
+
+def test_a_path_that_is_still_on_its_way_is_refused(result):
+    far = dataclasses.replace(result.trace, positions=result.trace.positions + 40.0)
+    with pytest.raises(UnsupportedCombination, match="take a smaller step_size, a longer burn_in"):
+        far.posterior()
+
+
+def test_other_targets_and_mechanisms_are_refused(records):
+    softmax = dpmcmc.targets.SoftmaxRegression(num_classes=2, num_features=4, row_bound=1.0)
+    with pytest.raises(UnsupportedCombination, match="the target is SoftmaxRegression"):
+        dpmcmc.sample(planned(softmax, 800), records, key=7).noise_aware()
+    one_shot = dpmcmc.mechanisms.NoiseAware(draws=2, steps=4).plan(logistic(), num_records=800, epsilon=1.0, delta=1e-4)
+    with pytest.raises(UnsupportedCombination, match="releases draws and no path"):
+        dpmcmc.sample(one_shot, records, key=8).noise_aware()
+
+
+def test_linear_regression_with_room_for_every_gradient(records):
+    rng, x = np.random.default_rng(9), records["x"]
+    truth = rng.normal(size=4)
+    y = np.clip(x @ truth + 0.5 * rng.normal(size=800), -4, 4).astype(np.float32)
+    target = dpmcmc.targets.LinearRegression(1.0, 0.5, 4.0, num_features=4, row_bound=1.0)
+    clip = dpmcmc.PrivateMetric(clip_ratio=200.0)
+    made = planned(target, 800, metric=clip, privacy=dpmcmc.Privacy(1e4, 1e-5), sampling=dpmcmc.Full())
+    found = dpmcmc.sample(made, {"x": x, "y": y}, key=10).noise_aware()
+    mean, covariance = target.posterior({"x": x, "y": y})
+    assert np.all(np.abs(found.mean - mean) < 3 * found.std)
+    assert np.all(found.std > 0.97 * np.sqrt(np.diag(covariance)))

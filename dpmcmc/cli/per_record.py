@@ -86,7 +86,7 @@ class RecordAccount:
             jax.tree.map(lambda leaf: leaf[:, first::thin], tree)
             for tree in (everything.draws, everything.positions, everything.info)
         )
-        return dataclasses.replace(everything, plan=self.plan, draws=draws, positions=positions, info=info)
+        return dataclasses.replace(everything, plan=self.plan, draws=draws, positions=positions, info=info, means=None)
 
     def save(self, everything: Result, records: PyTree, title: str) -> None:
         """Write what the run cost each record."""

@@ -22,7 +22,15 @@ from dpmcmc.storage.run_folder import RunFolder, day_of, today
 _CONFIDENTIAL, _CHECKPOINT = "confidential", "checkpoint"
 #: Files that a run writes before anything is computed from a record.
 _STATED = ("plan.json", "privacy.json", "config.yaml")
-_COMPUTED = ("metrics.json", "draws.nc", "diagnostics.json", "failure.json", "per_record.npz", "per_record.png")
+_COMPUTED = (
+    "metrics.json",
+    "draws.nc",
+    "trace.npz",
+    "diagnostics.json",
+    "failure.json",
+    "per_record.npz",
+    "per_record.png",
+)
 _WRITTEN = (*_STATED, *_COMPUTED)
 
 

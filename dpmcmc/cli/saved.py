@@ -28,7 +28,7 @@ from dpmcmc.diagnostics import reference
 from dpmcmc.engine.checks import check_on_disk
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import DivergedError, Result, draws_content, privacy_json, write_json
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import predictive
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.making import check_fit
@@ -173,7 +173,8 @@ class ConfiguredRun:
         # A run that went on elsewhere has spent more than was planned.
         self._write_privacy(guarantee)
         run_folder.write("draws.nc", draws_content(result.draws, result.info, guarantee, result.metric))
-        metrics = self.released_facts() | result.diagnostics | result.verdict.to_json()
+        result.write_trace(run_folder)
+        metrics = self.released_facts() | result.diagnostics | result.verdict.to_json() | _from_path(result)
         metrics |= self._seconds(result, calibrate_seconds)
         self._draw_chains(result)
         flat, shown = result.flat_draws(), {}
@@ -302,6 +303,17 @@ class ConfiguredRun:
             prediction = predictive.predict(self.target, fit.draws(200), self.data.test)
             summary |= prediction.to_json()
         return _Fitted(fit.method.split()[0], summary, prediction)
+
+
+def _from_path(result: Result) -> dict[str, object]:
+    """Return the posterior that follows from the path of a run in a metric, or why none does."""
+    if result.means is None:
+        return {}
+    try:
+        found = result.noise_aware()
+    except UnsupportedCombination as error:
+        return {"noise_aware": {"refused": str(error)}}
+    return {"noise_aware": {"mean": found.mean.tolist(), "std": found.std.tolist()}}
 
 
 #: diagnostics.json of records on disk.

@@ -21,6 +21,7 @@ from dpmcmc.engine.charged_again import with_charged_again
 from dpmcmc.engine.compilation import Compiled, Executable, Options, compiled
 from dpmcmc.engine.mesh import CHAIN, DATA, spread
 from dpmcmc.engine.program import Cells, Program
+from dpmcmc.engine.recorded import RecordedTemplate
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.rows_on_disk import Supply
 from dpmcmc.engine.self_test import check_steps
@@ -214,6 +215,9 @@ class Blocks:
                 found.append(DivergedError(*min(failures), guarantee))
                 continue
             positions, info = jax.tree.map(lambda *leaves: np.stack(leaves), *(trace.joined() for trace in chains))
+            means = None
+            if isinstance(self._program.sampler, RecordedTemplate):
+                info, means = info
             if run.metric is not None:
                 assert isinstance(target, WhitenedRows | Whitened)
                 positions, target = target.positions(positions), target.target
@@ -223,7 +227,7 @@ class Blocks:
                 call = constrain.setdefault(id(target), jax.jit(jax.vmap(jax.vmap(target.constrain))))
                 draws = jax.tree.map(np.asarray, call(positions))
             share = {name: value * plan.steps * plan.chains / total for name, value in seconds.items()}
-            found.append(Result(plan, draws, positions, info, guarantee, share, metric=run.metric))
+            found.append(Result(plan, draws, positions, info, guarantee, share, metric=run.metric, means=means))
         return found
 
 

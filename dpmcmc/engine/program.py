@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from dpmcmc.engine import usual_batches
 from dpmcmc.engine.mesh import DATA, sizes
-from dpmcmc.engine.recorded import Recorded
+from dpmcmc.engine.recorded import recorded
 from dpmcmc.engine.template import Template
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import Sampling, shard_rows
@@ -65,7 +65,6 @@ class Program:
         coordinates: numbers with integer noise that a step is charged for, or None.
         mesh: devices that share the work, or None for one.
         supplied: whether the host reads the rows of each batch (``rows_on_disk.py``).
-        recorded: (burn-in, thinning) where means of the path are kept (``recorded.py``), or None.
     """
 
     target: Template
@@ -82,7 +81,6 @@ class Program:
     coordinates: int | None = None
     mesh: Mesh | None = None
     supplied: bool = False
-    recorded: tuple[int, int] | None = None
 
     @classmethod
     def of(
@@ -93,6 +91,7 @@ class Program:
         bits = (plan.bits, plan.second_bits)
         size = (plan.num_records, plan.batch_size, plan.slots)
         last = (plan.coordinates, mesh)
+        sampler = recorded(plan, sampler)
         return cls(target, sampler, plan.sampling, *size, clip, bits, plan.second, plan.levels, plan.label_blind, *last)
 
     def start(self, cell: Cells) -> PyTree:
@@ -101,7 +100,7 @@ class Program:
         position = cell.start
         if position is None:
             position = self.target.fill(cell.numbers.get("target", {})).init(key)
-        return self._sampler(cell).init(dynamics, position)
+        return self.sampler.fill(cell.numbers.get("sampler", {})).init(dynamics, position)
 
     def query(self, cell: Cells) -> GradientQuery:
         """A cell's access to the records, or on a mesh to a shard of them."""
@@ -123,9 +122,8 @@ class Program:
             label_blind=self.label_blind,
         )
 
-    def _sampler(self, cell: Cells) -> Sampler | Recorded:
-        sampler = self.sampler.fill(cell.numbers.get("sampler", {}))
-        return sampler if self.recorded is None else Recorded(sampler, *self.recorded)
+    def _sampler(self, cell: Cells) -> Sampler:
+        return self.sampler.fill(cell.numbers.get("sampler", {}))
 
     def prepared(self, records: PyTree) -> PyTree:
         """Records with what the target computes of each of them alone, whatever the numbers that are open."""

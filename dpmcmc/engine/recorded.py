@@ -2,16 +2,21 @@
 
 Under a model whose gradient is linear, means with weights 1/s_t² lose nothing of what a path says
 (``inference/from_trace.py``). They are functions of what the sampler is given, so they are as private as its draws.
+Only runs that a posterior may be concluded from are recorded (``planning/path.py``), and no other program changes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from dpmcmc.engine.template import Number, Template
+from dpmcmc.planning.path import recorded_blocks
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import PyTree
@@ -77,3 +82,26 @@ class Recorded:
         share, now = more / weight, Means(state.position, gradient.value)
         means = jax.tree.map(lambda mean, new: mean + share * (new - mean), state.means, now)
         return RecordedState(following, means, weight), RecordedInfo(info, means)
+
+
+@dataclass(frozen=True)
+class RecordedTemplate(Template):
+    """A template of a sampler that is recorded where it is filled.
+
+    Attributes:
+        blocks: (burn-in, thinning).
+    """
+
+    blocks: tuple[int, int] = (0, 1)
+
+    def fill(self, numbers: Mapping[str, Number]) -> Recorded:
+        """The recorded sampler with these numbers, which may be traced."""
+        return Recorded(super().fill(numbers), *self.blocks)
+
+
+def recorded(plan: Plan, sampler: Template) -> Template:
+    """Return the template of a plan's sampler, recorded where a posterior may be concluded from the path."""
+    blocks = recorded_blocks(plan)
+    if blocks is None:
+        return sampler
+    return RecordedTemplate(sampler.kind, sampler.settings, sampler.names, sampler.whole, blocks)

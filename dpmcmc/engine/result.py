@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import json
@@ -18,9 +19,14 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
+from dpmcmc.engine.recorded import Means
+from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.inference.trace import FILE as TRACE_FILE
+from dpmcmc.inference.trace import NoiseAwarePosterior, Trace
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.description import html_table
+from dpmcmc.planning.path import trace_of
 from dpmcmc.planning.verdict import Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
@@ -58,6 +64,8 @@ class Result:
             trajectory is as long as it is), and no guarantee covers them: publish them of public records alone.
         receipt: of the run's entry in its ledger, or None without one.
         metric: that the run released before its first step, covered by the guarantee; None without one.
+        means: of the path from one draw to the next (``recorded.py``), which ``trace`` is made of; None where none are
+            kept.
     """
 
     plan: AnyPlan
@@ -68,6 +76,30 @@ class Result:
     wall_seconds: dict[str, float]
     receipt: Receipt | None = None
     metric: ReleasedMetric | None = None
+    means: Means | None = None
+
+    @functools.cached_property
+    def trace(self) -> Trace:
+        """Path of the run after burn-in, as it was released.
+
+        Raises:
+            UnsupportedCombination: no posterior follows from it; the reason, and what would be needed.
+        """
+        return trace_of(self.plan, self.draws, self.means, self.metric)
+
+    def noise_aware(self, gram: np.ndarray | None = None) -> NoiseAwarePosterior:
+        """Return the posterior given all that a run in a metric released: its intervals account for the noise.
+
+        It costs nothing more. The intervals hold if the model and its prior are true. A saved run has
+        it too: ``dpmcmc.inference.Trace.load(folder).posterior()``.
+
+        Args:
+            gram: public second moment Σ x xᵀ/N of the rows, (d, d); None: the one that the metric was made of.
+
+        Raises:
+            UnsupportedCombination: the run does not identify a posterior; the reason, and what would.
+        """
+        return self.trace.posterior(gram)
 
     @property
     def steps_per_second(self) -> float | None:
@@ -122,7 +154,14 @@ class Result:
         run_folder.json("privacy.json", privacy_json(self.plan, self.guarantee, receipt=self.receipt))
         run_folder.json("plan.json", self.plan.to_json(secret=self.guarantee is not None))
         run_folder.write("draws.nc", draws_content(self.draws, self.info, self.guarantee, self.metric))
+        self.write_trace(run_folder)
         return run_folder.folder
+
+    def write_trace(self, run_folder: RunFolder) -> None:
+        """Write ``trace.npz``, where a posterior may follow from the path."""
+        if self.means is not None:
+            with contextlib.suppress(UnsupportedCombination):
+                run_folder.write(TRACE_FILE, self.trace.content())
 
 
 def privacy_json(

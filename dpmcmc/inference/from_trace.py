@@ -1,7 +1,7 @@
-r"""Posterior from a chain's trace: the public points θ_k at which private gradients g̃_k were released, whatever moved them.
+r"""Posterior from a chain's trace: points θ_k and the private gradients g̃_k that were released there.
 
-With Σ_i over all records and κ(m, y) = w(m)(μ(m) − y)/φ the score of a record at its margin m = x·θ, weighted blindly to
-its label y, a step released
+With Σ_i over all records and κ(m, y) = w(m)(μ(m) − y)/φ the score of a record at its margin m = x·θ, weighted blindly
+to its label y, a step released
 
     g̃_k = Σ_i κ(x_i·θ_k, y_i) x_i + minibatch error + s_k F Z_k.
 
@@ -30,7 +30,6 @@ Everything here is a pure function of released numbers and costs no privacy. ``d
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -53,23 +52,24 @@ _LEAST = 1e-3
 _ROUNDS = 12
 
 
+Scheme = Literal["full", "poisson", "fixed_size"]
+
+
 @dataclass(frozen=True)
 class Score:
     """Score of a record of a generalised linear model, weighted blindly to its label.
 
     Attributes:
         family: of the labels.
-        clip: C; math.inf where no record is clipped.
+        clip: C; math.inf where no record is clipped, as none of linear regression's may be.
         norm: typical ‖F⁻¹x‖ of a record, √(tr(F⁻²G)/N).
-        dispersion: φ; the noise's variance of linear regression.
-        label_bound: public bound on |y|, of linear regression with a finite clip.
+        dispersion: φ, the variance of the noise of linear regression; 1 of logistic.
     """
 
     family: Literal["logistic", "linear"]
     clip: float = math.inf
     norm: float = 1.0
     dispersion: float = 1.0
-    label_bound: float = math.inf
 
     def mean(self, margin: np.ndarray) -> np.ndarray:
         """Return μ, the mean label at a margin."""
@@ -80,11 +80,8 @@ class Score:
         return expit(margin) * expit(-margin) if self.family == "logistic" else np.ones_like(margin)
 
     def weight(self, margin: np.ndarray) -> np.ndarray:
-        """Return w = min(1, C/(norm·largest |μ − y|/φ)), a function of the margin and of no label."""
-        if math.isinf(self.clip):
-            return np.ones_like(margin)
-        largest = expit(np.abs(margin)) if self.family == "logistic" else np.abs(margin) + self.label_bound
-        return np.minimum(1.0, self.clip * self.dispersion / (largest * self.norm))
+        """Return w = min(1, C/(norm·max(p, 1 − p))), a function of the margin and of no label."""
+        return np.minimum(1.0, self.clip / (expit(np.abs(margin)) * self.norm))
 
 
 class Path(NamedTuple):
@@ -119,7 +116,7 @@ class Known(NamedTuple):
     num_records: int
     metric: np.ndarray
     prior: np.ndarray
-    scheme: Literal["full", "poisson", "fixed_size"] = "full"
+    scheme: Scheme = "full"
     rate: float = 1.0
 
 
@@ -150,7 +147,7 @@ def conclude(path: Path, known: Known, gram: Denoised, score: Score) -> Gaussian
     for _ in range(_ROUNDS):
         here = expected(path, now.mean, known.num_records, gram, score)
         noise = known.metric / path.precision + path.share * minibatch(here, path, known)
-        # What is not linear in θ* is moved to the other side.
+        # The model is linear in θ* once the rest of the gradient is taken off.
         beyond = here.gradient - here.local.curvature @ (path.position - now.mean)
         release = Release(path.position, path.gradient - beyond, noise)
         now = noise_aware.posterior(release, here.local, known.prior, now, rounds=2)

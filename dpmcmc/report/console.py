@@ -76,6 +76,14 @@ def print_result(
         console.print(f"mixing       ESS {released['ess']:.0f}, split R-hat {released['rhat']:.3f}")
     for name, text in Verdict(tuple(released["usable_for"]), released["usable_for_reasons"]).lines():
         console.print(f"{name:<12} {text}")
+    if "noise_aware" in released:
+        refused = released["noise_aware"].get("refused")
+        console.print(
+            "noise-aware  the path gives a posterior whose intervals account for the noise: noise_aware in metrics.json"
+            f", or dpmcmc.inference.Trace.load({str(folder)!r}).posterior()"
+            if refused is None
+            else refused.replace("noise_aware:", "noise-aware ")
+        )
     _print_times(facts, released, confidential, console)
     console.print(f"spent        {guarantee or 'no guarantee (see privacy.json)'}", style="bold")
     console.print(f"saved        {folder}")

@@ -1,0 +1,223 @@
+"""The trace of a run: what it released on the way, beside its draws, and the posterior that follows from it.
+
+    trace = result.trace                                       # of a run with a metric
+    trace = dpmcmc.inference.Trace.load("runs/adult_metric")   # of its folder
+    posterior = trace.posterior()                              # what result.noise_aware() returns
+    posterior.intervals(0.9), posterior.draws(1000)
+
+``from_trace.py`` has the formulas. A path that they are not for is refused, with the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from scipy.special import ndtri
+
+from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.inference import from_trace
+from dpmcmc.inference.from_trace import Known, Scheme, Score
+from dpmcmc.inference.gram import Denoised
+from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.inference.noise_aware import Gaussian
+from dpmcmc.storage.regular_file import read_bytes
+
+#: Name of the file in a run folder.
+FILE = "trace.npz"
+#: Steps that a position settles in, at least.
+_FEWEST_STEPS = 32
+#: Largest mean square, over records, of what is averaged over as if it were normal: logits of a path about its mean.
+_WIDEST = 1.0
+#: Largest prior standard deviation of a margin at which intervals were seen to cover.
+_STRONGEST = 3.0
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseAwarePosterior:
+    """A normal posterior that accounts for the noise of privacy.
+
+    Attributes:
+        mean: (d,).
+        covariance: (d, d).
+    """
+
+    mean: np.ndarray
+    covariance: np.ndarray
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviations, (d,)."""
+        return np.sqrt(np.diag(self.covariance))
+
+    def draws(self, count: int, seed: int = 0) -> np.ndarray:
+        """Return independent draws, (count, d); they cost nothing, and the seed may be public."""
+        noise = np.random.default_rng(seed).normal(size=(count, len(self.mean)))
+        return Gaussian(self.mean, self.covariance).draws(noise)
+
+    def intervals(self, level: float = 0.9) -> np.ndarray:
+        """Return central intervals of the coefficients, (d, 2).
+
+        Raises:
+            ValueError: a level outside (0, 1).
+        """
+        if not 0 < level < 1:
+            raise InputError(f"level must be in (0, 1), got {level}", "level")
+        half = ndtri((1 + level) / 2) * self.std
+        return np.stack([self.mean - half, self.mean + half], axis=1)
+
+    def __repr__(self) -> str:
+        return f"NoiseAwarePosterior(mean of shape {self.mean.shape})"
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Path of a run after burn-in, in the model's own coordinates: means over the steps from one draw to the next.
+
+    Means have weights 1/s_t². Gradients are of the negative log-likelihood, without the prior's.
+
+    Attributes:
+        positions: of the points at which gradients were released, (chains, draws, d).
+        gradients: of the gradients, (chains, draws, d).
+        spread: covariance of the draws, (d, d).
+        precisions: Σ 1/s_t² over the steps of a mean, (draws,).
+        squares: Σ 1/s_t⁴, (draws,).
+        root: F; the noise of step t is s_t F Z.
+        num_records: N.
+        scheme: how a minibatch is selected.
+        rate: expected batch over N.
+        prior_precision: of every coefficient.
+        row_bound: public bound on ‖x‖, or None.
+        score: law of a record's score, whose norm is set by the second moment.
+        metric: the released metric, or None.
+    """
+
+    positions: np.ndarray
+    gradients: np.ndarray
+    spread: np.ndarray
+    precisions: np.ndarray
+    squares: np.ndarray
+    root: np.ndarray
+    num_records: int
+    scheme: Scheme
+    rate: float
+    prior_precision: float
+    row_bound: float | None
+    score: Score
+    metric: ReleasedMetric | None = None
+
+    def posterior(self, gram: np.ndarray | Sequence[Sequence[float]] | None = None) -> NoiseAwarePosterior:
+        """Return the posterior given everything that the run released; it costs nothing more.
+
+        Args:
+            gram: public second moment Σ x xᵀ/N of the rows, (d, d); None: the one that the metric was made of.
+
+        Raises:
+            UnsupportedCombination: the path does not identify the posterior; the reason, and what would.
+            ValueError: a gram that is no second moment.
+        """
+        known = self._second_moment(gram)
+        path = self.path()
+        steps = 1 / path.share
+        if steps < _FEWEST_STEPS:
+            raise UnsupportedCombination(
+                f"noise_aware: the kept part of the path has {steps:.3g} steps of equal weight, and fewer than "
+                f"{_FEWEST_STEPS} do not identify the posterior; take more steps or a shorter burn_in."
+            )
+        self._check_prior()
+        width = float(np.sum(known.gram * path.spread)) / self.num_records
+        metric = self.root @ self.root.T
+        norm = math.sqrt(max(float(np.trace(np.linalg.solve(metric, known.gram))) / self.num_records, 1e-12))
+        facts = Known(self.num_records, metric, self.prior_precision * np.eye(len(metric)), self.scheme, self.rate)
+        found = from_trace.conclude(path, facts, known, dataclasses.replace(self.score, norm=norm))
+        away = path.position - found.mean
+        width = max(width, float(away @ known.gram @ away) / self.num_records)
+        if self.score.family == "logistic" and width > _WIDEST:
+            raise UnsupportedCombination(
+                f"noise_aware: the path's margins x·θ are {math.sqrt(width):.3g} from where the posterior is, and "
+                f"beyond {math.sqrt(_WIDEST):.3g} its gradients do not identify it; take a smaller step_size, a longer "
+                "burn_in, a larger ε, or mechanism noise_aware."
+            )
+        return NoiseAwarePosterior(*found)
+
+    def path(self) -> from_trace.Path:
+        """Return the mean of the whole path, with weights 1/s_t²."""
+        chains, _, d = self.positions.shape
+        weights = np.broadcast_to(self.precisions, (chains, len(self.precisions))).ravel()
+        total = float(weights.sum())
+        weights = weights / total
+        share = chains * float(np.sum(self.squares)) / total**2
+        position, gradient = (weights @ leaf.reshape(-1, d) for leaf in (self.positions, self.gradients))
+        return from_trace.Path(position, gradient, self.spread, total, share)
+
+    def _check_prior(self) -> None:
+        """Refuse a prior under which margins are far from normal."""
+        if self.score.family != "logistic":
+            return
+        margins = (self.row_bound or 1.0) / math.sqrt(self.prior_precision)
+        if margins > _STRONGEST:
+            raise UnsupportedCombination(
+                f"noise_aware: margins x·θ spread over up to {margins:.3g} under the prior, and intervals were seen to "
+                f"cover up to {_STRONGEST:g}; take a smaller prior_scale."
+            )
+
+    def _second_moment(self, gram: np.ndarray | Sequence[Sequence[float]] | None) -> Denoised:
+        """Return Σ x xᵀ, public or released."""
+        if gram is not None:
+            public, d = np.array(gram, np.float64), self.positions.shape[-1]
+            if public.shape != (d, d) or not np.allclose(public, public.T) or np.linalg.eigvalsh(public)[0] < -1e-9:
+                raise InputError(
+                    f"gram must be the second moment of the rows, a symmetric ({d}, {d}) matrix without negative "
+                    "eigenvalues",
+                    "gram",
+                )
+            return Denoised(self.num_records * public, np.zeros_like)
+        if self.metric is None or self.metric.name != "gram":
+            raise UnsupportedCombination(
+                "noise_aware: the curvature of this model is made of the second moment of the rows, and the run "
+                "released none; run it with metric gram, or give a public one: noise_aware(gram=Σ x xᵀ/N)."
+            )
+        return self.metric.denoised
+
+    def content(self) -> bytes:
+        """Return the file of a run folder."""
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        facts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        facts = {name: value for name, value in facts.items() if name not in (*_ARRAYS, "metric", "score")}
+        facts |= {"score": dataclasses.asdict(self.score), "metric": None}
+        if self.metric is not None:
+            arrays |= {f"metric/{name}": leaf for name, leaf in self.metric.arrays().items()}
+            facts["metric"] = self.metric.facts()
+        out = io.BytesIO()
+        np.savez(out, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8), **arrays)
+        return out.getvalue()
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Return the trace of a run folder.
+
+        Raises:
+            ValueError: there is none, or it is of another version.
+        """
+        path = Path(folder) / FILE
+        if not path.exists():
+            raise InputError(f"{path}: is not there; a run with a metric, of a regression, writes it", "folder")
+        try:
+            with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as file:
+                arrays = dict(file)
+            facts = json.loads(arrays.pop("facts").tobytes())
+            of_metric = {name.removeprefix("metric/"): arrays.pop(name) for name in list(arrays) if "/" in name}
+            metric = None if facts["metric"] is None else ReleasedMetric.of(of_metric, facts["metric"])
+            return cls(**{**facts, **arrays, "score": Score(**facts["score"]), "metric": metric})
+        except (ValueError, KeyError, TypeError, AttributeError, OSError):
+            raise InputError(f"{path}: is no trace of this version of dpmcmc", "folder") from None
+
+
+_ARRAYS = ("positions", "gradients", "spread", "precisions", "squares", "root")

@@ -1,0 +1,142 @@
+"""A plan whose path is recorded, and the facts of it that a posterior from the path rests on (``inference/trace.py``).
+
+A path is recorded of a regression in a metric: one that the run releases, or a public one of the sampler.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from dpmcmc.errors import UnsupportedCombination
+from dpmcmc.inference.from_trace import Scheme, Score
+from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.inference.trace import Trace
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
+from dpmcmc.privacy.query.metric import PublicMatrix
+from dpmcmc.targets.glm.linear import LinearRegression
+from dpmcmc.targets.glm.logistic import LogisticRegression
+
+if TYPE_CHECKING:
+    from dpmcmc.planning.plan import Plan
+
+Regression = LogisticRegression | LinearRegression
+_REGRESSIONS = (LogisticRegression, LinearRegression)
+_SCHEMES: dict[type, Scheme] = {Full: "full", Poisson: "poisson", FixedSize: "fixed_size"}
+#: A bound that holds within so many times the longest draw is taken to hold on the path between draws too.
+_BETWEEN_DRAWS = 1.5
+
+
+def recorded_blocks(plan: Plan) -> tuple[int, int] | None:
+    """Return (burn-in, thinning) of a plan whose path is recorded, or None."""
+    in_metric = plan.metric is not None or _public_metric(plan) is not None
+    return (plan.burn_in, plan.thin) if in_metric and type(plan.target) in _REGRESSIONS else None
+
+
+def trace_of(
+    plan: AnyPlan, draws: np.ndarray, means: tuple[np.ndarray, np.ndarray] | None, metric: ReleasedMetric | None
+) -> Trace:
+    """Return the trace of a run, in the coordinates of its draws.
+
+    Args:
+        plan: what was run.
+        draws: (chains, draws, d).
+        means: of positions and of gradients over the steps from one draw to the next, (chains, draws, d) each, in units
+            of the metric that the run released, if any; None where none are kept.
+        metric: that metric, or None.
+
+    Raises:
+        UnsupportedCombination: no posterior follows from such a run; the reason, and what would be needed.
+    """
+    sampled = plan.trace
+    if sampled is None or sampled is not plan:
+        raise UnsupportedCombination(
+            f"noise_aware: {plan.label} releases draws and no path of gradients; use a sampler in a metric, or "
+            "mechanism noise_aware, whose draws are such a posterior already."
+        )
+    _regression(plan)
+    if means is None:
+        raise UnsupportedCombination(
+            "noise_aware: the run has no metric, so the curvature of its model is not known, and intervals from such a "
+            "path were seen to cover .04 of a nominal .90; plan it with metric=dpmcmc.PrivateMetric(), or use "
+            "mechanism noise_aware."
+        )
+    positions, gradients = (np.asarray(leaf, np.float64) for leaf in means)
+    root = _root(sampled, metric, positions.shape[-1])
+    if metric is not None:
+        positions, gradients = positions @ metric.inverse.T, gradients @ root
+    flat, target = np.asarray(draws, np.float64).reshape(-1, positions.shape[-1]), _regression(plan)
+    variances = sampled.noise_std.astype(np.float64)[sampled.burn_in :][: sampled.num_draws * sampled.thin] ** 2
+    if not variances.all():
+        raise UnsupportedCombination("noise_aware: gradients without noise have no noise law; give the run privacy.")
+    blocks = variances.reshape(sampled.num_draws, sampled.thin)
+    return Trace(
+        positions=positions,
+        gradients=gradients - target.prior_precision * positions,
+        spread=np.cov(flat.T, ddof=min(1, len(flat) - 1)).reshape(2 * (flat.shape[1],)),
+        precisions=np.sum(1 / blocks, axis=1),
+        squares=np.sum(blocks**-2.0, axis=1),
+        root=root,
+        num_records=sampled.num_records,
+        scheme=_SCHEMES[type(sampled.sampling)],
+        rate=sampled.sampling.rate(sampled.num_records),
+        prior_precision=target.prior_precision,
+        row_bound=target.row_bound,
+        score=_score(sampled, root, float(np.max(np.linalg.norm(flat, axis=1)))),
+        metric=metric,
+    )
+
+
+def _regression(plan: AnyPlan) -> Regression:
+    """Return the target of a plan.
+
+    Raises:
+        UnsupportedCombination: none that a posterior from a path is derived for.
+    """
+    if type(plan.target) in _REGRESSIONS:
+        return cast(Regression, plan.target)
+    raise UnsupportedCombination(
+        "noise_aware: is derived for LogisticRegression and LinearRegression, and the target is "
+        f"{type(plan.target).__name__}."
+    )
+
+
+def _public_metric(plan: Plan) -> PublicMatrix | None:
+    return getattr(plan.sampler, "metric", None)
+
+
+def _root(plan: Plan, released: ReleasedMetric | None, size: int) -> np.ndarray:
+    """Return F, (d, d)."""
+    if released is not None:
+        return released.root
+    public = _public_metric(plan)
+    assert public is not None
+    return public.array if public.array.ndim == 2 else np.diag(np.broadcast_to(public.array, (size,)))
+
+
+def _score(plan: Plan, root: np.ndarray, radius: float) -> Score:
+    """Return the law of a record's score on a path within this distance from 0.
+
+    Raises:
+        UnsupportedCombination: clipping that biases it.
+    """
+    target = _regression(plan)
+    score = Score("logistic")
+    if isinstance(target, LinearRegression):
+        score = Score("linear", dispersion=target.noise_scale**2)
+    if plan.privacy is None:
+        return score
+    if plan.label_blind:
+        return dataclasses.replace(score, clip=plan.privacy.clip)
+    bound = target.gradient_bound_within(_BETWEEN_DRAWS * radius)
+    longest = math.inf if bound is None else bound / float(np.linalg.svd(root, compute_uv=False).min())
+    if plan.privacy.clip < longest:
+        raise UnsupportedCombination(
+            f"noise_aware: clip {plan.privacy.clip:g} shrinks residuals, which biases the gradient; use clipping "
+            f"label_blind where labels are bounded, or a clip of at least the longest gradient, {longest:.3g}."
+        )
+    return score
