@@ -98,6 +98,12 @@ def sampled() -> dpmcmc.Plan:
 
 
 @functools.cache
+def in_metric() -> dpmcmc.Plan:
+    more = {"sampler": dpmcmc.SGLD(step_size=0.5), "metric": dpmcmc.PrivateMetric(), **SHAPE}
+    return dpmcmc.plan(LINEAR, num_records=N, privacy=PRIVACY, **more)
+
+
+@functools.cache
 def promised(mechanism: Any, target: Any = LINEAR) -> Any:
     return mechanism.plan(target, num_records=N, **neighbours.PROMISE)
 
@@ -148,9 +154,11 @@ SAMPLER = neighbours.SAMPLER | {"sampling": {"scheme": "full"}}
 ROUTES = {
     "run": commanded({"target": neighbours.LOGISTIC, **SAMPLER}),
     "run --per-record": commanded({"target": neighbours.LOGISTIC, **SAMPLER}, "--per-record"),
+    "run in a metric": commanded(neighbours.CASES["gram"] | {"sampling": {"scheme": "full"}}),
     "run of a mechanism": commanded(neighbours.CASES["sufficient_statistics"]),
     "run of a hybrid": commanded(neighbours.CASES["hybrid"] | {"sampling": {"scheme": "full"}}),
     "sample": called(sampled),
+    "sample in a metric": called(in_metric),
     "sample of a mechanism": called(lambda: promised(SufficientStatistics())),
     "sample of a hybrid": called(lambda: promised(HYBRID, LOGISTIC)),
     "release": called(lambda: promised(SufficientStatistics()), release, saves=False),
@@ -221,6 +229,8 @@ STEPS = {
     "keep the keys": (False, lambda error: before(checkpoint.Checkpoint, "begin", error)),
     "charge": (False, lambda error: before(Reservation, "start", error)),
     "charged": (True, lambda error: after(Reservation, "start", error)),
+    "keep the metric": (True, lambda error: before(checkpoint.Checkpoint, "keep_metric", error)),
+    "kept the metric": (True, lambda error: after(checkpoint.Checkpoint, "keep_metric", error)),
     "first commit": (True, lambda error: committed(error, last=False)),
     "last commit": (True, lambda error: committed(error, last=True)),
     "save privacy.json": (None, lambda error: before(RunFolder, "json", error, when=named("privacy.json"))),

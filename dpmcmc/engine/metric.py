@@ -9,6 +9,7 @@ is it released again, with fresh keys and a second charge.
 from __future__ import annotations
 
 import json
+import math
 
 import jax
 import numpy as np
@@ -80,13 +81,17 @@ def released(plan: Plan, target: Target, records: PyTree, streams: Streams, kept
     if before is not None:
         return ReleasedMetric.of(before, json.loads(before.pop("facts").tobytes()))
     asked, release = plan.metric.asked, plan.metric.release
+    key = streams.at(_CHAIN, 0).noise
     if asked.of_rows:
-        rows = np.asarray(records["x"])
+        noisy = release.release(np.asarray(records["x"]), key)
     else:
-        rows = gradient_rows(target, target.init(jax.random.key(0)), records)
+        noisy = release.release(gradient_rows(target, target.init(jax.random.key(0)), records), key)
+        std = noisy.noise_std * math.sqrt(len(noisy.gram))
+        trace = float(np.clip(np.trace(noisy.gram), std, release.rows.largest_trace))
+        noisy = noisy._replace(trace=trace, trace_std=std)
     metric = ReleasedMetric(
         asked.name,
-        release.release(rows, streams.at(_CHAIN, 0).noise),
+        noisy,
         num_records=plan.num_records,
         bound=release.rows.row_bound,
         clip=plan.privacy.clip,

@@ -74,10 +74,14 @@ class ReleasedMetric:
 
     @property
     def floor(self) -> float:
-        """Part of the identity in F²: the largest mean eigenvalue of rows, the estimated one of gradients."""
-        most = self.bound**2
+        """Part of the identity in F²: the spectral norm of the noise in Ĝ/N, and no more than its mean eigenvalue.
+
+        Below it the release holds noise alone. The less it is, the sooner a chain forgets its start in directions that
+        are left to the prior.
+        """
+        size, most = len(self.noisy.gram), self.bound**2
         mean = most if self.name == "gram" else max(self.noisy.trace / self.num_records, _SMALLEST * most)
-        return mean / len(self.noisy.gram)
+        return min(mean / size, self.noisy.noise_std * math.sqrt(2 * size) / self.num_records)
 
     def _made(self) -> np.ndarray:
         values, vectors = np.linalg.eigh(self.gram / self.num_records)

@@ -140,8 +140,11 @@ def planned_metric(
     most_records = num_records + (adjacency == Adjacency.ADD_REMOVE)
     rows = Rows(most_records, size, bound, structure is not None and structure.unit_norm)
     mu = gaussian_mu(epsilon, delta) * math.sqrt(metric.share)
-    trace = 0.0 if rows.trace_declared(adjacency) else _TRACE_SHARE
-    release = GramRelease.settle(rows, adjacency, mu * math.sqrt(1 - trace), mu * math.sqrt(trace))
+    trace = 0.0 if rows.trace_declared(adjacency) or not metric.of_rows else _TRACE_SHARE
+    release = GramRelease.settle(rows, adjacency, mu * math.sqrt(1 - trace), mu * math.sqrt(trace or 1.0))
+    if not metric.of_rows:
+        # Gradients may be far shorter than their bound; the noisy matrix tells its own trace (``engine/metric.py``).
+        release = dataclasses.replace(release, trace_std=0.0)
     return PlannedMetric(metric, release, release.events(adjacency))
 
 

@@ -8,6 +8,7 @@ from tests.planted import (
     Fault,
     faults_accounting,
     faults_code,
+    faults_metric,
     faults_query,
     faults_release,
     faults_state,
@@ -17,6 +18,7 @@ from tests.planted import (
 
 FAULTS: tuple[Fault, ...] = (
     *faults_query.FAULTS,
+    *faults_metric.FAULTS,
     *faults_accounting.FAULTS,
     *faults_state.FAULTS,
     *faults_verdict.FAULTS,
