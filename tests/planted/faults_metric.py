@@ -76,7 +76,7 @@ FAULTS = (
     ),
     Fault(
         "metric's release left out of the guarantee",
-        "What is released before the first step is no step, and the schedule's events are those of steps.",
+        "The release before the first step is no step, and the schedule's events are those of steps.",
         _release_for_nothing,
         (checks.the_guarantee_charges_the_release,),
     ),
