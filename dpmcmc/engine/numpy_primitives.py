@@ -90,19 +90,6 @@ def _select(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
     return out
 
 
-def _dynamic_slice(params: Params, x: np.ndarray, *starts: np.ndarray) -> np.ndarray:
-    sizes = params["slice_sizes"]
-    first = [min(max(int(s), 0), n - k) for s, n, k in zip(starts, x.shape, sizes, strict=True)]
-    return x[tuple(slice(s, s + k) for s, k in zip(first, sizes, strict=True))]
-
-
-def _dynamic_update(params: Params, x: np.ndarray, update: np.ndarray, *starts: np.ndarray) -> np.ndarray:
-    out = np.array(x)
-    first = [min(max(int(s), 0), n - k) for s, n, k in zip(starts, x.shape, update.shape, strict=True)]
-    out[tuple(slice(s, s + k) for s, k in zip(first, update.shape, strict=True))] = update
-    return out
-
-
 def _gather(params: Params, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
     numbers, mode = params["dimension_numbers"], params["mode"].name
     window = numbers.offset_dims, numbers.collapsed_slice_dims, numbers.start_index_map
@@ -267,18 +254,10 @@ def _reduced(function: np.ufunc) -> Rule:
     return lambda params, x: function.reduce(x, axis=tuple(params["axes"]), dtype=x.dtype)
 
 
-def _cumulative(function: np.ufunc) -> Rule:
-    def accumulate(params: Params, x: np.ndarray) -> np.ndarray:
-        axis = params["axis"]
-        out = function.accumulate(np.flip(x, axis) if params["reverse"] else x, axis=axis, dtype=x.dtype)
-        return np.flip(out, axis) if params["reverse"] else out
-
-    return accumulate
-
-
-def _rounded(params: Params, x: np.ndarray) -> np.ndarray:
-    nearest_even = params["rounding_method"].name == "TO_NEAREST_EVEN"
-    return np.rint(x) if nearest_even else np.copysign(np.floor(np.abs(x) + x.dtype.type(0.5)), x)
+def _cumulative_sum(params: Params, x: np.ndarray) -> np.ndarray:
+    axis = params["axis"]
+    out = np.cumsum(np.flip(x, axis) if params["reverse"] else x, axis=axis, dtype=x.dtype)
+    return np.flip(out, axis) if params["reverse"] else out
 
 
 #: Primitives that need no parameters, as functions of values.
@@ -306,35 +285,24 @@ PLAIN: dict[str, Function] = {
 #: Primitives with one result, as functions of (parameters, values).
 ONE: dict[str, Rule] = {
     "integer_pow": lambda params, x: x ** x.dtype.type(params["y"]) if x.dtype.kind == "f" else x ** params["y"],
-    "round": _rounded,
     "convert_element_type": _convert,
-    "bitcast_convert_type": lambda params, x: np.ascontiguousarray(x).view(params["new_dtype"]),
     **{f"reduce_{name}": _reduced(function) for name, function in {
         "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
         "and": np.bitwise_and, "or": np.bitwise_or,
     }.items()},
-    **{f"cum{name}": _cumulative(function) for name, function in {
-        "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
-    }.items()},
-    "argmax": lambda params, x: np.argmax(x, axis=params["axes"][0]),
-    "argmin": lambda params, x: np.argmin(x, axis=params["axes"][0]),
+    "cumsum": _cumulative_sum,
     "broadcast_in_dim": _broadcast,
     "iota": _iota,
     "reshape": lambda params, x: x.reshape(params["new_sizes"]),
     "squeeze": lambda params, x: np.squeeze(x, axis=tuple(params["dimensions"])),
-    "expand_dims": lambda params, x: np.expand_dims(x, tuple(params["dimensions"])),
     "transpose": lambda params, x: x.transpose(params["permutation"]),
-    "rev": lambda params, x: np.flip(x, tuple(params["dimensions"])),
     "slice": _slice,
     "pad": _pad,
     "concatenate": lambda params, *values: np.concatenate(values, axis=params["dimension"]),
     "stack": lambda params, *values: np.stack(values, axis=params["axis"]),
-    "dynamic_slice": _dynamic_slice,
-    "dynamic_update_slice": _dynamic_update,
     "gather": _gather,
     "scatter": _scatter(_set),
     "scatter-add": _scatter(np.add.at),
-    "scatter-mul": _scatter(np.multiply.at),
     "triangular_solve": _triangular_solve,
     "dot_general": _dot,
 }  # fmt: skip
