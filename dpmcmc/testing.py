@@ -159,11 +159,11 @@ def check_sampler(
 ) -> None:
     """Protocol and stationarity of a sampler; raises AssertionError on the first law it breaks.
 
-    Checks that the state holds a ``position``, that ``noise_std`` agrees on host and device, that a step is
-    deterministic given its key, that a nested pytree moves as the flat vector does, and that on a Gaussian with ηw from
-    0.02 to 0.04 the variance is temperature / curvature: within 3 % for the bias that a step of that size may have, and
-    4 standard errors of what 1000 steps of so many chains, each 20 independent draws of the slowest direction, can tell
-    (2.8 % with 2048 chains). With temperature 0 the last check is left out.
+    * The state holds a ``position``, and ``noise_std`` agrees on host and device.
+    * A step is deterministic given its key, and a nested pytree moves as the flat vector does.
+    * On a Gaussian with ηw from 0.02 to 0.04 the variance is temperature / curvature. A step of that size may be biased
+      by 3 %; 1000 steps of so many chains, each 20 independent draws of the slowest direction, tell 4 standard errors
+      (2.8 % with 2048 chains). With temperature 0 this check is left out.
 
     Args:
         sampler: with numbers for hyper-parameters; it is bound to ``num_records`` here.

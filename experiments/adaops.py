@@ -57,7 +57,7 @@ COLUMNS = (
 
 
 class Design(FigureSection):
-    """Where the records are from."""
+    """Source of the records."""
 
     name: str = Field(description="diabetes, or a name of your own for a generated one.")
     num_records: int | None = Field(None, gt=0, description="N of a generated one.")

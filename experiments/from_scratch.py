@@ -142,7 +142,7 @@ def noise_stds(noise_multiplier, *, num_records, batch_size, clip, step_size):
 
 
 def room_for(num_records, batch_size, steps):
-    """Return rows that a padded batch needs so that ``steps`` batches all fit but for probability 1e-18."""
+    """Return rows that a padded batch needs so that ``steps`` batches all fit except with probability 1e-18."""
     return min(num_records, int(binom.isf(1e-18 / steps, num_records, batch_size / num_records)) + 1)
 
 

@@ -7,7 +7,7 @@ replace_one.
 Output: θ̂ + N(0, σ²I). H'(θ̂' − θ̂) = x'(y' − x'·θ̂) − x(y − x·θ̂), so its sensitivity is kbR/λ.
 
 Objective: θ = argmin ½‖y − Xθ‖² + (λ/2)‖θ‖² + β·θ, β ~ N(0, σ²I), that is θ = H⁻¹(Xᵀy − β). Its density is that of
-β(θ) = Xᵀy − Hθ times |det H|, and another record moves β by Δ = x'(y' − x'·θ) − x(y − x·θ). But for probability
+β(θ) = Xᵀy − Hθ times |det H|, and another record moves β by Δ = x'(y' − x'·θ) − x(y − x·θ). Except for probability
 4kΦ(−t) = δ, |x·β| <= tσb and |y − x·θ| <= R' = R + tσb/λ for the records that differ, so that with u = R'/σ
 
     ε = log(1 + b²/λ) + kt·bu + (kbu)²/2.

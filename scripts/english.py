@@ -1,4 +1,7 @@
-"""Find sentences that begin with Of, What, That, And or Which, and overlong sentences of the pages.
+"""Find sentences that begin with Of, What, That, And or Which, overlong and old-fashioned ones, and rests of them.
+
+A docstring of a function or class says what it is or does, so its first word is no preposition or adverb ("By the same
+conversion.", "Where it lies."): such a line needs the sentence before it, which is not there.
 
 python scripts/english.py   exit 1 and one line per finding
 
@@ -9,6 +12,7 @@ tests are left out: they are claims, and many are one phrase.
 from __future__ import annotations
 
 import ast
+import inspect
 import io
 import re
 import sys
@@ -19,16 +23,28 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = ("dpmcmc", "experiments", "scripts")
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md")
-WORDS = 40
+#: Most words of a sentence of a page; of a docstring, where formulas count too.
+WORDS, DOCSTRING_WORDS = 40, 50
 BAD_START = re.compile(r"(?:^|(?<=[.!?;:]\s)|(?<=[.!?]\)\s))(Of|What|That|And|Which)\b(?!')")
 BAD_LINE = re.compile(r"^(of|what|that|and|which)\b")
+REST = re.compile(
+    r"(By|From|As|For|To|Where|While|Within|Whatever|Its|Always|Also|In|At|With|See|Until|Because|Like|When|Under)\b"
+)
+#: Lines of a docstring that are no prose: a formula or an example, a row of a table.
+NO_PROSE = re.compile(r"\s{4,}\S.*|\S+(\s\S+)?\s{2,}\S.*")
+#: Words that people hardly use today; a letter of each stands in brackets, so that this line is no finding.
+OLD = re.compile(r"\b(bu[t] for|whenc[e]|wherei[n]|thereo[f]|in the ligh[t] of)\b", re.IGNORECASE)
+SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields):")
+#: A new unit of text: a list item, or an entry of a section.
+UNIT = re.compile(r"\s*(?:[*-]|\d+\.)\s|\s{4}[\w, ]+: ")
 END = re.compile(r"(?<=[.!?:;])\s+(?=[^a-z])|(?<=[.!?]\))\s+")
 
 
 def findings(text: str, start: bool = True) -> list[str]:
     """Return the beginnings of sentences of one text that break the rule; ``start``: the text begins a sentence."""
     text = " ".join(text.split())
-    return [text[m.start() :][:60] for m in BAD_START.finditer(text) if start or m.start()]
+    begins = [text[m.start() :][:60] for m in BAD_START.finditer(text) if start or m.start()]
+    return begins + [f"{m[0]!r}: say except, after or of which" for m in OLD.finditer(text)]
 
 
 def comments(source: str) -> Iterator[tuple[int, str]]:
@@ -49,6 +65,32 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
         yield first, " ".join(block)
 
 
+def sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a docstring: prose, list items and entries of its sections."""
+    block: list[str] = []
+    section = False
+    for line in [*inspect.cleandoc(text).splitlines(), ""]:
+        new = not line.strip() or UNIT.match(line) or SECTION.match(line)
+        if block and (new or (not section and NO_PROSE.fullmatch(line))):
+            yield from END.split(" ".join(block))
+            block = []
+        section = bool(SECTION.match(line)) or (section and line.startswith(" "))
+        if line.strip() and (section or not NO_PROSE.fullmatch(line)):
+            block.append(line.strip())
+
+
+def docstring_findings(node: ast.AST) -> Iterator[str]:
+    """Yield what is wrong with the docstring of a module, a class or a function."""
+    if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return
+    text = ast.get_docstring(node) or ""
+    if not isinstance(node, ast.Module) and REST.match(text):
+        yield f"{text[:60]!r} begins as the rest of a sentence"
+    for sentence in sentences(text):
+        if (words := len(re.findall(r"\w[^\s]*", sentence))) > DOCSTRING_WORDS:
+            yield f"{words} words: {sentence[:60]}"
+
+
 def module_findings(path: Path) -> Iterator[str]:
     """Yield one line per finding in the docstrings, comments and messages of a module."""
     source = path.read_text(encoding="utf-8")
@@ -56,6 +98,8 @@ def module_findings(path: Path) -> Iterator[str]:
     tree = ast.parse(source)
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values[1:]}
     for node in ast.walk(tree):
+        for found in docstring_findings(node):
+            yield f"{name}:{getattr(node, 'lineno', 1)}: {found}"
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             for paragraph in re.split(r"\n\s*\n", node.value):
                 for found in findings(paragraph, start=id(node) not in inside):

@@ -90,3 +90,38 @@ def test_a_sentence_beyond_forty_words_is_found_in_a_page(tmp_path, monkeypatch)
     assert len(list(english.page_findings(page))) == 1
     page.write_text("a " * 39 + "a. " + "A " * 39 + "a.")
     assert not list(english.page_findings(page))
+
+
+@pytest.mark.parametrize("first", ["By the same conversion.", "Where it lies.", "For people.", "Its root."])
+def test_a_docstring_that_begins_as_the_rest_of_a_sentence_is_found(first, tmp_path, monkeypatch):
+    monkeypatch.setattr(english, "ROOT", tmp_path)
+    file = tmp_path / "a.py"
+    file.write_text(f'def f():\n    """{first}"""\n')
+    assert len(list(english.module_findings(file))) == 1
+    file.write_text(f'"""{first}"""\n\n\ndef f():\n    """Forget the past."""\n')
+    assert not list(english.module_findings(file))
+
+
+def test_a_sentence_beyond_fifty_words_is_found_in_a_docstring(tmp_path, monkeypatch):
+    """Formulas, tables and entries of a section are no part of the sentence before them."""
+    monkeypatch.setattr(english, "ROOT", tmp_path)
+    file = tmp_path / "a.py"
+    file.write_text('"""One.\n\n' + "a " * 50 + 'a.\n"""\n')
+    assert len(list(english.module_findings(file))) == 1
+    half = "a " * 30
+    file.write_text(
+        f'"""One.\n\n{half}\n\n    {half}\n\n``b``  {half}\n``c``  {half}\n\n'
+        f'* {half}\n* {half}\n\nArgs:\n    b: {half}\n    c: {half}\n"""\n'
+    )
+    assert not list(english.module_findings(file))
+    file.write_text(f'"""One.\n\nArgs:\n    b: {half}\n        {half}\n"""\n')
+    assert len(list(english.module_findings(file))) == 1
+
+
+@pytest.mark.parametrize("words", ["It holds, but for one.", "It is small, whence the bound."])
+def test_words_that_people_hardly_use_are_found(words, tmp_path, monkeypatch):
+    monkeypatch.setattr(english, "ROOT", tmp_path)
+    file, page = tmp_path / "a.py", tmp_path / "a.md"
+    file.write_text(f'"""{words}"""\n')
+    page.write_text(words)
+    assert len(list(english.module_findings(file))) == len(list(english.page_findings(page))) == 1

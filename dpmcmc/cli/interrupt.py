@@ -27,7 +27,7 @@ _AGAIN = 0.2
 
 
 def while_importing() -> None:
-    """Until a command begins, let SIGINT end the process; for a process that is the command, while it loads."""
+    """Let SIGINT end the process while it loads, until its command begins."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler and _in_main_thread():
         signal.signal(signal.SIGINT, _leave)
 
@@ -71,7 +71,7 @@ class _Command:
         self._alarm: Any = None
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """SIGINT."""
+        """Handle SIGINT: raise KeyboardInterrupt, and go on raising it if it is swallowed."""
         if self.running:
             self._arm()
             raise KeyboardInterrupt

@@ -48,7 +48,7 @@ class Options(NamedTuple):
 
 @dataclass
 class Place:
-    """Where a run writes, and what it needs to go on there.
+    """Folders that a run writes in, and what it needs to go on there.
 
     Attributes:
         folder: of what is released, with ``config.yaml`` from the start.
@@ -71,7 +71,7 @@ class Place:
 
     @property
     def run_folder(self) -> RunFolder:
-        """For what is released."""
+        """Folder of what is released."""
         return RunFolder(self.folder, self.day)
 
     def make(self, config: Config) -> None:
@@ -120,7 +120,7 @@ class Place:
         return "--resume" if self.resumed else "--out"
 
     def date(self) -> None:
-        """Give all that others may see the one time."""
+        """Give every file that others may see the same time of change."""
         if self.folder.exists():
             self.run_folder.date_all(self.confidential)
 

@@ -77,7 +77,7 @@ class ConfiguredRun:
         return self.facts.target
 
     def run_folder(self, guarantee: Guarantee | None) -> RunFolder:
-        """For draws with this guarantee, and what is computed from them."""
+        """Return the folder of draws with this guarantee, and of what is computed from them."""
         if self.facts.publishable(guarantee):
             return self.place.run_folder
         return RunFolder(self.place.confidential, self.place.day, owner_only=True)

@@ -67,7 +67,7 @@ def _check_size(path: Path, events: Any) -> None:
 
 @contextlib.contextmanager
 def _bounded(path: Path, patient: bool) -> Iterator[None]:
-    """Within, a file costs no more work than a stranger's is worth."""
+    """Limit the work inside to what a file from a stranger is worth; ``patient`` lifts the limit."""
     try:
         with contextlib.nullcontext() if patient else at_most(MOST_WORK):
             yield
@@ -168,7 +168,7 @@ def _deviations(body: dict[str, Any], minibatches: float) -> dict[str, float]:
 
 
 def _shortfalls(run: Run, guarantee: Guarantee) -> Iterator[str]:
-    """Return what the events do not cover of the run, as clauses."""
+    """Yield, as clauses, each part of the run that the events do not cover."""
     events = guarantee.events
     queries = [e for e in events if e.mechanism in _QUERIES]
     if "trace" in guarantee.release.split(" + ") and not any(e.count and e.rate for e in queries):

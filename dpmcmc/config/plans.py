@@ -90,7 +90,7 @@ def make_mesh(config: Config) -> Mesh | None:
 
 @contextmanager
 def _planned(config: Config, *sections: str) -> Iterator[None]:
-    """As :func:`located`; an exception of a user's own code is theirs to mend, any other a fault of this library."""
+    """Locate refusals as :func:`located` does, and report an exception of a user's own code as theirs to mend."""
     try:
         yield
     except SAID_ALREADY:

@@ -40,7 +40,7 @@ def describe(request: DataRequest) -> DataSpec:
 
 
 def path_of(request: DataRequest) -> Path:
-    """Where the file or folder is; nothing is opened."""
+    """Return the path of the file or folder; nothing is opened."""
     return Path(request.base_dir or ".") / os.path.expanduser(str(request.path))
 
 

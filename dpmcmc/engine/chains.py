@@ -87,7 +87,7 @@ class Chains:
         return run if self._plan.metric is None else with_open_metric(run)
 
     def program(self) -> Program:
-        """Program of the plan, its numbers compiled in but for a metric."""
+        """Program of the plan, its numbers compiled in except for a metric."""
         target = template(self.target, () if self._plan.metric is None else OPEN)
         return Program.of(self._plan, target, template(self._plan.sampler), mesh=self._mesh)
 

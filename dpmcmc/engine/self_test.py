@@ -10,11 +10,13 @@ record of a batch comes to, and by ``_ULPS`` units of rounding of the parameter.
 left out, or a tenth smaller, differs by 1 or by 0.1. A draw on the verge of rounding otherwise may choose another
 record, in fewer than 1 of 10⁴ tests, so an executable fails only where it differs under each of ``_KEYS`` keys.
 
-**Beyond it.** Noise that moves a parameter by less than float32 resolves is not seen, nor is a fault that needs a later
-step, other records or a rare batch: a Poisson batch too large for the usual room has steps of its own, which these keys
-hardly reach, though its noise is drawn like that of all. Made-up records beyond ``_FILLED_BYTES`` are zeros, and on an
-accelerator they take as much memory as the records. Runs without privacy or with a known key carry no guarantee, and
-are not tested. One-shot mechanisms are not tested either: they rely on the folder of their programs being safe.
+**Not seen.** The test does not see noise that moves a parameter by less than float32 resolves, nor a fault that needs a
+later step, other records or a rare batch. A Poisson batch too large for the usual room has steps of its own, which
+these keys hardly reach; its noise is drawn as that of every batch.
+
+Made-up records beyond ``_FILLED_BYTES`` are zeros, and on an accelerator they take as much memory as the records. Runs
+without privacy or with a known key carry no guarantee, and are not tested. One-shot mechanisms are not tested either:
+they rely on the folder of their programs being safe.
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ def check_steps(
 
 
 def _known_cells(block: Cells, key: int, steps: int) -> Cells:
-    """Cells that are all the first one of a block, but for a known key, and a start of zeros where it has one."""
+    """Cells that all equal the first one of a block, except for a known key and, where it has a start, zeros."""
     size = block.steps.shape[0]
     rng = np.random.default_rng(key)
 

@@ -73,7 +73,7 @@ def cell_bytes(program: Program, positions: PyTree, records: PyTree) -> int:
 
 
 def compiler_options(lane_work: int, lanes: int) -> dict[str, str | bool]:
-    """For so many lanes, each of which works on so many bytes at a time.
+    """Return options of the compiler for so many lanes, each of which works on so many bytes at a time.
 
     On a CPU the compiler shares an operation out to threads. Work within a core's cache is done before the others
     have woken up, and where there is a lane to each core they have work of their own.

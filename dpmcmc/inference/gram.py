@@ -3,10 +3,10 @@ r"""A second moment of rows, G = Σ x xᵀ, from a noisy release of it.
 Noise is symmetric and isotropic in Frobenius norm: variance σ² on the diagonal and σ²/2 off it. Whatever is done here
 is post-processing of the release and costs nothing.
 
-``project``: the nearest matrix that rows could have made. It is positive semi-definite and has a known trace; where a
+``project``: the nearest matrix that rows could have made. It is positive semi-definite and has a known trace. Where a
 ``RowStructure`` is declared it also has zeros within one-hot blocks, no negative entry between columns that are never
-negative, a diagonal equal to the intercept's column on one-hot columns, and G v = 0 for v = (a block's indicator) −
-(the intercept's), since the columns of a block add up to the intercept's. Dykstra's alternating projections (Boyle and
+negative, and a diagonal equal to the intercept's column on one-hot columns. The columns of a block add up to the
+intercept's, so G v = 0 for v = (a block's indicator) − (the intercept's). Dykstra's alternating projections (Boyle and
 Dykstra 1986) meet all of them.
 
 ``shrink``: eigenvalues w become w³/(w² + (edge/2)²), so that directions in which the release holds noise alone count
@@ -40,7 +40,7 @@ def project(noisy: np.ndarray, trace: float, structure: RowStructure | None = No
     if structure is None or not (structure.blocks or structure.nonnegative or structure.constant is not None):
         return _semidefinite(noisy, trace)
     linear = _Linear.of(structure, len(noisy))
-    # Dykstra's correction belongs to the cone alone; the other sets are subspaces but for the signs.
+    # Dykstra's correction belongs to the cone alone; the other sets are subspaces except for the signs.
     correction, out = np.zeros_like(noisy), noisy
     for _ in range(_ROUNDS):
         nearest = _semidefinite(out + correction, trace)

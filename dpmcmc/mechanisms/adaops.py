@@ -247,7 +247,7 @@ class Stage(NamedTuple):
         return mu_std(self.row**2 + 2 * unsure, 1, self.eigenvalue_mu)
 
     def low(self, noisy: float) -> float:
-        """Return a bound below λ_min(XᵀX) of both neighbours, but for probability Φ(−quantile)."""
+        """Return a bound below λ_min(XᵀX) of both neighbours, except with probability Φ(−quantile)."""
         unsure = self._unsure * self.num_records * self.row**2
         return max(0.0, noisy - self.quantile * self.eigenvalue_noise - self.row**2 - unsure)
 
@@ -285,7 +285,7 @@ class Stage(NamedTuple):
         return mu_std(self.residual_sensitivity(low, ridge) + 2 * unsure, 1, self.residual_mu)
 
     def residual_from(self, noisy: float, low: float, ridge: float) -> float:
-        """Return R of stage 2, at least B of both neighbours but for probability Φ(−quantile)."""
+        """Return R of stage 2, at least B of both neighbours except with probability Φ(−quantile)."""
         room = self.quantile * self.residual_noise(low, ridge) + self.residual_sensitivity(low, ridge)
         return math.exp(min(noisy + room + self._unsure_residual(low, ridge), 700.0))
 

@@ -2,11 +2,11 @@ r"""AdaSSP: ridge regression from noisy sufficient statistics, its ridge chosen 
 
     (Ĝ + λI)⁻¹ m̂,    Ĝ = XᵀX + noise,  m̂ = Xᵀy + noise,    λ = max(λ₀, τ − low)      (Wang 2018, Algorithm 3)
 
-``low`` is a bound below λ_min(XᵀX) from one Gaussian release of sensitivity b² (Weyl, as in ``adaops.py``), and τ the
-size that the noise of Ĝ may have in any direction: with N(0, σ²) on the diagonal and N(0, σ²/2) off it,
+``low`` is a bound below λ_min(XᵀX) from one Gaussian release of sensitivity b² (Weyl, as in ``adaops.py``). τ is the
+size that the noise of Ĝ may have in any direction. With N(0, σ²) on the diagonal and N(0, σ²/2) off it,
 E λ_max <= σ√(2d) (Gordon) and λ_max is σ-Lipschitz in the noise, so
 
-    ‖noise‖ <= τ = σ(√(2d) + √(2 log(2/ρ)))     but for probability ρ.
+    ‖noise‖ <= τ = σ(√(2d) + √(2 log(2/ρ)))     except with probability ρ.
 
 Where XᵀX is well conditioned, no ridge is added. The statistics are one query (``linear_statistics.py``;
 ``sufficient.py`` raises noisy eigenvalues in place of a ridge). Everything after the noise is post-processing, whatever

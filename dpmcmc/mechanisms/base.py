@@ -182,7 +182,7 @@ class _OneShot:
         chains.compile_and_test()
 
     def _drawn(self, streams: Streams, guarantee: Guarantee | None, inner: Path | None) -> PyTree:
-        """Positions, leaves (chains, draws, ...); one chain but for a hybrid, whose run has a checkpoint ``inner``."""
+        """Positions, leaves (chains, draws, ...): one chain, except that a hybrid's run has its own, and ``inner``."""
         plan = self._plan
         kept = {} if plan.run is None else {"checkpoint": inner}
         try:

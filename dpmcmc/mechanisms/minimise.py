@@ -3,11 +3,10 @@ r"""The minimiser of a strongly convex objective, with a certificate.
     J(θ) = Σ ℓ_i(θ) + (Λ/2)‖θ‖² + b·θ,      ‖θ − argmin J‖ <= ‖∇J(θ)‖/Λ
 
 Damped Newton in float64 on the gradient's norm: along p = −H⁻¹∇J that norm falls at unit rate, whatever the distance
-from the optimum, so halving the step always ends, and no difference of two large objectives is ever taken. The one
-number that a guarantee rests on is ‖∇J‖ at the returned point, plus a bound on its own rounding: gradients are summed
-in blocks of ``_BLOCK`` rows, so a sum of N vectors of norm <= L is off by at most (_BLOCK + N/_BLOCK)·2^-53·N·L in any
-order within a block; a predictor x·θ, hence a gradient, by d·2^-53·‖θ‖ times the curvature; the rest by a few
-roundings.
+from the optimum, so halving the step always ends, and no difference of two large objectives is ever taken. A guarantee
+rests on one number, ‖∇J‖ at the returned point plus a bound on its rounding. Gradients are summed in blocks of
+``_BLOCK`` rows, so a sum of N vectors of norm <= L is off by at most (_BLOCK + N/_BLOCK)·2^-53·N·L in any order within
+a block. A predictor x·θ, hence a gradient, is off by d·2^-53·‖θ‖ times the curvature, and the rest by a few roundings.
 
 Logistic and linear regression have closed forms in NumPy. Any other convex target goes through JAX in float64, with
 conjugate gradients for the Newton step.

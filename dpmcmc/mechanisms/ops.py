@@ -12,9 +12,9 @@ form ``gdp``       exp(−ρΣℓ_i − (m/2)‖θ‖²), ℓ convex with gradie
                    needs no ball, and holds on one: a ball is convex.
 
 Adding, removing or zeroing a record changes the potential by h = ρℓ_x alone. The log density then changes by
-h(θ) − log E[e^h], which lies within sup h − inf h over the ball: for ``printed`` and ``range`` that is ρ times the most
-one record's loss varies over θ, at most 2B, B where losses are −log probabilities and so never negative, and 2RL by the
-mean value theorem. For ``gdp``, h is ρL-Lipschitz: μ = ρL/√m.
+h(θ) − log E[e^h], which lies within sup h − inf h over the ball. For ``printed`` and ``range`` this is ρ times the most
+that one record's loss varies over θ: at most 2B, and 2RL by the mean value theorem; B where losses are −log
+probabilities, which are never negative. For ``gdp``, h is ρL-Lipschitz: μ = ρL/√m.
 
 K draws cost Kε, and √K·μ. Tempering costs accuracy: with ρ < 1 a draw's variance around the truth is 1 + 1/ρ times the
 efficient one (thesis, Proposition 3.9).
@@ -88,7 +88,7 @@ class OPS(OneShot):
         Args:
             target: with ``loss_bounds`` (printed, range), or log-concave with ``gradient_bound_within`` and a
                 ``prior_precision`` (gdp).
-            asked: ``printed`` and ``range`` spend none of its δ but for ``total_variation``.
+            asked: ``printed`` and ``range`` spend none of its δ except on ``total_variation``.
 
         Raises:
             UnsupportedCombination: the target lacks what the form, or the engine, rests on.

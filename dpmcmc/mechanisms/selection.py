@@ -11,7 +11,7 @@ An (ε, δ)-DP pair is within total variation δ/(1 + e^ε) of an ε-DP pair, on
 
 Utility, for losses in [0, B] (corrected: the source takes n for the n_v = N/(a + 1) records that vote). With
 candidates of excess risk at most ξ on average, Markov's inequality leaves all a of them above e·ξ with probability at
-most e^{−a}; Hoeffding for a candidates and the tail of the exponential mechanism give, but for a probability of
+most e^{−a}; Hoeffding for a candidates and the tail of the exponential mechanism give, except with probability
 ``failure``,
 
     R(chosen) − R* <= e·ξ + 2B√(log(6a/failure)/(2 n_v)) + (2B/(ε n_v))·log(3a/failure),      a = ⌈log(3/failure)⌉.
@@ -47,7 +47,7 @@ from dpmcmc.targets.base import Positive, Target
 
 
 def excess_of_choice(candidates: int, validation: int, *, epsilon: float, loss_bound: float, failure: float) -> float:
-    """Return how much worse than the best candidate's risk that of the chosen one may be, but for 2/3 of ``failure``.
+    """Return how far the chosen candidate's risk may exceed the best one's, except with probability 2/3 of ``failure``.
 
     Args:
         candidates: a.

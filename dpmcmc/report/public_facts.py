@@ -4,13 +4,18 @@ Whatever a run prints, names, dates or writes outside ``confidential/`` is made 
 what the guarantee covers: draws, and what is computed from draws and public facts. So the functions that do it
 (``console.py``, ``run_folder.py``) take these, and never a DataSet.
 
-Public are: the config and the plan made from it, with N; what the config declares of the data; the name, origin and
-checksums of a known data set; the columns, which neighbouring data sets share; the day on which the run began; and
-seconds that had passed before the first record was read. All records are public where ``spec.public`` says so.
+Public facts are:
 
-Not public of other data are: how many rows were held out, or belong to an owner; which rows they are; any time after
-the first record was read, because batches and trajectories are as long as the records make them; and whether a
-diagnostic could be computed.
+* the config and the plan made from it, with N, and what the config declares of the data;
+* the name, origin and checksums of a known data set, and the columns, which neighbouring data sets share;
+* the day on which the run began, and the seconds that had passed before the first record was read;
+* all records, where ``spec.public`` says so.
+
+Not public of other data are:
+
+* how many rows were held out, or belong to an owner, and which rows they are;
+* any time after the first record was read, because batches and trajectories are as long as the records make them;
+* whether a diagnostic could be computed.
 """
 
 from __future__ import annotations

@@ -32,11 +32,12 @@ _FLOAT32 = 1e-3
 def check_target(target: Target, records: PyTree, seed: int = 0) -> None:
     """Raise AssertionError on the first thing a target breaks.
 
-    Checks that shapes suffice to bind it; that ``init`` returns finite float32 arrays and is a function of its key;
-    that densities are single finite numbers with finite gradients; that ``gradient_bound`` holds on these records;
-    that ``clipped_gradient_sum`` agrees with the generic path under masks and clips, drops rows that are not finite,
-    and moves by at most 2C when a record is replaced; and that ``predict`` returns one finite prediction a row,
-    probabilities where ``num_classes`` is set.
+    * Shapes suffice to bind it.
+    * ``init`` returns finite float32 arrays and is a function of its key.
+    * Densities are single finite numbers with finite gradients, and ``gradient_bound`` holds on these records.
+    * ``clipped_gradient_sum`` agrees with the generic path under masks and clips, drops rows that are not finite, and
+      moves by at most 2C when a record is replaced.
+    * ``predict`` returns one finite prediction a row, probabilities where ``num_classes`` is set.
 
     Args:
         target: a Target, bound or not.

@@ -1,8 +1,8 @@
 """How each method's settings are chosen: the same protocol for ours and for the baselines.
 
 Every combination of a method's grid runs on 80 % of the TRAINING set and is judged on the other 20 %
-(``experiments.settings.split``) by the accuracy of its posterior predictive: all of them once, then for each (method,
-encoding, ε) the best few of them again, and the best of those again, as often for every method. The one of highest mean
+(``experiments.settings.split``) by the accuracy of its posterior predictive. All of them run once. For each (method,
+encoding, ε) the best few run again, and the best of those once more, as often for every method. The one of highest mean
 goes into the panel's YAML. The test set is not touched. The benchmark sets are public, so looking at their records
 costs nothing; on private data it would.
 """

@@ -63,7 +63,7 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """Where trials run: records, and what is public about them.
+    """Records that trials run on, and the public facts about them.
 
     Attributes:
         records: ``{"x": (N, d), "y": (N,)}``.

@@ -59,7 +59,7 @@ def _records(size: Size) -> Table:
             data = records(n, features)
             for near in (False, True) if n > _NEAR else (False,):
                 sampling = Near(batch) if near else dpmcmc.Poisson(batch)
-                # Alike but for their length, and so one program.
+                # Alike except for their length, and so one program.
                 short, long = (
                     make_plan(n, features, batch, steps, sampling=sampling, thin=10)
                     for steps in (size.steps, 4 * size.steps)

@@ -4,10 +4,10 @@ The lines before the query's are written here, for the comparison alone. **They 
 private step they look: a batch with replacement is not the one that is charged, float32 sums move by more than the
 sensitivity, and ``jax.random.normal`` has no tails beyond 5.42σ.
 
-They are as well made as the engine's, or a ratio would tell of engineering and not of safeguards: what is random in a
-group of steps is drawn side by side before they are taken, rows are aligned and their norms computed once, and a step
-stays on one core. Their Poisson batches have the room that the engine usually reads, and lose what is beyond it, where
-the engine would read on.
+They are as well made as the engine's, or a ratio would tell of engineering and not of safeguards. The random numbers of
+a group of steps are drawn side by side before the steps are taken, rows are aligned and their norms computed once, and
+a step stays on one core. Their Poisson batches have the room that the engine usually reads, and lose what is beyond it,
+where the engine would read on.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def no_privacy(size: Size) -> Gradient:
 
 
 def textbook(plan: dpmcmc.Plan) -> Gradient:
-    """As DP-SGD is usually written, with float32 throughout."""
+    """Return the gradient as DP-SGD is usually written, in float32 throughout."""
     batch = int(plan.batch_size)
 
     def answer(theta: jax.Array, data: Any, drawn: Any) -> jax.Array:
@@ -111,7 +111,7 @@ def textbook(plan: dpmcmc.Plan) -> Gradient:
 
 
 def poisson(plan: dpmcmc.Plan) -> Gradient:
-    """With a batch as the plan draws it."""
+    """Return the gradient of a batch that is drawn as the plan draws it."""
 
     def answer(theta: jax.Array, data: Any, drawn: Any) -> jax.Array:
         (at, mask), normal = drawn
@@ -121,7 +121,7 @@ def poisson(plan: dpmcmc.Plan) -> Gradient:
 
 
 def exact(plan: dpmcmc.Plan) -> Gradient:
-    """With the sum that dpmcmc takes."""
+    """Return the gradient with the exact sum that dpmcmc takes."""
 
     def answer(theta: jax.Array, data: Any, drawn: Any) -> jax.Array:
         (at, mask), normal = drawn

@@ -5,27 +5,27 @@ r"""Individual Rényi accounting of a run (Feldman and Zrnic 2021), for every re
 θ_t is the position BEFORE step t, and every step counts, whether its batch held the record or not. A norm is a
 function of the record and of what was released before, so D_α bounds the step's divergence given the past.
 
-**What is claimed.** R_i is the *realised individual Rényi loss*: exact where every norm is, else from above. It is
-itself random and depends on the record. On its own it promises nothing: a run that might have gone otherwise, and cost
-more, is not (α, R_i(α))-RDP, nor does an odometer that shows R_i make it so.
+**The claim.** R_i is the *realised individual Rényi loss*: exact where every norm is, else an upper bound. It is random
+and depends on the record. On its own it promises nothing: the run could have gone otherwise and cost more, so it is not
+(α, R_i(α))-RDP. An odometer that shows R_i does not change that.
 
-An individual *filter* turns a number into a promise: fix α and B before the run, and leave record i out from
-the step on at which its sum would exceed B. Then the run is (α, B)-RDP for record i. For its sum is at most B along
-every path, each term is known from the past, and so
+An individual *filter* turns the number into a promise. Fix α and B before the run, and leave record i out from the step
+on at which its sum would exceed B. Then the run is (α, B)-RDP for record i, because its sum is at most B along every
+path and each term is known from the past, so that
 
     L_t = Π_{s<=t} (P_s/Q_s)^α · exp(−(α−1) Σ_{s<=t} D_α,s)
 
-is a supermartingale under Q that starts at 1, whence E_Q[(P/Q)^α] <= e^{(α−1)B}. Under replace_one each neighbour's
-record has such a filter, whose terms are against the largest possible counterpart; the terms of the record that is left
-out LATER bound the pair's up to then, after which nothing differs.
+is a supermartingale under Q that starts at 1, and E_Q[(P/Q)^α] <= e^{(α−1)B}. Under replace_one each neighbour's
+record has such a filter, whose terms are against the largest possible counterpart. The terms of the record that is left
+out LATER bound the pair's up to then; after that nothing differs.
 
-ε_i = min over α of the ε at δ that (α, R_i(α))-RDP gives (Canonne, Kamath and Steinke 2020, Proposition 12) is
-therefore the *smallest budget whose filter would have let the record through the whole run*: had that ε and that order
-been set beforehand, nothing would have been different for this record. No run here applies a filter. A run
-promises its plan's guarantee to everybody.
+ε_i is the least over α of the ε at δ that (α, R_i(α))-RDP gives (Canonne, Kamath and Steinke 2020, Proposition 12). It
+is therefore the *smallest budget whose filter would have let the record through the whole run*: with that ε and that
+order set beforehand, nothing would have been different for this record. No run here applies a filter. A run promises
+its plan's guarantee to everybody.
 
 **Grid.** D_α increases with the norm (``divergence.py``). Under sampling, norms are rounded UP to a geometric grid of
-ratio e^-``STEP``, and what is kept of a record is how often its norm fell where. At rate 1 norms are not rounded.
+ratio e^-``STEP``, and a record's account holds how often its norm fell on each point. At rate 1 norms are not rounded.
 
 A record whose gradient is not finite contributes nothing to the run, and is charged C.
 """
@@ -209,7 +209,7 @@ class Account:
         return kept * draw + self.plan.num_records * record + _FILE_BYTES
 
     def start(self, streams: Streams) -> PyTree:
-        """Where the engine starts each chain under these keys, leaves (chains, ...)."""
+        """Return the position that the engine starts each chain from under these keys, leaves (chains, ...)."""
         program = Program.of(self.plan, template(self._target), template(self.plan.sampler))
 
         def of_chain(chain: jax.Array) -> PyTree:

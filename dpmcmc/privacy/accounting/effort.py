@@ -29,7 +29,7 @@ _current: contextvars.ContextVar[Allowance | None] = contextvars.ContextVar("all
 
 @contextlib.contextmanager
 def at_most(points: float) -> Iterator[Allowance]:
-    """Within, accountants raise TooMuchWork instead of going beyond so many points."""
+    """Limit the work inside: accountants raise TooMuchWork before they go beyond so many points."""
     allowance = Allowance(points)
     token = _current.set(allowance)
     try:
@@ -39,7 +39,7 @@ def at_most(points: float) -> Iterator[Allowance]:
 
 
 def spend(points: float) -> None:
-    """Say that so much work comes next; without an allowance nothing is counted.
+    """Count work before it is done; without an allowance nothing is counted.
 
     Raises:
         TooMuchWork: it is more than is left.

@@ -89,8 +89,8 @@ def connect_dots(curve: np.ndarray, first: int, interval: float) -> Masses:
     """Pessimistic masses from g = δ − (1 − e^ε)₊.
 
     The mass at ε_i is a second difference of δ in e^ε. The second difference of (1 − e^ε)₊ is exactly 1 at ε = 0 and 0
-    elsewhere, so only g is differenced: taken of δ itself, rounding at δ near 1 adds a spurious mass of about
-    1e-16 / interval per point, which a million compositions turn into a large part of the answer.
+    elsewhere, so only g is differenced. Differences of δ itself would add a spurious mass of about 1e-16 / interval at
+    each point, by rounding at δ near 1, and a million compositions would make it a large part of the answer.
     """
     rise = np.diff(curve)
     scale = math.expm1(interval)
@@ -103,7 +103,7 @@ def connect_dots(curve: np.ndarray, first: int, interval: float) -> Masses:
 
 
 class Window(NamedTuple):
-    """Where all but ``_TAIL`` of a composition's mass lies, relative to its smallest loss."""
+    """Ends of the interval that holds all but ``_TAIL`` of a composition's mass, relative to its smallest loss."""
 
     low: int
     high: int

@@ -12,9 +12,9 @@ Derived again, because the float computation must be covered. Let φ, φ' be the
 COMPUTED, with ‖φ(x) − φ'(y)‖ <= c‖x − y‖ + ηG; rounding errors are bounded and enter G (the caller's ``1 + κ``).
 Run X̃ beside X' with the same noise from the same start: X̃_{k+1} = φ(X̃_k) + a_{k+1}·u + noise, where the unit vector
 u points at φ'(X'_k) and a_{k+1} is at most the distance to it. The distance z of X̃ from X' obeys
-z_{k+1} = c z_k + ηG − a_{k+1}. X and X̃ apply the same φ, and a shift of at most a_{k+1} under noise ηs costs a
-Gaussian of a_{k+1}/(ηs) whatever it depends on (for a fixed test, the error of a mixture is the mean of its parts'),
-so X_t against X̃_t is a Gaussian of μ² = Σ a_k²/(ηs)². With z_t = 0, X̃_t = X'_t. The constraint is
+z_{k+1} = c z_k + ηG − a_{k+1}. X and X̃ apply the same φ. A shift of at most a_{k+1} under noise ηs costs a Gaussian
+of a_{k+1}/(ηs), whatever the shift depends on: for a fixed test, the error of a mixture is the mean of its parts'
+errors. So X_t against X̃_t is a Gaussian of μ² = Σ a_k²/(ηs)². With z_t = 0, X̃_t = X'_t. The constraint is
 Σ c^{t−k} a_k = ηG(1 − cᵗ)/(1 − c), and by Cauchy–Schwarz the least Σ a_k² has a_k ∝ c^{t−k}, which gives μ_t. A
 projection onto a convex set is a contraction and changes nothing.
 

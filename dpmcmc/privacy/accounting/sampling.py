@@ -133,7 +133,7 @@ class FixedSize:
         return (num_records if 2 * size > num_records else size), 0.0
 
     def shard_slots(self, num_records: int, shards: int, slots: int) -> int:
-        """As many as without shards: all of a batch may lie in one."""
+        """Slots of each shard: as many as without shards, because all of a batch may lie in one."""
         return slots
 
 
@@ -144,24 +144,24 @@ class Full:
     scheme = "full"
 
     def validate(self, num_records: int) -> None:
-        """Always fine."""
+        """Accept any number of records."""
 
     def rate(self, num_records: int) -> float:
-        """1."""
+        """Inclusion probability, 1."""
         return 1.0
 
     charged_rate = rate
 
     def mechanism(self, num_records: int) -> str:
-        """``gaussian``."""
+        """Name of the event a query becomes, ``gaussian``."""
         return "gaussian"
 
     def capacity(self, num_records: int, overflow: float) -> tuple[int, float]:
-        """(num_records, 0)."""
+        """(slots, 0): a batch of all records cannot overflow."""
         return num_records, 0.0
 
     def shard_slots(self, num_records: int, shards: int, slots: int) -> int:
-        """Rows of a shard."""
+        """Slots of each shard: all of its rows."""
         return shard_rows(num_records, shards)
 
 

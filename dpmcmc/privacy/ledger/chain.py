@@ -63,7 +63,7 @@ class Entry:
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dict."""
+        """Return the entry as a plain dict."""
         names = ("sequence", "kind", "run", "time", "nonce", "previous", "hash")
         return {name: getattr(self, name) for name in names} | {"body": self.body}
 

@@ -117,7 +117,7 @@ def _mu(event: Event, adjacency: Adjacency, name: str) -> float:
 
 
 def _objective_perturbation(event: Event, adjacency: Adjacency, order: int) -> float:
-    """See the module's docstring."""
+    """Rényi divergence of an objective perturbation at an order, by the integral of the module's docstring."""
     if event.noise_multiplier == 0:
         return math.inf
     assert event.epsilon is not None

@@ -1,9 +1,9 @@
-r"""Filters: when the next run may still be admitted, if runs are chosen in the light of earlier results.
+r"""Filters: when the next run may still be admitted, if runs are chosen by earlier results.
 
-The sum of ε over runs wastes most of a budget, and composing whatever happened as if it had been planned (PLD, or the
-best Rényi order in hindsight) is wrong: an analyst who picks the next mechanism by an earlier result can exceed an
-ε that every single path meets (``tests/test_ledger_filter.py`` has an exact example). A filter fixes one additive
-quantity and its budget in advance:
+Adding the ε of all runs wastes most of a budget. Composing the runs that were made as if they had been planned (by
+PLD, or at the best Rényi order in hindsight) is wrong: an analyst who chooses the next mechanism by an earlier result
+can exceed an ε that every single path meets (``tests/test_ledger_filter.py`` has an exact example). A filter fixes one
+additive quantity and its budget in advance:
 
 * ``renyi``: Rényi divergence at ONE order α adds along every path (Feldman and Zrnic 2021, Theorem 3.1: with
   L the loss and ρ_t the divergence of step t given the history, exp((α−1)(L_t − Σρ)) is a supermartingale).
@@ -51,7 +51,7 @@ class Filter(Protocol):
 
     @property
     def unit(self) -> str:
-        """For people."""
+        """Name of the quantity, for people."""
 
     def cost(self, events: Iterable[Event], adjacency: Adjacency) -> float:
         """Return the spending of a run, rounded up; infinite without noise."""
@@ -74,23 +74,23 @@ class Renyi:
 
     @property
     def unit(self) -> str:
-        """For people."""
+        """Name of the quantity, for people."""
         return f"Rényi divergence at order {self.order}"
 
     def cost(self, events: Iterable[Event], adjacency: Adjacency) -> float:
-        """Σ D_α."""
+        """Σ D_α over the events."""
         return costs.total(events, adjacency, lambda e: costs.renyi(e, adjacency, self.order))
 
     def budget(self, epsilon: float, delta: float) -> float:
-        """R of the module's docstring."""
+        """Largest r whose conversion, in the module's docstring, gives ε at δ."""
         return _down(float(_renyi_budget(np.array([self.order]), epsilon, delta)[0]))
 
     def epsilon(self, spent: float, delta: float) -> float:
-        """By the same conversion."""
+        """ε of a divergence of so much, by the same conversion."""
         return _epsilon_of(np.array([self.order]), spent * np.ones(1), delta) if spent > 0 else 0.0
 
     def gaussian(self, amount: float) -> float:
-        """From αμ²/2."""
+        """μ of the Gaussian release whose divergence αμ²/2 is so much."""
         return math.sqrt(max(0.0, 2 * amount / self.order))
 
 
@@ -101,19 +101,19 @@ class ZeroConcentrated:
     unit = "ρ"
 
     def cost(self, events: Iterable[Event], adjacency: Adjacency) -> float:
-        """Σ ρ."""
+        """Σ ρ over the events."""
         return costs.total(events, adjacency, lambda e: costs.zcdp(e, adjacency))
 
     def budget(self, epsilon: float, delta: float) -> float:
-        """The largest ρ that some order certifies."""
+        """The largest ρ that one of the orders certifies."""
         return _down(float(np.max(_renyi_budget(_ORDERS, epsilon, delta) / _ORDERS)))
 
     def epsilon(self, spent: float, delta: float) -> float:
-        """The least over orders, which all hold."""
+        """The least ε over all orders, each of which is a proof."""
         return _epsilon_of(_ORDERS, spent * _ORDERS, delta) if spent > 0 else 0.0
 
     def gaussian(self, amount: float) -> float:
-        """From μ²/2."""
+        """μ of the Gaussian release whose ρ = μ²/2 is so much."""
         return math.sqrt(max(0.0, 2 * amount))
 
 
@@ -124,7 +124,7 @@ class Gaussian:
     unit = "μ²"
 
     def cost(self, events: Iterable[Event], adjacency: Adjacency) -> float:
-        """Σ μ²."""
+        """Σ μ² over the events."""
         return costs.total(events, adjacency, lambda e: costs.gdp(e, adjacency))
 
     def budget(self, epsilon: float, delta: float) -> float:
@@ -132,11 +132,11 @@ class Gaussian:
         return _down(gaussian_mu(epsilon, delta) ** 2)
 
     def epsilon(self, spent: float, delta: float) -> float:
-        """Exact."""
+        """ε of one Gaussian release with this μ², exactly."""
         return gaussian_epsilon(math.sqrt(spent), delta)
 
     def gaussian(self, amount: float) -> float:
-        """Its root."""
+        """μ, the root of μ²."""
         return math.sqrt(max(0.0, amount))
 
 

@@ -1,4 +1,4 @@
-"""The ledger of a data set: what may be spent on it, and what was."""
+"""The ledger of a data set: its budget, and every run that spent from it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OverBudget(LedgerError):
 
 @dataclass(frozen=True)
 class State:
-    """Where a ledger stands.
+    """Account of a ledger: its terms, its runs, and what they have spent.
 
     Attributes:
         terms: what was fixed at ``init``.
@@ -215,7 +215,7 @@ class Ledger:
                 )
 
     def state(self) -> State:
-        """Where the ledger stands now."""
+        """Return the account of the ledger as it is now."""
         entries = self.history()
         book = fold(entries, self.path)
         terms = book.terms

@@ -132,7 +132,7 @@ def _programme(promise: Promise, items: Sequence[Guarantee]) -> Terms:
 
 
 def _additive(promise: Promise, typical: Sequence[Event], share: float) -> Terms:
-    """Terms of runs that may be chosen in the light of earlier results."""
+    """Terms of runs that may be chosen by earlier results."""
     epsilon, delta, order = promise.epsilon, promise.delta, promise.order
     charged, beta = filters.split_delta(epsilon, delta, share)
     if promise.filter == "renyi" and order is None:

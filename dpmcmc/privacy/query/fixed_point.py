@@ -6,12 +6,11 @@ unknown summation order is far larger. Here each clipped coordinate is truncated
 of the grid C·2^-p and added as an integer, so the sum is exact in any order, on any device, over any mesh.
 
 * The numbers whose norm is taken are the numbers that are scaled (:func:`held`).
-* Truncation toward zero only shortens a vector; what is left to prove is the float32 norm and factor.
-  Sums of squares are taken in blocks of at most 256 (three levels reach 1.6e7 coordinates), so their relative
-  error is at most (3·256 + 2)u in ANY order within a block, u = 2^-24, and the leaves of a pytree add log₂ of
-  their number; halved by the square root, plus nine roundings of scalars and of the noise scale: below
-  ``KAPPA`` = 2^-15. Underflowing squares are covered by
-  adding the smallest normal number per coordinate.
+* Truncation toward zero only shortens a vector, so the float32 norm and factor are left to prove. Sums of squares
+  are taken in blocks of at most 256 (three levels reach 1.6e7 coordinates), so their relative error is at most
+  (3·256 + 2)u in ANY order within a block, u = 2^-24. The leaves of a pytree add log₂ of their number. The square
+  root halves this, and nine roundings of scalars and of the noise scale come to it: below ``KAPPA`` = 2^-15. The
+  smallest normal number, added per coordinate, covers squares that underflow.
 * Noise is rounded to the same grid and added to the integers BEFORE anything is rounded to float: round(S +
   n) = S + round(n) for S on the grid, so it is post-processing of the real-valued Gaussian mechanism.
 * A row's rounding is taken not to depend on its place in the batch, for a record that is chosen moves the others by

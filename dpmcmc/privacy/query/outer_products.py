@@ -11,10 +11,10 @@ as an integer, as in ``fixed_point.py``; a matrix product of floats would round 
 * Rounding to the nearest is twice as fast as truncation, and may lengthen a row: by ½√P grid steps where P entries are
   rounded, so η = ½√P·2^-p is taken off first (2e-5 for 10⁴ entries). Beyond ``_MOST_TAKEN_OFF`` products are truncated,
   which only shortens, and η = 0.
-* ``KAPPA`` covers the float32 norm. The squares of a and of b are added in a balanced tree of d <= 2^24
-  leaves, with a relative error of at most (24 + 2)u; two such sums, their product, and the smallest normal number that
-  covers its underflow, make 54u, halved by the root, where 385u is allowed to leaves that are formed row by row. The
-  leaves add in a balanced tree as there; η and the product with a cost three more roundings, for which there is room.
+* ``KAPPA`` covers the float32 norm. The squares of a and of b are added in a balanced tree of d <= 2^24 leaves, with
+  a relative error of at most (24 + 2)u. Two such sums, their product, and the smallest normal number that covers its
+  underflow make 54u, and the root halves that; leaves that are formed row by row are allowed 385u. The leaves add in a
+  balanced tree as there. η and the product with a cost three more roundings, for which there is room.
 
 A row with ‖a‖² or ‖b‖² beyond float32 contributes zero, as one whose gradient is not finite.
 """
