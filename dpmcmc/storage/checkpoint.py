@@ -40,16 +40,16 @@ from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.commit_point import Point, Trace
 from dpmcmc.storage.fingerprint import Described, fingerprint, plan_digest, platform
 from dpmcmc.storage.locks import lock, names
-from dpmcmc.storage.plain_keys import from_text, plain, to_text
+from dpmcmc.storage.plain_keys import from_text, plain
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.regular_file import read_bytes
+from dpmcmc.storage.run_json import VERSION, check_run, with_keys
 from dpmcmc.storage.sealed_files import seal, unseal
 
 #: A commit may cost this share of the time until the next.
 _OVERHEAD = 0.01
 #: Chunks that may pass before the first commit, when it is not known how long they take.
 _FIRST = 64
-_VERSION = 1
 #: Files of the draws of a one-shot release, and of a released metric.
 _KEPT, _METRIC = "draws-release.bin", "metric.bin"
 #: Added to the name of a folder that is being removed.
@@ -88,11 +88,11 @@ class Checkpoint:
         self._commit_seconds = 0.0
         self._since = 0.0
         path = self.folder / "run.json"
-        self._run: dict[str, Any] = {"version": _VERSION}
+        self._run: dict[str, Any] = {"version": VERSION}
         if path.exists():
             try:
                 self._run = json.loads(read_bytes(path))
-                _check(self._run)
+                check_run(self._run)
             except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
                 raise CheckpointError(
                     f"{path}: is not a checkpoint of this version; what it charged stays charged, start a new run"
@@ -164,7 +164,7 @@ class Checkpoint:
         if not self.begun:
             key = secrets.token_bytes(32)
             known = {"plan": plan_digest(plan), "records_key": key.hex(), "records": fingerprint(key, data)}
-            self._new = known | {"again": [], "platform": here, "secret": secret} | _with_keys(streams)
+            self._new = known | {"again": [], "platform": here, "secret": secret} | with_keys(streams)
             return streams
         self.check(plan)
         if self._run["records"] != fingerprint(bytes.fromhex(self._run["records_key"]), data):
@@ -213,7 +213,7 @@ class Checkpoint:
     def moved(self, events: list[dict[str, Any]], streams: PyTree) -> None:
         """Go on here with fresh keys, after ``events`` (JSON) have been charged again."""
         left, self._run["again"] = self.inner, self._run["again"] + events
-        self._run |= {"platform": self._here} | _with_keys(streams)
+        self._run |= {"platform": self._here} | with_keys(streams)
         self._save()
         shutil.rmtree(left, ignore_errors=True)
 
@@ -356,28 +356,6 @@ class Checkpoint:
             for (i, _), leaves in grouped.items():
                 point.pieces[i].append(leaves)
         return True
-
-
-def _with_keys(streams: PyTree) -> dict[str, Any]:
-    """Return keys as ``run.json`` holds them, with the name of what is inside."""
-    return {"keys": to_text(streams), "inner": secrets.token_hex(4)}
-
-
-def _check(run: Any) -> None:
-    """Raise ValueError, KeyError, AttributeError or TypeError unless ``run.json`` holds what this version writes."""
-    if run["version"] != _VERSION:
-        raise InputError("another version")
-    run.get("notes", {}).get("")
-    if "plan" not in run:
-        return
-    bytes.fromhex(run["records_key"])
-    for event in run["again"]:
-        event.items()
-    for words in run["keys"] or []:
-        np.asarray(words, np.uint32)
-    if not isinstance(run["secret"], bool):
-        raise InputError("other keys")
-    run["platform"], run["records"]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,36 @@
+"""``run.json`` of a checkpoint: its version, the keys in it, and whether it holds what this version writes."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import numpy as np
+
+from dpmcmc.errors import InputError
+from dpmcmc.storage.plain_keys import to_text
+from dpmcmc.storage.pytree import PyTree
+
+VERSION = 1
+
+
+def with_keys(streams: PyTree) -> dict[str, Any]:
+    """Return what it says of keys: their words, and the name that a run inside the run has under them."""
+    return {"keys": to_text(streams), "inner": secrets.token_hex(4)}
+
+
+def check_run(run: Any) -> None:
+    """Raise ValueError, KeyError, AttributeError or TypeError unless it holds what this version writes."""
+    if run["version"] != VERSION:
+        raise InputError("another version")
+    run.get("notes", {}).get("")
+    if "plan" not in run:
+        return
+    bytes.fromhex(run["records_key"])
+    for event in run["again"]:
+        event.items()
+    for words in run["keys"] or []:
+        np.asarray(words, np.uint32)
+    if not isinstance(run["secret"], bool):
+        raise InputError("other keys")
+    run["platform"], run["records"]
