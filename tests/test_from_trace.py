@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from scipy.special import expit
 
 import dpmcmc
-from dpmcmc.engine import recorded
+from dpmcmc.cli.commands import main
+from dpmcmc.engine import chains, recorded
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import from_trace
 from dpmcmc.inference.from_trace import Known, Path, Score
@@ -293,6 +295,50 @@ def test_a_saved_run_gives_the_same_posterior(result, tmp_path):
     (tmp_path / "trace.npz").write_bytes(b"PK nothing")
     with pytest.raises(ValueError, match="is no trace of this version"):
         dpmcmc.inference.Trace.load(tmp_path)
+
+
+def test_a_run_that_was_stopped_within_a_block_goes_on_with_its_means(records, result, tmp_path, monkeypatch):
+    """Chunks of 32 steps, each committed; blocks of 5 straddle them."""
+    monkeypatch.setattr("dpmcmc.engine.sizing._CHUNK_STEPS", 32)
+    monkeypatch.setattr("dpmcmc.storage.checkpoint.Checkpoint.due", lambda *_: True)
+    take, left = chains._take_chunk, [2 * 2]
+
+    def stop_later(*arguments):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return take(*arguments)
+
+    plan = planned(logistic(), 800)
+    with monkeypatch.context() as patch:
+        patch.setattr(chains, "_take_chunk", stop_later)
+        with pytest.raises(KeyboardInterrupt):
+            dpmcmc.sample(plan, records, key=1, checkpoint=tmp_path / "kept")
+    again = dpmcmc.sample(plan, records, key=1, checkpoint=tmp_path / "kept")
+    for found, whole in zip(again.means, result.means, strict=True):
+        np.testing.assert_allclose(found, whole, atol=1e-4 * np.abs(whole).max())
+
+
+def test_the_command_writes_the_posterior(tmp_path, capsys):
+    asked = [
+        "--set",
+        "metric={name: gram}",
+        "--set",
+        "run={steps: 100, burn_in: 0.5}",
+        "--set",
+        "sampler.step_size=0.5",
+    ]
+    asked += ["--set", "target.prior_scale=1.0"]
+    assert main(["run", "breast_cancer", *asked, "--out", str(tmp_path / "residual")]) == 0
+    assert "noise-aware  clip 0.25 shrinks residuals" in capsys.readouterr().out
+    assert not (tmp_path / "residual" / "trace.npz").exists()
+    asked += ["--set", "privacy.clipping=label_blind"]
+    assert main(["run", "breast_cancer", *asked, "--out", str(tmp_path / "run")]) == 0
+    assert "the path gives a posterior whose intervals account for the noise" in capsys.readouterr().out
+    said = json.loads((tmp_path / "run" / "metrics.json").read_text())["noise_aware"]
+    posterior = dpmcmc.inference.Trace.load(tmp_path / "run").posterior()
+    np.testing.assert_allclose(said["mean"], posterior.mean)
+    np.testing.assert_allclose(said["std"], posterior.std)
 
 
 def test_draws_and_intervals_are_those_of_the_normal_law(result):

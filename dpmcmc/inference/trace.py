@@ -208,7 +208,7 @@ class Trace:
         """
         path = Path(folder) / FILE
         if not path.exists():
-            raise InputError(f"{path}: is not there; a run with a metric, of a regression, writes it", "folder")
+            raise InputError(f"{path}: is not there; a run in a metric has it, or metrics.json says why not", "folder")
         try:
             with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as file:
                 arrays = dict(file)
