@@ -8,9 +8,6 @@ is post-processing of the release and costs nothing.
 negative, and a diagonal equal to the intercept's column on one-hot columns. The columns of a block add up to the
 intercept's, so G v = 0 for v = (a block's indicator) − (the intercept's). Dykstra's alternating projections (Boyle and
 Dykstra 1986) meet all of them.
-
-``shrink``: eigenvalues w become w³/(w² + (edge/2)²), so that directions in which the release holds noise alone count
-for little.
 """
 
 from __future__ import annotations
@@ -50,23 +47,11 @@ def project(noisy: np.ndarray, trace: float, structure: RowStructure | None = No
     return _semidefinite(out, trace)
 
 
-def shrink(gram: np.ndarray, edge: float) -> np.ndarray:
-    """Return the matrix with its eigenvalues below ``edge``, the spectral norm of its noise, brought near zero."""
-    values, vectors = np.linalg.eigh(gram)
-    values = np.maximum(values, 0.0)
-    return (vectors * (values**3 / (values**2 + (edge / 2) ** 2 + np.finfo(float).tiny))) @ vectors.T
-
-
 class Denoised(NamedTuple):
     """An estimate of a second moment, (d, d), and Q -> covariance of its error times a vector u ~ (0, Q)."""
 
     gram: np.ndarray
     error: Callable[[np.ndarray], np.ndarray]
-
-
-def squared_metric(gram: np.ndarray, num_records: int, row_bound: float) -> np.ndarray:
-    """Return F² = G/N + (b²/d) I, (d, d): whitened rows F⁻¹x have about the same length in every direction."""
-    return gram / num_records + np.eye(len(gram)) * row_bound**2 / len(gram)
 
 
 def denoised(
@@ -91,10 +76,8 @@ def denoised(
         project(nearest + noise_std * symmetric_noise(rng, len(nearest)), trace, structure) for _ in range(bootstraps)
     )
     errors = np.stack([one - nearest for one in again])
-    # The noise that the projection leaves.
-    edge = float(np.mean(np.max(np.abs(np.linalg.eigvalsh(errors)), axis=1)))
-    gram, of_shape = shrink(nearest, edge), bootstrapped_error(errors)
-    return Denoised(gram, lambda q: of_shape(q) + (noisy.trace_std / trace) ** 2 * gram @ q @ gram)
+    of_shape = bootstrapped_error(errors)
+    return Denoised(nearest, lambda q: of_shape(q) + (noisy.trace_std / trace) ** 2 * nearest @ q @ nearest)
 
 
 @dataclass(frozen=True)

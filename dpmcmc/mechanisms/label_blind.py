@@ -22,7 +22,6 @@ import jax
 import numpy as np
 from scipy.special import expit
 
-from dpmcmc.inference.gram import squared_metric
 from dpmcmc.privacy.query.gaussian_release import gaussian_release
 from dpmcmc.privacy.query.gram_release import summing, weighted_sum
 from dpmcmc.privacy.query.label_blind import label_blind_weight
@@ -63,8 +62,8 @@ class Design(NamedTuple):
         return self.num_records * self.row_bound**2
 
     def metric(self, gram: np.ndarray) -> np.ndarray:
-        """Return F² of a Gram matrix, (d, d)."""
-        return squared_metric(gram, self.num_records, self.row_bound)
+        """Return F² = G/N + (b²/d) I of a Gram matrix, (d, d)."""
+        return gram / self.num_records + np.eye(self.size) * self.row_bound**2 / self.size
 
     def whitened_norm(self, gram: np.ndarray) -> float:
         """Return a typical ‖F⁻¹x‖, √(tr(F⁻²G)/N)."""
