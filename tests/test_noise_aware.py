@@ -12,14 +12,16 @@ from scipy.special import expit
 from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.inference import gram as gram_room
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.noise_aware import Gaussian, Local, LogisticLaw, Release
-from dpmcmc.mechanisms import NoiseAware, SufficientStatistics, label_blind, linear_statistics, release
+from dpmcmc.inference.noise_aware import Gaussian, Local, LogisticLaw, LogisticRows, Release
+from dpmcmc.mechanisms import NoiseAware, SufficientStatistics, label_blind, linear_statistics, release, score_moment
 from dpmcmc.mechanisms.label_blind import Design, LabelBlindGradient
-from dpmcmc.mechanisms.linear_statistics import split, statistics
+from dpmcmc.mechanisms.linear_statistics import residual_scores, split, statistics
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query import gram_release
+from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
+from dpmcmc.targets.per_owner import PerOwner
 from experiments import coverage as experiment
 
 
@@ -107,7 +109,7 @@ def neighbours(n, d, seed):
 @pytest.mark.parametrize("position_scale", [0.0, 1.0, 30.0])
 def test_replaced_records_move_the_whitened_gradient_by_at_most_2c(position_scale):
     d, rng = 5, np.random.default_rng(0)
-    design = Design(60, d, 1.0, 1.0)
+    design = Design(60, d, 1.0, 30 * math.sqrt(d))
     worst = 0.0
     for (x, y), (other_x, other_y) in neighbours(60, d, 1):
         gram, theta = x.T @ x, position_scale * rng.normal(size=d)
@@ -121,7 +123,7 @@ def test_replaced_records_move_the_whitened_gradient_by_at_most_2c(position_scal
 def test_the_bound_of_the_gradient_is_attained():
     """One row under either label, at even odds: its scores are C and −C."""
     d = 3
-    design, x = Design(2, d, 1.0, 1.0), np.zeros((2, d))
+    design, x = Design(2, d, 1.0, 30 * math.sqrt(d)), np.zeros((2, d))
     x[0, 0] = 1.0
     totals = [
         LabelBlindGradient.of(2 * np.eye(d) / d, design, x, np.array([label, 0.0])).sum(np.zeros(d))
@@ -150,7 +152,7 @@ def test_replaced_records_move_the_gram_matrix_by_at_most_root_2():
 def test_a_record_adds_at_most_its_clip_norm_and_the_square_of_its_norm():
     """add_remove and zero_out: a sum with and without the first record."""
     d, rng = 4, np.random.default_rng(8)
-    design = Design(51, d, 1.0, 1.0)
+    design = Design(51, d, 1.0, 30 * math.sqrt(d))
     for (x, y), _ in neighbours(50, d, 3):
         x[0] /= max(np.linalg.norm(x[0]), 1e-9)
         gram, theta = x.T @ x, rng.normal(size=d)
@@ -163,7 +165,7 @@ def test_a_record_adds_at_most_its_clip_norm_and_the_square_of_its_norm():
 def test_the_hard_clip_stands_behind_the_weights():
     """A label that no weight expects, and a norm that is a hundredth of the true one."""
     x, y, d = np.eye(3)[:2], np.array([40.0, 0.0]), 3
-    access = LabelBlindGradient.of(2 * np.eye(d) / d, Design(2, d, 1.0, 1.0), x, y)
+    access = LabelBlindGradient.of(2 * np.eye(d) / d, Design(2, d, 1.0, 30 * math.sqrt(d)), x, y)
     without = dataclasses.replace(access, y=np.array([0.0, 0.0]))
     assert np.linalg.norm(access.sum(np.zeros(d)) - without.sum(np.zeros(d))) <= 2 + 1e-9
 
@@ -195,6 +197,43 @@ def test_other_targets_and_missing_bounds_are_refused():
         NoiseAware(structure=RowStructure(constant=9)).plan(logistic(3), **promise)
 
 
+def test_owners_are_refused_with_the_reason():
+    owners = PerOwner(logistic(2))
+    with pytest.raises(ValueError, match="an owner with k records moves its sums k times as far"):
+        NoiseAware().plan(owners, num_records=100, epsilon=1.0, delta=1e-4)
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_a_sandwich_is_charged_with_the_rest(adjacency, monkeypatch):
+    """Statistics as above, then Σ r² x xᵀ and its trace with |r|·‖x‖ <= 3, by hand."""
+    plan = NoiseAware(covariance="sandwich").plan(
+        linear(4), num_records=300, epsilon=0.7, delta=1e-5, adjacency=adjacency
+    )
+    stds = np.array(released_stds(plan, linear_table(300, 4, 0)[0], monkeypatch))
+    moves = np.array([1.5 * math.sqrt(2), 9 * math.sqrt(2), 9] if adjacency == "replace_one" else [math.sqrt(2), 9, 9])
+    mu = math.sqrt(np.sum((moves / stds) ** 2))
+    assert mu == pytest.approx(gaussian_mu(0.7, 1e-5), rel=2e-4)
+    assert mu <= gaussian_mu(0.7, 1e-5)
+    assert 0.699 < plan.guarantee.epsilon <= 0.7
+
+
+def test_replaced_records_move_the_second_moment_of_scores_by_at_most_root_2():
+    """Labels at their bound and a position far from every record: residuals are clipped to the label's bound."""
+    worst = 0.0
+    for (x, y), (other_x, other_y) in neighbours(40, 4, 2):
+        one, two = (
+            gram_release.gram_of(residual_scores(a, 6 * b - 3, np.full(4, 9.0), 3.0), 3.0)
+            for a, b in ((x, y), (other_x, other_y))
+        )
+        worst = max(worst, float(np.linalg.norm(one - two)))
+    assert 4.0 < worst <= 9 * math.sqrt(2) * (1 + 1e-9)
+
+
+def test_a_sandwich_of_a_logistic_regression_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match="label-blind weights"):
+        NoiseAware(covariance="sandwich").plan(logistic(2), num_records=100, epsilon=1.0, delta=1e-4)
+
+
 # --- unbiased scores -------------------------------------------------------------------------------------------
 
 
@@ -214,7 +253,7 @@ def test_label_blind_weights_leave_the_score_unbiased_and_residual_clipping_does
 
     assert np.abs(mean_score(x, theta, sees_the_label)).max() > 0.1
     # The mean over labels of what the mechanism sums, one record at a time.
-    p, design = expit(x @ theta), Design(200, 4, 1.0, 1.0)
+    p, design = expit(x @ theta), Design(200, 4, 1.0, 30 * math.sqrt(4))
     mean = np.zeros(4)
     for label, chance in ((1.0, p), (0.0, 1 - p)):
         access = LabelBlindGradient.of(x.T @ x, design, x, np.full(200, label))
@@ -231,10 +270,28 @@ def test_the_curvature_is_that_of_a_gaussian_design():
     p = expit(x @ theta)
     weight = np.minimum(1, 0.6 / np.maximum(p, 1 - p))
     exact = (x * (weight * p * (1 - p))[:, None]).T @ x / n
-    law = LogisticLaw.at(4.0, norm=1.0, clip=0.6)
-    found = law.local(n * np.eye(d), n, theta, np.zeros_like).curvature / n
+    found = LogisticRows(n * np.eye(d), n, np.zeros(d), 1.0, 0.6, np.zeros_like).local(theta).curvature / n
     np.testing.assert_allclose(found, exact, atol=3e-3)
+    law = LogisticLaw.at(0.0, 4.0, norm=1.0, clip=0.6)
     assert abs(law.curvature - exact[0, 0]) > 0.03, "the design does not show the term along θ"
+
+
+def test_with_an_intercept_the_curvature_is_that_of_rows_about_their_mean():
+    """Rows (½, z), z normal about (0.3, −0.2), and rare labels: the mean of the logits is not zero."""
+    rng, n = np.random.default_rng(10), 400_000
+    z = rng.multivariate_normal([0.3, -0.2], [[0.2, 0.1], [0.1, 0.3]], size=n)
+    x, theta = np.concatenate([np.full((n, 1), 0.5), z], axis=1), np.array([-5.0, 1.0, 0.7])
+    p = expit(x @ theta)
+    weight = np.minimum(1, 0.6 / np.maximum(p, 1 - p))
+    exact = (x * (weight * p * (1 - p))[:, None]).T @ x / n
+    gram = x.T @ x
+    mean = noise_aware.mean_row(gram, n, 0)
+    np.testing.assert_allclose(mean, x.mean(0), atol=1e-9)
+    found = LogisticRows(gram, n, mean, 1.0, 0.6, np.zeros_like).local(theta).curvature / n
+    np.testing.assert_allclose(found, exact, atol=1e-3)
+    assert not noise_aware.mean_row(gram, n, None).any()
+    blind = LogisticRows(gram, n, np.zeros(3), 1.0, 0.6, np.zeros_like).local(theta).curvature / n
+    assert np.abs(blind - exact).max() > 0.005, "the design does not show the mean row"
 
 
 def test_a_weighted_mean_of_releases_is_the_posterior_of_all_of_them():
@@ -255,7 +312,7 @@ def test_a_weighted_mean_of_releases_is_the_posterior_of_all_of_them():
 def test_the_law_of_the_curvature_is_that_of_simulated_logits():
     rng = np.random.default_rng(4)
     z = 1.5 * rng.normal(size=400_000)
-    law = LogisticLaw.at(1.5**2, norm=1.0, clip=0.6)
+    law = LogisticLaw.at(0.0, 1.5**2, norm=1.0, clip=0.6)
     p = expit(z)
     w = np.minimum(1, 0.6 / np.maximum(p, 1 - p))
     assert law.curvature == pytest.approx(np.mean(w * p * (1 - p)), abs=2e-3)
@@ -375,6 +432,62 @@ def test_intervals_of_logistic_regression_cover(epsilon):
 @pytest.mark.parametrize("n", [2000, 20_000])
 def test_intervals_of_linear_regression_cover(n):
     assert_covers(covered(NoiseAware(draws=400), linear(4), linear_table, 1.0, 40, n))
+
+
+def test_under_a_wrong_model_the_sandwich_covers_and_the_model_does_not():
+    """Residuals that grow with a column: the truth is the pseudo-true parameter."""
+
+    def wrong(n, d, seed):
+        rng = np.random.default_rng(seed)
+        x, truth = rows(n, d, rng), rng.normal(size=d)
+        y = x @ truth + rng.normal(size=n) * (2 * np.abs(x[:, -1]) + 0.1)
+        return {"x": x.astype(np.float32), "y": np.clip(y, -4, 4).astype(np.float32)}, truth
+
+    target = dataclasses.replace(linear(3, label_bound=4.0), noise_scale=0.25)
+    share, error = covered(NoiseAware(draws=400), target, wrong, 10.0, 60, 20_000)
+    assert share + 3 * error < 0.86, (share, error)
+    assert_covers(covered(NoiseAware(draws=400, covariance="sandwich"), target, wrong, 10.0, 60, 20_000))
+
+
+def test_a_released_second_moment_is_brought_toward_the_models_as_far_as_its_noise_asks_for():
+    model, truth = np.diag([1.0, 2.0, 3.0]) * 1000, np.diag([6.0, 1.0, 2.0]) * 1000
+    rng = np.random.default_rng(0)
+    for std, nearer in ((1.0, truth), (1e5, 1.5 * model)):
+        noisy = NoisyGram(truth + std * noise_aware.symmetric_noise(rng, 3), std, 9000.0, 1.0)
+        np.testing.assert_allclose(score_moment.toward(model, noisy), nearer, atol=10)
+
+
+def test_an_intercept_has_a_prior_of_its_own():
+    """Labels as rare, or common, as an intercept of prior sd 4 makes them; under the others' prior it is missed."""
+
+    def rare(n, d, seed):
+        rng = np.random.default_rng(seed)
+        x, truth = rows(n, d, rng), 0.5 * rng.normal(size=d)
+        truth[0] *= 8
+        return {"x": x.astype(np.float32), "y": (rng.random(n) < expit(x @ truth)).astype(np.int32)}, truth
+
+    structure, target = RowStructure(constant=0), dataclasses.replace(logistic(5), prior_scale=0.5)
+    own = NoiseAware(draws=400, intercept_scale=4.0, structure=structure)
+    assert_covers(covered(own, target, rare, 1.0, 60, 5000))
+    share, _ = covered(NoiseAware(draws=400, structure=structure), target, rare, 1.0, 60, 5000)
+    assert share < 0.8
+    assert own.plan(target, num_records=5000, epsilon=1.0, delta=1e-5).usable_for == ["prediction", "intervals"]
+    wide = dataclasses.replace(own, intercept_scale=5.0)
+    assert wide.plan(target, num_records=5000, epsilon=1.0, delta=1e-5).usable_for == ["prediction"]
+    with pytest.raises(ValueError, match="intercept_scale: nothing declares"):
+        NoiseAware(intercept_scale=4.0).plan(target, num_records=5000, epsilon=1.0, delta=1e-5)
+
+
+def test_an_intercepts_prior_is_kept_in_linear_regression():
+    """Without noise the posterior is the conjugate one under the prior diag(3², 1, 1, 1)."""
+    records, _ = linear_table(300, 4, 0)
+    mechanism = NoiseAware(draws=20_000, intercept_scale=3.0, structure=RowStructure(constant=0))
+    draws = release(mechanism.plan(linear(4), num_records=300, epsilon=1e7, delta=1e-6), records, key=0).draws[0]
+    x, y = (np.asarray(records[name], np.float64) for name in ("x", "y"))
+    covariance = np.linalg.inv(x.T @ x / 0.25 + np.diag([1 / 9, 1, 1, 1]))
+    sd = np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose(draws.mean(0), covariance @ x.T @ y / 0.25, atol=0.05 * sd.max())
+    np.testing.assert_allclose(draws.std(0), sd, rtol=0.05)
 
 
 def simulated_coverage(believed, tables=400, d=4):

@@ -108,10 +108,10 @@ def posterior(release: Release, local: Local, precision: np.ndarray, start: Gaus
     return now
 
 
-def log_evidence(release: Release, local: Local, prior_variance: float, now: Gaussian) -> float:
-    """Return log N(Hθ̄ − ḡ; 0, 𝒞 + prior_variance H H), which an unknown prior scale is judged by."""
+def log_evidence(release: Release, local: Local, prior: np.ndarray, now: Gaussian) -> float:
+    """Return log N(Hθ̄ − ḡ; 0, 𝒞 + H prior H), which a prior covariance (d, d) is judged by."""
     h = local.curvature
-    covariance = _covariance(release, local, now) + prior_variance * h @ h
+    covariance = _covariance(release, local, now) + h @ prior @ h
     factor, lower = cho_factor(covariance, lower=True)
     white = solve_triangular(factor, h @ release.position - release.gradient, lower=lower)
     return float(-0.5 * white @ white - np.sum(np.log(np.diag(factor))))
@@ -137,49 +137,84 @@ def weighted_mean(positions: np.ndarray, gradients: np.ndarray, precisions: np.n
 
 @dataclass(frozen=True)
 class LogisticLaw:
-    """Average curvature of a label-blind logistic score over logits that are N(0, variance).
+    """Average curvature of a label-blind logistic score over rows that are normal about a mean row.
 
     The score of a record is w (p − y) x with w = min(1, clip/(max(p, 1 − p)·norm)): the weight knows x and θ and not y,
-    so the score's mean at the truth is zero whatever the clip norm is.
+    so the score's mean at the truth is zero whatever the clip norm is. With h = w p(1 − p) at the logit z, which is
+    N(mean, variance), Stein's identity turns E[h x xᵀ] into averages of h and of its derivatives.
 
     Attributes:
-        curvature: c = E[w p(1 − p)], of the mean gradient.
-        score: E[w² p(1 − p)], of the score's variance.
-        along: by how much less the mean gradient curves along θ, E[(w p(1 − p))(z²/variance − 1)]/variance (Stein).
+        curvature: c = E[h].
+        slope: E[h'].
+        along: E[h''], by how much less the mean gradient curves along θ.
+        score: E[w h], of the score's variance.
     """
 
     curvature: float
-    score: float
+    slope: float
     along: float
+    score: float
 
     @classmethod
-    def at(cls, variance: float, norm: float, clip: float) -> LogisticLaw:
+    def at(cls, mean: float, variance: float, norm: float, clip: float) -> LogisticLaw:
         """Return the averages.
 
         Args:
-            variance: of the logits, θᵀGθ/N.
+            mean: of the logits.
+            variance: of the logits about it.
             norm: typical ‖F⁻¹x‖ of a record, √(tr(F⁻¹GF⁻¹)/N).
             clip: C.
         """
-        variance = max(variance, 1e-9)
-        logits = math.sqrt(variance) * _NODES
-        p = expit(logits)
+        std = math.sqrt(max(variance, 1e-9))
+        p = expit(mean + std * _NODES)
         weight = np.minimum(1.0, clip / (np.maximum(p, 1 - p) * norm))
         h = weight * p * (1 - p)
-        along = float(np.mean(h * (_NODES**2 - 1))) / variance
-        return cls(float(np.mean(h)), float(np.mean(h * weight)), along)
+        slope, along = np.mean(h * _NODES) / std, np.mean(h * (_NODES**2 - 1)) / std**2
+        return cls(float(np.mean(h)), float(slope), float(along), float(np.mean(h * weight)))
 
-    def local(
-        self, gram: np.ndarray, num_records: int, mean: np.ndarray, error: Callable[[np.ndarray], np.ndarray]
-    ) -> Local:
-        """Return the model of the gradient: H = cG + (along/N) Gθ(Gθ)ᵀ, B = E[w² p(1 − p)] G.
 
-        Args:
-            gram: G, (d, d).
-            num_records: N.
-            mean: θ, (d,).
-            error: Q -> Cov[E u] of the error of G; that of H is c times as long.
+@dataclass(frozen=True)
+class LogisticRows:
+    """Facts of the rows of a logistic regression that a curvature is made of.
+
+    Attributes:
+        gram: G, (d, d).
+        num_records: N.
+        mean: the mean row, (d,); zero where no intercept is declared.
+        norm: typical ‖F⁻¹x‖.
+        clip: C.
+        error: Q -> Cov[E u] of the error of G; that of H is c times as long.
+    """
+
+    gram: np.ndarray
+    num_records: int
+    mean: np.ndarray
+    norm: float
+    clip: float
+    error: Callable[[np.ndarray], np.ndarray]
+
+    def local(self, theta: np.ndarray) -> Local:
+        """Return the model of the gradient near θ, (d,), with m the mean row and Σ = G/N − mmᵀ:
+
+        H = N·(E[h] G/N + E[h'](m(Σθ)ᵀ + Σθ mᵀ) + E[h''] Σθ(Σθ)ᵀ),   B = E[w h] G.
         """
-        towards = gram @ mean
-        curvature = self.curvature * gram + self.along / num_records * np.outer(towards, towards)
-        return Local(curvature, self.score * gram, lambda q: self.curvature**2 * error(q))
+        mean = float(self.mean @ theta)
+        towards = self.gram @ theta / self.num_records - self.mean * mean
+        law = LogisticLaw.at(mean, float(theta @ towards), self.norm, self.clip)
+        mixed = np.outer(self.mean, towards)
+        rest = law.slope * (mixed + mixed.T) + law.along * np.outer(towards, towards)
+        return Local(
+            law.curvature * self.gram + self.num_records * rest,
+            law.score * self.gram,
+            lambda q: law.curvature**2 * self.error(q),
+        )
+
+
+def mean_row(gram: np.ndarray, num_records: int, constant: int | None) -> np.ndarray:
+    """Return the mean row that a Gram matrix states in the column of its intercept, (d,); zero without one.
+
+    Σ x_c x = N x_c·(mean of x) where x_c is the same in every row, and G_cc = N x_c².
+    """
+    if constant is None or not gram[constant, constant] > 0:
+        return np.zeros(len(gram))
+    return gram[:, constant] / math.sqrt(num_records * gram[constant, constant])

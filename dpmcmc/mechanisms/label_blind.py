@@ -31,30 +31,23 @@ CLIP = 0.5
 #: A typical whitened row is taken for no shorter than this, whatever was released, so that rounding relative to C has a
 #: public bound.
 _SHORTEST = 0.1
-#: Farthest position, in prior standard deviations times √d.
-_RADIUS = 30.0
 _ROWS = 1 << 14
 
 
 class Design(NamedTuple):
-    """Public facts of the rows and the prior.
+    """Public facts of the rows and of the positions at which gradients are released.
 
     Attributes:
         num_records: the larger N of two neighbours.
         size: d.
         row_bound: b, enforced on every row.
-        prior_scale: standard deviation of a coefficient.
+        radius: R, the farthest public position from 0.
     """
 
     num_records: int
     size: int
     row_bound: float
-    prior_scale: float
-
-    @property
-    def radius(self) -> float:
-        """R, the farthest position from 0."""
-        return _RADIUS * self.prior_scale * math.sqrt(self.size)
+    radius: float
 
     @property
     def largest_trace(self) -> float:

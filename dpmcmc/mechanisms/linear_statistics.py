@@ -27,8 +27,9 @@ from dpmcmc.mechanisms.one_shot import Asked
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.gaussian_release import gaussian_event, gaussian_release, mu_std
-from dpmcmc.privacy.query.gram_release import entries, summing, svec, symmetric
+from dpmcmc.privacy.query.gram_release import Rows, entries, summing, svec, symmetric
 from dpmcmc.targets.base import Target
+from dpmcmc.targets.glm import LinearRegression
 
 
 def settle_statistics(
@@ -82,6 +83,24 @@ def release_statistics(
     weight = label_weight_of(settings)
     released = gaussian_release(statistics(x, y, weight), settings["noise_std"], key)
     return split(released, x.shape[1], weight)
+
+
+def residual_rows(target: LinearRegression, num_records: int, radius: float) -> Rows:
+    """Return the public facts of :func:`residual_scores` at a position within ``radius``.
+
+    Raises:
+        UnsupportedCombination: another target than linear regression.
+        ValueError: no row_bound or label_bound.
+    """
+    _, row, label, d = linear_bounds(target, "noise_aware")
+    # A margin is off by d·2^-53·b·R, and v vᵀ by 2‖v‖ times what v is off by.
+    each = 2.0**-53 * (d * row * radius / label + 8)
+    return Rows(num_records, d, row * label, rounding=2 * num_records * each)
+
+
+def residual_scores(x: np.ndarray, y: np.ndarray, theta: np.ndarray, label_bound: float) -> np.ndarray:
+    """Return (y − x·θ) x of every record, (N, d), residuals beyond Y taken for Y. Private: it must not leave."""
+    return np.clip(y - x @ theta, -label_bound, label_bound)[:, None] * x
 
 
 def sensitivity_of(row_bound: float, label_bound: float, weight: float, adjacency: Adjacency) -> float:

@@ -18,6 +18,7 @@ on a grid (``gaussian_release.py``). A row beyond b is refused before anything i
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,17 +32,25 @@ from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.gram import denoised
-from dpmcmc.inference.noise_aware import Gaussian, Local, LogisticLaw, Release
+from dpmcmc.inference.noise_aware import Gaussian, Local, LogisticLaw, LogisticRows, Release
+from dpmcmc.mechanisms import score_moment
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.label_blind import CLIP, Design, LabelBlindGradient
-from dpmcmc.mechanisms.linear_statistics import release_statistics, settle_statistics
+from dpmcmc.mechanisms.linear_statistics import (
+    release_statistics,
+    residual_rows,
+    residual_scores,
+    settle_statistics,
+)
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
+from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.query.gaussian_release import gaussian_event, mu_std, standard_normal
-from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, Rows
+from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, Rows, within
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target, require_bound
+from dpmcmc.targets.base import Positive, Target, require_bound
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression
+from dpmcmc.targets.per_owner import PerOwner
 
 #: Ratio of the budgets of two gradients, one after the other; part of the gradients that the posterior is made of.
 _GROWTH, _LAST = 1.15, 0.6
@@ -51,12 +60,17 @@ _TRACE_SHARE = 0.01
 _GRAM_SHARES = (0.2, 0.3, 0.4, 0.5)
 #: Iterations of the posterior given the last gradients; those of a candidate share, and its bootstraps.
 _ROUNDS, _PREDICTED_ROUNDS, _PREDICTED_BOOTSTRAPS = 12, 6, 6
-#: Draws that an interval is read from and gradients that the position settles in, at least; largest prior_scale times
+#: Draws that an interval is read from and gradients that the position settles in, at least; largest prior scale times
 #: row_bound at which intervals were seen to cover.
 _FEWEST_DRAWS, _FEWEST_STEPS, _STRONGEST = 100, 32, 4.0
+#: Farthest position, in prior standard deviations times √d.
+_RADIUS = 30.0
 #: Candidates of ``prior_scale: evidence`` in units of the target's, and the standard deviation of the log of a scale
 #: under its hyperprior.
 _SCALES, _LOG_SCALE_STD = np.exp(np.linspace(-2, 2, 33)), 1.0
+
+#: Events and settings.
+Settled = tuple[tuple[Event, ...], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -69,6 +83,10 @@ class NoiseAware(OneShot):
         gram_share: part of μ² for the Gram matrix; None: the part that makes predicted intervals narrowest.
         prior_scale: ``target``: the target's; ``evidence``: chosen from the released numbers, with a log-normal
             hyperprior around the target's.
+        covariance: ``model``: scores vary as the model says; ``sandwich``, linear regression only: as a private second
+            moment of them says, which costs a tenth of μ². Intervals then hold for the pseudo-true parameter where the
+            model is wrong.
+        intercept_scale: prior standard deviation of the coefficient of the declared intercept; None: the target's.
         structure: what is declared of all rows; a wrong declaration makes intervals wrong, not less private.
 
     Raises:
@@ -79,6 +97,8 @@ class NoiseAware(OneShot):
     steps: Annotated[int, Ge(4), Le(100)] = 48
     gram_share: Annotated[float, Gt(0), Lt(0.95)] | None = None
     prior_scale: Literal["target", "evidence"] = "target"
+    covariance: Literal["model", "sandwich"] = "model"
+    intercept_scale: Positive | None = None
     structure: RowStructure | None = field(default=None, kw_only=True, repr=False)
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
@@ -91,11 +111,39 @@ class NoiseAware(OneShot):
         features = getattr(target, "num_features", None)
         if self.structure is not None and features is not None:
             self.structure.check(features)
+        if self.intercept_scale is not None and self._intercept is None:
+            raise InputError(
+                "intercept_scale: nothing declares which column is the intercept; give "
+                "structure=RowStructure(constant=...) in Python, or data whose encoder declares it",
+                "intercept_scale",
+            )
         if type(target) is LinearRegression:
+            return self.planned(target, asked, *self._settle_linear(target, asked))
+        if self.covariance == "sandwich":
+            raise UnsupportedCombination(
+                "covariance sandwich is derived for LinearRegression: label-blind weights of a logistic regression "
+                "depend on θ, so where the model is wrong its score curves by a term that depends on labels too, and "
+                "no release of that term is derived; leave covariance out."
+            )
+        return self.planned(target, asked, *self._settle_logistic(_supported(target), asked))
+
+    def _settle_linear(self, target: LinearRegression, asked: Asked) -> Settled:
+        """Return what (svec G, w Xᵀy) and, for a sandwich, the second moment of scores cost, and their settings."""
+        if self.covariance == "model":
             event, settings = settle_statistics(target, asked, asked.mu, 1.0, "noise_aware")
-            return self.planned(target, asked, (event,), settings)
-        design = _design(target, asked.most_records)
-        mu, adjacency = asked.mu * (1 - 1e-9), asked.adjacency
+            return (event,), settings
+        budget = asked.mu * (1 - 1e-9)
+        event, settings = settle_statistics(
+            target, asked, budget * math.sqrt(1 - score_moment.SHARE), 1.0, "noise_aware"
+        )
+        rows = residual_rows(target, asked.most_records, self._radius(target))
+        scores = score_moment.settle(rows, asked.adjacency, budget)
+        return (event, *scores.events(asked.adjacency)), settings | score_moment.settings_of(scores)
+
+    def _settle_logistic(self, target: LogisticRegression, asked: Asked) -> Settled:
+        """Return what the Gram matrix, its trace and the gradients cost, and their settings."""
+        mu = asked.mu * (1 - 1e-9)
+        design, adjacency = self._design(target, asked.most_records), asked.adjacency
         rows = self._rows(design)
         trace_share = 0.0 if rows.trace_declared(adjacency) else _TRACE_SHARE
 
@@ -106,7 +154,9 @@ class NoiseAware(OneShot):
             return mu * math.sqrt(1 - share - trace_share)
 
         def width(share: float) -> float:
-            return predicted_width(design, gram(share).noise_std, asked.moved / gradient_mu(share), self.structure)
+            return predicted_width(
+                design, target.prior_scale, gram(share).noise_std, asked.moved / gradient_mu(share), self.structure
+            )
 
         widths = {s: width(s) for s in (_GRAM_SHARES if self.gram_share is None else (self.gram_share,))}
         share = min(widths, key=widths.__getitem__)
@@ -120,7 +170,7 @@ class NoiseAware(OneShot):
             "first_noise_multiplier": first,
             "predicted_width": widths[share],
         }
-        return self.planned(target, asked, (*gram(share).events(adjacency), *gradients), settings)
+        return (*gram(share).events(adjacency), *gradients), settings
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
         """Return posterior draws, (draws, d)."""
@@ -136,15 +186,44 @@ class NoiseAware(OneShot):
         if type(plan.target) is LogisticRegression:
             if self.steps < _FEWEST_STEPS:
                 return False, f"Do not report intervals: {self.steps} steps are too few; take {_FEWEST_STEPS} or more."
-            logits = plan.target.prior_scale * (plan.target.row_bound or math.inf)
+            logits = float(np.max(self._scales(plan.target))) * (plan.target.row_bound or math.inf)
             if logits > _STRONGEST:
                 return False, (
                     f"Do not report intervals: logits spread over up to {logits:.3g} under the prior, and intervals "
-                    f"were seen to cover up to {_STRONGEST:g}; take a smaller prior_scale."
+                    f"were seen to cover up to {_STRONGEST:g}; take a smaller prior_scale or intercept_scale."
                 )
         wide = plan.settings.get("predicted_width")
         said = "" if wide is None else f", which is predicted to make intervals {wide:.2g} times as wide"
+        if self.covariance == "sandwich":
+            return True, (
+                "Yes, of the parameter at which the model's mean score is zero, if the prior is true: the draws "
+                f"account for the noise of privacy{said}, and for scores that vary otherwise than the model says."
+            )
         return True, f"Yes, if the model and the prior are true: the draws account for the noise of privacy{said}."
+
+    @property
+    def _intercept(self) -> int | None:
+        return None if self.structure is None else self.structure.constant
+
+    def _scales(self, target: LinearRegression | LogisticRegression) -> np.ndarray:
+        """Return the prior's standard deviations, (d,)."""
+        assert target.num_features is not None
+        scales = np.full(target.num_features, target.prior_scale)
+        if self.intercept_scale is not None:
+            scales[self._intercept] = self.intercept_scale
+        return scales
+
+    def _radius(self, target: LinearRegression | LogisticRegression) -> float:
+        """Return how far from 0 a public position may lie."""
+        scales = self._scales(target)
+        return _RADIUS * float(np.max(scales)) * math.sqrt(len(scales))
+
+    def _design(self, target: LogisticRegression, num_records: int) -> Design:
+        """Return the public facts of a logistic regression, whose bounds are given."""
+        row, features = require_bound(target.row_bound, "row_bound", "LogisticRegression"), target.num_features
+        if features is None:
+            raise InputError("num_features: LogisticRegression needs it before a plan; give it", "num_features")
+        return Design(num_records, features, row, self._radius(target))
 
     def _rows(self, design: Design) -> Rows:
         """Return the public facts of the Gram matrix."""
@@ -162,88 +241,107 @@ class NoiseAware(OneShot):
         return first * np.sqrt(shares[0] / shares) * (1 + 1e-12)
 
     def _linear(self, plan: MechanismPlan, x: np.ndarray, y: np.ndarray, key: jax.Array) -> Gaussian:
-        """Release G and Xᵀy, and conclude."""
+        """Release G, Xᵀy and, for a sandwich, the second moment of scores, and conclude."""
         d, noise_std = x.shape[1], plan.settings["noise_std"]
-        released, moment = release_statistics(x, y, plan.settings, key)
+        statistics_key, score_key = jax.random.split(key)
+        released, moment = release_statistics(x, y, plan.settings, statistics_key)
         variance = plan.target.noise_scale**2
         trace = float(np.clip(np.trace(released), noise_std, plan.num_records * plan.target.row_bound**2))
         gram, error = denoised(NoisyGram(released, noise_std, trace, noise_std * math.sqrt(d)), self.structure)
         local = Local(gram / variance, gram / variance, lambda q: error(q) / variance**2)
         noise = np.eye(d) * (plan.settings["label_noise_std"] / variance) ** 2
-        release = Release(np.zeros(d), -moment / variance, noise)
-        return self._concluded(plan.target.prior_scale, release, lambda now: local)
+        release, scales = Release(np.zeros(d), -moment / variance, noise), self._scales(plan.target)
+        at = self._concluded(scales, release, lambda now: local, Gaussian(np.zeros(d), np.diag(scales**2)))
+        if self.covariance == "model":
+            return at
+        rows = residual_rows(plan.target, plan.num_records, self._radius(plan.target))
+        scores = residual_scores(x, y, within(at.mean[None], self._radius(plan.target))[0], plan.target.label_bound)
+        model = score_moment.released(rows, plan.settings, scores, gram * variance, score_key)
+        robust = local._replace(score=model / variance**2)
+        return self._concluded(scales, release, lambda now: robust, at)
 
     def _logistic(self, plan: MechanismPlan, x: np.ndarray, y: np.ndarray, key: jax.Array) -> Gaussian:
         """Release G, its trace and the gradients, and conclude."""
-        design = _design(plan.target, plan.num_records)
+        design, settings = self._design(plan.target, plan.num_records), plan.settings
         gram_key, *keys = jax.random.split(key, self.steps + 1)
-        settings = plan.settings
         noisy = GramRelease(self._rows(design), settings["gram_noise_std"], settings["trace_noise_std"])
         gram, error = denoised(noisy.release(x, gram_key), self.structure)
-        rough = noise_aware.isotropic_error(settings["gram_noise_std"])
         access = LabelBlindGradient.of(gram, design, x, y)
-
-        def local(now: Gaussian, error: Callable[[np.ndarray], np.ndarray] = error) -> Local:
-            law = LogisticLaw.at(float(now.mean @ gram @ now.mean) / design.num_records, access.norm, access.clip)
-            return law.local(gram, design.num_records, now.mean, error)
+        mean = noise_aware.mean_row(gram, design.num_records, self._intercept)
+        known = LogisticRows(gram, design.num_records, mean, access.norm, access.clip, error)
+        rough = dataclasses.replace(known, error=noise_aware.isotropic_error(settings["gram_noise_std"]))
 
         positions, gradients = np.zeros((2, self.steps, design.size))
-        metric = design.metric(gram)
+        metric, scales = design.metric(gram), self._scales(plan.target)
         multipliers = self._multipliers(settings["first_noise_multiplier"])
-        precision = np.eye(design.size) / design.prior_scale**2
-        now = Gaussian(np.zeros(design.size), np.linalg.inv(precision))
+        prior = np.diag(scales**2)
+        now = Gaussian(np.zeros(design.size), prior)
         for k, z in enumerate(multipliers):
-            positions[k] = now.mean * min(1.0, design.radius / max(float(np.linalg.norm(now.mean)), 1e-300))
+            positions[k] = within(now.mean[None], design.radius)[0]
             gradients[k] = access.release(positions[k], z, keys[k])
             window = slice(k + 1 - math.ceil(_LAST * (k + 1)), k + 1)
             precisions = (access.clip * multipliers[window]) ** -2.0
             release = noise_aware.weighted_mean(positions[window], gradients[window], precisions, metric)
-            now = noise_aware.posterior(release, local(now, rough), precision, now, rounds=2)
-        return self._concluded(design.prior_scale, release, local, now)
+            now = noise_aware.posterior(release, rough.local(now.mean), np.diag(scales**-2), now, rounds=2)
+        return self._concluded(scales, release, lambda at: known.local(at.mean), now)
 
     def _concluded(
-        self, prior_scale: float, release: Release, local: Callable[[Gaussian], Local], now: Gaussian | None = None
+        self, scales: np.ndarray, release: Release, local: Callable[[Gaussian], Local], at: Gaussian
     ) -> Gaussian:
-        """The posterior given the last release, under the target's prior scale or one chosen from it."""
-        identity = np.eye(len(release.position))
-        at = Gaussian(0 * release.position, identity * prior_scale**2) if now is None else now
-        for _ in range(_ROUNDS // 4):
-            at = noise_aware.posterior(release, local(at), identity / prior_scale**2, at)
+        """Return the posterior given the last release, under the prior's scales or multiples of them chosen from it.
+
+        Args:
+            scales: standard deviations of the prior, (d,).
+            release: of the gradient.
+            local: model of the gradient, given a posterior.
+            at: first guess of the posterior.
+        """
+        at = _settled(release, local, np.diag(scales**-2), at)
         if self.prior_scale == "target":
             return at
-
         here = local(at)
 
-        def log_density(scale: float) -> float:
-            fit = noise_aware.log_evidence(release, here, (prior_scale * scale) ** 2, at)
-            return fit - 0.5 * (math.log(scale) / _LOG_SCALE_STD) ** 2
+        def log_density(factor: float) -> float:
+            fit = noise_aware.log_evidence(release, here, np.diag((factor * scales) ** 2), at)
+            return fit - 0.5 * (math.log(factor) / _LOG_SCALE_STD) ** 2
 
-        chosen = prior_scale * float(max(_SCALES, key=log_density))
-        for _ in range(_ROUNDS // 4):
-            at = noise_aware.posterior(release, local(at), identity / chosen**2, at)
-        return at
+        chosen = scales * float(max(_SCALES, key=log_density))
+        return _settled(release, local, np.diag(chosen**-2), at)
 
 
-def _design(target: Target, num_records: int) -> Design:
-    """Return the public facts of a logistic regression.
+def _supported(target: Target) -> LogisticRegression:
+    """Return a target that is no linear regression.
 
     Raises:
-        UnsupportedCombination: another target.
-        ValueError: a bound that is not given.
+        UnsupportedCombination: one that nothing is derived for.
     """
+    if isinstance(target, PerOwner):
+        raise UnsupportedCombination(
+            "noise_aware charges for one record, and an owner with k records moves its sums k times as far; to clip an "
+            "owner's records together would bias the score. Keep one record of each owner, or use a sampler, whose "
+            "draws are for prediction."
+        )
     if type(target) is not LogisticRegression:
         raise UnsupportedCombination(
             "noise_aware is derived for LogisticRegression and LinearRegression, and the target is "
             f"{type(target).__name__}; use a sampler, whose draws are for prediction."
         )
-    row = require_bound(target.row_bound, "row_bound", "LogisticRegression")
-    if target.num_features is None:
-        raise InputError("num_features: LogisticRegression needs it before a plan; give it", "num_features")
-    return Design(num_records, target.num_features, row, target.prior_scale)
+    return target
+
+
+def _settled(release: Release, local: Callable[[Gaussian], Local], precision: np.ndarray, at: Gaussian) -> Gaussian:
+    """Return the posterior whose model of the gradient is made at itself."""
+    for _ in range(_ROUNDS // 4):
+        at = noise_aware.posterior(release, local(at), precision, at)
+    return at
 
 
 def predicted_width(
-    design: Design, gram_noise_std: float, noise_multiplier: float, structure: RowStructure | None = None
+    design: Design,
+    prior_scale: float,
+    gram_noise_std: float,
+    noise_multiplier: float,
+    structure: RowStructure | None = None,
 ) -> float:
     """Return the predicted width of an interval over that of the non-private posterior, mean over coordinates.
 
@@ -252,11 +350,12 @@ def predicted_width(
 
     Args:
         design: public facts.
+        prior_scale: of every coefficient.
         gram_noise_std: of the Gram matrix.
         noise_multiplier: of one gradient with the budget of all.
         structure: of the rows; where blocks are declared, half of the Gram matrix' noise is taken to contradict them.
     """
-    d, prior, rng = design.size, design.prior_scale**2, np.random.default_rng(0)
+    d, prior, rng = design.size, prior_scale**2, np.random.default_rng(0)
     spectrum = np.arange(1.0, d + 1) ** -2
     spectrum *= design.largest_trace / spectrum.sum()
     std = gram_noise_std * (0.5 if structure and structure.blocks else 1.0)
@@ -264,10 +363,10 @@ def predicted_width(
     gram, error = denoised(noisy, None, rng=rng, bootstraps=_PREDICTED_BOOTSTRAPS)
     norm = design.whitened_norm(gram)
     logits = prior * design.row_bound**2 / 2
-    law, unclipped = (LogisticLaw.at(logits, norm, clip) for clip in (CLIP * norm, math.inf))
+    law, unclipped = (LogisticLaw.at(0.0, logits, norm, clip) for clip in (CLIP * norm, math.inf))
     noise = (noise_multiplier * CLIP * norm) ** 2 * design.metric(gram)
     # The releases are about as far from the truth as the posterior is wide.
-    local = law.local(gram, design.num_records, np.zeros(d), lambda q: 2 * error(q))
+    local = Local(law.curvature * gram, law.score * gram, lambda q: 2 * law.curvature**2 * error(q))
     start = Gaussian(np.zeros(d), np.eye(d) * prior)
     release = Release(np.zeros(d), np.zeros(d), noise)
     now = noise_aware.posterior(release, local, np.eye(d) / prior, start, rounds=_PREDICTED_ROUNDS)

@@ -37,12 +37,14 @@ class Rows(NamedTuple):
         size: d.
         row_bound: b.
         unit_norm: whether every row is declared to have norm 1. No guarantee rests on it.
+        rounding: how far rounding of the rows themselves may move one neighbour's G, in units of b².
     """
 
     num_records: int
     size: int
     row_bound: float
     unit_norm: bool = False
+    rounding: float = 0.0
 
     @property
     def largest_trace(self) -> float:
@@ -51,7 +53,7 @@ class Rows(NamedTuple):
 
     def moved(self, adjacency: Adjacency) -> tuple[float, float]:
         """Return how far neighbours' sums may lie apart: (svec(G), tr G), rounding included."""
-        unsure = 2 * summing(self.num_records) * self.largest_trace
+        unsure = 2 * (summing(self.num_records) * self.num_records + self.rounding) * self.row_bound**2
         replaced = adjacency == Adjacency.REPLACE_ONE
         return self.row_bound**2 * (math.sqrt(2) if replaced else 1.0) + unsure, self.row_bound**2 + unsure
 
