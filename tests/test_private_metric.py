@@ -312,3 +312,30 @@ def test_access_itself_shortens_a_row_beyond_the_bound():
     release = plan_of().metric.release
     long = np.eye(D)[:1] * 1e6
     assert np.linalg.norm(gram_of(long, release.rows.row_bound)) <= 1
+
+
+def test_metric_is_refused_of_records_on_disk(tmp_path):
+    paths = {name: tmp_path / f"{name}.npy" for name in ("x", "y")}
+    for name, path in paths.items():
+        np.save(path, records()[name])
+    data = {name: np.load(path, mmap_mode="r") for name, path in paths.items()}
+    with pytest.raises(InputError, match="memory-mapped"):
+        dpmcmc.sample(plan_of(sampling=dpmcmc.Poisson(30)), data)
+
+
+def test_costs_of_records_and_audits_do_not_cover_a_metric():
+    from dpmcmc.diagnostics.per_record import per_record_epsilon
+
+    with pytest.raises(InputError, match="metric"):
+        dpmcmc.audit.audit(plan_of(), runs=100)
+    plan = plan_of()
+    with pytest.raises(InputError, match="metric"):
+        per_record_epsilon(plan, records(), np.zeros((1, 6, D)))
+
+
+def test_a_mesh_takes_the_steps_of_one_device():
+    plan = plan_of(chains=2)
+    alone = dpmcmc.sample(plan, records(), key=3)
+    shared = dpmcmc.sample(plan, records(), key=3, mesh=dpmcmc.mesh())
+    assert np.array_equal(alone.metric.root, shared.metric.root)
+    assert np.allclose(alone.draws, shared.draws, atol=1e-5)
