@@ -4,9 +4,13 @@ r"""A chain at temperature 1 in a private metric: coverage of its intervals, R-h
 
 Tables are those of ``experiments.coverage``: logistic regressions with correlated rows, whose truths have the law of
 the model's prior. Each run is SGLD with ``step_size: auto`` and all records in every step. ``results.csv`` has a row
-per ε: coverage of central 90 % intervals and its Monte Carlo standard error, mean width over that of the non-private
-Laplace posterior, split R-hat (median and worst over tables, each the worst over coordinates), relaxation times of the
-slowest direction after burn-in (``ReleasedMetric.curvatures``), and coverage and width of ``result.noise_aware()``.
+per ε:
+
+* coverage of central 90 % intervals, its Monte Carlo standard error, and their mean width over that of the non-private
+  Laplace posterior;
+* split R-hat, worst over coordinates: its median over tables, and its worst;
+* relaxation times of the slowest direction after burn-in (``ReleasedMetric.curvatures``);
+* coverage and width of ``result.noise_aware()``.
 """
 
 from __future__ import annotations
