@@ -43,16 +43,4 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_setup(item):
     """Compile as users do for tests that are marked ``optimised``, fixtures included; entropy follows the test."""
     entropy.follow(item.nodeid)
-    _keep_programs()
     compile_plainly(item.get_closest_marker("optimised") is None)
-
-
-def _keep_programs():
-    """Keep compiled programs where all tests do: a command that ran in this process has chosen a folder of its own."""
-    import jax
-    from jax.experimental.compilation_cache import compilation_cache
-
-    if jax.config.jax_compilation_cache_dir != str(_KEPT):
-        jax.config.update("jax_compilation_cache_dir", str(_KEPT))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-        compilation_cache.reset_cache()

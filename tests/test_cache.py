@@ -163,6 +163,22 @@ def test_jax_does_not_stay_with_the_folder_that_it_first_had(folder, programs):
     assert other.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_folder_that_the_user_gave_to_jax_stays_and_without_one_the_library_s_own_is_used(folder, programs):
+    compiled_programs.keep_compiled_programs()
+    assert jax.config.jax_compilation_cache_dir == str(programs)
+    programs.chmod(0o777)
+    with pytest.raises(UnsafeCache, match="JAX_COMPILATION_CACHE_DIR"):
+        compiled_programs.keep_compiled_programs()
+    least = jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        for _ in range(2):
+            compiled_programs.keep_compiled_programs()
+            assert jax.config.jax_compilation_cache_dir == str(folder / "compiled")
+    finally:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", least)
+
+
 def test_a_program_that_others_can_have_written_is_refused(folder, programs):
     entry = programs / "jit_chunk-0123-cache"
     entry.write_bytes(b"")

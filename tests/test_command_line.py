@@ -142,7 +142,14 @@ def test_secret_keys_and_seeds_are_in_no_released_file(breast, tmp_path, monkeyp
 
     tokens = []
     real = secrets.token_bytes
-    monkeypatch.setattr(secrets, "token_bytes", lambda n=None: tokens.append(real(n)) or tokens[-1])
+
+    def noted(n=None):
+        token = real(n)
+        if len(token) >= 8:  # less is a folder's name
+            tokens.append(token)
+        return token
+
+    monkeypatch.setattr(secrets, "token_bytes", noted)
     out = tmp_path / "run"
     assert call("run", breast, "--out", out, "--quiet") == 0
     assert len(tokens) == 5  # a key per purpose, and that of the digest of the records
@@ -178,9 +185,10 @@ def test_every_shipped_config_plans_without_reading_a_record(config, capsys, mon
     assert call("plan", config) == 0
     printed = capsys.readouterr().out
     assert "none read" in printed
-    # A model of one's own need not say what its prior's curvature is; a one-shot mechanism has no chain to speak of.
+    # A model of one's own need not say what its prior's curvature is, nobody knows it in a metric that is still to be
+    # released, and a one-shot mechanism has no chain to speak of.
     chain = not config_file.load(config).one_shot
-    assert ("relaxation times" in printed) == (chain and config.stem != "numpyro_poisson")
+    assert ("relaxation times" in printed) == (chain and config.stem not in ("numpyro_poisson", "adult_metric"))
 
 
 def test_plan_is_clean_under_strict_warnings(capfd):

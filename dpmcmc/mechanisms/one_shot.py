@@ -16,6 +16,7 @@ from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.privacy.accounting import Adjacency, Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.promise import check_delta
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
@@ -45,10 +46,7 @@ class Asked:
             raise InputError(f"num_records: must be at least 1, got {self.num_records}", "num_records")
         if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
             raise InputError(f"epsilon: must be a finite number > 0, got {self.epsilon}", "epsilon")
-        if not 0 < self.delta < 1 / self.num_records:
-            raise InputError(
-                f"delta: must lie in (0, 1/num_records = {1 / self.num_records:.3g}), got {self.delta:g}", "delta"
-            )
+        check_delta(self.delta, self.num_records)
 
     @property
     def moved(self) -> float:

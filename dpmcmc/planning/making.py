@@ -14,7 +14,7 @@ from dpmcmc.planning.noise import check_deviations, own_noise, settled, unit_of
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.promise import Privacy
+from dpmcmc.privacy.accounting.promise import Privacy, check_delta
 from dpmcmc.privacy.accounting.sampling import Full, Sampling, expected_batch
 from dpmcmc.privacy.calibration import smallest_noise
 from dpmcmc.privacy.query.query import PrivateGradient
@@ -136,12 +136,7 @@ def _check_promise(privacy: Privacy | None, num_records: int, after: Guarantee |
             f"release {privacy.release!r} is not that of a sampler's run, whose float32 steps contract only up to "
             "rounding: use release trace, or mechanism certified_ops for a last iterate and ops for one draw."
         )
-    if privacy.delta >= 1 / num_records:
-        raise InputError(
-            f"delta {privacy.delta:g} is not below 1/num_records = {1 / num_records:.3g}: publishing one random record "
-            "outright would meet it; use a smaller delta",
-            "delta",
-        )
+    check_delta(privacy.delta, num_records)
 
 
 def _check_alone(after: Guarantee | None, curvature: float | None) -> None:

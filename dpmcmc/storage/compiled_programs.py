@@ -19,26 +19,32 @@ from dpmcmc.storage.cache import WRITABLE, UnsafeCache, cache_folder, make_priva
 
 #: Compiler options of a program that runs once, on little: it takes a quarter of the time to compile.
 RUN_ONCE = {"xla_backend_optimization_level": 0}
-#: The folder of compiled programs that JAX was last seen to be given.
+#: The folder of compiled programs that JAX was last seen to be given, and the one that this library gave it.
 _used: str | None = None
+_own: str | None = None
 _checking = threading.Lock()
 
 
 def keep_compiled_programs() -> None:
     """Keep compiled programs between runs, readable by their owner alone.
 
-    They hold shapes and public constants; records are arguments of everything compiled here.
+    They hold shapes and public constants; records are arguments of everything compiled here. A folder that the user
+    gave to JAX stays.
 
     Raises:
         UnsafeCache: somebody else can change them.
     """
-    folder = cache_folder() / "compiled"
-    try:
-        make_private(folder)
-    except OSError:
-        return  # a cache that cannot be made costs time, never a run
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    global _own
+    settings: Any = jax.config
+    if settings.jax_compilation_cache_dir in (None, "", _own):
+        folder = cache_folder() / "compiled"
+        try:
+            make_private(folder)
+        except OSError:
+            return  # a cache that cannot be made costs time, never a run
+        _own = str(folder)
+        jax.config.update("jax_compilation_cache_dir", _own)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     refuse_unsafe_caches()
 
 

@@ -60,3 +60,13 @@ class Privacy:
             raise InputError(
                 "calibrator free adds no noise for privacy and reports epsilon: leave epsilon out", "epsilon"
             )
+
+
+def check_delta(delta: float, num_records: int) -> None:
+    """Refuse a δ outside (0, 1/N)."""
+    if not 0 < delta < 1 / num_records:
+        raise InputError(
+            f"delta {delta:g} does not lie strictly between 0 and 1/num_records = {1 / num_records:.3g}, at which "
+            "publishing one random record outright would meet it",
+            "delta",
+        )
