@@ -9,6 +9,7 @@ from tests.planted import (
     faults_accounting,
     faults_code,
     faults_metric,
+    faults_noise_aware,
     faults_query,
     faults_release,
     faults_state,
@@ -23,6 +24,7 @@ FAULTS: tuple[Fault, ...] = (
     *faults_state.FAULTS,
     *faults_verdict.FAULTS,
     *faults_release.FAULTS,
+    *faults_noise_aware.FAULTS,
     *faults_code.FAULTS,
 )
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "trust.md"

@@ -1,0 +1,77 @@
+"""A noise-aware posterior covers, and its releases are unbiased and move no further than they are charged for."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import expit
+
+from dpmcmc.inference import gram as gram_room
+from dpmcmc.inference import noise_aware
+from dpmcmc.inference.noise_aware import Gaussian, Local, LogisticRows, Release
+from dpmcmc.mechanisms.label_blind import Design, LabelBlindGradient
+from dpmcmc.privacy.accounting import Adjacency
+from dpmcmc.privacy.query import gram_release
+from dpmcmc.privacy.query.gram_release import NoisyGram
+from tests.planted import Scene, require
+
+_D, _N, _TABLES = 6, 12_000, 60
+
+
+def intervals_cover_where_the_gram_matrix_is_noisy(scene: Scene) -> None:
+    """Its noise outweighs that of labels; the gradient is released at 0, 360 coefficients, 90 % intervals."""
+    rng, exact, std, inside = np.random.default_rng(0), np.eye(_D) * _N / _D, 100.0, []
+    start = Gaussian(np.zeros(_D), np.eye(_D))
+    for _ in range(_TABLES):
+        truth = rng.normal(size=_D)
+        noisy = NoisyGram(exact + std * noise_aware.symmetric_noise(rng, _D), std, float(_N), 0.0)
+        gram, error = gram_room.denoised(noisy, None, rng=rng)
+        # Curvatures at the truth: how they are found is the path's part.
+        right, known = (
+            LogisticRows(one, _N, np.zeros(_D), 1.0, 0.6, law).local(truth)
+            for one, law in ((exact, np.zeros_like), (gram, error))
+        )
+        gradient = right.curvature @ -truth + rng.multivariate_normal(np.zeros(_D), right.score)
+        seen = Release(np.zeros(_D), gradient, np.zeros((_D, _D)))
+        now = noise_aware.posterior(seen, known, np.eye(_D), start, rounds=12)
+        inside.append(np.abs(now.mean - truth) < 1.6449 * np.sqrt(np.diag(now.covariance)))
+    share = float(np.mean(inside))
+    require(0.85 < share < 0.99, f"90 % intervals cover {share:.3f}")
+
+
+def the_error_of_the_curvature_is_as_long_as_stated(scene: Scene) -> None:
+    """E‖(H(Ĝ) − H(G))u‖² over simulated releases, near θ = 0, where H = cG."""
+    rng, exact, std, u = np.random.default_rng(2), np.eye(_D) * _N / _D, 30.0, np.ones(_D)
+    theta, error = np.full(_D, 1e-3), noise_aware.isotropic_error(std)
+
+    def near(gram: np.ndarray) -> Local:
+        return LogisticRows(gram, _N, np.zeros(_D), 1.0, 0.6, error).local(theta)
+
+    noisy = [exact + std * noise_aware.symmetric_noise(rng, _D) for _ in range(400)]
+    found = np.mean([np.sum(((near(one).curvature - near(exact).curvature) @ u) ** 2) for one in noisy])
+    stated = float(np.trace(near(exact).curvature_error(np.outer(u, u))))
+    require(0.75 < stated / found < 1.33, f"the error is {found:.4g}, and {stated:.4g} is stated")
+
+
+def scores_have_mean_zero_at_the_truth(scene: Scene) -> None:
+    """The mean over labels of what the mechanism sums, one record at a time, at a clip that binds."""
+    rng, d = np.random.default_rng(1), 3
+    x, theta = rng.normal(size=(40, d)) / 3, 4 * rng.normal(size=d)
+    p, mean, total = expit(x @ theta), np.zeros(d), 0.0
+    design = Design(1, d, 3.0, 100.0)
+    for row, chance in zip(x, p, strict=True):
+        for label, probability in ((1.0, chance), (0.0, 1 - chance)):
+            access = LabelBlindGradient.of(x.T @ x / len(x), design, row[None], np.array([label]))
+            score = probability * access.sum(theta)
+            mean, total = mean + score, total + float(np.linalg.norm(score))
+    require(
+        np.linalg.norm(mean) < 1e-9 * total, f"scores of length {total:.3g} have the mean {np.linalg.norm(mean):.3g}"
+    )
+
+
+def a_replaced_row_moves_the_gram_matrix_within_its_charge(scene: Scene) -> None:
+    """Rows at right angles lie farthest apart."""
+    rows = gram_release.Rows(num_records=2, size=2, row_bound=1.0)
+    one, two = (gram_release.gram_of(np.eye(2)[[k, 0]], 1.0) for k in (0, 1))
+    moved = float(np.linalg.norm(gram_release.svec(one) - gram_release.svec(two)))
+    charged = rows.moved(Adjacency.REPLACE_ONE)[0]
+    require(moved <= charged * (1 + 1e-12), f"a replaced row moves it by {moved:.4g}, and {charged:.4g} is charged")

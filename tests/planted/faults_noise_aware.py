@@ -1,0 +1,73 @@
+"""Faults of a noise-aware posterior and of the releases that it is made of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from dpmcmc.inference import gram as gram_room
+from dpmcmc.inference.noise_aware import Local, LogisticLaw, LogisticRows
+from dpmcmc.mechanisms.label_blind import LabelBlindGradient
+from dpmcmc.privacy.accounting import Adjacency
+from dpmcmc.privacy.query.gram_release import Rows
+from tests.planted import Fault
+from tests.planted import checks_noise_aware as checks
+
+Patch = pytest.MonkeyPatch
+
+
+def _exact_gram(patch: Patch) -> None:
+    patch.setattr(gram_room, "bootstrapped_error", lambda errors: np.zeros_like)
+
+
+def _unsquared(patch: Patch) -> None:
+    real = LogisticRows.local
+
+    def local(self: LogisticRows, theta: np.ndarray) -> Local:
+        right, variance = real(self, theta), float(theta @ self.gram @ theta) / self.num_records
+        c = LogisticLaw.at(0.0, variance, self.norm, self.clip).curvature
+        return right._replace(curvature_error=lambda q: right.curvature_error(q) / c)
+
+    patch.setattr(LogisticRows, "local", local)
+
+
+def _weights_see_labels(patch: Patch) -> None:
+    def total(self: LabelBlindGradient, position: np.ndarray) -> np.ndarray:
+        residual, most = expit(self.x @ position) - self.y, self.clip / self.row_norms
+        return self.inverse @ (self.x.T @ np.clip(residual, -most, most)) / self.clip
+
+    patch.setattr(LabelBlindGradient, "sum", total)
+
+
+def _root_two_dropped(patch: Patch) -> None:
+    real = Rows.moved
+    patch.setattr(Rows, "moved", lambda self, _: real(self, Adjacency.ADD_REMOVE))
+
+
+FAULTS = (
+    Fault(
+        "noise of the Gram matrix left out of the posterior",
+        "The released Gram matrix is taken for the exact one, and intervals are too narrow.",
+        _exact_gram,
+        (checks.intervals_cover_where_the_gram_matrix_is_noisy,),
+    ),
+    Fault(
+        "c in the place of c²",
+        "The error of the curvature c·G has c² times the variance of the Gram matrix' error, and c is written.",
+        _unsquared,
+        (checks.the_error_of_the_curvature_is_as_long_as_stated,),
+    ),
+    Fault(
+        "weights that see the label",
+        "Residuals are clipped, so that a rare label counts less and the score at the truth has a mean.",
+        _weights_see_labels,
+        (checks.scores_have_mean_zero_at_the_truth,),
+    ),
+    Fault(
+        "√2 dropped from the Gram matrix' sensitivity",
+        "A replaced row is charged as one that is added.",
+        _root_two_dropped,
+        (checks.a_replaced_row_moves_the_gram_matrix_within_its_charge,),
+    ),
+)
