@@ -63,7 +63,7 @@ CASES: dict[str, dict[str, Any]] = {
     "flax": sampled("tests.own_models:network"),
     "numpyro": sampled("tests.own_models:counts"),
     "gram": sampled(_BOUND_LOGISTIC, metric={"name": "gram"}),
-    "second_moment": sampled(_BOUND_LOGISTIC, metric={"name": "second_moment"}),
+    "second_moment": sampled("tests.own_models:line", metric={"name": "second_moment"}),
     "owner": sampled(LOGISTIC, data={"owner": "who", "num_owners": OWNERS, "records_per_owner": 3}),
     "ops": drawn("ops", _BOUND_LOGISTIC, form="gdp"),
     "certified_ops": drawn("certified_ops", _BOUND_LOGISTIC, steps=5),

@@ -141,7 +141,8 @@ class Whitened(_InMetric):
         return jax.tree.map(np.asarray, jax.vmap(jax.vmap(self._unraveled))(jnp.asarray(flat, jnp.float32)))
 
     def _unraveled(self, flat: jax.Array) -> PyTree:
-        shapes = jax.eval_shape(self.target.init, jax.random.key(0))
+        # The key is made inside, so that no trace of a step makes one.
+        shapes = jax.eval_shape(lambda: self.target.init(jax.random.key(0)))
         return ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))[1](flat)
 
 
