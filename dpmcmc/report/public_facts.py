@@ -126,13 +126,8 @@ class PublicFacts:
         """``metrics.json`` before anything is measured: every key that it always has."""
         heat, plan = None if self.trace is None else self.trace.temperatures, self.plan
         return {
-            "accuracy": None,
-            "rmse": None,
-            "log_predictive_density": None,
-            "non_private": None,
-            "ess": None,
-            "rhat": None,
-            "steps_per_second": None,
+            **dict.fromkeys(("accuracy", "rmse", "log_predictive_density", "non_private")),
+            **dict.fromkeys(("ess", "rhat", "steps_per_second")),
             "temperature": None if heat is None else {"min": float(heat.min()), "max": float(heat.max())},
             "draws": plan.draws,
             "data": {"name": self.spec.name, "origin": self.origin},

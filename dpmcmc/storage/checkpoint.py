@@ -4,7 +4,7 @@
     metric.bin                  the metric that the run released first, where it has one
     draws-00003.bin             draws kept since the commit before, where there are any
     state-0.bin, state-1.bin    the two latest commits, in turn
-    run-1f00ba11/               checkpoint of a run inside the run, as a hybrid's sampler is
+    run-0/                      checkpoint of a run inside the run, as a hybrid's sampler is
 
 A commit is whole or not there: draws first, then the state that names them, each with its SHA-256, each renamed into
 place. So a kill, a full disk or a loss of power loses the steps since the last commit and nothing else.
@@ -40,10 +40,10 @@ from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.commit_point import Point, Trace
 from dpmcmc.storage.fingerprint import Described, fingerprint, plan_digest, platform
 from dpmcmc.storage.locks import lock, names
-from dpmcmc.storage.plain_keys import from_text, plain
+from dpmcmc.storage.plain_keys import from_text, plain, to_text
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.regular_file import read_bytes
-from dpmcmc.storage.run_json import VERSION, check_run, with_keys
+from dpmcmc.storage.run_json import VERSION, check_run
 from dpmcmc.storage.sealed_files import seal, unseal
 
 #: A commit may cost this share of the time until the next.
@@ -164,7 +164,7 @@ class Checkpoint:
         if not self.begun:
             key = secrets.token_bytes(32)
             known = {"plan": plan_digest(plan), "records_key": key.hex(), "records": fingerprint(key, data)}
-            self._new = known | {"again": [], "platform": here, "secret": secret} | with_keys(streams)
+            self._new = known | {"again": [], "platform": here, "secret": secret, "keys": to_text(streams)}
             return streams
         self.check(plan)
         if self._run["records"] != fingerprint(bytes.fromhex(self._run["records_key"]), data):
@@ -213,14 +213,19 @@ class Checkpoint:
     def moved(self, events: list[dict[str, Any]], streams: PyTree) -> None:
         """Go on here with fresh keys, after ``events`` (JSON) have been charged again."""
         left, self._run["again"] = self.inner, self._run["again"] + events
-        self._run |= {"platform": self._here} | with_keys(streams)
+        self._run |= {"platform": self._here, "keys": to_text(streams), "moves": self._moves + 1}
         self._save()
         shutil.rmtree(left, ignore_errors=True)
 
     @property
     def inner(self) -> Path:
         """Folder for the checkpoint of a run inside this one, another one for other keys."""
-        return self.folder / f"run-{self._run.get('inner', '')}"
+        return self.folder / f"run-{self._moves}"
+
+    @property
+    def _moves(self) -> int:
+        """How often the run has gone on with fresh keys."""
+        return self._run.get("moves", 0)
 
     @property
     def again(self) -> list[dict[str, Any]]:

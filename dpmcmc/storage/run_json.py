@@ -1,22 +1,14 @@
-"""``run.json`` of a checkpoint: its version, the keys in it, and whether it holds what this version writes."""
+"""``run.json`` of a checkpoint: its version, and whether it holds what this version writes."""
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.storage.plain_keys import to_text
-from dpmcmc.storage.pytree import PyTree
 
 VERSION = 1
-
-
-def with_keys(streams: PyTree) -> dict[str, Any]:
-    """Return what it says of keys: their words, and the name that a run inside the run has under them."""
-    return {"keys": to_text(streams), "inner": secrets.token_hex(4)}
 
 
 def check_run(run: Any) -> None:

@@ -99,17 +99,8 @@ class Event:
             raise InputError("noisy_descent needs steps >= 1 and a contraction in [0, 1)")
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dict; the inverse is ``Event(**d)``."""
-        out: dict[str, Any] = {
-            "mechanism": self.mechanism,
-            "noise_multiplier": self.noise_multiplier,
-            "rate": self.rate,
-            "count": self.count,
-        }
-        for name in ("num_records", "epsilon", "steps", "contraction"):
-            if getattr(self, name) is not None:
-                out[name] = getattr(self, name)
-        return out
+        """Return what the event says as a plain dict, without what it leaves open; the inverse is ``Event(**d)``."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 def overflow_probability(events: Iterable[Event]) -> float:

@@ -33,6 +33,7 @@ success does not depend on the labels. For b > N/2 the complement is drawn.
 
 from __future__ import annotations
 
+import bisect
 import decimal
 import functools
 import math
@@ -192,15 +193,8 @@ def _check_batch(batch_size: float, num_records: int) -> None:
 
 
 def _smallest(meets: Callable[[int], bool], largest: int) -> int:
-    """Smallest k in 0..largest with meets(k); ``largest`` always does."""
-    low, high = -1, largest
-    while high - low > 1:
-        middle = (low + high) // 2
-        if meets(middle):
-            high = middle
-        else:
-            low = middle
-    return high
+    """Smallest k in 0..largest with meets(k); ``largest`` is taken to meet it."""
+    return bisect.bisect_left(range(largest), True, key=meets)
 
 
 @dataclass(frozen=True, eq=False)
