@@ -397,12 +397,24 @@ def test_a_path_that_is_still_on_its_way_is_refused(result):
         far.posterior()
 
 
+def test_a_quiet_path_that_is_still_on_its_way_is_refused(records, result):
+    """Gradients of many records with little noise: a logit away is many posterior standard deviations."""
+    trace, x = result.trace, records["x"].astype(np.float64)
+    gram = 25 * x.T @ x
+    towards = 0.2 * gram @ np.array([2.0, 0.0, 0.0, 0.0])
+    quiet = {"precisions": 1e4 * trace.precisions, "squares": 1e8 * trace.squares, "num_records": 20_000, "rate": 1.0}
+    still = np.zeros_like(trace.positions)
+    far = dataclasses.replace(trace, positions=still, gradients=still + towards, scheme="full", **quiet)
+    with pytest.raises(UnsupportedCombination, match="posterior standard deviations from the posterior's mean"):
+        far.posterior(gram / 20_000)
+
+
 def test_other_targets_and_mechanisms_are_refused(records):
     softmax = dpmcmc.targets.SoftmaxRegression(num_classes=2, num_features=4, row_bound=1.0)
     with pytest.raises(UnsupportedCombination, match="the target is SoftmaxRegression"):
         dpmcmc.sample(planned(softmax, 800), records, key=7).noise_aware()
     one_shot = dpmcmc.mechanisms.NoiseAware(draws=2, steps=4).plan(logistic(), num_records=800, epsilon=1.0, delta=1e-4)
-    with pytest.raises(UnsupportedCombination, match="releases draws and no path"):
+    with pytest.raises(UnsupportedCombination, match="keeps no path"):
         dpmcmc.sample(one_shot, records, key=8).noise_aware()
 
 

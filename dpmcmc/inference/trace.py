@@ -34,8 +34,9 @@ from dpmcmc.storage.regular_file import read_bytes
 FILE = "trace.npz"
 #: Steps that a position settles in, at least.
 _FEWEST_STEPS = 32
-#: Largest mean square, over records, of what is averaged over as if it were normal: logits of a path about its mean.
-_WIDEST = 1.0
+#: Largest root mean square, over records, of a path's logits about its mean, and of its mean's about the posterior's;
+#: largest root mean square, over directions, of the latter in posterior standard deviations.
+_WIDEST, _FARTHEST = 1.5, 4.0
 #: Largest prior standard deviation of a margin at which intervals were seen to cover.
 _STRONGEST = 3.0
 
@@ -131,20 +132,12 @@ class Trace:
                 f"noise_aware: the kept part of the path has {steps:.3g} steps of equal weight, and fewer than "
                 f"{_FEWEST_STEPS} do not identify the posterior; take more steps or a shorter burn_in."
             )
-        self._check_prior()
-        width = float(np.sum(known.gram * path.spread)) / self.num_records
         metric = self.root @ self.root.T
         norm = math.sqrt(max(float(np.trace(np.linalg.solve(metric, known.gram))) / self.num_records, 1e-12))
         facts = Known(self.num_records, metric, self.prior_precision * np.eye(len(metric)), self.scheme, self.rate)
         found = from_trace.conclude(path, facts, known, dataclasses.replace(self.score, norm=norm))
-        away = path.position - found.mean
-        width = max(width, float(away @ known.gram @ away) / self.num_records)
-        if self.score.family == "logistic" and width > _WIDEST:
-            raise UnsupportedCombination(
-                f"noise_aware: the path's margins x·θ are {math.sqrt(width):.3g} from where the posterior is, and "
-                f"beyond {math.sqrt(_WIDEST):.3g} its gradients do not identify it; take a smaller step_size, a longer "
-                "burn_in, a larger ε, or mechanism noise_aware."
-            )
+        if self.score.family == "logistic":
+            self._check_path(path, found, known.gram)
         return NoiseAwarePosterior(*found)
 
     def path(self) -> from_trace.Path:
@@ -157,15 +150,28 @@ class Trace:
         position, gradient = (weights @ leaf.reshape(-1, d) for leaf in (self.positions, self.gradients))
         return from_trace.Path(position, gradient, self.spread, total, share)
 
-    def _check_prior(self) -> None:
-        """Refuse a prior under which margins are far from normal."""
-        if self.score.family != "logistic":
-            return
+    def _check_path(self, path: from_trace.Path, found: Gaussian, gram: np.ndarray) -> None:
+        """Refuse a prior under which logits are far from normal, and a path that is wide or far from the posterior."""
         margins = (self.row_bound or 1.0) / math.sqrt(self.prior_precision)
         if margins > _STRONGEST:
             raise UnsupportedCombination(
-                f"noise_aware: margins x·θ spread over up to {margins:.3g} under the prior, and intervals were seen to "
+                f"noise_aware: logits spread over up to {margins:.3g} under the prior, and intervals were seen to "
                 f"cover up to {_STRONGEST:g}; take a smaller prior_scale."
+            )
+        away = path.position - found.mean
+        squares = float(np.sum(gram * path.spread)), float(away @ gram @ away)
+        wide = math.sqrt(max(squares) / self.num_records)
+        if wide > _WIDEST:
+            raise UnsupportedCombination(
+                f"noise_aware: logits of the path are {wide:.3g} from where the posterior is, and beyond {_WIDEST:g} "
+                "its gradients do not identify it; take a smaller step_size, a longer burn_in, a larger ε, or "
+                "mechanism noise_aware."
+            )
+        far = math.sqrt(away @ np.linalg.solve(found.covariance, away) / len(away))
+        if far > _FARTHEST:
+            raise UnsupportedCombination(
+                f"noise_aware: the path is {far:.3g} posterior standard deviations from the posterior's mean, and "
+                f"beyond {_FARTHEST:g} errors of the curvature matter; take more steps or a longer burn_in."
             )
 
     def _second_moment(self, gram: np.ndarray | Sequence[Sequence[float]] | None) -> Denoised:

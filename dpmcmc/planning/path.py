@@ -55,8 +55,8 @@ def trace_of(
     sampled = plan.trace
     if sampled is None or sampled is not plan:
         raise UnsupportedCombination(
-            f"noise_aware: {plan.label} releases draws and no path of gradients; use a sampler in a metric, or "
-            "mechanism noise_aware, whose draws are such a posterior already."
+            f"noise_aware: {plan.label} keeps no path of gradients; use a sampler in a metric, or mechanism "
+            "noise_aware, whose draws are such a posterior already."
         )
     _regression(plan)
     if means is None:
