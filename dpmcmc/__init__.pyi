@@ -12,6 +12,7 @@ from .engine.mesh import mesh as mesh
 from .engine.result import DivergedError as DivergedError
 from .engine.result import Result as Result
 from .engine.sweep import sample_all as sample_all
+from .errors import NotForIntervals as NotForIntervals
 from .planning.making import plan as plan
 from .planning.metric import PrivateMetric as PrivateMetric
 from .planning.plan import Plan as Plan

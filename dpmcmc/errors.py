@@ -61,6 +61,10 @@ class CalibrationError(InputError):
     section = "privacy.calibrator"
 
 
+class NotForIntervals(UserWarning):
+    """The draws of a run are no basis for intervals; the message says why, and what to use for them."""
+
+
 class RunFailed(RuntimeError):
     """A run that was stopped for a reason that is not the user's; the message says it, and what to do."""
 

@@ -103,6 +103,10 @@ def test_run_writes_a_folder_that_can_be_published(breast, tmp_path, capsys):
         "temperature",
         "steps_per_second",
         "usable_for_reasons",
+        "relaxations",
+        "predicted_inflation",
+        "predicted_width",
+        "clip_bias",
     ):
         assert key in metrics
     assert metrics["usable_for"] == json.loads((out / "plan.json").read_text())["usable_for"] == ["prediction"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -14,8 +15,10 @@ import dpmcmc
 from dpmcmc import config
 from dpmcmc.config import file as config_file
 from dpmcmc.engine.result import Result
+from dpmcmc.inference import noise_aware
 from dpmcmc.mechanisms import MECHANISMS, OPS, Chain, Exponential, Hybrid, PrivateSelection
-from dpmcmc.planning import interval_conditions, verdict
+from dpmcmc.planning import forecast, interval_conditions, verdict
+from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS, Custom, LinearRegression, LogisticRegression, PerOwner, from_numpyro
 from dpmcmc.targets.tempered import Tempered
@@ -54,7 +57,14 @@ def check_sentences(found):
         assert why.count(". ") == 0
         assert why.startswith("Yes") == (name in found.usable_for)
     body = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert body == {"usable_for": list(found.usable_for), "usable_for_reasons": found.reasons}
+    costs = {"relaxations", "predicted_inflation", "predicted_width", "clip_bias"}
+    assert body.keys() == {"usable_for", "usable_for_reasons", *costs}
+    assert (tuple(body["usable_for"]), body["usable_for_reasons"]) == (found.usable_for, found.reasons)
+    assert verdict.Verdict.of_json(body) == found
+    labels = {"relaxations": "relaxations", "predicted_inflation": "width", "clip_bias": "clip bias"}
+    assert dict(found.lines()).keys() - {"usable for", "prediction", "intervals"} == {
+        label for name, label in labels.items() if body[name] is not None
+    }
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -78,7 +88,12 @@ def test_a_short_private_run_tells_its_relaxation_times():
     assert f"{made.times[: made.burn_in].sum() / 0.19**2:.3g} relaxation times" in why
     assert "3 and 50 are needed" in why
     assert f"the budget buys {made.private_time / 0.19**2:.3g}" in why
-    assert "clipping at 0.5" in why
+    assert made.verdict.relaxations == pytest.approx(made.private_time / 0.19**2)
+    assert made.verdict.clip_bias == "none"
+    by_residual = config_file.load("adult_temperature_one", ["privacy.clipping=residual"])
+    said = config.make_plan(by_residual).verdict
+    assert "clipping at 0.5 biases" in said.reasons["intervals"]
+    assert said.clip_bias == "likely"
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -150,8 +165,15 @@ class Unknown(dpmcmc.SGLD):
 WRONG = {
     "short": ({"steps": 3 * BURN_IN}, "relaxation times"),
     "burn-in": ({"burn_in": BURN_IN // 6}, "relaxation times"),
-    "clip": ({"privacy": loose(clip=0.9)}, "clipping at 0.9 biases"),
-    "no gradient bound": ({"target": LogisticRegression(0.5, num_features=3), "curvature": 0.3}, "clipping at 1 may"),
+    "clip": ({"privacy": loose(clip=0.9, clipping="residual")}, "clipping at 0.9 biases"),
+    "no gradient bound": (
+        {
+            "target": LogisticRegression(0.5, num_features=3),
+            "curvature": 0.3,
+            "privacy": loose(clipping="residual"),
+        },
+        "clipping at 1 may",
+    ),
     "hot": ({"sampler": dpmcmc.SGLD(STEP, temperature=1.2)}, "temperature 1.2"),
     "cold": ({"sampler": dpmcmc.SGLD(STEP, temperature=0.8)}, "temperature 0.8"),
     "minibatches": ({"sampling": dpmcmc.Poisson(N / 2)}, "minibatches"),
@@ -250,7 +272,11 @@ def test_draws_that_have_not_mixed_take_intervals_away(shown, word):
 
 
 def test_draws_never_give_a_private_plan_intervals_that_it_did_not_have():
-    for changes in ({"privacy": loose(clip=0.9)}, {"steps": 3 * BURN_IN}, {"target": CUSTOM, "curvature": 0.4}):
+    for changes in (
+        {"privacy": loose(clip=0.9, clipping="residual")},
+        {"steps": 3 * BURN_IN},
+        {"target": CUSTOM, "curvature": 0.4},
+    ):
         made = long_run(**changes, chains=2)
         assert verdict.of_result(made, MIXED).usable_for == tuple(made.usable_for) == ("prediction",)
 
@@ -289,6 +315,124 @@ def init(key):
 
 
 init.__qualname__ = "<b>"
+
+
+# Costs of privacy, from public facts.
+
+
+def test_a_chain_on_adult_buys_few_relaxations_of_the_prior():
+    """facts of a scratch prototype: at ε = 1, C = 1 the budget buys .028 of a direction of curvature 1."""
+    made = config.make_plan(config_file.load("adult", ["privacy.clip=1.0"]))
+    assert made.verdict.relaxations == pytest.approx(0.028, rel=0.02)
+    four = config.make_plan(config_file.load("adult", ["privacy.clip=1.0", "run.chains=4"]))
+    assert four.verdict.relaxations == pytest.approx(made.verdict.relaxations / 4)
+    assert four.verdict.predicted_inflation == pytest.approx(made.verdict.predicted_inflation)
+
+
+@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"])
+def test_relaxations_in_a_private_metric_follow_the_law(adjacency):
+    """n = μ²(1 − g) c N/(2κ² d·chains), four times as much where a record only comes or goes."""
+    count, size, chains, metric = 100_000, 10, 3, dpmcmc.PrivateMetric(share=0.2, clip_ratio=0.8)
+    privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-6, clip=7.0, accountant="rdp", adjacency=adjacency)
+    target = LinearRegression(prior_scale=1e3, num_features=size, row_bound=1.0, label_bound=1.0)
+    made = long_run(target, privacy, num_records=count, chains=chains, metric=metric)
+    mu = gaussian_mu(1.0, 1e-6) * (2 if adjacency == "add_remove" else 1)
+    law = mu**2 * 0.8 * count / (2 * 0.8**2 * size * chains)
+    assert made.verdict.relaxations == pytest.approx(law, rel=1e-4)
+
+
+def test_relaxations_are_those_of_the_metric_that_was_released():
+    rng, count, size = np.random.default_rng(0), 20_000, 4
+    privacy = dpmcmc.Privacy(epsilon=3.0, delta=1e-6, accountant="rdp")
+    target = LogisticRegression(num_features=size, row_bound=1.0)
+    made = long_run(target, privacy, num_records=count, steps=8, burn_in=4, thin=1, metric=dpmcmc.PrivateMetric())
+    found = []
+    for spread in (np.ones(size), np.array([1.0, 1.0, 1.0, 0.01])):
+        x = rng.normal(size=(count, size)) * spread
+        x = (x / np.linalg.norm(x, axis=1, keepdims=True) * (1 - 1e-6)).astype(np.float32)
+        result = dpmcmc.sample(made, {"x": x, "y": (rng.random(count) < 0.5).astype(np.int32)}, key=1)
+        body = result.verdict.to_json()
+        assert body["relaxations"] == pytest.approx(
+            made.private_time * forecast.curvatures(made, result.metric).slowest
+        )
+        found.append(body["relaxations"])
+    # What is predicted is a metric in which all directions are alike; one direction that few rows have is slower.
+    assert found[0] == pytest.approx(made.verdict.relaxations, rel=0.1)
+    assert found[1] < 0.1 * found[0]
+
+
+def test_predicted_inflation_is_that_of_the_noise_aware_posterior():
+    size, target = 5, LinearRegression(prior_scale=0.5, num_features=5, row_bound=2.0, label_bound=1.0)
+    made = long_run(target, dpmcmc.Privacy(epsilon=0.5, delta=1e-6, accountant="rdp"), num_records=400, chains=2)
+    h, noise = 400 * 4.0 / size, 4 / gaussian_mu(0.5, 1e-6) ** 2
+    local = noise_aware.Local(h * np.eye(size), h * np.eye(size), np.zeros_like)
+    release = noise_aware.Release(np.zeros(size), np.zeros(size), noise * np.eye(size))
+    start = noise_aware.Gaussian(np.zeros(size), np.eye(size))
+    honest = noise_aware.posterior(release, local, 4.0 * np.eye(size), start).covariance[0, 0]
+    assert made.verdict.predicted_inflation == pytest.approx(honest * (4.0 + h), rel=1e-6)
+    assert made.verdict.predicted_width == pytest.approx(made.verdict.predicted_inflation**0.5)
+    assert made.verdict.predicted_inflation > 1.5
+
+
+def test_more_budget_or_records_never_cost_more():
+    def cost(epsilon, count):
+        privacy = dpmcmc.Privacy(epsilon=epsilon, delta=1e-7, accountant="rdp")
+        return long_run(privacy=privacy, num_records=count).verdict.predicted_inflation
+
+    costs = np.array([[cost(epsilon, count) for epsilon in (0.1, 1.0, 10.0)] for count in (100, 10_000, 1_000_000)])
+    assert np.all(np.diff(costs, axis=1) < 0)
+    assert np.all(np.diff(costs[1:], axis=0) < 0)
+    # At few records the prior is all that anybody has.
+    assert np.all(costs >= 1)
+
+
+def test_label_blind_weights_take_no_intervals_away():
+    made = long_run(privacy=loose(clip=0.9), sampler=dpmcmc.SGLD(STEP / 2), steps=2 * STEPS, burn_in=2 * BURN_IN)
+    assert made.label_blind
+    assert "intervals" in made.usable_for
+    by_residual = dataclasses.replace(made, privacy=loose(clip=0.9, clipping="residual"))
+    assert "intervals" not in by_residual.usable_for
+
+
+# A warning of its own.
+
+
+SMALL = {"x": np.full((N, 3), 0.5, np.float32), "y": np.arange(N) % 2}
+
+
+def test_sampling_warns_once_where_a_private_run_is_not_for_intervals():
+    short = long_run(privacy=loose(epsilon=1.0), steps=10, burn_in=0, thin=1)
+    with pytest.warns(dpmcmc.NotForIntervals) as seen:
+        dpmcmc.sample(short, SMALL, key=0)
+    assert [warning.filename for warning in seen] == [__file__]
+    said = str(seen[0].message)
+    for words in (short.verdict.reasons["intervals"], "mechanism noise_aware", "dpmcmc.PrivateMetric()"):
+        assert words in said
+    custom = long_run(CUSTOM, loose(), steps=10, burn_in=0, thin=1)
+    with pytest.warns(dpmcmc.NotForIntervals, match="for intervals use a private metric"):
+        dpmcmc.sample(custom, SMALL, key=0)
+    hybrid = Hybrid(OPS(), dpmcmc.SGLD(1.0), steps=20, accountant="rdp")
+    with pytest.warns(dpmcmc.NotForIntervals) as seen:
+        dpmcmc.sample(hybrid.plan(LOGISTIC, num_records=N, epsilon=1.0, delta=1e-3), SMALL, key=0)
+    assert len(seen) == 1
+
+
+def test_the_warning_comes_before_a_record_is_read():
+    short = long_run(privacy=loose(epsilon=1.0), steps=10, burn_in=0, thin=1)
+    with pytest.warns(dpmcmc.NotForIntervals), pytest.raises(ValueError, match="num_records 20"):
+        dpmcmc.sample(short, {"x": SMALL["x"][:3], "y": SMALL["y"][:3]})
+
+
+def test_runs_that_need_no_warning_give_none():
+    long = long_run(steps=2 * STEPS, burn_in=2 * BURN_IN)
+    plain, one_draw = long_run(privacy=None, steps=10, burn_in=0, thin=1), long_run(steps=10, burn_in=0, thin=10)
+    exact = OPS().plan(LOGISTIC, num_records=N, epsilon=1.0, delta=1e-3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for made in (long, plain, one_draw, exact):
+            verdict.warn_unless_for_intervals(made)
+        noise_aware_plan = MECHANISMS["noise_aware"]().plan(LOGISTIC, num_records=1000, epsilon=1.0, delta=1e-5)
+        verdict.warn_unless_for_intervals(noise_aware_plan)
 
 
 # A verdict for intervals is true.

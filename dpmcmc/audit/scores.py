@@ -29,8 +29,8 @@ import numpy as np
 
 from dpmcmc import targets
 from dpmcmc.audit.neighbours import Neighbours
-from dpmcmc.engine import life
-from dpmcmc.mechanisms import base as mechanisms
+from dpmcmc.engine.life import Life
+from dpmcmc.engine.result import Result
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.certified import CertifiedOPS
 from dpmcmc.mechanisms.ops import OPS
@@ -59,6 +59,13 @@ def keys_of(seed: int | None) -> Keys:
     while True:
         yield None if seed is None else jax.random.fold_in(jax.random.key(seed), count)
         count += 1
+
+
+def released(plan: Plan | MechanismPlan, data: PyTree, key: jax.Array | None, starts: PyTree = None) -> Result:
+    """Return what a plan releases, as ``dpmcmc.sample`` does, which also says what it is not for."""
+    with Life(plan, key=key) as life:
+        life.read(data, starts)
+        return life.carry_out()
 
 
 class ObservedState(NamedTuple):
@@ -208,7 +215,7 @@ class Sampled:
             DivergedError: a chain left the range of floats.
         """
         plan = dataclasses.replace(self.audited, chains=count * self.plan.chains)
-        result = life.sample(plan, self.neighbours.data(coins), key=next(self.keys), starts=starts)
+        result = released(plan, self.neighbours.data(coins), next(self.keys), starts)
         score = np.asarray(result.info.score, np.float64)[:, -1]
         return score.reshape(count, self.plan.chains, -1).sum(axis=1)
 
@@ -228,7 +235,7 @@ class Drawn:
             now = min(wanted, _AT_ONCE)
             more = dataclasses.replace(self.plan.mechanism, draws=now)
             plan = dataclasses.replace(self.plan, mechanism=more, draws=now)
-            found.append(mechanisms.release(plan, data, key=next(self.keys)).flat_draws())
+            found.append(released(plan, data, next(self.keys)).flat_draws())
             wanted -= now
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
 
@@ -284,7 +291,7 @@ class Estimated:
         """Return scores of ``count`` independent releases, (count, m)."""
         data = self.neighbours.data(coins)
         # The first release checks the records, which takes longer than a draw; the others read the same ones.
-        checked = mechanisms.release(self.plan, data, key=next(self.keys))
+        checked = released(self.plan, data, next(self.keys))
         out = [self._along(checked.flat_draws())]
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")

@@ -35,7 +35,7 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.saved import ConfiguredRun
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
-from dpmcmc.engine.life import Life, sample
+from dpmcmc.engine.life import Life
 from dpmcmc.engine.processes import connect
 from dpmcmc.engine.result import DivergedError, Result, write_json
 from dpmcmc.errors import InputError, RunFailed
@@ -147,7 +147,9 @@ def _take_part(asked: Options) -> None:
     assert isinstance(plan, Plan)  # no mechanism takes a mesh
     with _together():
         try:
-            sample(plan, data_room.load(config.data).train, key=_seed(config), mesh=mesh)
+            with Life(plan, key=_seed(config), mesh=mesh) as life:
+                life.read(data_room.load(config.data).train)
+                life.carry_out()
         except DivergedError:
             raise CommandError("sampler.step_size: the chain diverged; process 0 says where.", code=1) from None
 

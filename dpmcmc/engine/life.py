@@ -39,6 +39,7 @@ from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.work import Progress, work_of
 from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.verdict import warn_unless_for_intervals
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger
@@ -222,6 +223,9 @@ def sample(
     Returns:
         Result, with draws of shape (chains, draws, ...).
 
+    Warns:
+        NotForIntervals: the plan is private, and its draws are not for intervals.
+
     Raises:
         OSError: ``out`` cannot be made.
         ValueError: wrong N or shapes, rows that are not finite or beyond the target's public bounds (before anything is
@@ -235,6 +239,7 @@ def sample(
         DivergedError: a chain left the range of floats.
         DrawError: a mechanism could make no draw. The failure depends on the records: it is for the data holder alone.
     """
+    warn_unless_for_intervals(plan)
     day = today()
     life = Life(plan, key=key, checkpoint=checkpoint, ledger=ledger, mesh=mesh)
     if out is not None and jax.process_index() == 0:

@@ -126,7 +126,7 @@ class Result:
     @functools.cached_property
     def verdict(self) -> Verdict:
         """Permitted uses of the draws, and why: the plan's verdict, and what R-hat and ESS of the draws say."""
-        return self.plan.verdict_of(self.diagnostics)
+        return self.plan.verdict_of(self.diagnostics, self.metric)
 
     @property
     def usable_for(self) -> list[str]:

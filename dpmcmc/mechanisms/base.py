@@ -23,6 +23,7 @@ from dpmcmc.engine.life import Life, sample
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.work import Progress, Work, work_of
 from dpmcmc.errors import InputError
+from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import Verdict, of_one_shot
@@ -76,11 +77,12 @@ class MechanismPlan(AnyPlan):
         """Plan of a hybrid's run, or None."""
         return self.run
 
-    def verdict_of(self, diagnostics: dict[str, float | None] | None) -> Verdict:
+    def verdict_of(self, diagnostics: dict[str, float | None] | None, metric: ReleasedMetric | None = None) -> Verdict:
         """Say what the release is good for; for a hybrid with what its draws say of mixing. See :class:`AnyPlan`."""
         if self.run is not None:
-            return self.run.verdict_of(diagnostics)
-        return of_one_shot(self.guarantee, self.num_records, self.target, self._intervals())
+            return self.run.verdict_of(diagnostics, metric)
+        width = self.settings.get("predicted_width")
+        return of_one_shot(self.guarantee, self.num_records, self.target, self._intervals(), width)
 
     def _intervals(self) -> tuple[bool, str]:
         """Whether intervals of the draws hold, and why."""

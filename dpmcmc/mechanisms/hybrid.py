@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from annotated_types import Gt, Lt
 
-from dpmcmc.engine.life import sample
+from dpmcmc.engine.life import Life
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
@@ -138,7 +138,9 @@ class Hybrid:
         drawn = self.start.draw(plan.first, records, before)
         starts = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf, jnp.float32), self.chains, axis=0), drawn)
         with opened(checkpoint) as kept:
-            result = sample(plan.run, records, key=SecretKey._of(after), starts=starts, checkpoint=kept)
+            with Life(plan.run, key=SecretKey._of(after), checkpoint=kept) as life:
+                life.read(records, starts)
+                result = life.carry_out()
             if kept is not None and kept.again:  # the run has lost its end; the guarantee covers one run
                 raise CheckpointError(
                     f"{checkpoint}: the last commit of the run is damaged, so its steps were taken again, which this "

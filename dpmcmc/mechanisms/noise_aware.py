@@ -192,14 +192,12 @@ class NoiseAware(OneShot):
                     f"Do not report intervals: logits spread over up to {logits:.3g} under the prior, and intervals "
                     f"were seen to cover up to {_STRONGEST:g}; take a smaller prior_scale or intercept_scale."
                 )
-        wide = plan.settings.get("predicted_width")
-        said = "" if wide is None else f", which is predicted to make intervals {wide:.2g} times as wide"
         if self.covariance == "sandwich":
             return True, (
                 "Yes, of the parameter at which the model's mean score is zero, if the prior is true: the draws "
-                f"account for the noise of privacy{said}, and for scores that vary otherwise than the model says."
+                "account for the noise of privacy, and for scores that vary otherwise than the model says."
             )
-        return True, f"Yes, if the model and the prior are true: the draws account for the noise of privacy{said}."
+        return True, "Yes, if the model and the prior are true: the draws account for the noise of privacy."
 
     @property
     def _intercept(self) -> int | None:

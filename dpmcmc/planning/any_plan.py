@@ -9,6 +9,7 @@ import abc
 import functools
 from typing import TYPE_CHECKING
 
+from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.description import html_table
 from dpmcmc.planning.verdict import Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -49,11 +50,12 @@ class AnyPlan(abc.ABC):
         return False
 
     @abc.abstractmethod
-    def verdict_of(self, diagnostics: dict[str, float | None] | None) -> Verdict:
+    def verdict_of(self, diagnostics: dict[str, float | None] | None, metric: ReleasedMetric | None = None) -> Verdict:
         """Say what draws are good for.
 
         Args:
             diagnostics: ``ess`` and ``rhat`` of released draws, or None before there are any.
+            metric: that the run has released, or None.
         """
 
     @abc.abstractmethod

@@ -116,10 +116,4 @@ def _time_line(plan: Plan) -> str:
             f"; in relaxation times of the direction of curvature {plan.curvature:g}: {bought * fastest:.3g} bought, "
             f"{used * fastest:.3g} taken"
         )
-    precision = getattr(plan.target, "prior_precision", None)
-    if precision:
-        line += (
-            f"; in relaxation times of directions left to the prior: {bought * precision:.3g} bought, "
-            f"{used * precision:.3g} taken"
-        )
     return line

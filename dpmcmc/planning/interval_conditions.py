@@ -10,7 +10,9 @@ relaxation times of a Gaussian direction have a centre that is off by √(2/n) s
 variance, so the interval covers 2Φ(1.645 √((1 − 2/n)/(1 + 2/n))) − 1: .80 at n = 8, .87 at 25, .886 at 50.
 
 **Clipping.** A clip below the bound of a record's gradient changes the posterior that the chain samples. Measured with
-noise-aware intervals, clip .6 in place of 1 gives coverage .47 (N = 1e4, ε = 3) and .22 (N = 1e5).
+noise-aware intervals, clip .6 in place of 1 gives coverage .47 (N = 1e4, ε = 3) and .22 (N = 1e5). Label-blind weights
+leave the centre where it is. The draws then have the covariance H⁻¹ of the weighted score's curvature H = Σ w p(1 − p)
+x xᵀ, and their centre has H⁻¹BH⁻¹ with B = Σ w² p(1 − p) x xᵀ <= H, so intervals are too wide rather than too narrow.
 
 **Heat.** The noise s² keeps the temperature. Minibatches of rate q add a variance of at most N B² (1 − q)/q in any
 direction, for gradients of norm at most B.
@@ -25,6 +27,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.planning.forecast import Curvatures, bought, curvatures
 from dpmcmc.targets.tempered import Tempered
 
 if TYPE_CHECKING:
@@ -50,21 +54,25 @@ class Obstacle(NamedTuple):
     of_mixing: bool = False
 
 
-def obstacles(plan: Plan) -> tuple[Obstacle, ...]:
-    """All that stands between a plan and intervals that cover; empty where nothing does."""
-    conditions = (_mixing, _clipping, _tempered, _heat, _step, _draws)
-    return tuple(found for condition in conditions if (found := condition(plan)) is not None)
+def obstacles(plan: Plan, metric: ReleasedMetric | None = None) -> tuple[Obstacle, ...]:
+    """All that stands between a plan and intervals that cover; empty where nothing does.
 
-
-def relaxations(plan: Plan) -> tuple[float, float] | None:
-    """Relaxation times of directions left to the prior: (of burn-in, that the draws of all chains span).
-
-    None where the target or the sampler's metric leaves them unknown.
+    Args:
+        plan: of a sampler.
+        metric: that its run has released; before that, what a private metric does is predicted (``forecast.py``).
     """
-    precision = getattr(plan.target, "prior_precision", None)
-    if not precision or plan.in_metric:
+    known = curvatures(plan, metric)
+    found = (
+        _mixing(plan, known), _clipping(plan), _tempered(plan), _heat(plan), _step(plan, known), _draws(plan),
+    )  # fmt: skip
+    return tuple(one for one in found if one is not None)
+
+
+def relaxations(plan: Plan, known: Curvatures) -> tuple[float, float] | None:
+    """Relaxation times of the slowest direction: (of burn-in, that the draws of all chains span); None: unknown."""
+    if not known.slowest:
         return None
-    each = plan.times * precision
+    each = plan.times * known.slowest
     friction = getattr(plan.sampler, "damping", 1.0)
     if friction < 1:
         # Momentum forgets at a rate of at most a/2 per step, however short the relaxation time is.
@@ -72,25 +80,26 @@ def relaxations(plan: Plan) -> tuple[float, float] | None:
     return float(each[: plan.burn_in].sum()), float(each[plan.burn_in :].sum()) * plan.chains
 
 
-def _mixing(plan: Plan) -> Obstacle | None:
+def _mixing(plan: Plan, known: Curvatures) -> Obstacle | None:
     unknown, name = "how long the chain takes to mix is unknown, since", type(plan.target).__name__
-    found = relaxations(plan)
-    if plan.in_metric:
-        return Obstacle(f"{unknown} the run is in a metric", True)
-    if found is None:
+    found = relaxations(plan, known)
+    if not (getattr(plan.target, "prior_precision", None) or plan.in_metric):
         return Obstacle(f"{unknown} {name} states no prior_precision", True)
     if not getattr(plan.target, "log_concave", False):
         return Obstacle(f"{unknown} {name} is not known to be log-concave", True)
+    if found is None:
+        return Obstacle(f"{unknown} the curvature in the units of the metric is", True)
     before, after = found
     if before >= BURN_IN and after >= SPAN:
         return None
+    of = "the slowest direction" if plan.in_metric else "the prior"
     clause = (
-        f"the run takes {before:.3g} relaxation times of the prior before its first draw and {after:.3g} after it, "
+        f"the run takes {before:.3g} relaxation times of {of} before its first draw and {after:.3g} after it, "
         f"where {BURN_IN:g} and {SPAN:g} are needed"
     )
-    if plan.private_time is not None:
-        bought = plan.private_time * plan.chains * plan.target.prior_precision  # type: ignore[attr-defined]
-        clause += f" (the budget buys {bought:.3g} at temperature 1)"
+    each = bought(plan, known)
+    if each is not None:
+        clause += f" (the budget buys {each * plan.chains:.3g} at temperature 1)"
     return Obstacle(clause, True)
 
 
@@ -144,21 +153,39 @@ def _minibatches(plan: Plan) -> Obstacle | None:
 
 def _largest_gradient(plan: Plan) -> float | None:
     """Public bound on the norm of one record's gradient, as the query uses it; None where there is none."""
-    bounds = [getattr(plan.target, "gradient_bound", None), None if plan.privacy is None else plan.privacy.clip]
+    # In a metric the target's bound is that of another norm.
+    own = None if plan.in_metric else getattr(plan.target, "gradient_bound", None)
+    bounds = [own, None if plan.privacy is None else plan.privacy.clip]
     known = [float(bound) for bound in bounds if bound is not None]
     return min(known) if known else None
 
 
-def _clipping(plan: Plan) -> Obstacle | None:
+def clip_bias(plan: Plan) -> str | None:
+    """Whether clipping moves the centre of the draws: ``none``, ``likely``, ``unknown``; None without clipping."""
     if plan.privacy is None:
         return None
-    bound, clip = getattr(plan.target, "gradient_bound", None), plan.privacy.clip
+    bound = None if plan.in_metric else getattr(plan.target, "gradient_bound", None)
+    if plan.label_blind or (bound is not None and plan.privacy.clip >= bound):
+        return "none"
+    return "unknown" if bound is None and plan.metric is None else "likely"
+
+
+def _clipping(plan: Plan) -> Obstacle | None:
+    bias, bound = clip_bias(plan), getattr(plan.target, "gradient_bound", None)
+    if bias is None or plan.privacy is None:
+        return None
+    clip = plan.privacy.clip
+    if bias == "none":
+        never = bound is not None and clip >= bound and not plan.in_metric
+        if never or getattr(plan.target, "linear_predictor", False):
+            return None
+        return Obstacle("how label-blind weights of several classes change the time to mix is unknown", True)
     if plan.metric is not None:
         return Obstacle(f"clipping at {plan.metric.asked.ratio:g} times the typical norm biases the posterior")
-    if bound is None:
+    if plan.in_metric:
+        return Obstacle(f"clipping at {clip:g} in the norm of a metric may bias the posterior")
+    if bias == "unknown":
         return Obstacle(f"clipping at {clip:g} may bias the posterior, since the target states no gradient_bound")
-    if clip >= bound:
-        return None
     return Obstacle(f"clipping at {clip:g} biases the posterior, since gradients of records may reach {bound:g}")
 
 
@@ -173,8 +200,8 @@ def _tempered(plan: Plan) -> Obstacle | None:
     return None
 
 
-def _step(plan: Plan) -> Obstacle | None:
-    curvature, sampler = _curvature(plan), plan.sampler
+def _step(plan: Plan, known: Curvatures) -> Obstacle | None:
+    curvature, sampler = known.largest, plan.sampler
     limit, eta = getattr(sampler, "stability_limit", None), getattr(sampler, "eta", None)
     if curvature is None:
         return Obstacle("the error of the step is unknown, since that needs a bound on the curvature (curvature)")
@@ -189,18 +216,6 @@ def _step(plan: Plan) -> Obstacle | None:
     return Obstacle(
         f"the step may reach {worst:.3g} of its stability limit, where at most {VARIANCE_ERROR:g} is needed"
     )
-
-
-def _curvature(plan: Plan) -> float | None:
-    """Public bound on the largest curvature of the potential; None where there is none."""
-    if plan.curvature is not None:
-        return plan.curvature * plan.num_records
-    if plan.metric is not None:
-        return None
-    smoothness, precision = (getattr(plan.target, name, None) for name in ("smoothness", "prior_precision"))
-    if smoothness is None or precision is None:
-        return None
-    return float(smoothness * plan.num_records + precision)
 
 
 def _draws(plan: Plan) -> Obstacle | None:

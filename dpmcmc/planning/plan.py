@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning import description as plan_text
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.metric import PlannedMetric
@@ -166,9 +167,9 @@ class Plan(AnyPlan):
         """Draws of all chains."""
         return self.num_draws * self.chains
 
-    def verdict_of(self, diagnostics: dict[str, float | None] | None) -> Verdict:
+    def verdict_of(self, diagnostics: dict[str, float | None] | None, metric: ReleasedMetric | None = None) -> Verdict:
         """Say what the draws are good for; see :class:`AnyPlan`."""
-        return of_plan(self) if diagnostics is None else of_result(self, diagnostics)
+        return of_plan(self) if diagnostics is None else of_result(self, diagnostics, metric)
 
     @property
     def thesis_multiplier(self) -> tuple[float | None, str | None]:

@@ -15,16 +15,22 @@ Intervals: ``interval_conditions.py``. A plan says intervals only where every co
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import warnings
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import numpy as np
 
-from dpmcmc.planning.interval_conditions import Obstacle, obstacles
+from dpmcmc.errors import NotForIntervals
+from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.planning.forecast import bought, curvatures, inflation
+from dpmcmc.planning.interval_conditions import SPAN, Obstacle, clip_bias, obstacles
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.targets.glm import LinearRegression, LogisticRegression
 
 if TYPE_CHECKING:
+    from dpmcmc.planning.any_plan import AnyPlan
     from dpmcmc.planning.plan import Plan
     from dpmcmc.privacy.accounting.guarantee import Guarantee
 
@@ -43,37 +49,79 @@ class Verdict:
     Attributes:
         usable_for: out of ``prediction`` and ``intervals``; empty for nothing.
         reasons: one sentence for each of the two.
+        relaxations: that the budget buys each chain in its slowest direction at temperature 1; None where unknown.
+        predicted_inflation: of the variance of a typical coefficient, if the model is true; None where unknown.
+        clip_bias: ``none``, ``likely`` or ``unknown``; None where nothing is clipped.
     """
 
     usable_for: tuple[str, ...]
     reasons: dict[str, str] = field(hash=False)
+    relaxations: float | None = None
+    predicted_inflation: float | None = None
+    clip_bias: str | None = None
+
+    @property
+    def predicted_width(self) -> float | None:
+        """Width of an interval that accounts for the noise of privacy over that of the non-private posterior."""
+        return None if self.predicted_inflation is None else math.sqrt(self.predicted_inflation)
 
     def to_json(self) -> dict[str, Any]:
         """The keys of plan.json and metrics.json."""
-        return {"usable_for": list(self.usable_for), "usable_for_reasons": dict(self.reasons)}
+        return {
+            "usable_for": list(self.usable_for),
+            "usable_for_reasons": dict(self.reasons),
+            "relaxations": self.relaxations,
+            "predicted_inflation": self.predicted_inflation,
+            "predicted_width": self.predicted_width,
+            "clip_bias": self.clip_bias,
+        }
+
+    @classmethod
+    def of_json(cls, said: dict[str, Any]) -> Self:
+        """Return the verdict that plan.json or metrics.json holds."""
+        facts = {name: said[name] for name in ("relaxations", "predicted_inflation", "clip_bias")}
+        return cls(tuple(said["usable_for"]), said["usable_for_reasons"], **facts)
 
     def lines(self) -> list[tuple[str, str]]:
         """(label, sentence) pairs for a person."""
-        return [("usable for", " and ".join(self.usable_for) or "nothing"), *self.reasons.items()]
+        out = [("usable for", " and ".join(self.usable_for) or "nothing"), *self.reasons.items()]
+        if self.relaxations is not None:
+            buys = f"the budget buys each chain {self.relaxations:.3g} relaxation times of its slowest direction"
+            out.append(("relaxations", f"{buys} at temperature 1; for intervals, all chains together need {SPAN:g}"))
+        if self.predicted_inflation is not None:
+            wide = (
+                f"intervals that account for the noise are {self.predicted_width:.3g} times as wide as without privacy"
+            )
+            more = f"(variance {self.predicted_inflation:.3g} times), if the model is true"
+            out.append(("width", f"at this budget, {wide} {more}"))
+        if self.clip_bias is not None:
+            out.append(("clip bias", _CLIP_BIAS[self.clip_bias]))
+        return out
 
 
+_CLIP_BIAS = {
+    "none": "none: clipping leaves the centre of the draws where it is",
+    "likely": "likely: records with large gradients count for less than the model says",
+    "unknown": "unknown: gradients of records have no public bound",
+}
 #: Verdict of a run that released no draws.
 NO_DRAWS = Verdict((), dict.fromkeys((PREDICTION, INTERVALS), "No: the run diverged and released no draws."))
 
 
 def of_plan(plan: Plan) -> Verdict:
     """Return the permitted uses of the draws of a sampler's plan, before a record is read."""
-    return _verdict(_prediction(plan), _intervals(obstacles(plan)))
+    return _with_costs(plan, _verdict(_prediction(plan), _intervals(obstacles(plan))))
 
 
-def of_result(plan: Plan, diagnostics: dict[str, float | None]) -> Verdict:
+def of_result(plan: Plan, diagnostics: dict[str, float | None], metric: ReleasedMetric | None = None) -> Verdict:
     """Return the permitted uses of released draws of a sampler's plan.
 
     Args:
         plan: that was run.
         diagnostics: ``ess`` and ``rhat`` of the released draws, as ``diagnostics.convergence.summary`` gives them.
+        metric: that the run released, or None.
     """
-    found = list(obstacles(plan))
+    found = list(obstacles(plan, metric))
     ess, rhat = diagnostics["ess"], diagnostics["rhat"]
     shown: list[Obstacle] = []
     if ess is None or rhat is None:
@@ -86,12 +134,42 @@ def of_result(plan: Plan, diagnostics: dict[str, float | None]) -> Verdict:
     if plan.privacy is None and plan.chains > 1 and not shown:
         # Draws of several chains that agree show the mixing that a plan could only bound.
         found = [one for one in found if not one.of_mixing]
-    return _verdict(_prediction(plan), _intervals((*shown, *found), plan.privacy is None and plan.chains < 2))
+    intervals = _intervals((*shown, *found), plan.privacy is None and plan.chains < 2)
+    return _with_costs(plan, _verdict(_prediction(plan), intervals), metric)
 
 
-def of_one_shot(guarantee: Guarantee, num_records: int, target: Any, intervals: tuple[bool, str]) -> Verdict:
-    """Return the verdict on a one-shot release before a record is read; ``intervals``: whether it gives them, why."""
-    return _verdict(_signal(guarantee, num_records, target), intervals)
+def of_one_shot(
+    guarantee: Guarantee, num_records: int, target: Any, intervals: tuple[bool, str], width: float | None = None
+) -> Verdict:
+    """Return the verdict on a one-shot release before a record is read.
+
+    Args:
+        guarantee, num_records, target: of its plan.
+        intervals: whether it gives them, and why.
+        width: predicted, of its intervals over the non-private ones, or None.
+    """
+    inflation = None if width is None else width**2
+    return replace(_verdict(_signal(guarantee, num_records, target), intervals), predicted_inflation=inflation)
+
+
+def warn_unless_for_intervals(plan: AnyPlan) -> None:
+    """Warn the caller of ``dpmcmc.sample`` of a private run whose draws are not for intervals, from public facts alone.
+
+    A release of one draw has no spread that could be taken for one, and chains without privacy may show that they mix.
+    """
+    if plan.guarantee is None or plan.draws < 2 or INTERVALS in plan.usable_for:
+        return
+    instead = []
+    if isinstance(plan.target, LinearRegression | LogisticRegression):
+        instead.append("the mechanism noise_aware (dpmcmc.mechanisms.NoiseAware)")
+    if plan.trace is plan and not plan.trace.in_metric:
+        instead.append("a private metric (metric=dpmcmc.PrivateMetric())")
+    use = " or ".join(instead) or "more records or a larger epsilon"
+    warnings.warn(
+        f"{plan.verdict.reasons[INTERVALS]} Predict with its draws; for intervals use {use}.",
+        NotForIntervals,
+        stacklevel=3,
+    )
 
 
 def _verdict(prediction: tuple[bool, str], intervals: tuple[bool, str]) -> Verdict:
@@ -101,11 +179,20 @@ def _verdict(prediction: tuple[bool, str], intervals: tuple[bool, str]) -> Verdi
     )
 
 
+def _with_costs(plan: Plan, verdict: Verdict, metric: ReleasedMetric | None = None) -> Verdict:
+    """Return a verdict with what privacy costs and buys."""
+    known = curvatures(plan, metric)
+    times, variance = bought(plan, known), inflation(plan, known)
+    if times is not None and not math.isfinite(times):
+        times = None  # epsilon has no bound, and JSON no infinity
+    return replace(verdict, relaxations=times, predicted_inflation=variance, clip_bias=clip_bias(plan))
+
+
 def _intervals(found: tuple[Obstacle, ...], one_chain: bool = False) -> tuple[bool, str]:
     if not found:
         return True, (
             "Yes, if the model is right (a wrong one needs a sandwich variance): the draws have the posterior's "
-            "temperature, clipping changes no gradient, and the chain mixes."
+            "temperature, clipping does not bias them, and the chain mixes."
         )
     more = "; several chains would let R-hat show it" if one_chain and all(one.of_mixing for one in found) else ""
     return False, f"Do not report intervals: {'; '.join(one.clause for one in found)}{more}."

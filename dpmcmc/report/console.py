@@ -74,7 +74,7 @@ def print_result(
         )
     if released["ess"] is not None:
         console.print(f"mixing       ESS {released['ess']:.0f}, split R-hat {released['rhat']:.3f}")
-    for name, text in Verdict(tuple(released["usable_for"]), released["usable_for_reasons"]).lines():
+    for name, text in Verdict.of_json(released).lines():
         console.print(f"{name:<12} {text}")
     if "noise_aware" in released:
         refused = released["noise_aware"].get("refused")

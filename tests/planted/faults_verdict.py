@@ -12,7 +12,7 @@ Patch = pytest.MonkeyPatch
 
 
 def _ignores_time(patch: Patch) -> None:
-    patch.setattr(interval_conditions, "_mixing", lambda plan: None)
+    patch.setattr(interval_conditions, "_mixing", lambda plan, known: None)
 
 
 def _ignores_clipping(patch: Patch) -> None:
