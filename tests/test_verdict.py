@@ -478,6 +478,17 @@ def test_intervals_cover_where_a_plan_says_so(sampler, privacy):
     assert width < 0.97 * 2 * 1.645 * PRECISION**-0.5
 
 
+@pytest.mark.slow
+def test_intervals_cover_where_label_blind_weights_shrink_every_record():
+    """Clip .4 is below every longest gradient, so that every weight is below 1; intervals may be a little too wide."""
+    wide, count = LogisticRegression(prior_scale=2.0, num_features=3, row_bound=1.0), 60
+    settings = {"num_records": count, "sampler": dpmcmc.SGLD(0.06), "steps": 212_000, "burn_in": 12_000, "thin": 400}
+    made = long_run(wide, dpmcmc.Privacy(epsilon=400.0, delta=1e-3, accountant="rdp", clip=0.4), **settings)
+    assert "intervals" in made.usable_for
+    coverage, _, _ = simulate(made, 40)
+    assert 0.83 <= coverage <= 0.97
+
+
 @pytest.mark.exhaustive
 def test_intervals_cover_where_only_the_draws_show_the_mixing():
     """Data that say much about every direction: a plan cannot know that, and R-hat of two chains shows it."""

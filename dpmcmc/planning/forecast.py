@@ -100,7 +100,7 @@ def _mean_curvature(target: Target, bound: float | None, clip: float, norm: floa
     if not isinstance(target, LogisticRegression) or bound is None:
         return None
     logits = (target.prior_scale * bound) ** 2 / 2
-    return LogisticLaw.at(logits, bound if norm is None else norm, clip).curvature
+    return LogisticLaw.at(0.0, logits, bound if norm is None else norm, clip).curvature
 
 
 def _clip(plan: Plan) -> float:
