@@ -42,12 +42,16 @@ class Curvatures:
         records: that the records give a typical direction.
         prior: that the prior gives it.
         largest: the largest one.
+        widening: width of intervals of draws at temperature 1 over the right one. Under label-blind weights w draws
+            have the covariance H⁻¹ and their centre H⁻¹BH⁻¹, H = E[w h] and B = E[w² h] of a record's curvature h, so
+            it is √(H/B) >= 1.
     """
 
     slowest: float | None = None
     records: float | None = None
     prior: float | None = None
     largest: float | None = None
+    widening: float = 1.0
 
 
 def curvatures(plan: Plan, released: ReleasedMetric | None = None) -> Curvatures:
@@ -63,14 +67,14 @@ def curvatures(plan: Plan, released: ReleasedMetric | None = None) -> Curvatures
         return Curvatures()
     prior, bound = _fact(plan.target, "prior_precision"), _fact(plan.target, "row_bound")
     smoothness, size = _fact(plan.target, "smoothness"), _fact(plan.target, "num_features")
-    mean, records, largest = _mean_curvature(plan.target, bound, _clip(plan)), None, None
-    if mean is not None and bound is not None and size is not None:
-        records = mean * plan.num_records * bound**2 / size
+    law, records, largest = _law(plan, bound), None, None
+    if law is not None and bound is not None and size is not None:
+        records = law[0] * plan.num_records * bound**2 / size
     if plan.curvature is not None:
         largest = plan.curvature * plan.num_records
     elif smoothness is not None and prior is not None:
         largest = smoothness * plan.num_records * _steepening(plan) + prior
-    return Curvatures(_if_log_concave(plan, prior), records, prior, largest)
+    return Curvatures(_if_log_concave(plan, prior), records, prior, largest, 1.0 if law is None else law[1])
 
 
 def _in_private_metric(plan: Plan, released: ReleasedMetric | None) -> Curvatures:
@@ -78,29 +82,31 @@ def _in_private_metric(plan: Plan, released: ReleasedMetric | None) -> Curvature
     assert plan.privacy is not None
     asked, target = plan.metric.asked, plan.target
     typical, prior = plan.privacy.clip / asked.ratio, _fact(target, "prior_precision") or 0.0
-    mean = _mean_curvature(target, _fact(target, "row_bound"), _clip(plan), typical) if asked.of_rows else 1.0
+    # A logistic gradient is about half as long as its row.
+    law = _law(plan, typical if asked.of_rows else 2 * typical)
     most = _fact(target, "curvature_bound") if asked.of_rows else None
     each = plan.num_records * typical**2 / plan.metric.release.rows.size
     # F² is a multiple of the rows' second moment where directions are alike, and so is F⁻² of the identity.
     own = prior * (typical / plan.metric.release.rows.row_bound) ** 2 if asked.of_rows else 0.0
-    if mean is None:
+    if law is None and asked.of_rows:
         return Curvatures()
-    if released is None:
-        largest = None if most is None else most * each * _steepening(plan) + own
-        return Curvatures(_if_log_concave(plan, mean * each + own), mean * each, own, largest)
-    largest = None if most is None else float(released.curvatures(most * _steepening(plan), prior)[-1])
-    slowest = _if_log_concave(plan, float(released.curvatures(mean, prior)[0]))
-    return Curvatures(slowest, mean * each, own, largest)
+    mean, widening = (1.0 if law is None or not asked.of_rows else law[0]), 1.0 if law is None else law[1]
+    slowest, largest = mean * each + own, None if most is None else most * _steepening(plan) * each + own
+    if released is not None:
+        slowest = float(released.curvatures(mean, prior)[0])
+        largest = None if most is None else float(released.curvatures(most * _steepening(plan), prior)[-1])
+    return Curvatures(_if_log_concave(plan, slowest), mean * each, own, largest, widening)
 
 
-def _mean_curvature(target: Target, bound: float | None, clip: float, norm: float | None = None) -> float | None:
-    """c of rows of a typical norm, the bound where none is given; None where the model is another or has no bound."""
+def _law(plan: Plan, norm: float | None) -> tuple[float, float] | None:
+    """(c, widening) of rows of a norm in the units of the run; None where the model is another or has no bound."""
+    target, bound = plan.target, _fact(plan.target, "row_bound")
     if isinstance(target, LinearRegression):
-        return target.curvature_bound
-    if not isinstance(target, LogisticRegression) or bound is None:
+        return target.curvature_bound, 1.0
+    if not isinstance(target, LogisticRegression) or bound is None or norm is None:
         return None
-    logits = (target.prior_scale * bound) ** 2 / 2
-    return LogisticLaw.at(0.0, logits, bound if norm is None else norm, clip).curvature
+    law = LogisticLaw.at(0.0, (target.prior_scale * bound) ** 2 / 2, norm, _clip(plan))
+    return law.curvature, math.sqrt(law.curvature / law.score)
 
 
 def _clip(plan: Plan) -> float:

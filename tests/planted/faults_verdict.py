@@ -16,7 +16,7 @@ def _ignores_time(patch: Patch) -> None:
 
 
 def _ignores_clipping(patch: Patch) -> None:
-    patch.setattr(interval_conditions, "_clipping", lambda plan: None)
+    patch.setattr(interval_conditions, "_clipping", lambda plan, known: None)
 
 
 FAULTS = (
