@@ -356,9 +356,9 @@ def test_relaxations_are_those_of_the_metric_that_was_released():
             made.private_time * forecast.curvatures(made, result.metric).slowest
         )
         found.append(body["relaxations"])
-    # What is predicted is a metric in which all directions are alike; one direction that few rows have is slower.
+    # What is predicted is a metric in which all directions are alike. One that the rows do not have is slower.
     assert found[0] == pytest.approx(made.verdict.relaxations, rel=0.1)
-    assert found[1] < 0.1 * found[0]
+    assert found[1] < 0.7 * found[0]
 
 
 def test_predicted_inflation_is_that_of_the_noise_aware_posterior():

@@ -11,8 +11,8 @@ variance, so the interval covers 2Φ(1.645 √((1 − 2/n)/(1 + 2/n))) − 1: .8
 
 **Clipping.** A clip below the bound of a record's gradient changes the posterior that the chain samples. Measured with
 noise-aware intervals, clip .6 in place of 1 gives coverage .47 (N = 1e4, ε = 3) and .22 (N = 1e5). Label-blind weights
-leave the centre where it is, and make intervals too wide (``Curvatures.widening``): at clip .4, prior scale 2 and 60 rows
-of norm 1 they covered .975. A width 1.14 times the right one covers .94.
+leave the centre where it is, and make intervals too wide (``Curvatures.widening``): at clip .4, prior scale 2 and 60
+rows of norm 1 they covered .975. A width 1.14 times the right one covers .94.
 
 **Heat.** The noise s² keeps the temperature. Minibatches of rate q add a variance of at most N B² (1 − q)/q in any
 direction, for gradients of norm at most B.
