@@ -11,12 +11,11 @@ import pytest
 import dpmcmc
 from dpmcmc import config
 from dpmcmc import data as data_room
-from dpmcmc.audit import AuditReport, Neighbours, audit, bounds, shortened
+from dpmcmc.audit import AuditReport, Neighbours, audit, bounds, scores, shortened
 from dpmcmc.audit.neighbours import probe, strongest
 from dpmcmc.cli import audit as face
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
-from dpmcmc.engine import life
 from dpmcmc.mechanisms import (
     OPS,
     CertifiedOPS,
@@ -294,12 +293,12 @@ def test_a_mechanism_with_less_noise_is_caught(name, setting, factor):
 def test_the_audit_drives_the_plan_s_own_numbers(monkeypatch):
     plan, seen = planned(sampling=dpmcmc.Poisson(BATCH), steps=3, chains=2), []
 
-    def watch(audited, data, **_):
+    def watch(audited, data, *_):
         seen.append((audited, data))
-        scores = np.random.default_rng(len(seen)).normal(size=(audited.chains, 1, 1))
-        return types.SimpleNamespace(info=types.SimpleNamespace(score=scores))
+        score = np.random.default_rng(len(seen)).normal(size=(audited.chains, 1, 1))
+        return types.SimpleNamespace(info=types.SimpleNamespace(score=score))
 
-    monkeypatch.setattr(life, "sample", watch)
+    monkeypatch.setattr(scores, "released", watch)
     audit(plan, runs=30, seed=6)
     (inside, data), (_, other) = seen
     for name in ("noise_std", "slots", "bits", "sampling", "num_records", "steps", "privacy"):

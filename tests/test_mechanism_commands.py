@@ -178,14 +178,14 @@ def test_stages_of_a_hybrid_share_no_key(monkeypatch):
     monkeypatch.setattr(OPS, "draw", lambda self, plan, records, streams: seen.append(streams) or np.zeros((1, 3)))
     from dpmcmc.mechanisms import hybrid as room
 
-    inner = room.sample
+    inner = room.Life
 
-    def spy(plan, records, *, key, starts, **rest):
+    def spy(plan, *, key, **rest):
         streams = key.streams()
         seen.append(streams)
-        return inner(plan, records, key=room.SecretKey._of(streams), starts=starts, **rest)
+        return inner(plan, key=room.SecretKey._of(streams), **rest)
 
-    monkeypatch.setattr(room, "sample", spy)
+    monkeypatch.setattr(room, "Life", spy)
     release(hybrid(steps=2).plan(target(), num_records=1000, epsilon=1.0, delta=1e-4), data())
     keys = [tuple(np.asarray(jax.random.key_data(k)).tolist()) for streams in seen for k in streams]
     assert len(set(keys)) == len(keys) == 8

@@ -239,9 +239,9 @@ def sample(
         DivergedError: a chain left the range of floats.
         DrawError: a mechanism could make no draw. The failure depends on the records: it is for the data holder alone.
     """
-    warn_unless_for_intervals(plan)
     day = today()
     life = Life(plan, key=key, checkpoint=checkpoint, ledger=ledger, mesh=mesh)
+    warn_unless_for_intervals(plan)
     if out is not None and jax.process_index() == 0:
         Path(out).mkdir(parents=True, exist_ok=True)
     with life:
