@@ -40,6 +40,8 @@ X = (RNG.integers(-16, 17, size=(N, D)) / 32).astype(np.float32)
 Y = (RNG.random(N) < 1 / (1 + np.exp(-X @ np.array([2.0, -1.0, 0.5])))).astype(np.int32)
 DATA_SET = {"x": X, "y": Y}
 TARGET = dpmcmc.targets.LogisticRegression(prior_scale=1.0, num_features=D)
+#: Meshes on which records are read from disk: every one with one scheme, and one with the other.
+DISK = {"poisson": [(1, 8), (2, 4), (4, 1)], "fixed_size": [(2, 4)]}
 MESHES = {"full": (2, 4), "poisson": (1, 1)}
 NOISY_STEPS = 128
 
@@ -286,7 +288,7 @@ def disk(folder: Path) -> dict[str, np.ndarray]:
     for scheme in (dpmcmc.Poisson(11), dpmcmc.FixedSize(7)):
         promise = dpmcmc.Privacy(epsilon=4.0, delta=1e-4, clip=0.25, accountant="rdp")
         plan = make(sampling=scheme, privacy=promise, chains=3)
-        for shape in [(1, 8), (2, 4), (4, 1)]:
+        for shape in DISK[scheme.scheme]:
             name, on = f"disk/{scheme.scheme}/{shape[0]}x{shape[1]}", dpmcmc.mesh(*shape)
             found[f"{name}/memory"] = dpmcmc.sample(plan, DATA_SET, key=5, mesh=on).draws
             found[f"{name}/disk"] = dpmcmc.sample(plan, records, key=5, mesh=on).draws

@@ -116,7 +116,7 @@ def test_sgld_runs_hot_by_what_minibatches_add(mixed):
     mixed.check(draws, temperature, bias=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_sgld_with_small_steps_samples_the_posterior(few):
     """ηw = .02 and q = .5: discretisation adds ηw/2 = 1 % and minibatches ηw(1 − q)/(2q) = 1 % to the variance."""
     q, eta = 0.5, 0.02 / few.curvature.max()
@@ -126,7 +126,7 @@ def test_sgld_with_small_steps_samples_the_posterior(few):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("told", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("told", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_sghmc_told_of_minibatch_noise_samples_the_posterior(orthogonal, told):
     """V̂ is taken from the toy data, and b̂ = ηV̂/(2T) of the friction left to the minibatches; not told, T is 1.3."""
     q, a, eta_w = 0.25, 0.2, 0.04
@@ -152,7 +152,7 @@ def test_sgnht_absorbs_minibatch_noise_it_was_not_told_of(few):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("structure", ["dense", pytest.param("diagonal", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("structure", ["dense", pytest.param("diagonal", marks=pytest.mark.exhaustive)])
 def test_sgfs_with_a_queried_fisher_samples_the_posterior(mixed, orthogonal, structure):
     """T H⁻¹ with minibatches at large steps: A holds their covariance ((1 − q)/q) D beside the curvature."""
     q, posterior = 0.25, mixed if structure == "dense" else orthogonal

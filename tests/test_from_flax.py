@@ -120,11 +120,8 @@ def test_per_record_gradients_add_up_to_that_of_the_batch(style):
         np.testing.assert_allclose(ours.sum(axis=0), theirs, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("style", "kind"),
-    [("linen", "categorical"), pytest.param("nnx_factory", "gaussian", marks=pytest.mark.exhaustive)],
-)
-@pytest.mark.slow
+@pytest.mark.parametrize(("style", "kind"), [("linen", "categorical"), ("nnx_factory", "gaussian")])
+@pytest.mark.exhaustive
 def test_networks_pass_the_public_check(style, kind):
     check_target(from_flax(module(style, OUTPUTS[kind]), likelihood=kind), records(kind))
 

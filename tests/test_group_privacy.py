@@ -249,7 +249,14 @@ def test_a_mixture_is_not_used_where_some_records_leave_and_others_join():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("z", "q"), [(0.7, 0.3), (1.0, 0.05), (2.0, 0.9)])
+@pytest.mark.parametrize(
+    ("z", "q"),
+    [
+        (0.7, 0.3),
+        pytest.param(1.0, 0.05, marks=pytest.mark.exhaustive),
+        pytest.param(2.0, 0.9, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_one_record_that_leaves_and_one_that_joins_are_covered(z, q):
     """Both laws are mixtures, N(±1) with probability q, by quadrature."""
     x = np.linspace(-12 * z - 1, 12 * z + 1, 40_001)

@@ -495,6 +495,6 @@ def test_a_run_needs_less_memory_than_its_records(tmp_path):
         data={"path": ".", "num_records": rows, "row_bound": 1.0},
         sampling={"scheme": "poisson", "batch_size": 180},
         privacy={"epsilon": 1.0, "delta": 1e-9, "accountant": "rdp"},
-        run={"steps": 500, "thin": 10},
+        run={"steps": 50, "thin": 10},
     )
     assert int(printed(RUN, folder=str(tmp_path), rows=rows)) < 1500

@@ -18,6 +18,7 @@ from dpmcmc.engine.mesh import checked, sizes
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, gap_tables, shard_rows
 from dpmcmc.privacy.query.shard_selection import shard_selector
 from tests.compiling import flags
+from tests.on_devices import DISK
 
 
 def on_devices(group, folder):
@@ -235,11 +236,10 @@ def test_a_sweep_on_devices_gives_each_plan_what_it_has_alone(more):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["poisson", "fixed_size"])
-@pytest.mark.parametrize("shape", ["1x8", "2x4", "4x1"])
+@pytest.mark.parametrize(("scheme", "shape"), [(scheme, shape) for scheme, shapes in DISK.items() for shape in shapes])
 def test_records_on_disk_draw_what_those_in_memory_do(more, scheme, shape):
     """Three chains, and 41 records that no mesh here divides."""
-    name = f"disk/{scheme}/{shape}"
+    name = f"disk/{scheme}/{shape[0]}x{shape[1]}"
     assert_close(more[f"{name}/disk"], more[f"{name}/memory"])
     assert np.std(more[f"{name}/disk"]) > 0
 

@@ -87,7 +87,10 @@ def test_one_thermostat_for_the_whole_pytree():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", [dpmcmc.SGHMC(1.0, friction=0.5), dpmcmc.SGNHT(1.0, friction=0.5)])
+@pytest.mark.parametrize(
+    "sampler",
+    [dpmcmc.SGHMC(1.0, friction=0.5), pytest.param(dpmcmc.SGNHT(1.0, friction=0.5), marks=pytest.mark.exhaustive)],
+)
 def test_public_check_passes(sampler):
     check_sampler(sampler, chains=256)
 

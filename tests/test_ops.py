@@ -192,7 +192,7 @@ def test_audit_of_closed_form_draws_never_exceeds_epsilon():
     assert audited("closed_form", Tempered(LINEAR, 1.0), pair, 1.0, 20_000) > 1.0  # not tempered
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_audit_of_nuts_draws_never_exceeds_epsilon():
     pair = neighbours((1.0, 1.0), (1.0, 0.0), "replace_one")
     plan = plan_of(OPS("range", radius=4.0, prior_precision=0.01), LOGISTIC, "replace_one", 4.0)

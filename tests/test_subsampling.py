@@ -190,7 +190,7 @@ def test_rate_one_selects_everybody_without_drawing():
     ("n", "b"),
     [
         pytest.param((1 << 30) - 2, 512.0, marks=pytest.mark.slow),
-        pytest.param(1 << 27, 0.2, marks=pytest.mark.slow),
+        pytest.param(1 << 27, 0.2, marks=pytest.mark.exhaustive),
         (1 << 28, 4096.0),
         (10**6, 2.0),
         (10**6, 999.0),
