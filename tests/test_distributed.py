@@ -211,12 +211,16 @@ def test_a_process_that_is_killed_ends_the_run(tmp_path):
     long = settings("run.steps=2000000", "run.thin=1000")
     words = " ".join(f"'{word}'" for word in [*RUN, "--distributed", "--out", str(tmp_path / "run"), *long])
     ready = tmp_path / "run" / "privacy.json"
-    kill = f"{words} & p=$!; while ! [ -e {ready} ]; do sleep 0.1; done; sleep 2; kill -9 $p; exit 9"
-    begun = time.monotonic()
-    done = launched(["sh", "-c", f'if [ "$DPMCMC_PROCESS" = 1 ]; then {kill}; else exec {words}; fi'])
-    assert done.returncode in (1, 9)
-    assert time.monotonic() - begun < 400
-    assert not (tmp_path / "run" / "draws.nc").exists()
+    # A run that is lost before its first step has cost nothing and leaves nothing: a busy machine takes longer to it.
+    for seconds in (2, 15, 60):
+        kill = f"{words} & p=$!; while ! [ -e {ready} ]; do sleep 0.1; done; sleep {seconds}; kill -9 $p; exit 9"
+        begun = time.monotonic()
+        done = launched(["sh", "-c", f'if [ "$DPMCMC_PROCESS" = 1 ]; then {kill}; else exec {words}; fi'])
+        assert done.returncode in (1, 9), done.stderr
+        assert time.monotonic() - begun < 400
+        assert not (tmp_path / "run" / "draws.nc").exists()
+        if ready.exists():
+            break
     # What it cost was said before the first step.
     assert json.loads((tmp_path / "run" / "privacy.json").read_text())["epsilon"] <= 1.0
 
