@@ -12,12 +12,15 @@ The mean of all steps, with weights ∝ 1/s_k² that sum to 1, is one gradient w
 r(θ*) the path's mean of Σ_i w(μ(x_i·θ_k) − μ(x_i·θ*)) x_i/φ, and M the variance of a minibatch. Near the posterior's
 mean m, r(θ*) = r(m) − H(θ* − m), and ``noise_aware.posterior`` concludes from there. It is iterated.
 
-Rows enter through their second moment G alone, as if they were normal with it. Then x·m = a ~ N(0, v), v = mᵀGm/N; the
-point θ̄, where the path is on average, adds to the margin x·(θ̄ − m) = ρa + e, and the path's spread about θ̄ an
-independent normal. So z = x·θ_k = (1 + ρ)a + ςε with ς² = Var e + tr(G·spread)/N, and by Stein's identity
+Rows enter as if they were normal with their second moment G and mean row x̄, which is 0 where no intercept is declared:
+Σ = G/N − x̄x̄ᵀ. Then a = x·m = x̄·m + √v·t with v = mᵀΣm. With δ = θ̄ − m, the point where the path is on average adds
+to the margin x·δ = x̄·δ + ρ√v·t + e, and the path's spread about θ̄ an independent normal. So
+z = x·θ_k = a + x̄·δ + ρ√v·t + ςε with ς² = Var e + tr(G·spread)/N, and by Stein's identity
 
-    r(m) = G m·E[f a]/v + G(θ̄ − m − ρm)·E[f ε]/ς,      f = w(z)(μ(z) − μ(a))/φ,
-    H    = G E[h] + Gm(Gm)ᵀ E[h(a²/v − 1)]/(vN),       h = w(z)μ'(a)/φ;   B alike, of h = E[w(z)|a]²μ'(a)/φ.
+    r(m) = N(x̄ E[f] + Σm E[f t]/√v + Σ(δ − ρm) E[f ε]/ς),      f = w(z)(μ(z) − μ(a))/φ,
+    H    = G E[h] + N(E[h t]/√v (x̄(Σm)ᵀ + Σm x̄ᵀ) + E[h(t² − 1)]/v Σm(Σm)ᵀ),      h = w(z)μ'(a)/φ,
+
+and B is alike, of h = E[w(z) | a]²μ'(a)/φ.
 
 For linear regression without clipping these are G(θ̄ − m)/φ, G/φ and G/φ, exactly.
 
@@ -111,6 +114,7 @@ class Known(NamedTuple):
         prior: P of the prior N(0, P⁻¹), (d, d).
         scheme: how a minibatch is selected.
         rate: q, expected batch over N.
+        mean_row: μ, (d,), where an intercept is declared (``noise_aware.mean_row``); None: 0.
     """
 
     num_records: int
@@ -118,6 +122,7 @@ class Known(NamedTuple):
     prior: np.ndarray
     scheme: Scheme = "full"
     rate: float = 1.0
+    mean_row: np.ndarray | None = None
 
 
 class Expected(NamedTuple):
@@ -145,7 +150,7 @@ def conclude(path: Path, known: Known, gram: Denoised, score: Score) -> Gaussian
     """
     now = Gaussian(path.position, np.linalg.inv(known.prior))
     for _ in range(_ROUNDS):
-        here = expected(path, now.mean, known.num_records, gram, score)
+        here = expected(path, now.mean, known, gram, score)
         noise = known.metric / path.precision + path.share * minibatch(here, path, known)
         # The model is linear in θ* once the rest of the gradient is taken off.
         beyond = here.gradient - here.local.curvature @ (path.position - now.mean)
@@ -154,29 +159,34 @@ def conclude(path: Path, known: Known, gram: Denoised, score: Score) -> Gaussian
     return now
 
 
-def expected(path: Path, mean: np.ndarray, num_records: int, gram: Denoised, score: Score) -> Expected:
+def expected(path: Path, mean: np.ndarray, known: Known, gram: Denoised, score: Score) -> Expected:
     """Return what the mean gradient of a path is expected to be under the parameter ``mean``."""
-    towards, away = gram.gram @ mean, path.position - mean
-    variance = max(float(mean @ towards) / num_records, 1e-9)
-    ratio = float(away @ towards) / num_records / variance
+    count, away = known.num_records, path.position - mean
+    row = np.zeros_like(mean) if known.mean_row is None else known.mean_row
+    covariance = gram.gram / count - np.outer(row, row)
+    towards = covariance @ mean
+    variance = max(float(mean @ towards), 1e-9)
+    ratio = float(away @ towards) / variance
     rest = away - ratio * mean
-    about = max(float(rest @ gram.gram @ rest) + float(np.sum(gram.gram * path.spread)), 0.0) / num_records
-    std = math.sqrt(max(about, _LEAST**2))
-    margin = math.sqrt(variance) * _NODES
-    visited = (1 + ratio) * margin + std * _ABOUT
+    about = float(rest @ covariance @ rest) + float(np.sum(gram.gram * path.spread)) / count
+    std, along = math.sqrt(max(about, _LEAST**2)), math.sqrt(variance) * _NODES
+    margin = row @ mean + along
+    visited = margin + row @ away + ratio * along + std * _ABOUT
     weight, slope = score.weight(visited), score.slope(margin) / score.dispersion
     gap = weight * (score.mean(visited) - score.mean(margin)) / score.dispersion
 
     def second_moment(h: np.ndarray) -> np.ndarray:
         """Σ_i E h(a) x_i x_iᵀ of h (margins, 1)."""
-        along = float(np.mean(h * (_NODES**2 - 1))) / variance
-        return float(np.mean(h)) * gram.gram + along / num_records * np.outer(towards, towards)
+        slope, bend = np.mean(h * _NODES) / math.sqrt(variance), np.mean(h * (_NODES**2 - 1)) / variance
+        mixed = np.outer(row, towards)
+        return np.mean(h) * gram.gram + count * (slope * (mixed + mixed.T) + bend * np.outer(towards, towards))
 
     mean_weight = weight @ _ABOUT_WEIGHTS[:, None]
     h = mean_weight * slope
     curvature = float(np.mean(h))
-    gradient = float(np.mean((gap * _NODES) @ _ABOUT_WEIGHTS)) / math.sqrt(variance) * towards
-    gradient = gradient + float(np.mean((gap * _ABOUT) @ _ABOUT_WEIGHTS)) / std * (gram.gram @ rest)
+    gradient = np.mean(gap @ _ABOUT_WEIGHTS) * row
+    gradient = gradient + np.mean((gap * _NODES) @ _ABOUT_WEIGHTS) / math.sqrt(variance) * towards
+    gradient = count * (gradient + np.mean((gap * _ABOUT) @ _ABOUT_WEIGHTS) / std * (covariance @ rest))
     squares = (gap**2 + weight**2 * slope) @ _ABOUT_WEIGHTS[:, None]
     local = Local(second_moment(h), second_moment(mean_weight**2 * slope), lambda q: curvature**2 * gram.error(q))
     return Expected(gradient, local, float(np.mean(squares)) * gram.gram)

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.inference import from_trace
+from dpmcmc.inference import from_trace, noise_aware
 from dpmcmc.inference.from_trace import Known, Scheme, Score
 from dpmcmc.inference.gram import Denoised
 from dpmcmc.inference.metric import ReleasedMetric
@@ -134,7 +134,10 @@ class Trace:
             )
         metric = self.root @ self.root.T
         norm = math.sqrt(max(float(np.trace(np.linalg.solve(metric, known.gram))) / self.num_records, 1e-12))
-        facts = Known(self.num_records, metric, self.prior_precision * np.eye(len(metric)), self.scheme, self.rate)
+        structure = None if self.metric is None else self.metric.structure
+        row = noise_aware.mean_row(known.gram, self.num_records, None if structure is None else structure.constant)
+        prior = self.prior_precision * np.eye(len(metric))
+        facts = Known(self.num_records, metric, prior, self.scheme, self.rate, row)
         found = from_trace.conclude(path, facts, known, dataclasses.replace(self.score, norm=norm))
         if self.score.family == "logistic":
             self._check_path(path, found, known.gram)
