@@ -44,6 +44,7 @@ from scipy.special import expit, ndtri
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.gram import Denoised
 from dpmcmc.inference.noise_aware import Gaussian, Local, Release
+from dpmcmc.privacy.query.label_blind import label_blind_weight
 
 #: Standard normal margins a, one by one, since weights have kinks; those of the path about it, and their weights.
 _NODES = ndtri((np.arange(400) + 0.5) / 400)[:, None]
@@ -84,7 +85,7 @@ class Score:
 
     def weight(self, margin: np.ndarray) -> np.ndarray:
         """Return w = min(1, C/(norm·max(p, 1 − p))), a function of the margin and of no label."""
-        return np.minimum(1.0, self.clip / (expit(np.abs(margin)) * self.norm))
+        return label_blind_weight(expit(np.abs(margin)) * self.norm, self.clip)
 
 
 class Path(NamedTuple):

@@ -26,6 +26,8 @@ import numpy as np
 from scipy.linalg import cho_factor, solve_triangular
 from scipy.special import expit, ndtri
 
+from dpmcmc.privacy.query.label_blind import label_blind_weight
+
 #: Standard normal quantiles over which logits are averaged: weights have kinks, which a Gauss rule does not resolve.
 _NODES = ndtri((np.arange(1000) + 0.5) / 1000)
 
@@ -167,7 +169,7 @@ class LogisticLaw:
         """
         std = math.sqrt(max(variance, 1e-9))
         p = expit(mean + std * _NODES)
-        weight = np.minimum(1.0, clip / (np.maximum(p, 1 - p) * norm))
+        weight = label_blind_weight(np.maximum(p, 1 - p) * norm, clip)
         h = weight * p * (1 - p)
         slope, along = np.mean(h * _NODES) / std, np.mean(h * (_NODES**2 - 1)) / std**2
         return cls(float(np.mean(h)), float(slope), float(along), float(np.mean(h * weight)))

@@ -164,6 +164,8 @@ def warn_unless_for_intervals(plan: AnyPlan) -> None:
         instead.append("the mechanism noise_aware (dpmcmc.mechanisms.NoiseAware)")
     if plan.trace is plan and not plan.trace.in_metric:
         instead.append("a private metric (metric=dpmcmc.PrivateMetric())")
+    elif plan.trace is plan and instead:
+        instead.append("this run's result.noise_aware()")
     use = " or ".join(instead) or "more records or a larger epsilon"
     warnings.warn(
         f"{plan.verdict.reasons[INTERVALS]} Predict with its draws; for intervals use {use}.",
