@@ -56,7 +56,7 @@ class LogisticRegression(LinearPredictor):
 
     def longest_labels(self, predictor: jax.Array, whitened: bool = False) -> jax.Array:
         """The less likely label, (1, ...): its residual has size max(σ, 1 − σ)."""
-        return (predictor < 0)[None]
+        return (predictor < 0).astype(np.int32)[None]
 
     def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
         """y·m − log(1 + e^m)."""
