@@ -273,6 +273,7 @@ def test_recording_changes_no_draw(records, monkeypatch):
         without.noise_aware()
 
 
+@pytest.mark.slow
 def test_steps_with_less_noise_weigh_more(records):
     """A step size that falls: s_t² ∝ 1/step where the sampler's own noise is more than privacy needs."""
     schedule = dpmcmc.samplers.schedules.Polynomial(a=0.002, b=10.0, gamma=0.9)
@@ -324,6 +325,7 @@ def test_a_run_that_was_stopped_within_a_block_goes_on_with_its_means(records, r
         np.testing.assert_allclose(found, whole, atol=1e-4 * np.abs(whole).max())
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_posterior(tmp_path, capsys):
     asked = [
         "--set",

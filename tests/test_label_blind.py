@@ -24,9 +24,6 @@ from dpmcmc.targets.glm import linear_predictor
 from dpmcmc.targets.tempered import Tempered
 from dpmcmc.targets.whitened import Whitened, WhitenedRows
 
-#: Sensitivities and bits of what users run.
-pytestmark = pytest.mark.optimised
-
 D, K, CLIP = 3, 4, 0.3
 RNG = np.random.default_rng(5)
 TRUTH = np.array([1.0, 0.5, 1.5], np.float32)
@@ -61,10 +58,20 @@ def query(target, n, label_blind=True, clip=CLIP, **settings):
     return GradientQuery(target, n, float(n), clip, None, label_blind=label_blind, **settings)
 
 
+def exact_sums(q):
+    """(params, records) -> the exact clipped sum, flat float64; one program for all calls."""
+    compiled = jax.jit(q.clipped_sum)
+
+    def total(params, records):
+        units = compiled(params, records, jax.random.key(0))
+        return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(units.to_float64(q.clip, q.bits))])
+
+    return total
+
+
 def exact_sum(q, params, records):
     """The exact clipped sum, flat float64."""
-    total = jax.jit(q.clipped_sum)(params, records, jax.random.key(0))
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(total.to_float64(q.clip, q.bits))])
+    return exact_sums(q)(params, records)
 
 
 # --- the score ------------------------------------------------------------------------------------------------------
@@ -131,6 +138,7 @@ def test_the_closed_form_is_the_sum_of_weighted_gradients(clip):
     np.testing.assert_allclose(closed, (weight * (p - records["y"])) @ records["x"], atol=500 * clip * KAPPA)
 
 
+@pytest.mark.optimised
 def test_a_clip_beyond_every_gradient_changes_no_bit():
     records = table(500, TRUTH)
     clip = float(np.linalg.norm(records["x"], axis=1).max()) * 1.001
@@ -142,22 +150,23 @@ def test_a_clip_beyond_every_gradient_changes_no_bit():
 # --- privacy --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("path", PATHS)
 def test_a_replaced_record_moves_the_sum_by_at_most_2c(path):
     """Labels and rows that no check would let pass are held by the clip behind the weights."""
     target, truth, settings = PATHS[path]
     n, rng, worst = 40, np.random.default_rng(1), 0.0
-    q = query(target, n, **settings)
+    total = exact_sums(query(target, n, **settings))
     for seed in range(6):
         records = table(n, truth, seed)
-        before, without = exact_sum(q, truth, records), None
+        before, without = total(truth, records), None
         for x, y in (
             (np.zeros(D), 0), (records["x"][0], 1 - records["y"][0] % 2), (-1e4 * rng.normal(size=D), 1),
             (1e30 * np.ones(D), 0), (np.full(D, np.nan), 0), (np.full(D, np.inf), 1), (rng.normal(size=D), 1000),
         ):  # fmt: skip
             other = {"x": records["x"].copy(), "y": records["y"].copy()}
             other["x"][0], other["y"][0] = x, y
-            after = exact_sum(q, truth, other)
+            after = total(truth, other)
             without = after if without is None else without
             worst = max(worst, np.linalg.norm(after - before) / (2 * CLIP), np.linalg.norm(after - without) / CLIP)
     assert 0.5 < worst <= 1 + KAPPA
@@ -205,15 +214,17 @@ def test_a_config_says_it_and_a_mechanism_refuses_it():
     assert not hybrid.run.label_blind
 
 
+@pytest.mark.slow
 def test_a_run_takes_weighted_steps_and_plans_that_differ_share_no_program():
     records = table(200, TRUTH)
-    ways = [dpmcmc.sample(plan(clipping=how), records, key=1).draws for how in (None, "label_blind", "residual")]
-    np.testing.assert_array_equal(ways[0], ways[1])
-    assert np.abs(ways[0] - ways[2]).max() > 1e-6
-    plans = [plan(clipping=how, clip=clip) for how in ("label_blind", "residual") for clip in (CLIP, 2 * CLIP)]
-    swept = dpmcmc.sample_all(plans, records, keys=[1] * 4)
-    for made, result in zip(plans, swept, strict=True):
-        np.testing.assert_allclose(result.draws, dpmcmc.sample(made, records, key=1).draws, rtol=2e-4, atol=1e-5)
+    ways = (None, "label_blind", "residual")
+    default, *alone = (dpmcmc.sample(plan(clipping=how), records, key=1).draws for how in ways)
+    np.testing.assert_array_equal(default, alone[0])
+    assert np.abs(default - alone[1]).max() > 1e-6
+    plans = [plan(clipping=how, clip=clip) for clip, how in ((CLIP, ways[1]), (CLIP, ways[2]), (2 * CLIP, ways[1]))]
+    alone.append(dpmcmc.sample(plans[2], records, key=1).draws)
+    for result, draws in zip(dpmcmc.sample_all(plans, records, keys=[1] * 3), alone, strict=True):
+        np.testing.assert_allclose(result.draws, draws, rtol=2e-4, atol=1e-5)
 
 
 def test_plain_sampling_does_not_clip():

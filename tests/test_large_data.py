@@ -487,8 +487,8 @@ RUN = """
 @pytest.mark.optimised
 @pytest.mark.slow
 def test_a_run_needs_less_memory_than_its_records(tmp_path):
-    """2.6 GB, in holes of a file: every check reads them, and nothing holds them."""
-    rows = 6_000_000
+    """1.8 GB, in holes of a file: every check reads them, and nothing holds them."""
+    rows = 4_000_000
     config(
         tmp_path,
         ".",

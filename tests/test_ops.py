@@ -295,7 +295,7 @@ def test_release_holds_the_draws_and_nothing_else():
 @pytest.mark.slow
 def test_release_of_nuts_draws_on_a_ball():
     data = {"x": np.eye(3)[np.arange(30) % 3], "y": np.arange(30) % 2}
-    plan = OPS("range", radius=2.0, draws=2).plan(LOGISTIC, num_records=30, epsilon=5.0, delta=1e-6)
+    plan = OPS("range", radius=2.0, draws=2, steps=10).plan(LOGISTIC, num_records=30, epsilon=5.0, delta=1e-6)
     released = base.release(plan, data)
     assert released.flat_draws().shape == (2, 3)
     assert np.all(np.linalg.norm(released.flat_draws(), axis=1) <= 2.0 * (1 + 1e-6))
