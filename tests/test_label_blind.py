@@ -138,6 +138,7 @@ def test_the_closed_form_is_the_sum_of_weighted_gradients(clip):
     np.testing.assert_allclose(closed, (weight * (p - records["y"])) @ records["x"], atol=500 * clip * KAPPA)
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_a_clip_beyond_every_gradient_changes_no_bit():
     records = table(500, TRUTH)

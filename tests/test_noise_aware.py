@@ -457,6 +457,7 @@ def test_a_released_second_moment_is_brought_toward_the_models_as_far_as_its_noi
         np.testing.assert_allclose(score_moment.toward(model, noisy), nearer, atol=10)
 
 
+@pytest.mark.slow
 def test_an_intercept_has_a_prior_of_its_own():
     """Labels as rare, or common, as an intercept of prior sd 4 makes them; under the others' prior it is missed."""
 
@@ -551,6 +552,7 @@ def test_a_plan_says_intervals_with_its_predicted_width_and_few_draws_say_none()
         assert few.usable_for == ["prediction"]
 
 
+@pytest.mark.slow
 def test_one_coefficient_is_covered_though_only_the_trace_is_released_of_its_rows():
     """d = 1: the Gram matrix is its trace, whose noise is all there is."""
 

@@ -400,6 +400,7 @@ def test_label_blind_weights_take_no_intervals_away():
 SMALL = {"x": np.full((N, 3), 0.5, np.float32), "y": np.arange(N) % 2}
 
 
+@pytest.mark.slow
 def test_sampling_warns_once_where_a_private_run_is_not_for_intervals():
     short = long_run(privacy=loose(epsilon=1.0), steps=10, burn_in=0, thin=1)
     with pytest.warns(dpmcmc.NotForIntervals) as seen:
@@ -478,12 +479,13 @@ def test_intervals_cover_where_a_plan_says_so(sampler, privacy):
     assert width < 0.97 * 2 * 1.645 * PRECISION**-0.5
 
 
+@pytest.mark.optimised  # most of it is steps
 @pytest.mark.slow
 @pytest.mark.parametrize(("clip", "usable"), [(0.5, True), (0.3, False)])
 def test_label_blind_weights_make_intervals_as_wide_as_is_said(clip, usable):
     """Every weight is below 1 at either clip. 120 intervals have a standard error of .027 at .9."""
     wide, count = LogisticRegression(prior_scale=2.0, num_features=3, row_bound=1.0), 60
-    settings = {"num_records": count, "sampler": dpmcmc.SGLD(0.06), "steps": 212_000, "burn_in": 12_000, "thin": 400}
+    settings = {"num_records": count, "sampler": dpmcmc.SGLD(0.18), "steps": 71_000, "burn_in": 4_000, "thin": 134}
     made = long_run(wide, dpmcmc.Privacy(epsilon=400.0, delta=1e-3, accountant="rdp", clip=clip), **settings)
     assert ("intervals" in made.usable_for) == usable
     if not usable:
