@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import math
+import warnings
 
 import jax
 import numpy as np
@@ -17,6 +18,7 @@ from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.query.gradient_rows import gradient_rows
 from dpmcmc.privacy.query.gram_release import GramRelease, entries, gram_of, svec
 from dpmcmc.privacy.query.randomness import streams_of
+from dpmcmc.storage.checkpoint import CheckpointError
 from dpmcmc.targets.whitened import Whitened, WhitenedRows, in_metric, whitened_rows
 from tests.in_metric import (
     LINEAR,
@@ -243,6 +245,42 @@ def test_run_that_goes_on_elsewhere_pays_again_for_a_metric_that_was_not_committ
     counts = {event.count for event in result.guarantee.events if event.noise_multiplier in own}
     assert counts == {1 if committed else 2}
     assert result.guarantee.epsilon > plan.guarantee.epsilon
+
+
+@pytest.mark.parametrize("platform", ["here", "elsewhere"])
+def test_run_that_has_lost_its_metric_does_not_go_on(tmp_path, monkeypatch, platform):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpmcmc.storage.checkpoint.platform", lambda *_: "here")
+    with monkeypatch.context() as patch:
+        patch.setattr("dpmcmc.engine.chains._take_chunk", stop)
+        with pytest.raises(KeyboardInterrupt):
+            dpmcmc.sample(plan_of(), records(), checkpoint=tmp_path / "kept")
+    (tmp_path / "kept" / "metric.bin").unlink()
+    monkeypatch.setattr("dpmcmc.storage.checkpoint.platform", lambda *_: platform)
+    monkeypatch.setattr(GramRelease, "release", None)  # not released again
+    with pytest.raises(CheckpointError, match="lost the metric"):
+        dpmcmc.sample(plan_of(), records(), checkpoint=tmp_path / "kept")
+
+
+def test_whole_numbers_are_rows_like_any_others():
+    rows = records()
+    rows["x"] = np.random.default_rng(0).integers(-1, 2, size=(N, D))
+    plan = plan_of(dpmcmc.targets.LogisticRegression(1.0, num_features=D, row_bound=2.0))
+    floats = dpmcmc.sample(plan, rows | {"x": rows["x"].astype(np.float32)}, key=3)
+    for kind in (np.int32, np.int8):
+        assert np.array_equal(dpmcmc.sample(plan, rows | {"x": rows["x"].astype(kind)}, key=3).draws, floats.draws)
+
+
+def test_row_that_overflows_says_nothing():
+    data = records()
+    data["x"][7] = 3e38
+    plan = plan_of(dpmcmc.targets.LogisticRegression(1.0, num_features=D), metric=dpmcmc.PrivateMetric("second_moment"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", dpmcmc.NotForIntervals)
+        assert np.isfinite(dpmcmc.sample(plan, data, key=3).draws).all()
 
 
 def test_sweep_of_plans_in_metrics_is_each_of_them_alone():

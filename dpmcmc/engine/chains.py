@@ -80,6 +80,7 @@ class Chains:
         self.target = self.model
         if plan.metric is not None:
             self.target = stand_in(plan, self.model)
+            self.records = self.target.before(self.records)
 
     def bound(self, streams: Streams, secret: bool) -> BoundPlan:
         """Return the plan with these keys."""

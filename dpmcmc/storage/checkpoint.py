@@ -247,12 +247,25 @@ class Checkpoint:
 
     def keep_metric(self, arrays: dict[str, np.ndarray]) -> None:
         """Commit the metric that a run released: it will not be released again."""
-        seal(self.folder / _METRIC, arrays)
+        self._run["metric"] = seal(self.folder / _METRIC, arrays)
+        self._save()
 
     def metric(self) -> dict[str, np.ndarray] | None:
-        """Arrays that :meth:`keep_metric` was given, or None."""
-        found = unseal(self.folder / _METRIC) if self.begun else None
-        return None if found is None else found[1]
+        """Arrays that :meth:`keep_metric` was given, or None.
+
+        Raises:
+            CheckpointError: they were committed, and are lost: another release would not be charged for, and states
+                that are kept are in units of the first.
+        """
+        if "metric" not in self._run:
+            return None
+        found = unseal(self.folder / _METRIC)
+        if found is None or found[0] != self._run["metric"]:
+            raise CheckpointError(
+                f"{self.folder}: has lost the metric that its run released ({_METRIC}); what it charged stays charged, "
+                "start a new run"
+            )
+        return found[1]
 
     def point(self) -> Point | None:
         """The last commit that is whole, or None."""

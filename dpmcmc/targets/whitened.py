@@ -87,6 +87,10 @@ class WhitenedRows(_InMetric):
         """The model's log-likelihood of a whitened record."""
         return self.target.log_likelihood(params, record)
 
+    def before(self, records: PyTree) -> PyTree:
+        """Return the records with rows of the type of whitened ones, which the program is compiled for."""
+        return {**records, "x": records["x"].astype(np.float32)}
+
     def records(self, records: PyTree) -> PyTree:
         """Return the records with whitened rows."""
         return {**records, "x": whitened_rows(records["x"], np.asarray(self.inverse))}
@@ -131,6 +135,10 @@ class Whitened(_InMetric):
         """The model's labels one of which has the longest gradient in any metric."""
         return self.target.longest_labels(predictor, True)  # type: ignore[attr-defined]
 
+    def before(self, records: PyTree) -> PyTree:
+        """Return the records as they are."""
+        return records
+
     def records(self, records: PyTree) -> PyTree:
         """Return the records as they are."""
         return records
@@ -173,9 +181,11 @@ def whitened_rows(x: np.ndarray | jax.Array, inverse: np.ndarray) -> np.ndarray:
     """
     x, matrix = np.asarray(x), np.asarray(inverse, np.float64)
     out = np.empty((len(x), matrix.shape[1]), np.float32)
-    for i in range(0, len(x), _ROWS):
-        rows = np.zeros((_ROWS, x.shape[1]))
-        part = x[i : i + _ROWS]
-        rows[: len(part)] = part
-        out[i : i + len(part)] = (rows @ matrix)[: len(part)]
+    # A row that overflows contributes zero to the query; a warning of it would tell of the row.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for i in range(0, len(x), _ROWS):
+            rows = np.zeros((_ROWS, x.shape[1]))
+            part = x[i : i + _ROWS]
+            rows[: len(part)] = part
+            out[i : i + len(part)] = (rows @ matrix)[: len(part)]
     return out
