@@ -546,7 +546,7 @@ def test_a_plan_says_intervals_with_its_predicted_width_and_few_draws_say_none()
     plan = NoiseAware().plan(logistic(10), num_records=10_000, epsilon=1.0, delta=1e-5)
     assert plan.usable_for == ["prediction", "intervals"]
     assert 1.0 < plan.settings["predicted_width"] < 1.6
-    strong = LogisticRegression(prior_scale=6.0, num_features=10, row_bound=1.0)
+    strong = LogisticRegression(prior_scale=2.5, num_features=10, row_bound=1.0)
     for mechanism, target in ((NoiseAware(draws=20), None), (NoiseAware(steps=8), None), (NoiseAware(), strong)):
         few = mechanism.plan(target or logistic(10), num_records=10_000, epsilon=1.0, delta=1e-5)
         assert few.usable_for == ["prediction"]

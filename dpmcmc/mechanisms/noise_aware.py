@@ -60,9 +60,10 @@ _TRACE_SHARE = 0.01
 _GRAM_SHARES = (0.2, 0.3, 0.4, 0.5)
 #: Iterations of the posterior given the last gradients; those of a candidate share, and its bootstraps.
 _ROUNDS, _PREDICTED_ROUNDS, _PREDICTED_BOOTSTRAPS = 12, 6, 6
-#: Draws that an interval is read from and gradients that the position settles in, at least; largest prior scale times
-#: row_bound at which intervals were seen to cover.
-_FEWEST_DRAWS, _FEWEST_STEPS, _STRONGEST = 100, 32, 4.0
+#: Draws that an interval is read from and gradients that the position settles in, at least.
+_FEWEST_DRAWS, _FEWEST_STEPS = 100, 32
+#: Largest prior_scale and intercept_scale times row_bound at which intervals were seen to cover.
+_STRONGEST, _STRONGEST_INTERCEPT = 2.0, 4.0
 #: Farthest position, in prior standard deviations times √d.
 _RADIUS = 30.0
 #: Candidates of ``prior_scale: evidence`` in units of the target's, and the standard deviation of the log of a scale
@@ -186,12 +187,16 @@ class NoiseAware(OneShot):
         if type(plan.target) is LogisticRegression:
             if self.steps < _FEWEST_STEPS:
                 return False, f"Do not report intervals: {self.steps} steps are too few; take {_FEWEST_STEPS} or more."
-            logits = float(np.max(self._scales(plan.target))) * (plan.target.row_bound or math.inf)
-            if logits > _STRONGEST:
-                return False, (
-                    f"Do not report intervals: logits spread over up to {logits:.3g} under the prior, and intervals "
-                    f"were seen to cover up to {_STRONGEST:g}; take a smaller prior_scale or intercept_scale."
-                )
+            bound = plan.target.row_bound or math.inf
+            for name, scale, most in (
+                ("prior_scale", plan.target.prior_scale, _STRONGEST),
+                ("intercept_scale", self.intercept_scale or 0.0, _STRONGEST_INTERCEPT),
+            ):
+                if scale * bound > most:
+                    return False, (
+                        f"Do not report intervals: {name} spreads logits over up to {scale * bound:.3g} under the "
+                        f"prior, and intervals were seen to cover up to {most:g}; take a smaller {name}."
+                    )
         if self.covariance == "sandwich":
             return True, (
                 "Yes, of the parameter at which the model's mean score is zero, if the prior is true: the draws "
