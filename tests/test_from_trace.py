@@ -72,13 +72,13 @@ def test_the_mean_gradient_of_a_path_is_that_of_a_simulated_one(spread, clip, me
     row[[0, 4]], truth[:3], centre[:3] = mean_row, (1.2, -0.5, 0.3), (1.4, -0.4, 0.0)
     x = row + rng.normal(size=(n, d))
     p, noise, h = expit(x @ truth), rng.normal(size=n), 0.0
-    total, squares = np.zeros(d), 0.0
+    total, squares = np.zeros(d), np.zeros((d, d))
     for sign in (1, -1):  # antithetic
         margin = x @ centre + sign * math.sqrt(spread / d) * np.linalg.norm(x, axis=1) * noise
         weight = np.minimum(1.0, clip / np.maximum(expit(margin), expit(-margin)))
         gap = weight * (expit(margin) - p)
         total += x.T @ gap / 2
-        squares += np.sum((gap**2 + weight**2 * p * (1 - p))[:, None] * x**2) / 2
+        squares += (x * (gap**2 + weight**2 * p * (1 - p))[:, None]).T @ x / 2
         h += weight * p * (1 - p) / 2
     path = Path(centre, np.zeros(d), spread / d * np.eye(d), 1.0, 1.0)
     gram = exact(n * (np.eye(d) + np.outer(row, row)))
@@ -86,8 +86,7 @@ def test_the_mean_gradient_of_a_path_is_that_of_a_simulated_one(spread, clip, me
     found = from_trace.expected(path, truth, known, gram, score)
     np.testing.assert_allclose(found.gradient / n, total / n, atol=1.5e-3)
     np.testing.assert_allclose(found.local.curvature / n, (x * h[:, None]).T @ x / n, atol=6e-3)
-    # A mean over records stands for the average of squares, which are less where rows are long.
-    assert 0.97 * squares < np.trace(found.squares) < 1.12 * squares
+    np.testing.assert_allclose(found.squares / n, squares / n, atol=0.02)
     if spread > 0.1 and not mean_row:
         narrow = from_trace.expected(path._replace(spread=0 * path.spread), truth, known, gram, score)
         assert np.abs(narrow.gradient - total).max() > 5e-3 * n, "the path's spread shows nothing"
@@ -263,6 +262,49 @@ def test_means_of_a_block_are_those_of_its_steps(records, result):
     np.testing.assert_allclose(every.trace.positions[:, 41:], every.draws[:, 40:-1], atol=1e-5)
 
 
+@pytest.mark.parametrize("step", [0.5, 20.0])
+def test_the_spread_is_that_of_all_steps_whatever_is_kept(step, monkeypatch):
+    """Steps of 20 overshoot: they alternate in sign, so kept draws with thin > 1 fall on one side."""
+    monkeypatch.setattr("dpmcmc.engine.sizing._CHUNK_STEPS", 64)
+    x, y, _ = logistic_table(5000, 5, np.random.default_rng(0))
+    data, changes = {"x": x.astype(np.float32), "y": y.astype(np.int32)}, {"steps": 400, "burn_in": 200, "chains": 1}
+    changes |= {"sampler": dpmcmc.SGLD(step_size=step), "sampling": dpmcmc.Full(), "metric": dpmcmc.PrivateMetric()}
+    results = [dpmcmc.sample(planned(logistic(5), 5000, thin=thin, **changes), data, key=0) for thin in (1, 2, 200)]
+    wanted = np.cov(results[0].trace.positions[0].T, ddof=0)
+    by_draws = []
+    for found in results:
+        np.testing.assert_allclose(found.trace.spread, wanted, atol=1e-5 * np.abs(wanted).max())
+        if step < 1:
+            np.testing.assert_allclose(found.noise_aware().std, results[0].noise_aware().std, rtol=1e-4)
+            continue
+        with pytest.raises(UnsupportedCombination, match="noise_aware: the path is 5"):
+            found.noise_aware()
+        # Planted: the spread of kept draws, of which there may be one.
+        draws = found.draws[0]
+        faulty = dataclasses.replace(found.trace, spread=np.cov(draws.T, ddof=0).reshape(5, 5))
+        try:
+            by_draws.append(bool(faulty.posterior()))
+        except UnsupportedCombination:
+            by_draws.append(False)
+    assert by_draws in ([], [False, True, True]), "the fault shows nothing"
+
+
+def test_a_path_whose_spread_is_not_recorded_is_refused(records, monkeypatch):
+    monkeypatch.setattr(recorded, "LARGEST", 3)
+    found = dpmcmc.sample(planned(logistic(), 800, steps=100), records, key=1)
+    with pytest.raises(UnsupportedCombination, match="plan it with thin=1"):
+        found.noise_aware()
+
+
+def test_exactly_the_fewest_steps_are_enough(records):
+    """32 steps with a noise whose weights add up to a share just off 1/32 in floats."""
+    trace = dpmcmc.sample(planned(logistic(), 800, steps=56, thin=1), records, key=1).trace
+    precisions = np.full(16, 0.1 + 0.2)
+    exactly = dataclasses.replace(trace, precisions=precisions, squares=precisions**2 * (1 + 1e-12))
+    assert 1 / exactly.path().share < 32
+    exactly.posterior()
+
+
 def test_recording_changes_no_draw(records, monkeypatch):
     with_means = dpmcmc.sample(planned(logistic(), 800), records, key=2)
     monkeypatch.setattr(recorded, "recorded_blocks", lambda plan: None)
@@ -379,6 +421,8 @@ def test_a_public_metric_needs_a_public_second_moment(records):
     assert np.all(found.noise_aware(x.T @ x / 800).std < 1)
     with pytest.raises(ValueError, match="second moment"):
         found.noise_aware(np.eye(3))
+    with pytest.raises(ValueError, match="divide Σ x xᵀ by N = 800"):
+        found.noise_aware(x.T @ x)
 
 
 @pytest.mark.parametrize(

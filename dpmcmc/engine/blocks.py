@@ -218,6 +218,8 @@ class Blocks:
             means = None
             if isinstance(self._program.sampler, RecordedTemplate):
                 info, means = info
+                if means.scatter is not None:
+                    means = means._replace(scatter=means.scatter[:, -1])
             if run.metric is not None:
                 assert isinstance(target, WhitenedRows | Whitened)
                 positions, target = target.positions(positions), target.target

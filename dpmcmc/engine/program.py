@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from dpmcmc.engine import usual_batches
 from dpmcmc.engine.mesh import DATA, sizes
-from dpmcmc.engine.recorded import recorded
+from dpmcmc.engine.recorded import recorded, with_scatter
 from dpmcmc.engine.template import Template
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import Sampling, shard_rows
@@ -181,7 +181,8 @@ class DeviceCalls:
         finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf), axis=1) for leaf in leaves]), axis=0)
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(leaf), axis=1) for leaf in leaves))
         at = jnp.arange(kept.shape[0])
-        return states, jax.tree.map(lambda leaf: leaf[kept.T, at], output), finite, norm
+        output = jax.tree.map(lambda leaf: leaf[kept.T, at], output)
+        return states, with_scatter(output, states), finite, norm
 
     def _draw_cell(self, cell: Cells, t: jax.Array, noise_std: jax.Array) -> Drawn:
         position = jax.eval_shape(self._program.start, cell).position

@@ -1,5 +1,8 @@
 """A sampler that also averages, from one kept draw to the next, the points and gradients that its steps release.
 
+It also sums how far points are from the mean of their block, for kept draws may hide how hot a path is: steps that
+overshoot alternate in sign, and every other one of them looks calm.
+
 Under a model whose gradient is linear, means with weights 1/s_t² lose nothing of what a path says
 (``inference/from_trace.py``). They are functions of what the sampler is given, so they are as private as its draws.
 Only runs that a posterior may be concluded from are recorded (``planning/path.py``), and no other program changes.
@@ -22,24 +25,41 @@ from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import PyTree
 
 
+#: Most coordinates whose scatter is recorded; beyond them it would take memory that a run may not have.
+LARGEST = 1024
+
+
 class Means(NamedTuple):
     """Means of a block of steps, weighted by 1/s_t².
 
     Attributes:
         positions: of the points at which gradients were released.
         gradients: of the gradients.
+        scatter: Σ (θ_t − mean of its block)(θ_t − mean of its block)ᵀ/s_t² over all steps of blocks that are done,
+            (d, d); None where a block is one step, or d exceeds ``LARGEST``.
     """
 
     positions: PyTree
     gradients: PyTree
+    scatter: PyTree = None
 
 
 class RecordedState(NamedTuple):
-    """A sampler's state, the means of its block so far, and their weight, ()."""
+    """A sampler's state, and what is recorded.
+
+    Attributes:
+        state: the sampler's.
+        means: of its block so far.
+        weight: theirs, ().
+        within: scatter of its block so far, (d, d) or None.
+        scatter: of the blocks that are done, (d, d) or None.
+    """
 
     state: PyTree
     means: Means
     weight: jax.Array
+    within: PyTree
+    scatter: PyTree
 
     @property
     def position(self) -> PyTree:
@@ -69,8 +89,10 @@ class Recorded:
 
     def init(self, key: jax.Array, position: PyTree) -> RecordedState:
         """State at a starting point."""
-        zeros = jax.tree.map(jnp.zeros_like, position)
-        return RecordedState(self.sampler.init(key, position), Means(zeros, zeros), jnp.zeros((), jnp.float32))
+        zeros, size = jax.tree.map(jnp.zeros_like, position), jnp.size(position)
+        none = None if self.thin == 1 or size > LARGEST else jnp.zeros((size, size), jnp.float32)
+        weight = jnp.zeros((), jnp.float32)
+        return RecordedState(self.sampler.init(key, position), Means(zeros, zeros), weight, none, none)
 
     def step(
         self, key: jax.Array, state: RecordedState, gradient: PrivateGradient, t: jax.Array
@@ -78,10 +100,18 @@ class Recorded:
         """The sampler's step; a block starts from nothing."""
         following, info = self.sampler.step(key, state.state, gradient, t)
         more = gradient.noise_std.astype(jnp.float32) ** -2
-        weight = more + jnp.where((t - self.burn_in) % self.thin == 0, 0.0, state.weight)
+        begins = (t - self.burn_in) % self.thin == 0
+        before = jnp.where(begins, 0.0, state.weight)
+        weight = more + before
         share, now = more / weight, Means(state.position, gradient.value)
         means = jax.tree.map(lambda mean, new: mean + share * (new - mean), state.means, now)
-        return RecordedState(following, means, weight), RecordedInfo(info, means)
+        within, scatter = state.within, state.scatter
+        if within is not None:
+            away = state.position - state.means.positions
+            within = jnp.where(begins, 0.0, within) + before * share * jnp.outer(away, away)
+            done = (t >= self.burn_in) & ((t + 1 - self.burn_in) % self.thin == 0)
+            scatter = scatter + jnp.where(done, within, 0.0)
+        return RecordedState(following, means, weight, within, scatter), RecordedInfo(info, means)
 
 
 @dataclass(frozen=True)
@@ -105,3 +135,14 @@ def recorded(plan: Plan, sampler: Template) -> Template:
     if blocks is None:
         return sampler
     return RecordedTemplate(sampler.kind, sampler.settings, sampler.names, sampler.whole, blocks)
+
+
+def with_scatter(output: PyTree, states: PyTree) -> PyTree:
+    """Return what is kept of a chunk, (positions, info), with the scatter in the states after it, (1, cells, d, d).
+
+    The last chunk with a draw has the scatter of all blocks, for a block is done where a draw is kept.
+    """
+    if not isinstance(states, RecordedState) or states.scatter is None:
+        return output
+    positions, info = output
+    return positions, info._replace(means=info.means._replace(scatter=states.scatter[None]))

@@ -25,8 +25,9 @@ and B is alike, of h = E[w(z) | a]²μ'(a)/φ.
 For linear regression without clipping these are G(θ̄ − m)/φ, G/φ and G/φ, exactly.
 
 Minibatches. Poisson sampling at rate q counts a record with probability q, so its error has the uncentred second
-moment of records' scores, M = (1 − q)/q·Σ_i κ_i² x_i x_iᵀ, of which E[κ²|x] = f² + w²μ'(a)/φ. A batch of fixed size
-has the centred one, less by r rᵀ/N at each point. Both are made of releases, and of no record.
+moment of records' scores, M = (1 − q)/q·Σ_i κ_i² x_i x_iᵀ, which is like H, of h = E[f² + w²μ'(a)/φ | a]. How κ²
+varies with e is left out, an approximation. A batch of fixed size has the centred one, less by r rᵀ/N at each point.
+Both are made of releases, and of no record.
 
 Everything here is a pure function of released numbers and costs no privacy. ``docs/noise_aware.md`` has the derivation.
 """
@@ -190,7 +191,7 @@ def expected(path: Path, mean: np.ndarray, known: Known, gram: Denoised, score: 
     gradient = count * (gradient + np.mean((gap * _ABOUT) @ _ABOUT_WEIGHTS) / std * (covariance @ rest))
     squares = (gap**2 + weight**2 * slope) @ _ABOUT_WEIGHTS[:, None]
     local = Local(second_moment(h), second_moment(mean_weight**2 * slope), lambda q: curvature**2 * gram.error(q))
-    return Expected(gradient, local, float(np.mean(squares)) * gram.gram)
+    return Expected(gradient, local, second_moment(squares))
 
 
 def minibatch(here: Expected, path: Path, known: Known) -> np.ndarray:

@@ -87,7 +87,7 @@ class Trace:
     Attributes:
         positions: of the points at which gradients were released, (chains, draws, d).
         gradients: of the gradients, (chains, draws, d).
-        spread: covariance of the draws, (d, d).
+        spread: covariance of the positions of all steps, those between draws included, (d, d).
         precisions: Σ 1/s_t² over the steps of a mean, (draws,).
         squares: Σ 1/s_t⁴, (draws,).
         root: F; the noise of step t is s_t F Z.
@@ -127,7 +127,7 @@ class Trace:
         known = self._second_moment(gram)
         path = self.path()
         steps = 1 / path.share
-        if steps < _FEWEST_STEPS:
+        if steps < _FEWEST_STEPS * (1 - 1e-6):
             raise UnsupportedCombination(
                 f"noise_aware: the kept part of the path has {steps:.3g} steps of equal weight, and fewer than "
                 f"{_FEWEST_STEPS} do not identify the posterior; take more steps or a shorter burn_in."
@@ -154,7 +154,11 @@ class Trace:
         return from_trace.Path(position, gradient, self.spread, total, share)
 
     def _check_path(self, path: from_trace.Path, found: Gaussian, gram: np.ndarray) -> None:
-        """Refuse a prior under which logits are far from normal, and a path that is wide or far from the posterior."""
+        """Refuse a prior under which logits are far from normal, and a path that is wide or far from the posterior.
+
+        Logistic regression alone needs it: the law of its path's gradient takes rows as normal and a curve as that of
+        the posterior's mean. For linear regression without clipping the law is exact wherever the path is.
+        """
         margins = (self.row_bound or 1.0) / math.sqrt(self.prior_precision)
         if margins > _STRONGEST:
             raise UnsupportedCombination(
@@ -185,6 +189,13 @@ class Trace:
                 raise InputError(
                     f"gram must be the second moment of the rows, a symmetric ({d}, {d}) matrix without negative "
                     "eigenvalues",
+                    "gram",
+                )
+            length, most = float(np.trace(public)), (self.row_bound or math.inf) ** 2
+            if length > most * (1 + 1e-6):
+                raise InputError(
+                    f"gram has the trace {length:.4g}, but rows within row_bound have a mean square of at most "
+                    f"{most:.4g}: divide Σ x xᵀ by N = {self.num_records}",
                     "gram",
                 )
             return Denoised(self.num_records * public, np.zeros_like)

@@ -38,15 +38,19 @@ def recorded_blocks(plan: Plan) -> tuple[int, int] | None:
 
 
 def trace_of(
-    plan: AnyPlan, draws: np.ndarray, means: tuple[np.ndarray, np.ndarray] | None, metric: ReleasedMetric | None
+    plan: AnyPlan,
+    draws: np.ndarray,
+    means: tuple[np.ndarray, np.ndarray, np.ndarray | None] | None,
+    metric: ReleasedMetric | None,
 ) -> Trace:
     """Return the trace of a run, in the coordinates of its draws.
 
     Args:
         plan: what was run.
         draws: (chains, draws, d).
-        means: of positions and of gradients over the steps from one draw to the next, (chains, draws, d) each, in units
-            of the metric that the run released, if any; None where none are kept.
+        means: of positions and of gradients over the steps from one draw to the next, (chains, draws, d) each, and the
+            scatter of positions about them (``engine/recorded.py``), in units of the metric that the run released, if
+            any; None where none are kept.
         metric: that metric, or None.
 
     Raises:
@@ -65,20 +69,24 @@ def trace_of(
             "path were seen to cover .04 of a nominal .90; plan it with metric=dpmcmc.PrivateMetric(), or use "
             "mechanism noise_aware."
         )
-    positions, gradients = (np.asarray(leaf, np.float64) for leaf in means)
+    positions, gradients = (np.asarray(leaf, np.float64) for leaf in means[:2])
+    scatter = _scatter(sampled, means[2], positions.shape[-1])
     root = _root(sampled, metric, positions.shape[-1])
     if metric is not None:
         positions, gradients = positions @ metric.inverse.T, gradients @ root
+        scatter = metric.inverse @ scatter @ metric.inverse.T
     flat, target = np.asarray(draws, np.float64).reshape(-1, positions.shape[-1]), _regression(plan)
     variances = sampled.noise_std.astype(np.float64)[sampled.burn_in :][: sampled.num_draws * sampled.thin] ** 2
     if not variances.all():
         raise UnsupportedCombination("noise_aware: gradients without noise have no noise law; give the run privacy.")
     blocks = variances.reshape(sampled.num_draws, sampled.thin)
+    precisions = np.sum(1 / blocks, axis=1)
+    centre, spread = _spread(positions, precisions, scatter)
     return Trace(
         positions=positions,
         gradients=gradients - target.prior_precision * positions,
-        spread=np.cov(flat.T, ddof=min(1, len(flat) - 1)).reshape(2 * (flat.shape[1],)),
-        precisions=np.sum(1 / blocks, axis=1),
+        spread=spread,
+        precisions=precisions,
         squares=np.sum(blocks**-2.0, axis=1),
         root=root,
         num_records=sampled.num_records,
@@ -86,9 +94,40 @@ def trace_of(
         rate=sampled.sampling.rate(sampled.num_records),
         prior_precision=target.prior_precision,
         row_bound=target.row_bound,
-        score=_score(sampled, root, float(np.max(np.linalg.norm(flat, axis=1)))),
+        score=_score(sampled, root, _radius(flat, centre, spread)),
         metric=metric,
     )
+
+
+def _scatter(plan: Plan, found: np.ndarray | None, size: int) -> np.ndarray:
+    """Return the scatter of positions about the means of their blocks, of all chains and steps, (d, d).
+
+    Raises:
+        UnsupportedCombination: none was recorded, so that draws may hide how hot the path is.
+    """
+    if found is not None:
+        return np.sum(np.asarray(found, np.float64), axis=0)
+    if plan.thin > 1:
+        raise UnsupportedCombination(
+            f"noise_aware: keeps no spread of the path between draws of {size} coefficients; plan it with thin=1."
+        )
+    return np.zeros((size, size))
+
+
+def _spread(positions: np.ndarray, precisions: np.ndarray, scatter: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and covariance of the positions of all steps, with weights 1/s_t²: that of draws depends on thin."""
+    weights = np.broadcast_to(precisions, positions.shape[:2])
+    total = weights.sum()
+    centre = np.einsum("cb,cbi->i", weights, positions) / total
+    away = positions - centre
+    return centre, (np.einsum("cb,cbi,cbj->ij", weights, away, away, optimize=True) + scatter) / total
+
+
+def _radius(draws: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> float:
+    """Return a distance from 0 that a path keeps within: beyond its draws, or 3 standard deviations if that is more."""
+    variances = np.linalg.eigvalsh(spread).clip(min=0)
+    far = np.linalg.norm(centre) + math.sqrt(variances.sum()) + 3 * math.sqrt(variances[-1])
+    return max(_BETWEEN_DRAWS * float(np.max(np.linalg.norm(draws, axis=1))), float(far))
 
 
 def _regression(plan: AnyPlan) -> Regression:
@@ -132,7 +171,7 @@ def _score(plan: Plan, root: np.ndarray, radius: float) -> Score:
         return score
     if plan.label_blind:
         return dataclasses.replace(score, clip=plan.privacy.clip)
-    bound = target.gradient_bound_within(_BETWEEN_DRAWS * radius)
+    bound = target.gradient_bound_within(radius)
     longest = math.inf if bound is None else bound / float(np.linalg.svd(root, compute_uv=False).min())
     if plan.privacy.clip < longest:
         raise UnsupportedCombination(
