@@ -24,7 +24,6 @@ from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import PyTree
 
-
 #: Most coordinates whose scatter is recorded; beyond them it would take memory that a run may not have.
 LARGEST = 1024
 
