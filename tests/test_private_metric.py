@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import dpmcmc
+from dpmcmc import config
+from dpmcmc.config import file as config_file
 from dpmcmc.engine import metric as stage
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference.metric import ReleasedMetric
@@ -335,8 +337,30 @@ def test_plan_that_has_no_private_metric_is_refused(error, said, change):
         "privacy": dpmcmc.Privacy(epsilon=1.0, delta=1e-4),
     } | change
     target = settings.pop("target")
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=said) as seen:
         dpmcmc.plan(target, metric=dpmcmc.PrivateMetric(), **settings)
+    assert error is not UnsupportedCombination or seen.value.about == "metric"
+
+
+@pytest.mark.parametrize("change", ["privacy=null", "privacy.calibrator=closed_form", "privacy.hardened=true"])
+def test_refusal_of_a_metric_begins_with_its_yaml_path(change):
+    with pytest.raises(InputError, match=r"^metric: (?!metric)"):
+        config.make_plan(config_file.load("adult_metric", [change]))
+
+
+@pytest.mark.parametrize("metric", ["gram", {"name": "gram"}])
+def test_metric_that_is_no_private_metric_is_refused(metric):
+    privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-4)
+    with pytest.raises(InputError, match=r"must be a dpmcmc\.PrivateMetric") as seen:
+        dpmcmc.plan(
+            LOGISTIC, num_records=N, sampler=dpmcmc.SGLD(step_size=0.5), steps=6, privacy=privacy, metric=metric
+        )
+    assert seen.value.about == "metric"
+
+
+def test_released_metric_prints_on_one_line():
+    text = repr(dpmcmc.sample(plan_of(), records()).metric)
+    assert text == f"ReleasedMetric(gram, root of shape ({D}, {D}))"
 
 
 def test_row_beyond_its_bound_is_refused_before_anything_is_charged(tmp_path):

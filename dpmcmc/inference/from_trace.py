@@ -116,7 +116,7 @@ class Known(NamedTuple):
         prior: P of the prior N(0, P⁻¹), (d, d).
         scheme: how a minibatch is selected.
         rate: q, expected batch over N.
-        mean_row: μ, (d,), where an intercept is declared (``noise_aware.mean_row``); None: 0.
+        mean_row: x̄, (d,), where an intercept is declared (``noise_aware.mean_row``); None: 0.
     """
 
     num_records: int

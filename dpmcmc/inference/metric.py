@@ -57,6 +57,9 @@ class ReleasedMetric:
         if self.root is None:
             object.__setattr__(self, "root", self._made())
 
+    def __repr__(self) -> str:
+        return f"ReleasedMetric({self.name}, root of shape {self.root.shape})"
+
     @functools.cached_property
     def denoised(self) -> Denoised:
         """The estimate Ĝ of Σ v vᵀ, and the law of its error."""

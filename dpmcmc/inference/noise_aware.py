@@ -196,9 +196,9 @@ class LogisticRows:
     error: Callable[[np.ndarray], np.ndarray]
 
     def local(self, theta: np.ndarray) -> Local:
-        """Return the model of the gradient near θ, (d,), with m the mean row and Σ = G/N − mmᵀ:
+        """Return the model of the gradient near θ, (d,), with x̄ the mean row and Σ = G/N − x̄x̄ᵀ:
 
-        H = N·(E[h] G/N + E[h'](m(Σθ)ᵀ + Σθ mᵀ) + E[h''] Σθ(Σθ)ᵀ),   B = E[w h] G.
+        H = N·(E[h] G/N + E[h'](x̄(Σθ)ᵀ + Σθ x̄ᵀ) + E[h''] Σθ(Σθ)ᵀ),   B = E[w h] G.
         """
         mean = float(self.mean @ theta)
         towards = self.gram @ theta / self.num_records - self.mean * mean

@@ -348,8 +348,9 @@ def predicted_width(
 ) -> float:
     """Return the predicted width of an interval over that of the non-private posterior, mean over coordinates.
 
-    No record is read: the Gram matrix is a public one with trace N·b² and eigenvalues ∝ 1/j², released with simulated
-    noise, and what follows is what ``draw`` does.
+    It rests on a stand-in spectrum, since no record is read: the Gram matrix is a public one with trace N·b² and
+    eigenvalues ∝ 1/j², released with simulated noise, and what follows is what ``draw`` does. On Adult's rows at ε = 1
+    it says 1.52, and 1.24 was measured.
 
     Args:
         design: public facts.

@@ -75,6 +75,8 @@ def plan(
     second = asked(bound.queries)
     in_metric = None
     if metric is not None:
+        if not isinstance(metric, PrivateMetric):
+            raise InputError(f"metric must be a dpmcmc.PrivateMetric or None, got {metric!r}", "metric")
         _check_alone(after, curvature)
         in_metric = planned_metric(metric, target, bound, num_records, privacy)
     coordinates = None if privacy is None or not privacy.hardened else _coordinates(target, second)
@@ -142,7 +144,9 @@ def _check_promise(privacy: Privacy | None, num_records: int, after: Guarantee |
 def _check_alone(after: Guarantee | None, curvature: float | None) -> None:
     """Refuse what is in the target's own coordinates, beside a metric that only the run releases."""
     if after is not None:
-        raise UnsupportedCombination("metric: a private start is not derived beside it; leave one of the two out.")
+        raise UnsupportedCombination(
+            "metric: a private start is not derived beside it; leave one of the two out.", "metric"
+        )
     if curvature is not None:
         raise InputError(
             "curvature: is that of the model's own coordinates, and steps are taken in those of the metric; leave it "

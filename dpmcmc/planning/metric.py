@@ -152,20 +152,24 @@ def _promised(privacy: Privacy | None, sampler: Sampler) -> tuple[float, float, 
     """(ε, δ, adjacency) of a run that may have a private metric."""
     if privacy is None:
         raise UnsupportedCombination(
-            "metric: a private metric is released at a share of a privacy budget, and this run has none; leave it out."
+            "metric: a private metric is released at a share of a privacy budget, and this run has none; leave it out.",
+            "metric",
         )
     if privacy.epsilon is None or privacy.calibrator != "numeric":
         raise UnsupportedCombination(
             f"metric: calibrator {privacy.calibrator} leaves no room for the metric's release; use calibrator numeric "
-            "with an epsilon."
+            "with an epsilon.",
+            "metric",
         )
     if privacy.hardened:
         raise UnsupportedCombination(
-            "metric: hardened has no integer noise for the metric's release; leave one of the two out."
+            "metric: hardened has no integer noise for the metric's release; leave one of the two out.",
+            "metric",
         )
     if getattr(sampler, "metric", None) is not None:
         raise UnsupportedCombination(
-            f"metric: {type(sampler).__name__} has a public metric of its own; leave one of the two out."
+            f"metric: {type(sampler).__name__} has a public metric of its own; leave one of the two out.",
+            "metric",
         )
     return privacy.epsilon, privacy.delta, Adjacency(privacy.adjacency)
 
@@ -176,7 +180,8 @@ def _gram_facts(target: Target) -> tuple[int, float]:
     if not isinstance(target, GeneralisedLinear):
         raise UnsupportedCombination(
             f"metric: gram is the second moment of the rows of a generalised linear model, and the target is {name}; "
-            "use second_moment."
+            "use second_moment.",
+            "metric",
         )
     bound = target.row_bound
     if bound is None:
@@ -203,6 +208,7 @@ def _checked(size: int) -> int:
     if size > _MOST_PARAMETERS:
         raise UnsupportedCombination(
             f"metric: is a dense matrix of at most {_MOST_PARAMETERS:,} parameters, and there are {size:,}; leave it "
-            "out."
+            "out.",
+            "metric",
         )
     return size

@@ -50,8 +50,8 @@ class Verdict:
         usable_for: out of ``prediction`` and ``intervals``; empty for nothing.
         reasons: one sentence for each of the two.
         relaxations: that the budget buys each chain in its slowest direction at temperature 1; None where unknown.
-        predicted_inflation: of the variance of a typical coefficient, if the model is true; None where unknown.
-        clip_bias: ``none``, ``likely`` or ``unknown``; None where nothing is clipped.
+        predicted_inflation: predicted_width squared; None where unknown.
+        clip_bias: ``none``, ``likely`` or ``unknown``; None without clipping, and for every one-shot release.
     """
 
     usable_for: tuple[str, ...]
@@ -62,7 +62,13 @@ class Verdict:
 
     @property
     def predicted_width(self) -> float | None:
-        """Width of an interval that accounts for the noise of privacy over that of the non-private posterior."""
+        """Width of an interval that accounts for the noise of privacy over that of the non-private posterior.
+
+        A chain's is that of an ideal answer from the run's gradients, and a real answer is wider. Before the run it is
+        that in a typical direction (``forecast.py``). Once a metric of rows is released it is an average over
+        coefficients. The mechanism ``noise_aware`` predicts its own intervals, for rows with a stand-in spectrum. The
+        two are not comparable.
+        """
         return None if self.predicted_inflation is None else math.sqrt(self.predicted_inflation)
 
     def to_json(self) -> dict[str, Any]:
@@ -89,11 +95,13 @@ class Verdict:
             buys = f"the budget buys each chain {self.relaxations:.3g} relaxation times of its slowest direction"
             out.append(("relaxations", f"{buys} at temperature 1; for intervals, all chains together need {SPAN:g}"))
         if self.predicted_inflation is not None:
-            wide = (
-                f"intervals that account for the noise are {self.predicted_width:.3g} times as wide as without privacy"
-            )
-            more = f"(variance {self.predicted_inflation:.3g} times), if the model is true"
-            out.append(("width", f"at this budget, {wide} {more}"))
+            width = f"about {self.predicted_width:.3g} times as wide as without privacy"
+            more = f"(variance {self.predicted_inflation:.3g} times)"
+            if self.clip_bias is None:
+                wide = f"intervals are {width} {more}, for rows with a stand-in spectrum"
+            else:
+                wide = f"an ideal answer from the run's gradients has intervals {width} {more}, and a real one wider"
+            out.append(("width", f"at this budget, {wide}, if the model is true"))
         if self.clip_bias is not None:
             out.append(("clip bias", _CLIP_BIAS[self.clip_bias]))
         return out
@@ -159,19 +167,28 @@ def warn_unless_for_intervals(plan: AnyPlan) -> None:
     """
     if plan.guarantee is None or plan.draws < 2 or INTERVALS in plan.usable_for:
         return
-    instead = []
+    use = f"no private intervals of {type(plan.target).__name__} are offered yet"
     if isinstance(plan.target, LinearRegression | LogisticRegression):
-        instead.append("the mechanism noise_aware (dpmcmc.mechanisms.NoiseAware)")
-    if plan.trace is plan and not plan.trace.in_metric:
-        instead.append("a private metric (metric=dpmcmc.PrivateMetric())")
-    elif plan.trace is plan and instead:
-        instead.append("this run's result.noise_aware()")
-    use = " or ".join(instead) or "more records or a larger epsilon"
+        use = "for intervals use the mechanism noise_aware (dpmcmc.mechanisms.NoiseAware)"
+        if plan.trace is plan and plan.trace.label_blind:
+            use += _from_path(plan.trace)
     warnings.warn(
-        f"{plan.verdict.reasons[INTERVALS]} Predict with its draws; for intervals use {use}.",
+        f"{plan.verdict.reasons[INTERVALS]} Predict with its draws; {use}.",
         NotForIntervals,
         stacklevel=3,
     )
+
+
+def _from_path(plan: Plan) -> str:
+    """Return how the path of a regression with label-blind weights leads to intervals, to stand after another way.
+
+    Clipping of residuals, the only one of linear regression, is refused there (``path.py``).
+    """
+    if not plan.in_metric:
+        return " or a private metric (metric=dpmcmc.PrivateMetric()) and then result.noise_aware()"
+    if plan.metric is not None and plan.metric.asked.of_rows:
+        return " or this run's result.noise_aware()"
+    return " or this run's result.noise_aware(gram=...) with a public second moment of the rows"
 
 
 def _verdict(prediction: tuple[bool, str], intervals: tuple[bool, str]) -> Verdict:
@@ -184,7 +201,7 @@ def _verdict(prediction: tuple[bool, str], intervals: tuple[bool, str]) -> Verdi
 def _with_costs(plan: Plan, verdict: Verdict, metric: ReleasedMetric | None = None) -> Verdict:
     """Return a verdict with what privacy costs and buys."""
     known = curvatures(plan, metric)
-    times, variance = bought(plan, known), inflation(plan, known)
+    times, variance = bought(plan, known), inflation(plan, known, metric)
     if times is not None and not math.isfinite(times):
         times = None  # epsilon has no bound, and JSON no infinity
     return replace(verdict, relaxations=times, predicted_inflation=variance, clip_bias=clip_bias(plan))
