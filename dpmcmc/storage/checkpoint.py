@@ -274,7 +274,7 @@ class Checkpoint:
         found.sort(key=lambda point: -point.number)
         self._since = time.perf_counter()
         for point in found:
-            if self._with_pieces(point):
+            if point.read_pieces(self.folder):
                 latest = point is found[0] and len(found) == len(states)
                 point.sure = latest and (point.number == 0 or len(found) == 2)
                 return point
@@ -359,21 +359,6 @@ class Checkpoint:
         """A commit without its draws; None where it is not whole."""
         found = unseal(path)
         return None if found is None else Point.of(found[1])
-
-    def _with_pieces(self, point: Point) -> bool:
-        """Read the draws that a commit names; whether they are whole."""
-        point.pieces = [[] for _ in point.norms]
-        for name, digest in point.files:
-            held = unseal(self.folder / name)
-            if held is None or held[0] != digest:
-                return False
-            grouped: dict[tuple[int, int], list[np.ndarray]] = {}
-            for key, leaf in held[1].items():
-                i, j, _ = (int(part) for part in key.split("/"))
-                grouped.setdefault((i, j), []).append(leaf)
-            for (i, _), leaves in grouped.items():
-                point.pieces[i].append(leaves)
-        return True
 
 
 @contextlib.contextmanager

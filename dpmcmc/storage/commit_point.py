@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.sealed_files import unseal
 
 
 class Trace(Protocol):
@@ -64,6 +66,21 @@ class Point:
         body = dataclasses.asdict(dataclasses.replace(self, states=None, pieces=[]))
         arrays = {"body": np.frombuffer(json.dumps(body).encode(), np.uint8)}
         return arrays | {f"state/{i}": leaf for i, leaf in enumerate(self.states or [])}
+
+    def read_pieces(self, folder: Path) -> bool:
+        """Read the draws that the commit names from its checkpoint's folder; return whether they are whole."""
+        self.pieces = [[] for _ in self.norms]
+        for name, digest in self.files:
+            held = unseal(folder / name)
+            if held is None or held[0] != digest:
+                return False
+            grouped: dict[tuple[int, int], list[np.ndarray]] = {}
+            for key, leaf in held[1].items():
+                i, j, _ = (int(part) for part in key.split("/"))
+                grouped.setdefault((i, j), []).append(leaf)
+            for (i, _), leaves in grouped.items():
+                self.pieces[i].append(leaves)
+        return True
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray]) -> Point | None:
