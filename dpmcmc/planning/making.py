@@ -20,7 +20,8 @@ from dpmcmc.privacy.calibration import smallest_noise
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.second_moment import SecondMoment, asked, multiples, released_shape
 from dpmcmc.samplers.base import Sampler, missing_of
-from dpmcmc.targets.base import Target
+from dpmcmc.storage.pytree import size_of
+from dpmcmc.targets.base import Target, parameter_shapes
 
 
 def plan(
@@ -206,23 +207,20 @@ def _solved(sampler: Any, queries: Schedule, privacy: Privacy | None) -> Sampler
 
 def _coordinates(target: Target, second: SecondMoment | None) -> int:
     """Noisy numbers that a step releases, as the target has them now; the query holds the run to them."""
-    try:
-        params = jax.eval_shape(target.init, jax.random.key(0))
-    except Exception:  # shapes that only the data tell
+    params = parameter_shapes(target)
+    if params is None:
         raise InputError(
             "hardened: integer noise is charged by the coordinate, and this target has its shape from the data alone; "
             "give its number of features (num_features)",
             "hardened",
-        ) from None
-    released = [params] if second is None else [params, released_shape(second, params).value]
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(released))
+        )
+    return size_of([params] if second is None else [params, released_shape(second, params).value])
 
 
 def check_fit(target: Target, sampler: Sampler) -> None:
     """Refuse a sampler whose public matrices do not fit the target, where its shapes are known already."""
-    try:
-        params = jax.eval_shape(target.init, jax.random.key(0))
-    except Exception:  # shapes that only the data tell; ``sample`` checks again
+    params = parameter_shapes(target)
+    if params is None:  # ``sample`` checks again
         return
     state = jax.eval_shape(sampler.init, jax.random.key(0), params)
     second = asked(sampler.queries)

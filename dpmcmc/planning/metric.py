@@ -20,7 +20,6 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-import jax
 from annotated_types import Gt, Lt
 
 from dpmcmc.data.row_structure import RowStructure
@@ -32,7 +31,8 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.query.gram_release import GramRelease, Rows
 from dpmcmc.samplers.base import Sampler
-from dpmcmc.targets.base import Target
+from dpmcmc.storage.pytree import size_of
+from dpmcmc.targets.base import Target, parameter_shapes
 from dpmcmc.targets.glm.base import GeneralisedLinear
 
 #: κ where it is not given: a logistic gradient is about half as long as its row.
@@ -193,15 +193,14 @@ def _gram_facts(target: Target) -> tuple[int, float]:
 
 def _parameters(target: Target) -> int:
     """Number of parameters."""
-    try:
-        shapes = jax.eval_shape(target.init, jax.random.key(0))
-    except Exception:  # shapes that only the data tell
+    shapes = parameter_shapes(target)
+    if shapes is None:
         raise InputError(
             "metric: second_moment is charged by the parameter, and this target has its shape from the data alone; "
             "give its number of features (num_features)",
             "metric",
-        ) from None
-    return _checked(sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)))
+        )
+    return _checked(size_of(shapes))
 
 
 def _checked(size: int) -> int:

@@ -19,7 +19,6 @@ import warnings
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
-import jax
 import numpy as np
 
 from dpmcmc.errors import NotForIntervals
@@ -27,6 +26,8 @@ from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.forecast import bought, curvatures, inflation
 from dpmcmc.planning.interval_conditions import SPAN, Obstacle, clip_bias, obstacles
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.storage.pytree import size_of
+from dpmcmc.targets.base import parameter_shapes
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression
 
 if TYPE_CHECKING:
@@ -246,11 +247,8 @@ def _signal(guarantee: Guarantee, num_records: int, target: Any) -> tuple[bool, 
 
 def _size(target: Any) -> int | None:
     """Number of parameters d; None where only the data tell."""
-    try:
-        params = jax.eval_shape(target.init, jax.random.key(0))
-    except Exception:  # shapes that only the data tell
-        return None
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+    params = parameter_shapes(target)
+    return None if params is None else size_of(params)
 
 
 def _spread(plan: Plan) -> float | None:

@@ -235,6 +235,14 @@ def record_shapes(records: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf)[1:], jnp.result_type(leaf)), records)
 
 
+def parameter_shapes(target: Target) -> PyTree | None:
+    """``jax.ShapeDtypeStruct`` of the parameters; None where only the data tell."""
+    try:
+        return jax.eval_shape(target.init, jax.random.key(0))
+    except Exception:  # a user's code may raise anything where it lacks the data's shape
+        return None
+
+
 def _shapes(tree: PyTree) -> str:
     return str(jax.tree.map(lambda s: tuple(s.shape), tree))
 
