@@ -115,7 +115,7 @@ def test_an_interrupt_within_eval_leaves_the_exit_code_alone(tmp_path):
     """Typer evaluates annotations, and ``python -m`` remembers a KeyboardInterrupt that has left an evaluation."""
     program = """
         import signal, sys
-        from dpmcmc.cli.refusals import command
+        from experiments.commands import command
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.exit(command(lambda argv: eval("signal.raise_signal(signal.SIGINT)"))())
     """

@@ -128,12 +128,15 @@ def test_what_cannot_be_had_is_refused_by_name(tmp_path):
 
 @pytest.mark.slow
 def test_a_mesh_of_one_device_reads_the_same_rows(tmp_path):
-    """Of 8 devices and of 2 processes: ``test_mesh.py`` and ``test_distributed.py``."""
+    """Of 8 devices and of 2 processes: ``test_mesh.py`` and ``test_distributed.py``.
+
+    Norms of rows are rounded by the program that computes them: once a run in memory, at each step from disk.
+    """
     draws = [
         dpmcmc.sample(make(steps=64), records, key=0, mesh=dpmcmc.mesh(1, 1)).draws
         for records in ({"x": X, "y": Y}, mapped(tmp_path, x=X, y=Y))
     ]
-    np.testing.assert_array_equal(draws[0], draws[1])
+    np.testing.assert_allclose(draws[0], draws[1], rtol=1e-5, atol=1e-7)
 
 
 def test_blocks_see_every_row(tmp_path, monkeypatch):

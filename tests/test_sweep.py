@@ -284,8 +284,8 @@ def test_a_target_that_is_no_dataclass_or_has_no_hash_is_itself_alone(hashed, pr
 @pytest.mark.slow
 def test_a_fast_path_that_wants_clip_as_a_python_number_gets_it(programs, monkeypatch):
     class Strict(dpmcmc.targets.LogisticRegression):
-        def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
-            return super().clipped_gradient_sum(params, batch, mask, float(clip), bits)
+        def clipped_gradient_sum(self, params, batch, mask, clip, bits=21, label_blind=False):
+            return super().clipped_gradient_sum(params, batch, mask, float(clip), bits, label_blind)
 
     plans = [make(Strict(scale), clip=0.5, steps=4) for scale in (1.0, 0.5)]
     assert_as_alone(plans, sample_all(plans, DATA, keys=[1, 2]), (1, 2))
