@@ -1,4 +1,4 @@
-"""What the tests of second moments share."""
+"""Shared by the tests of second moments."""
 
 import math
 
@@ -61,7 +61,7 @@ def queries_of(plan) -> list:
 
 
 def one_event_per_minibatch(plan) -> None:
-    """What every plan with a second query must satisfy, from first principles."""
+    """Assert all that a plan with a second query must satisfy, from first principles."""
     second = asked(plan.sampler.queries)
     z = plan.noise_multipliers
     assert np.all(z == z[0])

@@ -75,7 +75,7 @@ def same_but_for_privatised_values(pair):
     metrics = [json.loads(visible["content of out/metrics.json"]) for visible in pair]
     assert metrics[0].keys() == metrics[1].keys()
     of_draws = {"ess", "rhat", "usable_for", "usable_for_reasons", "noise_aware"}
-    # Of the released metric, where the run has one.
+    # Functions of the released metric, where the run has one.
     of_metric = {"relaxations", "predicted_inflation", "predicted_width"} if has_metric else set()
     assert {key for key in metrics[0] if metrics[0][key] != metrics[1][key]} <= of_draws | of_metric
     lines = [set(visible["console"].splitlines()) for visible in pair]

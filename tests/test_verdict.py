@@ -358,7 +358,7 @@ def test_relaxations_are_those_of_the_metric_that_was_released():
             made.private_time * forecast.curvatures(made, result.metric).slowest
         )
         found.append(body["relaxations"])
-    # What is predicted is a metric in which all directions are alike. One that the rows do not have is slower.
+    # The prediction supposes a metric in which all directions are alike. One that the rows do not have is slower.
     assert found[0] == pytest.approx(made.verdict.relaxations, rel=0.1)
     assert found[1] < 0.7 * found[0]
 

@@ -180,8 +180,7 @@ def expected(path: Path, mean: np.ndarray, known: Known, gram: Denoised, score: 
     def second_moment(h: np.ndarray) -> np.ndarray:
         """Σ_i E h(a) x_i x_iᵀ of h (margins, 1)."""
         slope, bend = np.mean(h * _NODES) / math.sqrt(variance), np.mean(h * (_NODES**2 - 1)) / variance
-        mixed = np.outer(row, towards)
-        return np.mean(h) * gram.gram + count * (slope * (mixed + mixed.T) + bend * np.outer(towards, towards))
+        return np.mean(h) * gram.gram + count * noise_aware.bent(slope, bend, row, towards)
 
     mean_weight = weight @ _ABOUT_WEIGHTS[:, None]
     h = mean_weight * slope

@@ -203,13 +203,22 @@ class LogisticRows:
         mean = float(self.mean @ theta)
         towards = self.gram @ theta / self.num_records - self.mean * mean
         law = LogisticLaw.at(mean, float(theta @ towards), self.norm, self.clip)
-        mixed = np.outer(self.mean, towards)
-        rest = law.slope * (mixed + mixed.T) + law.along * np.outer(towards, towards)
-        return Local(
-            law.curvature * self.gram + self.num_records * rest,
-            law.score * self.gram,
-            lambda q: law.curvature**2 * self.error(q),
-        )
+        curvature = law.curvature * self.gram
+        curvature = curvature + self.num_records * bent(law.slope, law.along, self.mean, towards)
+        return Local(curvature, law.score * self.gram, lambda q: law.curvature**2 * self.error(q))
+
+
+def bent(slope: float, along: float, row: np.ndarray, towards: np.ndarray) -> np.ndarray:
+    """Return E[h x xᵀ] − E[h] E[x xᵀ], (d, d), of normal rows by Stein's identity.
+
+    Args:
+        slope: E[h'], of a function h of the margin x·θ.
+        along: E[h''].
+        row: x̄, the mean row, (d,).
+        towards: Σθ, the rows' covariance times θ, (d,).
+    """
+    mixed = np.outer(row, towards)
+    return slope * (mixed + mixed.T) + along * np.outer(towards, towards)
 
 
 def mean_row(gram: np.ndarray, num_records: int, constant: int | None) -> np.ndarray:

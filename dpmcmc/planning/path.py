@@ -57,12 +57,12 @@ def trace_of(
         UnsupportedCombination: no posterior follows from such a run; the reason, and what would be needed.
     """
     sampled = plan.trace
-    if sampled is None or sampled is not plan:
+    if sampled is not plan:
         raise UnsupportedCombination(
             f"noise_aware: {plan.label} keeps no path of gradients; use a sampler in a metric, or mechanism "
             "noise_aware, whose draws are such a posterior already."
         )
-    _regression(plan)
+    target = _regression(plan)
     if means is None:
         raise UnsupportedCombination(
             "noise_aware: the run has no metric, so the curvature of its model is not known, and intervals from such a "
@@ -75,7 +75,7 @@ def trace_of(
     if metric is not None:
         positions, gradients = positions @ metric.inverse.T, gradients @ root
         scatter = metric.inverse @ scatter @ metric.inverse.T
-    flat, target = np.asarray(draws, np.float64).reshape(-1, positions.shape[-1]), _regression(plan)
+    flat = np.asarray(draws, np.float64).reshape(-1, positions.shape[-1])
     variances = sampled.noise_std.astype(np.float64)[sampled.burn_in :][: sampled.num_draws * sampled.thin] ** 2
     if not variances.all():
         raise UnsupportedCombination("noise_aware: gradients without noise have no noise law; give the run privacy.")

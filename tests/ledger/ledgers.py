@@ -1,4 +1,4 @@
-"""What the tests of ledgers share: releases of a known cost, SQL around the triggers, the command."""
+"""Shared by the tests of ledgers: releases of a known cost, SQL around the triggers, the command."""
 
 import contextlib
 import sqlite3

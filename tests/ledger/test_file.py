@@ -72,7 +72,7 @@ def test_a_second_hard_link_is_refused_with_exit_code_2(ledger, path, fifth, tmp
         ledger.reserve(fifth, "run")
     other.unlink()
     assert ledger.state().runs == ()
-    # What a killed init leaves is its own to remove.
+    # The remains of a killed init are the ledger's own to remove.
     path.with_name(f".{path.name}.{'0' * 16}").hardlink_to(path)
     ledger.reserve(fifth, "run")
     assert [p.name for p in path.parent.iterdir()] == [path.name]
@@ -116,7 +116,7 @@ def test_a_file_system_without_locks_is_called_that(ledger, path, monkeypatch, n
 
 
 class Killed(BaseException):
-    """What no handler survives."""
+    """An end that no handler survives."""
 
 
 def kill_at(patch, moment):
@@ -139,7 +139,7 @@ def kill_at(patch, moment):
 
 
 def test_a_kill_between_any_two_writes_leaves_all_or_nothing(used, path, tmp_path, fifth, monkeypatch):
-    """Of a change and of what the next process finishes of it."""
+    """A change, and the part of it that the next process finishes."""
     whole, before = path.read_bytes(), used.history()
     seen = set()
     for moment in itertools.count():

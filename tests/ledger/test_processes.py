@@ -154,7 +154,7 @@ def children(expression):
 
 @pytest.fixture(scope="module")
 def raced(tmp_path_factory):
-    """What eight processes were told that raced for a budget of five, and paths of the ledger, by how it is named."""
+    """Answers to eight processes that raced for a budget of five, and paths of the ledger, by how it is named."""
     folder = tmp_path_factory.mktemp("raced")
     paths = {name: [str(folder / name)] for name in ("plain", "reckless", "linked", "symbolic", "mounted")}
     for name, own in paths.items():
