@@ -16,15 +16,25 @@ Every scaling constant is written in the code, and every row is scaled by itself
 computed from several records (a maximum, a mean, a level list) ever reaches the features, because such a
 statistic would be an unaccounted release.
 
-Rooms: ``adult``, ``abalone`` (UCI files, found by ``store``), ``bundled`` (scikit-learn), ``synthetic``
-(generated), ``user_file``, ``npy_folder`` (records larger than memory); ``columnar`` (with ``columnar_files``) converts
+A table with a ``Schema`` of public ranges and levels becomes records without any of that by hand (``docs/data.md``).
+
+Rooms: ``schema`` (of ``column_kinds``, read from ``frames``, chosen by a ``formula``); ``adult``, ``abalone`` (UCI
+files, found by ``store``), ``bundled`` (scikit-learn), ``synthetic`` (generated), ``user_file``, ``npy_folder``
+(records larger than memory); ``columnar`` (with ``columnar_files``) converts
 Parquet and Arrow to such a folder; ``owners`` groups rows by owner; ``encoding``, ``split`` and ``checks`` are shared.
 A new data set is one file and one line of ``registry.REGISTRY``.
 """
 
-from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec
-from dpmcmc.data.columnar import to_rows
-from dpmcmc.data.owners import by_owner
-from dpmcmc.data.registry import NAMES, describe, load
-
-__all__ = ["NAMES", "DataError", "DataRequest", "DataSet", "DataSpec", "by_owner", "describe", "load", "to_rows"]
+from dpmcmc.data.base import DataError as DataError
+from dpmcmc.data.base import DataRequest as DataRequest
+from dpmcmc.data.base import DataSet as DataSet
+from dpmcmc.data.base import DataSpec as DataSpec
+from dpmcmc.data.column_kinds import Counts as Counts
+from dpmcmc.data.column_kinds import Levels as Levels
+from dpmcmc.data.column_kinds import Range as Range
+from dpmcmc.data.columnar import to_rows as to_rows
+from dpmcmc.data.owners import by_owner as by_owner
+from dpmcmc.data.registry import NAMES as NAMES
+from dpmcmc.data.registry import describe as describe
+from dpmcmc.data.registry import load as load
+from dpmcmc.data.schema import Schema as Schema

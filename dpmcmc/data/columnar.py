@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Bytes of features held at a time.
 _BATCH_BYTES = 4 << 20
+#: Rows of a table that are read at a time into memory.
+_TABLE_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,22 @@ def to_rows(
         raise
     (width, labels), counts = parts[0].shape, [part.num_rows for part in parts]
     return Rows(folder, counts[0], width, labels.name, sum(counts[1:]))
+
+
+def table(source: Path) -> pyarrow.Table:
+    """Return a Parquet or Arrow file, or a folder of such files, in memory.
+
+    Raises:
+        DataError: there is none, one is damaged, or they differ in their columns.
+    """
+    files = [opened(path) for path in _paths(source)]
+    import pyarrow
+
+    batches = [batch for file in files for batch in file.batches(file.schema.names, _TABLE_ROWS)]
+    try:
+        return pyarrow.Table.from_batches(batches, files[0].schema)
+    except pyarrow.ArrowException:
+        raise DataError(f"{source}: the files differ in their columns; store all alike.") from None
 
 
 class _Source:

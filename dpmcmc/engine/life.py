@@ -10,9 +10,8 @@
 **Charged at most once, and never too late.** A run that ends before ``begin``, for whatever reason, gives its budget
 back: until then nothing was computed from a record that could leave. All before ``begin`` depends on public facts
 alone, apart from refusals of records, which are for the data holder: shapes decide what is compiled, and the self-test
-takes made-up records and known keys. A run that ends after ``begin`` stays charged, and its entry stays open: with a
-checkpoint the run goes on under the same entry. A kill before ``begin`` leaves the entry open too, and the run that is
-resumed finds it.
+takes made-up records and known keys. A run that ends after ``begin`` stays charged and its entry open: with a
+checkpoint the run goes on under the same entry. A kill before ``begin`` leaves it open too: the resumed run finds it.
 
 :func:`sample` is one life, and ``sample_all`` (``sweep.py``) one for each plan. ``dpmcmc run`` writes its files inside
 one. Who carries out a plan is looked up by the plan's type (``work.py``), so mechanisms are not known here.
@@ -133,6 +132,7 @@ class Life:
             data, starts: as of :func:`sample`.
             like: life that has read the same data for a plan of the same target and N, whose records are shared.
         """
+        data = self.plan.records_of(data)
         self.work.read(data, starts, self.mesh, None if like is None else like.work)
         if self.held is not None and self.held is not self._ledger and like is None:
             self.held.identify(data)
@@ -203,7 +203,7 @@ def sample(
 
     Args:
         plan: from :func:`dpmcmc.plan`, or from a mechanism's ``plan``.
-        data: pytree of arrays with leading axis N = ``plan.num_records``.
+        data: pytree of arrays with leading axis N = ``plan.num_records``; or a table, if the plan has a schema.
         key: None or a ``SecretKey``: fresh OS entropy, and the run carries its guarantee. A JAX key or an int
             makes the run reproducible, and anybody who knows it can subtract the noise: no guarantee.
         starts: where a sampler's chains start, a pytree like the target's parameters with leaves (chains, ...): a

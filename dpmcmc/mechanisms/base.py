@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc import targets
+from dpmcmc.data.schema import Schema
 from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.life import Life, sample
 from dpmcmc.engine.result import DivergedError, Result
@@ -49,6 +50,7 @@ class MechanismPlan(AnyPlan):
         draws: how many draws leave.
         first: plan of the draw that a hybrid's run starts from, or None.
         run: plan of a hybrid's run, or None.
+        schema: public facts of a table's columns, or None where records are arrays.
     """
 
     mechanism: Any
@@ -59,6 +61,7 @@ class MechanismPlan(AnyPlan):
     draws: int = 1
     first: MechanismPlan | None = None
     run: Plan | None = None
+    schema: Schema | None = None
 
     @property
     def charged_draws(self) -> int:
@@ -112,6 +115,7 @@ class MechanismPlan(AnyPlan):
             "settings": self.settings,
             "run": None if self.run is None else self.run.to_json(secret),
             "guarantee": self.guarantee.to_json() if secret else None,
+            **self.schema_json(),
             **self.verdict.to_json(),
         }
 

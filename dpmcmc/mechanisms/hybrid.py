@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from annotated_types import Gt, Lt
 
+from dpmcmc.data.schema import Schema
 from dpmcmc.engine.life import Life
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
@@ -77,13 +78,21 @@ class Hybrid:
             raise InputError(f"start: a hybrid starts at one draw, not at {self.start.draws}", "draws")
 
     def plan(
-        self, target: Target, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+        self,
+        target: Target,
+        *,
+        num_records: int,
+        epsilon: float,
+        delta: float,
+        adjacency: str = "replace_one",
+        schema: Schema | None = None,
     ) -> MechanismPlan:
         """Settle the draw at its share, then the run's noise so that both together meet (ε, δ); reads no record.
 
         Raises:
             UnsupportedCombination, CalibrationError, ValueError: see :class:`OPS` and :func:`dpmcmc.plan`.
         """
+        target = target if schema is None else schema.told(target)
         first = self.start.plan(
             target, num_records=num_records, epsilon=self.share * epsilon, delta=delta, adjacency=adjacency
         )
@@ -117,7 +126,7 @@ class Hybrid:
             "temperature": float(run.temperatures.max()),
         }
         return MechanismPlan(
-            self, target, num_records, run.guarantee, settings, run.num_draws * run.chains, first=first, run=run
+            self, target, num_records, run.guarantee, settings, run.num_draws * run.chains, first, run, schema
         )
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams, checkpoint: Path | None = None) -> PyTree:

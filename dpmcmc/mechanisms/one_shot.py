@@ -8,9 +8,11 @@ A mechanism is a frozen dataclass; its fields are what a YAML says about it. It 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
+from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.privacy.accounting import Adjacency, Event
@@ -76,7 +78,14 @@ class OneShot:
         check_fields(self)
 
     def plan(
-        self, target: Target, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+        self,
+        target: Target,
+        *,
+        num_records: int,
+        epsilon: float,
+        delta: float,
+        adjacency: str = "replace_one",
+        schema: Schema | None = None,
     ) -> MechanismPlan:
         """Settle the guarantee and every number that it rests on; reads no record.
 
@@ -86,13 +95,17 @@ class OneShot:
             epsilon: ε that the release may cost.
             delta: δ, below 1/N.
             adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
+            schema: public ranges and levels of a table's columns; see :func:`dpmcmc.plan`.
 
         Raises:
             UnsupportedCombination: no derivation for this target or adjacency.
             CalibrationError: (ε, δ) is out of reach.
             ValueError: impossible numbers, named by the argument first; a public bound that is not given.
         """
-        return self.settle(target, Asked(num_records, epsilon, delta, Adjacency(adjacency)))
+        asked = Asked(num_records, epsilon, delta, Adjacency(adjacency))
+        if schema is None:
+            return self.settle(target, asked)
+        return dataclasses.replace(schema.told(self).settle(schema.told(target), asked), schema=schema)
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Return the plan that keeps the promise; raises as :meth:`plan`."""

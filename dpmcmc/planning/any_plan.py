@@ -9,10 +9,13 @@ import abc
 import functools
 from typing import TYPE_CHECKING
 
+from dpmcmc.data.frames import Table, is_table, no_schema
+from dpmcmc.data.schema import Schema
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.description import html_table
 from dpmcmc.planning.verdict import Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
 
 if TYPE_CHECKING:
@@ -27,12 +30,14 @@ class AnyPlan(abc.ABC):
         num_records: N, public.
         guarantee: of everything that leaves, or None without privacy.
         draws: of all chains, that leave.
+        schema: public ranges and levels of the columns of a table, or None where records are arrays.
     """
 
     target: Target
     num_records: int
     guarantee: Guarantee | None
     draws: int
+    schema: Schema | None
 
     @property
     @abc.abstractmethod
@@ -83,6 +88,23 @@ class AnyPlan(abc.ABC):
     def usable_for(self) -> list[str]:
         """Out of ``prediction`` and ``intervals``; empty for nothing."""
         return list(self.verdict.usable_for)
+
+    def records_of(self, data: PyTree | Table) -> PyTree:
+        """Return records as the target takes them; a table is encoded by the schema.
+
+        Raises:
+            InputError: a table, and the plan has no schema. It names columns and types alone.
+            DataError: see :meth:`dpmcmc.data.Schema.encode`.
+        """
+        if not is_table(data):
+            return data
+        if self.schema is None:
+            raise no_schema(data)
+        return self.schema.encode(data)
+
+    def schema_json(self) -> dict[str, object]:
+        """Return the schema's part of ``plan.json``."""
+        return {} if self.schema is None else {"schema": self.schema.to_yaml()}
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<12} {text}" for name, text in self.lines())

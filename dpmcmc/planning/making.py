@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.planning.metric import PrivateMetric, planned_metric
 from dpmcmc.planning.noise import check_deviations, own_noise, settled, unit_of
@@ -38,6 +39,7 @@ def plan(
     curvature: float | None = None,
     after: Guarantee | None = None,
     metric: PrivateMetric | None = None,
+    schema: Schema | None = None,
 ) -> Plan:
     """Decide noise and guarantee for a run, without data.
 
@@ -57,6 +59,8 @@ def plan(
             ``privacy`` asks for, are those of both together.
         metric: a :class:`PrivateMetric` that the run releases first, part of the same guarantee; step sizes are then in
             its units. None: the identity.
+        schema: public ranges and levels of a table's columns. The target takes its numbers of features and classes and
+            its bounds from it, and :func:`dpmcmc.sample` a table.
 
     Returns:
         Plan.
@@ -67,6 +71,7 @@ def plan(
         CalibrationError: the target cannot be met.
     """
     sampling = Full() if sampling is None else sampling
+    target, metric = (target, metric) if schema is None else (schema.told(target), schema.told(metric))
     _check_counts(num_records, steps, chains, burn_in, thin)
     sampling.validate(num_records)
     _check_promise(privacy, num_records, after)
@@ -106,6 +111,7 @@ def plan(
         after=after,
         coordinates=coordinates,
         metric=in_metric,
+        schema=schema,
         **noise._asdict(),
     )
 

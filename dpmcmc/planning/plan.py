@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dpmcmc.data.schema import Schema
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning import description as plan_text
 from dpmcmc.planning.any_plan import AnyPlan
@@ -48,6 +49,7 @@ class Plan(AnyPlan):
         coordinates: of integer noise that a step is charged for; None where noise is from floats.
         metric: that the run releases first, with its noise settled, or None; noise, steps and time are then in its
             units.
+        schema: public facts of a table's columns, or None where records are arrays.
     """
 
     target: Target
@@ -73,6 +75,7 @@ class Plan(AnyPlan):
     levels: tuple[int, int] = (0, 0)
     coordinates: int | None = None
     metric: PlannedMetric | None = None
+    schema: Schema | None = None
 
     @property
     def hardened(self) -> bool:
@@ -220,6 +223,7 @@ class Plan(AnyPlan):
             "private_time": self.private_time,
             "guarantee": self.guarantee.to_json() if self.guarantee is not None and secret else None,
             **self._metric_json(),
+            **self.schema_json(),
             **self.verdict.to_json(),
         }
 

@@ -1,0 +1,305 @@
+"""Kinds of a table's columns: what is public about the values of one column, and how a value becomes numbers.
+
+    Range(17, 90)                       a number, mapped to [-1, 1] by the ends of its range
+    Levels(["yes", "no"], other=True)   a word, mapped to one column of 0 and 1 for each level
+    Counts(20)                          a whole number from 0; for labels alone
+
+All constants are declared, and a value is encoded by itself alone. No message quotes a value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from annotated_types import Gt
+
+from dpmcmc.data.base import DataError
+from dpmcmc.errors import InputError, check_fields
+
+#: Names of the levels that a schema adds.
+OTHER, MISSING = "other", "missing"
+
+
+class Values(NamedTuple):
+    """One column of a table.
+
+    Attributes:
+        name: of the column.
+        values: (N,) of numbers, booleans or objects.
+        missing: (N,) bool.
+    """
+
+    name: str
+    values: np.ndarray
+    missing: np.ndarray
+
+    def refuse(self, bad: np.ndarray, what: str, how: str) -> None:
+        """Raise DataError where a row of ``bad``, (N,), is marked; it says how many are, and which is the first."""
+        if bad.any():
+            raise DataError(
+                f"data: column {self.name!r} has {what} in {int(bad.sum())} rows (first: row {int(bad.argmax())}, "
+                f"counted from 0): {how}."
+            )
+
+    def refuse_missing(self, allowed: bool) -> None:
+        """Raise DataError where a value is missing, unless that is allowed."""
+        if not allowed:
+            self.refuse(
+                self.missing, "no value", "no row is dropped; fill them by a public rule, or declare missing=True"
+            )
+
+    def numbers(self) -> np.ndarray:
+        """Return the values as float64, (N,), NaN where one is missing.
+
+        Raises:
+            DataError: a value is no number.
+        """
+        how = "a column with a range or counts holds numbers; mend them, or declare levels"
+        if self.values.dtype.kind in "fiub":
+            return np.where(self.missing, np.nan, self.values.astype(np.float64))
+        if self.values.dtype.kind != "O":
+            self.refuse(np.ones(len(self.values), bool), f"values of type {self.values.dtype}", how)
+        found = np.array([_number(value) for value in self.values], np.float64)
+        self.refuse(np.isnan(found) & ~self.missing, "a value that is no number", how)
+        return np.where(self.missing, np.nan, found)
+
+    def words(self) -> np.ndarray:
+        """Return the values as texts, (N,) objects: 1, 1.0 and ``"1"`` are one level, however a table stores them."""
+        seen: dict[tuple[type, object], str] = {}
+        out = np.empty(len(self.values), object)
+        for row, value in enumerate(self.values.tolist()):
+            key = type(value), value if isinstance(value, str | int | float) else str(value)
+            if key not in seen:
+                seen[key] = word(value)
+            out[row] = seen[key]
+        return out
+
+
+class Encoded(NamedTuple):
+    """A column in numbers.
+
+    Attributes:
+        block: (N, k) float64, entries within [-1, 1] and at most one of a row not 0.
+        outside: rows whose value was clipped, or sent to ``other``.
+    """
+
+    block: np.ndarray
+    outside: int
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers with a public range; values beyond it are clipped to its ends.
+
+    Args:
+        low: smallest value.
+        high: largest value.
+        scale: ``linear``, or ``log1p``: the range is mapped on the scale of log(1 + value).
+        missing: whether values may be missing; such a row has a column of its own, and 0 here.
+
+    Raises:
+        InputError: ends that are not finite, that are not in order, or that the scale does not take.
+    """
+
+    low: float
+    high: float
+    scale: Literal["linear", "log1p"] = "linear"
+    missing: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        _require_numbers(low=self.low, high=self.high)
+        if not self.low < self.high:
+            raise InputError(f"range: {self.low:g} is not below {self.high:g}; give the smaller end first", "low")
+        if self.scale == "log1p" and self.low <= -1:
+            raise InputError(f"range: scale log1p needs a lower end above -1, got {self.low:g}", "low")
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Ends of the encoded columns' names, after the column's own name."""
+        return ("", f"={MISSING}") if self.missing else ("",)
+
+    @property
+    def middle(self) -> float:
+        """Middle of the range, on its scale."""
+        return (self._on_scale(self.low) + self._on_scale(self.high)) / 2
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the range, on its scale."""
+        return (self._on_scale(self.high) - self._on_scale(self.low)) / 2
+
+    def _on_scale(self, value: float) -> float:
+        return math.log1p(value) if self.scale == "log1p" else float(value)
+
+    def scaled(self, numbers: np.ndarray) -> np.ndarray:
+        """Return numbers (N,) on [-1, 1], (N,); NaN stays NaN."""
+        inside = np.clip(numbers, self.low, self.high)
+        on_scale = np.log1p(inside) if self.scale == "log1p" else inside
+        return np.clip((on_scale - self.middle) / self.half_width, -1.0, 1.0)
+
+    def encode(self, column: Values) -> Encoded:
+        """Return (N, 1), or (N, 2) where values may be missing.
+
+        Raises:
+            DataError: values that are no numbers, or that are missing and may not be.
+        """
+        column.refuse_missing(self.missing)
+        numbers = column.numbers()
+        outside = int(((numbers < self.low) | (numbers > self.high)).sum())
+        block = np.where(column.missing, 0.0, self.scaled(numbers))[:, None]
+        if self.missing:
+            block = np.concatenate([block, column.missing[:, None].astype(np.float64)], axis=1)
+        return Encoded(block, outside)
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Words, or numbers that stand for words, out of a public list.
+
+    A level is compared as text, so 1, 1.0 and ``"1"`` are the same level.
+
+    Args:
+        levels: all of them, in the order of their columns.
+        other: whether a value that is no level becomes the level ``other``; otherwise it is refused.
+        missing: whether a missing value becomes the level ``missing``; otherwise it is refused.
+
+    Raises:
+        InputError: no level, or one that is there twice.
+    """
+
+    levels: tuple[str, ...]
+    other: bool = False
+    missing: bool = False
+
+    def __post_init__(self) -> None:
+        given = self.levels
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise InputError(f"levels must be a list, got {given!r}", "levels")
+        object.__setattr__(self, "levels", tuple(word(level) for level in given))
+        if not self.levels:
+            raise InputError("levels: the list is empty; name every level", "levels")
+        twice = sorted({name for name in self.names if self.names.count(name) > 1})
+        if twice:
+            raise InputError(
+                f"levels: {', '.join(twice)} is there twice (1, 1.0 and '1' are one level, and so are the level "
+                "that other=True or missing=True adds and one of that name)",
+                "levels",
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every level, with those that ``other`` and ``missing`` add."""
+        return (*self.levels, *([OTHER] if self.other else []), *([MISSING] if self.missing else []))
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Ends of the encoded columns' names, after the column's own name."""
+        return tuple(f"={name}" for name in self.names)
+
+    def named(self, column: Values) -> tuple[np.ndarray, int]:
+        """Return (level of every row, (N,) objects; rows sent to ``other``).
+
+        Raises:
+            DataError: a value that is no level, or is missing, where the schema has no level for it.
+        """
+        column.refuse_missing(self.missing)
+        words, known = column.words(), set(self.levels)
+        unknown = np.array([value not in known for value in words], bool) & ~column.missing
+        if not self.other:
+            column.refuse(unknown, "a value that is no level", "complete the public list of levels, or give other=True")
+        words[unknown], words[column.missing] = OTHER, MISSING
+        return words, int(unknown.sum())
+
+    def encode(self, column: Values) -> Encoded:
+        """Return one column of 0 and 1 for each level, (N, k); raises as :meth:`named`."""
+        from sklearn.preprocessing import OneHotEncoder
+
+        names = np.array(self.names, object)
+        words, outside = self.named(column)
+        encoder = OneHotEncoder(categories=[names], sparse_output=False).fit(names[:, None])
+        return Encoded(encoder.transform(words[:, None]), outside)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Whole numbers from 0 to a public largest one; a larger count is clipped to it. For labels.
+
+    Args:
+        largest: count.
+    """
+
+    largest: Annotated[int, Gt(0)]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+Column = Range | Levels | Counts
+
+
+def column_of(name: str, given: object) -> Column:
+    """Return a column's kind from what a schema says of it: a kind itself, or a mapping as in YAML.
+
+    Raises:
+        InputError: about ``columns.NAME``: it says nothing that is known.
+    """
+    if isinstance(given, Range | Levels | Counts):
+        return given
+    known: dict[str, Callable[..., Column]] = {"range": _range, "levels": Levels, "counts": Counts}
+    keys = [key for key in known if isinstance(given, Mapping) and key in given]
+    try:
+        if not isinstance(given, Mapping) or len(keys) != 1:
+            raise InputError(f"must be {{range: [low, high]}}, {{levels: [...]}} or {{counts: largest}}, got {given!r}")
+        return known[keys[0]](given[keys[0]], **{key: value for key, value in given.items() if key != keys[0]})
+    except (InputError, TypeError) as error:
+        raise InputError(f"{name}: {error}", f"columns.{name}") from None
+
+
+def _range(ends: Sequence[float], **options: Any) -> Range:
+    if not isinstance(ends, Sequence) or len(ends) != 2:
+        raise InputError(f"range must be [low, high], got {ends!r}")
+    low, high = ends
+    return Range(low, high, **options)
+
+
+def to_yaml(column: Column) -> dict[str, object]:
+    """Return what a YAML says of a column; defaults are left out."""
+    if isinstance(column, Counts):
+        return {"counts": column.largest}
+    if isinstance(column, Range):
+        first, scale = {"range": [column.low, column.high]}, {"scale": column.scale}
+        return first | (scale if column.scale != "linear" else {}) | ({"missing": True} if column.missing else {})
+    flags = {name: True for name in (OTHER, MISSING) if getattr(column, name)}
+    return {"levels": list(column.levels), **flags}
+
+
+def word(value: object) -> str:
+    """Return a value as the text that levels are compared by."""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    text = str(value).strip()
+    if text.lower() in ("true", "false"):
+        return text.lower()
+    number = _number(value)
+    if math.isfinite(number):
+        return str(int(number)) if number == int(number) and abs(number) < 2**53 else repr(number)
+    return text
+
+
+def _number(value: object) -> float:
+    """Return a value as a number; NaN where it is none."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def _require_numbers(**given: object) -> None:
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise InputError(f"{name} must be a finite number, got {value!r}", name)

@@ -1,0 +1,140 @@
+"""Columns of a table, wherever it comes from: pandas, polars, Arrow, a mapping of arrays, a CSV or a Parquet file.
+
+A column is taken by its name, and whether a value is missing is decided by that value alone. All fields of a CSV are
+read as text: a reader that guesses a column's type would let one row decide how another is read.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping
+from numbers import Number
+from pathlib import Path
+from typing import Any, Protocol, TypeGuard
+
+import numpy as np
+
+from dpmcmc.data import columnar
+from dpmcmc.data.base import DataError
+from dpmcmc.data.column_kinds import Values
+from dpmcmc.errors import InputError
+
+
+class Frame(Protocol):
+    """A table that gives a column by its name: pandas, polars or Arrow's."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a column."""
+
+
+#: A table that a schema encodes: in memory, arrays or lists by name, or the path of a file.
+Table = Frame | Mapping[str, Any] | str | os.PathLike
+
+
+def is_table(data: object) -> TypeGuard[Table]:
+    """Return whether data are a table, and not the pytree of arrays that a target takes."""
+    return isinstance(data, str | os.PathLike) or any(
+        hasattr(data, name) for name in ("__dataframe__", "__arrow_c_stream__", "__arrow_c_array__")
+    )
+
+
+def in_memory(table: Table) -> Frame | Mapping[str, Any]:
+    """Return a table whose columns can be taken by name; a file is read.
+
+    Raises:
+        DataError: there is no such file, or it is no table.
+    """
+    if not isinstance(table, str | os.PathLike):
+        return table
+    path = Path(table)
+    if path.suffix.lower() == ".csv":
+        return _csv(path)
+    return columnar.table(path)
+
+
+def column_names(table: Frame | Mapping[str, Any]) -> list[str]:
+    """Return the names of a table's columns."""
+    if isinstance(table, Mapping):
+        return list(table)
+    found = getattr(table, "column_names", None)
+    return [str(name) for name in (table.columns if found is None else found)]  # type: ignore[attr-defined]
+
+
+def columns(table: Frame | Mapping[str, Any], names: list[str]) -> dict[str, Values]:
+    """Return these columns of a table.
+
+    Raises:
+        DataError: a column is not there, is there twice, or is longer than another.
+    """
+    there = column_names(table)
+    for name in names:
+        if there.count(name) != 1:
+            raise DataError(
+                f"data: the table has {there.count(name)} columns {name!r}, and the schema declares one; rename or add "
+                "it."
+            )
+    found = {name: _values(name, table[name]) for name in names}
+    lengths = {name: len(column.values) for name, column in found.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError(f"data: columns differ in length ({lengths}): give one value for each row.")
+    return found
+
+
+def _values(name: str, column: object) -> Values:
+    values = np.asarray(column)
+    if values.ndim != 1:
+        raise DataError(f"data: column {name!r} has shape {values.shape}: give one value for each row.")
+    if values.dtype.kind not in "fiubOMm":  # texts
+        values = values.astype(object)
+    if values.dtype.kind == "O":
+        missing = np.array([_is_missing(value) for value in values], bool)
+    else:
+        missing = values != values  # NaN and NaT
+    return Values(name, values, missing)
+
+
+def _is_missing(value: object) -> bool:
+    """None, NaN, NaT or pandas.NA."""
+    nan = isinstance(value, Number) and bool(value != value)
+    return nan or value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def _csv(path: Path) -> dict[str, np.ndarray]:
+    """Return the columns of a CSV file with a header, all texts; an empty field is a missing value."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            header, *rows = csv.reader(stream, strict=True)
+    except FileNotFoundError:
+        raise DataError(f"data.path: there is no file {path}: correct the path.") from None
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"{path} is no CSV file with a header ({type(error).__name__}): write it anew.") from None
+    rows = [row for row in rows if row]
+    for number, row in enumerate(rows):
+        if len(row) != len(header):
+            raise DataError(
+                f"{path}: row {number}, counted from 0, has {len(row)} fields and the header has {len(header)}: quote "
+                "fields that hold a comma."
+            )
+    names = [name.strip() for name in header]
+    if len(set(names)) < len(names):
+        raise DataError(f"{path}: two columns have one name; rename one.")
+    texts = [[value.strip() or None for value in row] for row in rows]
+    return dict(zip(names, np.array(texts, object).reshape(len(rows), len(names)).T, strict=True))
+
+
+def template(table: Frame | Mapping[str, Any]) -> str:
+    """Return a schema to fill in, made of the table's column names and types alone."""
+    lines = []
+    for name in column_names(table):
+        kind = str(getattr(table[name], "dtype", getattr(table[name], "type", ""))).lower()
+        # A type may list the levels of its column, so only its beginning is looked at.
+        numeric = kind.startswith(("int", "uint", "float", "double", "decimal"))
+        lines.append(f"{name!r}: {'Range(low, high)' if numeric else 'Levels([...])'}")
+    return f"Schema({{{', '.join(lines)}}}, label='...')"
+
+
+def no_schema(table: Table) -> InputError:
+    """Return the refusal of a table that no schema says how to encode; it holds no value of the table."""
+    made = template(in_memory(table))
+    return InputError(f"schema: a table needs one, of public ranges and levels; fill in, and plan with schema={made}")

@@ -1,0 +1,342 @@
+"""A schema: how a table becomes records, by public ranges and levels alone."""
+
+import copy
+import pickle
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dpmcmc
+from dpmcmc.data import Counts, DataError, Levels, Range, Schema
+from dpmcmc.data.frames import no_schema
+from dpmcmc.errors import InputError
+
+SCHEMA = Schema(
+    {
+        "age": Range(17, 90),
+        "income": Range(0, 1e5, scale="log1p", missing=True),
+        "job": Levels(["office", "field"], other=True),
+        "region": Levels([1, 2, 3], missing=True),
+        "late": Levels(["no", "yes"]),
+    },
+    label="late",
+)
+TABLE = {
+    "age": [20.0, 40.0, 100.0, 17.0],
+    "income": [None, 0.0, 500.0, 2e5],
+    "job": ["office", "field", "sea", "office"],
+    "region": [1, None, 3, 2],
+    "late": ["no", "yes", "yes", "no"],
+    "unused": [1, 2, 3, 4],
+}
+ROWS = 4
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(
+        one[name].dtype == other[name].dtype and np.array_equal(one[name], other[name]) for name in one
+    )
+
+
+def test_a_row_is_what_the_page_says():
+    found = SCHEMA.encode(TABLE)
+    assert SCHEMA.names == (
+        *("age", "income", "income=missing", "job=office", "job=field", "job=other"),
+        *("region=1", "region=2", "region=3", "region=missing", "intercept"),
+    )
+    c = SCHEMA.row_scale
+    assert c == pytest.approx(1 / np.sqrt(5), rel=1e-7)
+    age = (np.array([20, 40, 90, 17]) - 53.5) / 36.5
+    income = 2 * np.log1p([0, 0, 500, 1e5]) / np.log1p(1e5) - 1
+    income[0] = 0
+    np.testing.assert_allclose(found["x"][:, 0] / c, age, rtol=1e-6)
+    np.testing.assert_allclose(found["x"][:, 1] / c, income, rtol=1e-6, atol=1e-7)
+    hot = [[1, 1, 0, 0, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0, 0, 1], [0, 0, 0, 1, 0, 0, 1, 0], [0, 1, 0, 0, 0, 1, 0, 0]]
+    np.testing.assert_array_equal(found["x"][:, 2:10] / np.float32(c), hot)
+    np.testing.assert_array_equal(found["x"][:, 10], np.float32(c))
+    np.testing.assert_array_equal(found["y"], [0, 1, 1, 0])
+    assert found["y"].dtype == np.int32
+    assert found["x"].dtype == np.float32
+
+
+def test_every_source_gives_the_same_records(tmp_path):
+    want = SCHEMA.encode(TABLE)
+    frame = pd.DataFrame(TABLE)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    frame.to_feather(tmp_path / "t.feather")
+    (tmp_path / "parts").mkdir()
+    frame[:1].to_parquet(tmp_path / "parts" / "a.parquet")
+    frame[1:].to_parquet(tmp_path / "parts" / "b.parquet")
+    sources = {
+        "pandas": frame,
+        "pandas, categories": frame.astype({"job": "category", "region": "Int64"}),
+        "pandas, objects": frame.astype(object),
+        "pandas, another index": frame.set_index(np.arange(ROWS)[::-1]),
+        "polars": pl.DataFrame(TABLE),
+        "polars, categories": pl.DataFrame(TABLE).with_columns(pl.col("job").cast(pl.Categorical)),
+        "arrow": pa.table(TABLE),
+        "arrow, dictionary": pa.table({**TABLE, "job": pa.array(TABLE["job"]).dictionary_encode()}),
+        "record batch": pa.record_batch(TABLE),
+        **{file: tmp_path / file for file in ("t.csv", "t.parquet", "t.feather", "parts")},
+        "text": str(tmp_path / "t.csv"),
+    }
+    for name, source in sources.items():
+        assert same(SCHEMA.encode(source), want), name
+        assert np.array_equal(SCHEMA.encode_features(source), want["x"]), name
+        assert SCHEMA.encode_counted(source)[1] == {"age": 1, "income": 1, "job": 1, "region": 0, "late": 0}, name
+
+
+cells = {
+    "age": st.one_of(st.floats(allow_nan=False), st.integers(-5, 200)),
+    "income": st.one_of(st.none(), st.floats(allow_nan=False), st.just(float("nan"))),
+    "job": st.one_of(st.sampled_from(["office", "field", "sea", "1", "True", ""]), st.integers(0, 3), st.booleans()),
+    "region": st.one_of(st.none(), st.sampled_from([1, 2, 3, 1.0, "2", " 3 "])),
+    "late": st.sampled_from(["no", "yes"]),
+}
+rows = st.fixed_dictionaries(cells)
+
+
+def table_of(records):
+    return {name: [record[name] for record in records] for name in cells}
+
+
+def depends_on_others(encode, record, others):
+    """Whether a row's code changes with the rows beside it, or with what a reader makes of all of them."""
+    alone = encode(table_of([record]))
+    for table in (table_of([record, *others]), pd.DataFrame(table_of([record, *others]))):
+        together = encode(table)
+        if not (np.array_equal(alone["x"][0], together["x"][0]) and alone["y"][0] == together["y"][0]):
+            return True
+    return False
+
+
+@given(rows, st.lists(rows, max_size=3))
+@settings(max_examples=25, deadline=None)
+def test_a_row_is_encoded_by_itself_alone_and_within_the_bound(record, others):
+    assert not depends_on_others(SCHEMA.encode, record, others)
+    x = SCHEMA.encode(table_of([record, *others]))["x"].astype(np.float64)
+    assert np.all((x**2).sum(axis=1) <= SCHEMA.row_bound**2)
+
+
+def test_a_scaler_that_learns_is_found():
+    """Planted: the range is taken from the table."""
+
+    class Learnt(Schema):
+        def encode(self, table):
+            age = pd.DataFrame(table)["age"].astype(float)
+            columns = {**self.columns, "age": Range(min(0.0, age.min()), max(1.0, age.max()))}
+            return Schema(columns, label=self.label).encode(table)
+
+    learnt = Learnt(SCHEMA.columns, label="late")
+    record, other = ({name: TABLE[name][row] for name in cells} for row in (0, 2))
+    assert depends_on_others(learnt.encode, record, [other])
+    assert not depends_on_others(SCHEMA.encode, record, [other])
+
+
+@pytest.mark.parametrize("blocks", range(1, 40))
+def test_the_row_bound_holds_exactly_in_float32(blocks):
+    schema = Schema({f"x{k}": Range(0, 1) for k in range(blocks)} | {"y": Counts(3)}, label="y", intercept=False)
+    for value in (0, 1, 2):
+        x = schema.encode({**{f"x{k}": [value] for k in range(blocks)}, "y": [0]})["x"].astype(np.float64)
+        assert 1 - 1e-6 < (x**2).sum() <= 1
+
+
+def test_the_structure_is_true_of_every_row():
+    rng = np.random.default_rng(0)
+    table = {
+        "age": rng.uniform(0, 100, 50),
+        "income": np.where(rng.random(50) < 0.3, np.nan, rng.uniform(0, 2e5, 50)),
+        "job": rng.choice(["office", "field", "x"], 50),
+        "region": rng.choice([1, 2, 3], 50),
+        "late": rng.choice(["no", "yes"], 50),
+    }
+    only_levels = Schema({name: SCHEMA.columns[name] for name in ("job", "region", "late")}, label="late")
+    crossed = SCHEMA.with_formula("late ~ age + job + region + income + job:region + age:job")
+    for schema in (SCHEMA, only_levels, crossed, crossed.with_formula("late ~ job + income - 1")):
+        x, structure = schema.encode(table)["x"], schema.structure
+        structure.check(schema.num_features)
+        assert x.shape == (50, len(schema.names))
+        for block in structure.blocks:
+            assert np.all((x[:, block] != 0).sum(axis=1) == 1)
+            assert np.all(x[:, block].max(axis=1) == x[:, structure.constant])
+        assert np.all(x[:, list(structure.nonnegative)] >= 0)
+        exact = np.allclose(np.linalg.norm(x, axis=1), 1, atol=1e-6)
+        assert exact == structure.unit_norm == (schema is only_levels)
+        assert np.all((x.astype(float) ** 2).sum(axis=1) <= 1)
+    assert crossed.structure.blocks[2] == tuple(range(10, 22))
+    assert crossed.names[10] == "job=office:region=1"
+
+
+def test_yaml_takes_a_schema_there_and_back():
+    crossed = SCHEMA.with_formula("late ~ age + C(job) + age:job - 1")
+    assert crossed.names == ("age", *(f"{pre}job={k}" for pre in ("", "age:") for k in ("office", "field", "other")))
+    for schema in (SCHEMA, crossed, Schema({"n": Counts(9), "x": Range(-1, 1)}, label="n")):
+        back = Schema.from_yaml(yaml.safe_load(yaml.safe_dump(schema.to_yaml(), sort_keys=False)))
+        for one in (back, copy.deepcopy(schema), pickle.loads(pickle.dumps(schema))):
+            assert one == schema
+            assert hash(one) == hash(schema)
+            assert one.names == schema.names
+    assert crossed != SCHEMA
+
+
+def test_labels_of_every_kind():
+    x = {"x": [0, 1, 1]}
+    for column, values, want, kind in (
+        (Levels(["a", "b"]), ["b", "a", "b"], [1, 0, 1], "binary"),
+        (Levels(["a", "b", "c"]), ["b", "c", "a"], [1, 2, 0], "classes"),
+        (Counts(5), [0, 7, 2], [0, 5, 2], "count"),
+        (Range(0, 10), [0, 5, 20], [-1, 0, 1], "real"),
+    ):
+        schema = Schema({"x": Range(0, 1), "y": column}, label="y")
+        y = schema.encode({**x, "y": values})["y"]
+        np.testing.assert_array_equal(y, want)
+        assert y.dtype == (np.float32 if kind == "real" else np.int32)
+        assert schema.outcome.kind == kind
+        assert schema.outcome.num_classes == {"binary": 2, "classes": 3}.get(kind)
+        assert schema.outcome.bounds == {"count": (0, 5), "real": (-1, 1)}.get(kind)
+
+
+SECRET = "31415926"
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        ("age", ["x" + SECRET, 20], "no number in 1 rows"),
+        ("age", [None, float(SECRET)], "no value in 1 rows"),
+        ("age", pd.to_datetime([SECRET[:4], "2020"]), "datetime64"),
+        ("age", [[1, 2], [3, 4]], "shape"),
+        ("job2", [SECRET, "office"], "no level in 1 rows"),
+        ("late", [SECRET, "no"], "no level in 1 rows"),
+        ("late", [None, "no"], "no value"),
+        ("n", [float(SECRET) + 0.5, 1], "no whole number"),
+        ("n", [1, 2, 3], "differ in length"),
+    ],
+)
+def test_a_refusal_names_the_column_and_no_value(column, values, said):
+    columns = {**SCHEMA.columns, "job2": Levels(["office"])}
+    label = "n" if column == "n" else "late"
+    schema = Schema(columns | {label: Counts(3) if column == "n" else columns["late"]}, label=label)
+    table = {name: TABLE.get(name, ["office"] * 4)[2:] for name in columns} | {"n": [1, 2], column: values}
+    with pytest.raises(DataError) as refusal:
+        schema.encode(table)
+    assert said in str(refusal.value)
+    assert column in str(refusal.value)
+    assert SECRET[:4] not in str(refusal.value)
+
+
+def test_a_missing_column_and_a_missing_file_are_named(tmp_path):
+    with pytest.raises(DataError, match="0 columns 'age'"):
+        SCHEMA.encode({name: TABLE[name] for name in TABLE if name != "age"})
+    with pytest.raises(DataError, match="no file"):
+        SCHEMA.encode(tmp_path / "gone.csv")
+    (tmp_path / "bad.csv").write_text(f"a,b\n1,{SECRET},3\n")
+    with pytest.raises(DataError, match="row 0, counted from 0, has 3 fields") as refusal:
+        SCHEMA.encode(tmp_path / "bad.csv")
+    assert SECRET not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "about"),
+    [
+        (lambda: Range(1, 1), "low"),
+        (lambda: Range(-2, 1, scale="log1p"), "low"),
+        (lambda: Range(0, float("inf")), "high"),
+        (lambda: Range(0, 1, scale="log"), "scale"),
+        (lambda: Levels([]), "levels"),
+        (lambda: Levels("ab"), "levels"),
+        (lambda: Levels([1, "1"]), "levels"),
+        (lambda: Levels(["other"], other=True), "levels"),
+        (lambda: Counts(0), "largest"),
+        (lambda: Schema({"x": Range(0, 1)}, label="y"), "label"),
+        (lambda: Schema({"x": Range(0, 1), "y": Levels(["a"])}, label="y"), "label"),
+        (lambda: Schema({"x": Counts(3), "y": Counts(3)}, label="y"), "columns.x"),
+        (lambda: Schema({"x": {"range": [0]}, "y": Counts(3)}, label="y"), "columns.x"),
+        (lambda: Schema({"x": {"ranges": [0, 1]}, "y": Counts(3)}, label="y"), "columns.x"),
+        (lambda: Schema({"x": {"range": [0, 1], "other": True}, "y": Counts(3)}, label="y"), "columns.x"),
+        (lambda: Schema({"intercept": Range(0, 1), "y": Counts(3)}, label="y"), "columns"),
+        (lambda: Schema.from_yaml({"columns": {}, "levels": 3}), "levels"),
+    ],
+)
+def test_impossible_schemas_are_refused_by_name(make, about):
+    with pytest.raises(InputError) as refusal:
+        make()
+    assert refusal.value.about == about
+
+
+@pytest.mark.parametrize(
+    ("formula", "said"),
+    [
+        ("late ~ scale(age)", r"scale\(\) would be fitted to the data"),
+        ("late ~ center(age)", r"center\(\)"),
+        ("late ~ poly(age, 2)", r"poly\(\)"),
+        ("late ~ bs(age, df=4)", r"bs\(\)"),
+        ("late ~ age + job:standardize(age)", r"standardize\(\)"),
+        ("late ~ np.log(age)", r"np.log\(\) of a column has no public range"),
+        ("late ~ height", "height is no column"),
+        ("late ~ age + late", "label late is a feature"),
+        ("late ~ (age", "is no formula"),
+        ("late ~ age | job", "one right side"),
+        ("age + late ~ job", "one column stands left"),
+    ],
+)
+def test_a_formula_that_is_not_public_is_refused_with_its_name(formula, said):
+    with pytest.raises(InputError, match=said) as refusal:
+        SCHEMA.with_formula(formula)
+    assert refusal.value.about == "formula"
+
+
+def test_a_formula_chooses_columns_and_multiplies_them():
+    crossed = SCHEMA.with_formula("late ~ age*C(job)")
+    plain, x = SCHEMA.encode(TABLE)["x"], crossed.encode(TABLE)["x"]
+    unit, found = plain / np.float32(SCHEMA.row_scale), x / np.float32(crossed.row_scale)
+    np.testing.assert_allclose(found[:, :4], unit[:, [0, 3, 4, 5]], rtol=1e-6)
+    np.testing.assert_allclose(found[:, 4:7], unit[:, [0]] * unit[:, 3:6], rtol=1e-6)
+    assert crossed.row_scale == 0.5
+    assert SCHEMA.with_formula("age + job").label == "late"
+
+
+def test_a_table_without_a_schema_gets_one_to_fill_in():
+    enum = pl.DataFrame({"point": ["int"], "age": [3]}, schema={"point": pl.Enum(["int"]), "age": pl.Int8})
+    for table in (pd.DataFrame(TABLE), pl.DataFrame(TABLE), pa.table(TABLE), TABLE):
+        said = str(no_schema(table))
+        assert "\n" not in said
+        assert "'job': Levels([...])" in said
+        assert "office" not in said
+        if table is not TABLE:
+            assert "'age': Range(low, high)" in said
+    assert "'point': Levels([...]), 'age': Range(low, high)" in str(no_schema(enum))
+
+
+def test_sample_takes_a_table_when_the_plan_has_a_schema():
+    schema = Schema({"age": Range(0, 1), "y": Levels(["no", "yes"])}, label="y")
+    frame = pd.DataFrame({"age": np.linspace(0, 1, 40), "y": ["no", "yes"] * 20})
+    promise = {"epsilon": 1.0, "delta": 1e-3}
+    plan = dpmcmc.plan(
+        dpmcmc.targets.LogisticRegression(), num_records=40, sampler=dpmcmc.SGLD(step_size=0.1), steps=4, schema=schema
+    )
+    assert (plan.target.num_features, plan.target.row_bound) == (2, 1.0)
+    assert plan.to_json()["schema"] == schema.to_yaml()
+    assert dpmcmc.sample(plan, frame, key=0).draws.shape == (1, 4, 2)
+    want = dpmcmc.sample(plan, schema.encode(frame), key=0).draws
+    np.testing.assert_array_equal(dpmcmc.sample(plan, pl.from_pandas(frame), key=0).draws, want)
+    bare = dpmcmc.plan(dpmcmc.targets.LogisticRegression(), num_records=40, sampler=dpmcmc.SGLD(step_size=0.1), steps=4)
+    with pytest.raises(InputError, match=r"plan with schema=Schema\(\{'age': Range"):
+        dpmcmc.sample(bare, frame, key=0)
+    one_shot = dpmcmc.mechanisms.NoiseAware(draws=100, steps=32).plan(
+        dpmcmc.targets.LogisticRegression(), num_records=40, schema=schema, **promise
+    )
+    assert one_shot.mechanism.structure == schema.structure
+    assert one_shot.schema is schema
+    with pytest.raises(InputError, match="num_features: is 5, and the schema says 2"):
+        schema.told(dpmcmc.targets.LogisticRegression(num_features=5))
+    with pytest.raises(InputError, match="num_classes: is 3"):
+        schema.told(dpmcmc.targets.SoftmaxRegression(num_classes=3))
+    assert schema.told(dpmcmc.targets.SoftmaxRegression()).num_classes == 2
