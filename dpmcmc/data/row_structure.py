@@ -5,8 +5,10 @@ No guarantee rests on them: a wrong declaration makes intervals wrong, never a r
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 from dpmcmc.errors import InputError
 
@@ -46,6 +48,16 @@ class RowStructure:
         for column in columns + ([] if self.constant is None else [self.constant]):
             if not 0 <= column < num_features:
                 raise InputError(f"structure: declares column {column}, and rows have {num_features}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts as JSON values; :meth:`of_json` takes them."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def of_json(cls, facts: dict[str, Any]) -> Self:
+        """Return the structure of :meth:`to_json`."""
+        blocks = tuple(tuple(block) for block in facts["blocks"])
+        return cls(**{**facts, "blocks": blocks, "nonnegative": tuple(facts["nonnegative"])})
 
     @classmethod
     def of_columns(cls, columns: Sequence[str], *, nonnegative: Sequence[str] = (), unit_norm: bool) -> RowStructure:

@@ -9,7 +9,6 @@ and every number of the plan stays as it was settled before a record was read.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from dataclasses import dataclass
@@ -111,16 +110,12 @@ class ReleasedMetric:
         noisy = self.noisy._asdict()
         del noisy["gram"]
         own = {name: getattr(self, name) for name in ("name", "num_records", "bound", "clip", "clip_ratio")}
-        structure = None if self.structure is None else dataclasses.asdict(self.structure)
+        structure = None if self.structure is None else self.structure.to_json()
         return {**own, "noisy": noisy, "structure": structure}
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray], facts: dict) -> Self:
         """Return the metric of :meth:`arrays` and :meth:`facts`."""
-        declared = facts["structure"]
-        structure = None
-        if declared is not None:
-            blocks = tuple(tuple(block) for block in declared["blocks"])
-            structure = RowStructure(**{**declared, "blocks": blocks, "nonnegative": tuple(declared["nonnegative"])})
+        structure = None if facts["structure"] is None else RowStructure.of_json(facts["structure"])
         noisy = NoisyGram(arrays["noisy"], **facts["noisy"])
         return cls(**{**facts, "noisy": noisy, "structure": structure, "root": arrays["root"]})

@@ -11,8 +11,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,12 +21,11 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.inference import from_trace, noise_aware
+from dpmcmc.inference import from_trace, noise_aware, saved
 from dpmcmc.inference.from_trace import Known, Scheme, Score
 from dpmcmc.inference.gram import Denoised
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.inference.noise_aware import Gaussian
-from dpmcmc.storage.regular_file import read_bytes
 
 #: Name of the file in a run folder.
 FILE = "trace.npz"
@@ -215,9 +212,7 @@ class Trace:
         if self.metric is not None:
             arrays |= {f"metric/{name}": leaf for name, leaf in self.metric.arrays().items()}
             facts["metric"] = self.metric.facts()
-        out = io.BytesIO()
-        np.savez(out, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8), **arrays)
-        return out.getvalue()
+        return saved.packed(arrays, facts)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -226,18 +221,14 @@ class Trace:
         Raises:
             ValueError: there is none, or it is of another version.
         """
-        path = Path(folder) / FILE
-        if not path.exists():
-            raise InputError(f"{path}: is not there; a run in a metric has it, or metrics.json says why not", "folder")
-        try:
-            with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as file:
-                arrays = dict(file)
-            facts = json.loads(arrays.pop("facts").tobytes())
-            of_metric = {name.removeprefix("metric/"): arrays.pop(name) for name in list(arrays) if "/" in name}
-            metric = None if facts["metric"] is None else ReleasedMetric.of(of_metric, facts["metric"])
-            return cls(**{**facts, **arrays, "score": Score(**facts["score"]), "metric": metric})
-        except (ValueError, KeyError, TypeError, AttributeError, OSError):
-            raise InputError(f"{path}: is no trace of this version of dpmcmc", "folder") from None
+        return saved.loaded(Path(folder) / FILE, cls._of, "a run in a metric has it, or metrics.json says why not")
+
+    @classmethod
+    def _of(cls, content: bytes) -> Self:
+        arrays, facts = saved.unpacked(content)
+        of_metric = {name.removeprefix("metric/"): arrays.pop(name) for name in list(arrays) if "/" in name}
+        metric = None if facts["metric"] is None else ReleasedMetric.of(of_metric, facts["metric"])
+        return cls(**{**facts, **arrays, "score": Score(**facts["score"]), "metric": metric})
 
 
 _ARRAYS = ("positions", "gradients", "spread", "precisions", "squares", "root")

@@ -1,0 +1,225 @@
+r"""Law of a noise-aware release, and what follows from it: checks, replicates and comparisons of models.
+
+    u = Hθ* + e,     e ~ N(0, 𝒞),     θ* ~ N(0, diag(scales²))                                                   (1)
+
+u = Hθ̄ − ḡ is made of the last release, and 𝒞 is the variance of score, privacy's noise and the error of Ĥ together
+(``noise_aware.py``), at the posterior that was concluded. Everything here is a function of released numbers: it costs
+no privacy, however often it is asked. A check against records of the run is not such a function, and there is none.
+
+**Check of the prior.** Under (1) u ~ N(0, 𝒞 + H diag(scales²) H), so its squared whitened norm is χ² with d degrees of
+freedom. A small p-value says that model and prior do not go with what was released.
+
+**Check of the declared rows.** Every equation that a ``RowStructure`` states is linear in the Gram matrix: zeros within
+blocks, G v = 0 for v = (a block's indicator) − (the intercept's), and the trace N of rows of norm 1. The released
+matrix breaks them by its noise alone, which is isotropic in Frobenius norm with variance σ². So for A g = a,
+
+    (A g̃ − a)ᵀ (A Aᵀ)⁻¹ (A g̃ − a)/σ² ~ χ² with as many degrees of freedom as equations,
+
+exactly. A small p-value says that rows are not as declared, so that intervals may not hold.
+
+**Comparison.** A model without some columns is (1) with their coefficients at 0, and another prior is (1) with other
+scales. The density of u under each, with 𝒞 as it is, gives Bayes factors that account for the noise. The Savage–Dickey
+ratio, posterior over prior density at 0, is the same number. For linear regression without noise u = Xᵀy/φ is
+sufficient, H = 𝒞 = XᵀX/φ, and the factors are those of the exact marginal likelihoods.
+
+**No lack of fit.** u has as many numbers as θ, so given θ nothing is left to test. The path of gradients adds almost
+nothing: an unclipped score of a generalised linear model with its own link, Σ (μ(x·θ) − y) x, depends on labels through
+Xᵀy alone, wherever it is taken. Whether a further term (a square, an interaction) is needed is a comparison: give its
+column to the model, and ask for the Bayes factor without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.stats import chi2
+
+from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.inference import saved
+from dpmcmc.inference.noise_aware import Gaussian
+from dpmcmc.inference.trace import NoiseAwarePosterior
+from dpmcmc.privacy.query.gram_release import NoisyGram, svec
+
+#: Name of the file in a run folder.
+FILE = "evidence.npz"
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Law (1) of a noise-aware release.
+
+    Attributes:
+        curvature: H, (d, d).
+        statistic: u, (d,).
+        covariance: 𝒞, (d, d).
+        scales: standard deviations of the prior, (d,).
+        num_records: N.
+        gram: released Σ x xᵀ, or None where none was.
+        structure: declared of the rows, or None.
+    """
+
+    curvature: np.ndarray
+    statistic: np.ndarray
+    covariance: np.ndarray
+    scales: np.ndarray
+    num_records: int
+    gram: NoisyGram | None = None
+    structure: RowStructure | None = None
+
+    def __repr__(self) -> str:
+        return f"Evidence(of {len(self.scales)} coefficients)"
+
+    def posterior(self, *, without: Sequence[int] = (), scales: np.ndarray | None = None) -> NoiseAwarePosterior:
+        """Return the posterior; of a nested model or under another prior with ``without`` or ``scales``.
+
+        Args:
+            without: coefficients that are 0; they have variance 0 in what is returned.
+            scales: standard deviations of the prior, (d,); None: the plan's.
+        """
+        prior = self._prior(without, scales)
+        gain = np.linalg.solve(self._marginal(prior), self.curvature @ prior).T
+        covariance = prior - gain @ self.curvature @ prior
+        return NoiseAwarePosterior(gain @ self.statistic, (covariance + covariance.T) / 2)
+
+    def log_density(self, *, without: Sequence[int] = (), scales: np.ndarray | None = None) -> float:
+        """Return log N(u; 0, 𝒞 + H diag(scales²) H), arguments as of :meth:`posterior`."""
+        factor = cho_factor(self._marginal(self._prior(without, scales)), lower=True)
+        square = float(self.statistic @ cho_solve(factor, self.statistic))
+        half_log_determinant = float(np.sum(np.log(np.diag(factor[0]))))
+        return -0.5 * (square + len(self.statistic) * math.log(2 * math.pi)) - half_log_determinant
+
+    def log_bayes_factor(self, without: Sequence[int]) -> float:
+        """Return log p(u | those coefficients are 0) − log p(u | the whole model).
+
+        Above 0 it speaks for leaving them out. Under a true nested model the factor against it is beyond c with a
+        probability of at most 1/c.
+        """
+        return self.log_density(without=without) - self.log_density()
+
+    def prior_check(self) -> float:
+        """Return the p-value of u under model and prior; uniform if both are true.
+
+        Under ``prior_scale: evidence`` the scales were chosen from u, and the p-value is too large.
+        """
+        marginal = self._marginal(self._prior((), None))
+        return float(chi2.sf(self.statistic @ np.linalg.solve(marginal, self.statistic), len(self.statistic)))
+
+    def rows_check(self) -> float:
+        """Return the p-value of the released Gram matrix under what is declared of the rows.
+
+        Raises:
+            UnsupportedCombination: no Gram matrix was released, or nothing is declared that it could contradict.
+        """
+        noisy = self.gram
+        equations = [] if noisy is None else _equations(self.structure or RowStructure(), noisy)
+        if noisy is None or not equations:
+            raise UnsupportedCombination(
+                "rows_check: nothing is declared of the rows that a released Gram matrix could contradict; declare "
+                "one-hot blocks or rows of norm 1 (RowStructure)."
+            )
+        left = np.stack([svec(matrix) for matrix, _ in equations])
+        apart = left @ svec(noisy.gram) - np.array([self.num_records * value for _, value in equations])
+        square = float(apart @ np.linalg.solve(left @ left.T, apart)) / noisy.noise_std**2
+        return float(chi2.sf(square, len(equations)))
+
+    def replicates(self, count: int, seed: int = 0, *, of_prior: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Return (θ, u) that the model makes again, each (count, d): a draw, and what would be released under it.
+
+        Args:
+            count: how many.
+            seed: may be public.
+            of_prior: draw θ from the prior, not from the posterior.
+        """
+        rng = np.random.default_rng(seed)
+        size = (count, len(self.scales))
+        prior = Gaussian(np.zeros(len(self.scales)), self._prior((), None))
+        found = self.posterior()
+        theta = (prior if of_prior else Gaussian(found.mean, found.covariance)).draws(rng.normal(size=size))
+        return theta, theta @ self.curvature + Gaussian(np.zeros(size[1]), self.covariance).draws(rng.normal(size=size))
+
+    def predictive_check(
+        self, discrepancy: Callable[[np.ndarray, np.ndarray], float], count: int = 1000, seed: int = 0
+    ) -> float:
+        """Return the share of replicates whose ``discrepancy(θ, u)`` is at least that of the release at the same θ.
+
+        It is a posterior predictive p-value (Gelman, Meng and Stern 1996): near .5 more often than uniform, since u was
+        used to draw θ. ``prior_check`` is uniform.
+        """
+        pairs = zip(*self.replicates(count, seed), strict=True)
+        return float(np.mean([discrepancy(theta, u) >= discrepancy(theta, self.statistic) for theta, u in pairs]))
+
+    def _prior(self, without: Sequence[int], scales: np.ndarray | None) -> np.ndarray:
+        """Return the prior's covariance, (d, d)."""
+        own = self.scales if scales is None else np.asarray(scales, np.float64)
+        if own.shape != self.scales.shape or not np.all(own > 0):
+            raise InputError(f"scales: must be {len(self.scales)} numbers > 0", "scales")
+        columns = np.asarray(without, int).reshape(-1)
+        if columns.size and not (columns.min() >= 0 and columns.max() < len(own)):
+            raise InputError(f"without: must number coefficients 0 to {len(own) - 1}, got {list(without)}", "without")
+        own = own.copy()
+        own[columns] = 0.0
+        return np.diag(own**2)
+
+    def _marginal(self, prior: np.ndarray) -> np.ndarray:
+        return self.covariance + self.curvature @ prior @ self.curvature
+
+    def content(self) -> bytes:
+        """Return the file of a run folder."""
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        facts: dict[str, object] = {"num_records": self.num_records, "gram": None, "structure": None}
+        if self.gram is not None:
+            arrays["gram"] = self.gram.gram
+            facts["gram"] = {name: value for name, value in self.gram._asdict().items() if name != "gram"}
+        if self.structure is not None:
+            facts["structure"] = self.structure.to_json()
+        return saved.packed(arrays, facts)
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        """Return what :meth:`content` holds."""
+        arrays, facts = saved.unpacked(content)
+        gram = None if facts["gram"] is None else NoisyGram(arrays.pop("gram"), **facts["gram"])
+        structure = None if facts["structure"] is None else RowStructure.of_json(facts["structure"])
+        return cls(**{**arrays, **facts, "gram": gram, "structure": structure})
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Return the evidence of a run folder.
+
+        Raises:
+            ValueError: there is none, or it is of another version.
+        """
+        return saved.loaded(Path(folder) / FILE, cls.of, "a run of mechanism noise_aware has it")
+
+
+_ARRAYS = ("curvature", "statistic", "covariance", "scales")
+
+
+def _equations(structure: RowStructure, noisy: NoisyGram) -> list[tuple[np.ndarray, float]]:
+    """Return independent pairs (A, a): Σ A·G = a·N for every Gram matrix of such rows; A (d, d) is symmetric."""
+    out: list[tuple[np.ndarray, float]] = []
+    size = len(noisy.gram)
+
+    def add(row: np.ndarray, column: np.ndarray) -> None:
+        out.append(((np.outer(row, column) + np.outer(column, row)) / 2, 0.0))
+
+    unit, firsts = np.eye(size), [block[0] for block in structure.blocks]
+    intercept = 0 if structure.constant is None else structure.constant
+    for number, block in enumerate(structure.blocks):
+        for at, one in enumerate(block):
+            for other in block[at + 1 :]:
+                add(unit[one], unit[other])
+        against = unit[list(block)].sum(0) - unit[intercept]
+        # (G v)·v' = (G v')·v for two blocks is stated once.
+        for column in sorted(set(range(size)) - set(firsts[:number])):
+            add(unit[column], against)
+    if structure.unit_norm and not noisy.trace_std:
+        out.append((np.eye(size), 1.0))
+    return out

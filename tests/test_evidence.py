@@ -1,0 +1,170 @@
+"""What follows from a noise-aware release at no further cost: checks, replicates and Bayes factors."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import kstest, multivariate_normal
+
+from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.inference.evidence import Evidence
+from dpmcmc.inference.noise_aware import symmetric_noise
+from dpmcmc.privacy.query.gram_release import NoisyGram
+
+D = 3
+
+
+def law(rng, scales=None):
+    """(H, 𝒞) of a made-up release."""
+    root = rng.normal(size=(2, D, D + 2))
+    h, c = (one @ one.T for one in root)
+    return 40 * h, 90 * c
+
+
+def simulated(count, scale=1.0, believed=1.0, zero=()):
+    """Evidence of releases whose truths are drawn from the prior of sd ``scale``, with some coefficients at 0."""
+    rng = np.random.default_rng(5)
+    h, c = law(rng)
+    for _ in range(count):
+        truth = scale * rng.normal(size=D)
+        truth[list(zero)] = 0.0
+        u = h @ truth + rng.multivariate_normal(np.zeros(D), c)
+        yield Evidence(h, u, c, np.full(D, believed), 100)
+
+
+def test_the_p_value_of_the_prior_is_uniform_under_it_and_small_under_a_wrong_one():
+    right = [one.prior_check() for one in simulated(600)]
+    assert kstest(right, "uniform").pvalue > 1e-3
+    wrong = [one.prior_check() for one in simulated(600, scale=4.0)]
+    assert np.mean(np.array(wrong) < 0.05) > 0.6
+
+
+def test_a_covariance_without_privacys_noise_is_caught():
+    """Planted: half of 𝒞 left out, as where the noise of privacy is not counted."""
+    wrong = [dataclasses.replace(one, covariance=one.covariance / 50).prior_check() for one in simulated(600, 0.02)]
+    assert kstest(wrong, "uniform").pvalue < 1e-6
+
+
+def test_bayes_factors_of_a_linear_regression_without_noise_are_those_of_the_marginal_likelihood():
+    rng = np.random.default_rng(0)
+    x, sd = rng.normal(size=(40, D)), 0.7
+    y = x @ np.array([0.5, 0.0, -0.2]) + sd * rng.normal(size=40)
+    gram = x.T @ x / sd**2
+    evidence = Evidence(gram, x.T @ y / sd**2, gram, np.array([1.0, 2.0, 0.5]), 40)
+
+    def marginal(scales):
+        return multivariate_normal(np.zeros(40), sd**2 * np.eye(40) + (x * scales**2) @ x.T).logpdf(y)
+
+    whole = marginal(evidence.scales)
+    nested = marginal(np.array([1.0, 0.0, 0.0]))
+    assert evidence.log_bayes_factor([1, 2]) == pytest.approx(nested - whole, rel=1e-9)
+    wider = np.array([3.0, 3.0, 3.0])
+    found = evidence.log_density(scales=wider) - evidence.log_density()
+    assert found == pytest.approx(marginal(wider) - whole, rel=1e-9)
+
+
+def test_bayes_factors_are_savage_dickey_ratios():
+    (evidence,) = simulated(1)
+    at = [0, 2]
+    found = evidence.posterior()
+    over = multivariate_normal(found.mean[at], found.covariance[np.ix_(at, at)]).logpdf(np.zeros(2))
+    under = multivariate_normal(np.zeros(2), np.eye(2)).logpdf(np.zeros(2))
+    assert evidence.log_bayes_factor(at) == pytest.approx(over - under, rel=1e-9)
+    nested = evidence.posterior(without=at)
+    assert not nested.covariance[at].any()
+    assert not nested.mean[at].any()
+    only = np.linalg.solve(evidence.covariance, evidence.curvature[:, 1])
+    assert nested.covariance[1, 1] == pytest.approx(1 / (1 + evidence.curvature[:, 1] @ only))
+
+
+def test_under_a_true_nested_model_bayes_factors_against_it_are_rare():
+    """E[p(u | whole)/p(u | nested)] = 1 under the nested model; under the whole one they grow."""
+    null = -np.array([one.log_bayes_factor([1]) for one in simulated(2000, zero=[1])])
+    assert np.mean(null < 0) > 0.6
+    for most in (3.0, 10.0):
+        assert np.mean(null > math.log(most)) < 1 / most
+    assert np.mean(np.exp(np.minimum(null, 5))) == pytest.approx(1, abs=0.4)
+    other = -np.array([one.log_bayes_factor([1]) for one in simulated(300, scale=3.0)])
+    assert np.median(other) > 2
+
+
+def test_replicates_are_what_the_model_makes():
+    (evidence,) = simulated(1)
+    theta, u = evidence.replicates(100_000, of_prior=True)
+    np.testing.assert_allclose(np.cov(theta.T), np.eye(D), atol=0.03)
+    marginal = evidence.covariance + evidence.curvature @ evidence.curvature
+    np.testing.assert_allclose(np.cov(u.T) / np.abs(marginal).max(), marginal / np.abs(marginal).max(), atol=0.02)
+    theta, _ = evidence.replicates(100_000)
+    np.testing.assert_allclose(theta.mean(0), evidence.posterior().mean, atol=0.02)
+
+
+def test_a_predictive_check_sees_a_release_that_no_likely_parameter_explains():
+    def distance(theta, u):
+        return float(np.sum(np.linalg.solve(root, u - evidence.curvature @ theta) ** 2))
+
+    (evidence,) = simulated(1)
+    root = np.linalg.cholesky(evidence.covariance)
+    assert 0.05 < evidence.predictive_check(distance) < 0.95
+    far = dataclasses.replace(evidence, statistic=evidence.curvature @ np.full(D, 30.0), scales=np.full(D, 0.01))
+    assert far.predictive_check(distance) < 0.01
+
+
+STRUCTURE = RowStructure(constant=6, blocks=((0, 1, 2), (3, 4)), unit_norm=True)
+
+
+def released(rng, structure, broken=False, std=30.0):
+    """Evidence of one-hot rows (3 levels, 2 levels, a sign, the intercept) of norm 1."""
+    n = 2000
+    hot = [np.eye(k)[rng.integers(0, k, n)] for k in (3, 2)]
+    x = np.concatenate([*hot, rng.choice([-1.0, 1.0], (n, 1)), np.ones((n, 1))], axis=1) / 2
+    if broken:
+        x[: n // 2, :3] = 0.0
+    noisy = NoisyGram(x.T @ x + std * symmetric_noise(rng, 7), std, n, 0.0)
+    eye = np.eye(7)
+    return Evidence(eye, np.zeros(7), eye, np.ones(7), n, noisy, structure)
+
+
+def _many(rng):
+    return [released(rng, STRUCTURE) for _ in range(300)]
+
+
+def test_the_p_value_of_declared_rows_is_uniform_if_they_are_so_and_small_if_not():
+    rng = np.random.default_rng(2)
+    right = [one.rows_check() for one in _many(rng)]
+    assert kstest(right, "uniform").pvalue > 1e-3
+    assert released(rng, STRUCTURE, broken=True).rows_check() < 1e-3
+    # Planted: noise taken for a fifth less than it is.
+    louder = [dataclasses.replace(one, gram=one.gram._replace(noise_std=24.0)) for one in _many(rng)]
+    assert kstest([one.rows_check() for one in louder], "uniform").pvalue < 1e-6
+
+
+def test_rows_of_which_nothing_is_declared_have_no_check():
+    rng = np.random.default_rng(3)
+    for structure in (None, RowStructure(constant=6)):
+        with pytest.raises(ValueError, match="rows_check: nothing is declared"):
+            released(rng, structure).rows_check()
+
+
+def test_evidence_is_saved_and_read_again(tmp_path):
+    whole = released(np.random.default_rng(4), STRUCTURE)
+    (tmp_path / "evidence.npz").write_bytes(whole.content())
+    again = Evidence.load(tmp_path)
+    assert again.structure == STRUCTURE
+    assert again.gram._replace(gram=0) == whole.gram._replace(gram=0)
+    assert again.rows_check() == whole.rows_check()
+    assert again.log_density() == whole.log_density()
+    (plain,) = simulated(1)
+    assert Evidence.of(plain.content()).log_bayes_factor([0]) == plain.log_bayes_factor([0])
+    (tmp_path / "evidence.npz").write_bytes(b"PK nothing")
+    with pytest.raises(ValueError, match=r"evidence.npz: is no evidence of this version"):
+        Evidence.load(tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [{"without": [3]}, {"without": [-1]}, {"scales": [1.0]}, {"scales": [1.0, 1.0, 0.0]}])
+def test_coefficients_and_scales_that_are_none_are_refused(wrong):
+    (evidence,) = simulated(1)
+    with pytest.raises(ValueError, match="|".join(wrong)):
+        evidence.log_density(**wrong)
