@@ -22,7 +22,6 @@ from dpmcmc.privacy.query import gram_release
 from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
 from dpmcmc.targets.per_owner import PerOwner
-from experiments import coverage as experiment
 
 
 def logistic(d):
@@ -576,16 +575,3 @@ def test_a_declared_norm_of_one_is_the_trace_whatever_the_row_bound():
         plan = NoiseAware(structure=structure).plan(target, num_records=4000, epsilon=3.0, delta=1e-5)
         stds.append(release(plan, records, key=0).draws[0].std(0))
     np.testing.assert_allclose(stds[0], stds[1], rtol=0.25)
-
-
-def test_the_experiment_writes_a_row_per_cell_and_a_picture(tmp_path):
-    config = tmp_path / "small.yaml"
-    config.write_text(
-        "name: small\ndimensions: [5]\nrecords: [300]\nepsilons: [1.0]\ntables: 2\ntruth_scales: [1.0, 3.0]\n"
-        "quick: {records: [200], tables: 2, truth_scales: [1.0]}\n"
-    )
-    assert not experiment.main(["--config", str(config), "--out", str(tmp_path / "out")])
-    rows = (tmp_path / "out" / "results.csv").read_text().splitlines()
-    assert rows[0] == ",".join(experiment.COLUMNS)
-    assert [row.split(",")[3:5] for row in rows[1:]] == [["1", "target"], ["3", "target"], ["3", "evidence"]]
-    assert (tmp_path / "out" / "small.png").stat().st_size > 5000

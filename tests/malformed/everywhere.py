@@ -20,7 +20,7 @@ from tests.malformed.case import CONFIGS, REFUSED, Case, Make, beside, changed, 
 from tests.malformed.ledgers import good as good_ledger
 
 #: Experiments that take nothing but --quick, --config and --out.
-FIGURES = ("adaops", "coverage", "fig3_1", "fig4_2", "fig5_1", "fig_pdp_1", "fig_per_record", "metric_coverage")
+FIGURES = ("adaops", "coverage", "fig3_1", "fig4_2", "fig5_1", "fig_pdp_1", "fig_per_record")
 _BUDGET = "--epsilon 1 --delta 1e-6"
 INPUTS = (
     "plan IN",

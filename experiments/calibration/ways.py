@@ -1,0 +1,98 @@
+"""Ways to an interval: a shipped config each, with what changes in it.
+
+A way at its *shipped* settings changes nothing but data, d, N, ε and δ. A way at its *planned* settings has
+``step_size: auto`` and all records in every step, in a private metric: what the library plans for temperature 1.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+
+import dpmcmc
+from dpmcmc import config
+from dpmcmc.config import file as config_file
+from dpmcmc.engine.result import Result
+from dpmcmc.storage.pytree import PyTree
+from experiments.calibration.tasks import TASKS, Cell
+
+#: A run in a private metric at temperature 1.
+_PLANNED = ("metric={name: gram, clip_ratio: 1.0}", "run={steps: 2000, burn_in: 0.2, thin: 4}")
+
+
+class Way(NamedTuple):
+    """A way to an interval.
+
+    Attributes:
+        config: name of a shipped config.
+        overrides: of it, as ``--set`` takes them.
+        path: whether ``result.noise_aware()`` concludes, and not the draws.
+    """
+
+    config: str
+    overrides: tuple[str, ...] = ()
+    path: bool = False
+
+    def plan(self, cell: Cell) -> dpmcmc.Plan:
+        """Return the plan of a cell.
+
+        Raises:
+            InputError: the library refuses to plan it.
+        """
+        return config.make_plan(config_file.load(self.config, [*TASKS[cell.task].overrides(cell), *self.overrides]))
+
+    def verdict(self, plan: dpmcmc.Plan) -> tuple[str, str]:
+        """Return what the library says the draws are for, ``intervals`` first, and why not for intervals."""
+        uses = plan.usable_for
+        if self.path:
+            return "intervals", "Yes: result.noise_aware() accounts for the noise of privacy."
+        return "intervals" if "intervals" in uses else uses[0] if uses else "nothing", plan.verdict.reasons["intervals"]
+
+    def run(self, plan: dpmcmc.Plan, records: PyTree) -> tuple[np.ndarray, Result]:
+        """Return (draws of all chains (draws, d), the result).
+
+        Raises:
+            InputError: the run does not identify a posterior.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", dpmcmc.NotForIntervals)
+            result = dpmcmc.sample(plan, records)
+        if self.path:
+            return result.noise_aware().draws(1000), result
+        draws = np.asarray(result.draws, np.float64)
+        return draws.reshape(-1, draws.shape[-1]), result
+
+
+def _planned(sampler: str, path: bool = False) -> Way:
+    return Way("adult_metric", (f"sampler={{name: {sampler}, step_size: auto}}", *_PLANNED), path)
+
+
+#: By the name that the YAML says.
+WAYS = {
+    "noise_aware": Way("adult_noise_aware"),
+    "noise_aware_evidence": Way("adult_noise_aware", ("mechanism.prior_scale=evidence",)),
+    "noise_aware_sandwich": Way("adult_noise_aware", ("mechanism.covariance=sandwich",)),
+    "metric_path": Way("adult_metric", path=True),
+    "sgld_planned_path": _planned("sgld", path=True),
+    "sgld_planned": _planned("sgld"),
+    "sghmc_planned": _planned("sghmc, friction: 0.2"),
+    "sgnht_planned": _planned("sgnht, friction: 0.1"),
+    "sgfs_planned": _planned("sgfs, fisher: query, noise_ratio: 3.0, prior_precision: 1.0"),
+    "metric": Way("adult_metric"),
+    "sgld": Way("adult"),
+    "sgld_temperature_one": Way("adult_temperature_one"),
+    "sghmc": Way("adult_sghmc"),
+    "sgnht": Way("adult_sgnht"),
+    "sgfs": Way("adult_sgfs"),
+    "noisy_sgd": Way("adult_noisy_sgd"),
+    "hybrid": Way("adult_hybrid"),
+    "ops": Way("adult_ops"),
+    "certified_ops": Way("adult_certified_ops"),
+    "objective_perturbation": Way("adult_objective"),
+    "output_perturbation": Way("adult_output"),
+    "sufficient_statistics": Way("diabetes_sufficient"),
+    "adaops": Way("diabetes_adaops"),
+    "sgnht_linear": Way("diabetes_linear"),
+}
