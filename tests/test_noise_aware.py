@@ -12,6 +12,7 @@ from scipy.special import expit
 from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.inference import gram as gram_room
 from dpmcmc.inference import noise_aware
+from dpmcmc.inference.gram import shrunk
 from dpmcmc.inference.noise_aware import Gaussian, Local, LogisticLaw, LogisticRows, Release
 from dpmcmc.mechanisms import NoiseAware, SufficientStatistics, label_blind, linear_statistics, release, score_moment
 from dpmcmc.mechanisms.label_blind import Design, LabelBlindGradient
@@ -575,3 +576,45 @@ def test_a_declared_norm_of_one_is_the_trace_whatever_the_row_bound():
         plan = NoiseAware(structure=structure).plan(target, num_records=4000, epsilon=3.0, delta=1e-5)
         stds.append(release(plan, records, key=0).draws[0].std(0))
     np.testing.assert_allclose(stds[0], stds[1], rtol=0.25)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 30.0])
+def test_a_shrunk_gram_matrix_has_the_error_that_it_states(spread):
+    """Entries about 100 I with the standard deviation ``spread``, noise 1: the mean square error is ρ in each of k."""
+    rng, d, errors, stated = np.random.default_rng(6), 6, [], []
+    for _ in range(300):
+        gram = 100 * np.eye(d) + spread * noise_aware.symmetric_noise(rng, d)
+        noisy = NoisyGram(gram + noise_aware.symmetric_noise(rng, d), 1.0, float(np.trace(gram)), 0.0)
+        found = shrunk(noisy)
+        errors.append(np.sum((found.gram - gram) ** 2) / (d * (d + 1) / 2))
+        stated.append(found.noise_std**2)
+    assert np.mean(stated) == pytest.approx(spread**2 / (1 + spread**2), abs=0.12)
+    # At ρ = 0 the estimate of ρ itself is what is left, 2/k of the noise.
+    assert np.mean(errors) == pytest.approx(np.mean(stated), abs=0.12)
+    assert np.mean(errors) < 1.03
+
+
+def test_intervals_of_a_linear_regression_are_no_wider_than_the_noise_asks_for(monkeypatch):
+    """Rows with no preferred direction; planted: G as it was released."""
+
+    def seen(tables=50, d=8, n=2000):
+        target = LinearRegression(prior_scale=0.3, noise_scale=0.1, label_bound=0.75, num_features=d, row_bound=1.0)
+        plan = NoiseAware(draws=400).plan(target, num_records=n, epsilon=0.4, delta=1e-5)
+        found = []
+        for seed in range(tables):
+            rng = np.random.default_rng(seed)
+            x = rng.normal(size=(n, d))
+            x /= np.linalg.norm(x, axis=1, keepdims=True)
+            truth = 0.3 * rng.normal(size=d)
+            y = np.clip(x @ truth + 0.1 * rng.normal(size=n), -0.75, 0.75)
+            draws = release(plan, {"x": x.astype(np.float32), "y": y.astype(np.float32)}).draws[0]
+            std = draws.std(0)
+            found.append((np.mean(((draws.mean(0) - truth) / std) ** 2), np.mean(std)))
+        return np.mean(found, axis=0)
+
+    square, width = seen()
+    assert square == pytest.approx(1, abs=0.2)
+    monkeypatch.setattr("dpmcmc.mechanisms.noise_aware.shrunk", lambda noisy: noisy)
+    planted, wider = seen()
+    assert planted < square - 0.1
+    assert wider > 1.2 * width

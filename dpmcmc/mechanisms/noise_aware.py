@@ -31,7 +31,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.gram import denoised
+from dpmcmc.inference.gram import denoised, shrunk
 from dpmcmc.inference.noise_aware import Gaussian, Local, LogisticLaw, LogisticRows, Release
 from dpmcmc.mechanisms import score_moment
 from dpmcmc.mechanisms.base import MechanismPlan
@@ -250,7 +250,7 @@ class NoiseAware(OneShot):
         released, moment = release_statistics(x, y, plan.settings, statistics_key)
         variance = plan.target.noise_scale**2
         trace = float(np.clip(np.trace(released), noise_std, plan.num_records * plan.target.row_bound**2))
-        gram, error = denoised(NoisyGram(released, noise_std, trace, noise_std * math.sqrt(d)), self.structure)
+        gram, error = denoised(shrunk(NoisyGram(released, noise_std, trace, noise_std * math.sqrt(d))), self.structure)
         local = Local(gram / variance, gram / variance, lambda q: error(q) / variance**2)
         noise = np.eye(d) * (plan.settings["label_noise_std"] / variance) ** 2
         release, scales = Release(np.zeros(d), -moment / variance, noise), self._scales(plan.target)
