@@ -35,7 +35,7 @@ COLUMNS = (
     *("rhat_median", "rhat_worst", "reason"),
 )
 Row = dict[str, str | float | int]
-#: What one table shows of a way: numbers, or fractions of draws.
+#: One table's numbers, or fractions of draws, by name.
 Seen = dict[str, np.ndarray]
 
 
