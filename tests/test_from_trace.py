@@ -18,6 +18,8 @@ from dpmcmc.inference import from_trace
 from dpmcmc.inference.from_trace import Known, Path, Score
 from dpmcmc.inference.gram import Denoised, denoised
 from dpmcmc.inference.noise_aware import symmetric_noise
+from dpmcmc.inference.scores.linear import Linear
+from dpmcmc.inference.scores.logistic import Logistic
 from dpmcmc.privacy.query.gram_release import NoisyGram
 
 #: Clips residuals.
@@ -46,7 +48,7 @@ def test_a_path_of_exact_gradients_gives_the_conjugate_posterior_of_linear_regre
     positions = 2 + rng.normal(size=(40, d))
     gradients = np.stack([x.T @ (x @ theta - y) / noise**2 for theta in positions])
     path = path_of(positions, gradients, 1e-6)
-    score = Score("linear", dispersion=noise**2)
+    score = Score(Linear(noise**2))
     found = from_trace.conclude(path, Known(n, np.eye(d), np.eye(d)), exact(x.T @ x), score)
     precision = np.eye(d) + x.T @ x / noise**2
     np.testing.assert_allclose(found.covariance, np.linalg.inv(precision), rtol=1e-6)
@@ -57,7 +59,7 @@ def test_privacy_noise_adds_its_variance_over_the_steps():
     """Linear model, identity Gram matrix: 𝒞 = 1 + s²F²/K, and S = 1/(1 + 1/𝒞)."""
     path = Path(np.zeros(2), np.zeros(2), np.zeros((2, 2)), 50 / 3.0**2, 1 / 50)
     metric = np.diag([1.0, 4.0])
-    found = from_trace.conclude(path, Known(100, metric, np.eye(2)), exact(np.eye(2)), Score("linear"))
+    found = from_trace.conclude(path, Known(100, metric, np.eye(2)), exact(np.eye(2)), Score(Linear()))
     inside = 1 + 9 / 50 * np.diag(metric)
     np.testing.assert_allclose(np.diag(found.covariance), 1 / (1 + 1 / inside), rtol=1e-9)
 
@@ -82,7 +84,7 @@ def test_the_mean_gradient_of_a_path_is_that_of_a_simulated_one(spread, clip, me
         h += weight * p * (1 - p) / 2
     path = Path(centre, np.zeros(d), spread / d * np.eye(d), 1.0, 1.0)
     gram = exact(n * (np.eye(d) + np.outer(row, row)))
-    known, score = Known(n, np.eye(d), np.eye(d), mean_row=row), Score("logistic", clip=clip, norm=1.0)
+    known, score = Known(n, np.eye(d), np.eye(d), mean_row=row), Score(Logistic(), clip=clip, norm=1.0)
     found = from_trace.expected(path, truth, known, gram, score)
     np.testing.assert_allclose(found.gradient / n, total / n, atol=1.5e-3)
     np.testing.assert_allclose(found.local.curvature / n, (x * h[:, None]).T @ x / n, atol=6e-3)
@@ -105,7 +107,7 @@ def test_the_minibatch_term_is_the_variance_of_simulated_batches(scheme):
         else:
             totals.append(gradients[rng.choice(n, int(n * rate), replace=False)].sum() / rate)
     path = Path(theta, np.zeros(1), np.zeros((1, 1)), 1.0, 1.0)
-    score = Score("linear", dispersion=noise**2)
+    score = Score(Linear(noise**2))
     known = Known(n, np.eye(1), np.eye(1), scheme, rate)
     here = from_trace.expected(path, np.zeros(1), known, exact(x.T @ x), score)
     assert from_trace.minibatch(here, path, known)[0, 0] == pytest.approx(np.var(totals), rel=0.1)
@@ -151,7 +153,7 @@ def coverage(tables, conclude, *, gram_std=10.0, noise_std=30.0, rate=1.0, steps
             phi = phi - eta * (g + np.linalg.solve(root, theta))
         path = path_of(np.array(positions[burn_in:]), np.array(gradients[burn_in:]), noise_std)
         known = Known(n, metric, np.eye(d), "full" if rate == 1 else "poisson", rate)
-        mean, covariance = conclude(path, known, gram, Score("logistic", 0.5 * norm, norm))
+        mean, covariance = conclude(path, known, gram, Score(Logistic(), 0.5 * norm, norm))
         z = (mean - truth) / np.sqrt(np.diag(covariance))
         inside.append(np.mean(np.abs(z) < 1.645))
         squares.append(np.mean(z**2))
@@ -204,7 +206,7 @@ def test_planted_a_centred_minibatch_variance_is_caught_by_coverage():
             gradients += rng.normal(size=(steps, 1))
             known = Known(n, np.eye(1), np.eye(1), scheme, rate)
             path, gram = path_of(theta, gradients, 1.0), exact(n * np.eye(1))
-            mean, covariance = from_trace.conclude(path, known, gram, Score("linear"))
+            mean, covariance = from_trace.conclude(path, known, gram, Score(Linear()))
             found.append((mean[0] - truth) ** 2 / covariance[0, 0])
         return np.mean(found)
 

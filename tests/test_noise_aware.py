@@ -12,17 +12,22 @@ from scipy.special import expit
 from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.inference import gram as gram_room
 from dpmcmc.inference import noise_aware
+from dpmcmc.inference.curvature import AverageLaw, ScoredRows, mean_row
 from dpmcmc.inference.gram import shrunk
-from dpmcmc.inference.noise_aware import Gaussian, Local, LogisticLaw, LogisticRows, Release
-from dpmcmc.mechanisms import NoiseAware, SufficientStatistics, label_blind, linear_statistics, release, score_moment
-from dpmcmc.mechanisms.label_blind import Design, LabelBlindGradient
+from dpmcmc.inference.noise_aware import Gaussian, Local, Release
+from dpmcmc.inference.scores.logistic import Logistic
+from dpmcmc.mechanisms import NoiseAware, SufficientStatistics, linear_statistics, release
 from dpmcmc.mechanisms.linear_statistics import residual_scores, split, statistics
+from dpmcmc.mechanisms.noise_aware import bounded_gradient, score_moment
+from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query import gram_release
 from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
 from dpmcmc.targets.per_owner import PerOwner
+
+SCORE = Logistic()
 
 
 def logistic(d):
@@ -54,7 +59,7 @@ def table(n, d, seed):
 def released_stds(plan, records, monkeypatch):
     """Noise stds of all releases of a draw, in their order."""
     seen = []
-    for module in (label_blind, linear_statistics, gram_release):
+    for module in (bounded_gradient, linear_statistics, gram_release):
         whole = module.gaussian_release
         monkeypatch.setattr(
             module,
@@ -113,10 +118,10 @@ def test_replaced_records_move_the_whitened_gradient_by_at_most_2c(position_scal
     worst = 0.0
     for (x, y), (other_x, other_y) in neighbours(60, d, 1):
         gram, theta = x.T @ x, position_scale * rng.normal(size=d)
-        one = LabelBlindGradient.of(gram, design, x, y).sum(theta)
-        two = LabelBlindGradient.of(gram, design, other_x, other_y).sum(theta)
+        one = BoundedGradient.of(gram, design, SCORE, x, y).sum(theta)
+        two = BoundedGradient.of(gram, design, SCORE, other_x, other_y).sum(theta)
         worst = max(worst, float(np.linalg.norm(one - two)))
-    assert worst <= 2 + 2 * design.rounding()
+    assert worst <= 2 + 2 * design.rounding(SCORE)
     assert worst > 0.3, "the neighbours try nothing"
 
 
@@ -126,15 +131,15 @@ def test_the_bound_of_the_gradient_is_attained():
     design, x = Design(2, d, 1.0, 30 * math.sqrt(d)), np.zeros((2, d))
     x[0, 0] = 1.0
     totals = [
-        LabelBlindGradient.of(2 * np.eye(d) / d, design, x, np.array([label, 0.0])).sum(np.zeros(d))
+        BoundedGradient.of(2 * np.eye(d) / d, design, SCORE, x, np.array([label, 0.0])).sum(np.zeros(d))
         for label in (0.0, 1.0)
     ]
-    assert 1.99 < np.linalg.norm(totals[0] - totals[1]) <= 2 + 2 * design.rounding()
+    assert 1.99 < np.linalg.norm(totals[0] - totals[1]) <= 2 + 2 * design.rounding(SCORE)
 
 
 def test_a_clip_that_is_dropped_is_caught(monkeypatch):
-    monkeypatch.setattr(label_blind.np, "clip", lambda value, low, high: value)
-    monkeypatch.setattr(label_blind, "label_blind_weight", lambda longest, clip: np.ones_like(longest))
+    monkeypatch.setattr(bounded_gradient, "within_limit", lambda scores, limit: scores)
+    monkeypatch.setattr(Logistic, "weight", lambda self, eta, limit: np.ones_like(eta))
     with pytest.raises(AssertionError):
         test_replaced_records_move_the_whitened_gradient_by_at_most_2c(1.0)
 
@@ -156,8 +161,8 @@ def test_a_record_adds_at_most_its_clip_norm_and_the_square_of_its_norm():
     for (x, y), _ in neighbours(50, d, 3):
         x[0] /= max(np.linalg.norm(x[0]), 1e-9)
         gram, theta = x.T @ x, rng.normal(size=d)
-        with_, without = (LabelBlindGradient.of(gram, design, x[k:], y[k:]).sum(theta) for k in (0, 1))
-        assert np.linalg.norm(with_ - without) <= 1 + design.rounding()
+        with_, without = (BoundedGradient.of(gram, design, SCORE, x[k:], y[k:]).sum(theta) for k in (0, 1))
+        assert np.linalg.norm(with_ - without) <= 1 + design.rounding(SCORE)
         svec = [statistics(x[k:], np.zeros(50 - k), 0.0) for k in (0, 1)]
         assert np.linalg.norm(svec[0] - svec[1]) <= 1 + 1e-9
 
@@ -165,7 +170,7 @@ def test_a_record_adds_at_most_its_clip_norm_and_the_square_of_its_norm():
 def test_the_hard_clip_stands_behind_the_weights():
     """A label that no weight expects, and a norm that is a hundredth of the true one."""
     x, y, d = np.eye(3)[:2], np.array([40.0, 0.0]), 3
-    access = LabelBlindGradient.of(2 * np.eye(d) / d, Design(2, d, 1.0, 30 * math.sqrt(d)), x, y)
+    access = BoundedGradient.of(2 * np.eye(d) / d, Design(2, d, 1.0, 30 * math.sqrt(d)), SCORE, x, y)
     without = dataclasses.replace(access, y=np.array([0.0, 0.0]))
     assert np.linalg.norm(access.sum(np.zeros(d)) - without.sum(np.zeros(d))) <= 2 + 1e-9
 
@@ -256,7 +261,7 @@ def test_label_blind_weights_leave_the_score_unbiased_and_residual_clipping_does
     p, design = expit(x @ theta), Design(200, 4, 1.0, 30 * math.sqrt(4))
     mean = np.zeros(4)
     for label, chance in ((1.0, p), (0.0, 1 - p)):
-        access = LabelBlindGradient.of(x.T @ x, design, x, np.full(200, label))
+        access = BoundedGradient.of(x.T @ x, design, SCORE, x, np.full(200, label))
         for k in range(200):
             alone = dataclasses.replace(access, x=x[k : k + 1], y=access.y[:1], row_norms=access.row_norms[k : k + 1])
             mean += chance[k] * alone.sum(theta)
@@ -270,9 +275,9 @@ def test_the_curvature_is_that_of_a_gaussian_design():
     p = expit(x @ theta)
     weight = np.minimum(1, 0.6 / np.maximum(p, 1 - p))
     exact = (x * (weight * p * (1 - p))[:, None]).T @ x / n
-    found = LogisticRows(n * np.eye(d), n, np.zeros(d), 1.0, 0.6, np.zeros_like).local(theta).curvature / n
+    found = ScoredRows(SCORE, n * np.eye(d), n, np.zeros(d), 0.6, np.zeros_like).local(theta).curvature / n
     np.testing.assert_allclose(found, exact, atol=3e-3)
-    law = LogisticLaw.at(0.0, 4.0, norm=1.0, clip=0.6)
+    law = AverageLaw.at(SCORE, 0.0, 4.0, limit=0.6)
     assert abs(law.curvature - exact[0, 0]) > 0.03, "the design does not show the term along θ"
 
 
@@ -285,12 +290,12 @@ def test_with_an_intercept_the_curvature_is_that_of_rows_about_their_mean():
     weight = np.minimum(1, 0.6 / np.maximum(p, 1 - p))
     exact = (x * (weight * p * (1 - p))[:, None]).T @ x / n
     gram = x.T @ x
-    mean = noise_aware.mean_row(gram, n, 0)
+    mean = mean_row(gram, n, 0)
     np.testing.assert_allclose(mean, x.mean(0), atol=1e-9)
-    found = LogisticRows(gram, n, mean, 1.0, 0.6, np.zeros_like).local(theta).curvature / n
+    found = ScoredRows(SCORE, gram, n, mean, 0.6, np.zeros_like).local(theta).curvature / n
     np.testing.assert_allclose(found, exact, atol=1e-3)
-    assert not noise_aware.mean_row(gram, n, None).any()
-    blind = LogisticRows(gram, n, np.zeros(3), 1.0, 0.6, np.zeros_like).local(theta).curvature / n
+    assert not mean_row(gram, n, None).any()
+    blind = ScoredRows(SCORE, gram, n, np.zeros(3), 0.6, np.zeros_like).local(theta).curvature / n
     assert np.abs(blind - exact).max() > 0.005, "the design does not show the mean row"
 
 
@@ -312,7 +317,7 @@ def test_a_weighted_mean_of_releases_is_the_posterior_of_all_of_them():
 def test_the_law_of_the_curvature_is_that_of_simulated_logits():
     rng = np.random.default_rng(4)
     z = 1.5 * rng.normal(size=400_000)
-    law = LogisticLaw.at(0.0, 1.5**2, norm=1.0, clip=0.6)
+    law = AverageLaw.at(SCORE, 0.0, 1.5**2, limit=0.6)
     p = expit(z)
     w = np.minimum(1, 0.6 / np.maximum(p, 1 - p))
     assert law.curvature == pytest.approx(np.mean(w * p * (1 - p)), abs=2e-3)
@@ -614,7 +619,7 @@ def test_intervals_of_a_linear_regression_are_no_wider_than_the_noise_asks_for(m
 
     square, width = seen()
     assert square == pytest.approx(1, abs=0.2)
-    monkeypatch.setattr("dpmcmc.mechanisms.noise_aware.shrunk", lambda noisy: noisy)
+    monkeypatch.setattr("dpmcmc.mechanisms.noise_aware.linear.shrunk", lambda noisy: noisy)
     planted, wider = seen()
     assert planted < square - 0.1
     assert wider > 1.2 * width

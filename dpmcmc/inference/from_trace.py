@@ -36,16 +36,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
-from scipy.special import expit, ndtri
+from scipy.special import ndtri
 
 from dpmcmc.inference import noise_aware
+from dpmcmc.inference.curvature import bent
 from dpmcmc.inference.gram import Denoised
 from dpmcmc.inference.noise_aware import Gaussian, Local, Release
-from dpmcmc.privacy.query.label_blind import label_blind_weight
+from dpmcmc.inference.scores import LABEL_BLIND, LabelBlind
 
 #: Standard normal margins a, one by one, since weights have kinks; those of the path about it, and their weights.
 _NODES = ndtri((np.arange(400) + 0.5) / 400)[:, None]
@@ -62,31 +63,31 @@ Scheme = Literal["full", "poisson", "fixed_size"]
 
 @dataclass(frozen=True)
 class Score:
-    """Score of a record of a generalised linear model, weighted blindly to its label.
+    """Score of a record as the run clipped it, weighted blindly to its label.
 
     Attributes:
         family: of the labels.
         clip: C; math.inf where no record is clipped, as none of linear regression's may be.
         norm: typical ‖F⁻¹x‖ of a record, √(tr(F⁻²G)/N).
-        dispersion: φ, the variance of the noise of linear regression; 1 of logistic.
     """
 
-    family: Literal["logistic", "linear"]
+    family: LabelBlind
     clip: float = math.inf
     norm: float = 1.0
-    dispersion: float = 1.0
-
-    def mean(self, margin: np.ndarray) -> np.ndarray:
-        """Return μ, the mean label at a margin."""
-        return expit(margin) if self.family == "logistic" else margin
-
-    def slope(self, margin: np.ndarray) -> np.ndarray:
-        """Return μ'."""
-        return expit(margin) * expit(-margin) if self.family == "logistic" else np.ones_like(margin)
 
     def weight(self, margin: np.ndarray) -> np.ndarray:
-        """Return w = min(1, C/(norm·max(p, 1 − p))), a function of the margin and of no label."""
-        return label_blind_weight(expit(np.abs(margin)) * self.norm, self.clip)
+        """Return w, a function of the margin and of no label."""
+        return self.family.weight(margin, self.clip / self.norm)
+
+    def facts(self) -> dict[str, object]:
+        """Return JSON values; :meth:`of` takes them."""
+        name = next(name for name, family in LABEL_BLIND.items() if type(self.family) is family)
+        return {"family": name, "dispersion": self.family.dispersion, "clip": self.clip, "norm": self.norm}
+
+    @classmethod
+    def of(cls, family: str, dispersion: float, clip: float, norm: float) -> Self:
+        """Return the score of :meth:`facts`."""
+        return cls(LABEL_BLIND[family](dispersion), clip, norm)
 
 
 class Path(NamedTuple):
@@ -116,7 +117,7 @@ class Known(NamedTuple):
         prior: P of the prior N(0, P⁻¹), (d, d).
         scheme: how a minibatch is selected.
         rate: q, expected batch over N.
-        mean_row: x̄, (d,), where an intercept is declared (``noise_aware.mean_row``); None: 0.
+        mean_row: x̄, (d,), where an intercept is declared (``curvature.mean_row``); None: 0.
     """
 
     num_records: int
@@ -174,13 +175,14 @@ def expected(path: Path, mean: np.ndarray, known: Known, gram: Denoised, score: 
     std, along = math.sqrt(max(about, _LEAST**2)), math.sqrt(variance) * _NODES
     margin = row @ mean + along
     visited = margin + row @ away + ratio * along + std * _ABOUT
-    weight, slope = score.weight(visited), score.slope(margin) / score.dispersion
-    gap = weight * (score.mean(visited) - score.mean(margin)) / score.dispersion
+    family, weight = score.family, score.weight(visited)
+    slope = family.slope(margin) / family.dispersion
+    gap = weight * (family.mean(visited) - family.mean(margin)) / family.dispersion
 
     def second_moment(h: np.ndarray) -> np.ndarray:
         """Σ_i E h(a) x_i x_iᵀ of h (margins, 1)."""
         slope, bend = np.mean(h * _NODES) / math.sqrt(variance), np.mean(h * (_NODES**2 - 1)) / variance
-        return np.mean(h) * gram.gram + count * noise_aware.bent(slope, bend, row, towards)
+        return np.mean(h) * gram.gram + count * bent(slope, bend, row, towards)
 
     mean_weight = weight @ _ABOUT_WEIGHTS[:, None]
     h = mean_weight * slope

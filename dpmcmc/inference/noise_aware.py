@@ -19,17 +19,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, solve_triangular
-from scipy.special import expit, ndtri
-
-from dpmcmc.privacy.query.label_blind import label_blind_weight
-
-#: Standard normal quantiles over which logits are averaged: weights have kinks, which a Gauss rule does not resolve.
-_NODES = ndtri((np.arange(1000) + 0.5) / 1000)
 
 
 class Gaussian(NamedTuple):
@@ -135,97 +128,3 @@ def weighted_mean(positions: np.ndarray, gradients: np.ndarray, precisions: np.n
     """
     weights = precisions / precisions.sum()
     return Release(weights @ positions, weights @ gradients, metric / precisions.sum())
-
-
-@dataclass(frozen=True)
-class LogisticLaw:
-    """Average curvature of a label-blind logistic score over rows that are normal about a mean row.
-
-    The score of a record is w (p − y) x with w = min(1, clip/(max(p, 1 − p)·norm)): the weight knows x and θ and not y,
-    so the score's mean at the truth is zero whatever the clip norm is. With h = w p(1 − p) at the logit z, which is
-    N(mean, variance), Stein's identity turns E[h x xᵀ] into averages of h and of its derivatives.
-
-    Attributes:
-        curvature: c = E[h].
-        slope: E[h'].
-        along: E[h''], by how much less the mean gradient curves along θ.
-        score: E[w h], of the score's variance.
-    """
-
-    curvature: float
-    slope: float
-    along: float
-    score: float
-
-    @classmethod
-    def at(cls, mean: float, variance: float, norm: float, clip: float) -> LogisticLaw:
-        """Return the averages.
-
-        Args:
-            mean: of the logits.
-            variance: of the logits about it.
-            norm: typical ‖F⁻¹x‖ of a record, √(tr(F⁻¹GF⁻¹)/N).
-            clip: C.
-        """
-        std = math.sqrt(max(variance, 1e-9))
-        p = expit(mean + std * _NODES)
-        weight = label_blind_weight(np.maximum(p, 1 - p) * norm, clip)
-        h = weight * p * (1 - p)
-        slope, along = np.mean(h * _NODES) / std, np.mean(h * (_NODES**2 - 1)) / std**2
-        return cls(float(np.mean(h)), float(slope), float(along), float(np.mean(h * weight)))
-
-
-@dataclass(frozen=True)
-class LogisticRows:
-    """Facts of the rows of a logistic regression that a curvature is made of.
-
-    Attributes:
-        gram: G, (d, d).
-        num_records: N.
-        mean: the mean row, (d,); zero where no intercept is declared.
-        norm: typical ‖F⁻¹x‖.
-        clip: C.
-        error: Q -> Cov[E u] of the error of G; that of H is c times as long.
-    """
-
-    gram: np.ndarray
-    num_records: int
-    mean: np.ndarray
-    norm: float
-    clip: float
-    error: Callable[[np.ndarray], np.ndarray]
-
-    def local(self, theta: np.ndarray) -> Local:
-        """Return the model of the gradient near θ, (d,), with x̄ the mean row and Σ = G/N − x̄x̄ᵀ:
-
-        H = N·(E[h] G/N + E[h'](x̄(Σθ)ᵀ + Σθ x̄ᵀ) + E[h''] Σθ(Σθ)ᵀ),   B = E[w h] G.
-        """
-        mean = float(self.mean @ theta)
-        towards = self.gram @ theta / self.num_records - self.mean * mean
-        law = LogisticLaw.at(mean, float(theta @ towards), self.norm, self.clip)
-        curvature = law.curvature * self.gram
-        curvature = curvature + self.num_records * bent(law.slope, law.along, self.mean, towards)
-        return Local(curvature, law.score * self.gram, lambda q: law.curvature**2 * self.error(q))
-
-
-def bent(slope: float, along: float, row: np.ndarray, towards: np.ndarray) -> np.ndarray:
-    """Return E[h x xᵀ] − E[h] E[x xᵀ], (d, d), of normal rows by Stein's identity.
-
-    Args:
-        slope: E[h'], of a function h of the margin x·θ.
-        along: E[h''].
-        row: x̄, the mean row, (d,).
-        towards: Σθ, the rows' covariance times θ, (d,).
-    """
-    mixed = np.outer(row, towards)
-    return slope * (mixed + mixed.T) + along * np.outer(towards, towards)
-
-
-def mean_row(gram: np.ndarray, num_records: int, constant: int | None) -> np.ndarray:
-    """Return the mean row that a Gram matrix states in the column of its intercept, (d,); zero without one.
-
-    Σ x_c x = N x_c·(mean of x) where x_c is the same in every row, and G_cc = N x_c².
-    """
-    if constant is None or not gram[constant, constant] > 0:
-        return np.zeros(len(gram))
-    return gram[:, constant] / math.sqrt(num_records * gram[constant, constant])

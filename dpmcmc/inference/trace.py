@@ -21,11 +21,12 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.inference import from_trace, noise_aware, saved
+from dpmcmc.inference import curvature, from_trace, saved
 from dpmcmc.inference.from_trace import Known, Scheme, Score
 from dpmcmc.inference.gram import Denoised
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.inference.noise_aware import Gaussian
+from dpmcmc.inference.scores.linear import Linear
 
 #: Name of the file in a run folder.
 FILE = "trace.npz"
@@ -132,11 +133,11 @@ class Trace:
         metric = self.root @ self.root.T
         norm = math.sqrt(max(float(np.trace(np.linalg.solve(metric, known.gram))) / self.num_records, 1e-12))
         structure = None if self.metric is None else self.metric.structure
-        row = noise_aware.mean_row(known.gram, self.num_records, None if structure is None else structure.constant)
+        row = curvature.mean_row(known.gram, self.num_records, None if structure is None else structure.constant)
         prior = self.prior_precision * np.eye(len(metric))
         facts = Known(self.num_records, metric, prior, self.scheme, self.rate, row)
         found = from_trace.conclude(path, facts, known, dataclasses.replace(self.score, norm=norm))
-        if self.score.family == "logistic":
+        if not isinstance(self.score.family, Linear):
             self._check_path(path, found, known.gram)
         return NoiseAwarePosterior(*found)
 
@@ -153,8 +154,8 @@ class Trace:
     def _check_path(self, path: from_trace.Path, found: Gaussian, gram: np.ndarray) -> None:
         """Refuse a prior under which logits are far from normal, and a path that is wide or far from the posterior.
 
-        Logistic regression alone needs it: the law of its path's gradient takes rows as normal and a curve as that of
-        the posterior's mean. For linear regression without clipping the law is exact wherever the path is.
+        The law of a path's gradient takes rows as normal and a curve as that of the posterior's mean. For linear
+        regression without clipping, which does not need this check, the law is exact wherever the path is.
         """
         margins = (self.row_bound or 1.0) / math.sqrt(self.prior_precision)
         if margins > _STRONGEST:
@@ -208,7 +209,7 @@ class Trace:
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         facts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         facts = {name: value for name, value in facts.items() if name not in (*_ARRAYS, "metric", "score")}
-        facts |= {"score": dataclasses.asdict(self.score), "metric": None}
+        facts |= {"score": self.score.facts(), "metric": None}
         if self.metric is not None:
             arrays |= {f"metric/{name}": leaf for name, leaf in self.metric.arrays().items()}
             facts["metric"] = self.metric.facts()
@@ -228,7 +229,7 @@ class Trace:
         arrays, facts = saved.unpacked(content)
         of_metric = {name.removeprefix("metric/"): arrays.pop(name) for name in list(arrays) if "/" in name}
         metric = None if facts["metric"] is None else ReleasedMetric.of(of_metric, facts["metric"])
-        return cls(**{**facts, **arrays, "score": Score(**facts["score"]), "metric": metric})
+        return cls(**{**facts, **arrays, "score": Score.of(**facts["score"]), "metric": metric})
 
 
 _ARRAYS = ("positions", "gradients", "spread", "precisions", "squares", "root")

@@ -34,10 +34,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dpmcmc.inference.curvature import AverageLaw
 from dpmcmc.inference.metric import ReleasedMetric
-from dpmcmc.inference.noise_aware import Gaussian, Local, LogisticLaw, Release, posterior
+from dpmcmc.inference.noise_aware import Gaussian, Local, Release, posterior
+from dpmcmc.inference.scores import LabelBlind, score_of
+from dpmcmc.inference.scores.linear import Linear
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression
 
 if TYPE_CHECKING:
     from dpmcmc.planning.plan import Plan
@@ -131,20 +133,21 @@ def _gram_error(plan: Plan, likelihood: float) -> float:
     assert plan.privacy is not None
     release, typical = plan.metric.release, plan.privacy.clip / plan.metric.asked.ratio
     structure = plan.metric.asked.structure
-    # Half of the noise contradicts declared blocks, and projecting takes it off (``mechanisms/noise_aware.py``).
+    # Half of the noise contradicts declared blocks, and projecting takes it off (``noise_aware/gradients.py``).
     std = release.noise_std * (0.5 if structure and structure.blocks else 1.0)
     return (likelihood * std * (typical / release.rows.row_bound) ** 2) ** 2 * (release.rows.size + 1) / 2
 
 
 def _law(plan: Plan, norm: float | None) -> _Law | None:
     """Law of rows of a norm in the units of the run; None where the model is another or has no bound."""
-    target, bound = plan.target, _fact(plan.target, "row_bound")
-    if isinstance(target, LinearRegression):
-        return _Law(target.curvature_bound)
-    if not isinstance(target, LogisticRegression) or bound is None or norm is None:
+    score, bound, scale = score_of(plan.target), *(_fact(plan.target, name) for name in ("row_bound", "prior_scale"))
+    if isinstance(score, Linear):
+        return _Law(1 / score.dispersion)
+    # Chains weight scores blindly to labels or not at all.
+    if not isinstance(score, LabelBlind) or bound is None or norm is None or scale is None:
         return None
-    logits = (target.prior_scale * bound) ** 2 / 2
-    law, free = (LogisticLaw.at(0.0, logits, norm, clip) for clip in (_clip(plan), math.inf))
+    predictors = (scale * bound) ** 2 / 2
+    law, free = (AverageLaw.at(score, 0.0, predictors, clip / norm) for clip in (_clip(plan), math.inf))
     return _Law(law.curvature, math.sqrt(law.curvature / law.score), law.curvature / free.curvature)
 
 

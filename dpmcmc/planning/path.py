@@ -14,18 +14,16 @@ import numpy as np
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.from_trace import Scheme, Score
 from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.inference.scores import LabelBlind, score_of
 from dpmcmc.inference.trace import Trace
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
 from dpmcmc.privacy.query.metric import PublicMatrix
-from dpmcmc.targets.glm.linear import LinearRegression
-from dpmcmc.targets.glm.logistic import LogisticRegression
+from dpmcmc.targets.glm.base import GeneralisedLinear
 
 if TYPE_CHECKING:
     from dpmcmc.planning.plan import Plan
 
-Regression = LogisticRegression | LinearRegression
-_REGRESSIONS = (LogisticRegression, LinearRegression)
 _SCHEMES: dict[type, Scheme] = {Full: "full", Poisson: "poisson", FixedSize: "fixed_size"}
 #: A bound that holds within so many times the longest draw is taken to hold on the path between draws too.
 _BETWEEN_DRAWS = 1.5
@@ -34,7 +32,7 @@ _BETWEEN_DRAWS = 1.5
 def recorded_blocks(plan: Plan) -> tuple[int, int] | None:
     """Return (burn-in, thinning) of a plan whose path is recorded, or None."""
     in_metric = plan.metric is not None or _public_metric(plan) is not None
-    return (plan.burn_in, plan.thin) if in_metric and type(plan.target) in _REGRESSIONS else None
+    return (plan.burn_in, plan.thin) if in_metric and isinstance(score_of(plan.target), LabelBlind) else None
 
 
 def trace_of(
@@ -62,7 +60,7 @@ def trace_of(
             f"noise_aware: {plan.label} keeps no path of gradients; use a sampler in a metric, or mechanism "
             "noise_aware, whose draws are such a posterior already."
         )
-    target = _regression(plan)
+    target, _ = _regression(plan)
     if means is None:
         raise UnsupportedCombination(
             "noise_aware: the run has no metric, so the curvature of its model is not known, and intervals from such a "
@@ -130,14 +128,15 @@ def _radius(draws: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> float:
     return max(_BETWEEN_DRAWS * float(np.max(np.linalg.norm(draws, axis=1))), float(far))
 
 
-def _regression(plan: AnyPlan) -> Regression:
-    """Return the target of a plan.
+def _regression(plan: AnyPlan) -> tuple[GeneralisedLinear, LabelBlind]:
+    """Return the target of a plan, and its score.
 
     Raises:
         UnsupportedCombination: none that a posterior from a path is derived for.
     """
-    if type(plan.target) in _REGRESSIONS:
-        return cast(Regression, plan.target)
+    score = score_of(plan.target)
+    if isinstance(score, LabelBlind):
+        return cast(GeneralisedLinear, plan.target), score
     raise UnsupportedCombination(
         "noise_aware: is derived for LogisticRegression and LinearRegression, and the target is "
         f"{type(plan.target).__name__}."
@@ -163,10 +162,8 @@ def _score(plan: Plan, root: np.ndarray, radius: float) -> Score:
     Raises:
         UnsupportedCombination: clipping that biases it.
     """
-    target = _regression(plan)
-    score = Score("logistic")
-    if isinstance(target, LinearRegression):
-        score = Score("linear", dispersion=target.noise_scale**2)
+    target, family = _regression(plan)
+    score = Score(family)
     if plan.privacy is None:
         return score
     if plan.label_blind:

@@ -23,12 +23,12 @@ import numpy as np
 
 from dpmcmc.errors import NotForIntervals
 from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.inference.scores import score_of
 from dpmcmc.planning.forecast import bought, curvatures, inflation
 from dpmcmc.planning.interval_conditions import SPAN, Obstacle, clip_bias, obstacles
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import parameter_shapes
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression
 
 if TYPE_CHECKING:
     from dpmcmc.planning.any_plan import AnyPlan
@@ -169,7 +169,7 @@ def warn_unless_for_intervals(plan: AnyPlan) -> None:
     if plan.guarantee is None or plan.draws < 2 or INTERVALS in plan.usable_for:
         return
     use = f"no private intervals of {type(plan.target).__name__} are offered yet"
-    if isinstance(plan.target, LinearRegression | LogisticRegression):
+    if score_of(plan.target) is not None:
         use = "for intervals use the mechanism noise_aware (dpmcmc.mechanisms.NoiseAware)"
         if plan.trace is plan and plan.trace.label_blind:
             use += _from_path(plan.trace)

@@ -7,8 +7,10 @@ from scipy.special import expit
 
 from dpmcmc.inference import gram as gram_room
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.noise_aware import Gaussian, Local, LogisticRows, Release
-from dpmcmc.mechanisms.label_blind import Design, LabelBlindGradient
+from dpmcmc.inference.curvature import ScoredRows
+from dpmcmc.inference.noise_aware import Gaussian, Local, Release
+from dpmcmc.inference.scores.logistic import Logistic
+from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query import gram_release
 from dpmcmc.privacy.query.gram_release import NoisyGram
@@ -27,7 +29,7 @@ def intervals_cover_where_the_gram_matrix_is_noisy(scene: Scene) -> None:
         gram, error = gram_room.denoised(noisy, None, rng=rng)
         # Curvatures at the truth: how they are found is the path's part.
         right, known = (
-            LogisticRows(one, _N, np.zeros(_D), 1.0, 0.6, law).local(truth)
+            ScoredRows(Logistic(), one, _N, np.zeros(_D), 0.6, law).local(truth)
             for one, law in ((exact, np.zeros_like), (gram, error))
         )
         gradient = right.curvature @ -truth + rng.multivariate_normal(np.zeros(_D), right.score)
@@ -44,7 +46,7 @@ def the_error_of_the_curvature_is_as_long_as_stated(scene: Scene) -> None:
     theta, error = np.full(_D, 1e-3), noise_aware.isotropic_error(std)
 
     def near(gram: np.ndarray) -> Local:
-        return LogisticRows(gram, _N, np.zeros(_D), 1.0, 0.6, error).local(theta)
+        return ScoredRows(Logistic(), gram, _N, np.zeros(_D), 0.6, error).local(theta)
 
     noisy = [exact + std * noise_aware.symmetric_noise(rng, _D) for _ in range(400)]
     found = np.mean([np.sum(((near(one).curvature - near(exact).curvature) @ u) ** 2) for one in noisy])
@@ -60,7 +62,7 @@ def scores_have_mean_zero_at_the_truth(scene: Scene) -> None:
     design = Design(1, d, 3.0, 100.0)
     for row, chance in zip(x, p, strict=True):
         for label, probability in ((1.0, chance), (0.0, 1 - chance)):
-            access = LabelBlindGradient.of(x.T @ x / len(x), design, row[None], np.array([label]))
+            access = BoundedGradient.of(x.T @ x / len(x), design, Logistic(), row[None], np.array([label]))
             score = probability * access.sum(theta)
             mean, total = mean + score, total + float(np.linalg.norm(score))
     require(

@@ -7,8 +7,9 @@ import pytest
 from scipy.special import expit
 
 from dpmcmc.inference import gram as gram_room
-from dpmcmc.inference.noise_aware import Local, LogisticLaw, LogisticRows
-from dpmcmc.mechanisms.label_blind import LabelBlindGradient
+from dpmcmc.inference.curvature import AverageLaw, ScoredRows
+from dpmcmc.inference.noise_aware import Local
+from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query.gram_release import Rows
 from tests.planted import Fault
@@ -22,22 +23,22 @@ def _exact_gram(patch: Patch) -> None:
 
 
 def _unsquared(patch: Patch) -> None:
-    real = LogisticRows.local
+    real = ScoredRows.local
 
-    def local(self: LogisticRows, theta: np.ndarray) -> Local:
+    def local(self: ScoredRows, theta: np.ndarray) -> Local:
         right, variance = real(self, theta), float(theta @ self.gram @ theta) / self.num_records
-        c = LogisticLaw.at(0.0, variance, self.norm, self.clip).curvature
+        c = AverageLaw.at(self.score, 0.0, variance, self.limit).curvature
         return right._replace(curvature_error=lambda q: right.curvature_error(q) / c)
 
-    patch.setattr(LogisticRows, "local", local)
+    patch.setattr(ScoredRows, "local", local)
 
 
 def _weights_see_labels(patch: Patch) -> None:
-    def total(self: LabelBlindGradient, position: np.ndarray) -> np.ndarray:
+    def total(self: BoundedGradient, position: np.ndarray) -> np.ndarray:
         residual, most = expit(self.x @ position) - self.y, self.clip / self.row_norms
         return self.inverse @ (self.x.T @ np.clip(residual, -most, most)) / self.clip
 
-    patch.setattr(LabelBlindGradient, "sum", total)
+    patch.setattr(BoundedGradient, "sum", total)
 
 
 def _root_two_dropped(patch: Patch) -> None:

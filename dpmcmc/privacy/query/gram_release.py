@@ -164,14 +164,14 @@ def gram_of(x: np.ndarray, row_bound: float) -> np.ndarray:
 
 
 def weighted_sum(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return Σ weight·row, (d,), summed in blocks of rows.
+    """Return Σ weight·row, (d,), or (d, K) for K weights a row, summed in blocks of rows.
 
     Args:
         x: (N, d) float64.
-        weights: (N,) float64.
+        weights: (N,) or (N, K) float64.
     """
     x, weights = np.asarray(x, np.float64), np.asarray(weights, np.float64)
-    total = np.zeros(x.shape[1])
+    total = np.zeros(x.shape[1:] + weights.shape[1:])
     for i in range(0, len(x), _BLOCK):
         total += x[i : i + _BLOCK].T @ weights[i : i + _BLOCK]
     return total

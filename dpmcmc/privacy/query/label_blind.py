@@ -26,7 +26,7 @@ from dpmcmc.privacy.query.fixed_point import Clip
 Norms = TypeVar("Norms", np.ndarray, jax.Array)
 
 
-def label_blind_weight(longest: Norms, clip: Clip) -> Norms:
+def label_blind_weight(longest: Norms, clip: Clip | np.ndarray) -> Norms:
     """Return min(1, C/longest), (n,), of the largest norm that each record's gradient has over all labels."""
     ratio: Norms = clip / longest  # type: ignore[assignment]
     return ratio.clip(max=1.0)

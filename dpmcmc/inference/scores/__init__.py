@@ -1,0 +1,46 @@
+r"""Bounded, Fisher-consistent scores of one record at its predictor η: one file a family.
+
+A family's own score is s = −∂ log p(y | η)/∂η. A bounded score ψ(η, y) stands in its place (:class:`BoundedScore`):
+
+* ‖ψ‖ <= limit for every label y, however unlikely; the limit may differ from record to record;
+* E[ψ(η, y) | η] = 0 under the model, so the sum of scores has mean zero at the parameter that made the labels;
+* Λ = E[ψ sᵀ] and V = E[ψ ψᵀ] are known functions of η and of the limit (:class:`Law`). As E[ψ] = 0 for every η, Λ is
+  the derivative of E_{y ~ η*}[ψ(η, y)] in η at η = η*: it is the curvature, and V the variance, of the score.
+
+A model's record has the gradient J(x)ᵀψ, J = ∂η/∂θ: x ψ for a regression with one predictor x·θ, x ψᵀ for one of K with
+parameters (d, K). With limit = C/‖F⁻¹Jᵀ‖ a record's gradient is at most C long in the metric F, and remains unbiased.
+
+Shapes: η is (n,) for a family of one predictor, and (n, K) for one of ``size`` K > 1; so are scores. Λ and V are (n,),
+or (n, K, K). A limit is a number or (n,).
+
+Every user of a family asks :func:`score_of` for it, by the target. A new family is one file here, its target's file,
+and one line of ``SCORES``. A family whose bounded score is the model's own times a weight that does not see the label,
+as chains clip, is a :class:`LabelBlind` one and a line of ``LABEL_BLIND``: it may conclude from a chain's path, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dpmcmc.inference.scores.base import BoundedScore, LabelBlind, Law
+from dpmcmc.inference.scores.linear import Linear
+from dpmcmc.inference.scores.logistic import Logistic
+from dpmcmc.targets.glm import LinearRegression, LogisticRegression
+
+#: Families whose scores are weighted blindly to labels, by the name that a saved path has.
+LABEL_BLIND: dict[str, type[LabelBlind]] = {"logistic": Logistic, "linear": Linear}
+#: From a target to its score.
+SCORES: dict[type, Callable[[Any], BoundedScore]] = {
+    LogisticRegression: lambda target: Logistic(),
+    LinearRegression: lambda target: Linear(target.noise_scale**2),
+}
+
+
+def score_of(target: object) -> BoundedScore | None:
+    """Return the bounded score of a target, or None where none is derived."""
+    made = SCORES.get(type(target))
+    return None if made is None else made(target)
+
+
+__all__ = ["LABEL_BLIND", "SCORES", "BoundedScore", "LabelBlind", "Law", "score_of"]

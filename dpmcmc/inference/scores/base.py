@@ -1,0 +1,99 @@
+"""The protocol of a bounded score, and scores that are weighted blindly to labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from dpmcmc.privacy.query.label_blind import label_blind_weight
+
+
+class Law(NamedTuple):
+    """Moments of a score given its predictors, (n,) each, or (n, K, K).
+
+    Attributes:
+        curvature: Λ = E[ψ sᵀ].
+        variance: V = E[ψ ψᵀ].
+    """
+
+    curvature: np.ndarray
+    variance: np.ndarray
+
+
+class BoundedScore(Protocol):
+    """A bounded, Fisher-consistent score of one record (``scores/__init__.py``).
+
+    Attributes:
+        size: number of predictors of a record, K.
+        predictors: their name in a sentence.
+        clip: κ, the clip norm C in units of a typical whitened row.
+        strongest: largest prior_scale times row_bound at which intervals were seen to cover.
+        strongest_intercept: largest intercept_scale times row_bound.
+    """
+
+    size: ClassVar[int]
+    predictors: ClassVar[str]
+    clip: ClassVar[float]
+    strongest: ClassVar[float]
+    strongest_intercept: ClassVar[float]
+
+    def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
+        """Return ψ of each record, of norm at most its limit up to rounding.
+
+        Args:
+            eta: (n,) or (n, K).
+            y: labels, (n,).
+            limit: (n,).
+        """
+
+    def law(self, eta: np.ndarray, limit: float) -> Law:
+        """Return Λ and V at predictors η; an infinite limit gives those of the model's own score."""
+
+    def rounding(self, margin: float, limit: float) -> float:
+        """Return how far ‖ψ‖/limit may move when η moves by ``margin`` and the limit by ``limit`` of itself.
+
+        The rounding of float64 in ``residual`` is part of it.
+        """
+
+
+@dataclass(frozen=True)
+class LabelBlind:
+    r"""Scores ψ = w(η)(μ(η) − y)/φ, w = min(1, limit/longest), of a mean μ and a weight that does not see the label.
+
+    E[ψ | η] = w(η)(μ(η) − E[y])/φ = 0, Λ = w μ'/φ and V = w² μ'/φ, since Var y = φ μ' in an exponential family with its
+    canonical link (McCullagh and Nelder 1989).
+
+    Attributes:
+        dispersion: φ.
+    """
+
+    size: ClassVar[int] = 1
+    dispersion: float = 1.0
+
+    def mean(self, eta: np.ndarray) -> np.ndarray:
+        """Return μ, the mean label."""
+        raise NotImplementedError
+
+    def slope(self, eta: np.ndarray) -> np.ndarray:
+        """Return μ'."""
+        raise NotImplementedError
+
+    def longest(self, eta: np.ndarray) -> np.ndarray:
+        """Return the largest |μ − y|/φ over labels."""
+        raise NotImplementedError
+
+    def weight(self, eta: np.ndarray, limit: np.ndarray | float) -> np.ndarray:
+        """Return w."""
+        return label_blind_weight(self.longest(eta), limit)
+
+    def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
+        """Return ψ; see :class:`BoundedScore`."""
+        return self.weight(eta, limit) * (self.mean(eta) - y) / self.dispersion
+
+    def law(self, eta: np.ndarray, limit: float) -> Law:
+        """Return Λ and V; see :class:`BoundedScore`."""
+        weight = self.weight(eta, limit)
+        curvature = weight * self.slope(eta) / self.dispersion
+        return Law(curvature, weight * curvature)

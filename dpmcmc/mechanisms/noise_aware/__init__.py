@@ -1,0 +1,12 @@
+"""Posterior draws whose intervals account for the noise of privacy: one file a way of releasing and concluding.
+
+``mechanism``  ``NoiseAware``: what a user says, and the way of each target
+``way``        what a way must have;  ``prior``  the prior that all of them conclude under
+``linear``     linear regression, from its sufficient statistics;  ``score_moment``  its sandwich
+``gradients``  regressions whose scores are bounded (``inference/scores``), from a Gram matrix and gradients;
+``bounded_gradient``  their access to records
+"""
+
+from dpmcmc.mechanisms.noise_aware.mechanism import NoiseAware
+
+__all__ = ["NoiseAware"]

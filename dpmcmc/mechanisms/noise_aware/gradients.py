@@ -1,0 +1,207 @@
+r"""Regressions with a bounded score: a Gram matrix, then gradients in the metric that it makes.
+
+With ‖x‖ <= b enforced on every row:
+
+1. the Gram matrix G = Σ x xᵀ and, unless it is declared, its trace (``privacy/query/gram_release.py``);
+2. a metric F and a clip norm C, made of the released Gram matrix: both public now;
+3. K gradients of all records, whose scores are bounded in the metric without bias (``bounded_gradient.py``). Later ones
+   get more of the budget, and each is taken at the posterior's mean given those before it
+   (``inference/noise_aware.py``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+
+from dpmcmc.errors import UnsupportedCombination
+from dpmcmc.inference import noise_aware
+from dpmcmc.inference.curvature import AverageLaw, ScoredRows, mean_row
+from dpmcmc.inference.gram import denoised
+from dpmcmc.inference.noise_aware import Gaussian, Local, Release
+from dpmcmc.inference.scores import BoundedScore
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
+from dpmcmc.mechanisms.noise_aware.prior import Prior
+from dpmcmc.mechanisms.noise_aware.way import Settled, posterior_draws, prior_of
+from dpmcmc.mechanisms.one_shot import Asked
+from dpmcmc.privacy.query.gaussian_release import gaussian_event, mu_std
+from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, Rows, within
+from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import require_bound
+from dpmcmc.targets.glm.base import GeneralisedLinear
+
+if TYPE_CHECKING:
+    from dpmcmc.mechanisms.noise_aware.mechanism import NoiseAware
+
+#: Ratio of the budgets of two gradients, one after the other; part of the gradients that the posterior is made of.
+_GROWTH, _LAST = 1.15, 0.6
+#: Share of μ² for the trace.
+_TRACE_SHARE = 0.01
+#: Candidates for the share of μ² for the Gram matrix.
+_GRAM_SHARES = (0.2, 0.3, 0.4, 0.5)
+#: Iterations of the posterior of a candidate share, and its bootstraps.
+_PREDICTED_ROUNDS, _PREDICTED_BOOTSTRAPS = 6, 6
+#: Gradients that the position settles in, at least.
+_FEWEST_STEPS = 32
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The way of regressions whose score is bounded.
+
+    Attributes:
+        options: of the mechanism.
+        target: with its public bounds.
+        score: of the target's family.
+    """
+
+    options: NoiseAware
+    target: GeneralisedLinear
+    score: BoundedScore
+
+    def settle(self, asked: Asked) -> Settled:
+        """Return what the Gram matrix, its trace and the gradients cost, and their settings."""
+        if self.options.covariance == "sandwich":
+            raise UnsupportedCombination(
+                "covariance sandwich is derived for LinearRegression: label-blind weights of a logistic regression "
+                "depend on θ, so where the model is wrong its score curves by a term that depends on labels too, and "
+                "no release of that term is derived; leave covariance out."
+            )
+        mu = asked.mu * (1 - 1e-9)
+        design, adjacency = self.design(asked.most_records), asked.adjacency
+        rows = self._rows(design)
+        trace_share = 0.0 if rows.trace_declared(adjacency) else _TRACE_SHARE
+
+        def gram(share: float) -> GramRelease:
+            return GramRelease.settle(rows, adjacency, mu * math.sqrt(share), mu * math.sqrt(trace_share))
+
+        def gradient_mu(share: float) -> float:
+            return mu * math.sqrt(1 - share - trace_share)
+
+        def width(share: float) -> float:
+            noise_multiplier = asked.moved / gradient_mu(share)
+            return self.predicted_width(design, gram(share).noise_std, noise_multiplier)
+
+        share = self.options.gram_share
+        widths = {s: width(s) for s in (_GRAM_SHARES if share is None else (share,))}
+        share = min(widths, key=widths.__getitem__)
+        moves, size = asked.moved + 2 * design.rounding(self.score), design.size * self.score.size
+        first = mu_std(moves, size, gradient_mu(share) * math.sqrt(self._shares()[0]))
+        gradients = [gaussian_event(z, moves, size, adjacency) for z in self._multipliers(first)]
+        settings = {
+            "gram_share": share,
+            "gram_noise_std": gram(share).noise_std,
+            "trace_noise_std": gram(share).trace_std,
+            "first_noise_multiplier": first,
+            "predicted_width": widths[share],
+        }
+        return (*gram(share).events(adjacency), *gradients), settings
+
+    def refusal(self) -> str | None:
+        """Return why intervals of the draws do not hold, or None where they do; from public facts."""
+        options, score, bound = self.options, self.score, self.target.row_bound or math.inf
+        if options.steps < _FEWEST_STEPS:
+            return f"{options.steps} steps are too few; take {_FEWEST_STEPS} or more."
+        for name, scale, most in (
+            ("prior_scale", self.target.prior_scale, score.strongest),
+            ("intercept_scale", options.intercept_scale or 0.0, score.strongest_intercept),
+        ):
+            if scale * bound > most:
+                return (
+                    f"{name} spreads {score.predictors} over up to {scale * bound:.3g} under the prior, and intervals "
+                    f"were seen to cover up to {most:g}; take a smaller {name}."
+                )
+        return None
+
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
+        """Return posterior draws, (draws, d), or (draws, d, K) for K predictors."""
+        x, y = (np.asarray(records[name], np.float64) for name in ("x", "y"))
+        draws = posterior_draws(self.conclude(plan, x, y, streams.noise), self.options.draws, streams)
+        return draws if self.score.size == 1 else draws.reshape(len(draws), x.shape[1], -1)
+
+    def design(self, num_records: int) -> Design:
+        """Return the public facts of the rows, whose bounds are given."""
+        row = require_bound(self.target.row_bound, "row_bound", type(self.target).__name__)
+        prior = self._prior()
+        return Design(num_records, len(prior.scales) // self.score.size, row, prior.radius)
+
+    def _prior(self) -> Prior:
+        return prior_of(self.options, self.target, self.score.size)
+
+    def _rows(self, design: Design) -> Rows:
+        """Return the public facts of the Gram matrix."""
+        structure = self.options.structure
+        unit_norm = structure is not None and structure.unit_norm
+        return Rows(design.num_records, design.size, design.row_bound, unit_norm)
+
+    def _shares(self) -> np.ndarray:
+        """Part of the gradients' μ² that each of them gets, (steps,); they add up to 1."""
+        shares = _GROWTH ** np.arange(self.options.steps, dtype=np.float64)
+        return shares / shares.sum()
+
+    def _multipliers(self, first: float) -> np.ndarray:
+        """Noise multipliers of the gradients, (steps,), given the first's; never less than their shares ask for."""
+        shares = self._shares()
+        return first * np.sqrt(shares[0] / shares) * (1 + 1e-12)
+
+    def conclude(self, plan: MechanismPlan, x: np.ndarray, y: np.ndarray, key: jax.Array) -> Gaussian:
+        """Release G, its trace and the gradients, and conclude."""
+        design, settings, structure = self.design(plan.num_records), plan.settings, self.options.structure
+        steps, size, prior = self.options.steps, design.size * self.score.size, self._prior()
+        gram_key, *keys = jax.random.split(key, steps + 1)
+        noisy = GramRelease(self._rows(design), settings["gram_noise_std"], settings["trace_noise_std"])
+        gram, error = denoised(noisy.release(x, gram_key), structure)
+        access = BoundedGradient.of(gram, design, self.score, x, y)
+        row = mean_row(gram, design.num_records, None if structure is None else structure.constant)
+        known = ScoredRows(self.score, gram, design.num_records, row, self.score.clip, error)
+        rough = dataclasses.replace(known, error=noise_aware.isotropic_error(settings["gram_noise_std"]))
+
+        positions, gradients = np.zeros((2, steps, size))
+        metric = np.kron(design.metric(gram), np.eye(self.score.size))
+        multipliers, now = self._multipliers(settings["first_noise_multiplier"]), prior.gaussian
+        for k, z in enumerate(multipliers):
+            positions[k] = within(now.mean[None], design.radius)[0]
+            gradients[k] = access.release(positions[k], z, keys[k])
+            window = slice(k + 1 - math.ceil(_LAST * (k + 1)), k + 1)
+            precisions = (access.clip * multipliers[window]) ** -2.0
+            release = noise_aware.weighted_mean(positions[window], gradients[window], precisions, metric)
+            now = noise_aware.posterior(release, rough.local(now.mean), prior.precision, now, rounds=2)
+        return prior.conclude(release, lambda at: known.local(at.mean), now)
+
+    def predicted_width(self, design: Design, gram_noise_std: float, noise_multiplier: float) -> float:
+        """Return the predicted width of an interval over that of the non-private posterior, mean over coordinates.
+
+        It rests on a stand-in spectrum, since no record is read: the Gram matrix is a public one with trace N·b² and
+        eigenvalues ∝ 1/j², released with simulated noise, and what follows is what ``draw`` does. Where blocks are
+        declared, half of the Gram matrix' noise is taken to contradict them. On Adult's rows at ε = 1 it says 1.52, and
+        1.24 was measured.
+
+        Args:
+            design: public facts.
+            gram_noise_std: of the Gram matrix.
+            noise_multiplier: of one gradient with the budget of all.
+        """
+        d, scale, structure = design.size, self.target.prior_scale**2, self.options.structure
+        score, rng = self.score, np.random.default_rng(0)
+        spectrum = np.arange(1.0, d + 1) ** -2
+        spectrum *= design.largest_trace / spectrum.sum()
+        std = gram_noise_std * (0.5 if structure and structure.blocks else 1.0)
+        noisy = NoisyGram(np.diag(spectrum) + std * noise_aware.symmetric_noise(rng, d), std, design.largest_trace, 0.0)
+        gram, error = denoised(noisy, None, rng=rng, bootstraps=_PREDICTED_BOOTSTRAPS)
+        norm = design.whitened_norm(gram)
+        predictors = scale * design.row_bound**2 / 2
+        law, unbounded = (AverageLaw.at(score, 0.0, predictors, limit) for limit in (score.clip, math.inf))
+        noise = (noise_multiplier * score.clip * norm) ** 2 * design.metric(gram)
+        # The releases are about as far from the truth as the posterior is wide.
+        local = Local(law.curvature * gram, law.score * gram, lambda q: 2 * law.curvature**2 * error(q))
+        start = Gaussian(np.zeros(d), np.eye(d) * scale)
+        release = Release(np.zeros(d), np.zeros(d), noise)
+        now = noise_aware.posterior(release, local, np.eye(d) / scale, start, rounds=_PREDICTED_ROUNDS)
+        return float(np.mean(np.sqrt(np.diag(now.covariance) * (1 / scale + unbounded.curvature * spectrum))))

@@ -1,0 +1,123 @@
+r"""Noise-aware release: a posterior whose intervals hold, from noisy sums whose noise law is part of the model.
+
+Everything that leaves is a Gaussian release, so the budget adds up, μ² = Σ μ_i², and draws are post-processing. The way
+of a family (:func:`way_of`) says what is released: the Gram matrix and gradients of bounded scores (``gradients.py``),
+or the sufficient statistics of a linear regression (``linear.py``).
+
+Sums are exact up to the rounding that each sensitivity is charged for, on either neighbour; value and noise are added
+on a grid (``gaussian_release.py``). A row beyond its bound is refused before anything is computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.inference.scores import SCORES, score_of
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.noise_aware.gradients import Gradients
+from dpmcmc.mechanisms.noise_aware.linear import Statistics
+from dpmcmc.mechanisms.noise_aware.way import Way
+from dpmcmc.mechanisms.one_shot import Asked, OneShot
+from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Positive, Target
+from dpmcmc.targets.glm import LinearRegression
+from dpmcmc.targets.glm.base import GeneralisedLinear
+from dpmcmc.targets.per_owner import PerOwner
+
+#: Draws that an interval is read from, at least.
+_FEWEST_DRAWS = 100
+
+
+@dataclass(frozen=True)
+class NoiseAware(OneShot):
+    """Posterior draws whose intervals account for the noise of privacy.
+
+    Args:
+        draws: how many; they cost nothing.
+        steps: K, gradients of all records; linear regression takes none.
+        gram_share: part of μ² for the Gram matrix; None: the part that makes predicted intervals narrowest.
+        prior_scale: ``target``: the target's; ``evidence``: chosen from the released numbers, with a log-normal
+            hyperprior around the target's.
+        covariance: ``model``: scores vary as the model says; ``sandwich``, linear regression only: as a private second
+            moment of them says, which costs a tenth of μ². Intervals then hold for the pseudo-true parameter where the
+            model is wrong.
+        intercept_scale: prior standard deviation of the coefficient of the declared intercept; None: the target's.
+        structure: what is declared of all rows; a wrong declaration makes intervals wrong, not less private.
+
+    Raises:
+        ValueError: a value outside these.
+    """
+
+    draws: Annotated[int, Gt(0)] = 1000
+    steps: Annotated[int, Ge(4), Le(100)] = 48
+    gram_share: Annotated[float, Gt(0), Lt(0.95)] | None = None
+    prior_scale: Literal["target", "evidence"] = "target"
+    covariance: Literal["model", "sandwich"] = "model"
+    intercept_scale: Positive | None = None
+    structure: RowStructure | None = field(default=None, kw_only=True, repr=False)
+
+    def settle(self, target: Target, asked: Asked) -> MechanismPlan:
+        """Settle every noise.
+
+        Raises:
+            UnsupportedCombination: a target that nothing is derived for.
+            ValueError: a public bound that is not given.
+        """
+        features = getattr(target, "num_features", None)
+        if self.structure is not None and features is not None:
+            self.structure.check(features)
+        if self.intercept_scale is not None and (self.structure is None or self.structure.constant is None):
+            raise InputError(
+                "intercept_scale: nothing declares which column is the intercept; give "
+                "structure=RowStructure(constant=...) in Python, or data whose encoder declares it",
+                "intercept_scale",
+            )
+        return self.planned(target, asked, *way_of(self, target).settle(asked))
+
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
+        """Return posterior draws, leaves (draws, ...)."""
+        return way_of(self, plan.target).draw(plan, records, streams)
+
+    def intervals(self, plan: MechanismPlan) -> tuple[bool, str]:
+        """Return whether intervals of the draws hold, and why; planned from public facts."""
+        if self.draws < _FEWEST_DRAWS:
+            return False, f"Do not report intervals: {self.draws} draws are too few; take {_FEWEST_DRAWS} or more."
+        refusal = way_of(self, plan.target).refusal()
+        if refusal is not None:
+            return False, f"Do not report intervals: {refusal}"
+        if self.covariance == "sandwich":
+            return True, (
+                "Yes, of the parameter at which the model's mean score is zero, if the prior is true: the draws "
+                "account for the noise of privacy, and for scores that vary otherwise than the model says."
+            )
+        return True, "Yes, if the model and the prior are true: the draws account for the noise of privacy."
+
+
+def way_of(options: NoiseAware, target: Target) -> Way:
+    """Return how a target's records are released and concluded from.
+
+    Raises:
+        UnsupportedCombination: a target that nothing is derived for.
+    """
+    if isinstance(target, PerOwner):
+        raise UnsupportedCombination(
+            "noise_aware charges for one record, and an owner with k records moves its sums k times as far; to clip an "
+            "owner's records together would bias the score. Keep one record of each owner, or use a sampler, whose "
+            "draws are for prediction."
+        )
+    if type(target) is LinearRegression:
+        return Statistics(options, target)
+    score = score_of(target)
+    if score is not None and isinstance(target, GeneralisedLinear):
+        return Gradients(options, target, score)
+    *names, last = (family.__name__ for family in SCORES)
+    raise UnsupportedCombination(
+        f"noise_aware is derived for {', '.join(names)} and {last}, and the target is {type(target).__name__}; use a "
+        "sampler, whose draws are for prediction."
+    )
