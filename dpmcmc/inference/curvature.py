@@ -22,7 +22,7 @@ _NODES = ndtri((np.arange(1000) + 0.5) / 1000)
 
 @dataclass(frozen=True)
 class AverageLaw:
-    """Averages of a score's law over a normal predictor η, with h = Λ(η) (``scores/__init__.py``).
+    """Averages of a score's law over a normal predictor η, with h = Λ(η) (``inference/scores/__init__.py``).
 
     Attributes:
         curvature: c = E[h].

@@ -133,7 +133,7 @@ def _gram_error(plan: Plan, likelihood: float) -> float:
     assert plan.privacy is not None
     release, typical = plan.metric.release, plan.privacy.clip / plan.metric.asked.ratio
     structure = plan.metric.asked.structure
-    # Half of the noise contradicts declared blocks, and projecting takes it off (``noise_aware/gradients.py``).
+    # Half of the noise contradicts declared blocks, and projecting takes it off (``gradients.py``).
     std = release.noise_std * (0.5 if structure and structure.blocks else 1.0)
     return (likelihood * std * (typical / release.rows.row_bound) ** 2) ** 2 * (release.rows.size + 1) / 2
 

@@ -23,7 +23,7 @@ class Law(NamedTuple):
 
 
 class BoundedScore(Protocol):
-    """A bounded, Fisher-consistent score of one record (``scores/__init__.py``).
+    """A bounded, Fisher-consistent score of one record (``inference/scores/__init__.py``).
 
     Attributes:
         size: number of predictors of a record, K.
