@@ -38,6 +38,7 @@ from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.commit_point import Point
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
+from dpmcmc.targets.last_layer import on_rows
 
 if TYPE_CHECKING:
     from dpmcmc.engine.life import Life
@@ -73,8 +74,8 @@ class Chains:
             self.records, self.model = like.records, like.model
         else:
             records = check_records(plan, data, host=mesh is not None)
-            self.records = records if like is None else like.records
-            self.model = targets.bind(plan.target, targets.record_shapes(records))
+            self.model, rows = on_rows(targets.bind(plan.target, targets.record_shapes(records)), records)
+            self.records = rows if like is None else like.records
         check_metric(plan, self.records, mesh)
         self._mesh, self._starts = mesh, checked_starts(plan, self.model, starts)
         self.target = self.model
