@@ -38,7 +38,6 @@ from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.commit_point import Point
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.last_layer import on_rows
 
 if TYPE_CHECKING:
     from dpmcmc.engine.life import Life
@@ -74,7 +73,7 @@ class Chains:
             self.records, self.model = like.records, like.model
         else:
             records = check_records(plan, data, host=mesh is not None)
-            self.model, rows = on_rows(targets.bind(plan.target, targets.record_shapes(records)), records)
+            self.model, rows = targets.on_rows(targets.bind(plan.target, targets.record_shapes(records)), records)
             self.records = rows if like is None else like.records
         check_metric(plan, self.records, mesh)
         self._mesh, self._starts = mesh, checked_starts(plan, self.model, starts)
