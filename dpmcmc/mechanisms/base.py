@@ -222,7 +222,7 @@ def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
     targets.check(plan.target, data)
     records = jax.tree.map(np.asarray, data)
     row_bound, label_bound = (getattr(plan.target, name, None) for name in ("row_bound", "label_bound"))
-    if row_bound is not None and not isinstance(plan.target, LastLayer):  # which brings its features within it
+    if row_bound is not None and not isinstance(plan.target, LastLayer):  # it bounds its own features
         records = {**records, "x": _within(records["x"], row_bound)}
     # In float64: the smallest signed integer has no absolute value of its own type.
     sizes = None if label_bound is None else np.abs(np.asarray(records["y"], np.float64))

@@ -3,8 +3,8 @@ r"""Softmax regression on frozen features: the last layer of a network whose oth
     p(y = k | x, θ) = softmax(φ(x)·θ)_k,     φ(x) brought within ‖φ‖ <= row_bound
 
 φ holds no parameter and sees one record at a time, so data sets are neighbours after it exactly where they were before
-it. What φ is made of must be public: fixed filters, a network with a public seed, weights learnt on public data; or
-released with its cost, so that the guarantee of the whole is ``first.guarantee.compose(second.guarantee)``.
+it. φ must be made of public things: fixed filters, a network with a public seed, weights learnt on public data. Or its
+weights were released with their cost; the guarantee of both is ``first.guarantee.compose(second.guarantee)``.
 
 A run maps every record once (:func:`on_rows`), and then is one of a softmax regression on rows. The target itself
 takes records as they are, wherever it is evaluated.
