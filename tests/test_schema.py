@@ -248,7 +248,7 @@ def test_a_missing_column_and_a_missing_file_are_named(tmp_path):
     [
         (lambda: Range(1, 1), "low"),
         (lambda: Range(-2, 1, scale="log1p"), "low"),
-        (lambda: Range(0, float("inf")), "high"),
+        (lambda: Range(0, float("inf")), "low"),
         (lambda: Range(0, 1, scale="log"), "scale"),
         (lambda: Levels([]), "levels"),
         (lambda: Levels("ab"), "levels"),
@@ -340,3 +340,47 @@ def test_sample_takes_a_table_when_the_plan_has_a_schema():
     with pytest.raises(InputError, match="num_classes: is 3"):
         schema.told(dpmcmc.targets.SoftmaxRegression(num_classes=3))
     assert schema.told(dpmcmc.targets.SoftmaxRegression()).num_classes == 2
+
+
+def test_coefficients_in_original_units_predict_the_same():
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame(
+        {
+            "age": rng.uniform(17, 90, 30),
+            "income": np.where(rng.random(30) < 0.3, np.nan, rng.uniform(0, 1e5, 30)),
+            "job": rng.choice(["office", "field", "sea"], 30),
+            "region": rng.choice([1.0, 2.0, np.nan], 30),
+            "late": rng.choice(["no", "yes"], 30),
+        }
+    )
+    own = pd.DataFrame({"age": table.age, "income": np.log1p(table.income).fillna(0), "intercept": 1.0})
+    own["income=missing"] = table.income.isna()
+    for job in ("office", "field", "other"):
+        own[f"job={job}"] = table.job.replace("sea", "other") == job
+        own[f"age:job={job}"] = own["age"] * own[f"job={job}"]
+    for region in ("1", "2", "3"):
+        own[f"region={region}"] = table.region == float(region)
+    own["region=missing"] = table.region.isna()
+    for pre in ("", "=missing"):
+        own[f"age:income{pre}"] = own["age"] * own[f"income{pre}"]
+    crossed = SCHEMA.with_formula("late ~ age + job + income + age:job + age:income")
+    for schema in (SCHEMA, crossed):
+        draws = rng.normal(size=(2, 3, schema.num_features))
+        found = schema.to_original_units(draws)
+        assert found.shape == draws.shape
+        want = draws @ schema.encode_features(table).T.astype(float)
+        np.testing.assert_allclose(found @ own[list(schema.names)].to_numpy(float).T, want, rtol=1e-5, atol=1e-5)
+    real = Schema(SCHEMA.columns | {"late": Range(10, 50)}, label="late")
+    draws = rng.normal(size=(4, real.num_features))
+    want = 30 + 20 * draws @ real.encode_features(table).T.astype(float)
+    found = real.to_original_units(draws) @ own[list(real.names)].to_numpy(float).T
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-4)
+    classes = Schema(SCHEMA.columns | {"late": Levels(["a", "b", "c"])}, label="late")
+    each = rng.normal(size=(5, SCHEMA.num_features, 3))
+    for k in range(3):
+        want = SCHEMA.to_original_units(each[..., k])
+        np.testing.assert_array_equal(classes.to_original_units(each)[..., k], want)
+    with pytest.raises(InputError, match="need the term intercept"):
+        SCHEMA.with_formula("late ~ age - 1").to_original_units(np.zeros(1))
+    with pytest.raises(InputError, match="need the term job=office"):
+        SCHEMA.with_formula("late ~ age:job").to_original_units(np.zeros(4))

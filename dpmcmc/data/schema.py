@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -103,7 +104,7 @@ class Schema:
             raise InputError("label: a label may not be missing", "label")
         if not self.terms and not self.intercept:
             raise InputError("columns: no feature is left; declare one, or an intercept", "columns")
-        for name in {name for term in self.terms for name in term}:
+        for name in self._sources:
             if isinstance(self.columns[name], Counts):
                 raise InputError(f"{name}: counts are for labels; give a feature a range", f"columns.{name}")
             if name == self.label:
@@ -132,16 +133,19 @@ class Schema:
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """Name of each encoded column: ``age``, ``job=office``, ``age:job=office``, ``intercept``."""
-        found = [name for term in self.terms for name in self.block_names(term)]
-        return (*found, *([INTERCEPT] if self.intercept else []))
+        return tuple(":".join(parts) or INTERCEPT for block in self.blocks for parts in block)
 
-    def block_names(self, term: tuple[str, ...]) -> list[str]:
-        """Names of the encoded columns of a term, the last source column's levels changing fastest."""
-        found = [""]
-        for name in term:
-            parts = [f"{name}{suffix}" for suffix in _feature(self.columns[name]).suffixes]
-            found = [f"{before}:{part}" if before else part for before in found for part in parts]
-        return found
+    @functools.cached_property
+    def blocks(self) -> list[list[tuple[str, ...]]]:
+        """Factors of each encoded column, block by block; none of the intercept's, the last block."""
+        terms = (*self.terms, *([()] if self.intercept else []))
+        parts = {name: [f"{name}{s}" for s in _feature(self.columns[name]).suffixes] for name in self._sources}
+        return [list(itertools.product(*(parts[name] for name in term))) for term in terms]
+
+    @property
+    def _sources(self) -> list[str]:
+        """Columns that features are made of."""
+        return list(dict.fromkeys(name for term in self.terms for name in term))
 
     @property
     def num_features(self) -> int:
@@ -156,7 +160,7 @@ class Schema:
     @functools.cached_property
     def row_scale(self) -> float:
         """The constant c that every encoded row is multiplied by; the intercept's column is c."""
-        blocks = len(self.terms) + self.intercept
+        blocks = len(self.blocks)
         scale = np.float32(1 / math.sqrt(blocks))
         while blocks * float(scale) ** 2 > 1:
             scale = np.nextafter(scale, np.float32(0))
@@ -165,25 +169,20 @@ class Schema:
     @functools.cached_property
     def structure(self) -> RowStructure:
         """Facts of every row that an inference from noisy sums may use."""
-        blocks: list[tuple[int, ...]] = []
+        hot: list[tuple[int, ...]] = []
         nonnegative: list[int] = []
         start = 0
-        only_levels = True
-        for term in self.terms:
-            kinds, names = [self.columns[name] for name in term], self.block_names(term)
-            block = tuple(range(start, start + len(names)))
-            start += len(names)
-            if all(isinstance(kind, Levels) for kind in kinds):
-                blocks.append(block)
-                continue
-            only_levels = False
-            # The indicator of a missing number is the only other entry that is never below zero.
-            if len(term) == 1:
-                nonnegative += block[1:]
+        for term, block in zip(self.terms, self.blocks, strict=False):
+            columns = tuple(range(start, start + len(block)))
+            start += len(block)
+            if all(isinstance(self.columns[name], Levels) for name in term):
+                hot.append(columns)
+            elif len(term) == 1:  # of a number the indicator of a missing one is never below zero
+                nonnegative += columns[1:]
+        only_levels = len(hot) == len(self.terms)
         if self.intercept:
-            return RowStructure(start, tuple(blocks), tuple(nonnegative), only_levels)
-        hot = [column for block in blocks for column in block]
-        return RowStructure(nonnegative=(*nonnegative, *hot), unit_norm=only_levels)
+            return RowStructure(start, tuple(hot), tuple(nonnegative), only_levels)
+        return RowStructure(nonnegative=(*nonnegative, *itertools.chain(*hot)), unit_norm=only_levels)
 
     @functools.cached_property
     def outcome(self) -> Label:
@@ -240,21 +239,19 @@ class Schema:
         The counts, column -> values clipped or sent to ``other``, are functions of private records: they are for the
         data holder alone.
         """
-        source = [*{name: None for term in self.terms for name in term}, self.label]
-        found = frames.columns(frames.in_memory(table), source)
+        found = frames.columns(frames.in_memory(table), [*self._sources, self.label])
         y, outside = self._labels(found[self.label])
         x, counts = self._rows(found)
         return {"x": x, "y": y}, {**counts, self.label: outside}
 
     def encode_features(self, table: Table) -> np.ndarray:
         """Return the feature rows (N, d), float32, of a table that needs no label; raises as :meth:`encode`."""
-        source = list({name: None for term in self.terms for name in term})
-        return self._rows(frames.columns(frames.in_memory(table), source))[0]
+        return self._rows(frames.columns(frames.in_memory(table), self._sources))[0]
 
     def _rows(self, found: Mapping[str, frames.Values]) -> tuple[np.ndarray, dict[str, int]]:
         if not self.terms:
             raise DataError("data: the schema has no feature but the intercept, so a table does not tell its rows")
-        encoded = {name: _feature(self.columns[name]).encode(found[name]) for term in self.terms for name in term}
+        encoded = {name: _feature(self.columns[name]).encode(found[name]) for name in self._sources}
         count = len(next(iter(encoded.values())).block)
         x, start = np.full((count, self.num_features), self.row_scale, np.float32), 0
         for term in self.terms:
@@ -271,14 +268,60 @@ class Schema:
             words, _ = kind.named(column)
             number = {level: k for k, level in enumerate(kind.levels)}
             return np.array([number[value] for value in words], np.int32), 0
+        if isinstance(kind, Range):
+            scaled, outside = kind.scaled(column)
+            return scaled.astype(np.float32), outside
         column.refuse_missing(False)
         numbers = column.numbers()
-        if isinstance(kind, Range):
-            return kind.scaled(numbers).astype(np.float32), int(((numbers < kind.low) | (numbers > kind.high)).sum())
         whole = np.floor(numbers) == numbers
         column.refuse(~whole, "a value that is no whole number", "counts are whole; give the label a range instead")
         inside = np.clip(numbers, 0, kind.largest)
         return inside.astype(np.int32), int((inside != numbers).sum())
+
+    def to_original_units(self, draws: np.ndarray) -> np.ndarray:
+        """Return coefficients of the columns in their own units, in the order of :attr:`names`.
+
+        A coefficient of ``age`` is then per year, of a column on scale ``log1p`` per unit of log(1 + value), and of a
+        real label in the label's units; the intercept is the prediction where every number is 0.
+
+        Args:
+            draws: (..., d) of a target with these rows, or (..., d, K) where the label has K > 2 classes.
+
+        Raises:
+            InputError: a term's own units need a term that the schema lacks, such as the intercept.
+        """
+        classes = self.outcome.kind == "classes"
+        theta = np.asarray(draws, np.float64)
+        theta = np.moveaxis(theta, -2, -1) if classes else theta
+        middle, half = 0.0, 1.0
+        if self.outcome.kind == "real":
+            middle, half = self.columns[self.label].middle_and_half  # type: ignore[union-attr]
+        out = theta @ self._own_units.T * half
+        if middle:
+            out[..., self._index(())] += middle
+        return np.moveaxis(out, -1, -2) if classes else out
+
+    @functools.cached_property
+    def _own_units(self) -> np.ndarray:
+        """Matrix from encoded coefficients to those in own units, (d, d)."""
+        out = np.zeros((self.num_features, self.num_features))
+        sums: dict[str, dict[str, float]] = {}
+        for name in self._sources:
+            sums |= _feature(self.columns[name]).own_units(name)
+        for column, parts in enumerate(itertools.chain(*self.blocks)):
+            for chosen in itertools.product(*(sums[part].items() for part in parts)):
+                weight = math.prod(weight for _, weight in chosen)
+                if weight:
+                    out[self._index(part for part, _ in chosen if part), column] += weight
+        return out * self.row_scale
+
+    def _index(self, parts: Iterable[str]) -> int:
+        """Return the encoded column that is the product of these parts."""
+        wanted = frozenset(parts)
+        for k, found in enumerate(itertools.chain(*self.blocks)):
+            if frozenset(found) == wanted:
+                return k
+        raise InputError(f"original units: need the term {':'.join(sorted(wanted)) or INTERCEPT}; add it to the schema")
 
     @property
     def transformer(self) -> FunctionTransformer:
