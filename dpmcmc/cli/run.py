@@ -27,7 +27,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dpmcmc import config as config_room
-from dpmcmc import data as data_room
 from dpmcmc.cli.options import AllowCode, Overrides
 from dpmcmc.cli.per_record import RecordAccount
 from dpmcmc.cli.place import Options, Place, new, resumed
@@ -148,7 +147,7 @@ def _take_part(asked: Options) -> None:
     with _together():
         try:
             with Life(plan, key=_seed(config), mesh=mesh) as life:
-                life.read(data_room.load(config.data).train)
+                life.read(config_room.load_data(config).train)
                 life.carry_out()
         except DivergedError:
             raise CommandError("sampler.step_size: the chain diverged; process 0 says where.", code=1) from None
@@ -194,7 +193,7 @@ def _carry_out(
             label=config.name,
         )
         with life:
-            run = ConfiguredRun(config, plan, data_room.load(config.data), place, life, account)
+            run = ConfiguredRun(config, plan, config_room.load_data(config), place, life, account)
             run.read()
             run.print_plan(console)
             run.open()

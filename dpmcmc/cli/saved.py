@@ -207,6 +207,7 @@ class ConfiguredRun:
         if fitted is not None and not self.facts.spec.public:
             body["non_private"] = fitted.summary
         body["wall_seconds"] = wall_seconds
+        body["outside_schema"] = self.data.outside
         body["about"] = "Computed from training records without privacy. Never publish or archive this folder."
         write_json(self.place.confidential / "diagnostics.json", _finite(body), mode=0o600)
         return fitted

@@ -18,8 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from annotated_types import Gt
 
-from dpmcmc.data.base import DataError
-from dpmcmc.errors import InputError, check_fields
+from dpmcmc.errors import DataError, InputError, check_fields
 
 #: Names of the levels that a schema adds.
 OTHER, MISSING = "other", "missing"
@@ -62,11 +61,20 @@ class Values(NamedTuple):
         how = "a column with a range or counts holds numbers; mend them, or declare levels"
         if self.values.dtype.kind in "fiub":
             return np.where(self.missing, np.nan, self.values.astype(np.float64))
-        if self.values.dtype.kind != "O":
-            self.refuse(np.ones(len(self.values), bool), f"values of type {self.values.dtype}", how)
         found = np.array([_number(value) for value in self.values], np.float64)
         self.refuse(np.isnan(found) & ~self.missing, "a value that is no number", how)
         return np.where(self.missing, np.nan, found)
+
+    def whole_numbers(self) -> np.ndarray:
+        """Return the values as whole float64, (N,).
+
+        Raises:
+            DataError: a value is missing, or is no whole number.
+        """
+        self.refuse_missing(False)
+        numbers = self.numbers()
+        self.refuse(np.floor(numbers) != numbers, "a value that is no whole number", "mend them, or declare a range")
+        return numbers
 
     def words(self) -> np.ndarray:
         """Return the values as texts, (N,) objects: 1, 1.0 and ``"1"`` are one level, however a table stores them."""

@@ -16,9 +16,8 @@ from typing import Any, Protocol, TypeGuard
 import numpy as np
 
 from dpmcmc.data import columnar
-from dpmcmc.data.base import DataError
 from dpmcmc.data.column_kinds import Values
-from dpmcmc.errors import InputError
+from dpmcmc.errors import DataError, InputError
 
 
 class Frame(Protocol):
@@ -30,6 +29,9 @@ class Frame(Protocol):
 
 #: A table that a schema encodes: in memory, arrays or lists by name, or the path of a file.
 Table = Frame | Mapping[str, Any] | str | os.PathLike
+
+
+SUFFIXES = (".csv", *columnar.SUFFIXES)
 
 
 def is_table(data: object) -> TypeGuard[Table]:
@@ -85,13 +87,12 @@ def _values(name: str, column: object) -> Values:
     values = np.asarray(column)
     if values.ndim != 1:
         raise DataError(f"data: column {name!r} has shape {values.shape}: give one value for each row.")
-    if values.dtype.kind not in "fiubOMm":  # texts
-        values = values.astype(object)
-    if values.dtype.kind == "O":
-        missing = np.array([_is_missing(value) for value in values], bool)
-    else:
-        missing = values != values  # NaN and NaT
-    return Values(name, values, missing)
+    if values.dtype.kind in "fiub":
+        return Values(name, values, values != values)  # NaN
+    if values.dtype.kind in "mM":
+        raise DataError(f"data: column {name!r} holds {values.dtype}: turn dates into numbers or words.")
+    values = values.astype(object)
+    return Values(name, values, np.array([_is_missing(value) for value in values], bool))
 
 
 def _is_missing(value: object) -> bool:

@@ -12,29 +12,26 @@ learnt from the table, and rows are not normalised, because that would change wh
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from dpmcmc.data import frames
-from dpmcmc.data.base import DataError
+from dpmcmc.data import formula, frames
 from dpmcmc.data.column_kinds import Column, Counts, Levels, Range, column_of, to_yaml
+from dpmcmc.data.facts import Told, told
 from dpmcmc.data.frames import Table
 from dpmcmc.data.row_structure import RowStructure
-from dpmcmc.errors import InputError
+from dpmcmc.errors import DataError, InputError
 
 if TYPE_CHECKING:
     from sklearn.preprocessing import FunctionTransformer
 
 INTERCEPT = "intercept"
-#: A target, a mechanism or a metric.
-Told = TypeVar("Told")
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ class Schema:
             ``{levels: [a, b], other: true}`` or ``{counts: largest}``.
         label: column of the label; needed unless the formula names it.
         intercept: whether rows have a constant column, the last one.
-        formula: which columns and interactions are features, as in ``"income ~ age + C(job) + age:job"``; None: every
+        formula: columns and interactions that are features, as in ``"income ~ age + C(job) + age:job"``; None: every
             column but the label.
 
     Raises:
@@ -84,8 +81,6 @@ class Schema:
             raise InputError("columns must map names to Range, Levels or Counts", "columns")
         object.__setattr__(self, "columns", {name: column_of(name, column) for name, column in given.items()})
         if self.formula is not None:
-            from dpmcmc.data import formula
-
             label, terms, intercept = formula.parsed(self.formula, tuple(self.columns))
             if label and self.label not in ("", label):
                 raise InputError(f"formula: its label is {label}, and label says {self.label}; give one", "formula")
@@ -177,7 +172,7 @@ class Schema:
             start += len(block)
             if all(isinstance(self.columns[name], Levels) for name in term):
                 hot.append(columns)
-            elif len(term) == 1:  # of a number the indicator of a missing one is never below zero
+            elif len(term) == 1:  # the indicator of a missing number
                 nonnegative += columns[1:]
         only_levels = len(hot) == len(self.terms)
         if self.intercept:
@@ -195,28 +190,21 @@ class Schema:
         count = len(kind.levels)
         return Label(self.label, "binary" if count == 2 else "classes", count, kind.levels)
 
-    def told(self, made: Told) -> Told:
-        """Return a target, a mechanism or a metric whose fields that say nothing take the schema's facts.
-
-        Raises:
-            InputError: it says another number of features or classes.
-        """
-        if not dataclasses.is_dataclass(made):
-            return made
-        facts = {
+    @property
+    def facts(self) -> dict[str, object]:
+        """Public facts that :func:`dpmcmc.data.facts.told` gives a target, a mechanism or a metric."""
+        label = self.outcome
+        return {
             "num_features": self.num_features,
-            "num_classes": self.outcome.num_classes,
+            "num_classes": label.num_classes,
             "row_bound": self.row_bound,
-            "label_bound": None if self.outcome.bounds is None else self.outcome.bounds[1],
+            "label_bound": None if label.bounds is None else label.bounds[1],
             "structure": self.structure,
         }
-        fields = {f.name for f in dataclasses.fields(made) if f.init}
-        for name in ("num_features", "num_classes"):
-            given = getattr(made, name, None)
-            if None not in (given, facts[name]) and given != facts[name]:
-                raise InputError(f"{name}: is {given}, and the schema says {facts[name]}; leave it out", name)
-        unsaid = {name: fact for name, fact in facts.items() if name in fields and getattr(made, name) is None}
-        return dataclasses.replace(made, **unsaid)  # type: ignore[type-var]
+
+    def told(self, made: Told) -> Told:
+        """Return a target, a mechanism or a metric that knows the facts; see :func:`dpmcmc.data.facts.told`."""
+        return told(made, self.facts)
 
     def encode(self, table: Table) -> dict[str, np.ndarray]:
         """Return the records of a table.
@@ -271,10 +259,7 @@ class Schema:
         if isinstance(kind, Range):
             scaled, outside = kind.scaled(column)
             return scaled.astype(np.float32), outside
-        column.refuse_missing(False)
-        numbers = column.numbers()
-        whole = np.floor(numbers) == numbers
-        column.refuse(~whole, "a value that is no whole number", "counts are whole; give the label a range instead")
+        numbers = column.whole_numbers()
         inside = np.clip(numbers, 0, kind.largest)
         return inside.astype(np.int32), int((inside != numbers).sum())
 
@@ -343,12 +328,10 @@ class Schema:
         Raises:
             InputError: an unknown key, or what the constructor refuses.
         """
-        known = ("columns", "label", "intercept", "formula")
-        unknown = [str(key) for key in given if key not in known]
-        if unknown or "columns" not in given:
-            wrong = f"unknown key {', '.join(unknown)}" if unknown else "columns is missing"
-            raise InputError(f"schema: {wrong}; the keys are {', '.join(known)}", unknown[0] if unknown else "columns")
-        return cls(**given)  # type: ignore[arg-type]
+        try:
+            return cls(**given)  # type: ignore[arg-type]
+        except TypeError as error:  # an unknown key
+            raise InputError(f"schema: {error}") from None
 
 
 def _feature(column: Column) -> Range | Levels:
