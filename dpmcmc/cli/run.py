@@ -24,7 +24,6 @@ import jax
 import typer
 from jax.sharding import Mesh
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dpmcmc import config as config_room
 from dpmcmc.cli.options import AllowCode, Overrides
@@ -41,6 +40,7 @@ from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.mechanisms import DrawError
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
+from dpmcmc.report.progress import shown
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 
 app = typer.Typer(add_completion=False)
@@ -258,12 +258,6 @@ def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Con
 
 
 def _computed(run: ConfiguredRun, console: Console) -> Result:
-    """Compute the release; a sampler's steps move a bar, which is kept outside the compiled code."""
-    if run.trace is not run.plan:
-        with console.status("drawing"):
-            return run.life.carry_out()
-    columns = TextColumn("sampling    "), BarColumn(), MofNCompleteColumn(), TextColumn("steps"), TimeRemainingColumn()
-    # A log file or a pipe wants no bar, nor the blank line it would leave.
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar, _together():
-        task = bar.add_task("", total=run.trace.steps)
-        return run.life.carry_out(lambda done, total: bar.update(task, completed=done, total=total))
+    """Compute the release, and show how far it is."""
+    with shown(True, run.life, console, run.facts.spec.public) as report, _together():
+        return run.life.carry_out(report)

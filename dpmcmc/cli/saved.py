@@ -27,7 +27,8 @@ from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import reference
 from dpmcmc.engine.checks import check_on_disk
 from dpmcmc.engine.life import Life
-from dpmcmc.engine.result import DivergedError, Result, draws_content, privacy_json, write_json
+from dpmcmc.engine.mesh import sizes
+from dpmcmc.engine.result import DivergedError, Result, write_json
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import predictive
 from dpmcmc.planning.any_plan import AnyPlan
@@ -36,6 +37,7 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import NO_DRAWS
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text
+from dpmcmc.report.files import draws_content, privacy_json
 from dpmcmc.report.public_facts import PublicFacts
 from dpmcmc.storage.checkpoint import CheckpointError
 from dpmcmc.storage.pytree import PyTree
@@ -141,7 +143,8 @@ class ConfiguredRun:
 
     def print_plan(self, console: Console) -> None:
         """Say what will be done."""
-        run_text.print_plan(self.facts, self.life.mesh, console)
+        mesh = self.life.mesh
+        run_text.print_plan(self.facts, None if mesh is None else sizes(mesh), console)
 
     def open(self) -> None:
         """State plan and guarantee before anything is released; privacy.json holds a run's cost from the start."""
@@ -167,12 +170,14 @@ class ConfiguredRun:
         Returns:
             Folder of the draws: the confidential one where these may not be published.
         """
-        result = everything if self.account is None else self.account.kept(everything)
-        guarantee, facts = result.guarantee, self.facts
+        guarantee, facts = everything.guarantee, self.facts
+        kept = everything if self.account is None else self.account.kept(everything)
+        result = dataclasses.replace(kept, columns=facts.columns)
         run_folder = self.run_folder(guarantee)
         # A run that went on elsewhere has spent more than was planned.
         self._write_privacy(guarantee)
-        run_folder.write("draws.nc", draws_content(result.draws, result.info, guarantee, result.metric))
+        content = draws_content(result.draws, result.info, guarantee, result.metric, result.columns)
+        run_folder.write("draws.nc", content)
         result.write_trace(run_folder)
         metrics = self.released_facts() | result.diagnostics | result.verdict.to_json() | _from_path(result)
         metrics |= self._seconds(result, calibrate_seconds)
@@ -236,7 +241,8 @@ class ConfiguredRun:
         guarantee, plan = result.guarantee, self.trace
         run_folder, said = self.run_folder(guarantee), (self.facts.title(guarantee), self.facts.note(guarantee))
         if plan is not None:
-            run_folder.figure("traces.png", plots.traces, result.draws, plan.burn_in, plan.thin, *said)
+            kept = plan.burn_in, plan.thin
+            run_folder.figure("traces.png", plots.traces, result.draws, kept, *said, result.columns)
             run_folder.figure("temperature.png", plots.temperature, plan.temperatures, plan.noise_multipliers, *said)
         if guarantee is not None and np.isfinite(guarantee.epsilon):
             run_folder.figure("epsilon_delta.png", plots.epsilon_delta, guarantee, *said)

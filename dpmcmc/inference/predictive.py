@@ -100,6 +100,26 @@ def predict(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> 
     return binary(target, flat_draws, rows) if _classes(target) == 2 else multiclass(target, flat_draws, rows)
 
 
+def mean(target: Target, flat_draws: PyTree, x: np.ndarray) -> np.ndarray:
+    """Return the posterior predictive mean of rows, float64.
+
+    Args:
+        target: with ``predict``.
+        flat_draws: pytree of parameters, leaves (draws, ...).
+        x: (rows, d).
+
+    Returns:
+        P(y = 1), (rows,), of two classes; class probabilities (rows, K) of more; else the mean of y, (rows,).
+
+    Raises:
+        TargetError: the target has no ``predict``, or it returns something of another shape.
+    """
+    if getattr(target, "predict", None) is None:
+        raise TargetError(f"{type(target).__name__} has no predict, so its draws predict nothing; give it one")
+    found, _ = _over_draws(target, flat_draws, x, lambda p: np.zeros(len(p)))
+    return found[..., 1] if _classes(target) == 2 and found.ndim == 2 else found
+
+
 def check(target: Target, rows: dict[str, np.ndarray]) -> None:
     """Refuse a target whose ``predict`` does not fit the rows; only shapes are evaluated.
 

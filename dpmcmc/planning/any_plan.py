@@ -19,6 +19,7 @@ from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
 
 if TYPE_CHECKING:
+    from dpmcmc.inference.trace import Trace
     from dpmcmc.planning.plan import Plan
 
 
@@ -31,6 +32,7 @@ class AnyPlan(abc.ABC):
         guarantee: of everything that leaves, or None without privacy.
         draws: of all chains, that leave.
         schema: public ranges and levels of the columns of a table, or None where records are arrays.
+        released_path: of a run in a metric that was saved; None of a plan that can be run.
     """
 
     target: Target
@@ -38,6 +40,7 @@ class AnyPlan(abc.ABC):
     guarantee: Guarantee | None
     draws: int
     schema: Schema | None
+    released_path: Trace | None = None
 
     @property
     @abc.abstractmethod
@@ -48,6 +51,11 @@ class AnyPlan(abc.ABC):
     @abc.abstractmethod
     def trace(self) -> Plan | None:
         """Plan of the sampler whose iterates leave; None for a one-shot mechanism."""
+
+    @property
+    def has_chains(self) -> bool:
+        """Whether the draws are chains of a sampler."""
+        return self.trace is not None
 
     @property
     def hardened(self) -> bool:

@@ -7,18 +7,22 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 from rich.console import Console
 
-from dpmcmc.engine.mesh import sizes
 from dpmcmc.inference import predictive
 from dpmcmc.planning.verdict import Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report.public_facts import PublicFacts
 
 
-def print_plan(facts: PublicFacts, mesh: Mesh | None, console: Console) -> None:
-    """Say what will be done."""
+def print_plan(facts: PublicFacts, devices: tuple[int, int] | None, console: Console) -> None:
+    """Say what will be done.
+
+    Args:
+        facts: of the run.
+        devices: along the chains and along the records, of a run that shares them; None: one.
+        console: to print on.
+    """
     spec = facts.spec
     what = "records" if spec.records_per_owner is None else "owners"
     held_out = f" and {_test_rows(facts)} test records" if spec.public else ""
@@ -34,9 +38,8 @@ def print_plan(facts: PublicFacts, mesh: Mesh | None, console: Console) -> None:
         console.print(f"             {note}", style="bold red")
     for name, text in facts.plan.lines(facts.secret):
         console.print(f"{name:<12} {text}")
-    if mesh is not None:
-        chain, data = sizes(mesh)
-        console.print(f"devices      {chain} along the chains, {data} along the records")
+    if devices is not None:
+        console.print(f"devices      {devices[0]} along the chains, {devices[1]} along the records")
     if jax.process_count() > 1:
         console.print(f"processes    {jax.process_count()}, without a checkpoint: a run that is stopped is lost")
 
