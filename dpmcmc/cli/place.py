@@ -25,6 +25,7 @@ _STATED = ("plan.json", "privacy.json", "config.yaml")
 _COMPUTED = (
     "metrics.json",
     "draws.nc",
+    "report.html",
     "trace.npz",
     "diagnostics.json",
     "failure.json",

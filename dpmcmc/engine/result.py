@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import functools
 import json
@@ -27,7 +28,9 @@ from dpmcmc.planning.verdict import Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report.files import datasets, draws_content, privacy_json
-from dpmcmc.report.summary import Summary
+from dpmcmc.report.page import FILE as PAGE
+from dpmcmc.report.page import Context, page
+from dpmcmc.report.summary import ROWS, Summary
 from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.run_folder import RunFolder, today
@@ -138,9 +141,9 @@ class Result:
         return list(self.verdict.usable_for)
 
     def _repr_html_(self) -> str:
-        return html_table([("result", repr(self)), *self.verdict.lines()]) + self.summary()._repr_html_()
+        return html_table([("result", repr(self)), *self.verdict.lines()]) + self.summary(most=ROWS)._repr_html_()
 
-    def summary(self, level: float = 0.9) -> Summary:
+    def summary(self, level: float = 0.9, most: int | None = None) -> Summary:
         """Return mean, spread and range of each parameter by name, with the verdict; ``print`` shows the table.
 
         Where the verdict on the draws refuses intervals and the path of the run gives a posterior that accounts for the
@@ -148,11 +151,12 @@ class Result:
 
         Args:
             level: share of the draws that the range holds.
+            most: parameters that it has, the first ones; None: all.
 
         Raises:
             ValueError: a level outside (0, 1).
         """
-        drawn = Summary.of_draws(self.draws, self.columns, level, self.verdict, self.plan.has_chains)
+        drawn = Summary.of_draws(self.draws, self.columns, level, self.verdict, self.plan.has_chains, most)
         if drawn.intervals or (self.means is None and self.plan.released_path is None):
             return drawn
         with contextlib.suppress(UnsupportedCombination):
@@ -196,6 +200,16 @@ class Result:
             return arviz.InferenceData(None, **groups)
         return xarray.DataTree.from_dict(groups)
 
+    def page(self, context: Context | None = None) -> str:
+        """Return the page of the run, ``report.html``: one HTML file that needs no network.
+
+        Args:
+            context: what it says beside the result; None: nothing.
+        """
+        context = context or Context(self.plan.label, today())
+        context = dataclasses.replace(context, secret=self.guarantee is not None)
+        return page(self.plan, self.guarantee, self.summary(most=ROWS), context)
+
     def flat_draws(self) -> PyTree:
         """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""
         return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.positions)
@@ -218,6 +232,7 @@ class Result:
         run_folder.write("draws.nc", draws_content(self.draws, self.info, self.guarantee, self.metric, self.columns))
         self.write_trace(run_folder)
         run_folder.json("metrics.json", self.diagnostics | self.verdict.to_json())
+        run_folder.write(PAGE, self.page(Context(self.plan.label, run_folder.day)))
         return run_folder.folder
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -39,18 +39,18 @@ def axes(name: str, shape: tuple[int, ...], columns: Sequence[str] | None) -> li
     return [(f"{name}_dim_{axis}", None) for axis in range(len(shape))]
 
 
-def labels(name: str, shape: tuple[int, ...], columns: Sequence[str] | None) -> list[str]:
-    """Return a name for each number of a parameter, in order; arguments as of :func:`axes`."""
+def labels(name: str, shape: tuple[int, ...], columns: Sequence[str] | None) -> Iterator[str]:
+    """Yield a name for each number of a parameter, in order; arguments as of :func:`axes`."""
     along = axes(name, shape, columns)
     places = [coordinates or map(str, range(count)) for (_, coordinates), count in zip(along, shape, strict=True)]
-    found = list(itertools.product(*places))
-    if name == ALONE and along and along[0][1] is not None:
-        return [", class ".join(place) for place in found]
-    return [f"{name}[{','.join(place)}]" if place else name for place in found]
+    by_column = name == ALONE and bool(along) and along[0][1] is not None
+    for place in itertools.product(*places):
+        yield ", class ".join(place) if by_column else f"{name}[{','.join(place)}]" if place else name
 
 
-def flat(draws: PyTree, columns: Sequence[str] | None) -> tuple[list[str], np.ndarray]:
-    """Return (a name for each number of a draw, draws (chains, draws, numbers))."""
+def flat(draws: PyTree, columns: Sequence[str] | None, most: int | None = None) -> tuple[list[str], np.ndarray]:
+    """Return (a name for each number of a draw, draws (chains, draws, numbers)); the first ``most`` numbers, or all."""
     named = {name: np.asarray(leaf) for name, leaf in leaf_names(draws).items()}
-    found = [label for name, leaf in named.items() for label in labels(name, leaf.shape[2:], columns)]
-    return found, np.concatenate([leaf.reshape(*leaf.shape[:2], -1) for leaf in named.values()], axis=2)
+    every = itertools.chain.from_iterable(labels(name, leaf.shape[2:], columns) for name, leaf in named.items())
+    numbers = [leaf.reshape(*leaf.shape[:2], -1)[..., :most] for leaf in named.values()]
+    return list(itertools.islice(every, most)), np.concatenate(numbers, axis=2)[..., :most]

@@ -12,6 +12,7 @@ from rich.console import Console
 from dpmcmc.inference import predictive
 from dpmcmc.planning.verdict import Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.report import page
 from dpmcmc.report.public_facts import PublicFacts
 
 
@@ -67,7 +68,11 @@ def print_result(
         console: to print on.
     """
     plain = released["non_private"] or {}
-    _print_score(facts, released, plain, confidential, console)
+    held_out = [
+        (predictive.measure(facts.target) or "density", f"confidential: in {confidential / 'diagnostics.json'}")
+    ]
+    for name, text in scores(facts, released) or held_out:
+        console.print(f"{name:<12} {text}")
     if plain.get("distance"):
         d = plain["distance"]
         width = "" if d["std_ratio"] is None else f"; draws {d['std_ratio']:.2f} times as wide"
@@ -89,7 +94,7 @@ def print_result(
         )
     _print_times(facts, released, confidential, console)
     console.print(f"spent        {guarantee or 'no guarantee (see privacy.json)'}", style="bold")
-    console.print(f"saved        {folder}")
+    console.print(f"saved        {folder}; open {folder / page.FILE}")
     console.print(f"never publish or archive {confidential}", style="red")
 
 
@@ -121,24 +126,22 @@ def _print_times(facts: PublicFacts, released: dict[str, Any], confidential: Pat
     )
 
 
-def _print_score(
-    facts: PublicFacts, released: dict[str, Any], plain: dict[str, Any], confidential: Path, console: Console
-) -> None:
-    """Accuracy or rmse where the target predicts, log predictive density where it does not."""
-    measure = predictive.measure(facts.target)
-    density = released["log_predictive_density"]
+def scores(facts: PublicFacts, released: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return (label, sentence) pairs of how well the draws predict public test rows; none where rows are not public.
+
+    Accuracy or rmse where the target predicts, log predictive density where it does not.
+    """
+    measure, plain = predictive.measure(facts.target), released["non_private"] or {}
     if facts.test is None:
-        console.print(f"{measure or 'density':<12} confidential: in {confidential / 'diagnostics.json'}")
-    elif measure is None:
+        return []
+    if measure is None:
         against = f"; non-private fit {_number(plain['log_predictive_density'])}" if plain else ""
-        console.print(f"density      {_number(density)} log predictive density of a test row{against}")
-    else:
-        score = released[measure]
-        against = f"; non-private fit {_number(plain[measure]['posterior_predictive'])}" if plain else ""
-        console.print(
-            f"{measure:<12} {_number(score['posterior_predictive'])} posterior predictive, "
-            f"{_number(score['mean'])} ± {_number(score['std'])} single draw{against}"
-        )
+        density = _number(released["log_predictive_density"])
+        return [("density", f"{density} log predictive density of a test row{against}")]
+    score = released[measure]
+    against = f"; non-private fit {_number(plain[measure]['posterior_predictive'])}" if plain else ""
+    said = f"{_number(score['posterior_predictive'])} posterior predictive, {_number(score['mean'])} ± "
+    return [(measure, f"{said}{_number(score['std'])} single draw{against}")]
 
 
 def _number(value: float | None) -> str:

@@ -117,6 +117,10 @@ class PublicFacts:
             return f"{self.name}: no guarantee"
         return f"{self.name}: ε = {round_up(guarantee.epsilon, 3)}, δ = {guarantee.delta:.3g}"
 
+    def described(self) -> str:
+        """Return name and origin of the data in words."""
+        return f"{self.spec.name}, {self.num_features} features, from {self.origin}"
+
     def data_json(self) -> dict[str, object]:
         """Return what ``privacy.json`` says of the data."""
         return {

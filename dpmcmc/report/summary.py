@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 from scipy.special import ndtri
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from dpmcmc.inference.trace import NoiseAwarePosterior
 
 #: Rows that are printed and drawn, at most.
-_ROWS = 150
+ROWS = 150
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,6 +38,7 @@ class Summary:
         level: of that range.
         intervals: whether the range may be reported as an interval of the parameter.
         said: (label, sentence) pairs of the verdict.
+        total: number of parameters, of which the summary may have the first.
         ess, rhat: of each parameter, (parameters,), where the draws are chains; else None.
     """
 
@@ -47,12 +50,19 @@ class Summary:
     level: float
     intervals: bool
     said: tuple[tuple[str, str], ...]
+    total: int
     ess: np.ndarray | None = None
     rhat: np.ndarray | None = None
 
     @classmethod
     def of_draws(
-        cls, draws: PyTree, columns: Sequence[str] | None, level: float, verdict: Verdict, chains: bool
+        cls,
+        draws: PyTree,
+        columns: Sequence[str] | None,
+        level: float,
+        verdict: Verdict,
+        chains: bool,
+        most: int | None = None,
     ) -> Summary:
         """Return the summary of draws.
 
@@ -62,17 +72,19 @@ class Summary:
             level: of the range.
             verdict: on the draws.
             chains: whether they are, so that they have R-hat and ESS.
+            most: parameters that the summary has; None: all.
 
         Raises:
             ValueError: a level outside (0, 1).
         """
-        names, numbers = flat(draws, columns)
+        names, numbers = flat(draws, columns, most)
         every = numbers.reshape(-1, numbers.shape[2]).astype(np.float64)
         low, high = np.quantile(every, _tails(level), axis=0)
         ess, rhat = convergence.each(numbers) if chains else (None, None)
         moments = every.mean(axis=0), every.std(axis=0, ddof=min(1, len(every) - 1))
         usable = INTERVALS in verdict.usable_for
-        return cls(tuple(names), *moments, low, high, level, usable, _said(verdict), ess, rhat)
+        total = sum(math.prod(leaf.shape[2:]) for leaf in jax.tree.leaves(draws))
+        return cls(tuple(names), *moments, low, high, level, usable, _said(verdict), total, ess, rhat)
 
     @classmethod
     def of_path(cls, found: NoiseAwarePosterior, names: Sequence[str], level: float, verdict: Verdict) -> Summary:
@@ -83,7 +95,7 @@ class Summary:
             "accounts for the noise of privacy. They hold if the model and its prior are true."
         )
         said = (("source", source), *(line for line in _said(verdict) if line[0] != INTERVALS))
-        return cls(tuple(names), found.mean, found.std, low, high, level, True, said)
+        return cls(tuple(names), found.mean, found.std, low, high, level, True, said, len(found.mean))
 
     def to_dict(self) -> dict[str, list[str] | list[float]]:
         """Return the columns of the table, as ``pandas.DataFrame`` takes them."""
@@ -100,7 +112,7 @@ class Summary:
             KeyError: no parameter has the name.
         """
         if name not in self.names:
-            raise KeyError(f"{name}: no parameter has this name; the names are {', '.join(self.names[:_ROWS])}")
+            raise KeyError(f"{name}: no parameter has this name; the names are {', '.join(self.names[:ROWS])}")
         row = self.names.index(name)
         return {column: float(values[row]) for column, values in self.to_dict().items() if column != "name"}
 
@@ -113,12 +125,13 @@ class Summary:
         formats = {"ESS": ".0f", "R-hat": ".3f"}
         columns = [
             [value if isinstance(value, str) else f"{value:{formats.get(title, f'.{digits}f')}}" for value in values]
-            for title, values in ((title, values[:_ROWS]) for title, values in self.to_dict().items())
+            for title, values in ((title, values[:ROWS]) for title, values in self.to_dict().items())
         ]
         return list(self.to_dict()), [list(row) for row in zip(*columns, strict=True)]
 
     def _left_out(self) -> str:
-        return f"{len(self) - _ROWS} more rows are in to_dict()" if len(self) > _ROWS else ""
+        shown = min(len(self), ROWS)
+        return f"{self.total - shown} more parameters are not shown" if self.total > shown else ""
 
     def __str__(self) -> str:
         titles, rows = self.cells()
@@ -146,7 +159,7 @@ class Summary:
         """
         from dpmcmc.report.figures import forest
 
-        return forest(self, _ROWS)
+        return forest(self, ROWS)
 
 
 def _tails(level: float) -> tuple[float, float]:
