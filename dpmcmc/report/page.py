@@ -13,8 +13,7 @@ import functools
 import math
 from dataclasses import dataclass, field
 
-import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.verdict import INTERVALS, PREDICTION
@@ -60,38 +59,31 @@ def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: 
         summary: of the draws, or of what follows from them.
         context: what else is said.
     """
-    said = dict(summary.said)
-    claims = [
-        ("Predictions", PREDICTION in said["usable for"], said[PREDICTION]),
-        ("Intervals", summary.intervals, said.get(INTERVALS, said.get("source"))),
-    ]
-    stated = plan.to_json(context.secret)
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            plan=plan,
-            method=str(stated.get("mechanism") or stated.get("sampler")),
-            unit=getattr(plan.target, "unit", None) or "record",
-            lines=plan.lines(context.secret),
-            promise=None if guarantee is None or not math.isfinite(guarantee.epsilon) else promise(guarantee),
-            claims=claims,
-            summary=summary,
-            rows=forest(summary),
-            percent=f"{100 * summary.level:g} %",
-            context=context,
-            pictures={name: base64.b64encode(content).decode() for name, content in context.pictures.items()},
-            versions=versions(),
-        )
-    )
+    said, stated = dict(summary.said), plan.to_json(context.secret)
+    claims = {
+        "Predictions": (PREDICTION in said["usable for"], said[PREDICTION]),
+        "Intervals": (summary.intervals, said.get(INTERVALS, said.get("source"))),
+    }
+    names = {
+        "method": stated.get("mechanism") or stated.get("sampler"),
+        "unit": getattr(plan.target, "unit", None) or "record",
+        "lines": plan.lines(context.secret),
+        "pictures": {name: base64.b64encode(content).decode() for name, content in context.pictures.items()},
+        "claims": claims,
+        "versions": versions(),
+    }
+    if guarantee is not None and math.isfinite(guarantee.epsilon):
+        names["promise"] = guarantee
+        names["p"] = plain_numbers(guarantee)
+    return _template().render(plan=plan, summary=summary, context=context, **names)
 
 
-def promise(guarantee: Guarantee) -> dict[str, object]:
+def plain_numbers(guarantee: Guarantee) -> dict[str, object]:
     """Return a finite guarantee in the numbers of plain words; each is rounded towards less privacy.
 
-    ``odds`` is e^ε. ``belief`` is that of an observer who took the record's presence for as likely as not, after the
-    release: e^ε/(1 + e^ε). ``power`` is the largest share of true alarms of a test with 5 % false ones:
-    min(e^ε a + δ, 1 − e^−ε (1 − δ − a)) (Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015).
+    ``odds`` is e^ε. ``belief`` is that of an observer after the release who held both data sets for equally likely:
+    e^ε/(1 + e^ε). ``power`` is the largest share of right answers of a test that is wrong in a = 5 % of runs on the
+    other data set: min(e^ε a + δ, 1 − e^−ε (1 − δ − a)) (Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015).
     """
     odds, delta, alarms = math.exp(min(guarantee.epsilon, 700.0)), guarantee.delta, _FALSE_ALARMS
     power = min(odds * alarms + delta, 1 - (1 - delta - alarms) / odds)
@@ -101,29 +93,11 @@ def promise(guarantee: Guarantee) -> dict[str, object]:
         "odds": round_up(odds, 2) if odds < 1e6 else "more than a million",
         "belief": math.ceil(100 * odds / (1 + odds)),
         "power": math.ceil(100 * min(1.0, power)),
-        "adjacency": str(guarantee.adjacency),
-        "accountant": guarantee.accountant,
-        "release": guarantee.release,
-        "assumptions": guarantee.assumptions,
-        "strong": guarantee.epsilon <= 3,
     }
 
 
-def forest(summary: Summary) -> list[dict[str, object]]:
-    """Return a row for each parameter that is shown: its numbers, and its places on a common axis in percent."""
-    _, rows = summary.cells()
-    ends = (summary.low, summary.high) if summary.intervals else (summary.mean, summary.mean)
-    shown = [values[: len(rows)] for values in (ends[0], summary.mean, ends[1])]
-    least, most = min(0.0, float(np.min(shown[0]))), max(0.0, float(np.max(shown[2])))
-    places = [100 * (values - least) / max(most - least, 1e-12) for values in (*shown, np.zeros(len(rows)))]
-    columns = ("low", "dot", "high", "zero")
-    return [
-        {"cells": row, **{name: f"{place[i]:.2f}" for name, place in zip(columns, places, strict=True)}}
-        for i, row in enumerate(rows)
-    ]
-
-
 @functools.cache
-def _environment() -> Environment:
+def _template() -> Template:
     loader = PackageLoader("dpmcmc.report")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    known = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return known.get_template("page.html")

@@ -119,7 +119,8 @@ class PublicFacts:
 
     def described(self) -> str:
         """Return name and origin of the data in words."""
-        return f"{self.spec.name}, {self.num_features} features, from {self.origin}"
+        where = "files whose checksums privacy.json states" if self.sha256 else self.origin
+        return f"{self.spec.name}, {self.num_features} columns, from {where}"
 
     def data_json(self) -> dict[str, object]:
         """Return what ``privacy.json`` says of the data."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from scipy.special import ndtri
 from dpmcmc.errors import InputError
 from dpmcmc.inference import convergence
 from dpmcmc.inference.names import flat
+from dpmcmc.planning.description import html_table
 from dpmcmc.planning.verdict import INTERVALS, Verdict
 from dpmcmc.storage.pytree import PyTree
 
@@ -129,10 +129,6 @@ class Summary:
         ]
         return list(self.to_dict()), [list(row) for row in zip(*columns, strict=True)]
 
-    def _left_out(self) -> str:
-        shown = min(len(self), ROWS)
-        return f"{self.total - shown} more parameters are not shown" if self.total > shown else ""
-
     def __str__(self) -> str:
         titles, rows = self.cells()
         widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
@@ -140,17 +136,15 @@ class Summary:
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
             for row in (titles, *rows)
         ]
-        lines += [self._left_out()] * bool(self._left_out())
-        return "\n".join([*lines, "", *(f"{label:<12} {text}" for label, text in self.said)])
+        left_out = self.total - len(rows)
+        lines.append(f"{left_out} more parameters are not shown\n" if left_out else "")
+        return "\n".join([*lines, *(f"{label:<12} {text}" for label, text in self.said)])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         titles, rows = self.cells()
-        head = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
-        body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-        said = "".join(f"<p><b>{html.escape(label)}</b> {html.escape(text)}</p>" for label, text in self.said)
-        return f"<table><tr>{head}</tr>{body}</table><p>{self._left_out()}</p>{said}"
+        return html_table(rows, titles) + html_table(self.said)
 
     def plot(self) -> Figure:
         """Return a Matplotlib figure: a line for each parameter from ``low`` to ``high`` with its mean.
