@@ -204,7 +204,7 @@ def sample(
 
     Args:
         plan: from :func:`dpmcmc.plan`, or from a mechanism's ``plan``.
-        data: pytree of arrays with leading axis N = ``plan.num_records``; or a table, if the plan has a schema.
+        data: arrays (a pytree) of length N = ``plan.num_records``; a data set; a table, if the plan has a schema.
         key: None or a ``SecretKey``: fresh OS entropy, and the run carries its guarantee. A JAX key or an int
             makes the run reproducible, and anybody who knows it can subtract the noise: no guarantee.
         starts: where a sampler's chains start, a pytree like the target's parameters with leaves (chains, ...): a
@@ -246,7 +246,7 @@ def sample(
         Path(out).mkdir(parents=True, exist_ok=True)
     with life, shown(progress, life) as report:
         life.read(data, starts)
-        result = life.carry_out(report)
+        result = life.carry_out(report).named(data)
         if out is not None and jax.process_index() == 0:
             _save(result, out, day)
     return result

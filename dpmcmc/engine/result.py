@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
+from dpmcmc.data.base import DataSet
+from dpmcmc.data.frames import Table, is_table, no_schema
 from dpmcmc.engine.recorded import Means
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import predictive
@@ -71,7 +73,7 @@ class Result:
         metric: that the run released before its first step, covered by the guarantee; None without one.
         means: of the path from one draw to the next (``recorded.py``), which ``trace`` is made of; None where none are
             kept.
-        columns: names of the columns of the records, public; or None.
+        columns: names of the columns of the records, public; None: those of the plan's schema, if it has one.
     """
 
     plan: AnyPlan
@@ -84,6 +86,14 @@ class Result:
     metric: ReleasedMetric | None = None
     means: Means | None = None
     columns: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.columns is None and self.plan.schema is not None:
+            object.__setattr__(self, "columns", self.plan.schema.names)
+
+    def named(self, data: object) -> Result:
+        """Return the result with the names of a data set's columns; of other data, the result as it is."""
+        return dataclasses.replace(self, columns=data.columns) if isinstance(data, DataSet) else self
 
     @functools.cached_property
     def trace(self) -> Trace:
@@ -167,11 +177,11 @@ class Result:
         """Return a Matplotlib figure of :meth:`summary`: means, and intervals where these may be reported."""
         return self.summary(level).plot()
 
-    def predict(self, x: np.ndarray) -> np.ndarray:
+    def predict(self, x: np.ndarray | Table) -> np.ndarray:
         """Return the posterior predictive mean of rows; it costs nothing more.
 
         Args:
-            x: rows, (n, d), encoded as those of the records.
+            x: rows, (n, d), encoded as those of the records; or a table without labels, if the plan has a schema.
 
         Returns:
             P(y = 1), (n,), of two classes; class probabilities (n, K) of more; else the mean of y, (n,).
@@ -179,7 +189,12 @@ class Result:
         Raises:
             ValueError: rows of another width; a target that does not predict.
         """
-        rows = {"x": np.asarray(x), "y": np.zeros(len(x))}
+        if is_table(x):
+            if self.plan.schema is None:
+                raise no_schema(x)
+            x = self.plan.schema.encode_features(x)
+        rows = {"x": np.asarray(x)}
+        rows["y"] = np.zeros(len(rows["x"]))
         target, _ = by_row(self.plan.target, rows)
         return predictive.mean(bind(target, record_shapes(rows)), self.flat_draws(), rows["x"])
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
+from dpmcmc.data.schema import Schema
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.inference.metric import ReleasedMetric
@@ -47,6 +48,7 @@ def load(folder: Path, target: Target | None) -> Result:
             guarantee=guarantee,
             draws=leaf.shape[0] * leaf.shape[1],
             judged=Verdict.of_json(judged),
+            schema=Schema.from_yaml(plan["schema"]) if "schema" in plan else None,
             released_path=Trace.load(folder) if (folder / TRACE_FILE).exists() else None,
         )
         return Result(saved, draws, draws, info, guarantee, {}, metric=_metric(groups), columns=columns)

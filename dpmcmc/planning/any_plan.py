@@ -9,6 +9,7 @@ import abc
 import functools
 from typing import TYPE_CHECKING
 
+from dpmcmc.data.base import DataSet
 from dpmcmc.data.frames import Table, is_table, no_schema
 from dpmcmc.data.schema import Schema
 from dpmcmc.inference.metric import ReleasedMetric
@@ -97,13 +98,15 @@ class AnyPlan(abc.ABC):
         """Out of ``prediction`` and ``intervals``; empty for nothing."""
         return list(self.verdict.usable_for)
 
-    def records_of(self, data: PyTree | Table) -> PyTree:
-        """Return records as the target takes them; a table is encoded by the schema.
+    def records_of(self, data: PyTree | Table | DataSet) -> PyTree:
+        """Return records as the target takes them: training records of a data set; a table is encoded by the schema.
 
         Raises:
             InputError: a table, and the plan has no schema. It names columns and types alone.
             DataError: see :meth:`dpmcmc.data.Schema.encode`.
         """
+        if isinstance(data, DataSet):
+            return data.train
         if not is_table(data):
             return data
         if self.schema is None:

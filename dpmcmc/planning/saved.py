@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from dpmcmc.data.schema import Schema
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.inference.trace import Trace
 from dpmcmc.planning.any_plan import AnyPlan
@@ -38,6 +39,7 @@ class SavedPlan(AnyPlan):
         stated_facts: of ``privacy.json``.
         target, num_records, guarantee, draws: as of every plan.
         judged: the verdict on the draws.
+        schema: public facts of a table's columns, or None.
         released_path: of a run in a metric, or None.
     """
 
@@ -48,6 +50,7 @@ class SavedPlan(AnyPlan):
     guarantee: Guarantee | None
     draws: int
     judged: Verdict
+    schema: Schema | None = None
     released_path: Trace | None = None
 
     @property
