@@ -67,6 +67,7 @@ def test_run_writes_a_folder_that_can_be_published(breast, tmp_path, capsys):
         "privacy.json",
         "metrics.json",
         "draws.nc",
+        "report.html",
         "figures",
         "confidential",
     }

@@ -32,6 +32,9 @@ def load(folder: Path, target: Target | None) -> Result:
     """Return the result; arguments and refusals as of :meth:`Result.load`."""
     import xarray
 
+    if hasattr(target, "constrain"):
+        said = "target: positions that a NumPyro model predicts from are not saved; leave target out"
+        raise InputError(said, "target")
     try:
         plan, facts, judged = (_json(folder / name) for name in ("plan.json", "privacy.json", "metrics.json"))
         with xarray.open_datatree(io.BytesIO(read_bytes(folder / "draws.nc")), engine="h5netcdf") as tree:

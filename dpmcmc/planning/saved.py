@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+import jax
+
 from dpmcmc.data.schema import Schema
+from dpmcmc.errors import InputError
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.inference.trace import Trace
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.verdict import Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets import TARGETS
 from dpmcmc.targets.base import Target
 
@@ -28,6 +32,14 @@ class SavedTarget:
 
     def __repr__(self) -> str:
         return self.said
+
+    def predict(self, params: PyTree, x: jax.Array) -> jax.Array:
+        """Refuse: the file does not hold the model.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError(f"target: {self.said} is not in the folder; give it: Result.load(folder, target)", "target")
 
 
 @dataclass(frozen=True, eq=False)
