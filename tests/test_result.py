@@ -167,7 +167,8 @@ def test_a_loaded_result_of_ones_own_model_predicts_with_the_model_given_again(t
         log_likelihood=lambda p, r: -((r["y"] - r["x"] @ p) ** 2),
         predict=lambda p, x: x @ p,
     )
-    folder = released(plan=dataclasses.replace(released().plan, target=mine)).save(tmp_path / "run")
+    one = chain()
+    folder = dataclasses.replace(one, plan=dataclasses.replace(one.plan, target=mine)).save(tmp_path / "run")
     x = np.eye(3, dtype=np.float32)
     with pytest.raises(ValueError, match="target"):
         dpmcmc.Result.load(folder).predict(x)

@@ -79,7 +79,9 @@ def _notebook(run: Running, console: Console, public: bool) -> Iterator[Report]:
 @contextlib.contextmanager
 def _log(run: Running, console: Console, public: bool) -> Iterator[Report]:
     began, over = time.monotonic(), threading.Event()
-    at, said = [0], ["drawing      the release"]
+    at, said = [0], ["drawing      one release, without steps to count"]
+    if run.plan.trace is None:
+        console.print(said[0])
 
     def report(done: int, total: int) -> None:
         said[0], mark = f"sampling     {done:,} of {total:,} steps", done * _LINES // total
