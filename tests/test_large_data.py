@@ -315,8 +315,8 @@ def test_columns_become_rows_in_the_order_that_is_asked(suffix, tmp_path, monkey
     found = data.load(path=tmp_path / "mine", config={}, num_records=N)
     assert found.train["x"].dtype == np.float32
     assert found.columns == ("c", "a", "b")
-    (tmp_path / "mine" / "names.json").write_text('["c", "a"]')
-    with pytest.raises(DataError, match="names of 3 features"):
+    (tmp_path / "mine" / "names.txt").write_text("c\na")
+    with pytest.raises(DataError, match="2 names, one a line, for 3 features"):
         data.load(path=tmp_path / "mine", config={}, num_records=N)
 
 

@@ -1,6 +1,6 @@
 """Parquet and Arrow files, converted to a folder of ``.npy`` files from which a run can read single rows.
 
-    to_rows("people.parquet", "people", x=["age", "income"], y="label")      people/x.npy, people/y.npy and names.json
+    to_rows("people.parquet", "people", x=["age", "income"], y="label")      people/x.npy, people/y.npy and names.txt
 
 Conversion happens once, because a step reads a few rows at random. In a Parquet file these rows lie in nearly every row
 group, and each page that holds a value of one must be decompressed whole. In a ``.npy`` file row i of x is 4 d bytes at
@@ -13,7 +13,6 @@ stored as it is is refused. The folder appears under its name when it is complet
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 #: File of a folder that holds the names of the features.
-NAMES = "names.json"
+NAMES = "names.txt"
 #: Bytes of features held at a time.
 _BATCH_BYTES = 4 << 20
 #: Rows of a table that are read at a time into memory.
@@ -98,7 +97,7 @@ def to_rows(
             part.write(made, suffix)
         width = parts[0].shape[0]
         names = features if width == len(features) else [f"{features[0]}[{k}]" for k in range(width)]
-        write_atomically(made / NAMES, lambda path: path.write_text(json.dumps(names), encoding="utf-8"), 0o600)
+        write_atomically(made / NAMES, lambda path: path.write_text("\n".join(names), encoding="utf-8"), 0o600)
         os.rename(made, folder)
         flush_folder(folder.absolute().parent)
     except BaseException:

@@ -105,23 +105,17 @@ def _csv(path: Path) -> dict[str, np.ndarray]:
     """Return the columns of a CSV file with a header, all texts; an empty field is a missing value."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            header, *rows = csv.reader(stream, strict=True)
+            reader = csv.DictReader(stream, strict=True)
+            rows, names = list(reader), reader.fieldnames or []
     except FileNotFoundError:
         raise DataError(f"data.path: there is no file {path}: correct the path.") from None
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{path} is no CSV file with a header ({type(error).__name__}): write it anew.") from None
-    rows = [row for row in rows if row]
-    for number, row in enumerate(rows):
-        if len(row) != len(header):
-            raise DataError(
-                f"{path}: row {number}, counted from 0, has {len(row)} fields and the header has {len(header)}: quote "
-                "fields that hold a comma."
-            )
-    names = [name.strip() for name in header]
-    if len(set(names)) < len(names):
-        raise DataError(f"{path}: two columns have one name; rename one.")
-    texts = [[value.strip() or None for value in row] for row in rows]
-    return dict(zip(names, np.array(texts, object).reshape(len(rows), len(names)).T, strict=True))
+    ragged = [number for number, row in enumerate(rows) if None in row or None in row.values()]
+    if ragged or not names or len(set(names)) < len(names):
+        what = f"row {ragged[0]}, counted from 0, differs from it" if ragged else "it names no column, or one twice"
+        raise DataError(f"{path}: every row needs the fields of the header, and {what}: mend it.")
+    return {name.strip(): np.array([row[name].strip() or None for row in rows], object) for name in names}
 
 
 def template(table: Frame | Mapping[str, Any]) -> str:

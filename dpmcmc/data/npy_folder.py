@@ -2,7 +2,7 @@
 
     my_folder/x.npy  (N, d) floats          my_folder/y.npy  (N,) class numbers, counts or real numbers
     my_folder/x_test.npy, y_test.npy        if there are test rows; these are read into memory
-    my_folder/names.json                    names of the d features, if you like
+    my_folder/names.txt                     names of the d features, one a line, if you like
 
 ``load`` looks at every training record once, block by block, and returns memory-mapped arrays, of which a sampler reads
 the rows of its batches (``rows_on_disk.py``). The size of a file must agree with its header.
@@ -14,7 +14,6 @@ bound, draws such rows back itself.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from pathlib import Path
@@ -65,14 +64,9 @@ def load(request: DataRequest) -> DataSet:
 def _columns(folder: Path, count: int) -> tuple[str, ...]:
     """Return the features' names that the folder states, or none."""
     path = folder / NAMES
-    if not path.is_file():
-        return ()
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        found = None
-    if not isinstance(found, list) or len(found) != count or not all(isinstance(name, str) for name in found):
-        raise DataError(f"{path} does not list the names of {count} features: mend or remove it.")
+    found = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    if found and len(found) != count:
+        raise DataError(f"{path} has {len(found)} names, one a line, for {count} features: mend or remove it.")
     return tuple(found)
 
 

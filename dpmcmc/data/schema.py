@@ -16,8 +16,8 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from dpmcmc.data.facts import Told, told
 from dpmcmc.data.frames import Table
 from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.errors import DataError, InputError
-
-if TYPE_CHECKING:
-    from sklearn.preprocessing import FunctionTransformer
 
 INTERCEPT = "intercept"
 
@@ -74,29 +71,31 @@ class Schema:
     label: str = ""
     intercept: bool = True
     formula: str | None = None
+    #: Source columns of each block of features; two or more names are an interaction.
+    terms: tuple[tuple[str, ...], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         given = self.columns
         if not isinstance(given, Mapping) or not all(isinstance(name, str) and name for name in given):
             raise InputError("columns must map names to Range, Levels or Counts", "columns")
         object.__setattr__(self, "columns", {name: column_of(name, column) for name, column in given.items()})
+        terms: tuple[tuple[str, ...], ...] = tuple((name,) for name in self.columns if name != self.label)
         if self.formula is not None:
             label, terms, intercept = formula.parsed(self.formula, tuple(self.columns))
             if label and self.label not in ("", label):
                 raise InputError(f"formula: its label is {label}, and label says {self.label}; give one", "formula")
             object.__setattr__(self, "label", label or self.label)
             object.__setattr__(self, "intercept", intercept)
-            object.__setattr__(self, "_formula_terms", terms)
+        object.__setattr__(self, "terms", terms)
         if self.label not in self.columns:
             raise InputError(f"label: {self.label!r} is no column of {', '.join(self.columns)}", "label")
         self._check()
 
     def _check(self) -> None:
         label = self.columns[self.label]
-        if isinstance(label, Levels) and (label.other or label.missing or len(label.levels) < 2):
-            raise InputError("label: needs two or more levels, without other and missing", "label")
-        if isinstance(label, Range) and label.missing:
-            raise InputError("label: a label may not be missing", "label")
+        few = isinstance(label, Levels) and (label.other or len(label.levels) < 2)
+        if few or getattr(label, "missing", False):
+            raise InputError("label: needs two levels or more, or a range, without other and missing", "label")
         if not self.terms and not self.intercept:
             raise InputError("columns: no feature is left; declare one, or an intercept", "columns")
         for name in self._sources:
@@ -117,13 +116,6 @@ class Schema:
     def with_formula(self, formula: str) -> Schema:
         """Return the schema whose features and label a formula chooses."""
         return replace(self, label="" if "~" in formula else self.label, formula=formula)
-
-    @functools.cached_property
-    def terms(self) -> tuple[tuple[str, ...], ...]:
-        """Source columns of each block of features; two or more names are an interaction."""
-        if self.formula is not None:
-            return self._formula_terms  # type: ignore[attr-defined]
-        return tuple((name,) for name in self.columns if name != self.label)
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -237,10 +229,10 @@ class Schema:
         return self._rows(frames.columns(frames.in_memory(table), self._sources))[0]
 
     def _rows(self, found: Mapping[str, frames.Values]) -> tuple[np.ndarray, dict[str, int]]:
-        if not self.terms:
-            raise DataError("data: the schema has no feature but the intercept, so a table does not tell its rows")
+        if not found:
+            raise DataError("data: the schema has no feature but the intercept, so no column tells the number of rows.")
         encoded = {name: _feature(self.columns[name]).encode(found[name]) for name in self._sources}
-        count = len(next(iter(encoded.values())).block)
+        count = len(next(iter(found.values())).values)
         x, start = np.full((count, self.num_features), self.row_scale, np.float32), 0
         for term in self.terms:
             block = np.full((count, 1), self.row_scale)
@@ -307,13 +299,6 @@ class Schema:
             if frozenset(found) == wanted:
                 return k
         raise InputError(f"original units: need the term {':'.join(sorted(wanted)) or INTERCEPT}; add it to the schema")
-
-    @property
-    def transformer(self) -> FunctionTransformer:
-        """A scikit-learn transformer of tables to feature rows; there is nothing to fit."""
-        from sklearn.preprocessing import FunctionTransformer
-
-        return FunctionTransformer(self.encode_features, feature_names_out=lambda *_: np.array(self.names, object))
 
     def to_yaml(self) -> dict[str, object]:
         """Return the schema as a YAML says it; :meth:`from_yaml` takes it back."""
