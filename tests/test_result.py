@@ -9,6 +9,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
+from dpmcmc.inference import NoiseAwarePosterior
 from dpmcmc.inference.names import axes, flat, labels
 from dpmcmc.planning.saved import SavedTarget, target_of
 
@@ -174,3 +175,31 @@ def test_a_loaded_result_of_ones_own_model_predicts_with_the_model_given_again(t
         dpmcmc.Result.load(folder).predict(x)
     again = dpmcmc.Result.load(folder, mine)
     np.testing.assert_allclose(again.predict(x), jax.numpy.mean(again.draws, (0, 1)), rtol=1e-4, atol=1e-6)
+
+
+def test_original_units_are_those_of_the_columns_before_their_encoding(monkeypatch):
+    """Draws, and the posterior from a path, which is normal: both go through the schema's own map."""
+    import pandas as pd
+
+    schema = Schema({"age": Range(20, 70), "wage": Range(0, 300)}, label="wage")
+    plan = dpmcmc.mechanisms.NoiseAware(draws=100).plan(
+        dpmcmc.targets.LinearRegression(1.0), num_records=N, epsilon=1.0, delta=1e-6, schema=schema
+    )
+    result = released(RNG.normal(size=(1, 400, 2)), plan, columns=None)
+    shown = result.summary(original_units=True)
+    np.testing.assert_allclose(shown.mean, schema.to_original_units(result.draws).mean((0, 1)), rtol=1e-6)
+    assert "before encoding" in str(shown)
+    assert "before encoding" in result.page()
+    wage = result.predict(pd.DataFrame({"age": [20.0, 70.0]}))
+    np.testing.assert_allclose(wage, shown.mean @ np.array([[20, 70], [1, 1]]), rtol=1e-5)
+    flat_draws = result.draws.reshape(-1, 2)
+    found = NoiseAwarePosterior(flat_draws.mean(0), np.cov(flat_draws.T))
+    monkeypatch.setattr(dpmcmc.Result, "usable_for", ["prediction"])
+    monkeypatch.setattr(dpmcmc.Result, "noise_aware", lambda self: found)
+    path = dataclasses.replace(result, means=()).summary(original_units=True)
+    assert path.intervals
+    np.testing.assert_allclose(path.mean, shown.mean, rtol=1e-6)
+    np.testing.assert_allclose(path.std, shown.std, rtol=1e-6)
+    np.testing.assert_allclose(path.high - path.mean, 1.6448536 * path.std, rtol=1e-6)
+    with pytest.raises(ValueError, match="original_units"):
+        released().summary(original_units=True)

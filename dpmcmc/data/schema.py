@@ -255,6 +255,14 @@ class Schema:
         inside = np.clip(numbers, 0, kind.largest)
         return inside.astype(np.int32), int((inside != numbers).sum())
 
+    def label_of(self, predicted: np.ndarray) -> np.ndarray:
+        """Return predictions of encoded rows in the label's own units; of log(1 + label) on scale ``log1p``."""
+        kind = self.columns[self.label]
+        if not isinstance(kind, Range):
+            return predicted
+        middle, half = kind.middle_and_half
+        return middle + half * predicted
+
     def to_original_units(self, draws: np.ndarray) -> np.ndarray:
         """Return coefficients of the columns in their own units, in the order of :attr:`names`.
 

@@ -18,15 +18,16 @@ import numpy as np
 from dpmcmc.data.base import DataSet
 from dpmcmc.data.frames import Table, is_table, no_schema
 from dpmcmc.engine.recorded import Means
-from dpmcmc.errors import UnsupportedCombination
+from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import predictive
 from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.inference.names import flat
 from dpmcmc.inference.trace import FILE as TRACE_FILE
 from dpmcmc.inference.trace import NoiseAwarePosterior, Trace
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.description import html_table
 from dpmcmc.planning.path import trace_of
-from dpmcmc.planning.verdict import Verdict
+from dpmcmc.planning.verdict import INTERVALS, Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report.files import datasets, draws_content, privacy_json
@@ -153,7 +154,7 @@ class Result:
     def _repr_html_(self) -> str:
         return html_table([("result", repr(self)), *self.verdict.lines()]) + self.summary(most=ROWS)._repr_html_()
 
-    def summary(self, level: float = 0.9, most: int | None = None) -> Summary:
+    def summary(self, level: float = 0.9, original_units: bool = False, most: int | None = None) -> Summary:
         """Return mean, spread and range of each parameter by name, with the verdict; ``print`` shows the table.
 
         Where the verdict on the draws refuses intervals and the path of the run gives a posterior that accounts for the
@@ -161,27 +162,52 @@ class Result:
 
         Args:
             level: share of the draws that the range holds.
+            original_units: whether coefficients are per unit of the columns as they were before their encoding, which
+                takes a plan with a schema.
             most: parameters that it has, the first ones; None: all.
 
         Raises:
-            ValueError: a level outside (0, 1).
+            ValueError: a level outside (0, 1); original units without a schema.
         """
-        drawn = Summary.of_draws(self.draws, self.columns, level, self.verdict, self.plan.has_chains, most)
-        if drawn.intervals or (self.means is None and self.plan.released_path is None):
-            return drawn
-        with contextlib.suppress(UnsupportedCombination):
-            return Summary.of_path(self.noise_aware(), drawn.names, level, self.verdict)
-        return drawn
+        draws, shown = self._in_units(self.draws, original_units), None
+        if INTERVALS not in self.usable_for and (self.means is not None or self.plan.released_path is not None):
+            with contextlib.suppress(UnsupportedCombination):
+                shown = Summary.of_path(
+                    self._posterior(original_units), flat(draws, self.columns)[0], level, self.verdict
+                )
+        if shown is None:
+            shown = Summary.of_draws(draws, self.columns, level, self.verdict, self.plan.has_chains, most)
+        return shown.in_original_units() if original_units else shown
 
-    def plot(self, level: float = 0.9) -> Figure:
+    def _posterior(self, original_units: bool) -> NoiseAwarePosterior:
+        """Return :meth:`noise_aware`, in the units of the columns as they were where these are asked for."""
+        found = self.noise_aware()
+        if not original_units:
+            return found
+        size = len(found.mean)
+        zero, *rows = self._in_units(np.vstack([np.zeros(size), np.eye(size)]), True)
+        turn = np.transpose(rows - zero)
+        return NoiseAwarePosterior(turn @ found.mean + zero, turn @ found.covariance @ turn.T)
+
+    def _in_units(self, draws: PyTree, original: bool) -> PyTree:
+        """Return draws as they are, or in the units of the columns before their encoding."""
+        schema = self.plan.schema
+        if not original:
+            return draws
+        if schema is None or not isinstance(draws, np.ndarray | jax.Array):
+            raise InputError("original_units: are known of a linear model whose plan has a schema", "original_units")
+        return schema.to_original_units(np.asarray(draws))
+
+    def plot(self, level: float = 0.9, original_units: bool = False) -> Figure:
         """Return a Matplotlib figure of :meth:`summary`: means, and intervals where these may be reported."""
-        return self.summary(level).plot()
+        return self.summary(level, original_units, ROWS).plot()
 
     def predict(self, x: np.ndarray | Table) -> np.ndarray:
         """Return the posterior predictive mean of rows; it costs nothing more.
 
         Args:
-            x: rows, (n, d), encoded as those of the records; or a table without labels, if the plan has a schema.
+            x: rows, (n, d), encoded as those of the records; or a table, if the plan has a schema. A real label is then
+                predicted in its own units.
 
         Returns:
             P(y = 1), (n,), of two classes; class probabilities (n, K) of more; else the mean of y, (n,).
@@ -192,13 +218,13 @@ class Result:
         if is_table(x):
             if self.plan.schema is None:
                 raise no_schema(x)
-            x = self.plan.schema.encode_features(x)
+            return self.plan.schema.label_of(self.predict(self.plan.schema.encode_features(x)))
         rows = {"x": np.asarray(x)}
         rows["y"] = np.zeros(len(rows["x"]))
         target, _ = by_row(self.plan.target, rows)
         return predictive.mean(bind(target, record_shapes(rows)), self.flat_draws(), rows["x"])
 
-    def to_arviz(self) -> arviz.InferenceData | xarray.DataTree:
+    def to_arviz(self, original_units: bool = False) -> arviz.InferenceData | xarray.DataTree:
         """Return draws and statistics for ArviZ: its ``InferenceData``, or from ArviZ 1.0 on a DataTree.
 
         Raises:
@@ -210,7 +236,7 @@ class Result:
             raise ImportError("to_arviz needs ArviZ: pip install arviz") from None
         import xarray
 
-        groups: dict = datasets(self.draws, self.info, self.columns)
+        groups: dict = datasets(self._in_units(self.draws, original_units), self.info, self.columns)
         if hasattr(arviz, "InferenceData"):
             return arviz.InferenceData(None, **groups)
         return xarray.DataTree.from_dict(groups)
@@ -223,7 +249,11 @@ class Result:
         """
         context = context or Context(self.plan.label, today())
         context = dataclasses.replace(context, secret=self.guarantee is not None)
-        return page(self.plan, self.guarantee, self.summary(most=ROWS), context)
+        summary = self.summary(most=ROWS)
+        if self.plan.schema is not None:
+            with contextlib.suppress(InputError):  # a term that has no units of its own
+                summary = self.summary(original_units=True, most=ROWS)
+        return page(self.plan, self.guarantee, summary, context)
 
     def flat_draws(self) -> PyTree:
         """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""

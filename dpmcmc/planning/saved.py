@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
@@ -105,10 +106,8 @@ def target_of(said: str) -> Target:
     """
     known = {kind.__name__: kind for kind in TARGETS.values()}
     try:
-        call = ast.parse(said, mode="eval").body
-        assert isinstance(call, ast.Call)
-        assert isinstance(call.func, ast.Name)
-        assert not call.args
-        return known[call.func.id](**{str(k.arg): ast.literal_eval(k.value) for k in call.keywords})
-    except (SyntaxError, AssertionError, KeyError, ValueError, TypeError):
+        call: Any = ast.parse(said, mode="eval").body
+        named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+        return known[call.func.id](*map(ast.literal_eval, call.args), **named)
+    except (SyntaxError, AttributeError, KeyError, ValueError, TypeError):
         return SavedTarget(said)  # type: ignore[return-value]  # it has a name alone

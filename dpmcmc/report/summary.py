@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,6 +97,10 @@ class Summary:
         )
         said = (("source", source), *(line for line in _said(verdict) if line[0] != INTERVALS))
         return cls(tuple(names), found.mean, found.std, low, high, level, True, said, len(found.mean))
+
+    def in_original_units(self) -> Summary:
+        """Return the summary with the word that its numbers are in the units of the columns before their encoding."""
+        return dataclasses.replace(self, said=(*self.said, ("units", "of the columns as they were before encoding")))
 
     def to_dict(self) -> dict[str, list[str] | list[float]]:
         """Return the columns of the table, as ``pandas.DataFrame`` takes them."""
