@@ -89,7 +89,7 @@ def sample_all(
         _read(lives, data, starts)
         outcomes = _run(_grouped(lives), lives[0].work.records, progress)
         return [
-            outcome if isinstance(outcome, DivergedError) else life.with_receipt(outcome).named(data)
+            outcome if isinstance(outcome, DivergedError) else life.with_receipt(outcome)
             for life, outcome in zip(lives, outcomes, strict=True)
         ]
 
