@@ -24,6 +24,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import cho_factor, solve_triangular
 
+#: Most coefficients of a posterior of several predictors, which inverts dense matrices of d·K rows many times.
+MOST_COEFFICIENTS = 1024
+
 
 class Gaussian(NamedTuple):
     """A normal law of parameters: ``mean`` (d,) and ``covariance`` (d, d)."""
@@ -68,9 +71,9 @@ class Local(NamedTuple):
 def isotropic_error(std: float) -> Callable[[np.ndarray], np.ndarray]:
     """Return Q -> Cov[E u] for symmetric noise E with variance std² on and std²/2 off the diagonal.
 
-    (E u)_i = Σ_j E_ij u_j, and E_ij = E_ji: Cov = (std²/2)(tr(Q) I + Q).
+    (E u)_i = Σ_j E_ij u_j, and E_ij = E_ji: Cov = (std²/2)(tr(Q) I + Qᵀ), the mean of E Q E for any Q.
     """
-    return lambda q: std**2 / 2 * (np.trace(q) * np.eye(len(q)) + q)
+    return lambda q: std**2 / 2 * (np.trace(q) * np.eye(len(q)) + q.T)
 
 
 def bootstrapped_error(errors: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:

@@ -82,8 +82,7 @@ class LastLayer(SoftmaxRegression):
             ) from error
         if self.num_features not in (None, found.shape[0]):
             raise TargetError(f"target has num_features {self.num_features}, and features give {found.shape[0]}")
-        self._classes()
-        return dataclasses.replace(self, num_features=found.shape[0])
+        return dataclasses.replace(self, num_features=found.shape[0], num_classes=self.classes)
 
     def rows(self, x: np.ndarray | jax.Array) -> np.ndarray:
         """Return the features of records x (N, ...), (N, p) float32.

@@ -21,10 +21,11 @@ import numpy as np
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.curvature import AverageLaw, ScoredRows, mean_row
+from dpmcmc.inference.curvature import ScoredRows, mean_row
 from dpmcmc.inference.gram import denoised
 from dpmcmc.inference.noise_aware import Gaussian, Local, Release
 from dpmcmc.inference.scores import BoundedScore
+from dpmcmc.inference.several_predictors import SeveralPredictors, average_law
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
 from dpmcmc.mechanisms.noise_aware.prior import Prior
@@ -36,6 +37,7 @@ from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import require_bound
 from dpmcmc.targets.glm.base import GeneralisedLinear
+from dpmcmc.targets.last_layer import on_rows
 
 if TYPE_CHECKING:
     from dpmcmc.mechanisms.noise_aware.mechanism import NoiseAware
@@ -76,6 +78,12 @@ class Gradients:
             )
         mu = asked.mu * (1 - 1e-9)
         design, adjacency = self.design(asked.most_records), asked.adjacency
+        count, most = design.size * self.score.size, noise_aware.MOST_COEFFICIENTS
+        if self.score.size > 1 and count > most:
+            raise UnsupportedCombination(
+                f"noise_aware inverts dense matrices of at most {most:,} coefficients of several predictors, and there "
+                f"are {count:,}; use a sampler, whose draws are for prediction."
+            )
         rows = self._rows(design)
         trace_share = 0.0 if rows.trace_declared(adjacency) else _TRACE_SHARE
 
@@ -92,9 +100,9 @@ class Gradients:
         share = self.options.gram_share
         widths = {s: width(s) for s in (_GRAM_SHARES if share is None else (share,))}
         share = min(widths, key=widths.__getitem__)
-        moves, size = asked.moved + 2 * design.rounding(self.score), design.size * self.score.size
-        first = mu_std(moves, size, gradient_mu(share) * math.sqrt(self._shares()[0]))
-        gradients = [gaussian_event(z, moves, size, adjacency) for z in self._multipliers(first)]
+        moves = asked.moved + 2 * design.rounding(self.score)
+        first = mu_std(moves, count, gradient_mu(share) * math.sqrt(self._shares()[0]))
+        gradients = [gaussian_event(z, moves, count, adjacency) for z in self._multipliers(first)]
         settings = {
             "gram_share": share,
             "gram_noise_std": gram(share).noise_std,
@@ -122,7 +130,8 @@ class Gradients:
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
         """Return posterior draws, (draws, d), or (draws, d, K) for K predictors."""
-        x, y = (np.asarray(records[name], np.float64) for name in ("x", "y"))
+        rows = on_rows(plan.target, records)[1]
+        x, y = within(rows["x"], self.design(plan.num_records).row_bound), np.asarray(records["y"], np.float64)
         draws = posterior_draws(self.conclude(plan, x, y, streams.noise), self.options.draws, streams)
         return draws if self.score.size == 1 else draws.reshape(len(draws), x.shape[1], -1)
 
@@ -160,7 +169,8 @@ class Gradients:
         gram, error = denoised(noisy.release(x, gram_key), structure)
         access = BoundedGradient.of(gram, design, self.score, x, y)
         row = mean_row(gram, design.num_records, None if structure is None else structure.constant)
-        known = ScoredRows(self.score, gram, design.num_records, row, self.score.clip, error)
+        rows = ScoredRows if self.score.size == 1 else SeveralPredictors
+        known = rows(self.score, gram, design.num_records, row, self.score.clip, error)
         rough = dataclasses.replace(known, error=noise_aware.isotropic_error(settings["gram_noise_std"]))
 
         positions, gradients = np.zeros((2, steps, size))
@@ -197,7 +207,7 @@ class Gradients:
         gram, error = denoised(noisy, None, rng=rng, bootstraps=_PREDICTED_BOOTSTRAPS)
         norm = design.whitened_norm(gram)
         predictors = scale * design.row_bound**2 / 2
-        law, unbounded = (AverageLaw.at(score, 0.0, predictors, limit) for limit in (score.clip, math.inf))
+        law, unbounded = (average_law(score, predictors, limit) for limit in (score.clip, math.inf))
         noise = (noise_multiplier * score.clip * norm) ** 2 * design.metric(gram)
         # The releases are about as far from the truth as the posterior is wide.
         local = Local(law.curvature * gram, law.score * gram, lambda q: 2 * law.curvature**2 * error(q))
