@@ -371,10 +371,16 @@ def test_coefficients_in_original_units_predict_the_same():
     for pre in ("", "=missing"):
         own[f"age:income{pre}"] = own["age"] * own[f"income{pre}"]
     crossed = SCHEMA.with_formula("late ~ age + job + income + age:job + age:income")
-    for schema in (SCHEMA, crossed):
+    only_crossed = SCHEMA.with_formula("late ~ job + age:job")
+    for schema in (SCHEMA, crossed, only_crossed):
         draws = rng.normal(size=(2, 3, schema.num_features))
         found = schema.to_original_units(draws)
         assert found.shape == draws.shape
+        # Levels are compared with the first, where another term can take up the first one's effect.
+        zero = {"job=office", "region=1"} | ({"age:job=office"} if schema is crossed else set())
+        assert {name for name, one in zip(schema.names, found.any(axis=(0, 1)), strict=True) if not one} == zero & {
+            *schema.names
+        }
         want = draws @ schema.encode_features(table).T.astype(float)
         np.testing.assert_allclose(found @ own[list(schema.names)].to_numpy(float).T, want, rtol=1e-5, atol=1e-5)
     real = Schema(SCHEMA.columns | {"late": Range(10, 50)}, label="late")

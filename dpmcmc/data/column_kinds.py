@@ -209,8 +209,9 @@ class Levels:
         return tuple(f"={name}" for name in self.names)
 
     def own_units(self, name: str) -> dict[str, dict[str, float]]:
-        """Return each encoded column as a sum: itself."""
-        return {f"{name}{suffix}": {f"{name}{suffix}": 1.0} for suffix in self.suffixes}
+        """Return each encoded column as a sum: the first one is 1 (key "") less the others."""
+        first, *others = (f"{name}{suffix}" for suffix in self.suffixes)
+        return {first: {"": 1.0} | dict.fromkeys(others, -1.0)}
 
     def named(self, column: Values) -> tuple[np.ndarray, int]:
         """Return (level of every row, (N,) objects; rows sent to ``other``).

@@ -267,7 +267,8 @@ class Schema:
         """Return coefficients of the columns in their own units, in the order of :attr:`names`.
 
         A coefficient of ``age`` is then per year, of a column on scale ``log1p`` per unit of log(1 + value), and of a
-        real label in the label's units; the intercept is the prediction where every number is 0.
+        real label in the label's units. A level's is its difference from the first level, whose own is 0. The
+        intercept is the prediction where every number is 0 and every word its first level.
 
         Args:
             draws: (..., d) of a target with these rows, or (..., d, K) where the label has K > 2 classes.
@@ -281,24 +282,29 @@ class Schema:
         middle, half = 0.0, 1.0
         if self.outcome.kind == "real":
             middle, half = self.columns[self.label].middle_and_half  # type: ignore[union-attr]
-        out = theta @ self._own_units.T * half
+        out = theta @ (self._expanded(Levels) @ self._expanded(Range)).T * (half * self.row_scale)
         if middle:
             out[..., self._index(())] += middle
         return np.moveaxis(out, -1, -2) if classes else out
 
-    @functools.cached_property
-    def _own_units(self) -> np.ndarray:
-        """Matrix from encoded coefficients to those in own units, (d, d)."""
+    def _expanded(self, kind: type) -> np.ndarray:
+        """Matrix to coefficients where every column of a kind is the sum that ``own_units`` states, (d, d)."""
         out = np.zeros((self.num_features, self.num_features))
-        sums: dict[str, dict[str, float]] = {}
-        for name in self._sources:
-            sums |= _feature(self.columns[name]).own_units(name)
-        for column, parts in enumerate(itertools.chain(*self.blocks)):
-            for chosen in itertools.product(*(sums[part].items() for part in parts)):
-                weight = math.prod(weight for _, weight in chosen)
-                if weight:
-                    out[self._index(part for part, _ in chosen if part), column] += weight
-        return out * self.row_scale
+        columns = itertools.count()
+        there = [frozenset(term) for term in (*self.terms, *([()] if self.intercept else []))]
+        for term, block in zip((*self.terms, ()), self.blocks, strict=False):
+            sums = {part: {part: 1.0} for parts in block for part in parts}
+            for name in term:
+                # Levels are compared where the term without them can take up the first one's effect.
+                taken_up = kind is Range or frozenset(term) - {name} in there
+                if isinstance(self.columns[name], kind) and taken_up:
+                    sums |= _feature(self.columns[name]).own_units(name)
+            for parts, column in zip(block, columns, strict=False):
+                for chosen in itertools.product(*(sums[part].items() for part in parts)):
+                    weight = math.prod(weight for _, weight in chosen)
+                    if weight:
+                        out[self._index(part for part, _ in chosen if part), column] += weight
+        return out
 
     def _index(self, parts: Iterable[str]) -> int:
         """Return the encoded column that is the product of these parts."""
