@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpmcmc.errors import DataError
+from dpmcmc.data.base import DataError
 
 if TYPE_CHECKING:
     import pyarrow

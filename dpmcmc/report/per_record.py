@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib import colormaps, rc_context
@@ -12,11 +11,9 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from dpmcmc.diagnostics.per_record.account import PerRecord
 from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.report.figures import STYLE
-
-if TYPE_CHECKING:
-    from dpmcmc.diagnostics.per_record.account import PerRecord
 
 _BINS = 60
 
