@@ -80,11 +80,13 @@ def _thesis_line(plan: Plan) -> str:
 
 def _free_line(plan: Plan) -> str:
     if plan.free_fraction == 1:
-        cost = "" if INTERVALS in plan.usable_for else "; clipping and time still have their price (see intervals)"
-        return f"privacy is free of added noise: the sampler's own is enough at every step{cost}"
+        cost = "" if INTERVALS in plan.usable_for else "; clipping and a short run still rule out intervals (see there)"
+        return f"privacy is free: at every step the sampler's own noise is at least what privacy needs{cost}"
+    more = "noise beyond the sampler's own; a larger epsilon or a smaller step_size needs less of it"
     if plan.free_fraction == 0:
-        return "privacy is not free: every step adds noise beyond the sampler's own"
-    return f"privacy is free on {100 * plan.free_fraction:.0f} % of the steps"
+        return f"every step adds {more}"
+    share = 100 * plan.free_fraction
+    return f"privacy is free on {share:.0f} % of the steps; the other {100 - share:.0f} % add {more}"
 
 
 def _temperature_line(plan: Plan, heat: str, high: float) -> str:
@@ -94,12 +96,12 @@ def _temperature_line(plan: Plan, heat: str, high: float) -> str:
     line = (
         f"{heat}, {kept}"
         if high <= wanted * 1.001
-        else f"{heat} where the sampler alone has {wanted:g}: privacy is paid with heat, so a chain that has mixed is "
-        "wider than the posterior"
+        else f"{heat}, and the sampler alone has {wanted:g}: privacy needs more noise than the sampler injects, so "
+        "draws of a chain that has mixed are wider than the posterior"
     )
     # A sampler that is told the rate allows for minibatch noise itself.
     if plan.sampling.rate(plan.num_records) < 1 and not hasattr(plan.sampler, "with_rate"):
-        line += "; the noise of minibatches comes on top"
+        line += "; the noise of minibatches adds to it"
     return line
 
 
@@ -107,7 +109,8 @@ def _time_line(plan: Plan) -> str:
     bought, used = plan.private_time, plan.time
     assert bought is not None
     whose = " each chain" if plan.chains > 1 else ""
-    line = f"the budget buys{whose} {bought:.3g} at temperature 1 (full batches); this run takes {used:.3g}"
+    line = f"the run takes {used:.3g} of Langevin time; at temperature 1 the budget buys{whose} {bought:.3g}"
+    line += " (full batches)"
     if plan.in_metric:
         return line + " (in the units of the metric)"
     if plan.curvature is not None:

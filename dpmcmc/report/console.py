@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dpmcmc.engine.mesh import sizes
 from dpmcmc.inference import predictive
-from dpmcmc.planning.verdict import Verdict
+from dpmcmc.planning.verdict import ESS, RHAT, Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report.public_facts import PublicFacts
 
@@ -73,7 +73,8 @@ def print_result(
             f"(mean over coordinates){width}"
         )
     if released["ess"] is not None:
-        console.print(f"mixing       ESS {released['ess']:.0f}, split R-hat {released['rhat']:.3f}")
+        needed = f"intervals need at least {ESS:g} and at most {RHAT:g}"
+        console.print(f"mixing       ESS {released['ess']:.0f}, split R-hat {released['rhat']:.3f} ({needed})")
     for name, text in Verdict.of_json(released).lines():
         console.print(f"{name:<12} {text}")
     if "noise_aware" in released:
