@@ -24,7 +24,7 @@ import operator
 import types
 from collections.abc import Callable
 from numbers import Integral
-from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -47,6 +47,19 @@ class InputError(ValueError):
     def __init__(self, message: str, about: str = "") -> None:
         super().__init__(message)
         self.about = about
+
+
+class DataError(InputError):
+    """Message to the data holder: the problem, its place, and how to mend it.
+
+    It may quote counts and row numbers of private records, so show it to whoever holds the data and never
+    write it into a released file.
+    """
+
+    @classmethod
+    def at(cls, key: str, said: str) -> Self:
+        """Return the error that says this of a key of :class:`dpmcmc.data.DataRequest`."""
+        return cls(f"data.{key}: {said}.", key)
 
 
 class UnsupportedCombination(InputError):

@@ -37,7 +37,7 @@ def sections() -> dict[str, list[type[BaseModel]]]:
         return [derived(constructor, tag, name) for name, constructor in known.items()]
 
     return {
-        "data": [config.DataSection],
+        "data": [config.DataSection, derived(data.Schema)],
         "target": [*each(TARGETS), config.CustomSection],
         "sampler": each(SAMPLERS),
         "step_size schedules": each(SCHEDULES, "schedule"),
@@ -63,7 +63,7 @@ def type_name(hint: object) -> str:
         return " \\| ".join(dict.fromkeys(name for name in names if name))
     if origin in (list, tuple, collections.abc.Sequence):
         return "list"
-    if origin is collections.abc.Callable or dataclasses.is_dataclass(hint):
+    if origin in (collections.abc.Callable, collections.abc.Mapping) or dataclasses.is_dataclass(hint):
         return "mapping"
     return _NAMES.get(hint, "")  # type: ignore[call-overload]
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import queue
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +28,7 @@ from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.inference import predictive
 from dpmcmc.report import figures as plots
+from dpmcmc.report import progress
 from dpmcmc.targets import bind, record_shapes
 
 #: Training records, owners and columns.
@@ -162,9 +165,42 @@ def computed(patch: pytest.MonkeyPatch, made: Callable[[Any, Any], Result]) -> N
 
     def carry_out(life: Life, progress: Any = None) -> Result:
         life.begin()
+        _take_time(life, progress)
         return made(life.plan, life.work.records)
 
     patch.setattr(Life, "carry_out", carry_out)
+
+
+class Clock(threading.Event):
+    """Stands for the event that a log of progress waits ten seconds for: they pass when a run says so."""
+
+    last: Clock | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends: queue.Queue[bool] = queue.Queue()
+        Clock.last = self
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._ends.get()
+
+    def set(self) -> None:
+        self._ends.put(True)
+
+    def pass_seconds(self, times: int) -> None:
+        """Let ten seconds pass so often."""
+        for _ in range(times):
+            self._ends.put(False)
+
+
+def _take_time(life: Life, progress: Any) -> None:
+    """Take all steps, in a time that depends on the records."""
+    if Clock.last is not None:
+        Clock.last.pass_seconds(1 + int(np.sum(jax.tree.leaves(life.work.records)[0]) > 0))
+    steps = 0 if life.plan.trace is None else life.plan.trace.steps
+    for done in range(steps):
+        if progress is not None:
+            progress(done + 1, steps)
 
 
 @contextlib.contextmanager
@@ -191,7 +227,8 @@ def quick(pictures: bool = False) -> Any:
 
 
 def known_clock(patch: pytest.MonkeyPatch) -> None:
-    """Before the first record is read, no time passes."""
+    """Before the first record is read, no time passes; after it, what a run takes."""
+    patch.setattr(progress, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
     patch.setattr(run, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
 

@@ -19,6 +19,12 @@ posterior, stats = opened["posterior"], opened["sample_stats"]
 assert dict(posterior.sizes)["chain"] == 2 and dict(posterior.sizes)["draw"] == 100, posterior.sizes
 assert "gradient_norm" in stats and stats["gradient_norm"].shape == (2, 100)
 assert "DP" in posterior.attrs["guarantee"]
+import dpmcmc
+result = dpmcmc.Result.load(sys.argv[2])
+names = list(result.columns)
+for made in (opened, result.to_arviz()):
+    assert list(made["posterior"].coords["column"].values) == names, made
+    assert made["posterior"]["theta"].dims == ("chain", "draw", "column")
 ess = arviz.ess(opened, method="mean") if "method" in arviz.ess.__code__.co_varnames else arviz.ess(opened)
 print(float(numpy.min(ess["theta"].values)))
 """
@@ -38,9 +44,13 @@ def test_draws_open_in_arviz(tmp_path):
     )
     # The same draws each time: of few effective ones two estimates can be four times apart.
     key = dpmcmc.SecretKey._of(streams_of(1)[0])
-    result = dpmcmc.sample(plan, data.train, key=key, out=tmp_path / "out")
+    result = dpmcmc.sample(plan, data, key=key, out=tmp_path / "out")
+    assert result.columns == data.columns
     done = subprocess.run(
-        [sys.executable, "-c", SUMMARY, tmp_path / "out" / "draws.nc"], capture_output=True, text=True, check=False
+        [sys.executable, "-c", SUMMARY, tmp_path / "out" / "draws.nc", tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     own = convergence.summary(result.draws)["ess"]

@@ -67,6 +67,7 @@ def test_run_writes_a_folder_that_can_be_published(breast, tmp_path, capsys):
         "privacy.json",
         "metrics.json",
         "draws.nc",
+        "report.html",
         "figures",
         "confidential",
     }
@@ -191,7 +192,7 @@ def test_every_shipped_config_plans_without_reading_a_record(config, capsys, mon
     assert "none read" in printed
     # Nobody knows the slowest direction of a model that may not be log-concave; a one-shot mechanism has no chain.
     chain = not config_file.load(config).one_shot
-    unknown = ("numpyro_poisson", "digits_bnn", "digits_bnn_eps1")
+    unknown = ("numpyro_poisson", "digits_bnn", "digits_bnn_eps1", "digits_last_layer")
     assert ("relaxation times" in printed) == (chain and config.stem not in unknown)
 
 

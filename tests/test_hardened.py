@@ -13,7 +13,6 @@ import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.config import ConfigError, dump, make_plan
 from dpmcmc.config.file import load
-from dpmcmc.engine.result import privacy_json
 from dpmcmc.engine.sweep import sample_all
 from dpmcmc.planning import noise
 from dpmcmc.privacy.accounting import discrete_gaussian
@@ -24,6 +23,7 @@ from dpmcmc.privacy.query.chacha import CHACHA20
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import SecretKey, streams_of
 from dpmcmc.privacy.query.second_moment import SecondMoment
+from dpmcmc.report.files import privacy_json
 
 # --- the generator --------------------------------------------------------------------------------------
 

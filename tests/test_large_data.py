@@ -312,7 +312,12 @@ def test_columns_become_rows_in_the_order_that_is_asked(suffix, tmp_path, monkey
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "mine").iterdir()}
     assert modes == {0o600}
     assert stat.S_IMODE((tmp_path / "mine").stat().st_mode) == 0o700
-    assert data.load(path=tmp_path / "mine", config={}, num_records=N).train["x"].dtype == np.float32
+    found = data.load(path=tmp_path / "mine", config={}, num_records=N)
+    assert found.train["x"].dtype == np.float32
+    assert found.columns == ("c", "a", "b")
+    (tmp_path / "mine" / "names.txt").write_text("c\na")
+    with pytest.raises(DataError, match="2 names, one a line, for 3 features"):
+        data.load(path=tmp_path / "mine", config={}, num_records=N)
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])

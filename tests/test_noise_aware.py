@@ -24,7 +24,8 @@ from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query import gram_release
 from dpmcmc.privacy.query.gram_release import NoisyGram
-from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
+from dpmcmc.targets import Custom, LinearRegression, LogisticRegression
+from dpmcmc.targets.per_owner import PerOwner
 
 SCORE = Logistic()
 
@@ -194,11 +195,17 @@ def test_a_row_beyond_its_bound_is_refused_before_anything_is_computed():
 def test_other_targets_and_missing_bounds_are_refused():
     promise = {"num_records": 100, "epsilon": 1.0, "delta": 1e-4}
     with pytest.raises(ValueError, match="noise_aware is derived for"):
-        NoiseAware().plan(SoftmaxRegression(num_classes=3, num_features=2, row_bound=1.0), **promise)
+        NoiseAware().plan(Custom(lambda key: 0.0, lambda p: 0.0, lambda p, r: 0.0), **promise)
     with pytest.raises(ValueError, match="row_bound"):
         NoiseAware().plan(LogisticRegression(num_features=2), **promise)
     with pytest.raises(ValueError, match="column 9"):
         NoiseAware(structure=RowStructure(constant=9)).plan(logistic(3), **promise)
+
+
+def test_owners_are_refused_with_the_reason():
+    owners = PerOwner(logistic(2))
+    with pytest.raises(ValueError, match="an owner with k records moves its sums k times as far"):
+        NoiseAware().plan(owners, num_records=100, epsilon=1.0, delta=1e-4)
 
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))

@@ -302,7 +302,7 @@ def test_every_figure_can_be_drawn(tmp_path):
     p = RNG.uniform(size=ROWS)
     y = (RNG.uniform(size=ROWS) < p).astype(int)
     draws = {"layer": {"w": RNG.normal(size=(2, 30, D)), "b": RNG.normal(size=(2, 30))}}
-    plots.traces(tmp_path / "traces.png", draws, 10, 2, "title", None)
+    plots.traces(tmp_path / "traces.png", draws, (10, 2), "title", None)
     plots.calibration(tmp_path / "calibration.png", {"draws": (p, y)}, "y = 1", "title", "note")
     plots.predictions(tmp_path / "predictions.png", {"draws": p, "non-private": p + 0.1}, y, "title", None)
     plots.temperature(tmp_path / "plain.png", np.ones(40), None, "title", None)

@@ -66,6 +66,7 @@ def same_but_for_privatised_values(pair):
     assert pair[0]["code"] == 0, pair[0]["console"]
     assert json.loads(pair[0]["content of out/privacy.json"])["epsilon"] is not None
     privatised = {"content of out/draws.nc", "content of out/metrics.json", "content of out/figures/traces.png"}
+    privatised |= {"content of out/report.html"}
     has_metric = "content of out/trace.npz" in pair[0]
     privatised |= {"content of out/trace.npz"} if has_metric else set()
     assert differing(pair) <= privatised | {"console"}
@@ -139,7 +140,9 @@ def test_without_a_guarantee_all_that_private_records_give_is_confidential(name,
     assert "no guarantee" in last
     assert "HERE/out/confidential" in last
     confidential = tmp_path / "a" / "out" / "confidential"
-    assert {path.name for path in confidential.iterdir()} == {"draws.nc", "metrics.json", "diagnostics.json", "figures"}
+    assert {path.name for path in confidential.iterdir()} == {
+        *("draws.nc", "metrics.json", "diagnostics.json", "figures", "report.html")
+    }
     for path in (confidential, *confidential.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
     for path in (confidential / "figures").iterdir():

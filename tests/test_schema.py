@@ -1,7 +1,10 @@
 """A schema: how a table becomes records, by public ranges and levels alone."""
 
 import copy
+import json
 import pickle
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,10 +14,13 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_wine
 
 import dpmcmc
+from dpmcmc.cli.commands import main
 from dpmcmc.data import Counts, DataError, Levels, Range, Schema
 from dpmcmc.data.frames import no_schema
+from dpmcmc.data.split import fixed_split
 from dpmcmc.errors import InputError
 
 SCHEMA = Schema(
@@ -238,7 +244,7 @@ def test_a_missing_column_and_a_missing_file_are_named(tmp_path):
     with pytest.raises(DataError, match="no file"):
         SCHEMA.encode(tmp_path / "gone.csv")
     (tmp_path / "bad.csv").write_text(f"a,b\n1,{SECRET},3\n")
-    with pytest.raises(DataError, match="row 0, counted from 0, has 3 fields") as refusal:
+    with pytest.raises(DataError, match="row 0, counted from 0, differs") as refusal:
         SCHEMA.encode(tmp_path / "bad.csv")
     assert SECRET not in str(refusal.value)
 
@@ -248,7 +254,7 @@ def test_a_missing_column_and_a_missing_file_are_named(tmp_path):
     [
         (lambda: Range(1, 1), "low"),
         (lambda: Range(-2, 1, scale="log1p"), "low"),
-        (lambda: Range(0, float("inf")), "high"),
+        (lambda: Range(0, float("inf")), "low"),
         (lambda: Range(0, 1, scale="log"), "scale"),
         (lambda: Levels([]), "levels"),
         (lambda: Levels("ab"), "levels"),
@@ -262,7 +268,7 @@ def test_a_missing_column_and_a_missing_file_are_named(tmp_path):
         (lambda: Schema({"x": {"ranges": [0, 1]}, "y": Counts(3)}, label="y"), "columns.x"),
         (lambda: Schema({"x": {"range": [0, 1], "other": True}, "y": Counts(3)}, label="y"), "columns.x"),
         (lambda: Schema({"intercept": Range(0, 1), "y": Counts(3)}, label="y"), "columns"),
-        (lambda: Schema.from_yaml({"columns": {}, "levels": 3}), "levels"),
+        (lambda: Schema.from_yaml({"columns": {}, "levels": 3}), ""),
     ],
 )
 def test_impossible_schemas_are_refused_by_name(make, about):
@@ -301,6 +307,7 @@ def test_a_formula_chooses_columns_and_multiplies_them():
     np.testing.assert_allclose(found[:, 4:7], unit[:, [0]] * unit[:, 3:6], rtol=1e-6)
     assert crossed.row_scale == 0.5
     assert SCHEMA.with_formula("age + job").label == "late"
+    np.testing.assert_array_equal(SCHEMA.with_formula("late ~ 1").encode(TABLE)["x"], np.ones((ROWS, 1)))
 
 
 def test_a_table_without_a_schema_gets_one_to_fill_in():
@@ -335,8 +342,156 @@ def test_sample_takes_a_table_when_the_plan_has_a_schema():
     )
     assert one_shot.mechanism.structure == schema.structure
     assert one_shot.schema is schema
-    with pytest.raises(InputError, match="num_features: is 5, and the schema says 2"):
+    with pytest.raises(InputError, match="has 5, and the data have 2"):
         schema.told(dpmcmc.targets.LogisticRegression(num_features=5))
-    with pytest.raises(InputError, match="num_classes: is 3"):
+    with pytest.raises(InputError, match="has 3, and the data have 2"):
         schema.told(dpmcmc.targets.SoftmaxRegression(num_classes=3))
     assert schema.told(dpmcmc.targets.SoftmaxRegression()).num_classes == 2
+
+
+def test_coefficients_in_original_units_predict_the_same():
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame(
+        {
+            "age": rng.uniform(17, 90, 30),
+            "income": np.where(rng.random(30) < 0.3, np.nan, rng.uniform(0, 1e5, 30)),
+            "job": rng.choice(["office", "field", "sea"], 30),
+            "region": rng.choice([1.0, 2.0, np.nan], 30),
+            "late": rng.choice(["no", "yes"], 30),
+        }
+    )
+    own = pd.DataFrame({"age": table.age, "income": np.log1p(table.income).fillna(0), "intercept": 1.0})
+    own["income=missing"] = table.income.isna()
+    for job in ("office", "field", "other"):
+        own[f"job={job}"] = table.job.replace("sea", "other") == job
+        own[f"age:job={job}"] = own["age"] * own[f"job={job}"]
+    for region in ("1", "2", "3"):
+        own[f"region={region}"] = table.region == float(region)
+    own["region=missing"] = table.region.isna()
+    for pre in ("", "=missing"):
+        own[f"age:income{pre}"] = own["age"] * own[f"income{pre}"]
+    crossed = SCHEMA.with_formula("late ~ age + job + income + age:job + age:income")
+    only_crossed = SCHEMA.with_formula("late ~ job + age:job")
+    for schema in (SCHEMA, crossed, only_crossed):
+        draws = rng.normal(size=(2, 3, schema.num_features))
+        found = schema.to_original_units(draws)
+        assert found.shape == draws.shape
+        # Levels are compared with the first, where another term can take up the first one's effect.
+        zero = {"job=office", "region=1"} | ({"age:job=office"} if schema is crossed else set())
+        assert {name for name, one in zip(schema.names, found.any(axis=(0, 1)), strict=True) if not one} == zero & {
+            *schema.names
+        }
+        want = draws @ schema.encode_features(table).T.astype(float)
+        np.testing.assert_allclose(found @ own[list(schema.names)].to_numpy(float).T, want, rtol=1e-5, atol=1e-5)
+    real = Schema(SCHEMA.columns | {"late": Range(10, 50)}, label="late")
+    draws = rng.normal(size=(4, real.num_features))
+    want = 30 + 20 * draws @ real.encode_features(table).T.astype(float)
+    found = real.to_original_units(draws) @ own[list(real.names)].to_numpy(float).T
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-4)
+    classes = Schema(SCHEMA.columns | {"late": Levels(["a", "b", "c"])}, label="late")
+    each = rng.normal(size=(5, SCHEMA.num_features, 3))
+    for k in range(3):
+        want = SCHEMA.to_original_units(each[..., k])
+        np.testing.assert_array_equal(classes.to_original_units(each)[..., k], want)
+    with pytest.raises(InputError, match="need the term intercept"):
+        SCHEMA.with_formula("late ~ age - 1").to_original_units(np.zeros(1))
+    with pytest.raises(InputError, match="need the term job=office"):
+        SCHEMA.with_formula("late ~ age:job").to_original_units(np.zeros(4))
+
+
+def test_public_tables_of_scikit_learn():
+    wine = load_wine(as_frame=True).frame
+    ranges = {name: Range(0, 2000 if name == "proline" else 200, scale="log1p") for name in wine.columns[:-1]}
+    schema = Schema({**ranges, "target": Levels([0, 1, 2])}, label="target")
+    for frame in (wine, pl.from_pandas(wine), pa.Table.from_pandas(wine)):
+        records = schema.encode(frame)
+        assert records["x"].shape == (178, 14)
+        np.testing.assert_array_equal(records["y"], wine["target"])
+    assert schema.names == (*wine.columns[:-1], "intercept")
+
+
+CONFIG = """
+name: late
+data:
+  path: people.csv
+  num_records: 40
+  test_fraction: 0.2
+  schema:
+    columns: {age: {range: [0, 1]}, job: {levels: [a, b], other: true}, late: {levels: ["no", "yes"]}}
+    label: late
+target: {name: logistic_regression}
+sampler: {name: sgld, step_size: 0.1}
+sampling: {scheme: full}
+privacy: {epsilon: 1.0, delta: 1.0e-3}
+run: {steps: 4}
+"""
+PEOPLE = pd.DataFrame(
+    {"age": np.linspace(0, 1.5, 50), "job": [*"abcab"] * 10, "late": ["no", "yes"] * 25, "who": [*range(25)] * 2}
+)
+
+
+@pytest.mark.slow
+def test_a_run_of_a_csv_keeps_its_schema_and_its_counts_to_itself(tmp_path, capsys):
+    PEOPLE.to_csv(tmp_path / "people.csv", index=False)
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    assert main(["run", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "run")]) == 0
+    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    kept = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["data"]["schema"]
+    assert Schema.from_yaml(plan["schema"]) == Schema.from_yaml(kept)
+    private = json.loads((tmp_path / "run" / "confidential" / "diagnostics.json").read_text())
+    assert private["outside_schema"] == {"age": 17, "job": 10, "late": 0}
+    assert "accuracy" in private
+    released = [path.read_text(errors="ignore") for path in (tmp_path / "run").glob("*.*")]
+    assert not any("outside" in text for text in (*released, capsys.readouterr().out))
+
+
+def test_a_config_takes_a_csv(tmp_path):
+    PEOPLE.to_csv(tmp_path / "people.csv", index=False)
+    found = dpmcmc.data.load(yaml.safe_load(CONFIG)["data"], base_dir=str(tmp_path))
+    schema = found.spec.schema
+    whole = schema.encode(PEOPLE)
+    train, _ = fixed_split(50, 10)
+    np.testing.assert_array_equal(found.train["x"], whole["x"][train])
+    assert found.columns == schema.names == ("age", "job=a", "job=b", "job=other", "intercept")
+    assert (found.spec.num_features, found.spec.row_bound, found.spec.num_classes) == (5, 1.0, 2)
+    owned = {"owner": "who", "num_owners": 25, "records_per_owner": 2, "num_records": None}
+    found = dpmcmc.data.load(yaml.safe_load(CONFIG)["data"] | owned, base_dir=str(tmp_path))
+    assert found.train["x"].shape == (20, 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("data.schema=null", "data.schema: schema: a table needs one"),
+        ("data.row_bound=1.0", "data.row_bound: is said by the schema"),
+        ("data.schema.label=z", "data.schema.label"),
+        ("data.schema.colour=z", "data.schema.colour: unknown key"),
+        ("data.schema.columns.age.wide=3", "data.schema.columns.age"),
+        ("data.schema.formula=late ~ scale(age)", r"data.schema.formula: formula: scale\(\) would be fitted"),
+        ("data.num_records=41", "data.num_records: declares 41"),
+    ],
+)
+def test_a_config_with_a_wrong_schema_is_one_sentence(override, said, tmp_path, capsys):
+    PEOPLE.to_csv(tmp_path / "people.csv", index=False)
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    assert main(["run", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "run"), "--set", override]) == 2
+    error = capsys.readouterr().err
+    assert len(error.strip().splitlines()) == 1
+    assert re.search(said, error)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_the_python_of_the_page_runs_and_covers_its_own_truth(capsys):
+    page = (Path(__file__).resolve().parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names = {}
+    exec(block, names)
+    assert capsys.readouterr().out.count("\n") == 5
+    assert np.isfinite(names["per_year"]).all()
+
+
+def test_the_factor_that_the_page_states_for_a_clipped_column():
+    v = np.linspace(-2, 2, 200_001)
+    clipped = np.clip(v, -1, 1)
+    assert np.mean(v * clipped) / np.mean(clipped**2) == pytest.approx(1.375, abs=1e-4)

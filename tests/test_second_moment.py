@@ -9,7 +9,6 @@ import pytest
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.engine.result import privacy_json
 from dpmcmc.planning import making
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, Privacy, UnsupportedCombination
 from dpmcmc.privacy.accounting import ADJACENCIES, TRACE_ACCOUNTANTS
@@ -19,6 +18,7 @@ from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.second_moment import SecondMoment, multiples
+from dpmcmc.report.files import privacy_json
 from dpmcmc.samplers import SGFS
 from tests.pairs import slow_pairs
 from tests.second_moments import LARGE, D, Given, charged, one_event_per_minibatch, queries_of, query_plan

@@ -25,8 +25,8 @@ _STATED = ("plan.json", "privacy.json", "config.yaml")
 _COMPUTED = (
     "metrics.json",
     "draws.nc",
+    "report.html",
     "trace.npz",
-    "evidence.npz",
     "diagnostics.json",
     "failure.json",
     "per_record.npz",

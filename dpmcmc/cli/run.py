@@ -24,10 +24,8 @@ import jax
 import typer
 from jax.sharding import Mesh
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dpmcmc import config as config_room
-from dpmcmc import data as data_room
 from dpmcmc.cli.options import AllowCode, Overrides
 from dpmcmc.cli.per_record import RecordAccount
 from dpmcmc.cli.place import Options, Place, new, resumed
@@ -42,6 +40,7 @@ from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.mechanisms import DrawError
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
+from dpmcmc.report.progress import shown
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 
 app = typer.Typer(add_completion=False)
@@ -148,7 +147,7 @@ def _take_part(asked: Options) -> None:
     with _together():
         try:
             with Life(plan, key=_seed(config), mesh=mesh) as life:
-                life.read(data_room.load(config.data).train)
+                life.read(config_room.load_data(config).train)
                 life.carry_out()
         except DivergedError:
             raise CommandError("sampler.step_size: the chain diverged; process 0 says where.", code=1) from None
@@ -194,7 +193,7 @@ def _carry_out(
             label=config.name,
         )
         with life:
-            run = ConfiguredRun(config, plan, data_room.load(config.data), place, life, account)
+            run = ConfiguredRun(config, plan, config_room.load_data(config), place, life, account)
             run.read()
             run.print_plan(console)
             run.open()
@@ -259,12 +258,6 @@ def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Con
 
 
 def _computed(run: ConfiguredRun, console: Console) -> Result:
-    """Compute the release; a sampler's steps move a bar, which is kept outside the compiled code."""
-    if run.trace is not run.plan:
-        with console.status("drawing"):
-            return run.life.carry_out()
-    columns = TextColumn("sampling    "), BarColumn(), MofNCompleteColumn(), TextColumn("steps"), TimeRemainingColumn()
-    # A log file or a pipe wants no bar, nor the blank line it would leave.
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar, _together():
-        task = bar.add_task("", total=run.trace.steps)
-        return run.life.carry_out(lambda done, total: bar.update(task, completed=done, total=total))
+    """Compute the release, and show how far it is."""
+    with shown(True, run.life, console, run.facts.spec.public) as report, _together():
+        return run.life.carry_out(report)

@@ -27,7 +27,8 @@ from dpmcmc.data import DataSet
 from dpmcmc.diagnostics import reference
 from dpmcmc.engine.checks import check_on_disk
 from dpmcmc.engine.life import Life
-from dpmcmc.engine.result import DivergedError, Result, draws_content, privacy_json, write_json
+from dpmcmc.engine.mesh import sizes
+from dpmcmc.engine.result import DivergedError, Result, write_json
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import predictive
 from dpmcmc.planning.any_plan import AnyPlan
@@ -36,6 +37,8 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import NO_DRAWS
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text
+from dpmcmc.report import page
+from dpmcmc.report.files import draws_content, privacy_json
 from dpmcmc.report.public_facts import PublicFacts
 from dpmcmc.storage.checkpoint import CheckpointError
 from dpmcmc.storage.pytree import PyTree
@@ -141,7 +144,8 @@ class ConfiguredRun:
 
     def print_plan(self, console: Console) -> None:
         """Say what will be done."""
-        run_text.print_plan(self.facts, self.life.mesh, console)
+        mesh = self.life.mesh
+        run_text.print_plan(self.facts, None if mesh is None else sizes(mesh), console)
 
     def open(self) -> None:
         """State plan and guarantee before anything is released; privacy.json holds a run's cost from the start."""
@@ -167,16 +171,18 @@ class ConfiguredRun:
         Returns:
             Folder of the draws: the confidential one where these may not be published.
         """
-        result = everything if self.account is None else self.account.kept(everything)
-        guarantee, facts = result.guarantee, self.facts
+        guarantee, facts = everything.guarantee, self.facts
+        kept = everything if self.account is None else self.account.kept(everything)
+        result = dataclasses.replace(kept, columns=facts.columns)
         run_folder = self.run_folder(guarantee)
         # A run that went on elsewhere has spent more than was planned.
         self._write_privacy(guarantee)
-        run_folder.write("draws.nc", draws_content(result.draws, result.info, guarantee, result.metric))
+        content = draws_content(result.draws, result.info, guarantee, result.metric, result.columns)
+        run_folder.write("draws.nc", content)
         result.write_trace(run_folder)
         metrics = self.released_facts() | result.diagnostics | result.verdict.to_json() | _from_path(result)
         metrics |= self._seconds(result, calibrate_seconds)
-        self._draw_chains(result)
+        pictures = self._draw_chains(result)
         flat, shown = result.flat_draws(), {}
         if facts.test is not None:
             name = "draws" if guarantee is None else "private draws"
@@ -191,7 +197,10 @@ class ConfiguredRun:
                 shown[f"non-private ({fitted.name})"] = fitted.prediction
             run_folder.json("metrics.json", _finite(metrics))
         if facts.test is not None:
-            self._draw_predictions(result, shown, facts.test["y"])
+            pictures |= self._draw_predictions(result, shown, facts.test["y"])
+        scores = run_text.scores(facts, metrics)
+        context = page.Context(facts.name, facts.day, facts.described(), facts.note(guarantee), scores, pictures)
+        run_folder.write(page.FILE, result.page(context))
         if self.account is not None:
             self.account.save(everything, self.data.train, f"{self.config.name}: what the run cost each record")
         if facts.publishable(guarantee):
@@ -207,6 +216,7 @@ class ConfiguredRun:
         if fitted is not None and not self.facts.spec.public:
             body["non_private"] = fitted.summary
         body["wall_seconds"] = wall_seconds
+        body["outside_schema"] = self.data.outside
         body["about"] = "Computed from training records without privacy. Never publish or archive this folder."
         write_json(self.place.confidential / "diagnostics.json", _finite(body), mode=0o600)
         return fitted
@@ -229,31 +239,40 @@ class ConfiguredRun:
         told = dataclasses.replace(result, wall_seconds=result.wall_seconds | {"run": tenths})
         return {"wall_seconds": wall | told.wall_seconds, "steps_per_second": told.steps_per_second}
 
-    def _draw_chains(self, result: Result) -> None:
+    def _draw_chains(self, result: Result) -> dict[str, bytes]:
+        """Draw traces, temperature and ε; returns the pictures of the page by caption."""
         from dpmcmc.report import figures as plots
 
-        guarantee, plan = result.guarantee, self.trace
+        guarantee, plan, out = result.guarantee, self.trace, {}
         run_folder, said = self.run_folder(guarantee), (self.facts.title(guarantee), self.facts.note(guarantee))
         if plan is not None:
-            run_folder.figure("traces.png", plots.traces, result.draws, plan.burn_in, plan.thin, *said)
+            kept = plan.burn_in, plan.thin
+            traces = run_folder.figure("traces.png", plots.traces, result.draws, kept, *said, result.columns)
             run_folder.figure("temperature.png", plots.temperature, plan.temperatures, plan.noise_multipliers, *said)
+            out["Traces of up to six parameters"] = traces
         if guarantee is not None and np.isfinite(guarantee.epsilon):
-            run_folder.figure("epsilon_delta.png", plots.epsilon_delta, guarantee, *said)
+            out["ε at every δ"] = run_folder.figure("epsilon_delta.png", plots.epsilon_delta, guarantee, *said)
+        return out
 
-    def _draw_predictions(self, result: Result, shown: dict[str, predictive.Prediction], y: np.ndarray) -> None:
-        """Reliability of classifiers, predicted against observed of other targets, on public test labels y."""
+    def _draw_predictions(
+        self, result: Result, shown: dict[str, predictive.Prediction], y: np.ndarray
+    ) -> dict[str, bytes]:
+        """Draw reliability of classifiers, and predicted against observed of other targets, on public test labels y."""
         from dpmcmc.report import figures as plots
 
-        guarantee = result.guarantee
+        guarantee, out = result.guarantee, {}
         run_folder, said = self.run_folder(guarantee), (self.facts.title(guarantee), self.facts.note(guarantee))
         curves = {k: predictive.reliability(p.probability, y) for k, p in shown.items() if p.probability is not None}
         means = {k: p.mean for k, p in shown.items() if p.mean is not None}
         if curves:
             two = getattr(self.target, "num_classes", None) == 2
             event = "y = 1" if two else "the likeliest class being right"
-            run_folder.figure("calibration.png", plots.calibration, curves, event, *said)
+            drawn = run_folder.figure("calibration.png", plots.calibration, curves, event, *said)
+            out["Calibration on public test rows"] = drawn
         if means:
-            run_folder.figure("predictions.png", plots.predictions, means, y, *said)
+            drawn = run_folder.figure("predictions.png", plots.predictions, means, y, *said)
+            out["Predictions of public test rows"] = drawn
+        return out
 
     def released_facts(self) -> dict[str, object]:
         """metrics.json before anything is measured."""

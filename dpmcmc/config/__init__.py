@@ -15,7 +15,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "file": ["load"],
         "model": ["Config", "dump", "is_secret", "modules_of_ones_own"],
-        "plans": ["describe_data", "make_mesh", "make_plan"],
+        "plans": ["describe_data", "load_data", "make_mesh", "make_plan"],
         "refusals": ["ConfigError"],
         "yaml_text": ["parse_yaml"],
     },

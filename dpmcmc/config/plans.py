@@ -7,7 +7,6 @@ came from, and so the YAML path of the argument that a refusal is about.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +22,8 @@ from dpmcmc.config.length import Length, Run
 from dpmcmc.config.model import Config, CustomSection, modules_of_ones_own
 from dpmcmc.config.refusals import SAID_ALREADY, ConfigError, located, refusal
 from dpmcmc.config.sections import Derived, schedule_section
-from dpmcmc.data import DataSpec
+from dpmcmc.data import DataSet, DataSpec
+from dpmcmc.data.facts import told
 from dpmcmc.engine.mesh import mesh
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, Hybrid, MechanismPlan
@@ -42,7 +42,7 @@ def describe_data(config: Config) -> DataSpec:
         ConfigError: a user's file without a declared number of records.
     """
     with located(config.sections("data"), "data"):
-        spec = data_room.describe(config.data)
+        spec = data_room.describe(_built(config.data))
     if spec.num_records is None:
         raise ConfigError.at(
             "data.num_records",
@@ -50,6 +50,11 @@ def describe_data(config: Config) -> DataSpec:
             "made without reading the file",
         )
     return spec
+
+
+def load_data(config: Config) -> DataSet:
+    """Return the config's records; raises as :func:`dpmcmc.data.load`."""
+    return data_room.load(_built(config.data))
 
 
 def make_plan(config: Config, num_records: int | None = None) -> Plan | MechanismPlan:
@@ -73,8 +78,9 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
     assert length is not None
     sampler = _sampler(config)
     with _planned(config, "run", "sampler", "privacy", "sampling", "target", "data", "metric"):
-        metric = None if config.metric is None else _with_facts(config.metric, spec)
-        return plan(target, num_records=n, sampler=sampler, privacy=_privacy(config), metric=metric, **length)
+        metric = None if config.metric is None else told(_built(config.metric), spec.facts)
+        promise, schema = _privacy(config), spec.schema
+        return plan(target, num_records=n, sampler=sampler, privacy=promise, metric=metric, schema=schema, **length)
 
 
 def make_mesh(config: Config) -> Mesh | None:
@@ -125,15 +131,15 @@ def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, leng
     assert isinstance(config.mechanism, Derived)
     assert promise is not None
     assert promise.epsilon is not None
-    if spec.records_per_owner is not None and not isinstance(target, PerOwner):
+    if spec.records_per_owner is not None:
         raise ConfigError.at(
             "mechanism",
-            f"{config.mechanism.name} bounds what one row can do, not one owner; leave data.owner out, or use "
-            "noise_aware or a sampler alone",
+            f"{config.mechanism.name} bounds what one row can do, not one owner; leave data.owner out, or use a "
+            "sampler alone",
         )
     with _planned(config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"):
         if length is None:
-            mechanism = _with_facts(config.mechanism, spec)
+            mechanism = told(_built(config.mechanism), spec.facts)
         else:
             start = config.mechanism.arguments()
             mechanism = Hybrid(
@@ -152,6 +158,7 @@ def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, leng
             epsilon=promise.epsilon,
             delta=promise.delta,
             adjacency=promise.adjacency,
+            schema=spec.schema,
         )
 
 
@@ -161,13 +168,6 @@ def _with_shapes(target: Target, spec: DataSpec) -> Target:
         return target
     row = {"x": jax.ShapeDtypeStruct((spec.num_features,), np.float32), "y": jax.ShapeDtypeStruct((), np.float32)}
     return bind(target, row)
-
-
-def _with_facts(section: object, spec: DataSpec) -> Any:
-    """Return what a section's constructor makes, with the public facts of the data that it takes beside its keys."""
-    assert isinstance(section, Derived)
-    facts = {f.name for f in dataclasses.fields(section.constructor) if f.kw_only}
-    return section.built(**{name: getattr(spec, name) for name in facts if hasattr(spec, name)})
 
 
 def _built(section: object) -> Any:
@@ -191,17 +191,9 @@ def _target(config: Config, spec: DataSpec) -> Target:
         if missing:
             raise ConfigError.at("target.name", f"{config.target.name} makes no target: it lacks {', '.join(missing)}")
     else:
-        public = {
-            "num_features": spec.num_features,
-            "num_classes": spec.num_classes,
-            "row_bound": spec.row_bound if math.isfinite(spec.row_bound) else None,
-        }
-        given = config.target.arguments()
-        taken = {f.name for f in dataclasses.fields(config.target.constructor) if given.get(f.name) is None}
         with located(config.sections("target", "data"), "target"):
-            target = config.target.constructor(**given | {key: public[key] for key in taken & public.keys()})
-    for_owners = spec.records_per_owner is not None and (not config.mechanism or config.mechanism.name == "noise_aware")
-    return PerOwner(target, spec.records_per_owner) if for_owners else target
+            target = told(config.target.built(), spec.facts)
+    return target if spec.records_per_owner is None or config.mechanism else PerOwner(target, spec.records_per_owner)
 
 
 def _sampler(config: Config) -> Sampler:

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import inspect
 import re
+import warnings
 from collections.abc import Mapping
 from functools import reduce
 from operator import or_
@@ -139,7 +140,10 @@ def derived(constructor: type, tag: str = "", name: str = "", required: tuple[st
         default = ... if field.default is dataclasses.MISSING or field.name in required else field.default
         fields[field.name] = (_yaml_type(hints[field.name]), Field(default, description=described[field.name]))
     first = (inspect.getdoc(constructor) or "").split("\n\n")[0].split("; see")[0].rstrip(".") + "."
-    made = create_model(f"{constructor.__name__}Section", __base__=Derived, __doc__=" ".join(first.split()), **fields)
+    with warnings.catch_warnings():  # the key ``schema`` has the name of a method of pydantic that nothing here calls
+        warnings.simplefilter("ignore", UserWarning)
+        title, doc = f"{constructor.__name__}Section", " ".join(first.split())
+        made = create_model(title, __base__=Derived, __doc__=doc, **fields)
     made.constructor, made.tag = constructor, tag
     return made
 
@@ -218,6 +222,8 @@ def _plain_type(kind: Hint) -> Hint:
         return kind
     if origin is Annotated:
         return None if _plain_type(get_args(kind)[0]) is None else kind
+    if origin is collections.abc.Mapping:
+        return dict[str, Any]
     if origin in (list, tuple, collections.abc.Sequence):
         return list[Any]
     return derived(kind) if dataclasses.is_dataclass(kind) and isinstance(kind, type) else None

@@ -25,7 +25,6 @@ Parquet and Arrow to such a folder; ``owners`` groups rows by owner; ``encoding`
 A new data set is one file and one line of ``registry.REGISTRY``.
 """
 
-from dpmcmc.data.base import DataError as DataError
 from dpmcmc.data.base import DataRequest as DataRequest
 from dpmcmc.data.base import DataSet as DataSet
 from dpmcmc.data.base import DataSpec as DataSpec
@@ -38,3 +37,4 @@ from dpmcmc.data.registry import NAMES as NAMES
 from dpmcmc.data.registry import describe as describe
 from dpmcmc.data.registry import load as load
 from dpmcmc.data.schema import Schema as Schema
+from dpmcmc.errors import DataError as DataError

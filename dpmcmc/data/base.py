@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Lt
 
 from dpmcmc.data.row_structure import RowStructure
-from dpmcmc.errors import InputError, check_fields
+from dpmcmc.data.schema import Schema
+from dpmcmc.errors import DataError, InputError, check_fields
 
 ENCODINGS = ("public", "linear")
 #: A public number of things.
 Count = Annotated[int, Gt(0)]
-
-
-class DataError(InputError):
-    """Message to the data holder: the problem, its place, and how to mend it.
-
-    It may quote counts and row numbers of private records, so show it to whoever holds the data and never
-    write it into a released file.
-    """
-
-    @classmethod
-    def at(cls, key: str, said: str) -> Self:
-        """Return the error that says this of a key of :class:`DataRequest`."""
-        return cls(f"data.{key}: {said}.", key)
 
 
 @dataclass(frozen=True)
@@ -41,6 +30,7 @@ class DataSpec:
     l2 norm of a record's feature row (``inf``: none was declared). ``encoding`` is None where a set offers no
     choice. ``records_per_owner`` is None where a record is a row; otherwise a record is an owner with at most so many
     rows, and ``num_records`` counts training owners. ``structure`` is what the encoder declares of every row, or None.
+    ``schema`` says what is public about the columns of a table, where records come from one.
     """
 
     name: str
@@ -53,6 +43,14 @@ class DataSpec:
     description: str
     records_per_owner: int | None = None
     structure: RowStructure | None = None
+    schema: Schema | None = None
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """Facts that :func:`dpmcmc.data.facts.told` gives a target, a mechanism or a metric."""
+        bound = self.row_bound if math.isfinite(self.row_bound) else None
+        known = {"num_classes": self.num_classes, "row_bound": bound, "structure": self.structure}
+        return {"num_features": self.num_features, **known}
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,8 @@ class DataSet:
     test rows may be released; rows held out of a private file are as private as the training rows. ``origin``
     is one of ``DPMCMC_DATA``, ``cache``, ``download``, ``stand-in``, ``generated``, ``scikit-learn``, ``user file``.
     ``sha256`` maps the name of each known public file to its digest and is empty for a user's own file,
-    whose digest would be a function of private records.
+    whose digest would be a function of private records. ``outside`` counts, for each column of a table, the values that
+    lay beyond its schema, and is as private as the records; None where there is no schema.
     """
 
     spec: DataSpec
@@ -77,6 +76,7 @@ class DataSet:
     origin: str
     sha256: dict[str, str]
     columns: tuple[str, ...]
+    outside: dict[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,7 @@ class DataRequest:
         num_owners: public number of owners, held out and absent ones included; with owner, in place of num_records.
         records_per_owner: public number of rows of one owner that count, the first ones; with owner.
         num_features: public number d of features of your rows; a one-shot mechanism needs it to plan.
+        schema: public ranges and levels of the columns, where path is a table: a CSV, Parquet or Arrow file.
         base_dir: folder that a relative path starts from.
 
     Raises:
@@ -135,6 +136,7 @@ class DataRequest:
     num_owners: Count | None = None
     records_per_owner: Count | None = None
     num_features: Count | None = None
+    schema: Schema | None = None
     base_dir: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -153,6 +155,9 @@ class DataRequest:
             )
             if wrong:
                 raise DataError.at(wrong[0], f"is for {whose}, and {reason}; leave it out")
+        wrong = [key for key in ("x", "y", "row_bound", "num_features") if getattr(self, key) != _DEFAULTS[key]]
+        if self.schema is not None and wrong:
+            raise DataError.at(wrong[0], "is said by the schema; leave it out")
         self._check_owners()
 
     @property
@@ -207,6 +212,8 @@ class DataRequest:
         if unknown:
             raise DataError(f"data: unknown key {', '.join(unknown)}; the keys are {', '.join(known)}.")
         given = {key: value for key, value in given.items() if value is not None}
+        if isinstance(given.get("schema"), Mapping):
+            given["schema"] = Schema.from_yaml(given["schema"])
         for key in ("path", "base_dir"):
             if key in given:
                 given[key] = os.fspath(given[key])
@@ -216,7 +223,7 @@ class DataRequest:
 _DEFAULTS = {one.name: one.default for one in fields(DataRequest)}
 #: Keys that only one kind of source takes.
 _ONLY_FOR = {
-    "your own file": ("x", "y", "row_bound", "test_fraction", "public", "owner", "num_features"),
+    "your own file": ("x", "y", "row_bound", "test_fraction", "public", "owner", "num_features", "schema"),
     "registered sets": ("encoding", "standin"),
 }
 

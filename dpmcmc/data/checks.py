@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from dpmcmc.data.base import DataError
+from dpmcmc.errors import DataError
 from dpmcmc.storage.row_blocks import blocks
 
 #: A row that was normalised to the bound elsewhere may pass it by float32 rounding. Beyond this relative slack the

@@ -9,6 +9,7 @@ All constants are declared, and a value is encoded by itself alone. No message q
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from annotated_types import Gt
 
-from dpmcmc.data.base import DataError
-from dpmcmc.errors import InputError, check_fields
+from dpmcmc.errors import DataError, InputError, check_fields
 
 #: Names of the levels that a schema adds.
 OTHER, MISSING = "other", "missing"
@@ -61,29 +61,35 @@ class Values(NamedTuple):
         how = "a column with a range or counts holds numbers; mend them, or declare levels"
         if self.values.dtype.kind in "fiub":
             return np.where(self.missing, np.nan, self.values.astype(np.float64))
-        if self.values.dtype.kind != "O":
-            self.refuse(np.ones(len(self.values), bool), f"values of type {self.values.dtype}", how)
         found = np.array([_number(value) for value in self.values], np.float64)
         self.refuse(np.isnan(found) & ~self.missing, "a value that is no number", how)
         return np.where(self.missing, np.nan, found)
 
+    def whole_numbers(self) -> np.ndarray:
+        """Return the values as whole float64, (N,).
+
+        Raises:
+            DataError: a value is missing, or is no whole number.
+        """
+        self.refuse_missing(False)
+        numbers = self.numbers()
+        self.refuse(np.floor(numbers) != numbers, "a value that is no whole number", "mend them, or declare a range")
+        return numbers
+
     def words(self) -> np.ndarray:
         """Return the values as texts, (N,) objects: 1, 1.0 and ``"1"`` are one level, however a table stores them."""
-        seen: dict[tuple[type, object], str] = {}
-        out = np.empty(len(self.values), object)
-        for row, value in enumerate(self.values.tolist()):
-            key = type(value), value if isinstance(value, str | int | float) else str(value)
-            if key not in seen:
-                seen[key] = word(value)
-            out[row] = seen[key]
-        return out
+        known = functools.lru_cache(None, typed=True)(word)
+        try:
+            return np.array([known(value) for value in self.values.tolist()], object)
+        except TypeError:
+            raise DataError(f"data: column {self.name!r} holds lists: give one value for each row.") from None
 
 
 class Encoded(NamedTuple):
     """A column in numbers.
 
     Attributes:
-        block: (N, k) float64, entries within [-1, 1] and at most one of a row not 0.
+        block: (N, k) float64, entries within [-1, 1] and at most one of a row not 0; or (N,).
         outside: rows whose value was clipped, or sent to ``other``.
     """
 
@@ -112,7 +118,8 @@ class Range:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        _require_numbers(low=self.low, high=self.high)
+        if not all(isinstance(end, int | float) and math.isfinite(end) for end in (self.low, self.high)):
+            raise InputError(f"range: ends must be finite numbers, got {self.low!r} and {self.high!r}", "low")
         if not self.low < self.high:
             raise InputError(f"range: {self.low:g} is not below {self.high:g}; give the smaller end first", "low")
         if self.scale == "log1p" and self.low <= -1:
@@ -124,37 +131,37 @@ class Range:
         return ("", f"={MISSING}") if self.missing else ("",)
 
     @property
-    def middle(self) -> float:
-        """Middle of the range, on its scale."""
-        return (self._on_scale(self.low) + self._on_scale(self.high)) / 2
+    def middle_and_half(self) -> tuple[float, float]:
+        """Middle and half the width of the range, on its scale."""
+        low, high = (math.log1p(end) if self.scale == "log1p" else float(end) for end in (self.low, self.high))
+        return (low + high) / 2, (high - low) / 2
 
-    @property
-    def half_width(self) -> float:
-        """Half the width of the range, on its scale."""
-        return (self._on_scale(self.high) - self._on_scale(self.low)) / 2
+    def own_units(self, name: str) -> dict[str, dict[str, float]]:
+        """Return each encoded column as a sum: factors of the column's own value, of 1 (key "") and of ``missing``."""
+        middle, half = self.middle_and_half
+        value = {name: 1 / half, "": -middle / half}
+        gone = f"{name}={MISSING}"
+        return {name: value | {gone: middle / half}, gone: {gone: 1.0}} if self.missing else {name: value}
 
-    def _on_scale(self, value: float) -> float:
-        return math.log1p(value) if self.scale == "log1p" else float(value)
-
-    def scaled(self, numbers: np.ndarray) -> np.ndarray:
-        """Return numbers (N,) on [-1, 1], (N,); NaN stays NaN."""
-        inside = np.clip(numbers, self.low, self.high)
-        on_scale = np.log1p(inside) if self.scale == "log1p" else inside
-        return np.clip((on_scale - self.middle) / self.half_width, -1.0, 1.0)
-
-    def encode(self, column: Values) -> Encoded:
-        """Return (N, 1), or (N, 2) where values may be missing.
+    def scaled(self, column: Values) -> Encoded:
+        """Return the column on [-1, 1], (N,), NaN where a value is missing.
 
         Raises:
             DataError: values that are no numbers, or that are missing and may not be.
         """
         column.refuse_missing(self.missing)
         numbers = column.numbers()
+        inside = np.clip(numbers, self.low, self.high)
+        middle, half = self.middle_and_half
+        on_scale = np.log1p(inside) if self.scale == "log1p" else inside
         outside = int(((numbers < self.low) | (numbers > self.high)).sum())
-        block = np.where(column.missing, 0.0, self.scaled(numbers))[:, None]
-        if self.missing:
-            block = np.concatenate([block, column.missing[:, None].astype(np.float64)], axis=1)
-        return Encoded(block, outside)
+        return Encoded(np.clip((on_scale - middle) / half, -1.0, 1.0), outside)
+
+    def encode(self, column: Values) -> Encoded:
+        """Return (N, 1), or (N, 2) where values may be missing; raises as :meth:`scaled`."""
+        scaled, outside = self.scaled(column)
+        columns = (np.where(column.missing, 0.0, scaled), column.missing.astype(np.float64))
+        return Encoded(np.stack(columns[: len(self.suffixes)], axis=1), outside)
 
 
 @dataclass(frozen=True)
@@ -200,6 +207,11 @@ class Levels:
     def suffixes(self) -> tuple[str, ...]:
         """Ends of the encoded columns' names, after the column's own name."""
         return tuple(f"={name}" for name in self.names)
+
+    def own_units(self, name: str) -> dict[str, dict[str, float]]:
+        """Return each encoded column as a sum: the first one is 1 (key "") less the others."""
+        first, *others = (f"{name}{suffix}" for suffix in self.suffixes)
+        return {first: {"": 1.0} | dict.fromkeys(others, -1.0)}
 
     def named(self, column: Values) -> tuple[np.ndarray, int]:
         """Return (level of every row, (N,) objects; rows sent to ``other``).
@@ -297,9 +309,3 @@ def _number(value: object) -> float:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return math.nan
-
-
-def _require_numbers(**given: object) -> None:
-    for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise InputError(f"{name} must be a finite number, got {value!r}", name)

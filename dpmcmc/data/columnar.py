@@ -1,6 +1,6 @@
 """Parquet and Arrow files, converted to a folder of ``.npy`` files from which a run can read single rows.
 
-    to_rows("people.parquet", "people", x=["age", "income"], y="label")      people/x.npy and people/y.npy
+    to_rows("people.parquet", "people", x=["age", "income"], y="label")      people/x.npy, people/y.npy and names.txt
 
 Conversion happens once, because a step reads a few rows at random. In a Parquet file these rows lie in nearly every row
 group, and each page that holds a value of one must be decompressed whole. In a ``.npy`` file row i of x is 4 d bytes at
@@ -23,14 +23,16 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from dpmcmc.data.base import DataError
 from dpmcmc.data.checks import LARGEST_CLASS, RELABEL, Marked
 from dpmcmc.data.columnar_files import SUFFIXES, is_list, opened
-from dpmcmc.storage.atomic import flush_folder
+from dpmcmc.errors import DataError
+from dpmcmc.storage.atomic import flush_folder, write_atomically
 
 if TYPE_CHECKING:
     import pyarrow
 
+#: File of a folder that holds the names of the features.
+NAMES = "names.txt"
 #: Bytes of features held at a time.
 _BATCH_BYTES = 4 << 20
 #: Rows of a table that are read at a time into memory.
@@ -93,6 +95,9 @@ def to_rows(
     try:
         for part, suffix in zip(parts, ("", "_test"), strict=False):
             part.write(made, suffix)
+        width = parts[0].shape[0]
+        names = features if width == len(features) else [f"{features[0]}[{k}]" for k in range(width)]
+        write_atomically(made / NAMES, lambda path: path.write_text("\n".join(names), encoding="utf-8"), 0o600)
         os.rename(made, folder)
         flush_folder(folder.absolute().parent)
     except BaseException:

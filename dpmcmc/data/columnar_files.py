@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpmcmc.data.base import DataError
+from dpmcmc.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow

@@ -71,12 +71,6 @@ def _unknown(expression: str, columns: tuple[str, ...]) -> str:
     call = _CALL.match(expression)
     if call is None:
         return f"{expression} is no column of the schema ({', '.join(columns)})"
-    if call.group(1) in _READ_DATA:
-        return (
-            f"{call.group(1)}() would be fitted to the data, which publishes what it reads; a schema scales each "
-            "column by its public range"
-        )
-    return (
-        f"{call.group(1)}() of a column has no public range; give the column scale='log1p', or add a column to the "
-        "table and declare its range"
-    )
+    fitted = call.group(1) in _READ_DATA
+    why = "would be fitted to the data, which publishes what it reads" if fitted else "of a column has no public range"
+    return f"{call.group(1)}() {why}; give the column scale='log1p', or declare the range of a column made beforehand"

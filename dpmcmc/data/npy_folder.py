@@ -2,6 +2,7 @@
 
     my_folder/x.npy  (N, d) floats          my_folder/y.npy  (N,) class numbers, counts or real numbers
     my_folder/x_test.npy, y_test.npy        if there are test rows; these are read into memory
+    my_folder/names.txt                     names of the d features, one a line, if you like
 
 ``load`` looks at every training record once, block by block, and returns memory-mapped arrays, of which a sampler reads
 the rows of its batches (``rows_on_disk.py``). The size of a file must agree with its header.
@@ -21,6 +22,7 @@ import numpy as np
 
 from dpmcmc.data.base import DataError, DataRequest, DataSet
 from dpmcmc.data.checks import check_records
+from dpmcmc.data.columnar import NAMES
 from dpmcmc.data.user_file import checked_rows, describe, npy_header, path_of
 from dpmcmc.storage.regular_file import opened
 
@@ -29,7 +31,7 @@ _SUFFIX = "_test"
 
 def is_folder(request: DataRequest) -> bool:
     """Whether a user's records are a folder of arrays, and no archive of them."""
-    return request.path is not None and path_of(request).is_dir()
+    return request.schema is None and path_of(request).is_dir()
 
 
 def load(request: DataRequest) -> DataSet:
@@ -54,9 +56,18 @@ def load(request: DataRequest) -> DataSet:
             f"declaration or {folder}",
         )
     check_records(x, y, (request.x, request.y), str(folder), spec.row_bound, request.num_features)
-    columns = tuple(f"{request.x}[{k}]" for k in range(x.shape[1]))
+    columns = _columns(folder, x.shape[1]) or tuple(f"{request.x}[{k}]" for k in range(x.shape[1]))
     test = _test_rows(request, folder, spec.row_bound, x.shape[1])
     return DataSet(spec, train, test, request.public, "user file", {}, columns)
+
+
+def _columns(folder: Path, count: int) -> tuple[str, ...]:
+    """Return the features' names that the folder states, or none."""
+    path = folder / NAMES
+    found = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    if found and len(found) != count:
+        raise DataError(f"{path} has {len(found)} names, one a line, for {count} features: mend or remove it.")
+    return tuple(found)
 
 
 def _names(request: DataRequest) -> tuple[tuple[str, str], ...]:

@@ -12,28 +12,23 @@ learnt from the table, and rows are not normalised, because that would change wh
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeVar
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
-from dpmcmc.data import frames
-from dpmcmc.data.base import DataError
+from dpmcmc.data import formula, frames
 from dpmcmc.data.column_kinds import Column, Counts, Levels, Range, column_of, to_yaml
+from dpmcmc.data.facts import Told, told
 from dpmcmc.data.frames import Table
 from dpmcmc.data.row_structure import RowStructure
-from dpmcmc.errors import InputError
-
-if TYPE_CHECKING:
-    from sklearn.preprocessing import FunctionTransformer
+from dpmcmc.errors import DataError, InputError
 
 INTERCEPT = "intercept"
-#: A target, a mechanism or a metric.
-Told = TypeVar("Told")
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class Schema:
             ``{levels: [a, b], other: true}`` or ``{counts: largest}``.
         label: column of the label; needed unless the formula names it.
         intercept: whether rows have a constant column, the last one.
-        formula: which columns and interactions are features, as in ``"income ~ age + C(job) + age:job"``; None: every
+        formula: columns and interactions that are features, as in ``"income ~ age + C(job) + age:job"``; None: every
             column but the label.
 
     Raises:
@@ -76,34 +71,34 @@ class Schema:
     label: str = ""
     intercept: bool = True
     formula: str | None = None
+    #: Source columns of each block of features; two or more names are an interaction.
+    terms: tuple[tuple[str, ...], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         given = self.columns
         if not isinstance(given, Mapping) or not all(isinstance(name, str) and name for name in given):
             raise InputError("columns must map names to Range, Levels or Counts", "columns")
         object.__setattr__(self, "columns", {name: column_of(name, column) for name, column in given.items()})
+        terms: tuple[tuple[str, ...], ...] = tuple((name,) for name in self.columns if name != self.label)
         if self.formula is not None:
-            from dpmcmc.data import formula
-
             label, terms, intercept = formula.parsed(self.formula, tuple(self.columns))
             if label and self.label not in ("", label):
                 raise InputError(f"formula: its label is {label}, and label says {self.label}; give one", "formula")
             object.__setattr__(self, "label", label or self.label)
             object.__setattr__(self, "intercept", intercept)
-            object.__setattr__(self, "_formula_terms", terms)
+        object.__setattr__(self, "terms", terms)
         if self.label not in self.columns:
             raise InputError(f"label: {self.label!r} is no column of {', '.join(self.columns)}", "label")
         self._check()
 
     def _check(self) -> None:
         label = self.columns[self.label]
-        if isinstance(label, Levels) and (label.other or label.missing or len(label.levels) < 2):
-            raise InputError("label: needs two or more levels, without other and missing", "label")
-        if isinstance(label, Range) and label.missing:
-            raise InputError("label: a label may not be missing", "label")
+        few = isinstance(label, Levels) and (label.other or len(label.levels) < 2)
+        if few or getattr(label, "missing", False):
+            raise InputError("label: needs two levels or more, or a range, without other and missing", "label")
         if not self.terms and not self.intercept:
             raise InputError("columns: no feature is left; declare one, or an intercept", "columns")
-        for name in {name for term in self.terms for name in term}:
+        for name in self._sources:
             if isinstance(self.columns[name], Counts):
                 raise InputError(f"{name}: counts are for labels; give a feature a range", f"columns.{name}")
             if name == self.label:
@@ -123,25 +118,21 @@ class Schema:
         return replace(self, label="" if "~" in formula else self.label, formula=formula)
 
     @functools.cached_property
-    def terms(self) -> tuple[tuple[str, ...], ...]:
-        """Source columns of each block of features; two or more names are an interaction."""
-        if self.formula is not None:
-            return self._formula_terms  # type: ignore[attr-defined]
-        return tuple((name,) for name in self.columns if name != self.label)
-
-    @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """Name of each encoded column: ``age``, ``job=office``, ``age:job=office``, ``intercept``."""
-        found = [name for term in self.terms for name in self.block_names(term)]
-        return (*found, *([INTERCEPT] if self.intercept else []))
+        return tuple(":".join(parts) or INTERCEPT for block in self.blocks for parts in block)
 
-    def block_names(self, term: tuple[str, ...]) -> list[str]:
-        """Names of the encoded columns of a term, the last source column's levels changing fastest."""
-        found = [""]
-        for name in term:
-            parts = [f"{name}{suffix}" for suffix in _feature(self.columns[name]).suffixes]
-            found = [f"{before}:{part}" if before else part for before in found for part in parts]
-        return found
+    @functools.cached_property
+    def blocks(self) -> list[list[tuple[str, ...]]]:
+        """Factors of each encoded column, block by block; none of the intercept's, the last block."""
+        terms = (*self.terms, *([()] if self.intercept else []))
+        parts = {name: [f"{name}{s}" for s in _feature(self.columns[name]).suffixes] for name in self._sources}
+        return [list(itertools.product(*(parts[name] for name in term))) for term in terms]
+
+    @property
+    def _sources(self) -> list[str]:
+        """Columns that features are made of."""
+        return list(dict.fromkeys(name for term in self.terms for name in term))
 
     @property
     def num_features(self) -> int:
@@ -156,7 +147,7 @@ class Schema:
     @functools.cached_property
     def row_scale(self) -> float:
         """The constant c that every encoded row is multiplied by; the intercept's column is c."""
-        blocks = len(self.terms) + self.intercept
+        blocks = len(self.blocks)
         scale = np.float32(1 / math.sqrt(blocks))
         while blocks * float(scale) ** 2 > 1:
             scale = np.nextafter(scale, np.float32(0))
@@ -165,25 +156,20 @@ class Schema:
     @functools.cached_property
     def structure(self) -> RowStructure:
         """Facts of every row that an inference from noisy sums may use."""
-        blocks: list[tuple[int, ...]] = []
+        hot: list[tuple[int, ...]] = []
         nonnegative: list[int] = []
         start = 0
-        only_levels = True
-        for term in self.terms:
-            kinds, names = [self.columns[name] for name in term], self.block_names(term)
-            block = tuple(range(start, start + len(names)))
-            start += len(names)
-            if all(isinstance(kind, Levels) for kind in kinds):
-                blocks.append(block)
-                continue
-            only_levels = False
-            # The indicator of a missing number is the only other entry that is never below zero.
-            if len(term) == 1:
-                nonnegative += block[1:]
+        for term, block in zip(self.terms, self.blocks, strict=False):
+            columns = tuple(range(start, start + len(block)))
+            start += len(block)
+            if all(isinstance(self.columns[name], Levels) for name in term):
+                hot.append(columns)
+            elif len(term) == 1:  # the indicator of a missing number
+                nonnegative += columns[1:]
+        only_levels = len(hot) == len(self.terms)
         if self.intercept:
-            return RowStructure(start, tuple(blocks), tuple(nonnegative), only_levels)
-        hot = [column for block in blocks for column in block]
-        return RowStructure(nonnegative=(*nonnegative, *hot), unit_norm=only_levels)
+            return RowStructure(start, tuple(hot), tuple(nonnegative), only_levels)
+        return RowStructure(nonnegative=(*nonnegative, *itertools.chain(*hot)), unit_norm=only_levels)
 
     @functools.cached_property
     def outcome(self) -> Label:
@@ -196,28 +182,21 @@ class Schema:
         count = len(kind.levels)
         return Label(self.label, "binary" if count == 2 else "classes", count, kind.levels)
 
-    def told(self, made: Told) -> Told:
-        """Return a target, a mechanism or a metric whose fields that say nothing take the schema's facts.
-
-        Raises:
-            InputError: it says another number of features or classes.
-        """
-        if not dataclasses.is_dataclass(made):
-            return made
-        facts = {
+    @property
+    def facts(self) -> dict[str, object]:
+        """Public facts that :func:`dpmcmc.data.facts.told` gives a target, a mechanism or a metric."""
+        label = self.outcome
+        return {
             "num_features": self.num_features,
-            "num_classes": self.outcome.num_classes,
+            "num_classes": label.num_classes,
             "row_bound": self.row_bound,
-            "label_bound": None if self.outcome.bounds is None else self.outcome.bounds[1],
+            "label_bound": None if label.bounds is None else label.bounds[1],
             "structure": self.structure,
         }
-        fields = {f.name for f in dataclasses.fields(made) if f.init}
-        for name in ("num_features", "num_classes"):
-            given = getattr(made, name, None)
-            if None not in (given, facts[name]) and given != facts[name]:
-                raise InputError(f"{name}: is {given}, and the schema says {facts[name]}; leave it out", name)
-        unsaid = {name: fact for name, fact in facts.items() if name in fields and getattr(made, name) is None}
-        return dataclasses.replace(made, **unsaid)  # type: ignore[type-var]
+
+    def told(self, made: Told) -> Told:
+        """Return a target, a mechanism or a metric that knows the facts; see :func:`dpmcmc.data.facts.told`."""
+        return told(made, self.facts)
 
     def encode(self, table: Table) -> dict[str, np.ndarray]:
         """Return the records of a table.
@@ -240,22 +219,20 @@ class Schema:
         The counts, column -> values clipped or sent to ``other``, are functions of private records: they are for the
         data holder alone.
         """
-        source = [*{name: None for term in self.terms for name in term}, self.label]
-        found = frames.columns(frames.in_memory(table), source)
+        found = frames.columns(frames.in_memory(table), [*self._sources, self.label])
         y, outside = self._labels(found[self.label])
         x, counts = self._rows(found)
         return {"x": x, "y": y}, {**counts, self.label: outside}
 
     def encode_features(self, table: Table) -> np.ndarray:
         """Return the feature rows (N, d), float32, of a table that needs no label; raises as :meth:`encode`."""
-        source = list({name: None for term in self.terms for name in term})
-        return self._rows(frames.columns(frames.in_memory(table), source))[0]
+        return self._rows(frames.columns(frames.in_memory(table), self._sources))[0]
 
     def _rows(self, found: Mapping[str, frames.Values]) -> tuple[np.ndarray, dict[str, int]]:
-        if not self.terms:
-            raise DataError("data: the schema has no feature but the intercept, so a table does not tell its rows")
-        encoded = {name: _feature(self.columns[name]).encode(found[name]) for term in self.terms for name in term}
-        count = len(next(iter(encoded.values())).block)
+        if not found:
+            raise DataError("data: the schema has no feature but the intercept, so no column tells the number of rows.")
+        encoded = {name: _feature(self.columns[name]).encode(found[name]) for name in self._sources}
+        count = len(next(iter(found.values())).values)
         x, start = np.full((count, self.num_features), self.row_scale, np.float32), 0
         for term in self.terms:
             block = np.full((count, 1), self.row_scale)
@@ -271,21 +248,71 @@ class Schema:
             words, _ = kind.named(column)
             number = {level: k for k, level in enumerate(kind.levels)}
             return np.array([number[value] for value in words], np.int32), 0
-        column.refuse_missing(False)
-        numbers = column.numbers()
         if isinstance(kind, Range):
-            return kind.scaled(numbers).astype(np.float32), int(((numbers < kind.low) | (numbers > kind.high)).sum())
-        whole = np.floor(numbers) == numbers
-        column.refuse(~whole, "a value that is no whole number", "counts are whole; give the label a range instead")
+            scaled, outside = kind.scaled(column)
+            return scaled.astype(np.float32), outside
+        numbers = column.whole_numbers()
         inside = np.clip(numbers, 0, kind.largest)
         return inside.astype(np.int32), int((inside != numbers).sum())
 
-    @property
-    def transformer(self) -> FunctionTransformer:
-        """A scikit-learn transformer of tables to feature rows; there is nothing to fit."""
-        from sklearn.preprocessing import FunctionTransformer
+    def label_of(self, predicted: np.ndarray) -> np.ndarray:
+        """Return predictions of encoded rows in the label's own units; of log(1 + label) on scale ``log1p``."""
+        kind = self.columns[self.label]
+        if not isinstance(kind, Range):
+            return predicted
+        middle, half = kind.middle_and_half
+        return middle + half * predicted
 
-        return FunctionTransformer(self.encode_features, feature_names_out=lambda *_: np.array(self.names, object))
+    def to_original_units(self, draws: np.ndarray) -> np.ndarray:
+        """Return coefficients of the columns in their own units, in the order of :attr:`names`.
+
+        A coefficient of ``age`` is then per year, of a column on scale ``log1p`` per unit of log(1 + value), and of a
+        real label in the label's units. A level's is its difference from the first level, whose own is 0. The
+        intercept is the prediction where every number is 0 and every word its first level.
+
+        Args:
+            draws: (..., d) of a target with these rows, or (..., d, K) where the label has K > 2 classes.
+
+        Raises:
+            InputError: a term's own units need a term that the schema lacks, such as the intercept.
+        """
+        classes = self.outcome.kind == "classes"
+        theta = np.asarray(draws, np.float64)
+        theta = np.moveaxis(theta, -2, -1) if classes else theta
+        middle, half = 0.0, 1.0
+        if self.outcome.kind == "real":
+            middle, half = self.columns[self.label].middle_and_half  # type: ignore[union-attr]
+        out = theta @ (self._expanded(Levels) @ self._expanded(Range)).T * (half * self.row_scale)
+        if middle:
+            out[..., self._index(())] += middle
+        return np.moveaxis(out, -1, -2) if classes else out
+
+    def _expanded(self, kind: type) -> np.ndarray:
+        """Matrix to coefficients where every column of a kind is the sum that ``own_units`` states, (d, d)."""
+        out = np.zeros((self.num_features, self.num_features))
+        columns = itertools.count()
+        there = [frozenset(term) for term in (*self.terms, *([()] if self.intercept else []))]
+        for term, block in zip((*self.terms, ()), self.blocks, strict=False):
+            sums = {part: {part: 1.0} for parts in block for part in parts}
+            for name in term:
+                # Levels are compared where the term without them can take up the first one's effect.
+                taken_up = kind is Range or frozenset(term) - {name} in there
+                if isinstance(self.columns[name], kind) and taken_up:
+                    sums |= _feature(self.columns[name]).own_units(name)
+            for parts, column in zip(block, columns, strict=False):
+                for chosen in itertools.product(*(sums[part].items() for part in parts)):
+                    weight = math.prod(weight for _, weight in chosen)
+                    if weight:
+                        out[self._index(part for part, _ in chosen if part), column] += weight
+        return out
+
+    def _index(self, parts: Iterable[str]) -> int:
+        """Return the encoded column that is the product of these parts."""
+        wanted = frozenset(parts)
+        for k, found in enumerate(itertools.chain(*self.blocks)):
+            if frozenset(found) == wanted:
+                return k
+        raise InputError(f"original units: need the term {':'.join(sorted(wanted)) or INTERCEPT}; add it to the schema")
 
     def to_yaml(self) -> dict[str, object]:
         """Return the schema as a YAML says it; :meth:`from_yaml` takes it back."""
@@ -300,12 +327,10 @@ class Schema:
         Raises:
             InputError: an unknown key, or what the constructor refuses.
         """
-        known = ("columns", "label", "intercept", "formula")
-        unknown = [str(key) for key in given if key not in known]
-        if unknown or "columns" not in given:
-            wrong = f"unknown key {', '.join(unknown)}" if unknown else "columns is missing"
-            raise InputError(f"schema: {wrong}; the keys are {', '.join(known)}", unknown[0] if unknown else "columns")
-        return cls(**given)  # type: ignore[arg-type]
+        try:
+            return cls(**given)  # type: ignore[arg-type]
+        except TypeError as error:  # an unknown key
+            raise InputError(f"schema: {error}") from None
 
 
 def _feature(column: Column) -> Range | Levels:

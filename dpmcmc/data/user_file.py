@@ -1,4 +1,4 @@
-"""A user's own records, from an ``.npz`` file, checked before anything uses them.
+"""A user's own records, from an ``.npz`` file or from a table with a schema, checked before anything uses them.
 
 The checks run before any release, so their messages may speak of single rows: they go to the data holder.
 Nothing is scaled by what the file contains, and the types of the arrays are decided by the file's types and
@@ -15,27 +15,32 @@ from typing import IO
 
 import numpy as np
 
-from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec, Owners
+from dpmcmc.data import frames
+from dpmcmc.data.base import DataRequest, DataSet, DataSpec, Owners
 from dpmcmc.data.checks import check_records, norms
 from dpmcmc.data.encoding import clipped_rows
 from dpmcmc.data.owners import by_owner, checked_owner
 from dpmcmc.data.split import fixed_split
+from dpmcmc.errors import DataError
 from dpmcmc.storage.regular_file import opened
 
 
 def describe(request: DataRequest) -> DataSpec:
     """Return what the configuration declares about the file; the file is not opened, nor need it exist yet."""
-    owners = request.owners
+    owners, schema = request.owners, request.schema
+    bound = math.inf if request.row_bound is None else float(request.row_bound)
     return DataSpec(
         name=Path(str(request.path)).stem,
         num_records=request.num_records if owners is None else owners.count - _held_out(owners.count, request),
-        num_features=request.num_features,
-        num_classes=None,
+        num_features=request.num_features if schema is None else schema.num_features,
+        num_classes=None if schema is None else schema.outcome.num_classes,
         public=request.public,
-        row_bound=math.inf if request.row_bound is None else float(request.row_bound),
+        row_bound=bound if schema is None else schema.row_bound,
         encoding=None,
         description="Records of a user's file.",
         records_per_owner=request.records_per_owner,
+        structure=None if schema is None else schema.structure,
+        schema=schema,
     )
 
 
@@ -45,7 +50,7 @@ def path_of(request: DataRequest) -> Path:
 
 
 def load(request: DataRequest) -> DataSet:
-    """Reads arrays ``request.x`` (n, d) and ``request.y`` (n,) and holds out ``test_fraction`` of the rows.
+    """Reads arrays ``request.x`` (n, d) and ``request.y`` (n,), or a table; holds out ``test_fraction`` of the rows.
 
     ``x`` is real or integer and becomes float32. ``y`` becomes int32 class numbers or counts if it is stored as
     integers or booleans, float32 if stored as floats. The training set has n - floor(n * test_fraction) rows,
@@ -58,13 +63,22 @@ def load(request: DataRequest) -> DataSet:
         DataError: the file or an array is missing, or the records break a declared or necessary condition.
     """
     spec, path, owners, names = describe(request), path_of(request), request.owners, (request.x, request.y)
-    arrays = _read(path, *names, *([] if owners is None else [owners.array]))
-    rows = checked_rows(arrays[request.x], arrays[request.y], names, path, spec.row_bound, request.num_features)
+    more, outside = [] if owners is None else [owners.array], None
+    if request.schema is not None:
+        table = frames.in_memory(path)
+        (rows, outside), columns = request.schema.encode_counted(table), request.schema.names
+        found = frames.columns(table, more).items()
+        arrays = {name: column.whole_numbers().astype(np.int64) for name, column in found}
+    elif path.suffix.lower() in frames.SUFFIXES:
+        raise DataError.at("schema", f"{frames.no_schema(path)}")
+    else:
+        arrays = _read(path, *names, *more)
+        rows = checked_rows(arrays[request.x], arrays[request.y], names, path, spec.row_bound, request.num_features)
+        columns = tuple(f"{request.x}[{k}]" for k in range(rows["x"].shape[1]))
     x, y = rows["x"], rows["y"]
-    columns = tuple(f"{request.x}[{k}]" for k in range(x.shape[1]))
     if owners is not None:
         train, test = _split_owners(request, owners, rows, arrays[owners.array], path)
-        return DataSet(spec, train, test, request.public, "user file", {}, columns)
+        return DataSet(spec, train, test, request.public, "user file", {}, columns, outside)
     train_rows, test_rows = fixed_split(x.shape[0], _held_out(x.shape[0], request))
     if spec.num_records not in (None, train_rows.size):
         raise DataError.at(
@@ -74,7 +88,7 @@ def load(request: DataRequest) -> DataSet:
         )
     train = {"x": x[train_rows], "y": y[train_rows]}
     test = {"x": x[test_rows], "y": y[test_rows]} if test_rows.size else None
-    return DataSet(spec, train, test, request.public, "user file", {}, columns)
+    return DataSet(spec, train, test, request.public, "user file", {}, columns, outside)
 
 
 def checked_rows(

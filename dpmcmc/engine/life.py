@@ -43,6 +43,7 @@ from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, is_secret, streams_of
+from dpmcmc.report.progress import shown
 from dpmcmc.storage.checkpoint import Checkpoint, opened
 from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
 from dpmcmc.storage.pytree import PyTree
@@ -194,7 +195,7 @@ def sample(
     key: Key = None,
     starts: PyTree = None,
     out: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     checkpoint: Checkpoint | str | Path | None = None,
     ledger: Reservation | Ledger | str | Path | None = None,
     mesh: Mesh | None = None,
@@ -203,22 +204,21 @@ def sample(
 
     Args:
         plan: from :func:`dpmcmc.plan`, or from a mechanism's ``plan``.
-        data: pytree of arrays with leading axis N = ``plan.num_records``; or a table, if the plan has a schema.
+        data: arrays (a pytree) of length N = ``plan.num_records``; a data set; a table, if the plan has a schema.
         key: None or a ``SecretKey``: fresh OS entropy, and the run carries its guarantee. A JAX key or an int
             makes the run reproducible, and anybody who knows it can subtract the noise: no guarantee.
         starts: where a sampler's chains start, a pytree like the target's parameters with leaves (chains, ...): a
             private release whose guarantee the plan was made ``after``. None: the target's own start.
         out: folder to save the result in, made before anything is charged; as :meth:`Result.save` does of records that
             are not public.
-        progress: called on the host with (steps done, steps in all), by a sampler.
+        progress: called with (steps done, steps in all); None: a bar where one can be seen; True: lines in a log too.
         checkpoint: folder of what a run that is stopped needs to go on; called again with the same plan and records,
             the run goes on there. It holds keys until the run is done: confidential. Remove it once the draws are
             saved. A one-shot release is made again to the same bits, and a hybrid's run goes on at its last commit;
             elsewhere both begin anew with fresh keys and a second charge.
         ledger: budget ledger to charge: the whole guarantee before a record is read. Whoever has reserved it already
             gives the Reservation, and settles it.
-        mesh: devices that share a sampler's work, from :func:`dpmcmc.mesh`; None: one device. The guarantee is the
-            same.
+        mesh: devices that share a sampler's work, from :func:`dpmcmc.mesh`, under the same guarantee; None: one device.
 
     Returns:
         Result, with draws of shape (chains, draws, ...).
@@ -244,9 +244,9 @@ def sample(
     warn_unless_for_intervals(plan)
     if out is not None and jax.process_index() == 0:
         Path(out).mkdir(parents=True, exist_ok=True)
-    with life:
+    with life, shown(progress, life) as report:
         life.read(data, starts)
-        result = life.carry_out(progress)
+        result = life.carry_out(report).named(data)
         if out is not None and jax.process_index() == 0:
             _save(result, out, day)
     return result

@@ -1,43 +1,49 @@
-"""A Result: draws with their guarantee, and how it is written down; or the error of a run whose chain diverged.
-
-``draws.nc`` follows ArviZ's schema: a netCDF file with groups ``posterior`` and ``sample_stats``, dimensions
-``chain`` and ``draw`` first, so ``arviz.from_netcdf`` opens it.
-"""
+"""A Result: draws with their guarantee, what they say, and how they are kept; or the error of a chain that diverged."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import functools
 import json
 import math
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
+from dpmcmc.data.base import DataSet
+from dpmcmc.data.frames import Table, is_table, no_schema
 from dpmcmc.engine.recorded import Means
-from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
-from dpmcmc.inference.evidence import Evidence
+from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.inference import predictive
 from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.inference.names import flat
 from dpmcmc.inference.trace import FILE as TRACE_FILE
 from dpmcmc.inference.trace import NoiseAwarePosterior, Trace
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.description import html_table
 from dpmcmc.planning.path import trace_of
-from dpmcmc.planning.verdict import Verdict
+from dpmcmc.planning.verdict import INTERVALS, Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
+from dpmcmc.report.files import datasets, draws_content, privacy_json
+from dpmcmc.report.page import FILE as PAGE
+from dpmcmc.report.page import Context, page
+from dpmcmc.report.summary import ROWS, Summary
 from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.run_folder import RunFolder, today
+from dpmcmc.targets.base import Target, bind, record_shapes
+from dpmcmc.targets.per_owner import by_row
 
 if TYPE_CHECKING:
+    import arviz
     import xarray
+    from matplotlib.figure import Figure
 
 
 class DivergedError(RuntimeError):
@@ -68,8 +74,7 @@ class Result:
         metric: that the run released before its first step, covered by the guarantee; None without one.
         means: of the path from one draw to the next (``recorded.py``), which ``trace`` is made of; None where none are
             kept.
-        evidence: what draws of mechanism noise_aware rest on, for checks and Bayes factors at no further cost; None of
-            other runs.
+        columns: names of the columns of the records, public; None: those of the plan's schema, if it has one.
     """
 
     plan: AnyPlan
@@ -81,7 +86,15 @@ class Result:
     receipt: Receipt | None = None
     metric: ReleasedMetric | None = None
     means: Means | None = None
-    evidence: Evidence | None = None
+    columns: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.columns is None and self.plan.schema is not None:
+            object.__setattr__(self, "columns", self.plan.schema.names)
+
+    def named(self, data: object) -> Result:
+        """Return the result with the names of a data set's columns; of other data, the result as it is."""
+        return dataclasses.replace(self, columns=data.columns) if isinstance(data, DataSet) else self
 
     @functools.cached_property
     def trace(self) -> Trace:
@@ -90,7 +103,7 @@ class Result:
         Raises:
             UnsupportedCombination: no posterior follows from it; the reason, and what would be needed.
         """
-        return trace_of(self.plan, self.draws, self.means, self.metric)
+        return self.plan.released_path or trace_of(self.plan, self.draws, self.means, self.metric)
 
     def noise_aware(self, gram: np.ndarray | None = None) -> NoiseAwarePosterior:
         """Return the posterior given all that a run in a metric released: its intervals account for the noise.
@@ -126,7 +139,7 @@ class Result:
         """
         from dpmcmc.inference import convergence
 
-        return {"ess": None, "rhat": None} if self.plan.trace is None else convergence.summary(self.draws)
+        return {"ess": None, "rhat": None} if not self.plan.has_chains else convergence.summary(self.draws)
 
     @functools.cached_property
     def verdict(self) -> Verdict:
@@ -139,14 +152,117 @@ class Result:
         return list(self.verdict.usable_for)
 
     def _repr_html_(self) -> str:
-        return html_table([("result", repr(self)), *self.verdict.lines()])
+        return html_table([("result", repr(self)), *self.verdict.lines()]) + self.summary(most=ROWS)._repr_html_()
+
+    def summary(self, level: float = 0.9, original_units: bool = False, most: int | None = None) -> Summary:
+        """Return mean, spread and range of each parameter by name, with the verdict; ``print`` shows the table.
+
+        Where the verdict on the draws refuses intervals and the path of the run gives a posterior that accounts for the
+        noise (:meth:`noise_aware`), the summary is that posterior's, and says so.
+
+        Args:
+            level: share of the draws that the range holds.
+            original_units: whether coefficients are per unit of the columns as they were before their encoding, which
+                takes a plan with a schema.
+            most: parameters that it has, the first ones; None: all.
+
+        Raises:
+            ValueError: a level outside (0, 1); original units without a schema.
+        """
+        draws, shown = self._in_units(self.draws, original_units), None
+        if INTERVALS not in self.usable_for and (self.means is not None or self.plan.released_path is not None):
+            with contextlib.suppress(UnsupportedCombination):
+                shown = Summary.of_path(
+                    self._posterior(original_units), flat(draws, self.columns)[0], level, self.verdict
+                )
+        if shown is None:
+            shown = Summary.of_draws(draws, self.columns, level, self.verdict, self.plan.has_chains, most)
+        return shown.in_original_units() if original_units else shown
+
+    def _posterior(self, original_units: bool) -> NoiseAwarePosterior:
+        """Return :meth:`noise_aware`, in the units of the columns as they were where these are asked for."""
+        found = self.noise_aware()
+        if not original_units:
+            return found
+        size = len(found.mean)
+        zero, *rows = self._in_units(np.vstack([np.zeros(size), np.eye(size)]), True)
+        turn = np.transpose(rows - zero)
+        return NoiseAwarePosterior(turn @ found.mean + zero, turn @ found.covariance @ turn.T)
+
+    def _in_units(self, draws: PyTree, original: bool) -> PyTree:
+        """Return draws as they are, or in the units of the columns before their encoding."""
+        schema = self.plan.schema
+        if not original:
+            return draws
+        if schema is None or not isinstance(draws, np.ndarray | jax.Array):
+            raise InputError("original_units: are known of a linear model whose plan has a schema", "original_units")
+        return schema.to_original_units(np.asarray(draws))
+
+    def plot(self, level: float = 0.9, original_units: bool = False) -> Figure:
+        """Return a Matplotlib figure of :meth:`summary`: means, and intervals where these may be reported."""
+        return self.summary(level, original_units, ROWS).plot()
+
+    def predict(self, x: np.ndarray | Table) -> np.ndarray:
+        """Return the posterior predictive mean of rows; it costs nothing more.
+
+        Args:
+            x: rows, (n, d), encoded as those of the records; or a table, if the plan has a schema. A real label is then
+                predicted in its own units.
+
+        Returns:
+            P(y = 1), (n,), of two classes; class probabilities (n, K) of more; else the mean of y, (n,).
+
+        Raises:
+            ValueError: rows of another width; a target that does not predict.
+        """
+        if is_table(x):
+            if self.plan.schema is None:
+                raise no_schema(x)
+            return self.plan.schema.label_of(self.predict(self.plan.schema.encode_features(x)))
+        rows = {"x": np.asarray(x)}
+        rows["y"] = np.zeros(len(rows["x"]))
+        target, _ = by_row(self.plan.target, rows)
+        return predictive.mean(bind(target, record_shapes(rows)), self.flat_draws(), rows["x"])
+
+    def to_arviz(self, original_units: bool = False) -> arviz.InferenceData | xarray.DataTree:
+        """Return draws and statistics for ArviZ: its ``InferenceData``, or from ArviZ 1.0 on a DataTree.
+
+        Raises:
+            ImportError: ArviZ is not installed.
+        """
+        try:
+            import arviz
+        except ImportError:
+            raise ImportError("to_arviz needs ArviZ: pip install arviz") from None
+        import xarray
+
+        groups: dict = datasets(self._in_units(self.draws, original_units), self.info, self.columns)
+        if hasattr(arviz, "InferenceData"):
+            return arviz.InferenceData(None, **groups)
+        return xarray.DataTree.from_dict(groups)
+
+    def page(self, context: Context | None = None) -> str:
+        """Return the page of the run, ``report.html``: one HTML file that needs no network.
+
+        Args:
+            context: what it says beside the result; None: nothing.
+        """
+        context = context or Context(self.plan.label, today())
+        context = dataclasses.replace(context, secret=self.guarantee is not None)
+        summary = self.summary(most=ROWS)
+        if self.plan.schema is not None:
+            with contextlib.suppress(InputError):  # a term that has no units of its own
+                summary = self.summary(original_units=True, most=ROWS)
+        return page(self.plan, self.guarantee, summary, context)
 
     def flat_draws(self) -> PyTree:
         """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""
         return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), self.positions)
 
     def save(self, folder: str | Path, *, public: bool = False, day: datetime.date | None = None) -> Path:
-        """Write ``privacy.json``, ``plan.json`` and then ``draws.nc`` into a folder: no draw without what it cost.
+        """Write ``privacy.json``, ``plan.json`` and then draws and verdict into a folder: no draw without what it cost.
+
+        It holds no key and no record; :meth:`load` reads it.
 
         Args:
             folder: made if it is not there. Without a finite guarantee what is made is readable by its owner alone.
@@ -158,91 +274,37 @@ class Result:
         run_folder.make()
         run_folder.json("privacy.json", privacy_json(self.plan, self.guarantee, receipt=self.receipt))
         run_folder.json("plan.json", self.plan.to_json(secret=self.guarantee is not None))
-        run_folder.write("draws.nc", draws_content(self.draws, self.info, self.guarantee, self.metric))
+        run_folder.write("draws.nc", draws_content(self.draws, self.info, self.guarantee, self.metric, self.columns))
         self.write_trace(run_folder)
+        run_folder.json("metrics.json", self.diagnostics | self.verdict.to_json())
+        run_folder.write(PAGE, self.page(Context(self.plan.label, run_folder.day)))
         return run_folder.folder
 
+    @classmethod
+    def load(cls, folder: str | Path, target: Target | None = None) -> Result:
+        """Return what :meth:`save`, or ``dpmcmc run``, has written: draws, guarantee, verdict and names.
+
+        The guarantee is computed again from its events.
+
+        Args:
+            folder: of the run.
+            target: the model, where it is of your own and the result is to predict.
+
+        Raises:
+            ValueError: the folder holds no such result.
+        """
+        from dpmcmc.engine.saved_result import load
+
+        return load(Path(folder), target)
+
     def write_trace(self, run_folder: RunFolder) -> None:
-        """Write ``trace.npz``, where a posterior may follow from the path; ``evidence.npz``, where draws rest on it."""
-        if self.evidence is not None:
-            run_folder.write(EVIDENCE_FILE, self.evidence.content())
+        """Write ``trace.npz``, where a posterior may follow from the path."""
         if self.means is not None:
             with contextlib.suppress(UnsupportedCombination):
                 run_folder.write(TRACE_FILE, self.trace.content())
-
-
-def privacy_json(
-    plan: AnyPlan, guarantee: Guarantee | None, data: dict[str, object] | None = None, receipt: Receipt | None = None
-) -> dict[str, object]:
-    """Return what a reader needs to defend, recompute or compose the guarantee of a run."""
-    charged = {} if receipt is None else {"ledger": receipt.to_json()}
-    body = guarantee_json(guarantee, getattr(plan.target, "unit", "record"))
-    return body | plan.facts() | {"data": data} | charged
-
-
-def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[str, object]:
-    """A guarantee, or the sentence that there is none, with its unit, versions and the other accountants' ε."""
-    said = ["No guarantee: privacy was not asked for, or the noise keys of this run are not secret."]
-    body: dict[str, object] = dict.fromkeys(("epsilon", "delta", "adjacency", "release", "accountant"))
-    body |= {"assumptions": said, "events": []} if guarantee is None else guarantee.to_json()
-    cross_check = dict.fromkeys(("advanced", "rdp", "pld")) if guarantee is None else guarantee.cross_check()
-    return body | {"unit": unit, "versions": versions(), "cross_check": cross_check}
-
-
-def versions() -> dict[str, str]:
-    """Versions of what computed the guarantee."""
-    out = {}
-    for name in ("dpmcmc", "jax", "numpy", "scipy"):
-        try:
-            out[name] = version(name)
-        except PackageNotFoundError:
-            out[name] = "source"
-    return out
 
 
 def write_json(path: Path, body: object, mode: int = 0o644) -> None:
     """Write strict JSON (no NaN) through a temporary file, so that no half-written file is ever seen."""
     text = json.dumps(body, indent=2, allow_nan=False) + "\n"
     write_atomically(path, lambda temporary: temporary.write_text(text), mode)
-
-
-def draws_content(
-    draws: PyTree, info: PyTree, guarantee: Guarantee | None, metric: ReleasedMetric | None = None
-) -> bytes:
-    """A netCDF file in ArviZ's schema; ε, δ and adjacency are attributes of its groups.
-
-    ``info`` is None where a release has no steps to tell of. A released metric is the group ``metric``: its arrays, and
-    an attribute ``facts`` of JSON (:meth:`ReleasedMetric.of`).
-    """
-    groups = {"posterior": to_dataset(draws)}
-    if info is not None:
-        groups["sample_stats"] = to_dataset(info._asdict() if hasattr(info, "_asdict") else info)
-    import xarray  # takes half a second, which planning does not need
-
-    if metric is not None:
-        matrices = {name: (("row", "column"), matrix) for name, matrix in metric.arrays().items()}
-        groups["metric"] = xarray.Dataset(matrices, attrs={"facts": json.dumps(metric.facts())})
-    tree = xarray.DataTree.from_dict(groups)
-    for group in tree.children.values():
-        group.attrs["guarantee"] = "none" if guarantee is None else str(guarantee)
-    # In memory: HDF5 does not survive a disk that fills up under it.
-    return bytes(tree.to_netcdf(None, engine="h5netcdf"))
-
-
-def to_dataset(tree: PyTree) -> xarray.Dataset:
-    """An xarray Dataset with dimensions (chain, draw, ...), one variable per leaf, named by its path."""
-    import xarray
-
-    variables = {}
-    for name, leaf in leaf_names(tree).items():
-        array = np.asarray(leaf)
-        extra = [f"{name}_dim_{i}" for i in range(array.ndim - 2)]
-        variables[name] = (("chain", "draw", *extra), array)
-    chains, draws = next(iter(variables.values()))[1].shape[:2]
-    return xarray.Dataset(variables, coords={"chain": np.arange(chains), "draw": np.arange(draws)})
-
-
-def leaf_names(tree: PyTree) -> dict[str, np.ndarray]:
-    """The leaves of a pytree by their paths, joined by dots; a lone leaf is ``theta``."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator=".") or "theta": leaf for path, leaf in leaves}

@@ -54,7 +54,7 @@ def sample_all(
 
     Args:
         plans: from :func:`dpmcmc.plan`, of any kind. Those that differ in numbers alone run as one program.
-        data: pytree of arrays with leading axis N = ``num_records`` of every plan.
+        data: as of :func:`dpmcmc.sample`, of N = ``num_records`` of every plan.
         keys: one per plan, as :func:`dpmcmc.sample` takes it; None is fresh OS entropy for every plan. Under one JAX
             key or int a plan has the draws that ``sample`` gives it, up to float32 rounding; a Poisson plan with fewer
             slots than another of its program has other draws of the same law.

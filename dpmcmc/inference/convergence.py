@@ -21,20 +21,32 @@ def summary(draws: PyTree) -> dict[str, float | None]:
     Returns:
         ``{"ess": ..., "rhat": ...}``; None with fewer than 4 draws a chain or where draws do not move.
     """
-    ess, rhat = [], []
-    for leaf in jax.tree.leaves(draws):
-        flat = np.asarray(leaf).reshape(*leaf.shape[:2], -1)
-        if flat.shape[1] < 4:
-            return {"ess": None, "rhat": None}
-        width = max(1, _NUMBERS_AT_ONCE // (flat.shape[0] * flat.shape[1]))
-        for start in range(0, flat.shape[2], width):
-            array = flat[..., start : start + width].astype(np.float64)
-            moving = array.std(axis=(0, 1)) > 0
-            if moving.any():
-                with np.errstate(all="ignore"):  # a statistic that needs more draws is not finite, and None below
-                    ess.append(float(np.min(effective_sample_size(array[..., moving]))))
-                    rhat.append(float(np.max(split_gelman_rubin(array[..., moving]))))
+    ess, rhat = (np.concatenate(found) for found in zip(*map(each, jax.tree.leaves(draws)), strict=True))
+    moving = ~np.isnan(ess)
+    ess, rhat = ess[moving], rhat[moving]
     # An estimate below zero says that the chains are too short for one.
-    if not ess or min(ess) <= 0 or not np.all(np.isfinite(ess + rhat)):
+    if not len(ess) or not np.all(np.isfinite(ess) & np.isfinite(rhat)) or ess.min() <= 0:
         return {"ess": None, "rhat": None}
-    return {"ess": min(ess), "rhat": max(rhat)}
+    return {"ess": float(ess.min()), "rhat": float(rhat.max())}
+
+
+def each(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (ESS, split R-hat) of every coordinate of draws (chains, draws, ...), flat.
+
+    Both are NaN of a coordinate that does not move, and with fewer than 4 draws a chain; infinite where they need more
+    draws than there are.
+    """
+    flat = np.asarray(draws).reshape(*draws.shape[:2], -1)
+    ess, rhat = np.full((2, flat.shape[2]), np.nan)
+    if flat.shape[1] < 4:
+        return ess, rhat
+    width = max(1, _NUMBERS_AT_ONCE // (flat.shape[0] * flat.shape[1]))
+    for start in range(0, flat.shape[2], width):
+        array = flat[..., start : start + width].astype(np.float64)
+        moving = np.flatnonzero(array.std(axis=(0, 1)) > 0)
+        if len(moving):
+            with np.errstate(all="ignore"):
+                found = effective_sample_size(array[..., moving]), split_gelman_rubin(array[..., moving])
+            for kept, values in zip((ess, rhat), found, strict=True):
+                kept[start + moving] = np.where(np.isnan(values), np.inf, values)
+    return ess, rhat

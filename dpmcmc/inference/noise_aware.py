@@ -24,6 +24,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import cho_factor, solve_triangular
 
+#: Most coefficients of a posterior of several predictors, which inverts dense matrices of d·K rows many times.
+MOST_COEFFICIENTS = 1024
+
 
 class Gaussian(NamedTuple):
     """A normal law of parameters: ``mean`` (d,) and ``covariance`` (d, d)."""
@@ -68,9 +71,9 @@ class Local(NamedTuple):
 def isotropic_error(std: float) -> Callable[[np.ndarray], np.ndarray]:
     """Return Q -> Cov[E u] for symmetric noise E with variance std² on and std²/2 off the diagonal.
 
-    (E u)_i = Σ_j E_ij u_j, and E_ij = E_ji: Cov = (std²/2)(tr(Q) I + Q).
+    (E u)_i = Σ_j E_ij u_j, and E_ij = E_ji: Cov = (std²/2)(tr(Q) I + Qᵀ), the mean of E Q E for any Q.
     """
-    return lambda q: std**2 / 2 * (np.trace(q) * np.eye(len(q)) + q)
+    return lambda q: std**2 / 2 * (np.trace(q) * np.eye(len(q)) + q.T)
 
 
 def bootstrapped_error(errors: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
@@ -96,7 +99,7 @@ def posterior(release: Release, local: Local, precision: np.ndarray, start: Gaus
     """
     h, u, now = local.curvature, local.curvature @ release.position - release.gradient, start
     for _ in range(rounds):
-        informed = np.linalg.solve(total_covariance(release, local, now), h)
+        informed = np.linalg.solve(_covariance(release, local, now), h)
         covariance = np.linalg.inv(precision + h @ informed)
         covariance = (covariance + covariance.T) / 2
         now = Gaussian(covariance @ (informed.T @ u), covariance)
@@ -106,14 +109,13 @@ def posterior(release: Release, local: Local, precision: np.ndarray, start: Gaus
 def log_evidence(release: Release, local: Local, prior: np.ndarray, now: Gaussian) -> float:
     """Return log N(Hθ̄ − ḡ; 0, 𝒞 + H prior H), which a prior covariance (d, d) is judged by."""
     h = local.curvature
-    covariance = total_covariance(release, local, now) + h @ prior @ h
+    covariance = _covariance(release, local, now) + h @ prior @ h
     factor, lower = cho_factor(covariance, lower=True)
     white = solve_triangular(factor, h @ release.position - release.gradient, lower=lower)
     return float(-0.5 * white @ white - np.sum(np.log(np.diag(factor))))
 
 
-def total_covariance(release: Release, local: Local, now: Gaussian) -> np.ndarray:
-    """Return 𝒞 of equation (2), (d, d)."""
+def _covariance(release: Release, local: Local, now: Gaussian) -> np.ndarray:
     away = release.position - now.mean
     return local.score + release.noise + local.curvature_error(now.covariance + np.outer(away, away))
 

@@ -17,6 +17,7 @@ from scipy.special import logsumexp
 
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, TargetError
+from dpmcmc.targets.last_layer import on_rows
 from dpmcmc.targets.per_owner import by_row
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Prediction:
         log_predictive_density: mean over rows of the log of the mean over draws of p(y | x, draw).
         probability: posterior predictive P(y = 1), (rows,), or class probabilities, (rows, K); classifiers only.
         mean: posterior predictive mean, (rows,); regression only.
+        calibration_error: :func:`expected_calibration_error` of the average; classifiers only.
     """
 
     measure: str | None
@@ -52,9 +54,13 @@ class Prediction:
     log_predictive_density: float
     probability: np.ndarray | None = None
     mean: np.ndarray | None = None
+    calibration_error: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers; always the keys ``accuracy``, ``rmse`` and ``log_predictive_density``."""
+        """Plain numbers; always the keys ``accuracy``, ``rmse`` and ``log_predictive_density``.
+
+        Classifiers have ``expected_calibration_error`` too.
+        """
         body: dict[str, Any] = dict.fromkeys(("accuracy", "rmse"))
         if self.measure is not None and self.single_draw is not None:
             body[self.measure] = {
@@ -62,6 +68,8 @@ class Prediction:
                 "mean": float(self.single_draw.mean()),
                 "std": float(self.single_draw.std()),
             }
+        if self.calibration_error is not None:
+            body["expected_calibration_error"] = self.calibration_error
         return body | {"log_predictive_density": self.log_predictive_density}
 
 
@@ -84,12 +92,32 @@ def predict(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> 
     Raises:
         TargetError: ``predict`` returns something of another shape.
     """
-    target, rows = by_row(target, rows)
+    target, rows = on_rows(*by_row(target, rows))
     if measure(target) is None:
         return Prediction(None, None, None, log_predictive_density(target, flat_draws, rows))
     if measure(target) == "rmse":
         return regression(target, flat_draws, rows)
     return binary(target, flat_draws, rows) if _classes(target) == 2 else multiclass(target, flat_draws, rows)
+
+
+def mean(target: Target, flat_draws: PyTree, x: np.ndarray) -> np.ndarray:
+    """Return the posterior predictive mean of rows, float64.
+
+    Args:
+        target: with ``predict``.
+        flat_draws: pytree of parameters, leaves (draws, ...).
+        x: (rows, d).
+
+    Returns:
+        P(y = 1), (rows,), of two classes; class probabilities (rows, K) of more; else the mean of y, (rows,).
+
+    Raises:
+        TargetError: the target has no ``predict``, or it returns something of another shape.
+    """
+    if getattr(target, "predict", None) is None:
+        raise TargetError(f"{type(target).__name__} has no predict, so its draws predict nothing; give it one")
+    found, _ = _over_draws(target, flat_draws, x, lambda p: np.zeros(len(p)))
+    return found[..., 1] if _classes(target) == 2 and found.ndim == 2 else found
 
 
 def check(target: Target, rows: dict[str, np.ndarray]) -> None:
@@ -127,6 +155,7 @@ def binary(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> P
         single_draw=each,
         log_predictive_density=_mean_log(np.where(y, probability, 1 - probability)),
         probability=probability,
+        calibration_error=expected_calibration_error(np.stack([1 - probability, probability], axis=1), y),
     )
 
 
@@ -143,6 +172,7 @@ def multiclass(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) 
         single_draw=each,
         log_predictive_density=_mean_log(truth),
         probability=probability,
+        calibration_error=expected_calibration_error(probability, y),
     )
 
 
@@ -207,6 +237,20 @@ def calibration_curve(
         if (index == b).sum() >= _FEWEST_IN_BIN
     ]
     return np.array(rows).reshape(-1, 3)
+
+
+def expected_calibration_error(
+    probability: Float[np.ndarray, "rows k"], y: Shaped[np.ndarray, " rows"], bins: int = 15
+) -> float:
+    """Return Σ_b (n_b/n)·|share of bin b that is right − its mean confidence| (Guo et al. 2017), within [0, 1].
+
+    Confidence is the largest class probability; bins have equal width, and none is left out. A calibrated
+    model has a positive one too, since rows of a bin are few.
+    """
+    confidence, right = probability.max(axis=1), probability.argmax(axis=1) == y
+    index = np.minimum((confidence * bins).astype(int), bins - 1)
+    gaps = np.bincount(index, weights=right - confidence, minlength=bins)
+    return float(np.abs(gaps).sum() / len(y))
 
 
 def reliability(probability: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,6 +9,7 @@ import abc
 import functools
 from typing import TYPE_CHECKING
 
+from dpmcmc.data.base import DataSet
 from dpmcmc.data.frames import Table, is_table, no_schema
 from dpmcmc.data.schema import Schema
 from dpmcmc.inference.metric import ReleasedMetric
@@ -19,6 +20,7 @@ from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
 
 if TYPE_CHECKING:
+    from dpmcmc.inference.trace import Trace
     from dpmcmc.planning.plan import Plan
 
 
@@ -31,6 +33,7 @@ class AnyPlan(abc.ABC):
         guarantee: of everything that leaves, or None without privacy.
         draws: of all chains, that leave.
         schema: public ranges and levels of the columns of a table, or None where records are arrays.
+        released_path: of a run in a metric that was saved; None of a plan that can be run.
     """
 
     target: Target
@@ -38,6 +41,7 @@ class AnyPlan(abc.ABC):
     guarantee: Guarantee | None
     draws: int
     schema: Schema | None
+    released_path: Trace | None = None
 
     @property
     @abc.abstractmethod
@@ -48,6 +52,11 @@ class AnyPlan(abc.ABC):
     @abc.abstractmethod
     def trace(self) -> Plan | None:
         """Plan of the sampler whose iterates leave; None for a one-shot mechanism."""
+
+    @property
+    def has_chains(self) -> bool:
+        """Whether the draws are chains of a sampler."""
+        return self.trace is not None
 
     @property
     def hardened(self) -> bool:
@@ -89,13 +98,15 @@ class AnyPlan(abc.ABC):
         """Out of ``prediction`` and ``intervals``; empty for nothing."""
         return list(self.verdict.usable_for)
 
-    def records_of(self, data: PyTree | Table) -> PyTree:
-        """Return records as the target takes them; a table is encoded by the schema.
+    def records_of(self, data: PyTree | Table | DataSet) -> PyTree:
+        """Return records as the target takes them: training records of a data set; a table is encoded by the schema.
 
         Raises:
             InputError: a table, and the plan has no schema. It names columns and types alone.
             DataError: see :meth:`dpmcmc.data.Schema.encode`.
         """
+        if isinstance(data, DataSet):
+            return data.train
         if not is_table(data):
             return data
         if self.schema is None:

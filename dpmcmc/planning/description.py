@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from dpmcmc.planning.verdict import INTERVALS
@@ -57,10 +58,13 @@ def lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     return out + plan.verdict.lines()
 
 
-def html_table(rows: list[tuple[str, str]]) -> str:
-    """(label, sentence) pairs as an HTML table, for notebooks."""
-    cells = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in rows)
-    return f"<table>{''.join(cells)}</table>"
+def html_table(rows: Iterable[Sequence[str]], titles: Sequence[str] = ()) -> str:
+    """Return rows of text, the first cell of each a heading, as an HTML table for notebooks."""
+    head = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
+    cells = (
+        f"<th>{html.escape(name)}</th>" + "".join(f"<td>{html.escape(s)}</td>" for s in row) for name, *row in rows
+    )
+    return f"<table>{head}{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
 def _thesis_line(plan: Plan) -> str:

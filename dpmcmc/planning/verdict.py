@@ -23,7 +23,8 @@ import numpy as np
 
 from dpmcmc.errors import NotForIntervals
 from dpmcmc.inference.metric import ReleasedMetric
-from dpmcmc.inference.scores import score_of
+from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS
+from dpmcmc.inference.scores import LabelBlind, score_of
 from dpmcmc.planning.forecast import bought, curvatures, inflation
 from dpmcmc.planning.interval_conditions import SPAN, Obstacle, clip_bias, obstacles
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
@@ -168,10 +169,13 @@ def warn_unless_for_intervals(plan: AnyPlan) -> None:
     """
     if plan.guarantee is None or plan.draws < 2 or INTERVALS in plan.usable_for:
         return
+    score, shapes = score_of(plan.target), parameter_shapes(plan.target)
     use = f"no private intervals of {type(plan.target).__name__} are offered yet"
-    if score_of(plan.target) is not None:
+    if score is not None and score.size > 1 and shapes is not None and size_of(shapes) > MOST_COEFFICIENTS:
+        use += f" for more than {MOST_COEFFICIENTS:,} coefficients"
+    elif score is not None:
         use = "for intervals use the mechanism noise_aware (dpmcmc.mechanisms.NoiseAware)"
-        if plan.trace is plan and plan.trace.label_blind:
+        if isinstance(score, LabelBlind) and plan.trace is plan and plan.trace.label_blind:
             use += _from_path(plan.trace)
     warnings.warn(
         f"{plan.verdict.reasons[INTERVALS]} Predict with its draws; {use}.",

@@ -7,18 +7,23 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 from rich.console import Console
 
-from dpmcmc.engine.mesh import sizes
 from dpmcmc.inference import predictive
 from dpmcmc.planning.verdict import ESS, RHAT, Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.report import page
 from dpmcmc.report.public_facts import PublicFacts
 
 
-def print_plan(facts: PublicFacts, mesh: Mesh | None, console: Console) -> None:
-    """Say what will be done."""
+def print_plan(facts: PublicFacts, devices: tuple[int, int] | None, console: Console) -> None:
+    """Say what will be done.
+
+    Args:
+        facts: of the run.
+        devices: along the chains and along the records, of a run that shares them; None: one.
+        console: to print on.
+    """
     spec = facts.spec
     what = "records" if spec.records_per_owner is None else "owners"
     held_out = f" and {_test_rows(facts)} test records" if spec.public else ""
@@ -34,9 +39,8 @@ def print_plan(facts: PublicFacts, mesh: Mesh | None, console: Console) -> None:
         console.print(f"             {note}", style="bold red")
     for name, text in facts.plan.lines(facts.secret):
         console.print(f"{name:<12} {text}")
-    if mesh is not None:
-        chain, data = sizes(mesh)
-        console.print(f"devices      {chain} along the chains, {data} along the records")
+    if devices is not None:
+        console.print(f"devices      {devices[0]} along the chains, {devices[1]} along the records")
     if jax.process_count() > 1:
         console.print(f"processes    {jax.process_count()}, without a checkpoint: a run that is stopped is lost")
 
@@ -64,7 +68,11 @@ def print_result(
         console: to print on.
     """
     plain = released["non_private"] or {}
-    _print_score(facts, released, plain, confidential, console)
+    held_out = [
+        (predictive.measure(facts.target) or "density", f"confidential: in {confidential / 'diagnostics.json'}")
+    ]
+    for name, text in scores(facts, released) or held_out:
+        console.print(f"{name:<12} {text}")
     if plain.get("distance"):
         d = plain["distance"]
         width = "" if d["std_ratio"] is None else f"; draws {d['std_ratio']:.2f} times as wide"
@@ -87,7 +95,7 @@ def print_result(
         )
     _print_times(facts, released, confidential, console)
     console.print(f"spent        {guarantee or 'no guarantee (see privacy.json)'}", style="bold")
-    console.print(f"saved        {folder}")
+    console.print(f"saved        {folder}; open {folder / page.FILE}")
     console.print(f"never publish or archive {confidential}", style="red")
 
 
@@ -119,24 +127,22 @@ def _print_times(facts: PublicFacts, released: dict[str, Any], confidential: Pat
     )
 
 
-def _print_score(
-    facts: PublicFacts, released: dict[str, Any], plain: dict[str, Any], confidential: Path, console: Console
-) -> None:
-    """Accuracy or rmse where the target predicts, log predictive density where it does not."""
-    measure = predictive.measure(facts.target)
-    density = released["log_predictive_density"]
+def scores(facts: PublicFacts, released: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return (label, sentence) pairs of how well the draws predict public test rows; none where rows are not public.
+
+    Accuracy or rmse where the target predicts, log predictive density where it does not.
+    """
+    measure, plain = predictive.measure(facts.target), released["non_private"] or {}
     if facts.test is None:
-        console.print(f"{measure or 'density':<12} confidential: in {confidential / 'diagnostics.json'}")
-    elif measure is None:
+        return []
+    if measure is None:
         against = f"; non-private fit {_number(plain['log_predictive_density'])}" if plain else ""
-        console.print(f"density      {_number(density)} log predictive density of a test row{against}")
-    else:
-        score = released[measure]
-        against = f"; non-private fit {_number(plain[measure]['posterior_predictive'])}" if plain else ""
-        console.print(
-            f"{measure:<12} {_number(score['posterior_predictive'])} posterior predictive, "
-            f"{_number(score['mean'])} ± {_number(score['std'])} single draw{against}"
-        )
+        density = _number(released["log_predictive_density"])
+        return [("density", f"{density} log predictive density of a test row{against}")]
+    score = released[measure]
+    against = f"; non-private fit {_number(plain[measure]['posterior_predictive'])}" if plain else ""
+    said = f"{_number(score['posterior_predictive'])} posterior predictive, {_number(score['mean'])} ± "
+    return [(measure, f"{said}{_number(score['std'])} single draw{against}")]
 
 
 def _number(value: float | None) -> str:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpmcmc.engine.result import leaf_names
+from dpmcmc.inference.names import flat as named
 from dpmcmc.inference.predictive import calibration_curve
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.storage.pytree import PyTree
+
+if TYPE_CHECKING:
+    from dpmcmc.report.summary import Summary
 
 #: Where a picture goes: a path, or an open file, which gets a PNG.
 File = Path | BinaryIO
@@ -34,13 +37,26 @@ STYLE: Any = {
 }
 
 
-def traces(path: File, draws: PyTree, first_step: int, thin: int, title: str, note: str | None) -> None:
-    """Save traces of up to six coordinates, evenly spread, one line for each chain."""
-    named = {name: np.asarray(leaf).reshape(*leaf.shape[:2], -1) for name, leaf in leaf_names(draws).items()}
-    flat = np.concatenate(list(named.values()), axis=2)
-    labels = [
-        f"{name}[{i}]" if leaf.shape[2] > 1 else name for name, leaf in named.items() for i in range(leaf.shape[2])
-    ]
+def traces(
+    path: File,
+    draws: PyTree,
+    kept: tuple[int, int],
+    title: str,
+    note: str | None,
+    columns: Sequence[str] | None = None,
+) -> None:
+    """Save traces of up to six coordinates, evenly spread, one line for each chain.
+
+    Args:
+        path: file, a PNG where it is an open one.
+        draws: leaves (chains, draws, ...).
+        kept: steps before the first draw, and steps from one to the next.
+        title: of the figure.
+        note: text that must stand on it, or None.
+        columns: names of the columns of the records, or None.
+    """
+    labels, flat = named(draws, columns)
+    first_step, thin = kept
     shown = np.unique(np.linspace(0, flat.shape[2] - 1, 6).astype(int))
     steps = first_step + thin * (1 + np.arange(flat.shape[1]))
     with _picture(path, note, (6.4, 1.05 * len(shown) + 1.0)) as figure:
@@ -126,6 +142,24 @@ def epsilon_delta(path: File, guarantee: Guarantee, title: str, note: str | None
         axis.set_xscale("log")
         axis.set_ylim(bottom=0)
         _label(axis, title, "δ", "ε")
+
+
+def forest(summary: Summary, most: int) -> Figure:
+    """Return a figure with a line for each of the first ``most`` parameters, and means alone without intervals."""
+    count = min(len(summary), most)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 1.2 + 0.22 * count), layout="constrained")
+        axis = figure.subplots()
+        rows = np.arange(count)
+        if summary.intervals:
+            axis.hlines(rows, summary.low[:count], summary.high[:count], lw=1.6)
+        axis.plot(summary.mean[:count], rows, "o", ms=3.5)
+        axis.axvline(0, color="0.6", lw=1, ls="--")
+        axis.set_yticks(rows, summary.names[:count], fontsize=8)
+        axis.set_ylim(count - 0.4, -0.6)
+        shown = f"mean and {100 * summary.level:g} % interval"
+        axis.set_title(shown if summary.intervals else "means of the draws; their verdict refuses intervals")
+        return figure
 
 
 def _label(axis: Axes, title: str, x: str = "", y: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib import colormaps, rc_context
@@ -11,9 +12,11 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from dpmcmc.diagnostics.per_record.account import PerRecord
 from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.report.figures import STYLE
+
+if TYPE_CHECKING:
+    from dpmcmc.diagnostics.per_record.account import PerRecord
 
 _BINS = 60
 

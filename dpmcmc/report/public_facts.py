@@ -48,7 +48,7 @@ class PublicFacts:
         spec: what is declared of the data.
         origin: where they are from; ``user file`` for all files of a user's.
         sha256: of the files of a known set; empty for a user's.
-        num_features: columns of a row.
+        columns: names of the columns of a row, which neighbouring data sets share.
         target: the plan's, bound to the shapes of a record.
         on_disk: whether the records are a folder, of which only batches are read.
         test: test rows where these are public, else None.
@@ -61,7 +61,7 @@ class PublicFacts:
     spec: DataSpec
     origin: str
     sha256: Mapping[str, str]
-    num_features: int
+    columns: tuple[str, ...]
     target: Target
     on_disk: bool
     test: Mapping[str, np.ndarray] | None
@@ -77,12 +77,17 @@ class PublicFacts:
             data.spec,
             data.origin,
             dict(data.sha256),
-            data.train["x"].shape[-1],
+            data.columns,
             bind(plan.target, record_shapes(data.train)),
             on_disk(data.train),
             data.test if data.test_is_public else None,
             day,
         )
+
+    @property
+    def num_features(self) -> int:
+        """Columns of a row."""
+        return len(self.columns)
 
     @property
     def trace(self) -> Plan | None:
@@ -111,6 +116,11 @@ class PublicFacts:
         if guarantee is None:
             return f"{self.name}: no guarantee"
         return f"{self.name}: ε = {round_up(guarantee.epsilon, 3)}, δ = {guarantee.delta:.3g}"
+
+    def described(self) -> str:
+        """Return name and origin of the data in words."""
+        where = "files whose checksums privacy.json states" if self.sha256 else self.origin
+        return f"{self.spec.name}, {self.num_features} columns, from {where}"
 
     def data_json(self) -> dict[str, object]:
         """Return what ``privacy.json`` says of the data."""

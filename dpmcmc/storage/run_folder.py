@@ -73,11 +73,12 @@ class RunFolder:
         """Write strict JSON, which has no NaN."""
         self.write(name, json.dumps(body, indent=2, allow_nan=False) + "\n")
 
-    def figure(self, name: str, draw: Callable[..., None], *arguments: object) -> None:
-        """Write the PNG that ``draw(file, *arguments)`` makes."""
+    def figure(self, name: str, draw: Callable[..., None], *arguments: object) -> bytes:
+        """Write the PNG that ``draw(file, *arguments)`` makes, and return it."""
         picture = io.BytesIO()
         draw(picture, *arguments)
         self.write(f"figures/{name}", picture.getvalue())
+        return picture.getvalue()
 
     def date(self, *paths: Path) -> None:
         """Give files and folders the one time."""

@@ -4,6 +4,7 @@ from dpmcmc.targets.base import Target, TargetError, bind, check, check_rows, im
 from dpmcmc.targets.custom import Custom
 from dpmcmc.targets.flax import from_flax
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
+from dpmcmc.targets.last_layer import LastLayer, on_rows
 from dpmcmc.targets.numpyro import from_numpyro
 from dpmcmc.targets.per_owner import PerOwner
 
@@ -17,6 +18,7 @@ TARGETS: dict[str, type[Target]] = {
 __all__ = [
     "TARGETS",
     "Custom",
+    "LastLayer",
     "LinearRegression",
     "LogisticRegression",
     "PerOwner",
@@ -29,5 +31,6 @@ __all__ = [
     "from_flax",
     "from_numpyro",
     "immutable",
+    "on_rows",
     "record_shapes",
 ]

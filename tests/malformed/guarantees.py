@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from dpmcmc import SGLD, Poisson, Privacy, targets
-from dpmcmc.engine.result import privacy_json
 from dpmcmc.planning.making import plan
+from dpmcmc.report.files import privacy_json
 from tests.malformed.case import EITHER, REFUSED, Case, Make, beside, changed, leaves, plant, without
 
 _VALUES: list[Any] = [None, True, 0, -1, 1.5, 1e300, -1e300, 10**30, "x", "1", "", [], {}, [None], {"min": None}]

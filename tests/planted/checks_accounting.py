@@ -15,7 +15,6 @@ from scipy.optimize import brentq
 
 from dpmcmc.audit import audit
 from dpmcmc.cli.commands import main
-from dpmcmc.engine.result import privacy_json
 from dpmcmc.mechanisms import OPS, OutputPerturbation, base, release
 from dpmcmc.privacy import (
     CalibrationError,
@@ -32,6 +31,7 @@ from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.interactive import AboveThreshold, Halted
 from dpmcmc.privacy.interactive.above_threshold import WholeNumbers
+from dpmcmc.report.files import privacy_json
 from dpmcmc.targets import LogisticRegression
 from tests import test_above_threshold as streams_of_questions
 from tests import test_objective_perturbation as exact_minimisers

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dpmcmc.cli import run
+from dpmcmc.cli import run, saved
+from dpmcmc.inference import predictive
+from dpmcmc.report import progress
 from dpmcmc.report.public_facts import PublicFacts
 from dpmcmc.storage.run_folder import RunFolder
 from tests.planted import Fault
@@ -43,6 +45,25 @@ def _everything_is_publishable(patch: Patch) -> None:
     patch.setattr(PublicFacts, "publishable", lambda *_: True)
 
 
+def _log_tells_seconds(patch: Patch) -> None:
+    real = progress._log
+    patch.setattr(progress, "_log", lambda run, console, public: real(run, console, True))
+
+
+def _page_scores_private_rows(patch: Patch) -> None:
+    real = run.ConfiguredRun.save
+
+    def save(self: Any, *arguments: Any) -> Any:
+        def scores(*_: Any) -> list[tuple[str, str]]:
+            return [("accuracy", str(predictive.predict(self.target, None, self.data.test).posterior_predictive))]
+
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(saved.run_text, "scores", scores)
+            return real(self, *arguments)
+
+    patch.setattr(run.ConfiguredRun, "save", save)
+
+
 FAULTS = (
     Fault(
         "held-out private rows counted on the console",
@@ -54,6 +75,18 @@ FAULTS = (
         "seconds of a private run in metrics.json",
         "Batches are as long as secret selections make them, and the seconds that they took are published.",
         _releases_run_times,
+        (checks.neighbours_look_the_same_for_the_same_draws,),
+    ),
+    Fault(
+        "lines of progress every ten seconds",
+        "A log of a run on private records has a line every ten seconds, and their number tells how long it took.",
+        _log_tells_seconds,
+        (checks.neighbours_look_the_same_for_the_same_draws,),
+    ),
+    Fault(
+        "held-out private records scored on the page of a run",
+        "report.html shows how well the draws predict rows that were held out of a private file.",
+        _page_scores_private_rows,
         (checks.neighbours_look_the_same_for_the_same_draws,),
     ),
     Fault(

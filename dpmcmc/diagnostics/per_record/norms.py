@@ -120,7 +120,7 @@ def _linear_predictor(
 def _any_target(rows_of: PerRecordGradients, target: Target, inner: Target, temper: float, between: bool) -> Norms:
     metric, clip = rows_of.metric, rows_of.clip
     assert clip is not None
-    softmax = isinstance(inner, SoftmaxRegression)
+    softmax = type(inner) is SoftmaxRegression  # a subclass may map its rows first
     smoothness = None if softmax else getattr(target, "smoothness", None)
     if between and not softmax and smoothness is None:
         raise InputError(

@@ -16,6 +16,7 @@ or (n, K, K). A limit is a number or (n,).
 Every user of a family asks :func:`score_of` for it, by the target. A new family is one file here, its target's file,
 and one line of ``SCORES``. A family whose bounded score is the model's own times a weight that does not see the label,
 as chains clip, is a :class:`LabelBlind` one and a line of ``LABEL_BLIND``: it may conclude from a chain's path, too.
+A family of several predictors may not yet.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from typing import Any
 from dpmcmc.inference.scores.base import BoundedScore, LabelBlind, Law
 from dpmcmc.inference.scores.linear import Linear
 from dpmcmc.inference.scores.logistic import Logistic
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression
+from dpmcmc.inference.scores.softmax import Softmax
+from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
+from dpmcmc.targets.last_layer import LastLayer
 
 #: Families whose scores are weighted blindly to labels, by the name that a saved path has.
 LABEL_BLIND: dict[str, type[LabelBlind]] = {"logistic": Logistic, "linear": Linear}
@@ -34,6 +37,8 @@ LABEL_BLIND: dict[str, type[LabelBlind]] = {"logistic": Logistic, "linear": Line
 SCORES: dict[type, Callable[[Any], BoundedScore]] = {
     LogisticRegression: lambda target: Logistic(),
     LinearRegression: lambda target: Linear(target.noise_scale**2),
+    SoftmaxRegression: lambda target: Softmax(target.classes),
+    LastLayer: lambda target: Softmax(target.classes),
 }
 
 

@@ -26,18 +26,20 @@ class BoundedScore(Protocol):
     """A bounded, Fisher-consistent score of one record (``inference/scores/__init__.py``).
 
     Attributes:
-        size: number of predictors of a record, K.
         predictors: their name in a sentence.
         clip: κ, the clip norm C in units of a typical whitened row.
         strongest: largest prior_scale times row_bound at which intervals were seen to cover.
         strongest_intercept: largest intercept_scale times row_bound.
     """
 
-    size: ClassVar[int]
     predictors: ClassVar[str]
     clip: ClassVar[float]
     strongest: ClassVar[float]
     strongest_intercept: ClassVar[float]
+
+    @property
+    def size(self) -> int:
+        """Number of predictors of a record, K."""
 
     def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return ψ of each record, of norm at most its limit up to rounding.
@@ -69,8 +71,12 @@ class LabelBlind:
         dispersion: φ.
     """
 
-    size: ClassVar[int] = 1
     dispersion: float = 1.0
+
+    @property
+    def size(self) -> int:
+        """1."""
+        return 1
 
     def mean(self, eta: np.ndarray) -> np.ndarray:
         """Return μ, the mean label."""

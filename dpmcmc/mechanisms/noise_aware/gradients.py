@@ -21,22 +21,23 @@ import numpy as np
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.curvature import AverageLaw, ScoredRows, mean_row
+from dpmcmc.inference.curvature import ScoredRows, mean_row
 from dpmcmc.inference.gram import denoised
 from dpmcmc.inference.noise_aware import Gaussian, Local, Release
 from dpmcmc.inference.scores import BoundedScore
+from dpmcmc.inference.several_predictors import SeveralPredictors, average_law
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
-from dpmcmc.mechanisms.noise_aware.owners import COUNT_SHARE, Counts, Read, Sharing
-from dpmcmc.mechanisms.noise_aware.prior import Concluded, Prior
+from dpmcmc.mechanisms.noise_aware.prior import Prior
 from dpmcmc.mechanisms.noise_aware.way import Settled, posterior_draws, prior_of
-from dpmcmc.mechanisms.one_shot import Asked, Drawn
+from dpmcmc.mechanisms.one_shot import Asked
 from dpmcmc.privacy.query.gaussian_release import gaussian_event, mu_std
 from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, Rows, within
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import require_bound
 from dpmcmc.targets.glm.base import GeneralisedLinear
+from dpmcmc.targets.last_layer import on_rows
 
 if TYPE_CHECKING:
     from dpmcmc.mechanisms.noise_aware.mechanism import NoiseAware
@@ -61,13 +62,11 @@ class Gradients:
         options: of the mechanism.
         target: with its public bounds.
         score: of the target's family.
-        together: m, rows that an owner may have; 1 where records are rows.
     """
 
     options: NoiseAware
     target: GeneralisedLinear
     score: BoundedScore
-    together: int = 1
 
     def settle(self, asked: Asked) -> Settled:
         """Return what the Gram matrix, its trace and the gradients cost, and their settings."""
@@ -79,28 +78,31 @@ class Gradients:
             )
         mu = asked.mu * (1 - 1e-9)
         design, adjacency = self.design(asked.most_records), asked.adjacency
+        count, most = design.size * self.score.size, noise_aware.MOST_COEFFICIENTS
+        if self.score.size > 1 and count > most:
+            raise UnsupportedCombination(
+                f"noise_aware inverts dense matrices of at most {most:,} coefficients of several predictors, and there "
+                f"are {count:,}; use a sampler, whose draws are for prediction."
+            )
         rows = self._rows(design)
         trace_share = 0.0 if rows.trace_declared(adjacency) else _TRACE_SHARE
-        count_share = 0.0 if self.together == 1 else COUNT_SHARE
-
-        sharing = Sharing.guessed(asked.num_records, self.together)
 
         def gram(share: float) -> GramRelease:
             return GramRelease.settle(rows, adjacency, mu * math.sqrt(share), mu * math.sqrt(trace_share))
 
         def gradient_mu(share: float) -> float:
-            return mu * math.sqrt(1 - share - trace_share - count_share)
+            return mu * math.sqrt(1 - share - trace_share)
 
         def width(share: float) -> float:
             noise_multiplier = asked.moved / gradient_mu(share)
-            return self.predicted_width(design, gram(share).noise_std, noise_multiplier, sharing)
+            return self.predicted_width(design, gram(share).noise_std, noise_multiplier)
 
         share = self.options.gram_share
         widths = {s: width(s) for s in (_GRAM_SHARES if share is None else (share,))}
         share = min(widths, key=widths.__getitem__)
-        moves, size = asked.moved + 2 * design.rounding(self.score), design.size * self.score.size
-        first = mu_std(moves, size, gradient_mu(share) * math.sqrt(self._shares()[0]))
-        gradients = [gaussian_event(z, moves, size, adjacency) for z in self._multipliers(first)]
+        moves = asked.moved + 2 * design.rounding(self.score)
+        first = mu_std(moves, count, gradient_mu(share) * math.sqrt(self._shares()[0]))
+        gradients = [gaussian_event(z, moves, count, adjacency) for z in self._multipliers(first)]
         settings = {
             "gram_share": share,
             "gram_noise_std": gram(share).noise_std,
@@ -108,11 +110,7 @@ class Gradients:
             "first_noise_multiplier": first,
             "predicted_width": widths[share],
         }
-        events = (*gram(share).events(adjacency), *gradients)
-        if self.together == 1:
-            return events, settings
-        counts = Counts.settle(self.together, adjacency, mu * math.sqrt(count_share))
-        return (counts.event(adjacency), *events), settings | {"count_noise_std": counts.noise_std}
+        return (*gram(share).events(adjacency), *gradients), settings
 
     def refusal(self) -> str | None:
         """Return why intervals of the draws do not hold, or None where they do; from public facts."""
@@ -130,19 +128,18 @@ class Gradients:
                 )
         return None
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> Drawn:
-        """Return posterior draws, (draws, d), or (draws, d, K) for K predictors, with their evidence."""
-        read = Read.of(records)
-        noisy, num_rows, found = self.conclude(plan, read, streams.noise)
-        draws = posterior_draws(found.posterior, self.options.draws, streams)
-        draws = draws if self.score.size == 1 else draws.reshape(len(draws), read.x.shape[1], -1)
-        return found.drawn(draws, num_rows, noisy, self.options.structure)
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
+        """Return posterior draws, (draws, d), or (draws, d, K) for K predictors."""
+        rows = on_rows(plan.target, records)[1]
+        x, y = within(rows["x"], self.design(plan.num_records).row_bound), np.asarray(records["y"], np.float64)
+        draws = posterior_draws(self.conclude(plan, x, y, streams.noise), self.options.draws, streams)
+        return draws if self.score.size == 1 else draws.reshape(len(draws), x.shape[1], -1)
 
     def design(self, num_records: int) -> Design:
-        """Return the public facts of the rows of records or owners, whose bounds are given."""
+        """Return the public facts of the rows, whose bounds are given."""
         row = require_bound(self.target.row_bound, "row_bound", type(self.target).__name__)
         prior = self._prior()
-        return Design(num_records * self.together, len(prior.scales) // self.score.size, row, prior.radius)
+        return Design(num_records, len(prior.scales) // self.score.size, row, prior.radius)
 
     def _prior(self) -> Prior:
         return prior_of(self.options, self.target, self.score.size)
@@ -151,7 +148,7 @@ class Gradients:
         """Return the public facts of the Gram matrix."""
         structure = self.options.structure
         unit_norm = structure is not None and structure.unit_norm
-        return Rows(design.num_records, design.size, design.row_bound, unit_norm, together=self.together)
+        return Rows(design.num_records, design.size, design.row_bound, unit_norm)
 
     def _shares(self) -> np.ndarray:
         """Part of the gradients' μ² that each of them gets, (steps,); they add up to 1."""
@@ -163,21 +160,17 @@ class Gradients:
         shares = self._shares()
         return first * np.sqrt(shares[0] / shares) * (1 + 1e-12)
 
-    def conclude(self, plan: MechanismPlan, read: Read, key: jax.Array) -> tuple[NoisyGram, int, Concluded]:
-        """Release G, its trace and the gradients; return G, the number of rows and what follows."""
-        most, settings, structure = self.design(plan.num_records), plan.settings, self.options.structure
-        steps, size, prior = self.options.steps, most.size * self.score.size, self._prior()
-        gram_key, *keys = jax.random.split(key, steps + 1 + (self.together > 1))
-        release_gram = GramRelease(self._rows(most), settings["gram_noise_std"], settings["trace_noise_std"])
-        noisy = release_gram.release(read.x, gram_key)
-        gram, error = denoised(noisy, structure)
-        sharing = Sharing.guessed(plan.num_records, 1)
-        if self.together > 1:
-            sharing = Counts(self.together, settings["count_noise_std"]).release(read, keys[-1])
-        design, score = most._replace(num_records=sharing.num_rows), sharing.scored(self.score)
-        access = BoundedGradient.of(gram, design, self.score, read.x, read.y).shared(read.sharers, sharing.typical)
+    def conclude(self, plan: MechanismPlan, x: np.ndarray, y: np.ndarray, key: jax.Array) -> Gaussian:
+        """Release G, its trace and the gradients, and conclude."""
+        design, settings, structure = self.design(plan.num_records), plan.settings, self.options.structure
+        steps, size, prior = self.options.steps, design.size * self.score.size, self._prior()
+        gram_key, *keys = jax.random.split(key, steps + 1)
+        noisy = GramRelease(self._rows(design), settings["gram_noise_std"], settings["trace_noise_std"])
+        gram, error = denoised(noisy.release(x, gram_key), structure)
+        access = BoundedGradient.of(gram, design, self.score, x, y)
         row = mean_row(gram, design.num_records, None if structure is None else structure.constant)
-        known = ScoredRows(score, gram, design.num_records, row, self.score.clip, error)
+        rows = ScoredRows if self.score.size == 1 else SeveralPredictors
+        known = rows(self.score, gram, design.num_records, row, self.score.clip, error)
         rough = dataclasses.replace(known, error=noise_aware.isotropic_error(settings["gram_noise_std"]))
 
         positions, gradients = np.zeros((2, steps, size))
@@ -190,11 +183,9 @@ class Gradients:
             precisions = (access.clip * multipliers[window]) ** -2.0
             release = noise_aware.weighted_mean(positions[window], gradients[window], precisions, metric)
             now = noise_aware.posterior(release, rough.local(now.mean), prior.precision, now, rounds=2)
-        return noisy, sharing.num_rows, prior.concluded(release, lambda at: known.local(at.mean), now)
+        return prior.conclude(release, lambda at: known.local(at.mean), now)
 
-    def predicted_width(
-        self, design: Design, gram_noise_std: float, noise_multiplier: float, sharing: Sharing
-    ) -> float:
+    def predicted_width(self, design: Design, gram_noise_std: float, noise_multiplier: float) -> float:
         """Return the predicted width of an interval over that of the non-private posterior, mean over coordinates.
 
         It rests on a stand-in spectrum, since no record is read: the Gram matrix is a public one with trace N·b² and
@@ -206,9 +197,7 @@ class Gradients:
             design: public facts.
             gram_noise_std: of the Gram matrix.
             noise_multiplier: of one gradient with the budget of all.
-            sharing: a guess of how many rows owners have.
         """
-        design = design._replace(num_records=sharing.num_rows)
         d, scale, structure = design.size, self.target.prior_scale**2, self.options.structure
         score, rng = self.score, np.random.default_rng(0)
         spectrum = np.arange(1.0, d + 1) ** -2
@@ -218,10 +207,8 @@ class Gradients:
         gram, error = denoised(noisy, None, rng=rng, bootstraps=_PREDICTED_BOOTSTRAPS)
         norm = design.whitened_norm(gram)
         predictors = scale * design.row_bound**2 / 2
-        law, unbounded = (
-            AverageLaw.at(sharing.scored(score), 0.0, predictors, limit) for limit in (score.clip, math.inf)
-        )
-        noise = (noise_multiplier * score.clip * norm * sharing.typical) ** 2 * design.metric(gram)
+        law, unbounded = (average_law(score, predictors, limit) for limit in (score.clip, math.inf))
+        noise = (noise_multiplier * score.clip * norm) ** 2 * design.metric(gram)
         # The releases are about as far from the truth as the posterior is wide.
         local = Local(law.curvature * gram, law.score * gram, lambda q: 2 * law.curvature**2 * error(q))
         start = Gaussian(np.zeros(d), np.eye(d) * scale)

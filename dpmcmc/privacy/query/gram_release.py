@@ -6,9 +6,6 @@ of :func:`svec`:
     replace_one              ‖xxᵀ − x'x'ᵀ‖² = ‖x‖⁴ + ‖x'‖⁴ − 2(x·x')² <= 2b⁴;   the trace moves by b² at most
     add_remove, zero_out     ‖xxᵀ‖ = ‖x‖² <= b²;                                the trace moves by b² at most
 
-An owner of at most m rows adds A = Σ x xᵀ, positive semi-definite with ‖A‖ <= tr A <= m b². Two such matrices have
-⟨A, A'⟩ >= 0, so ‖A − A'‖² <= ‖A‖² + ‖A'‖²: every distance above is m times as long.
-
 Sums are float64, in blocks of rows. Each neighbour's sum is off by :func:`summing` of Σ‖x‖² at most, and twice that is
 charged. The trace costs nothing where rows are declared to have norm 1 and N is public; ``add_remove`` does not tell N
 from N ± 1, so there it is always released.
@@ -41,7 +38,6 @@ class Rows(NamedTuple):
         row_bound: b.
         unit_norm: whether every row is declared to have norm 1. No guarantee rests on it.
         rounding: how far rounding of the rows themselves may move one neighbour's G, in units of b².
-        together: m, rows that one record of the guarantee may have; ``num_records`` counts rows, m for each of them.
     """
 
     num_records: int
@@ -49,7 +45,6 @@ class Rows(NamedTuple):
     row_bound: float
     unit_norm: bool = False
     rounding: float = 0.0
-    together: int = 1
 
     @property
     def largest_trace(self) -> float:
@@ -60,12 +55,11 @@ class Rows(NamedTuple):
         """Return how far neighbours' sums may lie apart: (svec(G), tr G), rounding included."""
         unsure = 2 * (summing(self.num_records) * self.num_records + self.rounding) * self.row_bound**2
         replaced = adjacency == Adjacency.REPLACE_ONE
-        one = self.together * self.row_bound**2
-        return one * (math.sqrt(2) if replaced else 1.0) + unsure, one + unsure
+        return self.row_bound**2 * (math.sqrt(2) if replaced else 1.0) + unsure, self.row_bound**2 + unsure
 
     def trace_declared(self, adjacency: Adjacency) -> bool:
-        """Return whether tr G = N is public; the number of owners' rows is not."""
-        return self.unit_norm and adjacency != Adjacency.ADD_REMOVE and self.together == 1
+        """Return whether tr G = N is public."""
+        return self.unit_norm and adjacency != Adjacency.ADD_REMOVE
 
 
 class NoisyGram(NamedTuple):

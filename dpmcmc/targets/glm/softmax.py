@@ -56,16 +56,15 @@ class SoftmaxRegression(GeneralisedLinear):
 
     def bind(self, record_shapes: PyTree) -> Self:
         """Fix ``num_features`` from one record's shapes; ``num_classes`` is no shape, and must be known."""
-        self._classes()
-        return super().bind(record_shapes)
+        return dataclasses.replace(super().bind(record_shapes), num_classes=self.classes)
 
     def check_records(self, records: PyTree) -> None:
         """Raise ValueError unless every label is in 0..K−1."""
-        check_labels(records["y"], self._classes(), "softmax_regression")
+        check_labels(records["y"], self.classes, "softmax_regression")
 
     def longest_labels(self, predictor: jax.Array, whitened: bool = False) -> jax.Array:
         """The least likely label of one record, (1,), since ‖p − e_y‖² = ‖p‖² + 1 − 2p_y; whitened, all K."""
-        return jnp.arange(self._classes()) if whitened else jnp.argmin(predictor)[None]
+        return jnp.arange(self.classes) if whitened else jnp.argmin(predictor)[None]
 
     def loss_bounds(self, radius: float) -> tuple[float, float]:
         """(largest loss of a record, difference between any two records' losses) on ‖θ‖ <= radius.
@@ -76,7 +75,7 @@ class SoftmaxRegression(GeneralisedLinear):
             ValueError: no row_bound.
         """
         gap = math.sqrt(2) * self._bound("row_bound") * radius
-        largest = float(np.logaddexp(0.0, math.log(self._classes() - 1) + gap))
+        largest = float(np.logaddexp(0.0, math.log(self.classes - 1) + gap))
         return largest, largest
 
     def log_likelihood(self, params: Float[jax.Array, "d k"], record: PyTree) -> Float[jax.Array, ""]:
@@ -90,9 +89,15 @@ class SoftmaxRegression(GeneralisedLinear):
         return jax.nn.softmax(x @ params)
 
     def _shape(self, features: int) -> tuple[int, ...]:
-        return features, self._classes()
+        return features, self.classes
 
-    def _classes(self) -> int:
+    @property
+    def classes(self) -> int:
+        """K.
+
+        Raises:
+            TargetError: it was not declared.
+        """
         if self.num_classes is None:
             raise TargetError(
                 "num_classes is not known: declare the public number of classes, for example "

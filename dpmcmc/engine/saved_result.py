@@ -1,0 +1,90 @@
+"""A Result from the folder that it was saved in."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+
+from dpmcmc.data.schema import Schema
+from dpmcmc.engine.result import Result
+from dpmcmc.errors import InputError
+from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.inference.names import ALONE
+from dpmcmc.inference.trace import FILE as TRACE_FILE
+from dpmcmc.inference.trace import Trace
+from dpmcmc.planning.saved import SavedPlan, target_of
+from dpmcmc.planning.verdict import Verdict
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.regular_file import read_bytes, read_text
+from dpmcmc.targets.base import Target
+
+if TYPE_CHECKING:
+    import xarray
+
+
+def load(folder: Path, target: Target | None) -> Result:
+    """Return the result; arguments and refusals as of :meth:`Result.load`."""
+    import xarray
+
+    if hasattr(target, "constrain"):
+        said = "target: positions that a NumPyro model predicts from are not saved; leave target out"
+        raise InputError(said, "target")
+    try:
+        plan, facts, judged = (_json(folder / name) for name in ("plan.json", "privacy.json", "metrics.json"))
+        with xarray.open_datatree(io.BytesIO(read_bytes(folder / "draws.nc")), engine="h5netcdf") as tree:
+            groups = {name: group.to_dataset().load() for name, group in tree.children.items()}
+        draws, columns = _draws(groups["posterior"])
+        info = None if "sample_stats" not in groups else _arrays(groups["sample_stats"])
+        guarantee = Guarantee.from_json(facts) if facts["events"] else None
+        leaf = jax.tree.leaves(draws)[0]
+        saved = SavedPlan(
+            stated=plan,
+            stated_facts=facts,
+            target=target_of(plan["target"]) if target is None else target,
+            num_records=plan["num_records"],
+            guarantee=guarantee,
+            draws=leaf.shape[0] * leaf.shape[1],
+            judged=Verdict.of_json(judged),
+            schema=Schema.from_yaml(plan["schema"]) if "schema" in plan else None,
+            released_path=Trace.load(folder) if (folder / TRACE_FILE).exists() else None,
+        )
+        return Result(saved, draws, draws, info, guarantee, {}, metric=_metric(groups), columns=columns)
+    except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"{folder}: holds no result that can be loaded ({type(error).__name__}: {error}); give the folder of a run "
+            "that has ended, or of result.save",
+            "folder",
+        ) from None
+
+
+def _json(path: Path) -> dict:
+    return json.loads(read_text(path))
+
+
+def _arrays(group: xarray.Dataset) -> dict[str, np.ndarray]:
+    return {str(name): leaf.values for name, leaf in group.items()}
+
+
+def _draws(posterior: xarray.Dataset) -> tuple[PyTree, tuple[str, ...] | None]:
+    """Return (the draws as a pytree, names of the columns of the records)."""
+    columns = tuple(map(str, posterior["column"].values)) if "column" in posterior.coords else None
+    draws: PyTree = {}
+    for name, leaf in _arrays(posterior).items():
+        *path, last = name.split(".")
+        inner = draws
+        for step in path:
+            inner = inner.setdefault(step, {})
+        inner[last] = leaf
+    return (draws[ALONE] if list(draws) == [ALONE] else draws), columns
+
+
+def _metric(groups: dict[str, xarray.Dataset]) -> ReleasedMetric | None:
+    if "metric" not in groups:
+        return None
+    return ReleasedMetric.of(_arrays(groups["metric"]), json.loads(groups["metric"].attrs["facts"]))

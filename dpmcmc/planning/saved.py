@@ -1,0 +1,113 @@
+"""The plan of a run that was saved: what its files say of it."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from dpmcmc.data.schema import Schema
+from dpmcmc.errors import InputError
+from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.inference.trace import Trace
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.verdict import Verdict
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets import TARGETS
+from dpmcmc.targets.base import Target
+
+
+@dataclass(frozen=True)
+class SavedTarget:
+    """A model that a file names, and that nobody has given again.
+
+    Attributes:
+        said: its description.
+    """
+
+    said: str
+    gradient_bound = None
+
+    def __repr__(self) -> str:
+        return self.said
+
+    def predict(self, params: PyTree, x: jax.Array) -> jax.Array:
+        """Refuse: the file does not hold the model.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError(f"target: {self.said} is not in the folder; give it: Result.load(folder, target)", "target")
+
+
+@dataclass(frozen=True, eq=False)
+class SavedPlan(AnyPlan):
+    """Plan that ``plan.json`` and ``privacy.json`` state; it cannot be run.
+
+    Attributes:
+        stated: content of ``plan.json``.
+        stated_facts: of ``privacy.json``.
+        target, num_records, guarantee, draws: as of every plan.
+        judged: the verdict on the draws.
+        schema: public facts of a table's columns, or None.
+        released_path: of a run in a metric, or None.
+    """
+
+    stated: dict[str, object]
+    stated_facts: dict[str, object]
+    target: Target
+    num_records: int
+    guarantee: Guarantee | None
+    draws: int
+    judged: Verdict
+    schema: Schema | None = None
+    released_path: Trace | None = None
+
+    @property
+    def label(self) -> str:
+        """Name of the sampler or of the mechanism."""
+        return str(self.stated.get("sampler") or self.stated.get("mechanism")).partition("(")[0]
+
+    @property
+    def trace(self) -> None:
+        """None: nothing of it can be run."""
+
+    @property
+    def has_chains(self) -> bool:
+        """Whether the draws are chains of a sampler."""
+        return bool(self.stated.get("sampler") or self.stated.get("run"))
+
+    def verdict_of(self, diagnostics: dict[str, float | None] | None, metric: ReleasedMetric | None = None) -> Verdict:
+        """Return the verdict that was saved."""
+        return self.judged
+
+    def to_json(self, secret: bool = True) -> dict[str, object]:
+        """Return the content of ``plan.json``."""
+        return self.stated
+
+    def facts(self) -> dict[str, object]:
+        """Return what ``privacy.json`` says of the plan beside its guarantee."""
+        return self.stated_facts
+
+    def lines(self, secret: bool = True) -> list[tuple[str, str]]:
+        """(label, sentence) pairs: what was run, its guarantee and its verdict."""
+        how = [(name, str(self.stated[name])) for name in ("sampler", "mechanism") if self.stated.get(name)]
+        said = [("target", repr(self.target)), *how, ("guarantee", str(self.guarantee or "none"))]
+        return said + self.verdict.lines()
+
+
+def target_of(said: str) -> Target:
+    """Return the target that a description makes, where it is one of this library's; else a :class:`SavedTarget`.
+
+    The description is not run: it must be the name of a registered target with keywords that are literals.
+    """
+    known = {kind.__name__: kind for kind in TARGETS.values()}
+    try:
+        call: Any = ast.parse(said, mode="eval").body
+        named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+        return known[call.func.id](*map(ast.literal_eval, call.args), **named)
+    except (SyntaxError, AttributeError, KeyError, ValueError, TypeError):
+        return SavedTarget(said)  # type: ignore[return-value]  # it has a name alone

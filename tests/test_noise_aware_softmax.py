@@ -1,0 +1,240 @@
+"""A noise-aware release of softmax regression: its sensitivity, scores and curvature, and its coverage."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from dpmcmc.inference import noise_aware
+from dpmcmc.inference.curvature import ScoredRows
+from dpmcmc.inference.scores.softmax import Softmax
+from dpmcmc.inference.several_predictors import SeveralPredictors, average_law
+from dpmcmc.mechanisms import NoiseAware, release
+from dpmcmc.mechanisms.noise_aware import bounded_gradient
+from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
+from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.query import gram_release
+from dpmcmc.targets import LastLayer, SoftmaxRegression
+
+K = 3
+SCORE = Softmax(K)
+Z90 = 1.6449
+
+
+def target(d, classes=K):
+    return SoftmaxRegression(prior_scale=1.0, num_classes=classes, num_features=d, row_bound=1.0)
+
+
+def table(n, d, seed):
+    """(records, the truth (d, K), which is drawn from the prior)."""
+    rng = np.random.default_rng([seed, n])
+    x = rng.normal(size=(n, d)) @ (np.eye(d) + rng.normal(size=(d, d)) / d)
+    x[:, : d // 2] = x[:, : d // 2] > 0
+    x = gram_release.within(x / math.sqrt(d), 1.0)
+    truth = rng.normal(size=(d, K))
+    y = (softmax(x @ truth, axis=1).cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
+    return {"x": x.astype(np.float32), "y": np.minimum(y, K - 1).astype(np.int32)}, truth
+
+
+# --- privacy ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"])
+def test_noise_that_is_added_is_noise_that_is_charged(adjacency, monkeypatch):
+    """μ from the noise that a draw adds, to d·K numbers a gradient, and sensitivities written out by hand, b = 1."""
+    seen = []
+    for module in (bounded_gradient, gram_release):
+        whole = module.gaussian_release
+        monkeypatch.setattr(
+            module,
+            "gaussian_release",
+            lambda value, std, key, whole=whole: (seen.append((std, np.size(value))), whole(value, std, key))[1],
+        )
+    plan = NoiseAware(draws=100).plan(target(2), num_records=300, epsilon=0.7, delta=1e-5, adjacency=adjacency)
+    draws = release(plan, table(300, 2, 0)[0], key=0).draws
+    assert draws.shape == (1, 100, 2, K)
+    assert {size for _, size in seen[2:]} == {2 * K}
+    one = adjacency != "replace_one"
+    moves = np.array([1 if one else math.sqrt(2), 1.0, *[1.0 if one else 2.0] * 48])
+    mu = math.sqrt(np.sum((moves / np.array([std for std, _ in seen])) ** 2))
+    assert mu == pytest.approx(gaussian_mu(0.7, 1e-5), rel=2e-4)
+    assert mu <= gaussian_mu(0.7, 1e-5)
+
+
+def largest_move():
+    """The longest move of a whitened gradient when one record is replaced, and what is charged."""
+    n, d, rng, worst = 60, 5, np.random.default_rng(0), 0.0
+    records, _ = table(n, d, 1)
+    x, y = np.asarray(records["x"], np.float64), np.asarray(records["y"], np.float64)
+    design = Design(n, d, 1.0, 30 * math.sqrt(d * K))
+    for scale in (0.0, 1.0, 30.0):
+        theta, gram = scale * rng.normal(size=d * K), x.T @ x
+        for row in (np.eye(d)[0], np.full(d, -1 / math.sqrt(d))):
+            for label in range(K):
+                one, two = x.copy(), x.copy()
+                one[0], two[0] = row, -row
+                ys = np.where(np.arange(n) == 0, label, y)
+                sums = [BoundedGradient.of(gram, design, SCORE, rows, ys).sum(theta) for rows in (one, two)]
+                worst = max(worst, float(np.linalg.norm(sums[0] - sums[1])))
+    return worst, 2 + 2 * design.rounding(SCORE)
+
+
+def test_replaced_records_move_the_whitened_gradient_by_at_most_2c_and_by_as_much():
+    worst, charged = largest_move()
+    assert 1.9 < worst <= charged
+
+
+def test_a_clip_that_is_dropped_is_caught(monkeypatch):
+    monkeypatch.setattr(bounded_gradient, "within_limit", lambda scores, limit: scores)
+    monkeypatch.setattr(
+        Softmax, "residual", lambda self, eta, y, limit: softmax(eta, axis=1) - (np.arange(K) == y[:, None])
+    )
+    worst, charged = largest_move()
+    assert worst > charged
+
+
+def test_rounding_of_predictors_moves_a_score_no_further_than_stated():
+    """Moves of a thousandth in the place of those of float64, at random and at the kinks of the weight."""
+    rng = np.random.default_rng(2)
+    for size in (2, 3, 10):
+        eta = rng.normal(size=(4000, size)) * rng.choice([0.1, 1, 5], size=(4000, 1))
+        step = rng.normal(size=eta.shape)
+        step *= 1e-3 / np.linalg.norm(step, axis=1, keepdims=True)
+        y, limit = rng.integers(0, size, 4000), rng.choice([0.01, 0.5, 0.9, 1.2, 2.0], size=4000)
+        score = Softmax(size)
+        moved = (score.residual(eta + step, y, limit) - score.residual(eta, y, limit)) / limit[:, None]
+        worst = float(np.linalg.norm(moved, axis=1).max())
+        assert 0.3e-3 < worst <= math.sqrt(2) * 1e-3 <= score.rounding(1e-3, 0.0)
+
+
+def test_too_many_coefficients_are_refused_with_the_reason():
+    with pytest.raises(ValueError, match=r"at most 1,024 coefficients.* 1,030"):
+        NoiseAware().plan(target(103, 10), num_records=1000, epsilon=1.0, delta=1e-4)
+
+
+# --- unbiased scores -------------------------------------------------------------------------------------------
+
+
+def mean_score(score, d=4):
+    """(‖E Σ F⁻¹ x ψ‖/C over labels that are made with θ, Σ of the lengths of scores), at a clip that binds."""
+    rng = np.random.default_rng(3)
+    records, _ = table(80, d, 3)
+    x, theta = np.asarray(records["x"], np.float64), 4 * rng.normal(size=d * K)
+    p, design = softmax(x @ theta.reshape(d, K), axis=1), Design(1, d, 1.0, 1e3)
+    mean, total = np.zeros(d * K), 0.0
+    for row, chances in zip(x, p, strict=True):
+        for label, chance in enumerate(chances):
+            alone = BoundedGradient.of(x.T @ x / len(x), design, score, row[None], np.array([label])).sum(theta)
+            mean, total = mean + chance * alone, total + chance * float(np.linalg.norm(alone))
+    return float(np.linalg.norm(mean)), total
+
+
+def test_scores_have_mean_zero_at_the_truth():
+    mean, total = mean_score(SCORE)
+    assert total > 10
+    assert mean < 1e-9 * total
+
+
+def test_a_weight_that_sees_the_label_is_caught():
+    class Seeing(Softmax):
+        def residual(self, eta, y, limit):
+            own = softmax(eta, axis=1) - (np.arange(K) == y[:, None])
+            return own * np.minimum(1, limit / np.linalg.norm(own, axis=1))[:, None]
+
+    mean, total = mean_score(Seeing(K))
+    assert mean > 0.05 * total
+
+
+def design_of_rows(d=4, scale=1.5):
+    """(mean row, covariance, θ (d, K)) with logits that spread and a mean that is not zero."""
+    rng = np.random.default_rng(5)
+    root = rng.normal(size=(d, d)) / math.sqrt(d)
+    return 0.4 * rng.normal(size=d), root @ root.T, scale * rng.normal(size=(d, K))
+
+
+def test_curvature_and_variance_are_those_of_a_gaussian_design():
+    mean, covariance, theta = design_of_rows()
+    n, d = 200_000, len(mean)
+    x = np.random.default_rng(6).multivariate_normal(mean, covariance, size=n)
+    gram = covariance + np.outer(mean, mean)
+    found = SeveralPredictors(SCORE, n * gram, n, mean, 0.6, np.zeros_like).local(theta.ravel())
+    p = softmax(x @ theta, axis=1)
+    weight = np.minimum(1, 0.6 / np.max(np.linalg.norm(p[:, None] - np.eye(K), axis=2), axis=1))
+    inner = p[:, :, None] * np.eye(K) - p[:, :, None] * p[:, None, :]
+    for part, w in ((found.curvature, weight), (found.score, weight**2)):
+        exact = np.zeros((d, K, d, K))
+        for a in range(K):
+            for b in range(K):
+                exact[:, a, :, b] = (x * (w * inner[:, a, b])[:, None]).T @ x / n
+        exact = exact.reshape(d * K, -1)
+        assert np.linalg.norm(part / n - exact) < 0.01 * np.linalg.norm(exact)
+        assert np.linalg.eigvalsh(part)[0] > -1e-9 * n
+    flat = np.kron(gram, np.mean(weight[:, None, None] * inner, axis=0))
+    assert np.linalg.norm(found.curvature / n - flat) > 0.05 * np.linalg.norm(flat), "no term along θ is seen"
+
+
+def test_two_classes_have_the_curvature_of_logistic_regression():
+    """Softmax of (0, η) is σ(η), and max ‖p − e_y‖ = √2·max(p, 1 − p)."""
+    from dpmcmc.inference.scores.logistic import Logistic
+
+    mean, covariance, theta = design_of_rows()
+    gram = 1000 * (covariance + np.outer(mean, mean))
+    both = np.stack([np.zeros(len(theta)), theta[:, 0]], axis=1)
+    several = SeveralPredictors(Softmax(2), gram, 1000, mean, 0.6 * math.sqrt(2), np.zeros_like).local(both.ravel())
+    one = ScoredRows(Logistic(), gram, 1000, mean, 0.6, np.zeros_like).local(theta[:, 0])
+    own = several.curvature.reshape(4, 2, 4, 2)[:, 1, :, 1]
+    np.testing.assert_allclose(own, one.curvature, atol=2e-3 * np.abs(own).max())
+    contrast = several.curvature @ np.kron(np.eye(4), np.ones((2, 1)))
+    assert np.abs(contrast).max() < 1e-9 * np.abs(own).max()
+    # A contrast is (1, −1)/√2, and its curvature twice that of η.
+    assert average_law(Softmax(2), 1.0, math.inf).curvature == pytest.approx(
+        2 * average_law(Logistic(), 2.0, math.inf).curvature, rel=5e-3
+    )
+
+
+def test_the_error_of_the_curvature_is_that_of_simulated_gram_matrices():
+    """Cov[(E ⊗ c) u] for a Q with every cross term, where E ⊗ c is what the noise adds to H near θ = 0."""
+    rng, d, std = np.random.default_rng(7), 3, 0.2
+    rows = SeveralPredictors(SCORE, np.eye(d), 1, np.zeros(d), 0.6, noise_aware.isotropic_error(std))
+    near = rows.local(np.full(d * K, 1e-4))
+    root = rng.normal(size=(d * K, d * K))
+    q, mean, found = root @ root.T, near.curvature[:K, :K], np.zeros((d * K, d * K))
+    for _ in range(4000):
+        error = np.kron(std * noise_aware.symmetric_noise(rng, d), mean)
+        found += error @ q @ error / 4000
+    stated = near.curvature_error(q)
+    assert np.linalg.norm(stated - found) < 0.1 * np.linalg.norm(found)
+    np.testing.assert_allclose(stated, stated.T, atol=1e-12)
+
+
+# --- the posterior ---------------------------------------------------------------------------------------------
+
+
+def test_a_last_layer_is_released_as_softmax_regression_on_its_features():
+    records, _ = table(300, 2, 1)
+    layer = LastLayer(features=lambda x: jnp.tanh(3 * x), num_classes=K, num_features=2)
+    plans = [
+        NoiseAware(draws=100, steps=4).plan(each, num_records=300, epsilon=1.0, delta=1e-4)
+        for each in (layer, layer.head)
+    ]
+    one = release(plans[0], records, key=0).draws
+    two = release(plans[1], {**records, "x": layer.rows(records["x"])}, key=0).draws
+    np.testing.assert_array_equal(one, two)
+    assert plans[0].guarantee.epsilon == plans[1].guarantee.epsilon
+
+
+@pytest.mark.slow
+def test_intervals_of_contrasts_cover():
+    """d = 4, N = 8,000, ε = 1; 15 tables of 8 contrasts, 90 % intervals; their standard error is about .03."""
+    n, d, inside, contrast = 8000, 4, [], np.array([[1, 1], [-1, 1], [0, -2]]) / np.sqrt([2, 6])
+    plan = NoiseAware(draws=600).plan(target(d), num_records=n, epsilon=1.0, delta=1e-5)
+    assert plan.usable_for == ["prediction", "intervals"]
+    for seed in range(15):
+        records, truth = table(n, d, seed)
+        low, high = np.quantile(release(plan, records).draws[0] @ contrast, [0.05, 0.95], axis=0)
+        inside.append(np.mean((low < truth @ contrast) & (truth @ contrast < high)))
+    assert 0.76 < np.mean(inside) < 0.99

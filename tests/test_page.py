@@ -1,0 +1,165 @@
+"""report.html: one file that says what was released and what may be claimed, and is laid out well at two widths."""
+
+import dataclasses
+import datetime
+import html
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from dpmcmc.privacy import account
+from dpmcmc.privacy.accounting.sampling import Poisson
+from dpmcmc.report.page import Context, plain_numbers
+from tests.test_result import chain, released
+
+ROOT = Path(__file__).resolve().parents[1]
+DAY = datetime.date(2026, 11, 22)
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HARD = "<script>alert(1)</script>"
+LONG = ("a_column_with_a_name_that_never_ends_" * 3, HARD, "intercept")
+
+
+def text(page):
+    """The words of a page."""
+    found = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", found)).split())
+
+
+class Parsed(html.parser.HTMLParser):
+    """Every address that a page loads, and whether each tag is closed."""
+
+    EMPTY = ("meta", "img", "br", "link", "input")
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.loads = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.loads += [value for name, value in attributes if name in ("src", "href", "srcset", "data")]
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_of_a_release_for_intervals():
+    page = released().page(Context("census", DAY))
+    words = text(page)
+    assert "Intervals: yes" in words
+    assert "We fitted the Bayesian model LogisticRegression" in words
+    assert "ε = 1 and δ = 1e-06" in words
+    assert "2026-11-22" in words
+    parsed = Parsed(page)
+    assert parsed.open == []
+    assert parsed.loads == []
+    assert "default-src 'none'" in page
+
+
+def test_the_page_of_a_chain_refuses_intervals_and_draws_none():
+    page = chain().page(Context("census", DAY))
+    assert "Do not report intervals" in text(page)
+    assert "<u style" not in page
+    assert "<u style" in released().page()
+    assert "5 %" not in text(page.split("What ε means")[0])
+
+
+def test_the_page_without_a_guarantee_promises_nothing():
+    without = dataclasses.replace(released(), guarantee=None)
+    page = text(without.page(Context("census", DAY, note="no privacy guarantee")))
+    for said in ("No privacy guarantee.", "without differential privacy", "makes no promise"):
+        assert said in page
+
+
+def test_every_name_on_the_page_is_escaped_and_pictures_are_in_it():
+    page = released(columns=LONG).page(Context(HARD, DAY, HARD, HARD, [(HARD, HARD)], {HARD: b"PNG"}))
+    assert HARD not in page
+    assert html.escape(HARD, quote=False) in page
+    assert Parsed(page).loads == ["data:image/png;base64,UE5H"]
+
+
+def test_plain_numbers_are_bounds_of_the_guarantee():
+    """A test between two normal laws, which is the worst that a Gaussian mechanism allows, stays within the power."""
+    from scipy.stats import norm
+
+    guarantee = account(2.0, steps=1, sampling=Poisson(100), num_records=100, delta=1e-3, adjacency="zero_out")
+    found = plain_numbers(guarantee)
+    assert float(found["epsilon"]) >= guarantee.epsilon
+    assert float(found["odds"]) >= np.exp(guarantee.epsilon)
+    power = 100 * norm.cdf(norm.ppf(0.05) + 1 / 2.0)
+    assert power <= found["power"] <= 2.5 * power
+    assert 50 < found["belief"] <= 100
+
+
+def test_the_bibliography_is_that_of_the_citation_file():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    words = released().page().replace("{MCMC}", "MCMC").replace("{JAX}", "JAX")
+    for work in (cited, *cited["references"]):
+        assert work["title"] in words
+    for work in cited["references"]:
+        assert f"{{{work['year']}}}" in words
+        for author in work["authors"]:
+            assert f"{author['family-names']}, {author['given-names']}" in words
+
+
+#: Tells the frame around it what a person would stumble over.
+MEASURE = """<script>
+const seen = [...document.querySelectorAll("main *")].filter(e => !e.closest("details") && e.offsetParent);
+const over = seen.filter(e => e.getBoundingClientRect().right > innerWidth + 1 || e.getBoundingClientRect().left < -1);
+const tiny = seen.filter(e => e.innerText && parseFloat(getComputedStyle(e).fontSize) < 12);
+const dots = [...document.querySelectorAll(".axis b")].filter(e => e.offsetParent && e.offsetWidth > 4);
+const columns = [...document.querySelectorAll(".forest tbody tr:first-child td")].filter(e => e.offsetParent);
+parent.postMessage(JSON.stringify({width: innerWidth, scroll: document.documentElement.scrollWidth,
+    over: over.map(e => e.outerHTML.slice(0, 80)), tiny: tiny.length, dots: dots.length, columns: columns.length,
+    ground: getComputedStyle(document.body).backgroundColor}), "*");
+</script></body>"""
+#: A window of Chromium has a least width, and a frame has none.
+FRAME = """<pre id="found"></pre><script>onmessage = e => { found.textContent = e.data; }</script>
+<iframe width="WIDTH" height="2000" style="border:0" src="page.html"></iframe>"""
+
+
+def measured(page, width, folder, *options):
+    """What a browser finds on a page of a width."""
+    page = page.replace("</body>", MEASURE).replace("'none'", "'none'; script-src 'unsafe-inline'")
+    (folder / "page.html").write_text(page, encoding="utf-8")
+    (folder / "frame.html").write_text(FRAME.replace("WIDTH", str(width)), encoding="utf-8")
+    browser = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
+    address = (folder / "frame.html").as_uri()
+    done = subprocess.run(
+        [*browser, *options, "--virtual-time-budget=3000", "--dump-dom", address],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    (found,) = re.findall(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
+    return json.loads(html.unescape(found))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed, so nobody looks at the page")
+@pytest.mark.parametrize(("width", "columns"), [(380, 5), (1200, 6)])
+def test_the_page_fits_two_widths_in_a_browser(width, columns, tmp_path):
+    """Nothing reaches beyond the window, no text is tiny, and every parameter has its dot and its interval."""
+    page = released(columns=LONG).page(Context(LONG[0], DAY, LONG[0], "a warning", [("accuracy", LONG[0])]))
+    found = measured(page, width, tmp_path)
+    assert found["width"] == width
+    assert found["scroll"] <= width
+    assert found["over"] == []
+    assert found["tiny"] == 0
+    assert found["dots"] == 3
+    assert found["columns"] == columns
+    if width == 380:
+        wide = measured(page.replace("<main>", '<main style="width:500px">'), width, tmp_path)
+        assert wide["over"]  # the measurement itself
+    else:
+        dark = measured(page, width, tmp_path, "--blink-settings=preferredColorScheme=0")
+        assert (found["ground"], dark["ground"]) == ("rgb(255, 255, 255)", "rgb(20, 24, 30)")

@@ -1,0 +1,99 @@
+"""Progress of a run: a bar where somebody looks, lines in a log, and no word of the time that private records take."""
+
+import io
+import sys
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import dpmcmc
+from dpmcmc.report import progress
+from dpmcmc.report.progress import shown
+
+
+class Clock(threading.Event):
+    """An event that is waited for as often as ``times`` says, in no time."""
+
+    times = 3
+
+    def wait(self, timeout=None):
+        self.times -= 1
+        return self.times < 0
+
+
+def logged(monkeypatch, begun, public, steps=100, seconds=3):
+    """Lines in a log of a run of 100 steps, reported one by one."""
+    monkeypatch.setattr(Clock, "times", seconds)
+    monkeypatch.setattr(progress, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
+    out = io.StringIO()
+    run = SimpleNamespace(plan=SimpleNamespace(trace=SimpleNamespace(steps=steps)), begun=begun)
+    with shown(True, run, Console(file=out, width=200), public) as report:
+        for done in range(steps):
+            report(done + 1, steps)
+    return out.getvalue().splitlines()
+
+
+def test_a_log_of_private_records_has_lines_at_fixed_steps_however_long_it_takes(monkeypatch):
+    lines = logged(monkeypatch, begun=True, public=False)
+    assert lines == [f"sampling     {done} of 100 steps" for done in range(5, 100, 5)]
+    assert lines == logged(monkeypatch, begun=True, public=False, seconds=50)
+    assert logged(monkeypatch, begun=True, public=False, steps=1) == []
+
+
+def test_a_line_comes_every_ten_seconds_on_public_records_and_until_a_run_begins(monkeypatch):
+    lines = logged(monkeypatch, begun=True, public=True)
+    assert len(lines) == 3
+    assert all("s so far" in line for line in lines)
+    lines = [line for line in logged(monkeypatch, begun=False, public=False) if "so far" in line]
+    assert len(lines) == 3
+    assert all(line.startswith("compiling    no record has been used yet") for line in lines)
+
+
+def test_a_caller_s_function_is_called_and_nothing_is_shown_unasked(capsys):
+    plan = dpmcmc.plan(dpmcmc.targets.LogisticRegression(), num_records=8, sampler=dpmcmc.SGLD(1.0), steps=6)
+    data = {"x": np.ones((8, 2), np.float32), "y": np.ones(8, np.int32)}
+    seen = []
+    dpmcmc.sample(plan, data, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (6, 6)
+    for quiet in (None, False):
+        dpmcmc.sample(plan, data, progress=quiet)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_has_a_bar_that_leaves_nothing_behind():
+    out = io.StringIO()
+    run = SimpleNamespace(plan=SimpleNamespace(trace=SimpleNamespace(steps=10)), begun=True)
+    console = Console(file=out, force_terminal=True, width=80)
+    with shown(None, run, console) as report:
+        report(4, 10)
+    assert "steps" in out.getvalue()
+    assert out.getvalue().endswith("\x1b[2K")
+
+
+def test_a_notebook_has_one_cell_that_moves(monkeypatch):
+    cells = []
+
+    class Cell:
+        update = staticmethod(cells.append)
+
+    def display(first, display_id):
+        cells.append(first)
+        return Cell()
+
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(HTML=str, display=display))
+    run = SimpleNamespace(plan=SimpleNamespace(trace=SimpleNamespace(steps=10)), begun=True)
+    with shown(None, run, Console(file=io.StringIO(), force_jupyter=True)) as report:
+        report(4, 10)
+    assert cells[1] == "<progress value=4 max=10></progress> 4 of 10 steps"
+    assert cells[-1] == ""
+
+
+@pytest.mark.parametrize("given", [True, None])
+def test_a_release_without_steps_shows_that_it_draws(given):
+    run = SimpleNamespace(plan=SimpleNamespace(trace=None), begun=True)
+    with shown(given, run, Console(file=io.StringIO(), force_terminal=True)) as report:
+        assert callable(report)

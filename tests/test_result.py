@@ -1,0 +1,205 @@
+"""What a Result says: its table, its names, its predictions, and what is left of it in a folder."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import dpmcmc
+from dpmcmc.data import Levels, Range, Schema
+from dpmcmc.inference import NoiseAwarePosterior
+from dpmcmc.inference.names import axes, flat, labels
+from dpmcmc.planning.saved import SavedTarget, target_of
+
+RNG = np.random.default_rng(3)
+COLUMNS = ("age", "job=<b>office</b>", "intercept")
+N = 5000
+
+
+def logistic(**more):
+    return dpmcmc.targets.LogisticRegression(1.0, num_features=3, row_bound=1.0, **more)
+
+
+def released(draws=None, plan=None, **more):
+    """A noise-aware release with these draws."""
+    plan = plan or dpmcmc.mechanisms.NoiseAware(draws=100).plan(logistic(), num_records=N, epsilon=1.0, delta=1e-6)
+    draws = RNG.normal(size=(1, 100, 3)).astype(np.float32) if draws is None else draws
+    return dpmcmc.Result(plan, draws, draws, None, plan.guarantee, {"run": 1.0}, **({"columns": COLUMNS} | more))
+
+
+def chain():
+    """Two chains of a run whose verdict refuses intervals."""
+    settings = {"sampler": dpmcmc.SGLD(4.0), "steps": 50, "chains": 2, "num_records": N}
+    plan = dpmcmc.plan(logistic(), privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-6, accountant="rdp"), **settings)
+    draws = RNG.normal(size=(2, 50, 3)).astype(np.float32)
+    return dpmcmc.Result(plan, draws, draws, {"norm": np.ones((2, 50))}, plan.guarantee, {"run": 1.0}, columns=COLUMNS)
+
+
+def test_a_summary_has_quantiles_of_the_draws_by_name_and_the_verdict():
+    result = released()
+    summary = result.summary(level=0.8)
+    flat_draws = result.draws.reshape(-1, 3)
+    assert summary.names == COLUMNS
+    assert summary.intervals
+    np.testing.assert_allclose(summary.low, np.quantile(flat_draws, 0.1, axis=0), rtol=1e-5)
+    np.testing.assert_allclose(summary.std, flat_draws.std(axis=0, ddof=1), rtol=1e-5)
+    assert summary["age"]["90 %"] == pytest.approx(np.quantile(flat_draws[:, 0], 0.9), rel=1e-5)
+    text = str(summary)
+    assert text.splitlines()[0].split() == ["name", "mean", "sd", "10", "%", "90", "%"]
+    assert "usable for   prediction and intervals" in text
+    assert "<b>" not in summary._repr_html_()
+    assert "<b>" not in result._repr_html_()
+    with pytest.raises(KeyError, match="job="):
+        summary["wage"]
+    with pytest.raises(ValueError, match="level"):
+        result.summary(level=90)
+
+
+def test_a_summary_of_chains_has_their_mixing_and_does_not_call_their_range_an_interval():
+    result = chain()
+    summary = result.summary()
+    assert not summary.intervals
+    assert {"ESS", "R-hat", "5 % of draws"} <= summary.to_dict().keys()
+    assert summary.ess.min() == pytest.approx(result.diagnostics["ess"])
+    assert summary.rhat.max() == pytest.approx(result.diagnostics["rhat"])
+    assert "Do not report intervals" in str(summary)
+    (axis,) = result.plot().axes
+    assert "refuses intervals" in axis.get_title()
+    assert not axis.collections  # no line that could pass for an interval
+    assert [label.get_text() for label in released().plot().axes[0].get_yticklabels()] == list(COLUMNS)
+
+
+def test_a_large_model_is_shown_in_part():
+    draws = np.zeros((1, 100, 400), np.float32)
+    summary = released(draws, columns=None).summary(most=150)
+    assert len(summary) == 150
+    assert "250 more parameters are not shown" in str(summary)
+
+
+def test_names_follow_columns_of_linear_models_and_the_path_of_others():
+    assert list(labels("theta", (3,), COLUMNS)) == list(COLUMNS)
+    assert list(labels("theta", (3, 2), COLUMNS))[:2] == ["age, class 0", "age, class 1"]
+    assert list(labels("theta", (4,), COLUMNS))[:1] == ["theta[0]"]
+    names, numbers = flat({"beta": np.zeros((1, 2, 3)), "scale": np.ones((1, 2))}, COLUMNS)
+    assert names == ["beta[age]", "beta[job=<b>office</b>]", "beta[intercept]", "scale"]
+    assert numbers[0, 0].tolist() == [0, 0, 0, 1]
+    # A layer of a network may be as wide as a row by chance.
+    assert axes("params.Dense_1.bias", (3,), COLUMNS) == [("params.Dense_1.bias_dim_0", None)]
+
+
+@pytest.mark.parametrize(
+    ("target", "shape"),
+    [
+        (logistic(), (3,)),
+        (dpmcmc.targets.SoftmaxRegression(1.0, 4, num_features=3, row_bound=1.0), (3, 4)),
+        (dpmcmc.targets.LinearRegression(1.0, num_features=3, row_bound=1.0, label_bound=1.0), (3,)),
+    ],
+)
+def test_predict_is_the_mean_over_draws(target, shape):
+    draws = RNG.normal(size=(2, 20, *shape)).astype(np.float32)
+    result = dataclasses.replace(released(draws), plan=dataclasses.replace(released().plan, target=target))
+    x = RNG.normal(size=(5, 3)).astype(np.float32) / 3
+    each = [np.asarray(target.predict(one, x)) for one in draws.reshape(-1, *shape)]
+    np.testing.assert_allclose(result.predict(x), np.mean(each, axis=0), rtol=1e-5)
+    with pytest.raises(ValueError, match="3"):
+        result.predict(x[:, :2])
+
+
+def test_tables_are_predicted_by_the_schema_of_the_plan_and_refused_without_one():
+    import pandas as pd
+
+    columns = {"age": Range(0, 100), "job": Levels(["office", "field"]), "rich": Levels(["no", "yes"])}
+    schema = Schema(columns, label="rich")
+    table = pd.DataFrame({"age": [20, 70], "job": ["field", "office"]})
+    plan = dpmcmc.mechanisms.NoiseAware(draws=100).plan(
+        dpmcmc.targets.LogisticRegression(1.0), num_records=N, epsilon=1.0, delta=1e-6, schema=schema
+    )
+    result = released(RNG.normal(size=(1, 100, 4)).astype(np.float32), plan, columns=None)
+    assert result.summary().names == schema.names
+    np.testing.assert_allclose(result.predict(table), result.predict(schema.encode_features(table)))
+    with pytest.raises(ValueError, match="schema"):
+        released().predict(table)
+
+
+def test_what_is_saved_is_loaded_without_a_secret(tmp_path):
+    for name, result in (("release", released()), ("chain", chain())):
+        folder = result.save(tmp_path / name)
+        assert {p.name for p in folder.iterdir()} == {
+            *("draws.nc", "metrics.json", "plan.json", "privacy.json", "report.html")
+        }
+        loaded = dpmcmc.Result.load(folder)
+        np.testing.assert_array_equal(loaded.draws, result.draws)
+        assert loaded.guarantee == result.guarantee
+        assert loaded.verdict == result.verdict
+        assert loaded.columns == COLUMNS
+        assert loaded.plan.label == result.plan.label
+        assert str(loaded.summary()) == str(result.summary())
+        x = RNG.normal(size=(4, 3)) / 3
+        np.testing.assert_array_equal(loaded.predict(x), result.predict(x))
+        again = loaded.save(tmp_path / f"{name}-again")
+        first, second = (json.loads((f / "privacy.json").read_text()) for f in (folder, again))
+        assert first == second
+        assert loaded.guarantee.compose(loaded.guarantee).epsilon > loaded.guarantee.epsilon
+
+
+def test_a_folder_that_holds_no_result_is_refused_in_a_sentence(tmp_path):
+    with pytest.raises(ValueError, match="holds no result"):
+        dpmcmc.Result.load(tmp_path)
+    folder = released().save(tmp_path / "run")
+    (folder / "draws.nc").write_bytes(b"draws")
+    with pytest.raises(ValueError, match="holds no result"):
+        dpmcmc.Result.load(folder)
+
+
+def test_a_saved_target_runs_no_code():
+    assert target_of(repr(logistic())) == logistic()
+    for said in ("__import__('os').system('true')", "LogisticRegression(open('x'))", "Mine(scale=1.0)", "("):
+        found = target_of(said)
+        assert isinstance(found, SavedTarget)
+        assert repr(found) == said
+
+
+def test_a_loaded_result_of_ones_own_model_predicts_with_the_model_given_again(tmp_path):
+    mine = dpmcmc.targets.Custom(
+        init=lambda key: np.zeros(3, np.float32),
+        log_prior=lambda p: -p @ p,
+        log_likelihood=lambda p, r: -((r["y"] - r["x"] @ p) ** 2),
+        predict=lambda p, x: x @ p,
+    )
+    one = chain()
+    folder = dataclasses.replace(one, plan=dataclasses.replace(one.plan, target=mine)).save(tmp_path / "run")
+    x = np.eye(3, dtype=np.float32)
+    with pytest.raises(ValueError, match="target"):
+        dpmcmc.Result.load(folder).predict(x)
+    again = dpmcmc.Result.load(folder, mine)
+    np.testing.assert_allclose(again.predict(x), jax.numpy.mean(again.draws, (0, 1)), rtol=1e-4, atol=1e-6)
+
+
+def test_original_units_are_those_of_the_columns_before_their_encoding(monkeypatch):
+    """Draws, and the posterior from a path, which is normal: both go through the schema's own map."""
+    import pandas as pd
+
+    schema = Schema({"age": Range(20, 70), "wage": Range(0, 300)}, label="wage")
+    plan = dpmcmc.mechanisms.NoiseAware(draws=100).plan(
+        dpmcmc.targets.LinearRegression(1.0), num_records=N, epsilon=1.0, delta=1e-6, schema=schema
+    )
+    result = released(RNG.normal(size=(1, 400, 2)), plan, columns=None)
+    shown = result.summary(original_units=True)
+    np.testing.assert_allclose(shown.mean, schema.to_original_units(result.draws).mean((0, 1)), rtol=1e-6)
+    assert "before encoding" in str(shown)
+    assert "before encoding" in result.page()
+    wage = result.predict(pd.DataFrame({"age": [20.0, 70.0]}))
+    np.testing.assert_allclose(wage, shown.mean @ np.array([[20, 70], [1, 1]]), rtol=1e-5)
+    flat_draws = result.draws.reshape(-1, 2)
+    found = NoiseAwarePosterior(flat_draws.mean(0), np.cov(flat_draws.T))
+    monkeypatch.setattr(dpmcmc.Result, "usable_for", ["prediction"])
+    monkeypatch.setattr(dpmcmc.Result, "noise_aware", lambda self: found)
+    path = dataclasses.replace(result, means=()).summary(original_units=True)
+    assert path.intervals
+    np.testing.assert_allclose(path.mean, shown.mean, rtol=1e-6)
+    np.testing.assert_allclose(path.std, shown.std, rtol=1e-6)
+    np.testing.assert_allclose(path.high - path.mean, 1.6448536 * path.std, rtol=1e-6)
+    with pytest.raises(ValueError, match="original_units"):
+        released().summary(original_units=True)
