@@ -1,6 +1,7 @@
 from . import audit as audit
 from . import data as data
 from . import diagnostics as diagnostics
+from . import estimators as estimators
 from . import inference as inference
 from . import mechanisms as mechanisms
 from . import privacy as privacy
@@ -13,6 +14,8 @@ from .engine.result import DivergedError as DivergedError
 from .engine.result import Result as Result
 from .engine.sweep import sample_all as sample_all
 from .errors import NotForIntervals as NotForIntervals
+from .estimators.fitting import fit as fit
+from .estimators.suggestion import suggest as suggest
 from .planning.making import plan as plan
 from .planning.metric import PrivateMetric as PrivateMetric
 from .planning.plan import Plan as Plan

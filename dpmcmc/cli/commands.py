@@ -17,6 +17,7 @@ from dpmcmc.cli.refusals import exit_code
 COMMANDS = {
     "run": "Run a configuration, and write a folder that can be published.",
     "plan": "Say what a run would do and cost; read no record.",
+    "suggest": "Choose the settings of a configuration from public facts; read no record.",
     "verify": "Recompute the epsilon of a privacy.json from its events.",
     "ledger": "The privacy budget of a data set: init, show, history.",
     "audit": "Bound from below the epsilon of what a configuration really releases.",

@@ -61,10 +61,8 @@ def load(
             f"{path}: a config is a mapping with the keys {', '.join(Config.model_fields)}; this file holds "
             f"{'nothing' if values is None else type(values).__name__}."
         )
-    for override in overrides or []:
-        _apply(values, override)
     try:
-        config = _checked(values)
+        config = of_values(values, overrides)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}", error.about) from None
     if resumed or own_code.in_run_folder(path):
@@ -72,7 +70,10 @@ def load(
     return _with_base(config, base.resolve())
 
 
-def _checked(values: dict) -> Config:
+def of_values(values: dict, overrides: list[str] | None = None) -> Config:
+    """Return the validated config of a YAML's values, which overrides change in place; raises as :func:`load`."""
+    for override in overrides or []:
+        _apply(values, override)
     try:
         config = Config.model_validate(values)
     except pydantic.ValidationError as error:

@@ -72,7 +72,7 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
     n = spec.num_records if num_records is None else num_records
     assert n is not None
     length = None if config.one_shot else _length(config, n)
-    target = _target(config, spec)
+    target = target_of(config, spec)
     if config.mechanism is not None:
         return _mechanism_plan(config, spec, target, n, length)
     assert length is not None
@@ -183,8 +183,8 @@ def _privacy(config: Config) -> Privacy | None:
     return Privacy(**{field.name: getattr(config.privacy, field.name) for field in dataclasses.fields(Privacy)})
 
 
-def _target(config: Config, spec: DataSpec) -> Target:
-    """The target, with the public facts of the data that its constructor takes and the YAML does not say."""
+def target_of(config: Config, spec: DataSpec) -> Target:
+    """Return the target, with the public facts of the data that its constructor takes and the YAML does not say."""
     if isinstance(config.target, CustomSection):
         target = _custom("target", config.target)
         missing = [name for name in own_code.REQUIRED["target"] if not hasattr(target, name)]

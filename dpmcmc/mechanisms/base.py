@@ -52,6 +52,7 @@ class MechanismPlan(AnyPlan):
         first: plan of the draw that a hybrid's run starts from, or None.
         run: plan of a hybrid's run, or None.
         schema: public facts of a table's columns, or None where records are arrays.
+        reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
     """
 
     mechanism: Any
@@ -63,6 +64,7 @@ class MechanismPlan(AnyPlan):
     first: MechanismPlan | None = None
     run: Plan | None = None
     schema: Schema | None = None
+    reasons: tuple[str, ...] = ()
 
     @property
     def charged_draws(self) -> int:

@@ -34,6 +34,7 @@ class AnyPlan(abc.ABC):
         draws: of all chains, that leave.
         schema: public ranges and levels of the columns of a table, or None where records are arrays.
         released_path: of a run in a metric that was saved; None of a plan that can be run.
+        reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
     """
 
     target: Target
@@ -42,6 +43,7 @@ class AnyPlan(abc.ABC):
     draws: int
     schema: Schema | None
     released_path: Trace | None = None
+    reasons: tuple[str, ...] = ()
 
     @property
     @abc.abstractmethod
@@ -118,7 +120,10 @@ class AnyPlan(abc.ABC):
         return {} if self.schema is None else {"schema": self.schema.to_yaml()}
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<12} {text}" for name, text in self.lines())
+        return "\n".join(f"{name:<12} {text}" for name, text in self._said())
 
     def _repr_html_(self) -> str:
-        return html_table(self.lines())
+        return html_table(self._said())
+
+    def _said(self) -> list[tuple[str, str]]:
+        return [*self.lines(), *(("why", reason) for reason in self.reasons)]

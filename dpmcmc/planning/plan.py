@@ -50,6 +50,7 @@ class Plan(AnyPlan):
         metric: that the run releases first, with its noise settled, or None; noise, steps and time are then in its
             units.
         schema: public facts of a table's columns, or None where records are arrays.
+        reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
     """
 
     target: Target
@@ -76,6 +77,7 @@ class Plan(AnyPlan):
     coordinates: int | None = None
     metric: PlannedMetric | None = None
     schema: Schema | None = None
+    reasons: tuple[str, ...] = ()
 
     @property
     def hardened(self) -> bool:

@@ -1,0 +1,16 @@
+"""From a table and an ε to a result, with no setting chosen by hand.
+
+``suggestion``   ``dpmcmc.suggest``: the plan for a model, from public facts alone
+``outlook``      width of intervals and accuracy to expect;  ``designs`` simulated rows that it rests on
+``chain_rule``   settings of a chain whose draws are for prediction
+``fitting``      ``dpmcmc.fit``: from a table to a result
+``regressions``  the same with scikit-learn's interface;  ``checks`` which of its checks privacy rules out
+"""
+
+from dpmcmc.estimators.checks import expected_failed_checks as expected_failed_checks
+from dpmcmc.estimators.fitting import fit as fit
+from dpmcmc.estimators.regressions import PrivateLinearRegression as PrivateLinearRegression
+from dpmcmc.estimators.regressions import PrivateLogisticRegression as PrivateLogisticRegression
+from dpmcmc.estimators.suggestion import NotAchievable as NotAchievable
+from dpmcmc.estimators.suggestion import default_delta as default_delta
+from dpmcmc.estimators.suggestion import suggest as suggest

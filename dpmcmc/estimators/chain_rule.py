@@ -1,0 +1,122 @@
+r"""Settings of a chain whose draws are for prediction, from public facts.
+
+The second moment of the rows is released with 30 % of the squared budget, and SGLD runs in its metric on full batches:
+at a fixed budget the number of steps costs no privacy. A direction of typical curvature h relaxes 16 times before the
+first kept draw, so η·h·(burn-in steps) = 16. On public tables at ε = 0.3, 1 and 3 accuracy was flat from 8 to 32. The
+step stays below 1.5 over the largest curvature that simulated designs
+show, and the number of steps grows to keep the 16 relaxations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.errors import InputError
+from dpmcmc.estimators.designs import DESIGNS, simulated_rows
+from dpmcmc.inference.metric import MetricName
+from dpmcmc.planning.forecast import curvatures
+from dpmcmc.planning.making import plan
+from dpmcmc.planning.metric import PrivateMetric
+from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.accounting.promise import Privacy
+from dpmcmc.privacy.accounting.sampling import Full
+from dpmcmc.samplers import SGLD
+from dpmcmc.targets.base import Target
+
+#: Part of μ² for the metric, relaxations before the first draw that is kept, and numbers of steps.
+_SHARE, _RELAXATIONS, _STEPS, _MOST_STEPS = 0.3, 16.0, 160, 640
+#: Largest η times curvature; the stability limit is 2.
+_STEEPEST = 1.5
+
+
+def suggested_chain(
+    target: Target,
+    num_records: int,
+    privacy: Privacy,
+    structure: RowStructure | None,
+    given: Mapping[str, Any],
+) -> tuple[Plan, list[str]]:
+    """Return the plan, and the reasons for its settings.
+
+    Args:
+        target: model, bound to its public facts.
+        num_records: N.
+        privacy: promise.
+        structure: of the rows, or None.
+        given: settings of :func:`dpmcmc.plan` that the user chose; they are kept.
+
+    Raises:
+        InputError: a model without public facts that a step size could rest on.
+    """
+    of_rows = getattr(target, "row_bound", None) is not None and getattr(target, "num_features", None) is not None
+    name: MetricName = "gram" if of_rows else "second_moment"
+    metric = PrivateMetric(name, share=_SHARE, structure=structure if of_rows else None)
+    settings: dict[str, Any] = {"metric": metric, "sampling": Full(), "steps": _STEPS, "sampler": SGLD(step_size=1.0)}
+    settings |= {key: value for key, value in given.items() if value is not None}
+    settings.setdefault("burn_in", settings["steps"] // 2)
+    settings |= {"num_records": num_records, "privacy": privacy}
+    rough = plan(target, **settings)
+    reasons = [
+        f"metric: {name} takes {settings['metric'].share:.0%} of the squared budget; clip and noise follow it"
+        if settings["metric"] is not None
+        else "metric: none, as given",
+        "batch: all records, since at a fixed budget few noisy batches are worth no more than full ones",
+    ]
+    if "sampler" in given:
+        return rough, [*reasons, "step size: as given"]
+    typical = _typical(rough, target)
+    steepest = typical * _parameters(rough) if not of_rows else _steepest(rough, typical)
+    steps, burn_in = settings["steps"], settings["burn_in"]
+    if "steps" not in given and "burn_in" not in given:
+        steps = min(_MOST_STEPS, max(steps, math.ceil(2 * _RELAXATIONS * steepest / (typical * _STEEPEST))))
+        burn_in = steps // 2
+    step_size = min(_RELAXATIONS / (max(burn_in, 1) * typical), _STEEPEST / steepest)
+    settings |= {"steps": steps, "burn_in": burn_in, "sampler": SGLD(step_size=float(f"{step_size:.3g}"))}
+    reasons.append(
+        f"step size {step_size:.3g}, {steps} steps: a typical direction relaxes {step_size * burn_in * typical:.3g} "
+        "times before the first draw that is kept"
+    )
+    return plan(target, **settings), reasons
+
+
+def _typical(rough: Plan, target: Target) -> float:
+    """Return the curvature of the mean loss in a typical direction, in the units of the run."""
+    known = curvatures(rough).records
+    if known is not None:
+        return known / rough.num_records
+    bound = getattr(target, "curvature_bound", None)
+    if rough.metric is None or bound is None:
+        raise InputError(
+            f"sampler: no public fact of {type(target).__name__} tells a step size without a metric; give sampler",
+            "sampler",
+        )
+    assert rough.privacy is not None
+    # About half of the largest curvature that a record may have.
+    return bound / 2 * (rough.privacy.clip / rough.metric.asked.ratio) ** 2 / rough.metric.release.rows.size
+
+
+def _parameters(rough: Plan) -> int:
+    assert rough.metric is not None
+    return rough.metric.release.rows.size
+
+
+def _steepest(rough: Plan, typical: float) -> float:
+    """Return the largest curvature of the mean loss in the metric, over simulated designs (``inference/metric.py``)."""
+    if rough.metric is None or rough.privacy is None or not rough.metric.asked.of_rows:
+        return typical
+    release, asked, found = rough.metric.release, rough.metric.asked, []
+    size, bound, n = release.rows.size, release.rows.row_bound, rough.num_records
+    floor = min(bound**2 / size, release.noise_std * math.sqrt(2 * size) / n)
+    most = rough.target.curvature_bound  # type: ignore[attr-defined]
+    prior = getattr(rough.target, "prior_precision", 0.0) / n
+    for design in DESIGNS:
+        rows = simulated_rows(design, size, bound, asked.structure, np.random.default_rng(0))
+        values = np.linalg.eigvalsh(rows.T @ rows / len(rows)).clip(min=0.0)
+        scale = (rough.privacy.clip / asked.ratio) ** 2 / float(np.sum(values / (values + floor)))
+        found.append(float(np.max((most * values + prior) / (values + floor))) * scale)
+    return max(found)

@@ -1,0 +1,80 @@
+"""Rows that public facts alone make possible: what a plan is tried on before any record is read.
+
+Columns are what a ``RowStructure`` declares: an intercept, one-hot blocks, columns that are never negative, and numbers
+on [-1, 1]. A Gaussian copula ties them together. Three designs differ in how much columns have in common and in how far
+their values spread, since no public fact says it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtr
+
+from dpmcmc.data.row_structure import RowStructure
+
+#: Rows of a simulated design, at least, and for each column.
+_ROWS, _ROWS_PER_COLUMN = 2000, 4
+
+
+class Design(NamedTuple):
+    """How simulated columns behave.
+
+    Attributes:
+        name: in words.
+        common: part of a column's variance that a factor of all columns makes.
+        spread: standard deviation of a number's place on [-1, 1], in units of the uniform law's; levels of a block have
+            weights k^-2(1 - spread).
+    """
+
+    name: str
+    common: float
+    spread: float
+
+
+#: The second stands for all where one has to.
+DESIGNS = (
+    Design("independent columns, values spread evenly", 0.0, 1.0),
+    Design("correlated columns, values near the middle", 0.3, 0.6),
+    Design("strongly correlated columns, few values far out", 0.6, 0.4),
+)
+
+
+def simulated_rows(
+    design: Design, size: int, row_bound: float, structure: RowStructure | None, rng: np.random.Generator
+) -> np.ndarray:
+    """Return rows of norm at most ``row_bound``, (n, size).
+
+    Args:
+        design: how columns behave.
+        size: d.
+        row_bound: public bound on the norm; every row has it where the structure says so.
+        structure: of the rows; None: the last column is the intercept, and the others are numbers.
+        rng: of the simulation.
+    """
+    known = RowStructure(constant=size - 1 if size > 1 else None) if structure is None else structure
+    count = max(_ROWS, _ROWS_PER_COLUMN * size)
+    blocks = [list(block) for block in known.blocks]
+    taken = {column for block in blocks for column in block} | {known.constant}
+    sources = blocks + [[column] for column in range(size) if column not in taken]
+    out = np.zeros((count, size))
+    factor = rng.normal(size=count)
+    for columns in sources:
+        sign = rng.choice([-1.0, 1.0])
+        own = rng.normal(size=count)
+        latent = math.sqrt(design.common) * sign * factor + math.sqrt(1 - design.common) * own
+        if len(columns) > 1 or columns in blocks:
+            weights = np.arange(1, len(columns) + 1) ** (-2 * (1 - design.spread))
+            ends = np.cumsum(weights) / weights.sum()
+            level = np.minimum(np.searchsorted(ends, ndtr(latent)), len(columns) - 1)
+            out[np.arange(count), np.array(columns)[level]] = 1.0
+        else:
+            number = np.clip((2 * ndtr(latent) - 1) * design.spread, -1, 1)
+            out[:, columns[0]] = np.abs(number) if columns[0] in known.nonnegative else number
+    if known.constant is not None:
+        out[:, known.constant] = 1.0
+    if known.unit_norm:
+        return out * (row_bound / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12))
+    return out * (row_bound / math.sqrt(len(sources) + (known.constant is not None)))

@@ -1,0 +1,99 @@
+"""``dpmcmc.fit``: from a table, its schema and an ε to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dpmcmc.data.frames import Table, no_schema
+from dpmcmc.data.schema import Label, Schema
+from dpmcmc.engine.life import sample
+from dpmcmc.engine.result import Result
+from dpmcmc.errors import InputError
+from dpmcmc.estimators.suggestion import Given, Goal, suggest
+from dpmcmc.mechanisms import NoiseAware
+from dpmcmc.privacy.ledger import Ledger
+from dpmcmc.targets.base import Target
+from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
+
+#: Prior standard deviation of a coefficient, whose row has norm at most 1: the largest at which intervals were seen to
+#: cover. Noise of a real label on [-1, 1], which a sandwich variance stands in for.
+PRIOR_SCALE, _NOISE_SCALE = 2.0, 0.5
+
+_MODELS: dict[str, Callable[[], Target]] = {
+    "binary": lambda: LogisticRegression(prior_scale=PRIOR_SCALE),
+    "classes": lambda: SoftmaxRegression(prior_scale=PRIOR_SCALE),
+    "real": lambda: LinearRegression(prior_scale=PRIOR_SCALE, noise_scale=_NOISE_SCALE),
+}
+
+
+def fit(
+    formula_or_columns: str | Sequence[str] | None,
+    data: Table,
+    schema: Schema | None = None,
+    epsilon: float = 1.0,
+    *,
+    delta: float | None = None,
+    goal: Goal = "intervals",
+    target: Target | None = None,
+    ledger: Ledger | str | Path | None = None,
+) -> Result:
+    """Fit a regression under differential privacy, with no setting chosen by hand.
+
+    The model follows from the label: two levels give logistic regression, more give softmax regression, and a range
+    gives linear regression with a sandwich variance. N is the number of rows, which replace_one makes public.
+
+    Args:
+        formula_or_columns: ``"income ~ age + C(job)"``, names of the columns that predict, or None for all of them.
+        data: pandas, polars or Arrow's table, arrays by name, or the path of a CSV or Parquet file.
+        schema: public ranges and levels of the columns.
+        epsilon: ε.
+        delta: δ; None: the least of 1e-5 and N^-1.2.
+        goal: ``intervals`` or ``prediction``; see :func:`dpmcmc.suggest`.
+        target: another model than the label's own.
+        ledger: budget ledger to charge.
+
+    Returns:
+        Result; ``print(result.summary())`` shows named intervals, ``print(result.plan)`` why the plan is as it is.
+
+    Raises:
+        NotAchievable: the goal is out of reach; the message says which N or which ε would do.
+        InputError: no schema, or a table that it does not fit.
+    """
+    if schema is None:
+        raise no_schema(data)
+    if isinstance(formula_or_columns, str):
+        schema = schema.with_formula(formula_or_columns)
+    elif formula_or_columns is not None:
+        schema = schema.with_formula(f"{schema.label} ~ {' + '.join(formula_or_columns)}")
+    records = schema.encode(data)
+    given: Given = {}
+    if target is None:
+        target = model_of(schema.outcome)
+        given = settings_of(target, schema, goal)
+    plan = suggest(
+        target, num_records=len(records["x"]), epsilon=epsilon, delta=delta, schema=schema, goal=goal, **given
+    )
+    return sample(plan, records, ledger=ledger)
+
+
+def model_of(label: Label) -> Target:
+    """Return the regression that a label asks for.
+
+    Raises:
+        InputError: none.
+    """
+    made = _MODELS.get(label.kind)
+    if made is None:
+        raise InputError(f"label: no regression for a label of kind {label.kind} is offered; give target", "label")
+    return made()
+
+
+def settings_of(target: Target, schema: Schema, goal: Goal) -> Given:
+    """Return the settings of a model that was not chosen by the user.
+
+    Nobody declared the noise of a linear regression's label, so its variance is a sandwich's.
+    """
+    if goal == "intervals" and isinstance(target, LinearRegression):
+        return {"mechanism": NoiseAware(covariance="sandwich", structure=schema.structure)}
+    return {}

@@ -1,0 +1,281 @@
+r"""Private regressions with scikit-learn's interface.
+
+All that scikit-learn's own estimators learn from data and that is not covered by a guarantee is an argument here: the
+range of each feature, the two classes, the range of a label. Values beyond a range are clipped to it, in ``fit`` and in
+``predict``. N is the number of rows, which replace_one makes public.
+
+Coefficients are in the units of the features: logit or mean = x·coef_ + intercept_ for rows within their ranges.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Self
+
+import numpy as np
+from scipy.special import expit
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dpmcmc.data.column_kinds import Column, Levels, Range
+from dpmcmc.data.schema import Schema
+from dpmcmc.engine.life import sample
+from dpmcmc.errors import InputError, NotForIntervals
+from dpmcmc.estimators.fitting import model_of, settings_of
+from dpmcmc.estimators.suggestion import Goal, NotAchievable, ask
+from dpmcmc.planning.verdict import INTERVALS
+
+Ranges = tuple[float, float] | list[tuple[float, float]]
+_LABEL = "label"
+#: Predictors, of a row under a draw, that are held at once.
+_ENTRIES = 1 << 22
+
+
+class PrivateRegression(BaseEstimator):
+    """Common parts: encoding by public ranges, the plan of :func:`dpmcmc.suggest`, and coefficients in units of X."""
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        *,
+        delta: float | None = None,
+        ranges: Ranges = (-1.0, 1.0),
+        level: float = 0.9,
+        goal: Goal = "intervals",
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.ranges = ranges
+        self.level = level
+        self.goal = goal
+        self.random_state = random_state
+
+    def _label(self) -> Column:
+        """Return what is public about the label."""
+        raise NotImplementedError
+
+    def _labels(self, y: np.ndarray) -> np.ndarray:
+        """Return labels as the schema takes them."""
+        return y
+
+    def _schema(self, size: int) -> Schema:
+        pairs = np.asarray(self.ranges, float)
+        if pairs.shape not in ((2,), (size, 2)):
+            raise InputError(
+                f"ranges: give (low, high) for all columns, or one pair for each of {size}, got shape {pairs.shape}"
+            )
+        ends = np.broadcast_to(pairs, (size, 2)).tolist()
+        return Schema({**{f"x{j}": Range(*pair) for j, pair in enumerate(ends)}, _LABEL: self._label()}, label=_LABEL)
+
+    def _table(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        return {f"x{j}": x[:, j] for j in range(x.shape[1])}
+
+    def _fitted(self, x: np.ndarray, y: np.ndarray) -> Self:
+        """Fit on checked arrays, and set the fitted attributes."""
+        schema = self.schema_ = self._schema(x.shape[1])
+        records = schema.encode({**self._table(x), _LABEL: self._labels(y)})
+        target = model_of(schema.outcome)
+        asked = ask(target, len(x), self.epsilon, self.delta, schema, None, settings_of(target, schema, self.goal))
+        plan = asked.suggested(self.goal)
+        try:
+            asked.require(plan, self.goal)
+        except NotAchievable as error:
+            warnings.warn(str(error), NotForIntervals, stacklevel=3)
+        key = None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotForIntervals)
+            self.result_ = sample(plan, records, key=key)
+        self.guarantee_ = self.result_.guarantee
+        draws = self._in_units(self.result_.flat_draws().astype(float))
+        self._set_coefficients(draws[:, :-1].mean(axis=0), draws[:, -1].mean())
+        ends = np.quantile(draws, [(1 - self.level) / 2, (1 + self.level) / 2], axis=0).T
+        given = INTERVALS in self.result_.usable_for
+        self.intervals_ = ends[:-1] if given else None
+        self.intercept_interval_ = ends[-1] if given else None
+        return self
+
+    def _in_units(self, draws: np.ndarray) -> np.ndarray:
+        """Return (coefficients, intercept) in the units of the features, (draws, d)."""
+        columns = [self.schema_.columns[f"x{j}"] for j in range(draws.shape[1] - 1)]
+        middle, half = np.array([[one.middle, one.half_width] for one in columns if isinstance(one, Range)]).T
+        coefficients = draws[:, :-1] * self.schema_.row_scale / half
+        intercept = draws[:, -1] * self.schema_.row_scale - coefficients @ middle
+        return np.column_stack([coefficients, intercept])
+
+    def _set_coefficients(self, coefficients: np.ndarray, intercept: float) -> None:
+        self.coef_: np.ndarray = coefficients
+        self.intercept_: np.ndarray | float = float(intercept)
+
+    def _mean(self, x: Any) -> np.ndarray:
+        """Return the posterior predictive mean of the encoded label, (n,)."""
+        check_is_fitted(self)
+        rows = self.schema_.encode_features(self._table(validate_data(self, x, reset=False)))
+        draws = self.result_.flat_draws()
+        block = max(1, _ENTRIES // len(draws))
+        parts = (self._link(rows[i : i + block] @ draws.T).mean(axis=1) for i in range(0, len(rows), block))
+        return np.concatenate(list(parts))
+
+    def _link(self, predictor: np.ndarray) -> np.ndarray:
+        """Return the mean label at predictors."""
+        return predictor
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True
+        return tags
+
+
+class PrivateLogisticRegression(ClassifierMixin, PrivateRegression):
+    """Logistic regression of two classes under (ε, δ)-differential privacy.
+
+    Args:
+        epsilon: ε.
+        delta: δ; None: the least of 1e-5 and N^-1.2.
+        ranges: public (low, high) of all features, or one pair for each; values beyond are clipped.
+        classes: the two public labels, the second one the event; None: 0 and 1. ``"observed"``: you declare that it is
+            public which labels occur in ``y``.
+        level: of the intervals.
+        goal: ``intervals`` or ``prediction``; see :func:`dpmcmc.suggest`.
+        random_state: None: secret noise, and a guarantee. Anything else makes the fit reproducible, and takes the
+            guarantee away.
+
+    Attributes:
+        classes_: the two labels.
+        coef_: posterior means, (1, d), in the units of X; ``intercept_``: (1,).
+        intervals_: of ``coef_``, (d, 2); None where the plan gives none. ``intercept_interval_``: (2,).
+        guarantee_: what was spent, or None.
+        result_: the release itself.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        *,
+        delta: float | None = None,
+        ranges: Ranges = (-1.0, 1.0),
+        classes: Any = None,
+        level: float = 0.9,
+        goal: Goal = "intervals",
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(epsilon, delta=delta, ranges=ranges, level=level, goal=goal, random_state=random_state)
+        self.classes = classes
+
+    def _label(self) -> Column:
+        return Levels(("0", "1"))
+
+    def _labels(self, y: np.ndarray) -> np.ndarray:
+        return (y == self.classes_[1]).astype(int)
+
+    def fit(self, X: Any, y: Any) -> Self:  # scikit-learn's name
+        """Fit to rows (n, d) and labels (n,), each one of the two classes.
+
+        Raises:
+            ValueError: a label that is no class, or values that are not finite.
+        """
+        x, labels = validate_data(self, X, y)
+        check_classification_targets(labels)
+        observed = isinstance(self.classes, str) and self.classes == "observed"
+        given = np.unique(labels) if observed else (0, 1) if self.classes is None else self.classes
+        self.classes_ = np.asarray(given)
+        if len(self.classes_) != 2 or type_of_target(labels) == "multiclass":
+            # The first sentence is scikit-learn's own.
+            raise InputError(
+                f"Only binary classification is supported. The type of the target is {type_of_target(labels)}. "
+                f"{len(self.classes_)} class{'es are' * (len(self.classes_) != 1)} declared or observed, and the model "
+                "has two",
+                "classes",
+            )
+        if not np.isin(labels, self.classes_).all():
+            raise InputError(
+                f"classes: a label is neither {self.classes_[0]!s} nor {self.classes_[1]!s}; declare the two labels of "
+                "y, which are public, with classes=",
+                "classes",
+            )
+        return self._fitted(x, labels)
+
+    def _set_coefficients(self, coefficients: np.ndarray, intercept: float) -> None:
+        self.coef_, self.intercept_ = coefficients[None], np.array([intercept])
+
+    def _link(self, predictor: np.ndarray) -> np.ndarray:
+        return expit(predictor)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return posterior predictive probabilities of both classes, (n, 2)."""
+        p = self._mean(X)
+        return np.column_stack([1 - p, p])
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the likelier class of each row, (n,)."""
+        likelier = (self._mean(X) > 0.5).astype(int)
+        return self.classes_[likelier]
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+class PrivateLinearRegression(RegressorMixin, PrivateRegression):
+    """Linear regression under (ε, δ)-differential privacy, with a sandwich variance.
+
+    Args:
+        epsilon: ε.
+        delta: δ; None: the least of 1e-5 and N^-1.2.
+        ranges: public (low, high) of all features, or one pair for each; values beyond are clipped.
+        label_range: public (low, high) of the label; values beyond are clipped.
+        level: of the intervals.
+        goal: ``intervals`` or ``prediction``; see :func:`dpmcmc.suggest`.
+        random_state: None: secret noise, and a guarantee. Anything else makes the fit reproducible, and takes the
+            guarantee away.
+
+    Attributes:
+        coef_: posterior means, (d,), in the units of X and y; ``intercept_``: a number.
+        intervals_: of ``coef_``, (d, 2); None where the plan gives none. ``intercept_interval_``: (2,).
+        guarantee_: what was spent, or None.
+        result_: the release itself.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        *,
+        delta: float | None = None,
+        ranges: Ranges = (-1.0, 1.0),
+        label_range: tuple[float, float] = (-1.0, 1.0),
+        level: float = 0.9,
+        goal: Goal = "intervals",
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(epsilon, delta=delta, ranges=ranges, level=level, goal=goal, random_state=random_state)
+        self.label_range = label_range
+
+    def _label(self) -> Range:
+        return Range(*self.label_range)
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit to rows (n, d) and real labels (n,).
+
+        Raises:
+            ValueError: values that are not finite.
+        """
+        return self._fitted(*validate_data(self, X, y, y_numeric=True))
+
+    def _in_units(self, draws: np.ndarray) -> np.ndarray:
+        label, out = self._label(), super()._in_units(draws) * self._label().half_width
+        out[:, -1] += label.middle
+        return out
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return posterior predictive means, (n,)."""
+        return self._label().middle + self._label().half_width * self._mean(X)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        # The checks fit 200 rows, whose sums privacy drowns.
+        tags.regressor_tags.poor_score = True
+        return tags

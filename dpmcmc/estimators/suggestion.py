@@ -1,0 +1,347 @@
+"""``dpmcmc.suggest``: from a model, public facts and an ε to a plan, without data."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, Unpack
+
+import numpy as np
+
+from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.data.schema import Schema
+from dpmcmc.errors import InputError
+from dpmcmc.estimators.chain_rule import suggested_chain
+from dpmcmc.estimators.designs import DESIGNS
+from dpmcmc.estimators.outlook import Noise, Outlook, Question, mean_width
+from dpmcmc.inference.scores import score_of
+from dpmcmc.mechanisms import MechanismPlan, NoiseAware
+from dpmcmc.mechanisms.one_shot import OneShot
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.metric import PrivateMetric
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.verdict import INTERVALS, PREDICTION, SIGNAL
+from dpmcmc.privacy.accounting import Adjacency
+from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.accounting.promise import AdjacencyName, Clipping, Privacy
+from dpmcmc.privacy.accounting.sampling import Sampling
+from dpmcmc.samplers.base import Sampler
+from dpmcmc.storage.pytree import size_of
+from dpmcmc.targets.base import Target, parameter_shapes
+from dpmcmc.targets.glm import LinearRegression
+
+Goal = Literal["intervals", "prediction"]
+#: Part of the prior's variance that a release must take away for its intervals to say more than the prior.
+_TOLD = 0.1
+#: Candidates for the share of μ² for the second moment, and what its trace takes.
+_GRAM_SHARES, _TRACE_SHARE = (0.2, 0.3, 0.4, 0.5), 0.01
+#: Bound on rows where none is declared.
+_ROW_BOUND = 1.0
+#: Largest N and ε that are named as enough.
+_MOST_RECORDS, _LARGEST_EPSILON = 1e9, 100.0
+
+
+class NotAchievable(InputError):
+    """No plan reaches the goal at this N and ε; the message says which N or ε would do."""
+
+
+class Given(TypedDict, total=False):
+    """Settings that a user chose. They are kept.
+
+    ``adjacency`` and, of a mechanism, ``mechanism``; of a sampler's run those of :func:`dpmcmc.plan` and ``clip`` and
+    ``clipping`` of its promise.
+    """
+
+    adjacency: AdjacencyName
+    mechanism: OneShot
+    sampler: Sampler
+    sampling: Sampling
+    steps: int
+    chains: int
+    burn_in: int
+    thin: int
+    metric: PrivateMetric
+    clip: float
+    clipping: Clipping
+
+
+def default_delta(num_records: int) -> float:
+    """Return the δ of a plan that names none: the least of 1e-5 and N^-1.2, which is below 1/N."""
+    return min(1e-5, num_records**-1.2)
+
+
+def suggest(
+    target: Target,
+    *,
+    num_records: int,
+    epsilon: float,
+    delta: float | None = None,
+    schema: Schema | None = None,
+    num_features: int | None = None,
+    goal: Goal = "intervals",
+    **given: Unpack[Given],
+) -> Plan | MechanismPlan:
+    """Return a plan for a model, chosen from public facts alone; ``print`` says why it is this one.
+
+    No record is read. Where a formula is not enough, rows and labels are simulated from the schema and the prior.
+
+    Args:
+        target: the model. Facts that it lacks come from the schema, or from ``num_features`` and a row bound of 1.
+        num_records: N.
+        epsilon: ε.
+        delta: δ; None: the least of 1e-5 and N^-1.2.
+        schema: public ranges and levels of the columns.
+        num_features: d, where neither target nor schema says it; the last column is taken for the intercept.
+        goal: ``intervals``: draws whose intervals account for the noise of privacy; ``prediction``: draws that predict.
+        given: settings that are kept: ``adjacency``; ``mechanism``; or ``sampler``, ``sampling``, ``steps``,
+            ``chains``, ``burn_in``, ``thin``, ``metric``, ``clip`` and ``clipping`` of a sampler's run.
+
+    Returns:
+        A plan that :func:`dpmcmc.sample` runs. ``plan.reasons`` holds the lines that ``print`` adds.
+
+    Raises:
+        NotAchievable: the goal is out of reach; the message says which N or which ε would do.
+        UnsupportedCombination: no intervals are derived for the model.
+        ValueError: impossible numbers, or a public bound that is not given.
+    """
+    asked = ask(target, num_records, epsilon, delta, schema, num_features, given)
+    found = asked.suggested(goal)
+    asked.require(found, goal)
+    return found
+
+
+def ask(
+    target: Target,
+    num_records: int,
+    epsilon: float,
+    delta: float | None,
+    schema: Schema | None,
+    num_features: int | None,
+    given: Given,
+) -> Request:
+    """Return the question that :func:`suggest` answers, with the public facts of schema and defaults in the target."""
+    structure, reasons = None, []
+    if schema is not None:
+        target, structure = schema.told(target), schema.structure
+    facts = {"num_features": num_features, "row_bound": _ROW_BOUND}
+    names = {f.name for f in dataclasses.fields(target)} if dataclasses.is_dataclass(target) else set[str]()
+    missing = {key: value for key, value in facts.items() if key in names and getattr(target, key) is None}
+    if "num_features" in missing and num_features is None:
+        raise InputError(
+            "num_features: neither target nor schema says how many columns a row has; give it", "num_features"
+        )
+    if "row_bound" in missing:
+        reasons.append(f"row_bound: none was declared, so rows are taken to have norm at most {_ROW_BOUND:g}")
+    if missing:
+        target = dataclasses.replace(target, **missing)  # type: ignore[type-var]
+    if num_features is not None and getattr(target, "num_features", num_features) != num_features:
+        raise InputError(f"num_features: {num_features}, and the target has {target.num_features}; give one")  # type: ignore[attr-defined]
+    if delta is None:
+        delta = default_delta(num_records)
+        reasons.append(f"delta {delta:.3g}: the least of 1e-5 and N^-1.2, since none was given")
+    return Request(target, num_records, epsilon, delta, structure, schema, given, tuple(reasons))
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """Public facts that a suggestion rests on.
+
+    Attributes:
+        target: bound to its public facts.
+        num_records, epsilon, delta: N, ε and δ.
+        structure: of the rows, or None.
+        schema: of a table's columns, or None.
+        given: settings of the user.
+        reasons: lines that hold for every plan.
+    """
+
+    target: Target
+    num_records: int
+    epsilon: float
+    delta: float
+    structure: RowStructure | None
+    schema: Schema | None
+    given: Given
+    reasons: tuple[str, ...]
+
+    def suggested(self, goal: Goal) -> Plan | MechanismPlan:
+        """Return the plan, whether or not it reaches the goal."""
+        if goal not in (INTERVALS, PREDICTION):
+            raise InputError(f"goal: must be intervals or prediction, got {goal!r}", "goal")
+        of_chain = [key for key in self.given if key not in ("adjacency", "mechanism")]
+        if "mechanism" in self.given and of_chain:
+            raise InputError(f"mechanism: takes no {', '.join(of_chain)}; leave one of the two out", "mechanism")
+        # The statistics of linear regression are sufficient, and no gradient is clipped.
+        one_shot = "mechanism" in self.given or (
+            not of_chain and (goal == INTERVALS or isinstance(self.target, LinearRegression))
+        )
+        plan, reasons = self._release(goal) if one_shot else self._chain(goal)
+        said = (*self.reasons, *reasons)
+        return dataclasses.replace(plan, reasons=said, schema=self.schema)
+
+    def _release(self, goal: Goal) -> tuple[MechanismPlan, list[str]]:
+        """Return the plan of a one-shot release, and why."""
+        mechanism = self.given.get("mechanism")
+        why = "mechanism: as given"
+        if mechanism is None:
+            mechanism = NoiseAware(structure=self.structure)
+            why = (
+                "method: noise_aware, since only its draws account for the noise of privacy"
+                if goal == INTERVALS
+                else "method: noise_aware, since noisy sums hold all that linear regression needs and clip no gradient"
+            )
+        plan = self._planned(mechanism)
+        if not isinstance(mechanism, NoiseAware) or self.question is None:
+            return plan, [why]
+        if mechanism.gram_share is None and "gram_share" in plan.settings:
+            plans = [self._planned(dataclasses.replace(mechanism, gram_share=share)) for share in _GRAM_SHARES]
+            plan = min(plans, key=self._rough_width)
+            share = plan.settings["gram_share"]
+            why += f"; {share:.0%} of the squared budget goes to the second moment, which makes intervals narrowest"
+        outlooks = self.question.outlooks(self.num_records, self.noise(plan))
+        width = mean_width(outlooks)
+        plan = dataclasses.replace(plan, settings=plan.settings | {"predicted_width": width})
+        return plan, [why, *self._expected(outlooks, width)]
+
+    def _chain(self, goal: Goal) -> tuple[Plan, list[str]]:
+        """Return the plan of a sampler's run, and why."""
+        given: dict[str, Any] = {k: v for k, v in self.given.items() if k not in ("adjacency", "clip", "clipping")}
+        promised: dict[str, Any] = {k: v for k, v in self.given.items() if k in ("adjacency", "clip", "clipping")}
+        promise = Privacy(epsilon=self.epsilon, delta=self.delta, **promised)
+        plan, reasons = suggested_chain(self.target, self.num_records, promise, self.structure, given)
+        method = f"method: {plan.label} in a private metric"
+        if goal == PREDICTION:
+            method += ", whose draws predicted best on public tables"
+        if self.question is not None and plan.metric is not None and plan.metric.asked.of_rows:
+            share = plan.metric.asked.share
+            # Gradients after burn-in alone make the draws.
+            noise = Noise(plan.metric.release.noise_std, self._gradient(1 - share) * math.sqrt(2))
+            outlooks = self.question.outlooks(self.num_records, noise)
+            reasons = [*reasons, *self._expected(outlooks, None)]
+        return plan, [method, *reasons]
+
+    def _planned(self, mechanism: OneShot) -> MechanismPlan:
+        return mechanism.plan(
+            self.target,
+            num_records=self.num_records,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            adjacency=self.given.get("adjacency", "replace_one"),
+        )
+
+    @functools.cached_property
+    def question(self) -> Question | None:
+        """What an outlook rests on; None for a model without a bounded score of one predictor."""
+        score, size = score_of(self.target), getattr(self.target, "num_features", None)
+        if score is None or score.size != 1 or size is None:
+            return None
+        scales = np.full(size, float(self.target.prior_scale))  # type: ignore[attr-defined]
+        mechanism = self.given.get("mechanism")
+        wide = getattr(mechanism, "intercept_scale", None)
+        if wide is not None:
+            scales[mechanism.structure.constant] = wide  # type: ignore[union-attr]
+        return Question(score, scales, self.target.row_bound, self.structure)  # type: ignore[attr-defined]
+
+    def _gradient(self, share: float) -> float:
+        """Return the std of a gradient with this share of μ², over the clip norm."""
+        moved = Adjacency(self.given.get("adjacency", "replace_one")).sensitivity
+        return moved / (gaussian_mu(self.epsilon, self.delta) * math.sqrt(share))
+
+    def noise(self, plan: MechanismPlan) -> Noise:
+        """Return the noise of a noise-aware release."""
+        settings = plan.settings
+        if isinstance(self.target, LinearRegression):
+            return Noise(settings["noise_std"], settings["label_noise_std"] / self.target.noise_scale**2)
+        return Noise(settings["gram_noise_std"], self._gradient(1 - settings["gram_share"] - _TRACE_SHARE))
+
+    def _rough_width(self, plan: MechanismPlan) -> float:
+        assert self.question is not None
+        return self.question.outlook(DESIGNS[1], self.num_records, self.noise(plan), rough=True).width
+
+    def _expected(self, outlooks: list[Outlook], width: float | None) -> list[str]:
+        """Return what simulated designs say of width and accuracy."""
+        out = []
+        if width is not None:
+            widths = [one.width for one in outlooks]
+            out.append(
+                f"intervals: about {width:.3g} times as wide as without privacy ({min(widths):.3g} to "
+                f"{max(widths):.3g} over {len(outlooks)} simulated designs, which differ in how columns correlate)"
+            )
+        if getattr(self.target, "num_classes", None) == 2:
+            assert self.question is not None
+            rng = np.random.default_rng(0)
+            pairs = np.array([one.accuracy(self.question.score, rng) for one in outlooks])
+            lost = 100 * float(np.mean(pairs[:, 1] - pairs[:, 0]))
+            how = f"about {lost:.2g}" if lost >= 0.1 else "less than 0.1"
+            out.append(f"accuracy: {how} points below that without privacy, for truths from the prior")
+        return out
+
+    def require(self, plan: AnyPlan, goal: Goal) -> None:
+        """Refuse a plan that does not reach the goal.
+
+        Raises:
+            NotAchievable: with the N or the ε that would do.
+        """
+        if goal in plan.usable_for and (goal == PREDICTION or self._tells()):
+            return
+        reason = plan.verdict.reasons[goal]
+        if goal == INTERVALS and goal in plan.usable_for:
+            reason = f"intervals would be the prior's, whose variance the release would lower by less than {_TOLD:.0%}"
+        records = _least(lambda n: self.at(n)._reaches(goal), self.num_records, _MOST_RECORDS)
+        budget = _least(lambda value: self.at(epsilon=value)._reaches(goal), self.epsilon, _LARGEST_EPSILON)
+        enough = [] if records is None else [f"num_records >= {math.ceil(records):,}"]
+        enough += [] if budget is None else [f"epsilon >= {budget:.3g}"]
+        more = f"; {' or '.join(enough)} would do" if enough else ""
+        raise NotAchievable(
+            f"goal {goal} is not achievable at num_records {self.num_records:,} and epsilon {self.epsilon:g}: "
+            f"{reason.removesuffix('.')}{more}",
+            "goal",
+        )
+
+    def rough(self) -> Outlook | None:
+        """Return a quick outlook of a noise-aware release, in the design that stands for all; None for other models."""
+        if self.question is None:
+            return None
+        if isinstance(self.target, LinearRegression):
+            noise = self.noise(self._planned(NoiseAware(structure=self.structure)))
+        else:
+            share = _GRAM_SHARES[1]
+            moved = math.sqrt(2) * self.target.row_bound**2  # type: ignore[attr-defined]
+            gram = moved / (gaussian_mu(self.epsilon, self.delta) * math.sqrt(share))
+            noise = Noise(gram, self._gradient(1 - share - _TRACE_SHARE))
+        return self.question.outlook(DESIGNS[1], self.num_records, noise, rough=True)
+
+    def at(self, num_records: float | None = None, epsilon: float | None = None) -> Request:
+        """Return the same question at another N or ε; δ stays below 1/N."""
+        n = self.num_records if num_records is None else math.ceil(num_records)
+        other = dataclasses.replace(self, num_records=n, delta=min(self.delta, default_delta(n)))
+        return other if epsilon is None else dataclasses.replace(other, epsilon=epsilon)
+
+    def _tells(self) -> bool:
+        """Whether a release tells more than the prior."""
+        found = self.rough()
+        return found is None or found.told >= _TOLD
+
+    def _reaches(self, goal: Goal) -> bool:
+        """Whether N and ε alone would let a plan reach the goal."""
+        if goal == INTERVALS:
+            return self._tells()
+        shapes = parameter_shapes(self.target)
+        size = 1 if shapes is None else size_of(shapes)
+        return self.num_records * gaussian_mu(self.epsilon, self.delta) >= SIGNAL * math.sqrt(size)
+
+
+def _least(reaches: Callable[[float], bool], start: float, most: float) -> float | None:
+    """Return the least value from ``start`` on that reaches a goal, within 5 %; None where ``most`` does not."""
+    low, high = float(start), float(start)
+    while not reaches(high):
+        low, high = high, 3 * high
+        if low >= most:
+            return None
+    while high > 1.05 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if reaches(middle) else (middle, high)
+    return high

@@ -1,0 +1,107 @@
+"""``dpmcmc.fit`` and regressions with scikit-learn's interface."""
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import dpmcmc
+from dpmcmc.data import Levels, Range, Schema
+from dpmcmc.errors import NotForIntervals
+from dpmcmc.estimators import NotAchievable, PrivateLinearRegression, PrivateLogisticRegression, expected_failed_checks
+from dpmcmc.mechanisms import NoiseAware
+
+RANGES = [(0.0, 10.0), (-2.0, 2.0)]
+COEFFICIENTS, INTERCEPT = np.array([0.15, -0.5]), -0.3
+
+
+def table(n=20_000, seed=0):
+    rng = np.random.default_rng(seed)
+    x = np.column_stack([rng.uniform(0, 10, n), rng.uniform(-2, 2, n)])
+    return x, x @ COEFFICIENTS + INTERCEPT, rng
+
+
+def test_logistic_coefficients_and_intervals_are_in_the_units_of_the_features():
+    x, logit, rng = table()
+    y = np.where(rng.random(len(x)) < expit(logit), "yes", "no")
+    model = PrivateLogisticRegression(2.0, ranges=RANGES, classes=("no", "yes"), level=0.999).fit(x, y)
+    assert model.guarantee_.epsilon <= 2
+    low, high = model.intervals_.T
+    assert ((low < COEFFICIENTS) & (high > COEFFICIENTS)).all()
+    assert model.intercept_interval_[0] < INTERCEPT < model.intercept_interval_[1]
+    assert model.coef_.shape == (1, 2)
+    p = model.predict_proba(x[:50])
+    np.testing.assert_allclose(p[:, 1], expit(x[:50] @ model.coef_[0] + model.intercept_[0]), atol=0.03)
+    assert set(model.predict(x[:50])) <= {"no", "yes"}
+    beyond = np.array([[99.0, 0.0], [10.0, 0.0]])
+    assert np.ptp(model.predict_proba(beyond)[:, 1]) == 0  # clipped to the declared range
+
+
+def test_linear_intervals_hold_where_nobody_declared_the_noise():
+    x, mean, rng = table()
+    model = PrivateLinearRegression(2.0, ranges=RANGES, label_range=(-6, 6), level=0.999)
+    model.fit(x, mean + 0.4 * rng.normal(size=len(x)))
+    low, high = model.intervals_.T
+    assert ((low < COEFFICIENTS) & (high > COEFFICIENTS)).all()
+    assert np.max(np.abs(model.predict(x[:50]) - mean[:50])) < 0.5
+    assert isinstance(model.result_.plan.mechanism, NoiseAware)
+    assert model.result_.plan.mechanism.covariance == "sandwich"
+
+
+def test_nothing_is_learnt_from_data_beside_the_release():
+    """A value beyond its range changes nothing, and a label outside the declared classes is refused, not learnt."""
+    x, logit, rng = table(500)
+    y = (rng.random(500) < expit(logit)).astype(int)
+    model = PrivateLogisticRegression(5.0, ranges=RANGES, random_state=1)
+    far = x.copy()
+    x[0, 0], far[0, 0] = 10.0, 1e6
+    np.testing.assert_array_equal(clone(model).fit(x, y).coef_, clone(model).fit(far, y).coef_)
+    with pytest.raises(ValueError, match="classes"):
+        clone(model).fit(x, y + 1)
+    with pytest.raises(ValueError, match="ranges"):
+        clone(model).set_params(ranges=[(0, 1)] * 3).fit(x, y)
+
+
+def test_a_known_seed_has_no_guarantee_and_a_hopeless_fit_says_so():
+    x, logit, rng = table(100)
+    y = (rng.random(100) < expit(logit)).astype(int)
+    with pytest.warns(NotForIntervals, match="would do"):
+        assert PrivateLogisticRegression(0.05, ranges=RANGES, random_state=0).fit(x, y).guarantee_ is None
+
+
+FRAME_SCHEMA = Schema({"a": Range(0, 10), "b": Range(-2, 2), "y": Levels(["no", "yes"])}, label="y")
+
+
+def test_fit_goes_from_a_table_to_a_result(tmp_path):
+    x, logit, rng = table(8000)
+    frame = {"a": x[:, 0], "b": x[:, 1], "y": np.where(rng.random(len(x)) < expit(logit), "yes", "no")}
+    ledger = tmp_path / "budget.json"
+    init = {"name": "table", "num_records": 8000, "adjacency": "replace_one"}
+    dpmcmc.privacy.ledger.Ledger.init(ledger, epsilon=2, delta=1e-4, **init)
+    result = dpmcmc.fit("y ~ a + b", frame, FRAME_SCHEMA, epsilon=1.0, ledger=ledger)
+    assert result.guarantee.epsilon <= 1
+    assert result.receipt is not None
+    assert "intervals" in result.usable_for
+    assert result.plan.schema.names == ("a", "b", "intercept")
+    assert dpmcmc.fit(["b"], frame, FRAME_SCHEMA).plan.schema.names == ("b", "intercept")
+    with pytest.raises(NotAchievable):
+        dpmcmc.fit(None, {k: v[:50] for k, v in frame.items()}, FRAME_SCHEMA, epsilon=0.1)
+    with pytest.raises(ValueError, match="schema"):
+        dpmcmc.fit(None, frame)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks(
+    [PrivateLogisticRegression(), PrivateLinearRegression()], expected_failed_checks=expected_failed_checks
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks([PrivateLogisticRegression(classes="observed")])
+def test_every_scikit_learn_check_passes_where_classes_are_observed(estimator, check):
+    check(estimator)
