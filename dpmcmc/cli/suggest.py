@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import typer
 import yaml
@@ -109,7 +109,7 @@ def config_of(config: Config, plan: AnyPlan) -> str:
     assert config.privacy is not None
     whole = config.model_dump(mode="json", exclude_unset=True)
     privacy = {key: whole["privacy"][key] for key in _KEPT if key in whole["privacy"]}
-    out: dict[str, Any] = {"name": config.name, "data": whole["data"], "target": whole["target"]}
+    out: dict[str, object] = {"name": config.name, "data": whole["data"], "target": whole["target"]}
     if isinstance(plan, MechanismPlan):
         out["mechanism"] = _section(MECHANISMS, plan.mechanism)
     else:
@@ -139,6 +139,6 @@ def _section(known: Mapping[str, type], made: object, tag: str = "name") -> dict
     return {tag: name} | _changed(made)
 
 
-def _changed(made: Any) -> dict[str, object]:
+def _changed(made: object) -> dict[str, object]:
     """Return the keys of a section whose values are not the default."""
     return {f.name: getattr(made, f.name) for f in keys(type(made)) if getattr(made, f.name) != f.default}

@@ -10,9 +10,11 @@ Coefficients are in the units of the features: logit or mean = x·coef_ + interc
 from __future__ import annotations
 
 import warnings
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Literal, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state
@@ -44,7 +46,7 @@ class PrivateRegression(BaseEstimator):
         ranges: Ranges = (-1.0, 1.0),
         level: float = 0.9,
         goal: Goal = "intervals",
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -89,7 +91,7 @@ class PrivateRegression(BaseEstimator):
             warnings.simplefilter("ignore", NotForIntervals)
             self.result_ = sample(plan, records, key=key)
         self.guarantee_ = self.result_.guarantee
-        draws = self._in_units(self.result_.flat_draws().astype(float))
+        draws = schema.to_original_units(self.result_.flat_draws())
         self._set_coefficients(draws[:, :-1].mean(axis=0), draws[:, -1].mean())
         ends = np.quantile(draws, [(1 - self.level) / 2, (1 + self.level) / 2], axis=0).T
         given = INTERVALS in self.result_.usable_for
@@ -97,19 +99,11 @@ class PrivateRegression(BaseEstimator):
         self.intercept_interval_ = ends[-1] if given else None
         return self
 
-    def _in_units(self, draws: np.ndarray) -> np.ndarray:
-        """Return (coefficients, intercept) in the units of the features, (draws, d)."""
-        columns = [self.schema_.columns[f"x{j}"] for j in range(draws.shape[1] - 1)]
-        middle, half = np.array([[one.middle, one.half_width] for one in columns if isinstance(one, Range)]).T
-        coefficients = draws[:, :-1] * self.schema_.row_scale / half
-        intercept = draws[:, -1] * self.schema_.row_scale - coefficients @ middle
-        return np.column_stack([coefficients, intercept])
-
     def _set_coefficients(self, coefficients: np.ndarray, intercept: float) -> None:
         self.coef_: np.ndarray = coefficients
         self.intercept_: np.ndarray | float = float(intercept)
 
-    def _mean(self, x: Any) -> np.ndarray:
+    def _mean(self, x: ArrayLike) -> np.ndarray:
         """Return the posterior predictive mean of the encoded label, (n,)."""
         check_is_fitted(self)
         rows = self.schema_.encode_features(self._table(validate_data(self, x, reset=False)))
@@ -156,10 +150,10 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateRegression):
         *,
         delta: float | None = None,
         ranges: Ranges = (-1.0, 1.0),
-        classes: Any = None,
+        classes: Sequence | Literal["observed"] | None = None,
         level: float = 0.9,
         goal: Goal = "intervals",
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         super().__init__(epsilon, delta=delta, ranges=ranges, level=level, goal=goal, random_state=random_state)
         self.classes = classes
@@ -170,7 +164,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateRegression):
     def _labels(self, y: np.ndarray) -> np.ndarray:
         return (y == self.classes_[1]).astype(int)
 
-    def fit(self, X: Any, y: Any) -> Self:  # scikit-learn's name
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit to rows (n, d) and labels (n,), each one of the two classes.
 
         Raises:
@@ -203,12 +197,12 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateRegression):
     def _link(self, predictor: np.ndarray) -> np.ndarray:
         return expit(predictor)
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Return posterior predictive probabilities of both classes, (n, 2)."""
         p = self._mean(X)
         return np.column_stack([1 - p, p])
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """Return the likelier class of each row, (n,)."""
         likelier = (self._mean(X) > 0.5).astype(int)
         return self.classes_[likelier]
@@ -249,7 +243,7 @@ class PrivateLinearRegression(RegressorMixin, PrivateRegression):
         label_range: tuple[float, float] = (-1.0, 1.0),
         level: float = 0.9,
         goal: Goal = "intervals",
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         super().__init__(epsilon, delta=delta, ranges=ranges, level=level, goal=goal, random_state=random_state)
         self.label_range = label_range
@@ -257,7 +251,7 @@ class PrivateLinearRegression(RegressorMixin, PrivateRegression):
     def _label(self) -> Range:
         return Range(*self.label_range)
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit to rows (n, d) and real labels (n,).
 
         Raises:
@@ -265,14 +259,10 @@ class PrivateLinearRegression(RegressorMixin, PrivateRegression):
         """
         return self._fitted(*validate_data(self, X, y, y_numeric=True))
 
-    def _in_units(self, draws: np.ndarray) -> np.ndarray:
-        label, out = self._label(), super()._in_units(draws) * self._label().half_width
-        out[:, -1] += label.middle
-        return out
-
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """Return posterior predictive means, (n,)."""
-        return self._label().middle + self._label().half_width * self._mean(X)
+        middle, half = self._label().middle_and_half
+        return middle + half * self._mean(X)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
