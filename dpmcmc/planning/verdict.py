@@ -100,7 +100,7 @@ class Verdict:
             width = f"about {self.predicted_width:.3g} times as wide as without privacy"
             more = f"(variance {self.predicted_inflation:.3g} times)"
             if self.clip_bias is None:
-                wide = f"intervals are {width} {more}, for rows with a stand-in spectrum"
+                wide = f"intervals are {width} {more}, for simulated rows"
             else:
                 wide = f"an ideal answer from the run's gradients has intervals {width} {more}, and a real one wider"
             out.append(("width", f"at this budget, {wide}, if the model is true"))
