@@ -43,7 +43,7 @@ def suggest(
     ] = None,
     overrides: Overrides = None,
     allow_code: AllowCode = None,
-    goal: Annotated[str, typer.Option(help="What the draws are for.", **one_of([INTERVALS, PREDICTION]))] = INTERVALS,
+    goal: Annotated[str, typer.Option(help="Use of the draws.", **one_of([INTERVALS, PREDICTION]))] = INTERVALS,
     target: Annotated[str, typer.Option(help="Without CONFIG: the model.")] = "logistic_regression",
     num_records: Annotated[int | None, typer.Option(help="Without CONFIG: N, public.")] = None,
     num_features: Annotated[int | None, typer.Option(help="Without CONFIG: columns of a row, public.")] = None,

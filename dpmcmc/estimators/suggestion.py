@@ -234,7 +234,7 @@ class Request:
 
     @functools.cached_property
     def question(self) -> Question | None:
-        """What an outlook rests on; None for a model without a bounded score of one predictor."""
+        """Public facts that an outlook rests on; None for a model without a bounded score of one predictor."""
         score, size = score_of(self.target), getattr(self.target, "num_features", None)
         if score is None or score.size != 1 or size is None:
             return None
