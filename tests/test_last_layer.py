@@ -1,5 +1,6 @@
 """Softmax regression on frozen features: the run is that on rows that are features, and the target keeps its bound."""
 
+import dataclasses
 import functools
 
 import flax.linen as nn
@@ -49,6 +50,8 @@ def test_run_in_a_metric_is_that_of_softmax_regression_on_the_features():
     result = run(plan_of(TARGET, metric=metric), data)
     on_features = run(plan_of(TARGET.head, metric=metric), {**data, "x": TARGET.rows(data["x"])})
     assert np.array_equal(result.draws, on_features.draws)
+    # Features are no columns, even where there are as many.
+    assert dataclasses.replace(result, columns=tuple("abcd")).columns is None
     assert result.plan.guarantee is not None
     assert result.plan.guarantee.epsilon == on_features.plan.guarantee.epsilon
 

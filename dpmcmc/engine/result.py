@@ -38,6 +38,7 @@ from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.run_folder import RunFolder, today
 from dpmcmc.targets.base import Target, bind, record_shapes
+from dpmcmc.targets.last_layer import LastLayer
 from dpmcmc.targets.per_owner import by_row
 
 if TYPE_CHECKING:
@@ -89,7 +90,9 @@ class Result:
     columns: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.columns is None and self.plan.schema is not None:
+        if isinstance(self.plan.target, LastLayer):  # its coefficients are of features, and not of columns
+            object.__setattr__(self, "columns", None)
+        elif self.columns is None and self.plan.schema is not None:
             object.__setattr__(self, "columns", self.plan.schema.names)
 
     def named(self, data: object) -> Result:
@@ -194,7 +197,8 @@ class Result:
         schema = self.plan.schema
         if not original:
             return draws
-        if schema is None or not isinstance(draws, np.ndarray | jax.Array):
+        of_columns = isinstance(draws, np.ndarray | jax.Array) and not isinstance(self.plan.target, LastLayer)
+        if schema is None or not of_columns:
             raise InputError("original_units: are known of a linear model whose plan has a schema", "original_units")
         return schema.to_original_units(np.asarray(draws))
 
