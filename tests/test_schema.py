@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import pickle
 import re
 from pathlib import Path
@@ -243,6 +244,9 @@ def test_a_missing_column_and_a_missing_file_are_named(tmp_path):
         SCHEMA.encode({name: TABLE[name] for name in TABLE if name != "age"})
     with pytest.raises(DataError, match="no file"):
         SCHEMA.encode(tmp_path / "gone.csv")
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(DataError, match="is no CSV file"):  # and does not wait for a writer
+        SCHEMA.encode(tmp_path / "pipe.csv")
     (tmp_path / "bad.csv").write_text(f"a,b\n1,{SECRET},3\n")
     with pytest.raises(DataError, match="row 0, counted from 0, differs") as refusal:
         SCHEMA.encode(tmp_path / "bad.csv")
@@ -489,6 +493,14 @@ def test_the_python_of_the_page_runs_and_covers_its_own_truth(capsys):
     exec(block, names)
     assert capsys.readouterr().out.count("\n") == 5
     assert np.isfinite(names["per_year"]).all()
+
+
+def test_the_config_of_the_page_makes_a_plan(tmp_path, capsys):
+    page = (Path(__file__).resolve().parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "late.yaml").write_text(block)
+    assert main(["plan", str(tmp_path / "late.yaml")]) == 0  # there is no people.csv
+    assert "5 features" in capsys.readouterr().out
 
 
 def test_the_factor_that_the_page_states_for_a_clipped_column():
