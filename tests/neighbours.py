@@ -62,6 +62,10 @@ CASES: dict[str, dict[str, Any]] = {
     "logistic": sampled(LOGISTIC),
     "linear": sampled(LINEAR),
     "softmax": sampled({"name": "dpmcmc.targets:SoftmaxRegression", "prior_scale": 1.0, "num_classes": 2}),
+    "poisson": drawn("noise_aware", {"name": "dpmcmc.targets:PoissonRegression", **_BOUND}, draws=100, steps=4),
+    "negative_binomial": drawn(
+        "noise_aware", {"name": "dpmcmc.targets:NegativeBinomialRegression", **_BOUND}, draws=100, steps=4
+    ),
     "custom": sampled("tests.own_models:line"),
     "flax": sampled("tests.own_models:network"),
     "numpyro": sampled("tests.own_models:counts"),

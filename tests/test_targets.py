@@ -19,6 +19,8 @@ from dpmcmc.targets import (
     Custom,
     LinearRegression,
     LogisticRegression,
+    NegativeBinomialRegression,
+    PoissonRegression,
     SoftmaxRegression,
     TargetError,
     bind,
@@ -34,11 +36,15 @@ Y = {
     "logistic_regression": RNG.integers(2, size=N),
     "linear_regression": (X @ np.arange(D) + RNG.normal(size=N)).astype(np.float32),
     "softmax_regression": RNG.integers(K, size=N),
+    "poisson_regression": RNG.poisson(2.0, size=N),
+    "negative_binomial_regression": RNG.poisson(2.0, size=N),
 }
 BUILT_IN = {
     "logistic_regression": LogisticRegression(0.7, row_bound=1.0),
     "linear_regression": LinearRegression(2.0, 0.5),
     "softmax_regression": SoftmaxRegression(0.7, num_classes=K, row_bound=1.0),
+    "poisson_regression": PoissonRegression(0.7),
+    "negative_binomial_regression": NegativeBinomialRegression(0.7, 0.5),
 }
 NAMES = sorted(BUILT_IN)
 
@@ -61,6 +67,10 @@ def log_likelihood64(name, theta, x, y):
     """Σ log p(y | x, θ) in float64, from SciPy's densities."""
     if name == "linear_regression":
         return stats.norm.logpdf(y, x @ theta, 0.5).sum()
+    if name == "poisson_regression":
+        return stats.poisson.logpmf(y, np.exp(x @ theta)).sum()
+    if name == "negative_binomial_regression":
+        return stats.nbinom.logpmf(y, 2, 2 / (2 + np.exp(x @ theta))).sum()
     logits = np.stack([np.zeros(len(x)), x @ theta], axis=1) if name == "logistic_regression" else x @ theta
     logits = logits - logits.max(axis=1, keepdims=True)
     return (logits[np.arange(len(x)), y] - np.log(np.exp(logits).sum(axis=1))).sum()
@@ -228,6 +238,7 @@ def test_softmax_gradients_reach_their_bound_but_do_not_pass_it():
         (lambda: LinearRegression(-1.0), "prior_scale must be a finite number > 0"),
         (lambda: LinearRegression(1.0, 0.0), "noise_scale must be a finite number > 0"),
         (lambda: SoftmaxRegression(np.nan), "prior_scale must be a finite number > 0"),
+        (lambda: NegativeBinomialRegression(dispersion=0.0), "dispersion must be a finite number >= 0.001"),
         (lambda: SoftmaxRegression(num_classes=1), "num_classes must be a whole number >= 2"),
     ],
 )

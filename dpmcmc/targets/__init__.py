@@ -3,7 +3,13 @@
 from dpmcmc.targets.base import Target, TargetError, bind, check, check_rows, immutable, record_shapes
 from dpmcmc.targets.custom import Custom
 from dpmcmc.targets.flax import from_flax
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
+from dpmcmc.targets.glm import (
+    LinearRegression,
+    LogisticRegression,
+    NegativeBinomialRegression,
+    PoissonRegression,
+    SoftmaxRegression,
+)
 from dpmcmc.targets.last_layer import LastLayer, on_rows
 from dpmcmc.targets.numpyro import from_numpyro
 from dpmcmc.targets.per_owner import PerOwner
@@ -12,6 +18,8 @@ from dpmcmc.targets.per_owner import PerOwner
 TARGETS: dict[str, type[Target]] = {
     "linear_regression": LinearRegression,
     "logistic_regression": LogisticRegression,
+    "negative_binomial_regression": NegativeBinomialRegression,
+    "poisson_regression": PoissonRegression,
     "softmax_regression": SoftmaxRegression,
 }
 
@@ -21,7 +29,9 @@ __all__ = [
     "LastLayer",
     "LinearRegression",
     "LogisticRegression",
+    "NegativeBinomialRegression",
     "PerOwner",
+    "PoissonRegression",
     "SoftmaxRegression",
     "Target",
     "TargetError",

@@ -1,4 +1,4 @@
-"""Class labels: whole numbers 0..K−1, refused otherwise before anything is computed from them.
+"""Class labels and counts: whole numbers, refused otherwise before anything is computed from them.
 
 A label that is no class would not fail in compiled code: indexing clamps, and clipping hides the rest.
 """
@@ -24,3 +24,16 @@ def check_labels(y: np.ndarray, num_classes: int, who: str) -> None:
         row = int(np.argmin(good.reshape(len(y), -1).all(axis=1)))
         classes = "0 and 1" if num_classes == 2 else f"0 to {num_classes - 1}"
         raise InputError(f"y: {who} takes labels {classes}, and row {row} has {y[row]}; recode the labels")
+
+
+def check_counts(y: np.ndarray, who: str) -> None:
+    """Raise ValueError, with the row, unless every label is one of 0, 1, 2, ….
+
+    Args:
+        y: (N,).
+        who: the target, for the message.
+    """
+    good = np.concatenate([(part >= 0) & (part == np.floor(part)) for _, part in blocks(y)])
+    if not good.all():
+        row = int(np.argmin(good.reshape(len(y), -1).all(axis=1)))
+        raise InputError(f"y: {who} takes counts 0, 1, 2, and so on, and row {row} has {y[row]}; recode the labels")

@@ -25,10 +25,17 @@ from collections.abc import Callable
 from typing import Any
 
 from dpmcmc.inference.scores.base import BoundedScore, LabelBlind, Law
+from dpmcmc.inference.scores.counts import Counts
 from dpmcmc.inference.scores.linear import Linear
 from dpmcmc.inference.scores.logistic import Logistic
 from dpmcmc.inference.scores.softmax import Softmax
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
+from dpmcmc.targets.glm import (
+    LinearRegression,
+    LogisticRegression,
+    NegativeBinomialRegression,
+    PoissonRegression,
+    SoftmaxRegression,
+)
 from dpmcmc.targets.last_layer import LastLayer
 
 #: Families whose scores are weighted blindly to labels, by the name that a saved path has.
@@ -39,6 +46,8 @@ SCORES: dict[type, Callable[[Any], BoundedScore]] = {
     LinearRegression: lambda target: Linear(target.noise_scale**2),
     SoftmaxRegression: lambda target: Softmax(target.classes),
     LastLayer: lambda target: Softmax(target.classes),
+    PoissonRegression: lambda target: Counts(),
+    NegativeBinomialRegression: lambda target: Counts(target.dispersion),
 }
 
 

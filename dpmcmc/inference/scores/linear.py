@@ -20,6 +20,7 @@ class Linear(LabelBlind):
     """The score of linear regression."""
 
     predictors: ClassVar[str] = "means"
+    needs_mean_row: ClassVar[bool] = False
     clip: ClassVar[float] = math.inf
     strongest: ClassVar[float] = math.inf
     strongest_intercept: ClassVar[float] = math.inf

@@ -20,6 +20,7 @@ class Logistic(LabelBlind):
     """The score of logistic regression."""
 
     predictors: ClassVar[str] = "logits"
+    needs_mean_row: ClassVar[bool] = False
     #: Below 1 the weights shrink most scores, and less noise is needed.
     clip: ClassVar[float] = 0.5
     strongest: ClassVar[float] = 2.0

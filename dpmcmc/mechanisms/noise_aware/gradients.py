@@ -2,7 +2,8 @@ r"""Regressions with a bounded score: a Gram matrix, then gradients in the metri
 
 With ‖x‖ <= b enforced on every row:
 
-1. the Gram matrix G = Σ x xᵀ and, unless it is declared, its trace (``privacy/query/gram_release.py``);
+1. the Gram matrix G = Σ x xᵀ and, unless it is declared, its trace (``privacy/query/gram_release.py``). A family whose
+   curvature rests on the mean row gets Σ x too, where no intercept is declared in whose column G has it;
 2. a metric F and a clip norm C, made of the released Gram matrix: both public now;
 3. K gradients of all records, whose scores are bounded in the metric without bias (``bounded_gradient.py``). Later ones
    get more of the budget, and each is taken at the posterior's mean given those before it
@@ -32,7 +33,7 @@ from dpmcmc.mechanisms.noise_aware.prior import Prior
 from dpmcmc.mechanisms.noise_aware.way import Settled, posterior_draws, prior_of
 from dpmcmc.mechanisms.one_shot import Asked
 from dpmcmc.privacy.query.gaussian_release import gaussian_event, mu_std
-from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, Rows, within
+from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, Rows, SumRelease, within
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import require_bound
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 
 #: Ratio of the budgets of two gradients, one after the other; part of the gradients that the posterior is made of.
 _GROWTH, _LAST = 1.15, 0.6
-#: Share of μ² for the trace.
-_TRACE_SHARE = 0.01
+#: Share of μ² for the trace, and for the sum of the rows.
+_TRACE_SHARE, _MEAN_SHARE = 0.01, 0.01
 #: Candidates for the share of μ² for the Gram matrix.
 _GRAM_SHARES = (0.2, 0.3, 0.4, 0.5)
 #: Iterations of the posterior of a candidate share, and its bootstraps.
@@ -86,12 +87,13 @@ class Gradients:
             )
         rows = self._rows(design)
         trace_share = 0.0 if rows.trace_declared(adjacency) else _TRACE_SHARE
+        mean_share = _MEAN_SHARE if self._sums_rows else 0.0
 
         def gram(share: float) -> GramRelease:
             return GramRelease.settle(rows, adjacency, mu * math.sqrt(share), mu * math.sqrt(trace_share))
 
         def gradient_mu(share: float) -> float:
-            return mu * math.sqrt(1 - share - trace_share)
+            return mu * math.sqrt(1 - share - trace_share - mean_share)
 
         def width(share: float) -> float:
             noise_multiplier = asked.moved / gradient_mu(share)
@@ -110,7 +112,20 @@ class Gradients:
             "first_noise_multiplier": first,
             "predicted_width": widths[share],
         }
-        return (*gram(share).events(adjacency), *gradients), settings
+        if not self._sums_rows:
+            return (*gram(share).events(adjacency), *gradients), settings
+        total = SumRelease.settle(rows, adjacency, mu * math.sqrt(mean_share))
+        settings["sum_noise_std"] = total.noise_std
+        return (*gram(share).events(adjacency), total.event(adjacency), *gradients), settings
+
+    @property
+    def _sums_rows(self) -> bool:
+        """Whether Σ x is released."""
+        return self.score.needs_mean_row and self._intercept is None
+
+    @property
+    def _intercept(self) -> int | None:
+        return None if self.options.structure is None else self.options.structure.constant
 
     def refusal(self) -> str | None:
         """Return why intervals of the draws do not hold, or None where they do; from public facts."""
@@ -164,13 +179,16 @@ class Gradients:
         """Release G, its trace and the gradients, and conclude."""
         design, settings, structure = self.design(plan.num_records), plan.settings, self.options.structure
         steps, size, prior = self.options.steps, design.size * self.score.size, self._prior()
-        gram_key, *keys = jax.random.split(key, steps + 1)
-        noisy = GramRelease(self._rows(design), settings["gram_noise_std"], settings["trace_noise_std"])
+        gram_key, *keys = jax.random.split(key, steps + 1 + self._sums_rows)
+        rows = self._rows(design)
+        noisy = GramRelease(rows, settings["gram_noise_std"], settings["trace_noise_std"])
         gram, error = denoised(noisy.release(x, gram_key), structure)
         access = BoundedGradient.of(gram, design, self.score, x, y)
-        row = mean_row(gram, design.num_records, None if structure is None else structure.constant)
-        rows = ScoredRows if self.score.size == 1 else SeveralPredictors
-        known = rows(self.score, gram, design.num_records, row, self.score.clip, error)
+        row = mean_row(gram, design.num_records, self._intercept)
+        if self._sums_rows:
+            row = SumRelease(rows, settings["sum_noise_std"]).mean(x, keys[-1])
+        known_rows = ScoredRows if self.score.size == 1 else SeveralPredictors
+        known = known_rows(self.score, gram, design.num_records, row, self.score.clip, error)
         rough = dataclasses.replace(known, error=noise_aware.isotropic_error(settings["gram_noise_std"]))
 
         positions, gradients = np.zeros((2, steps, size))

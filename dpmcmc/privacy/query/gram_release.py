@@ -1,10 +1,12 @@
-r"""A second moment of rows, G = Σ x xᵀ, and its trace, each released once with Gaussian noise.
+r"""A second moment of rows, G = Σ x xᵀ, its trace, and the sum of rows, each released once with Gaussian noise.
 
 Rows have ‖x‖ <= b, which the access enforces: a longer row is scaled to b. Distances are in Frobenius norm, the l2 norm
 of :func:`svec`:
 
     replace_one              ‖xxᵀ − x'x'ᵀ‖² = ‖x‖⁴ + ‖x'‖⁴ − 2(x·x')² <= 2b⁴;   the trace moves by b² at most
     add_remove, zero_out     ‖xxᵀ‖ = ‖x‖² <= b²;                                the trace moves by b² at most
+
+The sum Σ x moves by 2b at most under replace_one, and by b under the others.
 
 Sums are float64, in blocks of rows. Each neighbour's sum is off by :func:`summing` of Σ‖x‖² at most, and twice that is
 charged. The trace costs nothing where rows are declared to have norm 1 and N is public; ``add_remove`` does not tell N
@@ -136,6 +138,46 @@ class GramRelease:
         largest = self.rows.largest_trace
         trace = float(np.clip(weights @ [released[0], np.trace(gram)], _SMALLEST_TRACE * largest, largest))
         return NoisyGram(gram, self.noise_std, trace, float(np.sum(stds**-2) ** -0.5))
+
+
+@dataclass(frozen=True)
+class SumRelease:
+    """The noise of one release of Σ x, settled before a record is read.
+
+    Attributes:
+        rows: public facts.
+        noise_std: of each coordinate.
+    """
+
+    rows: Rows
+    noise_std: float
+
+    @classmethod
+    def settle(cls, rows: Rows, adjacency: Adjacency, mu: float) -> SumRelease:
+        """Return the release that costs ``mu``; raises as :func:`mu_std`."""
+        return cls(rows, mu_std(cls._moved(rows, adjacency), rows.size, mu))
+
+    @staticmethod
+    def _moved(rows: Rows, adjacency: Adjacency) -> float:
+        unsure = 2 * summing(rows.num_records) * rows.num_records * rows.row_bound
+        return adjacency.sensitivity * rows.row_bound + unsure
+
+    def event(self, adjacency: Adjacency) -> Event:
+        """Return what the release costs."""
+        return gaussian_event(self.noise_std, self._moved(self.rows, adjacency), self.rows.size, adjacency)
+
+    def mean(self, x: np.ndarray, key: jax.Array) -> np.ndarray:
+        """Read the rows (N, d) and return the mean row, (d,), shrunk as far as its noise asks for (James and Stein).
+
+        Args:
+            x: rows; one that is longer than b is scaled to b.
+            key: secret JAX key, used for nothing else.
+        """
+        total = weighted_sum(within(x, self.rows.row_bound), np.ones(len(x)))
+        released = gaussian_release(total, self.noise_std, key)
+        noise = self.noise_std**2 * len(released)
+        kept = max(0.0, 1 - noise / max(float(released @ released), np.finfo(float).tiny))
+        return kept * released / self.rows.num_records
 
 
 def within(x: np.ndarray, row_bound: float) -> np.ndarray:

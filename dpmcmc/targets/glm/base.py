@@ -11,6 +11,7 @@ most R² · curvature.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import ClassVar, Self
 
 import jax
@@ -43,7 +44,7 @@ class GeneralisedLinear(GaussianPrior):
 
     @property
     def curvature_bound(self) -> float:
-        """Largest curvature of a record's loss in m."""
+        """Largest curvature of a record's loss in m; infinite where it has no bound."""
         raise NotImplementedError
 
     def predictor(self, params: jax.Array, record: PyTree) -> jax.Array:
@@ -77,8 +78,9 @@ class GeneralisedLinear(GaussianPrior):
 
     @property
     def smoothness(self) -> float | None:
-        """Largest curvature of one record's loss in θ, curvature_bound · row_bound²."""
-        return None if self.row_bound is None else self.curvature_bound * self.row_bound**2
+        """Largest curvature of one record's loss in θ, curvature_bound · row_bound²; None where none is known."""
+        known = self.row_bound is not None and math.isfinite(self.curvature_bound)
+        return self.curvature_bound * self._bound("row_bound") ** 2 if known else None
 
     def init(self, key: jax.Array) -> jax.Array:
         """The prior mean. The first steps forget it; it holds no record."""

@@ -1,0 +1,237 @@
+"""Bounded scores of counts: their bound, their mean zero, their laws against exact sums, and coverage."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.inference.scores import score_of
+from dpmcmc.inference.scores.counts import Counts
+from dpmcmc.mechanisms import NoiseAware, release
+from dpmcmc.mechanisms.noise_aware import bounded_gradient
+from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
+from dpmcmc.mechanisms.noise_aware.mechanism import way_of
+from dpmcmc.privacy.accounting import Adjacency
+from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.query import gram_release
+from dpmcmc.privacy.query.gram_release import Rows, SumRelease
+from dpmcmc.targets import NegativeBinomialRegression, PoissonRegression
+from tests.test_noise_aware import rows
+
+DISPERSIONS = (0.0, 1e-3, 0.5, 2.0)
+ETAS = (-8.0, -3.0, -0.7, 0.0, 0.3, 1.0, 2.2, 5.0, 8.0)
+LIMITS = (0.02, 0.3, 1.0, 2.0, 7.0, 50.0, 1e5)
+
+
+def chances(dispersion, eta):
+    """All counts that matter at a predictor, and their probabilities."""
+    mean = math.exp(eta)
+    count = np.arange(int(mean + 45 * (1 + dispersion * mean) + 60 * math.sqrt(mean * (1 + dispersion * mean))) + 60)
+    if not dispersion:
+        return count, stats.poisson.pmf(count, mean)
+    return count, stats.nbinom.pmf(count, 1 / dispersion, 1 / (1 + dispersion * mean))
+
+
+def exact(score, eta, limit):
+    """(largest |ψ|/limit, E[ψ]/limit, Λ, V) by sums over counts."""
+    count, chance = chances(score.dispersion, eta)
+    psi = score.residual(np.full(len(count), eta), count, np.full(len(count), limit))
+    own = (math.exp(eta) - count) / (1 + score.dispersion * math.exp(eta))
+    return np.abs(psi).max() / limit, chance @ psi / limit, chance @ (psi * own), chance @ psi**2
+
+
+@pytest.mark.parametrize("dispersion", DISPERSIONS)
+def test_scores_are_within_their_limit_have_mean_zero_and_the_law_that_is_stated(dispersion):
+    score = Counts(dispersion)
+    for eta in ETAS if dispersion < 0.1 else ETAS[:-1]:  # the tail is long at a mean of 2,981
+        for limit in LIMITS:
+            longest, mean, curvature, variance = exact(score, eta, limit)
+            law = score.law(np.array([eta]), limit)
+            assert longest <= 1 + 1e-12
+            assert abs(mean) < 2.0**-31, "beyond what rounding is charged for"
+            assert law.curvature[0] == pytest.approx(curvature, rel=1e-6, abs=1e-12)
+            assert law.variance[0] == pytest.approx(variance, rel=1e-6, abs=1e-12)
+
+
+def test_without_a_limit_the_score_is_the_model_s_own():
+    eta, count = np.linspace(-2, 2, 9), np.arange(9.0)
+    for dispersion in DISPERSIONS:
+        mean = np.exp(eta)
+        own = (mean - count) / (1 + dispersion * mean)
+        np.testing.assert_allclose(Counts(dispersion).residual(eta, count, np.full(9, 1e9)), own, atol=1e-9)
+        law = Counts(dispersion).law(eta, math.inf)
+        np.testing.assert_allclose(law.curvature, mean / (1 + dispersion * mean))
+        np.testing.assert_allclose(Counts(dispersion).law(eta, 1e9).curvature, law.curvature, rtol=1e-6)
+
+
+def test_a_mallows_weight_alone_and_clipping_that_is_not_centred_are_caught(monkeypatch):
+    """The first has no bound, and the second a mean."""
+    real = Counts._clipped
+
+    def unclipped(self, eta, limit):
+        return real(self, eta, limit)._replace(bound=np.full(np.shape(eta), np.inf))
+
+    def uncentred(self, eta, limit):
+        return real(self, eta, limit)._replace(centre=np.zeros_like(eta))
+
+    monkeypatch.setattr(Counts, "_clipped", unclipped)
+    assert exact(Counts(), 0.3, 1.0)[0] > 20
+    monkeypatch.setattr(Counts, "_clipped", uncentred)
+    assert abs(exact(Counts(), 0.3, 1.0)[1]) > 0.05
+
+
+@pytest.mark.parametrize("dispersion", DISPERSIONS)
+def test_a_score_moves_no_faster_than_rounding_is_charged_for(dispersion):
+    """Differences at 20,000 random places: the bound holds, and is not beyond 500 times what was seen."""
+    score, rng, n, step = Counts(dispersion), np.random.default_rng(0), 20_000, 1e-5
+    eta, limit = rng.uniform(-9, 9, n), np.exp(rng.uniform(-5, 5, n))
+    count = np.floor(np.exp(np.minimum(eta, 8)) * rng.gamma(1.0, size=n)).astype(float)
+    now = score.residual(eta, count, limit) / limit
+    seen = np.abs(score.residual(eta + step, count, limit) / limit - now).max()
+    assert 0.002 * score.rounding(step, 0.0) < seen <= score.rounding(step, 0.0)
+    longer = limit * (1 + step)
+    assert np.abs(score.residual(eta, count, longer) / longer - now).max() <= score.rounding(0.0, step)
+
+
+TARGETS = {
+    "poisson": PoissonRegression(1.0, num_features=4, row_bound=1.0),
+    "negative binomial": NegativeBinomialRegression(1.0, 0.5, num_features=4, row_bound=1.0),
+}
+
+
+def neighbours(n, d, seed):
+    """A table of counts, and tables that differ from it in the first record, with huge counts among them."""
+    rng = np.random.default_rng(seed)
+    x, y = rows(n, d, rng), rng.poisson(2.0, n).astype(float)
+    corner = np.full(d, 1 / math.sqrt(d))
+    for row, label in ((corner, 0.0), (-corner, 1e12), (np.zeros(d), 0.0), (np.eye(d)[0], 7.0), (np.eye(d)[1], np.nan)):
+        other = x.copy(), y.copy()
+        other[0][0], other[1][0] = row, label
+        yield (x, y), other
+
+
+def moved(target, n=60, d=4):
+    """Farthest that the whitened sums of neighbours lie apart, at positions near and far."""
+    score, rng, worst = score_of(target), np.random.default_rng(0), 0.0
+    design = Design(n, d, 1.0, 30 * math.sqrt(d))
+    for position_scale in (0.0, 1.0, 30.0):
+        theta = position_scale * rng.normal(size=d)
+        for (x, y), (other_x, other_y) in neighbours(n, d, 1):
+            one, two = (
+                BoundedGradient.of(x.T @ x, design, score, *of).sum(theta) for of in ((x, y), (other_x, other_y))
+            )
+            worst = max(worst, float(np.linalg.norm(one - two)))
+    return worst, 2 + 2 * design.rounding(score)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_replaced_records_move_the_whitened_gradient_by_at_most_2c(name, monkeypatch):
+    worst, charged = moved(TARGETS[name])
+    assert 1.2 < worst <= charged < 2.001
+    # Planted: neither the score's bound nor the clip behind it.
+    monkeypatch.setattr(bounded_gradient, "within_limit", lambda scores, limit: np.nan_to_num(scores))
+    assert moved(TARGETS[name])[0] <= charged, "the score is bounded without the clip"
+    monkeypatch.setattr(Counts, "residual", lambda self, eta, y, limit: np.exp(np.minimum(eta, 8)) - y)
+    assert moved(TARGETS[name])[0] > charged
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+@pytest.mark.parametrize("structure", [None, RowStructure(constant=0)], ids=["plain", "intercept"])
+def test_noise_that_is_added_is_noise_that_is_charged(adjacency, structure, monkeypatch):
+    """μ from the noise that a draw adds and sensitivities written out by hand, b = 1: G, its trace, Σ x, gradients."""
+    seen = []
+    for module in (bounded_gradient, gram_release):
+        whole = module.gaussian_release
+        monkeypatch.setattr(
+            module,
+            "gaussian_release",
+            lambda value, std, key, whole=whole: (seen.append(std), whole(value, std, key))[1],
+        )
+    plan = NoiseAware(structure=structure, steps=8).plan(
+        TARGETS["poisson"], num_records=300, epsilon=0.7, delta=1e-5, adjacency=adjacency
+    )
+    x = rows(300, 4, np.random.default_rng(0))
+    release(plan, {"x": x.astype(np.float32), "y": np.arange(300) % 3}, key=0)
+    one = adjacency != "replace_one"
+    two = 1.0 if one else 2.0
+    moves = np.array([1 if one else math.sqrt(2), 1.0, *([two] if structure is None else []), *[two] * 8])
+    assert len(seen) == len(moves)
+    mu = math.sqrt(np.sum((moves / np.array(seen)) ** 2))
+    assert mu == pytest.approx(gaussian_mu(0.7, 1e-5), rel=2e-4)
+    assert mu <= gaussian_mu(0.7, 1e-5)
+    assert 0.699 < plan.guarantee.epsilon <= 0.7
+
+
+def test_the_sum_of_rows_moves_no_further_than_it_is_charged_for(monkeypatch):
+    """Opposite rows of norm 1 are 2 apart; rows beyond the bound are brought back to it."""
+    told, sums = Rows(40, 3, 1.0), []
+    monkeypatch.setattr(gram_release, "gaussian_release", lambda value, std, key: sums.append(value) or value)
+    released = SumRelease.settle(told, Adjacency.REPLACE_ONE, 1.0)
+    x = rows(40, 3, np.random.default_rng(1))
+    for first in (np.eye(3)[0], -np.eye(3)[0], 50 * np.eye(3)[0], np.full(3, np.nan)):
+        released.mean(np.concatenate([first[None], x[1:]]), jax.random.key(0))
+    apart = [float(np.linalg.norm(one - two)) for one in sums for two in sums]
+    assert max(apart) == pytest.approx(2)
+    assert max(apart) <= released.noise_std * 1.0
+    assert released.event(Adjacency.REPLACE_ONE).noise_multiplier <= released.noise_std / 2 * 2
+
+
+def test_a_mean_row_that_is_noise_alone_is_dropped():
+    released = SumRelease(Rows(1000, 3, 1.0), 1e6)
+    assert np.linalg.norm(released.mean(rows(1000, 3, np.random.default_rng(2)), jax.random.key(1))) < 2e3
+    exact_mean = rows(1000, 3, np.random.default_rng(2))
+    found = SumRelease(Rows(1000, 3, 1.0), 1e-3).mean(exact_mean, jax.random.key(1))
+    np.testing.assert_allclose(found, exact_mean.mean(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_what_is_no_count_is_refused_before_anything_is_computed(target):
+    plan = NoiseAware().plan(target, num_records=50, epsilon=1.0, delta=1e-3)
+    x = rows(50, 4, np.random.default_rng(0)).astype(np.float32)
+    for label in (-1.0, 0.5):
+        y = np.ones(50, np.float32)
+        y[7] = label
+        with pytest.raises(ValueError, match=f"takes counts 0, 1, 2, and so on, and row 7 has {label}"):
+            release(plan, {"x": x, "y": y})
+
+
+def test_priors_under_which_intervals_were_not_seen_to_cover_are_refused_intervals():
+    def plan(target):
+        return NoiseAware().plan(target, num_records=5000, epsilon=1.0, delta=1e-5)
+
+    for target in TARGETS.values():
+        assert plan(target).usable_for == ["prediction", "intervals"]
+        wide = plan(dataclasses.replace(target, prior_scale=4.0))
+        assert wide.usable_for == ["prediction"]
+        assert "spreads logarithms of means over up to 4" in wide.verdict.reasons["intervals"]
+
+
+def covered(dispersion, tables, d=4, n=10_000, epsilon=10.0):
+    """Coverage of 90 % intervals of tables whose truths are from the prior."""
+    base = TARGETS["negative binomial" if dispersion else "poisson"]
+    mechanism = NoiseAware(structure=RowStructure(constant=0))
+    plan = mechanism.plan(base, num_records=n, epsilon=epsilon, delta=1e-5)
+    inside = []
+    for seed in range(tables):
+        rng = np.random.default_rng(seed)
+        x, truth = rows(n, d, rng), rng.normal(size=d)
+        mean = np.exp(x @ truth)
+        y = rng.poisson(mean if not dispersion else mean * rng.gamma(1 / dispersion, dispersion, size=n)).astype(float)
+        found = way_of(mechanism, base).conclude(plan, x, y, jax.random.key(seed))
+        inside.append(np.abs(found.mean - truth) < 1.6449 * np.sqrt(np.diag(found.covariance)))
+    return float(np.mean(inside))
+
+
+@pytest.mark.slow
+def test_intervals_cover_and_those_of_uncentred_clipping_do_not(monkeypatch):
+    """Twice 12 tables, 96 coefficients: the standard error of a coverage is .03."""
+    assert 0.8 < (covered(0.0, 12) + covered(0.5, 12)) / 2 < 0.99
+    real = Counts._clipped
+    monkeypatch.setattr(Counts, "_clipped", lambda self, eta, limit: real(self, eta, limit)._replace(centre=0 * eta))
+    assert covered(0.5, 6) < 0.6
