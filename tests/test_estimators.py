@@ -9,7 +9,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.errors import NotForIntervals
-from dpmcmc.estimators import NotAchievable, PrivateLinearRegression, PrivateLogisticRegression, expected_failed_checks
+from dpmcmc.estimators import (
+    NotAchievable,
+    PrivateLinearRegression,
+    PrivateLogisticRegression,
+    PrivatePoissonRegression,
+    expected_failed_checks,
+)
 from dpmcmc.mechanisms import NoiseAware
 
 RANGES = [(0.0, 10.0), (-2.0, 2.0)]
@@ -47,6 +53,16 @@ def test_linear_intervals_hold_where_nobody_declared_the_noise():
     assert np.max(np.abs(model.predict(x[:50]) - mean[:50])) < 0.5
     assert isinstance(model.result_.plan.mechanism, NoiseAware)
     assert model.result_.plan.mechanism.covariance == "sandwich"
+
+
+def test_poisson_coefficients_are_those_of_the_log_mean():
+    x, mean, rng = table()
+    model = PrivatePoissonRegression(2.0, ranges=RANGES, largest_count=30, level=0.999).fit(
+        x, rng.poisson(np.exp(mean))
+    )
+    low, high = model.intervals_.T
+    assert ((low < COEFFICIENTS) & (high > COEFFICIENTS)).all()
+    np.testing.assert_allclose(model.predict(x[:50]), np.exp(mean[:50]), rtol=0.2)
 
 
 def test_nothing_is_learnt_from_data_beside_the_release():
@@ -102,6 +118,6 @@ def test_scikit_learn_checks(estimator, check):
 
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks([PrivateLogisticRegression(classes="observed")])
+@parametrize_with_checks([PrivateLogisticRegression(classes="observed"), PrivatePoissonRegression()])
 def test_every_scikit_learn_check_passes_where_classes_are_observed(estimator, check):
     check(estimator)

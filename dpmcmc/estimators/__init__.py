@@ -11,6 +11,7 @@ from dpmcmc.estimators.checks import expected_failed_checks as expected_failed_c
 from dpmcmc.estimators.fitting import fit as fit
 from dpmcmc.estimators.regressions import PrivateLinearRegression as PrivateLinearRegression
 from dpmcmc.estimators.regressions import PrivateLogisticRegression as PrivateLogisticRegression
+from dpmcmc.estimators.regressions import PrivatePoissonRegression as PrivatePoissonRegression
 from dpmcmc.estimators.suggestion import NotAchievable as NotAchievable
 from dpmcmc.estimators.suggestion import default_delta as default_delta
 from dpmcmc.estimators.suggestion import suggest as suggest

@@ -9,20 +9,21 @@ from dpmcmc.data.frames import Table, no_schema
 from dpmcmc.data.schema import Label, Schema
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.result import Result
-from dpmcmc.errors import InputError
 from dpmcmc.estimators.suggestion import Given, Goal, suggest
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
+from dpmcmc.targets.glm import LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression
 
 #: Prior standard deviation of a coefficient, whose row has norm at most 1: the largest at which intervals were seen to
 #: cover. Noise of a real label on [-1, 1], which a sandwich variance stands in for.
 PRIOR_SCALE, _NOISE_SCALE = 2.0, 0.5
 
+#: From the kind of a label to its regression.
 _MODELS: dict[str, Callable[[], Target]] = {
     "binary": lambda: LogisticRegression(prior_scale=PRIOR_SCALE),
     "classes": lambda: SoftmaxRegression(prior_scale=PRIOR_SCALE),
+    "count": lambda: PoissonRegression(prior_scale=PRIOR_SCALE),
     "real": lambda: LinearRegression(prior_scale=PRIOR_SCALE, noise_scale=_NOISE_SCALE),
 }
 
@@ -40,8 +41,9 @@ def fit(
 ) -> Result:
     """Fit a regression under differential privacy, with no setting chosen by hand.
 
-    The model follows from the label: two levels give logistic regression, more give softmax regression, and a range
-    gives linear regression with a sandwich variance. N is the number of rows, which replace_one makes public.
+    The model follows from the label: two levels give logistic regression, more give softmax regression, counts give
+    Poisson regression, and a range gives linear regression with a sandwich variance. N is the number of rows, which
+    replace_one makes public.
 
     Args:
         formula_or_columns: ``"income ~ age + C(job)"``, names of the columns that predict, or None for all of them.
@@ -78,15 +80,8 @@ def fit(
 
 
 def model_of(label: Label) -> Target:
-    """Return the regression that a label asks for.
-
-    Raises:
-        InputError: none.
-    """
-    made = _MODELS.get(label.kind)
-    if made is None:
-        raise InputError(f"label: no regression for a label of kind {label.kind} is offered; give target", "label")
-    return made()
+    """Return the regression that a label asks for."""
+    return _MODELS[label.kind]()
 
 
 def settings_of(target: Target, schema: Schema, goal: Goal) -> Given:

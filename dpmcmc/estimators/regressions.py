@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpmcmc.data.column_kinds import Column, Levels, Range
+from dpmcmc.data.column_kinds import Column, Counts, Levels, Range
 from dpmcmc.data.schema import Schema
 from dpmcmc.engine.life import sample
 from dpmcmc.errors import InputError, NotForIntervals
@@ -31,29 +32,37 @@ from dpmcmc.planning.verdict import INTERVALS
 
 Ranges = tuple[float, float] | list[tuple[float, float]]
 _LABEL = "label"
-#: Predictors, of a row under a draw, that are held at once.
-_ENTRIES = 1 << 22
+#: Predictors, of a row under a draw, that are held at once, and the largest of a count's that exp is taken of.
+_ENTRIES, _FARTHEST = 1 << 22, 30.0
 
 
+@dataclass(eq=False, repr=False)
 class PrivateRegression(BaseEstimator):
-    """Common parts: encoding by public ranges, the plan of :func:`dpmcmc.suggest`, and coefficients in units of X."""
+    """Common parts: encoding by public ranges, the plan of :func:`dpmcmc.suggest`, and coefficients in units of X.
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        *,
-        delta: float | None = None,
-        ranges: Ranges = (-1.0, 1.0),
-        level: float = 0.9,
-        goal: Goal = "intervals",
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.ranges = ranges
-        self.level = level
-        self.goal = goal
-        self.random_state = random_state
+    Args:
+        epsilon: ε.
+        delta: δ; None: the least of 1e-5 and N^-1.2.
+        ranges: public (low, high) of all features, or one pair for each; values beyond are clipped.
+        level: of the intervals.
+        goal: ``intervals`` or ``prediction``; see :func:`dpmcmc.suggest`.
+        random_state: None: secret noise, and a guarantee. Anything else makes the fit reproducible, and takes the
+            guarantee away.
+
+    Attributes:
+        coef_, intercept_: posterior means in the units of X.
+        intervals_: of ``coef_``, (d, 2); None where the plan gives none. ``intercept_interval_``: (2,).
+        guarantee_: what was spent, or None.
+        result_: the release itself.
+    """
+
+    epsilon: float = 1.0
+    _: KW_ONLY
+    delta: float | None = None
+    ranges: Ranges = (-1.0, 1.0)
+    level: float = 0.9
+    goal: Goal = "intervals"
+    random_state: int | np.random.RandomState | None = None
 
     def _label(self) -> Column:
         """Return what is public about the label."""
@@ -114,7 +123,7 @@ class PrivateRegression(BaseEstimator):
 
     def _link(self, predictor: np.ndarray) -> np.ndarray:
         """Return the mean label at predictors."""
-        return predictor
+        raise NotImplementedError
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -122,41 +131,20 @@ class PrivateRegression(BaseEstimator):
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class PrivateLogisticRegression(ClassifierMixin, PrivateRegression):
-    """Logistic regression of two classes under (ε, δ)-differential privacy.
+    """Logistic regression of two classes under (ε, δ)-differential privacy; see :class:`PrivateRegression`.
 
     Args:
-        epsilon: ε.
-        delta: δ; None: the least of 1e-5 and N^-1.2.
-        ranges: public (low, high) of all features, or one pair for each; values beyond are clipped.
         classes: the two public labels, the second one the event; None: 0 and 1. ``"observed"``: you declare that it is
             public which labels occur in ``y``.
-        level: of the intervals.
-        goal: ``intervals`` or ``prediction``; see :func:`dpmcmc.suggest`.
-        random_state: None: secret noise, and a guarantee. Anything else makes the fit reproducible, and takes the
-            guarantee away.
 
     Attributes:
         classes_: the two labels.
-        coef_: posterior means, (1, d), in the units of X; ``intercept_``: (1,).
-        intervals_: of ``coef_``, (d, 2); None where the plan gives none. ``intercept_interval_``: (2,).
-        guarantee_: what was spent, or None.
-        result_: the release itself.
+        coef_: (1, d); ``intercept_``: (1,).
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        *,
-        delta: float | None = None,
-        ranges: Ranges = (-1.0, 1.0),
-        classes: Sequence | Literal["observed"] | None = None,
-        level: float = 0.9,
-        goal: Goal = "intervals",
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        super().__init__(epsilon, delta=delta, ranges=ranges, level=level, goal=goal, random_state=random_state)
-        self.classes = classes
+    classes: Sequence | Literal["observed"] | None = field(default=None, kw_only=True)
 
     def _label(self) -> Column:
         return Levels(("0", "1"))
@@ -214,45 +202,11 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateRegression):
         return tags
 
 
-class PrivateLinearRegression(RegressorMixin, PrivateRegression):
-    """Linear regression under (ε, δ)-differential privacy, with a sandwich variance.
-
-    Args:
-        epsilon: ε.
-        delta: δ; None: the least of 1e-5 and N^-1.2.
-        ranges: public (low, high) of all features, or one pair for each; values beyond are clipped.
-        label_range: public (low, high) of the label; values beyond are clipped.
-        level: of the intervals.
-        goal: ``intervals`` or ``prediction``; see :func:`dpmcmc.suggest`.
-        random_state: None: secret noise, and a guarantee. Anything else makes the fit reproducible, and takes the
-            guarantee away.
-
-    Attributes:
-        coef_: posterior means, (d,), in the units of X and y; ``intercept_``: a number.
-        intervals_: of ``coef_``, (d, 2); None where the plan gives none. ``intercept_interval_``: (2,).
-        guarantee_: what was spent, or None.
-        result_: the release itself.
-    """
-
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        *,
-        delta: float | None = None,
-        ranges: Ranges = (-1.0, 1.0),
-        label_range: tuple[float, float] = (-1.0, 1.0),
-        level: float = 0.9,
-        goal: Goal = "intervals",
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        super().__init__(epsilon, delta=delta, ranges=ranges, level=level, goal=goal, random_state=random_state)
-        self.label_range = label_range
-
-    def _label(self) -> Range:
-        return Range(*self.label_range)
+class _PrivateRegressor(RegressorMixin, PrivateRegression):
+    """A regression of numbers."""
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Fit to rows (n, d) and real labels (n,).
+        """Fit to rows (n, d) and labels (n,).
 
         Raises:
             ValueError: values that are not finite.
@@ -261,11 +215,53 @@ class PrivateLinearRegression(RegressorMixin, PrivateRegression):
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Return posterior predictive means, (n,)."""
-        middle, half = self._label().middle_and_half
-        return middle + half * self._mean(X)
+        return self._mean(X)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         # The checks fit 200 rows, whose sums privacy drowns.
         tags.regressor_tags.poor_score = True
+        return tags
+
+
+@dataclass(eq=False, repr=False)
+class PrivateLinearRegression(_PrivateRegressor):
+    """Linear regression under (ε, δ)-differential privacy, with a sandwich variance; see :class:`PrivateRegression`.
+
+    Args:
+        label_range: public (low, high) of the label; values beyond are clipped.
+    """
+
+    label_range: tuple[float, float] = field(default=(-1.0, 1.0), kw_only=True)
+
+    def _label(self) -> Range:
+        return Range(*self.label_range)
+
+    def _link(self, predictor: np.ndarray) -> np.ndarray:
+        middle, half = self._label().middle_and_half
+        return middle + half * predictor
+
+
+@dataclass(eq=False, repr=False)
+class PrivatePoissonRegression(_PrivateRegressor):
+    """Poisson regression with a log link under (ε, δ)-differential privacy; see :class:`PrivateRegression`.
+
+    Args:
+        largest_count: public; larger labels are clipped to it. Labels are rounded to whole numbers.
+    """
+
+    largest_count: int = field(default=100, kw_only=True)
+
+    def _label(self) -> Counts:
+        return Counts(self.largest_count)
+
+    def _labels(self, y: np.ndarray) -> np.ndarray:
+        return np.rint(y)
+
+    def _link(self, predictor: np.ndarray) -> np.ndarray:
+        return np.exp(np.minimum(predictor, _FARTHEST))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
         return tags

@@ -174,10 +174,9 @@ class Request:
         of_chain = [key for key in self.given if key not in ("adjacency", "mechanism")]
         if "mechanism" in self.given and of_chain:
             raise InputError(f"mechanism: takes no {', '.join(of_chain)}; leave one of the two out", "mechanism")
-        # The statistics of linear regression are sufficient, and no gradient is clipped.
-        one_shot = "mechanism" in self.given or (
-            not of_chain and (goal == INTERVALS or isinstance(self.target, LinearRegression))
-        )
+        # A chain clips residuals of labels that have no bound, which biases it.
+        unbounded = score_of(self.target) is not None and not getattr(self.target, "bounded_labels", False)
+        one_shot = "mechanism" in self.given or (not of_chain and (goal == INTERVALS or unbounded))
         plan, reasons = self._release(goal) if one_shot else self._chain(goal)
         said = (*self.reasons, *reasons)
         return dataclasses.replace(plan, reasons=said, schema=self.schema)
@@ -191,7 +190,7 @@ class Request:
             why = (
                 "method: noise_aware, since only its draws account for the noise of privacy"
                 if goal == INTERVALS
-                else "method: noise_aware, since noisy sums hold all that linear regression needs and clip no gradient"
+                else "method: noise_aware, since a chain clips residuals of labels that have no bound, which biases it"
             )
         plan = self._planned(mechanism)
         if not isinstance(mechanism, NoiseAware) or self.question is None:
