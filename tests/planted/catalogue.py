@@ -12,6 +12,7 @@ from tests.planted import (
     faults_noise_aware,
     faults_query,
     faults_release,
+    faults_schema,
     faults_state,
     faults_verdict,
     where,
@@ -25,6 +26,7 @@ FAULTS: tuple[Fault, ...] = (
     *faults_verdict.FAULTS,
     *faults_release.FAULTS,
     *faults_noise_aware.FAULTS,
+    *faults_schema.FAULTS,
     *faults_code.FAULTS,
 )
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "trust.md"
