@@ -33,6 +33,7 @@ from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.samplers.base import Sampler, missing_of
 from dpmcmc.targets import PerOwner, Target, bind
+from dpmcmc.targets.numpyro.model import NumPyroTarget
 
 
 def describe_data(config: Config) -> DataSpec:
@@ -163,8 +164,9 @@ def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, leng
 
 
 def _with_shapes(target: Target, spec: DataSpec) -> Target:
-    """The target bound to the declared number of features, where it is one of those that take it."""
-    if spec.num_features is None or getattr(target, "num_features", 0) is not None:
+    """The target bound to the declared number of features, where it is one of those that wait for it."""
+    unknown = getattr(target, "leaves" if isinstance(target, NumPyroTarget) else "num_features", 0) is None
+    if spec.num_features is None or not unknown:
         return target
     row = {"x": jax.ShapeDtypeStruct((spec.num_features,), np.float32), "y": jax.ShapeDtypeStruct((), np.float32)}
     return bind(target, row)

@@ -99,7 +99,7 @@ def posterior(release: Release, local: Local, precision: np.ndarray, start: Gaus
     """
     h, u, now = local.curvature, local.curvature @ release.position - release.gradient, start
     for _ in range(rounds):
-        informed = np.linalg.solve(_covariance(release, local, now), h)
+        informed = np.linalg.solve(total_covariance(release, local, now), h)
         covariance = np.linalg.inv(precision + h @ informed)
         covariance = (covariance + covariance.T) / 2
         now = Gaussian(covariance @ (informed.T @ u), covariance)
@@ -109,13 +109,14 @@ def posterior(release: Release, local: Local, precision: np.ndarray, start: Gaus
 def log_evidence(release: Release, local: Local, prior: np.ndarray, now: Gaussian) -> float:
     """Return log N(Hθ̄ − ḡ; 0, 𝒞 + H prior H), which a prior covariance (d, d) is judged by."""
     h = local.curvature
-    covariance = _covariance(release, local, now) + h @ prior @ h
+    covariance = total_covariance(release, local, now) + h @ prior @ h
     factor, lower = cho_factor(covariance, lower=True)
     white = solve_triangular(factor, h @ release.position - release.gradient, lower=lower)
     return float(-0.5 * white @ white - np.sum(np.log(np.diag(factor))))
 
 
-def _covariance(release: Release, local: Local, now: Gaussian) -> np.ndarray:
+def total_covariance(release: Release, local: Local, now: Gaussian) -> np.ndarray:
+    """Return 𝒞 of equation (2), (d, d)."""
     away = release.position - now.mean
     return local.score + release.noise + local.curvature_error(now.covariance + np.outer(away, away))
 

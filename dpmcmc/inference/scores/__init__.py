@@ -28,6 +28,7 @@ from dpmcmc.inference.scores.base import BoundedScore, LabelBlind, Law
 from dpmcmc.inference.scores.counts import Counts
 from dpmcmc.inference.scores.linear import Linear
 from dpmcmc.inference.scores.logistic import Logistic
+from dpmcmc.inference.scores.normal import Normal
 from dpmcmc.inference.scores.softmax import Softmax
 from dpmcmc.targets.glm import (
     LinearRegression,
@@ -49,6 +50,12 @@ SCORES: dict[type, Callable[[Any], BoundedScore]] = {
     PoissonRegression: lambda target: Counts(),
     NegativeBinomialRegression: lambda target: Counts(target.dispersion),
 }
+#: Of the observed site of a NumPyro model, by the name of its family in ``targets/numpyro/predictor.py``.
+MODEL_SCORES: dict[str, BoundedScore | Normal] = {
+    "logistic": Logistic(),
+    "normal": Normal(),
+    "poisson": Counts(),
+}
 
 
 def score_of(target: object) -> BoundedScore | None:
@@ -57,4 +64,4 @@ def score_of(target: object) -> BoundedScore | None:
     return None if made is None else made(target)
 
 
-__all__ = ["LABEL_BLIND", "SCORES", "BoundedScore", "LabelBlind", "Law", "score_of"]
+__all__ = ["LABEL_BLIND", "MODEL_SCORES", "SCORES", "BoundedScore", "LabelBlind", "Law", "score_of"]

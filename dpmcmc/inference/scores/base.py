@@ -52,8 +52,8 @@ class BoundedScore(Protocol):
             limit: (n,).
         """
 
-    def law(self, eta: np.ndarray, limit: float) -> Law:
-        """Return Λ and V at predictors η; an infinite limit gives those of the model's own score."""
+    def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
+        """Return Λ and V at predictors η; infinite limits give those of the model's own score."""
 
     def rounding(self, margin: float, limit: float) -> float:
         """Return how far ‖ψ‖/limit may move when η moves by ``margin`` and the limit by ``limit`` of itself.
@@ -100,7 +100,7 @@ class LabelBlind:
         """Return ψ; see :class:`BoundedScore`."""
         return self.weight(eta, limit) * (self.mean(eta) - y) / self.dispersion
 
-    def law(self, eta: np.ndarray, limit: float) -> Law:
+    def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
         """Return Λ and V; see :class:`BoundedScore`."""
         weight = self.weight(eta, limit)
         curvature = weight * self.slope(eta) / self.dispersion

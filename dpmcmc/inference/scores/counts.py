@@ -94,9 +94,9 @@ class Counts:
         at = self._clipped(eta, limit)
         return at.share * at.weight * (at.centre - np.clip(y - at.mean, -at.bound, at.bound))
 
-    def law(self, eta: np.ndarray, limit: float) -> Law:
+    def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
         """Return Λ and V; see :class:`~dpmcmc.inference.scores.base.BoundedScore`."""
-        if math.isinf(limit):
+        if np.isinf(limit).all():
             mean = np.exp(eta)
             information = mean / (1 + self.dispersion * mean)
             return Law(information, information)

@@ -38,7 +38,7 @@ class Softmax:
         p = softmax(eta, axis=1)
         return _weight(p, limit)[:, None] * (p - (np.arange(self.size) == y[:, None]))
 
-    def law(self, eta: np.ndarray, limit: float) -> Law:
+    def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
         """Return Λ and V, (n, K, K); see :class:`BoundedScore`."""
         p = softmax(eta, axis=1)
         weight = _weight(p, limit)[:, None, None]

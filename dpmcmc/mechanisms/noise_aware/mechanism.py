@@ -21,6 +21,7 @@ from dpmcmc.inference.scores import SCORES, score_of
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.gradients import Gradients
 from dpmcmc.mechanisms.noise_aware.linear import Statistics
+from dpmcmc.mechanisms.noise_aware.model_gradients import ModelGradients
 from dpmcmc.mechanisms.noise_aware.way import Way
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.privacy.query.randomness import Streams
@@ -28,6 +29,7 @@ from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target
 from dpmcmc.targets.glm import LinearRegression
 from dpmcmc.targets.glm.base import GeneralisedLinear
+from dpmcmc.targets.numpyro.model import NumPyroTarget
 from dpmcmc.targets.per_owner import PerOwner
 
 #: Draws that an interval is read from, at least.
@@ -113,11 +115,14 @@ def way_of(options: NoiseAware, target: Target) -> Way:
         )
     if type(target) is LinearRegression:
         return Statistics(options, target)
+    if isinstance(target, NumPyroTarget):
+        return ModelGradients(options, target)
     score = score_of(target)
     if score is not None and isinstance(target, GeneralisedLinear):
         return Gradients(options, target, score)
     *names, last = (family.__name__ for family in SCORES)
     raise UnsupportedCombination(
-        f"noise_aware is derived for {', '.join(names)} and {last}, and the target is {type(target).__name__}; use a "
+        f"noise_aware is derived for {', '.join(names)}, {last} and NumPyro models, and the target is "
+        f"{type(target).__name__}; use a "
         "sampler, whose draws are for prediction."
     )

@@ -126,8 +126,11 @@ class GramRelease:
             x: rows; one that is longer than b is scaled to b.
             key: secret JAX key, used for nothing else.
         """
+        return self.of_sum(gram_of(x, self.rows.row_bound), key)
+
+    def of_sum(self, exact: np.ndarray, key: jax.Array) -> NoisyGram:
+        """Return G and its trace with noise, given G, which is summed as :func:`gram_of` does; see :meth:`release`."""
         gram_key, trace_key = jax.random.split(key)
-        exact = gram_of(x, self.rows.row_bound)
         gram = symmetric(gaussian_release(svec(exact), self.noise_std, gram_key), self.rows.size)
         if not self.trace_std:
             return NoisyGram(gram, self.noise_std, float(self.rows.num_records), 0.0)
@@ -197,10 +200,15 @@ def within(x: np.ndarray, row_bound: float) -> np.ndarray:
 
 
 def gram_of(x: np.ndarray, row_bound: float) -> np.ndarray:
-    """Return Σ x xᵀ, (d, d), float64, over rows (N, d) brought :func:`within` the bound, in blocks of rows."""
-    gram = np.zeros((x.shape[1], x.shape[1]))
+    """Return Σ x xᵀ, (d, d), float64, over rows (N, d) brought :func:`within` the bound, in blocks of rows.
+
+    A record may be a matrix A of rows, (N, k, d), with ‖A‖ <= b: it adds AᵀA. Neighbours lie no farther apart than for
+    one row, since ‖AᵀA − A'ᵀA'‖² <= ‖AᵀA‖² + ‖A'ᵀA'‖² <= 2b⁴, both being positive semi-definite. Each block then sums
+    k times as many products, so rounding grows by (k − 1)·_BLOCK·2^-53 of the records' summed norms.
+    """
+    gram = np.zeros((x.shape[-1], x.shape[-1]))
     for i in range(0, len(x), _BLOCK):
-        rows = within(x[i : i + _BLOCK], row_bound)
+        rows = within(x[i : i + _BLOCK], row_bound).reshape(-1, x.shape[-1])
         gram += rows.T @ rows
     return gram
 

@@ -80,7 +80,7 @@ def predicted(model: Callable, sites: Sites, params: PyTree, batch: PyTree) -> j
 def in_support(model: Callable, sites: Sites, params: PyTree, batch: PyTree) -> dict[str, jax.Array]:
     """Whether the observed values of a batch can occur at all, {site: ()}; True for masked sites."""
     trace = replay(model, params, batch)
-    masked = {name: _is_masked(trace[name]["fn"]) for name in sites.observed}
+    masked = {name: is_masked(trace[name]["fn"]) for name in sites.observed}
     return {
         name: jnp.bool_(True) if masked[name] else jnp.all(trace[name]["fn"].support(trace[name]["value"]))
         for name in sites.observed
@@ -110,7 +110,8 @@ def unwrapped(fn: dist.Distribution) -> dist.Distribution:
     return fn
 
 
-def _is_masked(fn: dist.Distribution) -> bool:
+def is_masked(fn: dist.Distribution) -> bool:
+    """Return whether a mask stands somewhere around the distribution."""
     while isinstance(fn, _WRAPPERS):
         if isinstance(fn, dist.MaskedDistribution):
             return True

@@ -99,7 +99,7 @@ class NumPyroTarget:
     @property
     def sites(self) -> Sites:
         """Names and shapes of the model's sites."""
-        return _read(self.model, self._leaves)
+        return _read(self.model, self.bound_leaves)
 
     @property
     def num_classes(self) -> int | None:
@@ -168,8 +168,8 @@ class NumPyroTarget:
 
             return jax.lax.map(one, records, batch_size=_ROWS)
 
-        for start, block in blocks({name: records[name] for name, _, _ in self._leaves}):
-            device = {name: jnp.asarray(block[name], dtype) for name, _, dtype in self._leaves}
+        for start, block in blocks({name: records[name] for name, _, _ in self.bound_leaves}):
+            device = {name: jnp.asarray(block[name], dtype) for name, _, dtype in self.bound_leaves}
             for name, good in possible(device).items():
                 if not np.all(good):
                     row = start + int(np.argmin(good))
@@ -179,7 +179,8 @@ class NumPyroTarget:
                     )
 
     @property
-    def _leaves(self) -> Leaves:
+    def bound_leaves(self) -> Leaves:
+        """(name, shape, dtype) of each leaf of one record."""
         if self.leaves is None:
             raise TargetError(
                 "the model is not bound to records yet: use dpmcmc.targets.bind(target, one_record), or let "
@@ -188,7 +189,7 @@ class NumPyroTarget:
         return self.leaves
 
     def _blank(self, count: int) -> dict[str, jax.Array]:
-        return _density().zeros(self._leaves, count)
+        return _density().zeros(self.bound_leaves, count)
 
     def __repr__(self) -> str:
         return f"from_numpyro({getattr(self.model, '__name__', type(self.model).__name__)})"

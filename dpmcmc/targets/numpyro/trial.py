@@ -51,7 +51,7 @@ def independent_sites(model: Callable, sites: Sites, leaves: Leaves) -> tuple[st
     shared = set(sites.shared)
     for draw in range(3):
         values, priors, constrained_sites = jax.device_get(
-            evaluate(_synthetic_params(sites, draw), _synthetic(leaves, count, draw))
+            evaluate(_synthetic_params(sites, draw), synthetic(leaves, count, draw))
         )
         for name, _ in sites.latent:
             for prior, site in zip(priors[1:], constrained_sites[1:], strict=True):
@@ -87,7 +87,7 @@ def prediction(model: Callable, sites: Sites, leaves: Leaves) -> tuple[int | Non
     if len(sites.observed) > 1:
         return None, f"the model observes several sites ({', '.join(sites.observed)})"
     (name,) = sites.observed
-    x = _synthetic(leaves, 3, 1).get("x")
+    x = synthetic(leaves, 3, 1).get("x")
     if x is None or len(leaves) < 2:
         return None, "records have no leaf x beside what is observed"
     seen: dict[str, Any] = {}
@@ -115,7 +115,7 @@ def prediction(model: Callable, sites: Sites, leaves: Leaves) -> tuple[int | Non
     return (first.shape[-1] if isinstance(base, CATEGORICAL) else None), ""
 
 
-def _synthetic(leaves: Leaves, count: int, draw: int) -> dict[str, jax.Array]:
+def synthetic(leaves: Leaves, count: int, draw: int) -> dict[str, jax.Array]:
     """Made-up records: integers in {0, 1}; floats in (0, 1), where most supports are, then normal ones."""
     rng = np.random.default_rng(draw)
     out = {}

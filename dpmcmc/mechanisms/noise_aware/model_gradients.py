@@ -1,0 +1,239 @@
+r"""NumPyro models whose records meet a bounded score: a metric, gradients, and the curvature where they end.
+
+Every release is a Gaussian one of a sum over records at a public point, in a public metric (``model_rows.py``). In each
+of three phases, of which the first starts at the prior's mean and each other where the one before it ended, they are
+
+1. the mean log of records' leverage, which says how long their rows are;
+2. the second moment of Λ^½A of the family's own score: the phase's metric, and about its curvature;
+3. gradients, each at the posterior's mean given those of the phase before it.
+
+At the end the curvature H of the bounded score and the spread of the score are released. Draws are NUTS on the model's
+prior times N(u; Hτ, 𝒞) of the last gradients (``inference/noise_aware.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+
+from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.inference import noise_aware
+from dpmcmc.inference.gram import Denoised, denoised
+from dpmcmc.inference.noise_aware import Gaussian, Local, Release
+from dpmcmc.inference.scores import MODEL_SCORES
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.float64 import float64
+from dpmcmc.mechanisms.noise_aware.model_posterior import Likelihood, draws
+from dpmcmc.mechanisms.noise_aware.model_rows import LOG, Metric, ModelRows
+from dpmcmc.mechanisms.noise_aware.way import Settled
+from dpmcmc.mechanisms.one_shot import Asked
+from dpmcmc.privacy.accounting import Event
+from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.query.gaussian_release import gaussian_event, gaussian_release, mu_std
+from dpmcmc.privacy.query.gram_release import GramRelease, Rows, summing
+from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import record_shapes
+from dpmcmc.targets.numpyro.model import NumPyroTarget
+from dpmcmc.targets.numpyro.predictor import Reading, read
+
+if TYPE_CHECKING:
+    from dpmcmc.mechanisms.noise_aware.mechanism import NoiseAware
+
+#: Shares of μ² of each second moment, of each mean log of leverages and of the spread; gradients get the rest.
+_SHARES = {"metric_0": 0.04, "metric_1": 0.06, "metric_2": 0.10, "curvature": 0.18, "leverage": 0.01, "spread": 0.02}
+#: Parts of the gradients by whose end the phases end.
+_ENDS = (0.2, 0.4, 1.0)
+#: Part of a second moment's share that its trace gets.
+_TRACE = 0.05
+#: Ratio of the budgets of two gradients, one after the other; part of a phase's gradients that a position is made of,
+#: and of the last phase's that the posterior is made of.
+_GROWTH, _LATEST, _LAST = 1.08, 0.25, 0.6
+#: How much wider a phase's guess is than the posterior of the phase before it, in variance.
+_FORGET = 25.0
+#: Longest row of a second moment, in units of a typical leverage.
+_LONGEST = 3.0
+#: Curvature of a bounded score in units of that of the family's own, about; ridge of a metric in its average direction.
+_BOUNDED, _RIDGE = 0.7, 0.05
+#: Least and largest ratio of the score's variance to its curvature; times that the posterior is sampled.
+_RATIOS, _SAMPLED = (0.02, 1.5), 2
+#: Gradients that the position settles in, at least.
+_FEWEST_STEPS = 32
+
+
+@dataclass(frozen=True)
+class ModelGradients:
+    """The way of NumPyro models.
+
+    Attributes:
+        options: of the mechanism.
+        target: the model, bound to its records' shapes.
+    """
+
+    options: NoiseAware
+    target: NumPyroTarget
+
+    def settle(self, asked: Asked) -> Settled:
+        """Return what the releases cost, and their noise."""
+        d, n, adjacency, options = len(self._reading.centre), asked.num_records, asked.adjacency, self.options
+        if adjacency == Adjacency.ADD_REMOVE:
+            raise UnsupportedCombination(
+                "adjacency: an added record moves the others' places, and nothing bounds how that changes the rounding "
+                "of a NumPyro model's own code; take replace_one",
+                "adjacency",
+            )
+        if (options.prior_scale, options.covariance, options.gram_share) != ("target", "model", None):
+            raise UnsupportedCombination(
+                "noise_aware on a NumPyro model takes no prior_scale, covariance or gram_share: the model states its "
+                "prior, and the curvature and the spread of its score are released; leave them out"
+            )
+        mu, unsure, settings, events = asked.mu * (1 - 1e-9), 2 * summing(n) * n, dict[str, float](), list[Event]()
+        for name, facts in self.moments(n).items():
+            mus = (mu * math.sqrt(_SHARES[name] * part) for part in (1 - _TRACE, _TRACE))
+            gram = GramRelease.settle(facts, adjacency, *mus)
+            settings |= {f"{name}_noise_std": gram.noise_std, f"{name}_trace_noise_std": gram.trace_std}
+            events += gram.events(adjacency)
+        for name, moves, times in (("leverage", (asked.moved + unsure) * LOG, len(_ENDS)), ("spread", 1 + unsure, 1)):
+            settings[f"{name}_noise_std"] = std = mu_std(moves, 1, mu * math.sqrt(_SHARES[name]))
+            events += [gaussian_event(std, moves, 1, adjacency)] * times
+        left = 1 - sum(_SHARES.values()) - (len(_ENDS) - 1) * _SHARES["leverage"]
+        first_share = left / np.sum(_GROWTH ** np.arange(options.steps))
+        settings["first_noise_multiplier"] = first = mu_std(asked.moved + unsure, d, mu * math.sqrt(first_share))
+        events += [gaussian_event(z, asked.moved + unsure, d, adjacency) for z in self.multipliers(first)]
+        return tuple(events), settings
+
+    def refusal(self) -> str | None:
+        """Return why intervals of the draws do not hold, or None where they do; from public facts."""
+        if self.options.steps < _FEWEST_STEPS:
+            return f"{self.options.steps} steps are too few; take {_FEWEST_STEPS} or more."
+        if not self._reading.affine:
+            used = ", ".join((*self._reading.predictor.real, *self._reading.predictor.valued))
+            return (
+                f"the distribution of site {self.target.sites.observed[0]!r} is no linear function of {used}, so its "
+                "curvature changes along the posterior. Name a quantity that it is linear in with "
+                "numpyro.deterministic, and go on with the value that this returns."
+            )
+        return None
+
+    @property
+    def _reading(self) -> Reading:
+        with float64():
+            return read(self.target)
+
+    def multipliers(self, first: float) -> np.ndarray:
+        """Noise multipliers of the gradients, (steps,), given the first's; never less than their shares ask for."""
+        return first * _GROWTH ** (-np.arange(self.options.steps) / 2) * (1 + 1e-12)
+
+    def moments(self, num_records: int) -> dict[str, Rows]:
+        """Return public facts of the second moments, each of rows within 1."""
+        more = MODEL_SCORES[self._reading.family].size - 1
+        # A record has as many rows as predictors (``gram_of``).
+        rows = Rows(num_records, len(self._reading.centre), 1.0, rounding=more * num_records * 2.0**-44)
+        return {name: rows for name in (*(f"metric_{phase}" for phase in range(len(_ENDS))), "curvature")}
+
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
+        """Return posterior draws on the real line, leaves (draws, ...)."""
+        shapes = {name: tuple(leaf.shape) for name, leaf in record_shapes(records).items()}
+        if shapes != {name: shape for name, shape, _ in self.target.bound_leaves}:
+            raise InputError(f"data: one record has the shapes {shapes}, and the plan was made for others")
+        return _Run(self, plan, ModelRows(self._reading, MODEL_SCORES[self._reading.family], records)).draws(streams)
+
+
+class _Run:
+    """The releases in their order, and what follows from them; everything but ``rows`` is public."""
+
+    def __init__(self, way: ModelGradients, plan: MechanismPlan, rows: ModelRows) -> None:
+        self.rows, self.settings, self.options, self.num_records = rows, plan.settings, way.options, plan.num_records
+        self.size = len(rows.reading.centre)
+        self.multipliers = way.multipliers(plan.settings["first_noise_multiplier"])
+        self.moments = way.moments(plan.num_records)
+
+    def gram(self, name: str, exact: np.ndarray, key: jax.Array) -> Denoised:
+        """Release a second moment."""
+        stds = (self.settings[f"{name}{part}_noise_std"] for part in ("", "_trace"))
+        return denoised(GramRelease(self.moments[name], *stds).of_sum(exact, key), None)
+
+    def draws(self, streams: Streams) -> PyTree:
+        """Return posterior draws, leaves (draws, ...)."""
+        steps, keys = self.options.steps, list(jax.random.split(streams.noise, self.options.steps + 2 * len(_ENDS) + 2))
+        prior = now = Gaussian(np.zeros(self.size), self.rows.reading.covariance)
+        metric, start = Metric.of(np.eye(self.size)), 0
+        for phase, part in enumerate(_ENDS):
+            metric, curvature = self._metric(f"metric_{phase}", metric, now.mean, keys)
+            # Gradients of the phases before are a guess: they steer the others, and the posterior forgets them.
+            guess = now._replace(covariance=_FORGET * now.covariance) if phase else prior
+            end = math.ceil(part * steps)
+            now, release = self._descend(guess, metric, curvature, slice(start, end), keys)
+            start = end
+        local = self._local(metric, now.mean, keys)
+        at = noise_aware.posterior(release, local, np.linalg.inv(prior.covariance), now, rounds=12)
+        return self._sampled(release, local, at, streams.dynamics)
+
+    def _metric(self, name: str, metric: Metric, tau: np.ndarray, keys: list[jax.Array]) -> tuple[Metric, np.ndarray]:
+        """Return the metric of the family's own score at τ, and the curvature that it stands for."""
+        d, n, own = self.size, self.num_records, metric._replace(clip=math.inf)
+        logs = np.array([self.rows.log_leverage(tau, own)])
+        logs = gaussian_release(logs, self.settings["leverage_noise_std"], keys.pop())
+        own = own._replace(leverage=_LONGEST * d * math.exp(np.clip(logs[0] / n, -LOG, LOG)))
+        gram = own.leverage * self.gram(name, self.rows.curvature(tau, own)[0], keys.pop()).gram
+        ridge = np.eye(d) * _RIDGE * np.trace(gram) / d
+        found = Metric.of(own.root @ (gram + ridge) @ own.root / n)
+        gram = own.root @ gram @ own.root
+        return found.bounded(float(np.trace(found.inverse @ gram @ found.inverse)) / n), _BOUNDED * gram
+
+    def _descend(
+        self, guess: Gaussian, metric: Metric, curvature: np.ndarray, steps: slice, keys: list[jax.Array]
+    ) -> tuple[Gaussian, Release]:
+        """Release gradients, each at the posterior's mean given those before it; return the last posterior and release.
+
+        Args:
+            guess: stands in for the prior.
+            metric: of the gradients.
+            curvature: about that of their sum, (d, d).
+            steps: which gradients.
+            keys: each is used once.
+        """
+        multipliers, precision = self.multipliers[steps], np.linalg.inv(guess.covariance)
+        local = Local(curvature, _BOUNDED * curvature, np.zeros_like)
+        square = metric.root @ metric.root
+        positions, gradients = np.zeros((2, len(multipliers), self.size))
+        # The formulas are for a guess about 0.
+        now = guess._replace(mean=np.zeros(self.size))
+        for k, z in enumerate(multipliers):
+            positions[k] = now.mean
+            private = self.rows.scores(guess.mean + now.mean, metric)
+            gradients[k] = metric.clip * metric.root @ gaussian_release(private, z, keys.pop())
+            part = _LAST if k + steps.start > self.options.steps / 2 else _LATEST
+            window = slice(k + 1 - math.ceil(part * (k + 1)), k + 1)
+            precisions = (metric.clip * multipliers[window]) ** -2.0
+            release = noise_aware.weighted_mean(positions[window], gradients[window], precisions, square)
+            now = noise_aware.posterior(release, local, precision, now, rounds=2)
+        return now._replace(mean=now.mean + guess.mean), release._replace(position=release.position + guess.mean)
+
+    def _local(self, metric: Metric, tau: np.ndarray, keys: list[jax.Array]) -> Local:
+        """Return the model of the gradient: H, B, and the error of H."""
+        gram, spread = self.rows.curvature(tau, metric)
+        root, most = metric.root, metric.leverage
+        gram, error = self.gram("curvature", gram, keys.pop())
+        released = gaussian_release(np.array([spread]), self.settings["spread_noise_std"], keys.pop())[0]
+        ratio = float(np.clip(released * metric.clip**2 / (most * np.trace(gram)), *_RATIOS))
+        curvature = most * root @ gram @ root
+        return Local(curvature, ratio * curvature, lambda q: most**2 * root @ error(root @ q @ root) @ root)
+
+    def _sampled(self, release: Release, local: Local, at: Gaussian, key: jax.Array) -> PyTree:
+        """Return draws under the model's own prior, made twice: 𝒞 depends on how they spread."""
+        found, u = self.rows.reading, local.curvature @ release.position - release.gradient
+        for round_key in jax.random.split(key, _SAMPLED):
+            covariance = noise_aware.total_covariance(release, local, at)
+            root = np.linalg.cholesky(covariance)
+            slope = np.linalg.solve(root, local.curvature) / found.scale
+            whitened = np.linalg.solve(root, u) + slope @ found.centre
+            start = found.centre + found.scale * at.mean
+            drawn, places = draws(found, Likelihood(whitened, slope), start, self.options.draws, round_key)
+            tau = (places - found.centre) / found.scale
+            at = Gaussian(tau.mean(axis=0), np.atleast_2d(np.cov(tau.T)))
+        return drawn

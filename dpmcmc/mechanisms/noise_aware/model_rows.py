@@ -1,0 +1,163 @@
+r"""Rows and bounded scores of a NumPyro model's records: a noise-aware release's access to them.
+
+At a public t a record (x, y) has predictors η(x; t) (``targets/numpyro/predictor.py``) and rows A = ∂η/∂τ·F⁻¹, (K, d),
+in a public metric F of τ = (t − centre)/scale. Its score in that metric is
+
+    g = v Aᵀψ(η, y),    v = min(1, L/tr(AᵀΛA)),
+
+with ψ bounded and Fisher-consistent and Λ = E[ψ sᵀ], V = E[ψ ψᵀ] (``inference/scores``). The bound of ψ is C/‖A‖ for a
+family of one predictor, and C·u_k/Σ_j u_j‖A_j‖ for part k of several, u their usual sizes, so ‖Aᵀψ‖ <= C. Summed over
+records are
+
+* scores g: ‖g‖ <= C, so a replaced record moves the sum by 2C at most. E[g] = 0 at the parameter that made y, since v
+  and the bounds of ψ are functions of x and t alone, and E[ψ] = 0;
+* curvature v AᵀΛA, the Jacobian of E[g]: RᵀR with R = (vΛ)^½A and ‖R‖² = v tr(AᵀΛA) <= L. A replaced record moves it
+  by √2·L at most in Frobenius norm (``privacy/query/gram_release.py``);
+* spread v² tr(AᵀVA) = E‖g‖² <= C²: by C² at most;
+* log(tr(AᵀΛA)/d) brought within ±LOG.
+
+A hard clip stands behind every bound. A record whose numbers are not finite adds nothing to scores and curvature.
+
+Rounding. Each block of records runs one program of one shape, so the bits of a record's numbers depend on the record,
+on public numbers and on its place alone. Under ``replace_one`` and ``zero_out`` all other records keep their places,
+and so their bits. Only the sums round, and that is charged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dpmcmc.inference.scores import BoundedScore
+from dpmcmc.inference.scores.normal import Normal
+from dpmcmc.mechanisms.float64 import float64
+from dpmcmc.privacy.query.gram_release import gram_of, weighted_sum, within
+from dpmcmc.storage.pytree import PyTree, length_of
+from dpmcmc.targets.numpyro.predictor import Reading
+
+#: Records of one call of the program.
+_ROWS = 1 << 11
+#: Bound of |log(tr(AᵀΛA)/d)| of a record.
+LOG = 7.0
+#: C in units of √ of a typical leverage, and L in units of C times it.
+CLIP, LEVERAGE = 1.0, 2.0
+
+
+class Metric(NamedTuple):
+    """A public metric of (t − centre)/scale, and the bounds that hold in it.
+
+    Attributes:
+        root, inverse: F and F⁻¹, symmetric, (d, d).
+        clip: C; infinite for the family's own score.
+        leverage: L; infinite where rows are not bounded yet.
+    """
+
+    root: np.ndarray
+    inverse: np.ndarray
+    clip: float = np.inf
+    leverage: float = np.inf
+
+    @classmethod
+    def of(cls, square: np.ndarray) -> Metric:
+        """Return the metric F with this F², (d, d)."""
+        values, vectors = np.linalg.eigh((square + square.T) / 2)
+        return cls((vectors * np.sqrt(values)) @ vectors.T, (vectors / np.sqrt(values)) @ vectors.T)
+
+    def bounded(self, leverage: float) -> Metric:
+        """Return the metric with bounds for records whose tr(AᵀΛA) is typically this."""
+        return self._replace(clip=CLIP * math.sqrt(leverage), leverage=LEVERAGE * CLIP * leverage)
+
+
+class Block(NamedTuple):
+    """Some records at one point, all finite.
+
+    Attributes:
+        eta: η, (n,) or (n, K).
+        rows: A, (n, K, d).
+        observed: y, (n,).
+        limit: largest ‖ψ‖; (n,), or (n, K) where each predictor has one of its own.
+        roots: Λ^½A, (n, K, d), and their squared norms, (n,).
+        leverage: tr(AᵀΛA), (n,).
+        spread: tr(AᵀVA), (n,).
+    """
+
+    eta: np.ndarray
+    rows: np.ndarray
+    observed: np.ndarray
+    limit: np.ndarray
+    roots: np.ndarray
+    leverage: np.ndarray
+    spread: np.ndarray
+
+
+@dataclass(frozen=True)
+class ModelRows:
+    """The access to records.
+
+    Attributes:
+        reading: of the model.
+        score: of its family.
+        records: leaves (N, ...), NumPy.
+    """
+
+    reading: Reading
+    score: BoundedScore | Normal
+    records: PyTree
+
+    def scores(self, tau: np.ndarray, metric: Metric) -> np.ndarray:
+        """Return Σ g/C, (d,), at a public point τ = (t − centre)/scale."""
+        total = np.zeros(len(tau))
+        for block in self._blocks(tau, metric):
+            psi = self.score.residual(block.eta, block.observed, block.limit)
+            weights = np.minimum(1.0, metric.leverage / np.maximum(block.leverage, 1e-300)) / metric.clip
+            each = np.einsum("n,nk,nkd->nd", weights, psi.reshape(len(psi), -1), block.rows)
+            total += weighted_sum(within(each, 1.0), np.ones(len(each)))
+        return total
+
+    def curvature(self, tau: np.ndarray, metric: Metric) -> tuple[np.ndarray, float]:
+        """Return (Σ RᵀR/L (d, d), Σ E‖g‖²/C²)."""
+        gram, spread = np.zeros((len(tau), len(tau))), 0.0
+        for block in self._blocks(tau, metric):
+            largest = np.maximum(block.leverage, metric.leverage)
+            gram += gram_of(block.roots / np.sqrt(largest)[:, None, None], 1.0)
+            weights = np.minimum(1.0, metric.leverage / largest) / metric.clip
+            spread += float(np.sum(np.clip(np.nan_to_num(weights**2 * block.spread), 0.0, 1.0)))
+        return gram, spread
+
+    def log_leverage(self, tau: np.ndarray, metric: Metric) -> float:
+        """Return Σ log(tr(AᵀΛA)/d), each within ±LOG."""
+        parts = (np.nan_to_num(block.leverage) / len(tau) for block in self._blocks(tau, metric))
+        return float(sum(np.sum(np.clip(np.log(np.maximum(part, 1e-300)), -LOG, LOG)) for part in parts))
+
+    def _blocks(self, tau: np.ndarray, metric: Metric) -> Iterator[Block]:
+        """Return what is known of the records, in their order."""
+        found, count = self.reading, length_of(self.records)
+        t = found.centre + found.scale * tau
+        for start in range(0, count, _ROWS):
+            at = np.minimum(np.arange(start, start + _ROWS), count - 1)
+            with float64():
+                batch = {name: leaf[at] for name, leaf in self.records.items()}
+                numbers = [np.asarray(part, np.float64) for part in found.program(t, batch)]
+            yield self._block(metric, *(part[: count - start] for part in numbers))
+
+    def _block(self, metric: Metric, eta: np.ndarray, jacobian: np.ndarray, observed: np.ndarray) -> Block:
+        with np.errstate(all="ignore"):
+            rows = (jacobian * self.reading.scale) @ metric.inverse
+            good = np.isfinite(eta).all(1) & np.isfinite(rows).all((1, 2)) & np.isfinite(observed)
+        eta, rows, observed = (np.where(good.reshape(-1, *[1] * (a.ndim - 1)), a, 0.0) for a in (eta, rows, observed))
+        norms = np.maximum(np.linalg.norm(rows, axis=2), 1e-300)
+        if isinstance(self.score, Normal):
+            sizes = self.score.sizes(eta)
+            limit = metric.clip * sizes / np.sum(sizes * norms, axis=1, keepdims=True)
+        else:
+            eta, limit = eta[:, 0], metric.clip / norms[:, 0]
+        law = self.score.law(eta, limit)
+        curvature, variance = (np.nan_to_num(part.reshape(len(eta), self.score.size, -1)) for part in law)
+        values, vectors = np.linalg.eigh(curvature)
+        roots = np.einsum("nkj,nkd->njd", vectors * np.sqrt(np.maximum(values, 0.0))[:, None], rows)
+        spread = np.einsum("nkl,nkd,nld->n", variance, rows, rows)
+        return Block(eta, rows, observed, limit, roots, np.sum(roots**2, axis=(1, 2)), spread)

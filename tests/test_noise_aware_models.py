@@ -1,0 +1,329 @@
+"""Noise-aware posteriors of NumPyro models: scores, releases, refusals, and intervals that cover."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from numpyro import distributions as dist
+from numpyro import handlers
+from scipy.stats import norm
+
+from dpmcmc.cli.commands import main
+from dpmcmc.errors import UnsupportedCombination
+from dpmcmc.inference.scores.normal import Normal
+from dpmcmc.mechanisms import NoiseAware, release
+from dpmcmc.mechanisms.float64 import float64
+from dpmcmc.mechanisms.noise_aware import model_posterior
+from dpmcmc.mechanisms.noise_aware.model_posterior import Likelihood
+from dpmcmc.mechanisms.noise_aware.model_rows import LOG, Metric, ModelRows
+from dpmcmc.targets import TargetError, bind, from_numpyro
+from dpmcmc.targets.numpyro.predictor import read
+
+GROUPS, D, N = 3, 2, 60
+SHAPES = {
+    "x": jax.ShapeDtypeStruct((D,), np.float32),
+    "group": jax.ShapeDtypeStruct((), np.int32),
+    "y": jax.ShapeDtypeStruct((), np.float32),
+}
+PROMISE = {"num_records": N, "epsilon": 1.0, "delta": 1e-5}
+
+
+def grouped(x, group, y=None):
+    """Group effects that are named, coefficients that are positive, and an unknown scale."""
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+    with numpyro.plate("groups", GROUPS):
+        z = numpyro.sample("z", dist.Normal(0.0, 1.0))
+    effect = numpyro.deterministic("effect", mean + spread * z)
+    w = numpyro.sample("w", dist.LogNormal(0.0, 0.5).expand([D]).to_event(1))
+    scale = numpyro.sample("scale", dist.HalfCauchy(1.0))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Normal(effect[group] + x @ w, scale), obs=y)
+
+
+def logistic(x, group, y=None):
+    """Group effects under a prior of their own."""
+    spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+    with numpyro.plate("groups", GROUPS):
+        effect = numpyro.sample("effect", dist.Normal(0.0, spread))
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([D]).to_event(1))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=effect[group] + x @ w), obs=y)
+
+
+def table(model, n, seed):
+    """Records of a model, and the values of its sites that made them."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, D)).astype(np.float32)
+    group = rng.integers(GROUPS, size=n).astype(np.int32)
+    trace = handlers.trace(handlers.seed(model, jax.random.key(seed))).get_trace(x=jnp.asarray(x), group=group)
+    truth = {name: np.asarray(site["value"]) for name, site in trace.items() if site["type"] != "plate"}
+    return {"x": x, "group": group, "y": truth.pop("y").astype(np.float32)}, truth
+
+
+@pytest.fixture(scope="module")
+def target():
+    return bind(from_numpyro(grouped), SHAPES)
+
+
+@pytest.fixture(scope="module")
+def reading(target):
+    with float64():
+        return read(target)
+
+
+def metric(reading, seed=0):
+    root = np.random.default_rng(seed).normal(size=(len(reading.centre),) * 2) / 3
+    return Metric.of(root @ root.T + np.eye(len(root))).bounded(0.5)
+
+
+# Scores.
+
+LIMITS = [(0.5, 0.4), (3.0, 0.9), (1.0, 1.0), (1.0, 1.5), (2.0, 10.0), (np.inf, np.inf)]
+
+
+def moments(score, limits):
+    """Return E[ψ], E[ψ sᵀ], E[ψ ψᵀ] and the largest |ψ| at one η, by quadrature."""
+    eta, r = np.array([[0.3, -0.7]]), norm.ppf((np.arange(100_000) + 0.5) / 100_000)
+    y = eta[0, 0] + np.exp(eta[0, 1]) * r
+    psi = score.residual(np.repeat(eta, len(y), axis=0), y, np.tile(limits, (len(y), 1)))
+    own = np.stack([-r / np.exp(eta[0, 1]), 1 - r**2], axis=1)
+    return psi.mean(axis=0), psi.T @ own / len(y), psi.T @ psi / len(y), np.abs(psi).max(axis=0)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_normal_scores_are_bounded_unbiased_and_have_the_moments_that_are_stated(limits):
+    mean, curvature, variance, largest = moments(Normal(), limits)
+    law = Normal().law(np.array([[0.3, -0.7]]), np.array([limits]))
+    assert np.all(largest <= np.array(limits) * (1 + 1e-12))
+    assert np.allclose(mean, 0, atol=5e-4)
+    assert np.allclose(curvature, law.curvature[0], atol=4e-3)
+    assert np.allclose(variance, law.variance[0], atol=4e-3)
+
+
+def test_a_scale_score_that_is_clipped_and_not_centred_is_seen_to_be_biased():
+    class Planted(Normal):
+        def residual(self, eta, y, limit):
+            r = (y - eta[:, 0]) / np.exp(eta[:, 1])
+            return np.stack([np.zeros(len(y)), np.clip(1 - r**2, -limit[:, 1], limit[:, 1])], axis=1)
+
+    assert abs(moments(Planted(), (1.0, 1.5))[0][1]) > 0.05
+
+
+# What is read of a model.
+
+
+def test_coordinates_are_what_the_predictors_are_affine_in(reading):
+    assert (reading.predictor.real, set(reading.predictor.valued)) == (("scale",), {"effect", "w"})
+    assert reading.affine
+    assert reading.family == "normal"
+    t = reading.centre + 0.1
+    records, _ = table(grouped, 4, 0)
+    with float64():
+        (eta, slopes, observed), (far, *_), values = jax.device_get(
+            (reading.program(t, records), reading.program(t + 1, records), reading.sites(jnp.asarray(t)))
+        )
+    assert np.allclose(eta[:, 0], values["effect"][records["group"]] + records["x"] @ values["w"], rtol=1e-6)
+    assert np.allclose(eta[:, 1], values["scale"])
+    assert np.array_equal(observed, records["y"])
+    assert np.allclose(slopes @ np.ones(len(t)), far - eta, atol=1e-5)
+
+
+def bilinear(x, y=None):
+    a, b = (numpyro.sample(name, dist.Normal(0.0, 1.0)) for name in "ab")
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Normal(a * b * x[:, 0], 1.0), obs=y)
+
+
+def sees_its_label(x, y=None):
+    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Normal(a * x[:, 0] + y, 1.0), obs=y)
+
+
+def two_labels(x, y=None):
+    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Normal(a, 1.0), obs=y)
+        numpyro.sample("v", dist.Normal(a, 1.0), obs=x[:, 0])
+
+
+def heavy(x, y=None):
+    a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.StudentT(3.0, a, 1.0), obs=y)
+
+
+def bound(model):
+    return bind(from_numpyro(model), {name: SHAPES[name] for name in ("x", "y")})
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (sees_its_label, "depend on 'y', which it observes"),
+        (two_labels, "observes several sites"),
+        (heavy, "no bounded score of StudentT"),
+    ],
+)
+def test_models_that_nothing_is_derived_for_are_refused_by_their_reason(model, said):
+    with pytest.raises(TargetError, match=said):
+        NoiseAware().plan(bound(model), **PROMISE)
+
+
+def test_a_model_that_is_no_linear_function_of_its_sites_gets_no_intervals():
+    plan = NoiseAware().plan(bound(bilinear), **PROMISE)
+    assert plan.usable_for == ["prediction"]
+    assert "numpyro.deterministic" in plan.verdict.to_json()["usable_for_reasons"]["intervals"]
+
+
+def test_what_a_plan_of_a_model_cannot_take_is_refused(target):
+    with pytest.raises(UnsupportedCombination, match=r"adjacency: .* take replace_one"):
+        NoiseAware().plan(target, **PROMISE, adjacency="add_remove")
+    with pytest.raises(UnsupportedCombination, match="takes no prior_scale, covariance"):
+        NoiseAware(covariance="sandwich").plan(target, **PROMISE)
+    with pytest.raises(TargetError, match="not bound to records yet"):
+        NoiseAware().plan(from_numpyro(grouped), **PROMISE)
+    plan = NoiseAware().plan(target, **PROMISE)
+    assert plan.usable_for == ["prediction", "intervals"]
+    assert 0.999 < plan.guarantee.epsilon <= 1.0
+
+
+# Releases.
+
+WORST = [
+    {"y": 1e30},
+    {"y": -1e30, "x": [1e15, -1e15]},
+    {"y": np.inf},
+    {"x": [np.nan, 0.0]},
+    {"group": 2, "y": 0.0, "x": [1e-20, 0.0]},
+]
+
+
+def test_a_replaced_record_moves_no_release_beyond_what_is_charged(reading):
+    """The farthest neighbours that were thought of, at two points; all other records keep their bits."""
+    records, _ = table(grouped, N, 1)
+    here = metric(reading)
+    for tau in (np.zeros(len(reading.centre)), np.random.default_rng(5).normal(size=len(reading.centre))):
+        moved = {"scores": 0.0, "curvature": 0.0, "spread": 0.0, "log": 0.0}
+        rows = ModelRows(reading, Normal(), records)
+        own = here._replace(clip=np.inf)
+        scores, (gram, spread), log = rows.scores(tau, here), rows.curvature(tau, here), rows.log_leverage(tau, here)
+        own_gram = rows.curvature(tau, own)[0]
+        for worst in WORST:
+            other = {name: leaf.copy() for name, leaf in records.items()}
+            for name, value in worst.items():
+                other[name][7] = value
+            there = ModelRows(reading, Normal(), other)
+            gram_there, spread_there = there.curvature(tau, here)
+            found = {
+                "scores": np.linalg.norm(there.scores(tau, here) - scores),
+                "curvature": max(
+                    np.linalg.norm(gram_there - gram), np.linalg.norm(there.curvature(tau, own)[0] - own_gram)
+                ),
+                "spread": abs(spread_there - spread),
+                "log": abs(there.log_leverage(tau, here) - log),
+            }
+            assert all(np.isfinite(list(found.values())))
+            moved = {name: max(moved[name], found[name]) for name in moved}
+        assert moved["scores"] <= 2 + 1e-12
+        assert moved["scores"] > 0.5
+        assert moved["curvature"] <= np.sqrt(2) + 1e-12
+        assert moved["spread"] <= 1 + 1e-12
+        assert moved["log"] <= 2 * LOG
+
+
+def test_scores_have_mean_zero_and_the_curvature_that_is_released(reading):
+    """Labels drawn again and again at one t: the mean score there, and at a point nearby, in standard errors."""
+    rng, repeats = np.random.default_rng(3), 4000
+    t, here = reading.centre, metric(reading)
+    tau = np.zeros(len(t))
+    records, _ = table(grouped, 5, 2)
+    many = {name: np.repeat(leaf, repeats, axis=0) for name, leaf in records.items()}
+    with float64():
+        eta = np.repeat(np.asarray(reading.program(t, records)[0]), repeats, axis=0)
+    many["y"] = (eta[:, 0] + np.exp(eta[:, 1]) * rng.normal(size=len(eta))).astype(np.float32)
+    rows = ModelRows(reading, Normal(), many)
+    gram, spread = rows.curvature(tau, here)
+    size = np.sqrt(spread)
+    assert np.linalg.norm(rows.scores(tau, here)) < 4 * size
+    step = 0.15 * np.ones(len(t))
+    expected = gram @ (here.root @ step) * here.leverage / here.clip
+    assert np.linalg.norm(expected) > 15 * size
+    assert np.linalg.norm(rows.scores(tau + step, here) - expected) < 4 * size + 0.15 * np.linalg.norm(expected)
+
+
+# Draws.
+
+
+@pytest.mark.slow
+def test_draws_follow_the_prior_times_the_likelihood():
+    """A normal prior and a normal likelihood of two numbers, whose posterior is known."""
+
+    def normal(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 2.0).expand([2]).to_event(1))
+        with numpyro.plate("records", x.shape[0]):
+            numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+    with float64():
+        found = read(bound(normal))
+    slope, seen = np.array([[1.0, 0.5], [0.0, 2.0]]), np.array([1.0, -1.0])
+    drawn, places = model_posterior.draws(found, Likelihood(seen, slope), np.zeros(2), 4000, jax.random.key(0))
+    precision = np.eye(2) / 4 + slope.T @ slope
+    assert np.allclose(drawn["w"], places, atol=1e-6)
+    assert np.allclose(np.cov(places.T), np.linalg.inv(precision), atol=0.06)
+    assert np.allclose(places.mean(axis=0), np.linalg.solve(precision, slope.T @ seen), atol=0.06)
+
+
+@pytest.mark.slow
+def test_intervals_of_a_hierarchical_model_cover():
+    """Truths from the prior, 10 tables of 4,000 at ε = 3: 90 % intervals of six numbers each."""
+    plan = NoiseAware(draws=400).plan(bind(from_numpyro(logistic), SHAPES), num_records=4000, epsilon=3.0, delta=1e-5)
+    inside = []
+    for seed in range(10):
+        records, truth = table(logistic, 4000, seed)
+        draws = release(plan, records).draws
+        for name, value in truth.items():
+            low, high = np.quantile(draws[name][0], [0.05, 0.95], axis=0)
+            inside += list(np.ravel((value >= low) & (value <= high)))
+    assert len(inside) == 60
+    assert 0.75 <= np.mean(inside) <= 1.0
+
+
+MODEL = """
+import jax.numpy as jnp
+import numpyro
+from numpyro import distributions as dist
+
+import dpmcmc
+
+
+def model(x, y=None):
+    spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+    w = numpyro.sample("w", dist.Normal(0.0, spread).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+def target() -> dpmcmc.targets.Target:
+    return dpmcmc.targets.from_numpyro(model)
+"""
+
+
+@pytest.mark.slow
+def test_a_config_runs_a_users_model(tmp_path, monkeypatch):
+    (tmp_path / "grouped_model.py").write_text(MODEL)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 2)) / 3
+    np.savez(tmp_path / "mine.npz", x=x, y=(rng.uniform(size=500) < 0.5).astype(int))
+    (tmp_path / "mine.yaml").write_text(
+        "name: mine\n"
+        "data: {path: mine.npz, num_records: 400, num_features: 2, test_fraction: 0.2, row_bound: 3.0}\n"
+        "target: grouped_model:target\n"
+        "mechanism: {name: noise_aware, draws: 200}\n"
+        "privacy: {epsilon: 2.0, delta: 1.0e-4}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "mine.yaml", "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    assert (tmp_path / "out" / "draws.nc").exists()
