@@ -5,6 +5,8 @@
 ``linear``     linear regression, from its sufficient statistics;  ``score_moment``  its sandwich
 ``gradients``  regressions whose scores are bounded (``inference/scores``), from a Gram matrix and gradients;
 ``bounded_gradient``  their access to records
+``model_gradients``  NumPyro models, whose score is bounded too;  ``model_rows``  their access to records;
+``model_posterior``  draws from a model's own prior times a normal likelihood
 """
 
 from dpmcmc.mechanisms.noise_aware.mechanism import NoiseAware

@@ -123,6 +123,5 @@ def way_of(options: NoiseAware, target: Target) -> Way:
     *names, last = (family.__name__ for family in SCORES)
     raise UnsupportedCombination(
         f"noise_aware is derived for {', '.join(names)}, {last} and NumPyro models, and the target is "
-        f"{type(target).__name__}; use a "
-        "sampler, whose draws are for prediction."
+        f"{type(target).__name__}; use a sampler, whose draws are for prediction."
     )
