@@ -50,7 +50,7 @@ SCORES: dict[type, Callable[[Any], BoundedScore]] = {
     PoissonRegression: lambda target: Counts(),
     NegativeBinomialRegression: lambda target: Counts(target.dispersion),
 }
-#: Of the observed site of a NumPyro model, by the name of its family in ``targets/numpyro/predictor.py``.
+#: Scores of the observed site of a NumPyro model, by the name of its family in ``targets/numpyro/predictor.py``.
 MODEL_SCORES: dict[str, BoundedScore | Normal] = {
     "logistic": Logistic(),
     "normal": Normal(),

@@ -90,7 +90,7 @@ class Predictor:
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What is found of a model; t is flat here, (d,).
+    """Findings of a model; t is flat here, (d,).
 
     Attributes:
         predictor: η.
