@@ -38,7 +38,7 @@ def logged(monkeypatch, begun, public, steps=100, seconds=3):
 
 def test_a_log_of_private_records_has_lines_at_fixed_steps_however_long_it_takes(monkeypatch):
     lines = logged(monkeypatch, begun=True, public=False)
-    assert lines == [f"sampling     {done} of 100 steps" for done in range(5, 100, 5)]
+    assert lines == [f"sampling     {done} of 100 steps" for done in range(10, 100, 10)]
     assert lines == logged(monkeypatch, begun=True, public=False, seconds=50)
     assert logged(monkeypatch, begun=True, public=False, steps=1) == []
 
@@ -95,5 +95,9 @@ def test_a_notebook_has_one_cell_that_moves(monkeypatch):
 @pytest.mark.parametrize("given", [True, None])
 def test_a_release_without_steps_shows_that_it_draws(given):
     run = SimpleNamespace(plan=SimpleNamespace(trace=None), begun=True)
-    with shown(given, run, Console(file=io.StringIO(), force_terminal=True)) as report:
+    out = io.StringIO()
+    with shown(given, run, Console(file=out, force_terminal=True, width=80)) as report:
         assert callable(report)
+        progress.told(24, 48)
+    assert "24/48" in out.getvalue()
+    progress.told(48, 48)  # nobody hears it

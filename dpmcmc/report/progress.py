@@ -1,7 +1,7 @@
 """How far a run is: a bar in a terminal or a notebook, lines in a log.
 
 The seconds that a run takes after it has begun are no public fact (``public_facts.py``), and a log is kept. Its lines
-therefore come at fixed numbers of steps, up to twenty, unless the records are public. Until a run has begun, nothing
+therefore come at fixed numbers of steps, up to ten, unless the records are public. Until a run has begun, nothing
 was computed from a record, and on public records time is public: there a line comes every ten seconds.
 """
 
@@ -11,6 +11,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Protocol
 
 from rich.console import Console
@@ -21,7 +22,11 @@ from dpmcmc.planning.any_plan import AnyPlan
 #: Called with (steps done, steps in all).
 Report = Callable[[int, int], None]
 #: Seconds between lines, and most lines at fixed numbers of steps.
-_SECONDS, _LINES = 10.0, 20
+_SECONDS, _LINES = 10.0, 10
+
+
+#: What reports the run that is computed.
+_SHOWN: ContextVar[Report | None] = ContextVar("shown", default=None)
 
 
 class Running(Protocol):
@@ -46,12 +51,20 @@ def shown(
     """
     console = Console(stderr=True) if console is None else console
     quiet = console.quiet or not (progress or console.is_terminal or console.is_jupyter)
-    if callable(progress) or progress is False or quiet:
-        yield progress if callable(progress) else None
-        return
     show = _notebook if console.is_jupyter else _bar if console.is_terminal else _log
-    with show(run, console, public) as report:
+    with contextlib.ExitStack() as stack:
+        report = progress if callable(progress) else None
+        if report is None and progress is not False and not quiet:
+            report = stack.enter_context(show(run, console, public))
+        stack.callback(_SHOWN.reset, _SHOWN.set(report))
         yield report
+
+
+def told(done: int, total: int) -> None:
+    """Report steps of a mechanism, which is handed no function for it; nobody hears it outside :func:`shown`."""
+    report = _SHOWN.get()
+    if report is not None:
+        report(done, total)
 
 
 @contextlib.contextmanager
@@ -79,12 +92,10 @@ def _notebook(run: Running, console: Console, public: bool) -> Iterator[Report]:
 @contextlib.contextmanager
 def _log(run: Running, console: Console, public: bool) -> Iterator[Report]:
     began, over = time.monotonic(), threading.Event()
-    at, said = [0], ["drawing      one release, without steps to count"]
-    if run.plan.trace is None:
-        console.print(said[0])
+    at, said, doing = [0], ["drawing      the release"], "sampling    " if run.plan.trace else "drawing     "
 
     def report(done: int, total: int) -> None:
-        said[0], mark = f"sampling     {done:,} of {total:,} steps", done * _LINES // total
+        said[0], mark = f"{doing} {done:,} of {total:,} steps", done * _LINES // total
         if not public and at[0] < mark < _LINES:
             at[0] = mark
             console.print(said[0])

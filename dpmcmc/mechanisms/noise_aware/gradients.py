@@ -35,6 +35,7 @@ from dpmcmc.mechanisms.one_shot import Asked
 from dpmcmc.privacy.query.gaussian_release import gaussian_event, mu_std
 from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, Rows, SumRelease, within
 from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.report import progress
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import require_bound
 from dpmcmc.targets.glm.base import GeneralisedLinear
@@ -201,6 +202,7 @@ class Gradients:
             precisions = (access.clip * multipliers[window]) ** -2.0
             release = noise_aware.weighted_mean(positions[window], gradients[window], precisions, metric)
             now = noise_aware.posterior(release, rough.local(now.mean), prior.precision, now, rounds=2)
+            progress.told(k + 1, steps)
         return prior.conclude(release, lambda at: known.local(at.mean), now)
 
     def predicted_width(self, design: Design, gram_noise_std: float, noise_multiplier: float) -> float:
