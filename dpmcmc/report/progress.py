@@ -25,7 +25,7 @@ Report = Callable[[int, int], None]
 _SECONDS, _LINES = 10.0, 10
 
 
-#: What reports the run that is computed.
+#: Reports steps of the run that is computed.
 _SHOWN: ContextVar[Report | None] = ContextVar("shown", default=None)
 
 

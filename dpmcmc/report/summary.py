@@ -100,7 +100,13 @@ class Summary:
 
     def in_original_units(self) -> Summary:
         """Return the summary with the word that its numbers are in the units of the columns before their encoding."""
-        return dataclasses.replace(self, said=(*self.said, ("units", "of the columns as they were before encoding")))
+        return dataclasses.replace(
+            self,
+            said=(
+                *self.said,
+                ("units", "of the columns as they were before encoding; a level is compared with the first"),
+            ),
+        )
 
     def to_dict(self) -> dict[str, list[str] | list[float]]:
         """Return the columns of the table, as ``pandas.DataFrame`` takes them."""
@@ -129,7 +135,10 @@ class Summary:
         digits = int(np.clip(2 - np.floor(np.log10(max(float(np.median(self.std)), 1e-9))), 0, 6))
         formats = {"ESS": ".0f", "R-hat": ".3f"}
         columns = [
-            [value if isinstance(value, str) else f"{value:{formats.get(title, f'.{digits}f')}}" for value in values]
+            [
+                v if isinstance(v, str) else f"{v:{formats.get(title, f'.{digits}f')}}".replace("nan", "–")
+                for v in values
+            ]
             for title, values in ((title, values[:ROWS]) for title, values in self.to_dict().items())
         ]
         return list(self.to_dict()), [list(row) for row in zip(*columns, strict=True)]
