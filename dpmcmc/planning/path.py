@@ -138,8 +138,8 @@ def _regression(plan: AnyPlan) -> tuple[GeneralisedLinear, LabelBlind]:
     if isinstance(score, LabelBlind):
         return cast(GeneralisedLinear, plan.target), score
     raise UnsupportedCombination(
-        "noise_aware: is derived for LogisticRegression and LinearRegression, and the target is "
-        f"{type(plan.target).__name__}."
+        "noise_aware: a path is concluded from for LogisticRegression and LinearRegression, and the target is "
+        f"{type(plan.target).__name__}" + (". Use mechanism noise_aware." if score is not None else ".")
     )
 
 
