@@ -40,6 +40,12 @@ def _main(path: Path) -> Callable[[list[str]], int]:
     return lambda arguments: importlib.import_module(name).main(arguments)
 
 
+def _experiment(path: Path) -> str:
+    """Its name; one that a subcommand has too stands behind ``experiments.``."""
+    name = (path.parent if path.stem == "__main__" else path).stem
+    return f"experiments.{name}" if name in SUBCOMMANDS else name
+
+
 def _dpmcmc(*words: str) -> Callable[[list[str]], int]:
     return lambda arguments: main([words[0], *arguments, *words[1:]])
 
@@ -48,7 +54,7 @@ def _dpmcmc(*words: str) -> Callable[[list[str]], int]:
 COMMANDS = {
     **{name: _dpmcmc(name) for name in SUBCOMMANDS},
     "per_record": _dpmcmc("run", "--per-record"),
-    **{(path.parent if path.stem == "__main__" else path).stem: _main(path) for path in FILES},
+    **{_experiment(path): _main(path) for path in FILES},
 }
 #: A message is read in a terminal: two or three of its lines and a path.
 LONGEST = 700

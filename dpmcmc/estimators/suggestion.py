@@ -69,7 +69,13 @@ class Given(TypedDict, total=False):
 
 
 def default_delta(num_records: int) -> float:
-    """Return the δ of a plan that names none: the least of 1e-5 and N^-1.2, which is below 1/N."""
+    """Return the δ of a plan that names none: the least of 1e-5 and N^-1.2, which is below 1/N.
+
+    Raises:
+        InputError: N is less than 1.
+    """
+    if num_records < 1:
+        raise InputError(f"num_records: must be at least 1, got {num_records}", "num_records")
     return min(1e-5, num_records**-1.2)
 
 

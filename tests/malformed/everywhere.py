@@ -24,6 +24,7 @@ FIGURES = ("adaops", "coverage", "fig3_1", "fig4_2", "fig5_1", "fig_pdp_1", "fig
 _BUDGET = "--epsilon 1 --delta 1e-6"
 INPUTS = (
     "plan IN",
+    "suggest IN",
     "run IN --out HERE/out --quiet",
     "run --resume IN --quiet",
     "audit IN",
@@ -109,6 +110,12 @@ FLAGS = (
     *(f"{name} --{flag}" for name in FIGURES for flag in ("nonsense", "out", "config", "quick=1")),
     *(f"{name} extra" for name in FIGURES),
     "adaops",
+    *("suggest", "suggest a b", "suggest --nonsense", "suggest --goal fun HERE/config.yaml"),
+    *(f"suggest --num-records {number} --num-features 3 --epsilon 1" for number in _NUMBERS),
+    *(f"suggest --num-records 5000 --num-features {number} --epsilon 1" for number in _NUMBERS),
+    *(f"suggest --num-features 3 --epsilon {number} --num-records 5000" for number in _NUMBERS if number != "1.5"),
+    *(f"suggest --delta {number} HERE/config.yaml" for number in _NUMBERS),
+    *(f"experiments.suggest --{flag}" for flag in ("nonsense", "out", "tables nothing", "splits x", "truths x")),
     *("fig3_2", "fig3_2 --panel", "fig3_2 --panel two_normals", "fig3_2 --out HERE/out", "fig3_2 --nonsense"),
     *(f"fig3_2 --panel {panel} --out HERE/out" for panel in ("nothing", "EMPTY", "../adult", "LONG")),
     *("fig3_2 guess --panel two_normals --out HERE/out", "fig3_2 --panel two_normals --out HERE/out extra"),
