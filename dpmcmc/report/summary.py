@@ -132,16 +132,13 @@ class Summary:
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return (titles, rows) of the table in print, at most 150 rows."""
-        digits = int(np.clip(2 - np.floor(np.log10(max(float(np.median(self.std)), 1e-9))), 0, 6))
-        formats = {"ESS": ".0f", "R-hat": ".3f"}
-        columns = [
-            [
-                v if isinstance(v, str) else f"{v:{formats.get(title, f'.{digits}f')}}".replace("nan", "–")
-                for v in values
-            ]
-            for title, values in ((title, values[:ROWS]) for title, values in self.to_dict().items())
-        ]
-        return list(self.to_dict()), [list(row) for row in zip(*columns, strict=True)]
+        # Two digits of the spread, and as many places of what it belongs to.
+        places = [int(np.clip(1 - np.floor(np.log10(std)), 0, 9)) if std > 0 else 0 for std in self.std[:ROWS]]
+        titles, rows = list(self.to_dict()), []
+        for (name, *values), places_of_row in zip(zip(*self.to_dict().values(), strict=True), places, strict=False):
+            formats = [{"ESS": ".0f", "R-hat": ".3f"}.get(title, f".{places_of_row}f") for title in titles[1:]]
+            rows.append([name, *(f"{v:{form}}".replace("nan", "–") for v, form in zip(values, formats, strict=True))])
+        return titles, rows
 
     def __str__(self) -> str:
         titles, rows = self.cells()
