@@ -9,6 +9,7 @@ from numpyro import distributions as dist
 from numpyro import handlers
 from scipy.stats import norm
 
+import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.scores.normal import Normal
@@ -17,6 +18,7 @@ from dpmcmc.mechanisms.float64 import float64
 from dpmcmc.mechanisms.noise_aware import model_posterior
 from dpmcmc.mechanisms.noise_aware.model_posterior import Likelihood
 from dpmcmc.mechanisms.noise_aware.model_rows import LOG, Metric, ModelRows
+from dpmcmc.planning.verdict import warn_unless_for_intervals
 from dpmcmc.targets import TargetError, bind, from_numpyro
 from dpmcmc.targets.numpyro.predictor import read
 
@@ -188,6 +190,19 @@ def test_what_a_plan_of_a_model_cannot_take_is_refused(target):
     plan = NoiseAware().plan(target, **PROMISE)
     assert plan.usable_for == ["prediction", "intervals"]
     assert 0.999 < plan.guarantee.epsilon <= 1.0
+
+
+def test_a_chains_warning_says_which_plan_may_have_intervals():
+    plan = dpmcmc.plan(
+        from_numpyro(grouped),
+        num_records=N,
+        sampler=dpmcmc.SGLD(step_size=0.1),
+        sampling=dpmcmc.Full(),
+        steps=4,
+        privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-5),
+    )
+    with pytest.warns(dpmcmc.NotForIntervals, match="mechanism noise_aware, which says whether"):
+        warn_unless_for_intervals(plan)
 
 
 # Releases.

@@ -30,6 +30,7 @@ from dpmcmc.planning.interval_conditions import SPAN, Obstacle, clip_bias, obsta
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import parameter_shapes
+from dpmcmc.targets.numpyro.model import NumPyroTarget
 
 if TYPE_CHECKING:
     from dpmcmc.planning.any_plan import AnyPlan
@@ -177,6 +178,8 @@ def warn_unless_for_intervals(plan: AnyPlan) -> None:
         use = "for intervals use the mechanism noise_aware (dpmcmc.mechanisms.NoiseAware)"
         if isinstance(score, LabelBlind) and plan.trace is plan and plan.trace.label_blind:
             use += _from_path(plan.trace)
+    elif isinstance(plan.target, NumPyroTarget):
+        use = "for intervals plan it with the mechanism noise_aware, which says whether this model can have them"
     warnings.warn(
         f"{plan.verdict.reasons[INTERVALS]} Predict with its draws; {use}.",
         NotForIntervals,

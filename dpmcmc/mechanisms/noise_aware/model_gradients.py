@@ -39,10 +39,10 @@ from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import record_shapes
 from dpmcmc.targets.numpyro.model import NumPyroTarget
-from dpmcmc.targets.numpyro.predictor import Reading, read
 
 if TYPE_CHECKING:
     from dpmcmc.mechanisms.noise_aware.mechanism import NoiseAware
+    from dpmcmc.targets.numpyro.predictor import Reading
 
 #: Shares of μ² of each second moment, of each mean log of leverages and of the spread; gradients get the rest.
 _SHARES = {"metric_0": 0.04, "metric_1": 0.06, "metric_2": 0.10, "curvature": 0.18, "leverage": 0.01, "spread": 0.02}
@@ -121,6 +121,8 @@ class ModelGradients:
 
     @property
     def _reading(self) -> Reading:
+        from dpmcmc.targets.numpyro.predictor import read  # half a second to import NumPyro
+
         with float64():
             return read(self.target)
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
 
 from dpmcmc.mechanisms.float64 import float64
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.numpyro.predictor import Reading
+
+if TYPE_CHECKING:
+    from dpmcmc.targets.numpyro.predictor import Reading
 
 #: Chains, transitions of warm-up of each, and transitions from one kept draw to the next.
 _CHAINS, _WARMUP, _THIN = 4, 800, 3

@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,9 @@ from dpmcmc.inference.scores.normal import Normal
 from dpmcmc.mechanisms.float64 import float64
 from dpmcmc.privacy.query.gram_release import gram_of, weighted_sum, within
 from dpmcmc.storage.pytree import PyTree, length_of
-from dpmcmc.targets.numpyro.predictor import Reading
+
+if TYPE_CHECKING:
+    from dpmcmc.targets.numpyro.predictor import Reading
 
 #: Records of one call of the program.
 _ROWS = 1 << 11
