@@ -115,3 +115,20 @@ def test_prices_of_interactive_tools():
     desk = eval(f"Thresholdout(train, train, {options})", {"Thresholdout": Thresholdout, "train": records})
     assert desk.guarantee.epsilon == pytest.approx(float(stated), rel=1e-6)
     assert desk.guarantee.delta == 0
+
+
+def test_the_readme_s_table_is_that_of_the_figures():
+    """Accuracy of each run stands in docs/figures.md with the command that measures it; every row says its coverage."""
+    figures = page("docs/figures.md")
+    rows = re.findall(
+        r"^\| `dpmcmc run (\w+)(?: --set privacy.epsilon=([\d.]+))?` .*$", page("README.md"), re.MULTILINE
+    )
+    lines = [line for line in page("README.md").splitlines() if line.startswith("| `dpmcmc run ")]
+    assert len(rows) == len(lines) >= 7
+    for (config, epsilon), line in zip(rows, lines, strict=True):
+        _, _, stated, accuracy, coverage, width, usable, _ = (cell.strip() for cell in line.split("|"))
+        named = re.escape(f"`configs/{config}.yaml`") + (f" at `privacy.epsilon={epsilon}`" if epsilon else r"[^|`]*")
+        (measured,) = re.findall(rf"^\| {named} \| ε = {stated}, .*?\| (0\.\d+ ± 0\.\d+) \|", figures, re.MULTILINE)
+        assert accuracy == measured, line
+        assert ("intervals" in usable.split(" and ")) == bool(re.fullmatch(r"\.\d\d", coverage)), line
+        assert (width == "not for intervals") == (coverage == "not for intervals")
