@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, multivariate_normal
 
+import dpmcmc
 from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import symmetric_noise
+from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.privacy.query.gram_release import NoisyGram
+from dpmcmc.targets import LogisticRegression
 
 D = 3
 
@@ -168,3 +171,26 @@ def test_coefficients_and_scales_that_are_none_are_refused(wrong):
     (evidence,) = simulated(1)
     with pytest.raises(ValueError, match="|".join(wrong)):
         evidence.log_density(**wrong)
+
+
+def logistic_run(**more):
+    target = LogisticRegression(prior_scale=1.0, num_features=2, row_bound=1.0)
+    plan = NoiseAware(draws=4000, steps=8).plan(target, num_records=400, epsilon=2.0, delta=1e-4)
+    rng = np.random.default_rng(0)
+    records = {"x": rng.uniform(-0.7, 0.7, (400, 2)).astype(np.float32), "y": (rng.random(400) < 0.5) * 1}
+    return dpmcmc.sample(plan, records, key=0, **more)
+
+
+def test_a_result_carries_the_evidence_that_its_draws_rest_on(tmp_path):
+    result = logistic_run(out=tmp_path / "run", checkpoint=tmp_path / "kept")
+    draws, found = result.draws[0], result.evidence.posterior()
+    np.testing.assert_allclose(draws.mean(0), found.mean, atol=0.06 * found.std.max())
+    np.testing.assert_allclose(np.cov(draws.T), found.covariance, atol=0.08 * found.std.max() ** 2)
+    again = dpmcmc.inference.Evidence.load(tmp_path / "run")
+    assert again.log_density() == result.evidence.log_density()
+    assert again.gram is not None
+    assert dpmcmc.Result.load(tmp_path / "run").evidence.log_density() == again.log_density()
+    # A run that goes on from its checkpoint has it, too.
+    resumed = logistic_run(checkpoint=tmp_path / "kept")
+    np.testing.assert_array_equal(resumed.draws, result.draws)
+    assert resumed.evidence.log_density() == result.evidence.log_density()

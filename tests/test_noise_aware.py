@@ -25,7 +25,6 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query import gram_release
 from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression
-from dpmcmc.targets.per_owner import PerOwner
 
 SCORE = Logistic()
 
@@ -200,12 +199,6 @@ def test_other_targets_and_missing_bounds_are_refused():
         NoiseAware().plan(LogisticRegression(num_features=2), **promise)
     with pytest.raises(ValueError, match="column 9"):
         NoiseAware(structure=RowStructure(constant=9)).plan(logistic(3), **promise)
-
-
-def test_owners_are_refused_with_the_reason():
-    owners = PerOwner(logistic(2))
-    with pytest.raises(ValueError, match="an owner with k records moves its sums k times as far"):
-        NoiseAware().plan(owners, num_records=100, epsilon=1.0, delta=1e-4)
 
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))

@@ -27,6 +27,7 @@ _COMPUTED = (
     "draws.nc",
     "report.html",
     "trace.npz",
+    "evidence.npz",
     "diagnostics.json",
     "failure.json",
     "per_record.npz",

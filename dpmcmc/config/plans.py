@@ -132,11 +132,11 @@ def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, leng
     assert isinstance(config.mechanism, Derived)
     assert promise is not None
     assert promise.epsilon is not None
-    if spec.records_per_owner is not None:
+    if spec.records_per_owner is not None and not isinstance(target, PerOwner):
         raise ConfigError.at(
             "mechanism",
-            f"{config.mechanism.name} bounds what one row can do, not one owner; leave data.owner out, or use a "
-            "sampler alone",
+            f"{config.mechanism.name} bounds what one row can do, not one owner; leave data.owner out, or use "
+            "noise_aware or a sampler alone",
         )
     with _planned(config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"):
         if length is None:
@@ -195,7 +195,8 @@ def target_of(config: Config, spec: DataSpec) -> Target:
     else:
         with located(config.sections("target", "data"), "target"):
             target = told(config.target.built(), spec.facts)
-    return target if spec.records_per_owner is None or config.mechanism else PerOwner(target, spec.records_per_owner)
+    for_owners = spec.records_per_owner is not None and (not config.mechanism or config.mechanism.name == "noise_aware")
+    return PerOwner(target, spec.records_per_owner) if for_owners else target
 
 
 def _sampler(config: Config) -> Sampler:

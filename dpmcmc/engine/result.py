@@ -20,6 +20,8 @@ from dpmcmc.data.frames import Table, is_table, no_schema
 from dpmcmc.engine.recorded import Means
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import predictive
+from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
+from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.inference.names import flat
 from dpmcmc.inference.trace import FILE as TRACE_FILE
@@ -76,6 +78,8 @@ class Result:
         means: of the path from one draw to the next (``recorded.py``), which ``trace`` is made of; None where none are
             kept.
         columns: names of the columns of the records, public; None: those of the plan's schema, if it has one.
+        evidence: what draws of mechanism noise_aware rest on, for checks and Bayes factors at no further cost; None of
+            other runs.
     """
 
     plan: AnyPlan
@@ -88,6 +92,7 @@ class Result:
     metric: ReleasedMetric | None = None
     means: Means | None = None
     columns: tuple[str, ...] | None = None
+    evidence: Evidence | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.plan.target, LastLayer):  # its coefficients are of features, and not of columns
@@ -302,7 +307,9 @@ class Result:
         return load(Path(folder), target)
 
     def write_trace(self, run_folder: RunFolder) -> None:
-        """Write ``trace.npz``, where a posterior may follow from the path."""
+        """Write ``trace.npz``, where a posterior may follow from the path; ``evidence.npz``, where draws rest on it."""
+        if self.evidence is not None:
+            run_folder.write(EVIDENCE_FILE, self.evidence.content())
         if self.means is not None:
             with contextlib.suppress(UnsupportedCombination):
                 run_folder.write(TRACE_FILE, self.trace.content())

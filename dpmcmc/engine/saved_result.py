@@ -13,6 +13,8 @@ import numpy as np
 from dpmcmc.data.schema import Schema
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
+from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
+from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.inference.names import ALONE
 from dpmcmc.inference.trace import FILE as TRACE_FILE
@@ -54,7 +56,10 @@ def load(folder: Path, target: Target | None) -> Result:
             schema=Schema.from_yaml(plan["schema"]) if "schema" in plan else None,
             released_path=Trace.load(folder) if (folder / TRACE_FILE).exists() else None,
         )
-        return Result(saved, draws, draws, info, guarantee, {}, metric=_metric(groups), columns=columns)
+        evidence = Evidence.load(folder) if (folder / EVIDENCE_FILE).exists() else None
+        return Result(
+            saved, draws, draws, info, guarantee, {}, metric=_metric(groups), columns=columns, evidence=evidence
+        )
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(
             f"{folder}: holds no result that can be loaded ({type(error).__name__}: {error}); give the folder of a run "

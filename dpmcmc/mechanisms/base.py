@@ -24,6 +24,7 @@ from dpmcmc.engine.life import Life, sample
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.work import Progress, Work, work_of
 from dpmcmc.errors import InputError
+from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
@@ -172,15 +173,18 @@ class _OneShot:
         before = None if kept is None else kept.kept()
         if before is not None:
             structure = jax.tree.structure(jax.eval_shape(target.init, jax.random.key(0)))
+            *before, content = before
             positions = jax.tree.unflatten(structure, before)
+            evidence = Evidence.of(content.tobytes()) if content.size else None
         else:
-            positions = self._drawn(life.streams, guarantee, None if kept is None else kept.inner)
+            positions, evidence = self._drawn(life.streams, guarantee, None if kept is None else kept.inner)
             if kept is not None:
-                kept.keep(jax.tree.leaves(positions))
+                saved = b"" if evidence is None else evidence.content()
+                kept.keep([*jax.tree.leaves(positions), np.frombuffer(saved, np.uint8)])
         seconds = {"run": time.perf_counter() - started}
         constrain = getattr(target, "constrain", None)
         draws = positions if constrain is None else jax.tree.map(np.asarray, jax.vmap(jax.vmap(constrain))(positions))
-        return Result(plan, draws, positions, None, guarantee, seconds)
+        return Result(plan, draws, positions, None, guarantee, seconds, evidence=evidence)
 
     def _test_run(self, run: Plan) -> None:
         """Compile and test a hybrid's run before it is charged; its start is not known yet, and zeros stand for it."""
@@ -190,19 +194,24 @@ class _OneShot:
         chains.read(self.records, jax.tree.map(lambda leaf: np.zeros((run.chains, *leaf.shape)), shapes), None, None)
         chains.compile_and_test()
 
-    def _drawn(self, streams: Streams, guarantee: Guarantee | None, inner: Path | None) -> PyTree:
-        """Positions, leaves (chains, draws, ...): one chain, except that a hybrid's run has its own, and ``inner``."""
+    def _drawn(
+        self, streams: Streams, guarantee: Guarantee | None, inner: Path | None
+    ) -> tuple[PyTree, Evidence | None]:
+        """Positions (chains, draws, ...), with evidence: one chain; a hybrid's run has its own, and ``inner``."""
         plan = self._plan
         kept = {} if plan.run is None else {"checkpoint": inner}
         try:
             # Warnings of a library here are functions of the records.
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                drawn = plan.mechanism.draw(plan, self.records, streams, **kept)
+                drawn = plan.mechanism.drawn(plan, self.records, streams, **kept)
         except DivergedError as error:
             raise DivergedError(error.step, 0.0, guarantee) from None
         rows = 1 if plan.run is None else plan.run.chains
-        return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32).reshape((rows, -1, *leaf.shape[1:])), drawn)
+        positions = jax.tree.map(
+            lambda leaf: np.asarray(leaf, np.float32).reshape((rows, -1, *leaf.shape[1:])), drawn.positions
+        )
+        return positions, drawn.evidence
 
     def repeated(self, point: Point | None) -> tuple[tuple[Event, ...], str]:
         """The whole release; see :class:`Work`."""
@@ -223,9 +232,13 @@ def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
     targets.check_rows(data, plan.num_records)
     targets.check(plan.target, data)
     records = jax.tree.map(np.asarray, data)
-    row_bound, label_bound = (getattr(plan.target, name, None) for name in ("row_bound", "label_bound"))
-    if row_bound is not None and not isinstance(plan.target, LastLayer):  # it bounds its own features
-        records = {**records, "x": _within(records["x"], row_bound)}
+    owners = isinstance(plan.target, targets.PerOwner)
+    model = plan.target.target if owners else plan.target
+    row_bound, label_bound = (getattr(model, name, None) for name in ("row_bound", "label_bound"))
+    if row_bound is not None and not isinstance(model, LastLayer):  # it bounds its own features
+        x = records["x"]
+        rows = x.reshape(-1, *x.shape[2:]) if owners else x
+        records = {**records, "x": _within(rows, row_bound).reshape(x.shape)}
     # In float64: the smallest signed integer has no absolute value of its own type.
     sizes = None if label_bound is None else np.abs(np.asarray(records["y"], np.float64))
     if sizes is not None and np.any(sizes > label_bound):

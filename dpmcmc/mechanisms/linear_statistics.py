@@ -13,6 +13,9 @@ It grows with s, s' at a fixed t, and −yy't is at most Y²|t|, so the supremum
     ‖·‖ <= √2·b²·(1 + r) for r <= 1,      2wbY for r > 1
 
 Both are attained. The two parts apart would be charged √(2b⁴ + 4w²b²Y²); for w = 0, ‖xxᵀ − x'x'ᵀ‖ <= √2·b².
+
+An owner of at most m rows moves the vector m times as far at most: pair its rows with those that replace them; a row
+without a partner adds √(b⁴ + w²b²Y²), which is less than the supremum of a pair.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from dpmcmc.targets.glm import LinearRegression
 
 
 def settle_statistics(
-    target: Target, asked: Asked, mu: float, label_weight: float, mechanism: str
+    target: Target, asked: Asked, mu: float, label_weight: float, mechanism: str, together: int = 1
 ) -> tuple[Event, dict[str, float]]:
     """Return what one release of the statistics costs, and its settings.
 
@@ -43,6 +46,7 @@ def settle_statistics(
         mu: μ of the release.
         label_weight: how much of it goes to Xᵀy.
         mechanism: named in errors.
+        together: m, rows that an owner may have; 1 where records are rows.
 
     Raises:
         UnsupportedCombination: another target than linear regression.
@@ -52,8 +56,9 @@ def settle_statistics(
     _, row, label, d = linear_bounds(target, mechanism)
     weight, size = label_weight * row / label, d * (d + 3) // 2
     # Rounding of float64 sums, on either neighbour.
-    unsure = summing(asked.most_records) * asked.most_records * record_norm(row, label, weight)
-    sensitivity = sensitivity_of(row, label, weight, asked.adjacency) + 2 * unsure
+    rows = together * asked.most_records
+    unsure = summing(rows) * rows * record_norm(row, label, weight)
+    sensitivity = together * sensitivity_of(row, label, weight, asked.adjacency) + 2 * unsure
     noise_std = mu_std(sensitivity, size, mu)
     event = gaussian_event(noise_std, sensitivity, size, asked.adjacency)
     return event, {
@@ -85,8 +90,8 @@ def release_statistics(
     return split(released, x.shape[1], weight)
 
 
-def residual_rows(target: LinearRegression, num_records: int, radius: float) -> Rows:
-    """Return the public facts of :func:`residual_scores` at a position within ``radius``.
+def residual_rows(target: LinearRegression, num_records: int, radius: float, together: int = 1) -> Rows:
+    """Return the public facts of :func:`residual_scores`, summed over an owner's rows, within ``radius``.
 
     Raises:
         UnsupportedCombination: another target than linear regression.
@@ -94,8 +99,8 @@ def residual_rows(target: LinearRegression, num_records: int, radius: float) -> 
     """
     _, row, label, d = linear_bounds(target, "noise_aware")
     # A margin is off by d·2^-53·b·R, and v vᵀ by 2‖v‖ times what v is off by.
-    each = 2.0**-53 * (d * row * radius / label + 8)
-    return Rows(num_records, d, row * label, rounding=2 * num_records * each)
+    each = 2.0**-53 * (d * row * radius / label + 7 + together)
+    return Rows(num_records, d, together * row * label, rounding=2 * num_records * each)
 
 
 def residual_scores(x: np.ndarray, y: np.ndarray, theta: np.ndarray, label_bound: float) -> np.ndarray:

@@ -11,9 +11,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, check_fields
+from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.privacy.accounting import Adjacency, Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
@@ -64,6 +67,18 @@ class Asked:
     def most_records(self) -> int:
         """The larger number of records of two neighbours."""
         return self.num_records + (self.adjacency == Adjacency.ADD_REMOVE)
+
+
+class Drawn(NamedTuple):
+    """Draws of a mechanism, with what else it released.
+
+    Attributes:
+        positions: a pytree like the target's parameters, leaves (draws, ...), NumPy.
+        evidence: that the draws rest on; None where they account for no noise.
+    """
+
+    positions: PyTree
+    evidence: Evidence | None = None
 
 
 class OneShot:
@@ -123,6 +138,10 @@ class OneShot:
             DrawError: nothing could be released. The error depends on the records and is for the data holder alone.
         """
         raise NotImplementedError
+
+    def drawn(self, plan: MechanismPlan, records: PyTree, streams: Streams, **kept: Path | None) -> Drawn:
+        """Return :meth:`draw` with what else is released; arguments as there."""
+        return Drawn(self.draw(plan, records, streams, **kept))
 
     def planned(
         self,

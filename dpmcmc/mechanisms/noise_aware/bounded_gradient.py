@@ -7,11 +7,12 @@ record at its predictors x·θ (``inference/scores``), whose mean is zero at the
 
 Sensitivity. ‖F⁻¹x ψᵀ‖ = ‖F⁻¹x‖·‖ψ‖ <= C for every record, so a replaced record moves the whitened sum by 2C at most,
 and an added or removed one by C. A hard clip stands behind the score: neither rounding nor a label that the model does
-not know moves a record beyond C.
+not know moves a record beyond C. An owner's k rows have C/k each (``owners.py``).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -81,9 +82,9 @@ class BoundedGradient:
         design: public facts.
         score: of the family.
         x, y: the records.
-        row_norms: at least ‖F⁻¹x‖ of each row, (N,).
+        row_norms: at least k‖F⁻¹x‖ of each row, (N,), k the number of rows that share C with it.
         root, inverse: F and F⁻¹, (d, d).
-        norm: a typical ‖F⁻¹x‖.
+        norm: a typical k‖F⁻¹x‖.
     """
 
     design: Design
@@ -105,6 +106,15 @@ class BoundedGradient:
         # Rounding makes no norm too small.
         norms = np.concatenate(list(parts)) + design.size**2 * 2.0**-52
         return cls(design, score, x, y, norms, root, inverse, design.whitened_norm(gram))
+
+    def shared(self, sharers: np.ndarray, typical: float) -> BoundedGradient:
+        """Return the access to rows of owners.
+
+        Args:
+            sharers: number of rows of each row's owner, (N,).
+            typical: public, at least 1.
+        """
+        return dataclasses.replace(self, row_norms=self.row_norms * sharers, norm=self.norm * typical)
 
     @property
     def clip(self) -> float:

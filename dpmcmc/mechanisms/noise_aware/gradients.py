@@ -29,9 +29,10 @@ from dpmcmc.inference.scores import BoundedScore
 from dpmcmc.inference.several_predictors import SeveralPredictors, average_law
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
-from dpmcmc.mechanisms.noise_aware.prior import Prior
+from dpmcmc.mechanisms.noise_aware.owners import COUNT_SHARE, Counts, Read, Sharing
+from dpmcmc.mechanisms.noise_aware.prior import Concluded, Prior
 from dpmcmc.mechanisms.noise_aware.way import Settled, posterior_draws, prior_of
-from dpmcmc.mechanisms.one_shot import Asked
+from dpmcmc.mechanisms.one_shot import Asked, Drawn
 from dpmcmc.privacy.query.gaussian_release import gaussian_event, mu_std
 from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, Rows, SumRelease, within
 from dpmcmc.privacy.query.randomness import Streams
@@ -64,11 +65,13 @@ class Gradients:
         options: of the mechanism.
         target: with its public bounds.
         score: of the target's family.
+        together: m, rows that an owner may have; 1 where records are rows.
     """
 
     options: NoiseAware
     target: GeneralisedLinear
     score: BoundedScore
+    together: int = 1
 
     def settle(self, asked: Asked) -> Settled:
         """Return what the Gram matrix, its trace and the gradients cost, and their settings."""
@@ -89,16 +92,18 @@ class Gradients:
         rows = self._rows(design)
         trace_share = 0.0 if rows.trace_declared(adjacency) else _TRACE_SHARE
         mean_share = _MEAN_SHARE if self._sums_rows else 0.0
+        count_share = 0.0 if self.together == 1 else COUNT_SHARE
+        sharing = Sharing.guessed(asked.num_records, self.together)
 
         def gram(share: float) -> GramRelease:
             return GramRelease.settle(rows, adjacency, mu * math.sqrt(share), mu * math.sqrt(trace_share))
 
         def gradient_mu(share: float) -> float:
-            return mu * math.sqrt(1 - share - trace_share - mean_share)
+            return mu * math.sqrt(1 - share - trace_share - mean_share - count_share)
 
         def width(share: float) -> float:
             noise_multiplier = asked.moved / gradient_mu(share)
-            return self.predicted_width(design, gram(share).noise_std, noise_multiplier)
+            return self.predicted_width(design, gram(share).noise_std, noise_multiplier, sharing)
 
         share = self.options.gram_share
         widths = {s: width(s) for s in (_GRAM_SHARES if share is None else (share,))}
@@ -113,11 +118,16 @@ class Gradients:
             "first_noise_multiplier": first,
             "predicted_width": widths[share],
         }
-        if not self._sums_rows:
-            return (*gram(share).events(adjacency), *gradients), settings
-        total = SumRelease.settle(rows, adjacency, mu * math.sqrt(mean_share))
-        settings["sum_noise_std"] = total.noise_std
-        return (*gram(share).events(adjacency), total.event(adjacency), *gradients), settings
+        events = gram(share).events(adjacency)
+        if self._sums_rows:
+            total = SumRelease.settle(rows, adjacency, mu * math.sqrt(mean_share))
+            settings["sum_noise_std"] = total.noise_std
+            events = (*events, total.event(adjacency))
+        if self.together > 1:
+            counts = Counts.settle(self.together, adjacency, mu * math.sqrt(count_share))
+            settings["count_noise_std"] = counts.noise_std
+            events = (*events, counts.event(adjacency))
+        return (*events, *gradients), settings
 
     @property
     def _sums_rows(self) -> bool:
@@ -144,18 +154,20 @@ class Gradients:
                 )
         return None
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> np.ndarray:
-        """Return posterior draws, (draws, d), or (draws, d, K) for K predictors."""
-        rows = on_rows(plan.target, records)[1]
-        x, y = within(rows["x"], self.design(plan.num_records).row_bound), np.asarray(records["y"], np.float64)
-        draws = posterior_draws(self.conclude(plan, x, y, streams.noise), self.options.draws, streams)
-        return draws if self.score.size == 1 else draws.reshape(len(draws), x.shape[1], -1)
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> Drawn:
+        """Return posterior draws, (draws, d), or (draws, d, K) for K predictors, with their evidence."""
+        read = Read.of(on_rows(plan.target, records)[1])
+        read = read._replace(x=within(read.x, self.design(plan.num_records).row_bound))
+        noisy, num_rows, found = self.conclude(plan, read, streams.noise)
+        draws = posterior_draws(found.posterior, self.options.draws, streams)
+        draws = draws if self.score.size == 1 else draws.reshape(len(draws), read.x.shape[1], -1)
+        return found.drawn(draws, num_rows, noisy, self.options.structure)
 
     def design(self, num_records: int) -> Design:
-        """Return the public facts of the rows, whose bounds are given."""
+        """Return the public facts of the rows of records or owners, whose bounds are given."""
         row = require_bound(self.target.row_bound, "row_bound", type(self.target).__name__)
         prior = self._prior()
-        return Design(num_records, len(prior.scales) // self.score.size, row, prior.radius)
+        return Design(num_records * self.together, len(prior.scales) // self.score.size, row, prior.radius)
 
     def _prior(self) -> Prior:
         return prior_of(self.options, self.target, self.score.size)
@@ -164,7 +176,7 @@ class Gradients:
         """Return the public facts of the Gram matrix."""
         structure = self.options.structure
         unit_norm = structure is not None and structure.unit_norm
-        return Rows(design.num_records, design.size, design.row_bound, unit_norm)
+        return Rows(design.num_records, design.size, design.row_bound, unit_norm, together=self.together)
 
     def _shares(self) -> np.ndarray:
         """Part of the gradients' μ² that each of them gets, (steps,); they add up to 1."""
@@ -176,20 +188,25 @@ class Gradients:
         shares = self._shares()
         return first * np.sqrt(shares[0] / shares) * (1 + 1e-12)
 
-    def conclude(self, plan: MechanismPlan, x: np.ndarray, y: np.ndarray, key: jax.Array) -> Gaussian:
-        """Release G, its trace and the gradients, and conclude."""
-        design, settings, structure = self.design(plan.num_records), plan.settings, self.options.structure
-        steps, size, prior = self.options.steps, design.size * self.score.size, self._prior()
-        gram_key, *keys = jax.random.split(key, steps + 1 + self._sums_rows)
-        rows = self._rows(design)
-        noisy = GramRelease(rows, settings["gram_noise_std"], settings["trace_noise_std"])
-        gram, error = denoised(noisy.release(x, gram_key), structure)
-        access = BoundedGradient.of(gram, design, self.score, x, y)
+    def conclude(self, plan: MechanismPlan, read: Read, key: jax.Array) -> tuple[NoisyGram, int, Concluded]:
+        """Release G, its trace and the gradients; return G, the number of rows and what follows."""
+        most, settings, structure = self.design(plan.num_records), plan.settings, self.options.structure
+        steps, size, prior = self.options.steps, most.size * self.score.size, self._prior()
+        gram_key, *keys = jax.random.split(key, steps + 1 + self._sums_rows + (self.together > 1))
+        rows = self._rows(most)
+        noisy = GramRelease(rows, settings["gram_noise_std"], settings["trace_noise_std"]).release(read.x, gram_key)
+        gram, error = denoised(noisy, structure)
+        sharing = Sharing.guessed(plan.num_records, 1)
+        if self.together > 1:
+            sharing = Counts(self.together, settings["count_noise_std"]).release(read, keys[-1])
+        design, score = most._replace(num_records=sharing.num_rows), sharing.scored(self.score)
+        access = BoundedGradient.of(gram, design, self.score, read.x, read.y).shared(read.sharers, sharing.typical)
         row = mean_row(gram, design.num_records, self._intercept)
         if self._sums_rows:
-            row = SumRelease(rows, settings["sum_noise_std"]).mean(x, keys[-1])
+            row = SumRelease(rows, settings["sum_noise_std"]).mean(read.x, keys[steps])
+            row = row * (most.num_records / design.num_records)
         known_rows = ScoredRows if self.score.size == 1 else SeveralPredictors
-        known = known_rows(self.score, gram, design.num_records, row, self.score.clip, error)
+        known = known_rows(score, gram, design.num_records, row, self.score.clip, error)
         rough = dataclasses.replace(known, error=noise_aware.isotropic_error(settings["gram_noise_std"]))
 
         positions, gradients = np.zeros((2, steps, size))
@@ -203,9 +220,11 @@ class Gradients:
             release = noise_aware.weighted_mean(positions[window], gradients[window], precisions, metric)
             now = noise_aware.posterior(release, rough.local(now.mean), prior.precision, now, rounds=2)
             progress.told(k + 1, steps)
-        return prior.conclude(release, lambda at: known.local(at.mean), now)
+        return noisy, sharing.num_rows, prior.concluded(release, lambda at: known.local(at.mean), now)
 
-    def predicted_width(self, design: Design, gram_noise_std: float, noise_multiplier: float) -> float:
+    def predicted_width(
+        self, design: Design, gram_noise_std: float, noise_multiplier: float, sharing: Sharing
+    ) -> float:
         """Return the predicted width of an interval over that of the non-private posterior, mean over coordinates.
 
         It rests on a stand-in spectrum, since no record is read: the Gram matrix is a public one with trace N·b² and
@@ -217,7 +236,9 @@ class Gradients:
             design: public facts.
             gram_noise_std: of the Gram matrix.
             noise_multiplier: of one gradient with the budget of all.
+            sharing: a guess of how many rows owners have.
         """
+        design = design._replace(num_records=sharing.num_rows)
         d, scale, structure = design.size, self.target.prior_scale**2, self.options.structure
         score, rng = self.score, np.random.default_rng(0)
         spectrum = np.arange(1.0, d + 1) ** -2
@@ -227,8 +248,9 @@ class Gradients:
         gram, error = denoised(noisy, None, rng=rng, bootstraps=_PREDICTED_BOOTSTRAPS)
         norm = design.whitened_norm(gram)
         predictors = scale * design.row_bound**2 / 2
-        law, unbounded = (average_law(score, predictors, limit) for limit in (score.clip, math.inf))
-        noise = (noise_multiplier * score.clip * norm) ** 2 * design.metric(gram)
+        shared = sharing.scored(score)
+        law, unbounded = (average_law(shared, predictors, limit) for limit in (score.clip, math.inf))
+        noise = (noise_multiplier * score.clip * norm * sharing.typical) ** 2 * design.metric(gram)
         # The releases are about as far from the truth as the posterior is wide.
         local = Local(law.curvature * gram, law.score * gram, lambda q: 2 * law.curvature**2 * error(q))
         start = Gaussian(np.zeros(d), np.eye(d) * scale)

@@ -11,6 +11,7 @@ on a grid (``gaussian_release.py``). A row beyond its bound is refused before an
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -22,8 +23,9 @@ from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.gradients import Gradients
 from dpmcmc.mechanisms.noise_aware.linear import Statistics
 from dpmcmc.mechanisms.noise_aware.model_gradients import ModelGradients
+from dpmcmc.mechanisms.noise_aware.owners import by_row
 from dpmcmc.mechanisms.noise_aware.way import Way
-from dpmcmc.mechanisms.one_shot import Asked, OneShot
+from dpmcmc.mechanisms.one_shot import Asked, Drawn, OneShot
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target
@@ -84,7 +86,12 @@ class NoiseAware(OneShot):
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
         """Return posterior draws, leaves (draws, ...)."""
-        return way_of(self, plan.target).draw(plan, records, streams)
+        return self.drawn(plan, records, streams).positions
+
+    def drawn(self, plan: MechanismPlan, records: PyTree, streams: Streams, **kept: Path | None) -> Drawn:
+        """Return posterior draws with their evidence."""
+        found = way_of(self, plan.target).draw(plan, records, streams)
+        return found if isinstance(found, Drawn) else Drawn(found)
 
     def intervals(self, plan: MechanismPlan) -> tuple[bool, str]:
         """Return whether intervals of the draws hold, and why; planned from public facts."""
@@ -98,6 +105,11 @@ class NoiseAware(OneShot):
                 "Yes, of the parameter at which the model's mean score is zero, if the prior is true: the draws "
                 "account for the noise of privacy, and for scores that vary otherwise than the model says."
             )
+        if isinstance(plan.target, PerOwner):
+            return True, (
+                "Yes, if the model and the prior are true and records of one owner are independent given the "
+                "parameters: the draws account for the noise of privacy, and for no effect of an owner."
+            )
         return True, "Yes, if the model and the prior are true: the draws account for the noise of privacy."
 
 
@@ -107,21 +119,16 @@ def way_of(options: NoiseAware, target: Target) -> Way:
     Raises:
         UnsupportedCombination: a target that nothing is derived for.
     """
-    if isinstance(target, PerOwner):
-        raise UnsupportedCombination(
-            "noise_aware charges for one record, and an owner with k records moves its sums k times as far; to clip an "
-            "owner's records together would bias the score. Keep one record of each owner, or use a sampler, whose "
-            "draws are for prediction."
-        )
-    if type(target) is LinearRegression:
-        return Statistics(options, target)
-    if isinstance(target, NumPyroTarget):
-        return ModelGradients(options, target)
-    score = score_of(target)
-    if score is not None and isinstance(target, GeneralisedLinear):
-        return Gradients(options, target, score)
+    model, together = by_row(target)
+    if type(model) is LinearRegression:
+        return Statistics(options, model, together)
+    if isinstance(model, NumPyroTarget):
+        return ModelGradients(options, model)
+    score = score_of(model)
+    if score is not None and isinstance(model, GeneralisedLinear):
+        return Gradients(options, model, score, together)
     *names, last = (family.__name__ for family in SCORES)
     raise UnsupportedCombination(
         f"noise_aware is derived for {', '.join(names)}, {last} and NumPyro models, and the target is "
-        f"{type(target).__name__}; use a sampler, whose draws are for prediction."
+        f"{type(model).__name__}; use a sampler, whose draws are for prediction."
     )

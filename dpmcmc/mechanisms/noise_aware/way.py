@@ -13,7 +13,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.inference.noise_aware import Gaussian
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.prior import Prior
-from dpmcmc.mechanisms.one_shot import Asked
+from dpmcmc.mechanisms.one_shot import Asked, Drawn
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.query.gaussian_release import standard_normal
 from dpmcmc.privacy.query.randomness import Streams
@@ -33,8 +33,8 @@ class Way(Protocol):
     def settle(self, asked: Asked) -> Settled:
         """Return what the releases cost, and public numbers that they rest on; reads no record."""
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
-        """Release, and return posterior draws like the target's parameters, leaves (draws, ...)."""
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree | Drawn:
+        """Release, and return posterior draws like the target's parameters, leaves (draws, ...), or with evidence."""
 
     def refusal(self) -> str | None:
         """Return why intervals of the draws do not hold, a clause, or None where they do."""

@@ -8,6 +8,9 @@ of :func:`svec`:
 
 The sum Σ x moves by 2b at most under replace_one, and by b under the others.
 
+An owner of at most m rows adds A = Σ x xᵀ, positive semi-definite with ‖A‖ <= tr A <= m b². Two such matrices have
+⟨A, A'⟩ >= 0, so ‖A − A'‖² <= ‖A‖² + ‖A'‖²: every distance above is m times as long.
+
 Sums are float64, in blocks of rows. Each neighbour's sum is off by :func:`summing` of Σ‖x‖² at most, and twice that is
 charged. The trace costs nothing where rows are declared to have norm 1 and N is public; ``add_remove`` does not tell N
 from N ± 1, so there it is always released.
@@ -40,6 +43,7 @@ class Rows(NamedTuple):
         row_bound: b.
         unit_norm: whether every row is declared to have norm 1. No guarantee rests on it.
         rounding: how far rounding of the rows themselves may move one neighbour's G, in units of b².
+        together: m, rows that one record of the guarantee may have; ``num_records`` counts rows, m for each of them.
     """
 
     num_records: int
@@ -47,6 +51,7 @@ class Rows(NamedTuple):
     row_bound: float
     unit_norm: bool = False
     rounding: float = 0.0
+    together: int = 1
 
     @property
     def largest_trace(self) -> float:
@@ -57,11 +62,12 @@ class Rows(NamedTuple):
         """Return how far neighbours' sums may lie apart: (svec(G), tr G), rounding included."""
         unsure = 2 * (summing(self.num_records) * self.num_records + self.rounding) * self.row_bound**2
         replaced = adjacency == Adjacency.REPLACE_ONE
-        return self.row_bound**2 * (math.sqrt(2) if replaced else 1.0) + unsure, self.row_bound**2 + unsure
+        one = self.together * self.row_bound**2
+        return one * (math.sqrt(2) if replaced else 1.0) + unsure, one + unsure
 
     def trace_declared(self, adjacency: Adjacency) -> bool:
-        """Return whether tr G = N is public."""
-        return self.unit_norm and adjacency != Adjacency.ADD_REMOVE
+        """Return whether tr G = N is public; the number of owners' rows is not."""
+        return self.unit_norm and adjacency != Adjacency.ADD_REMOVE and self.together == 1
 
 
 class NoisyGram(NamedTuple):
@@ -163,7 +169,7 @@ class SumRelease:
     @staticmethod
     def _moved(rows: Rows, adjacency: Adjacency) -> float:
         unsure = 2 * summing(rows.num_records) * rows.num_records * rows.row_bound
-        return adjacency.sensitivity * rows.row_bound + unsure
+        return adjacency.sensitivity * rows.together * rows.row_bound + unsure
 
     def event(self, adjacency: Adjacency) -> Event:
         """Return what the release costs."""

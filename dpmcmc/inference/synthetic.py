@@ -1,0 +1,154 @@
+r"""Synthetic tables from a noise-aware release, and intervals from several of them, at no further cost to privacy.
+
+    tables = synthetic.tables(result.plan.target, result.evidence, 20)     # [{"x": (N, d), "y": (N,)}, ...]
+    combined = synthetic.rubin(estimates, covariances)                      # of an analysis of each table
+
+Each table is one draw from the posterior predictive law of everything that was released:
+
+1. second moments of the rows. A table of N rows is made as in step 2 with the released Gram matrix, and noise of
+   privacy's law is added to its own Gram matrix: errors of sampling and of privacy are in what is left;
+2. rows with these second moments. The intercept is constant. A one-hot block takes a level with the probability that a
+   linear regression on the columns before it predicts, cut to [0, 1]. Any other column is that regression and a normal
+   residual. By the normal equations of these regressions every second moment is kept, where no probability was cut: all
+   two-way tables of blocks, and every mean and covariance;
+3. θ from the posterior, and labels from the model at x and θ.
+
+So a table keeps the model and the first two moments of its columns. Nothing else of x is kept: numeric columns are
+normal, lie beyond their public range at times, and have no interaction that moments do not show. If rows x are public,
+give them, and steps 1 and 2 are left out.
+
+**Rules** of Raghunathan, Reiter and Rubin (2003) for fully synthetic tables. An analysis of M tables gives estimates
+q_l with covariances U_l. Each q_l varies by U about what its own table was made with, which is no uncertainty of the
+answer:
+
+    q̄ = mean q_l,   T = (1 + 1/M) b − Ū,   b = the covariance of the q_l,   Ū = mean U_l,
+
+with (M − 1)(1 − Ū/((1 + 1/M) b))² degrees of freedom. T may be negative by chance where M is small; b/M, the part of it
+that is always there, is its least value. Take M = 20 or more.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from scipy.stats import t as student
+
+from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.errors import UnsupportedCombination
+from dpmcmc.inference.evidence import Evidence
+from dpmcmc.inference.gram import project
+from dpmcmc.inference.noise_aware import symmetric_noise
+from dpmcmc.targets.base import Target
+from dpmcmc.targets.glm import LinearRegression
+
+
+class Combined(NamedTuple):
+    """Estimates of several synthetic tables together.
+
+    Attributes:
+        mean: q̄, (k,).
+        variance: T, (k,).
+        degrees: of freedom, (k,).
+    """
+
+    mean: np.ndarray
+    variance: np.ndarray
+    degrees: np.ndarray
+
+    def intervals(self, level: float = 0.9) -> np.ndarray:
+        """Return central intervals, (k, 2)."""
+        half = student.ppf((1 + level) / 2, self.degrees) * np.sqrt(self.variance)
+        return np.stack([self.mean - half, self.mean + half], axis=1)
+
+
+def rubin(estimates: np.ndarray, variances: np.ndarray) -> Combined:
+    """Return what analyses of M fully synthetic tables say together.
+
+    Args:
+        estimates: q_l, (M, k).
+        variances: of each, as the analysis of one table states them, (M, k).
+    """
+    count = len(estimates)
+    between, within = (1 + 1 / count) * np.var(estimates, axis=0, ddof=1), np.mean(variances, axis=0)
+    least = np.var(estimates, axis=0, ddof=1) / count
+    degrees = (count - 1) * np.clip(1 - within / between, 1 / count, 1.0) ** 2
+    return Combined(np.mean(estimates, axis=0), np.maximum(between - within, least), np.maximum(degrees, 1.0))
+
+
+def tables(
+    target: Target, evidence: Evidence, count: int, *, x: np.ndarray | None = None, seed: int = 0
+) -> list[dict[str, np.ndarray]]:
+    """Return synthetic tables ``{"x": (N, d), "y": (N,)}``.
+
+    Args:
+        target: the model that the release is of.
+        evidence: of the release.
+        count: M.
+        x: public rows, (n, d), which every table gets; None: made from the released Gram matrix.
+        seed: may be public.
+
+    Raises:
+        UnsupportedCombination: rows are not given and no Gram matrix was released; or labels of such a target.
+    """
+    rng = np.random.default_rng(seed)
+    parameters = evidence.posterior().draws(count, seed)
+    out = []
+    for theta in parameters:
+        rows = _rows(evidence, rng) if x is None else np.asarray(x, np.float64)
+        out.append({"x": rows, "y": _labels(target, theta, rows, rng)})
+    return out
+
+
+def _rows(evidence: Evidence, rng: np.random.Generator) -> np.ndarray:
+    """Return rows (N, d) of one table."""
+    noisy, structure, count = evidence.gram, evidence.structure or RowStructure(), evidence.num_records
+    if noisy is None:
+        raise UnsupportedCombination(
+            "synthetic tables: this release holds no second moment of rows; give public rows, tables(..., x=...)"
+        )
+    nearest = project(noisy.gram, noisy.trace, structure)
+    again = rows_of_moments(nearest, count, structure, rng)
+    moments = again.T @ again + noisy.noise_std * symmetric_noise(rng, len(nearest))
+    return rows_of_moments(project(moments, noisy.trace, structure), count, structure, rng)
+
+
+def rows_of_moments(gram: np.ndarray, count: int, structure: RowStructure, rng: np.random.Generator) -> np.ndarray:
+    """Return rows (count, d) with Gram matrix ``gram`` in expectation; see above."""
+    size, moments = len(gram), gram / count
+    out, before = np.zeros((count, size)), []
+    if structure.constant is not None:
+        before = [structure.constant]
+        out[:, before[0]] = np.sqrt(max(moments[before[0], before[0]], 0.0))
+    hot = [column for block in structure.blocks for column in block]
+    rest = [column for column in range(size) if column not in (*before, *hot)]
+    for group in (*structure.blocks, *([column] for column in rest)):
+        columns = list(group)
+        known = np.linalg.pinv(moments[np.ix_(before, before)], rcond=1e-8, hermitian=True)
+        weights = known @ moments[np.ix_(before, columns)]
+        predicted = out[:, before] @ weights
+        if columns[0] in hot:
+            chance = np.cumsum(np.maximum(predicted, 0.0), axis=1)
+            level = np.sum(rng.random((count, 1)) * chance[:, -1:] > chance, axis=1)
+            out[np.arange(count), np.array(columns)[np.minimum(level, len(columns) - 1)]] = out[:, before[0]]
+        else:
+            column = columns[0]
+            left = moments[column, column] - float(moments[before, column] @ weights[:, 0])
+            out[:, column] = predicted[:, 0] + np.sqrt(max(left, 0.0)) * rng.normal(size=count)
+        before += columns
+    return out
+
+
+def _labels(target: Target, theta: np.ndarray, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return labels (n,) of the model at one θ."""
+    classes = getattr(target, "num_classes", None)
+    parameter = theta.reshape(x.shape[1], -1) if theta.size > x.shape[1] else theta
+    mean = np.asarray(target.predict(jnp.asarray(parameter), jnp.asarray(x)), np.float64)
+    if classes == 2:
+        return (rng.random(len(x)) < mean).astype(np.int32)
+    if classes is not None:
+        return np.sum(rng.random((len(x), 1)) > np.cumsum(mean, axis=1), axis=1).clip(max=classes - 1).astype(np.int32)
+    if isinstance(target, LinearRegression):
+        return mean + target.noise_scale * rng.normal(size=len(x))
+    raise UnsupportedCombination(f"synthetic tables: labels of {type(target).__name__} are not made; use its own model")

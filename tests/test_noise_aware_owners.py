@@ -1,0 +1,250 @@
+"""Noise-aware posteriors of owners with several rows: sensitivities, neighbours, padding and coverage."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from dpmcmc.inference.scores import score_of
+from dpmcmc.mechanisms import NoiseAware, linear_statistics, release
+from dpmcmc.mechanisms.noise_aware import bounded_gradient, owners
+from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
+from dpmcmc.mechanisms.noise_aware.owners import Read, SharedLimits, Sharing
+from dpmcmc.privacy.accounting import Adjacency
+from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.query import gram_release
+from dpmcmc.targets import LastLayer, LinearRegression, PoissonRegression, SoftmaxRegression
+from dpmcmc.targets.per_owner import PerOwner
+from tests.test_noise_aware import assert_covers, linear, logistic, rows
+
+M = 4
+
+
+def table(num_owners, d, seed, target=None, effect=0.0):
+    """(owners of 1 to M rows, the truth); ``effect``: sd of an intercept that each owner has of its own."""
+    rng = np.random.default_rng(seed)
+    mask = np.arange(M) < rng.integers(1, M + 1, (num_owners, 1))
+    x, truth = rows(num_owners * M, d, rng).reshape(num_owners, M, d), rng.normal(size=d)
+    margin = x @ truth + effect * rng.normal(size=(num_owners, 1))
+    if isinstance(target, LinearRegression):
+        y = np.clip(margin + target.noise_scale * rng.normal(size=margin.shape), -3, 3).astype(np.float32)
+    else:
+        y = (rng.random(margin.shape) < expit(margin)).astype(np.int32)
+    return {"x": np.where(mask[..., None], x, 0).astype(np.float32), "y": np.where(mask, y, 0), "mask": mask}, truth
+
+
+def released_stds(plan, records, monkeypatch):
+    """Noise stds of all releases of a draw, in their order."""
+    seen = []
+    for module in (owners, bounded_gradient, linear_statistics, gram_release):
+        whole = module.gaussian_release
+        monkeypatch.setattr(
+            module,
+            "gaussian_release",
+            lambda value, std, key, whole=whole: (seen.append(std), whole(value, std, key))[1],
+        )
+    release(plan, records, key=0)
+    return np.array(seen)
+
+
+def spent_on_owners(adjacency, monkeypatch, together=M):
+    """μ of what is added for owners of M rows, b = 1, and distances written out by hand."""
+    target, n = PerOwner(logistic(3), together), 200
+    plan = NoiseAware(steps=4).plan(target, num_records=n, epsilon=0.7, delta=1e-5, adjacency=adjacency)
+    records, _ = table(n, 3, 0)
+    stds = released_stds(dataclasses.replace(plan, target=PerOwner(logistic(3), M)), records, monkeypatch)
+    one = adjacency != "replace_one"
+    gram, gradient = M * (1 if one else math.sqrt(2)), 1.0 if one else 2.0
+    moves = np.array([gram, M, 1 if one else math.sqrt(2), *[gradient] * 4])
+    assert len(stds) == len(moves)
+    return math.sqrt(np.sum((moves / stds) ** 2)), plan.guarantee
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_noise_for_owners_is_noise_that_is_charged(adjacency, monkeypatch):
+    mu, guarantee = spent_on_owners(adjacency, monkeypatch)
+    assert mu == pytest.approx(gaussian_mu(0.7, 1e-5), rel=2e-4)
+    assert mu <= gaussian_mu(0.7, 1e-5)
+    assert 0.699 < guarantee.epsilon <= 0.7
+
+
+def test_the_sum_of_owners_rows_is_charged_too(monkeypatch):
+    """Counts without a declared intercept get Σ x: a replaced owner moves it by 2M."""
+    target = PerOwner(PoissonRegression(prior_scale=1.0, num_features=3, row_bound=1.0), M)
+    plan = NoiseAware(steps=4).plan(target, num_records=200, epsilon=0.7, delta=1e-5)
+    stds = released_stds(plan, table(200, 3, 0)[0], monkeypatch)
+    moves = np.array([M * math.sqrt(2), M, math.sqrt(2), 2 * M, *[2.0] * 4])
+    mu = math.sqrt(np.sum((moves / stds) ** 2))
+    assert mu == pytest.approx(gaussian_mu(0.7, 1e-5), rel=2e-4)
+    assert mu <= gaussian_mu(0.7, 1e-5)
+
+
+def test_an_owner_who_is_charged_as_one_record_is_caught(monkeypatch):
+    whole = gram_release.Rows.moved
+    monkeypatch.setattr(gram_release.Rows, "moved", lambda self, adjacency: whole(self._replace(together=1), adjacency))
+    with pytest.raises(AssertionError):
+        test_noise_for_owners_is_noise_that_is_charged("replace_one", monkeypatch)
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_noise_for_owners_in_linear_regression_is_noise_that_is_charged(adjacency, monkeypatch):
+    """(svec G, Xᵀy/3): M times what one record moves it by; the sandwich's Σ v vᵀ has ‖v‖ <= 3M."""
+    plan = NoiseAware(covariance="sandwich").plan(
+        PerOwner(linear(4), M), num_records=200, epsilon=0.7, delta=1e-5, adjacency=adjacency
+    )
+    stds = released_stds(plan, table(200, 4, 0, linear(4))[0], monkeypatch)
+    replaced = adjacency == "replace_one"
+    moves = [
+        M * math.sqrt(2) * (1.5 if replaced else 1),
+        (3 * M) ** 2 * (math.sqrt(2) if replaced else 1),
+        (3 * M) ** 2,
+    ]
+    mu = math.sqrt(np.sum((np.array(moves) / stds) ** 2))
+    assert mu == pytest.approx(gaussian_mu(0.7, 1e-5), rel=2e-4)
+    assert mu <= gaussian_mu(0.7, 1e-5)
+
+
+def neighbours(num_owners, d, seed):
+    """Rows of owners in pairs of tables that differ in the first owner's, far ones and fewer among them."""
+    records, _ = table(num_owners, d, seed)
+    corner, unit = np.full(d, 1 / math.sqrt(d)), np.eye(d)
+    for row, label, count in ((corner, 1, M), (-corner, 0, M), (unit[0], 1, M), (unit[1], 0, M), (corner, 0, 1)):
+        sides = []
+        for own, y, k in ((unit[0], 0, M), (row, label, count)):
+            other = {name: leaf.copy() for name, leaf in records.items()}
+            other["x"][0], other["y"][0], other["mask"][0] = own, y, np.arange(M) < k
+            sides.append(Read.of(other))
+        yield sides
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "planted: every row has the whole clip norm"])
+def test_replaced_owners_move_the_whitened_gradient_by_at_most_2c(shared):
+    d, rng, worst = 5, np.random.default_rng(0), 0.0
+    design, score = Design(60 * M, d, 1.0, 30 * math.sqrt(d)), score_of(logistic(d))
+    for scale in (0.0, 1.0, 30.0):
+        for sides in neighbours(60, d, 1):
+            gram, theta = sides[0].x.T @ sides[0].x, scale * rng.normal(size=d)
+            sums = []
+            for read in sides:
+                access = BoundedGradient.of(gram, design, score, read.x, read.y)
+                sharers = read.sharers if shared else np.ones(len(read.x))
+                # In the place of a typical one: C of one row, so that limits bind.
+                sums.append(access.shared(sharers, 1.0).sum(theta))
+            worst = max(worst, float(np.linalg.norm(sums[0] - sums[1])))
+    assert (worst <= 2 + 2 * design.rounding(score)) == shared
+    assert worst > 0.5, "the neighbours try nothing"
+
+
+def test_replaced_owners_move_statistics_by_at_most_what_is_charged():
+    worst = np.zeros(2)
+    for one, two in neighbours(20, 4, 2):
+        totals = [linear_statistics.statistics(read.x, 3 * np.sign(read.y - 0.5), 1 / 3) for read in (one, two)]
+        zeros = [linear_statistics.statistics(read.x, np.zeros(len(read.x)), 0.0) for read in (one, two)]
+        moved = [float(np.linalg.norm(np.subtract(*pair))) for pair in (totals, zeros)]
+        worst = np.maximum(worst, moved)
+    assert worst[0] <= M * 1.5 * math.sqrt(2) * (1 + 1e-9)
+    assert M < worst[1] <= M * math.sqrt(2) * (1 + 1e-6)
+    same, other = np.zeros((2, M, 2))
+    same[:, 0] = other[:, 1] = 1.0
+    apart = same.T @ same - other.T @ other
+    assert np.linalg.norm(apart) == pytest.approx(M * math.sqrt(2)), "the bound is attained"
+
+
+def test_scores_of_owners_have_mean_zero_at_the_truth():
+    """The mean over labels of one owner's sum, at a limit that binds."""
+    rng, d = np.random.default_rng(3), 3
+    x, theta = rows(M, d, rng), 4 * rng.normal(size=d)
+    p, score, mean, worst = expit(x @ theta), score_of(logistic(d)), np.zeros(d), 0.0
+    design = Design(M, d, 1.0, 100.0)
+    for number in range(2**M):
+        y = (number >> np.arange(M)) & 1
+        chance = float(np.prod(np.where(y == 1, p, 1 - p)))
+        total = BoundedGradient.of(x.T @ x, design, score, x, y).shared(np.full(M, float(M)), 1.0).sum(theta)
+        mean, worst = mean + chance * total, max(worst, float(np.linalg.norm(total)))
+    assert np.abs(mean).max() < 1e-12
+    assert 0.3 < worst <= 1 + 1e-9
+
+
+def test_padding_contributes_nothing_and_owners_of_one_row_are_records():
+    target = PerOwner(logistic(3), M)
+    plan = NoiseAware(draws=10, steps=4).plan(target, num_records=100, epsilon=1.0, delta=1e-4)
+    records, _ = table(100, 3, 0)
+    rubbish = {name: leaf.copy() for name, leaf in records.items()}
+    rubbish["x"][~records["mask"]], rubbish["y"][~records["mask"]] = 0.5, 1
+    np.testing.assert_array_equal(release(plan, records, key=0).draws, release(plan, rubbish, key=0).draws)
+    x, y = records["x"][:, 0], records["y"][:, 0]
+    one = {"x": x[:, None], "y": y[:, None], "mask": np.ones((100, 1), bool)}
+    plans = [
+        NoiseAware(draws=10, steps=4).plan(of, num_records=100, epsilon=1.0, delta=1e-4)
+        for of in (logistic(3), PerOwner(logistic(3), 1))
+    ]
+    draws = [release(p, r, key=0).draws for p, r in zip(plans, ({"x": x, "y": y}, one), strict=True)]
+    np.testing.assert_array_equal(*draws)
+
+
+def test_the_law_of_rows_is_averaged_over_how_many_share_a_limit():
+    sharing = Sharing.of(np.array([10.0, -3.0, 0.0, 10.0]))
+    assert (sharing.num_rows, sharing.typical) == (50, pytest.approx(0.2 + 0.8 * 4))
+    score, eta = score_of(logistic(2)), np.array([-1.0, 0.5])
+    found = sharing.scored(score).law(eta, 0.4)
+    one, four = (score.law(eta, 0.4 * sharing.typical / k) for k in (1, 4))
+    np.testing.assert_allclose(found.curvature, 0.2 * one.curvature + 0.8 * four.curvature)
+    np.testing.assert_allclose(found.variance, 0.2 * one.variance + 0.8 * four.variance)
+    assert Sharing.of(np.array([-1.0, -2.0])).num_rows == 1
+    assert not isinstance(Sharing.guessed(7, 1).scored(score), SharedLimits)
+
+
+def test_a_plan_for_owners_says_whom_it_protects_and_what_it_supposes():
+    target = PerOwner(logistic(3), M)
+    plan = NoiseAware().plan(target, num_records=1000, epsilon=1.0, delta=1e-5)
+    assert plan.usable_for == ["prediction", "intervals"]
+    assert "independent given the parameters" in plan.verdict.reasons["intervals"]
+    assert "owner (at most 4 rows)" in plan.target.unit
+    with pytest.raises(ValueError, match="records_per_owner: PerOwner needs it"):
+        NoiseAware().plan(PerOwner(logistic(3)), num_records=1000, epsilon=1.0, delta=1e-5)
+    softmax = SoftmaxRegression(num_classes=3, num_features=3, row_bound=1.0)
+    of_features = LastLayer(**dataclasses.asdict(softmax), features=np.tanh)
+    with pytest.raises(
+        ValueError, match="for regressions whose features are in the rows, and the model of a row is Last"
+    ):
+        NoiseAware().plan(PerOwner(of_features, M), num_records=1000, epsilon=1.0, delta=1e-5)
+    records, _ = table(1000, 3, 0)
+    records["mask"][0], records["x"][0, 2] = True, [2.0, 0, 0]
+    with pytest.raises(ValueError, match=r"row 2 has norm 2, beyond the public row_bound"):
+        release(plan, records, key=0)
+
+
+def covered(mechanism, target, tables, num_owners, epsilon=1.0, effect=0.0):
+    """Share of coordinates of truths within 90 % intervals, and its standard error over tables."""
+    plan = mechanism.plan(PerOwner(target, M), num_records=num_owners, epsilon=epsilon, delta=1e-6)
+    inside = []
+    for seed in range(tables):
+        records, truth = table(num_owners, target.num_features, seed, target, effect)
+        low, high = np.quantile(release(plan, records, key=seed).draws[0], [0.05, 0.95], axis=0)
+        inside.append(np.mean((low < truth) & (truth < high)))
+    return float(np.mean(inside)), float(np.std(inside) / math.sqrt(tables))
+
+
+@pytest.mark.slow
+def test_intervals_of_a_logistic_regression_of_owners_cover():
+    """5,000 owners of 1 to 4 rows, d = 6, ε = 1; 40 tables gave .933 ± .021."""
+    assert_covers(covered(NoiseAware(draws=400), logistic(6), 24, 5000))
+
+
+@pytest.mark.slow
+def test_intervals_of_a_linear_regression_of_owners_cover():
+    """As above; 40 tables gave .912 ± .024."""
+    assert_covers(covered(NoiseAware(draws=400), linear(6), 40, 5000))
+
+
+@pytest.mark.slow
+def test_effects_of_owners_need_the_sandwich():
+    """An intercept of sd 1 of each owner's own: records of one owner depend on each other."""
+    target = linear(4)
+    share, error = covered(NoiseAware(draws=400), target, 40, 20_000, 10.0, effect=1.0)
+    assert share + 3 * error < 0.86, (share, error)
+    assert_covers(covered(NoiseAware(draws=400, covariance="sandwich"), target, 40, 20_000, 10.0, effect=1.0))
