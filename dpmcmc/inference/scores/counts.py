@@ -25,8 +25,9 @@ A_2:
 
 Then Λ = c² w E[t(y − μ)] and V = c² w² Var t.
 
-**Predictors.** η is brought into ±8, so that rounding has a public bound: a mean beyond exp(8) = 2,981, which
-``strongest`` puts four prior standard deviations away or more, would make the score biased there.
+**Predictors.** η is brought into ±8, so that rounding has a public bound. A record whose mean is beyond exp(8) = 2,981
+would have a biased score; a prior within ``strongest`` and ``strongest_intercept`` puts that at 8/√(2² + 4²) = 1.8 of
+its standard deviations or more.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Counts:
     #: At 0.5 and at 1 intervals were as wide to a tenth (d = 10, N = 20,000, ε from 0.3 to 3).
     clip: ClassVar[float] = 0.75
     strongest: ClassVar[float] = 2.0
-    strongest_intercept: ClassVar[float] = 2.0
+    strongest_intercept: ClassVar[float] = 4.0
     dispersion: float = 0.0
 
     @property
