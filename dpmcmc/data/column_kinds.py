@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Gt
@@ -272,11 +272,11 @@ def column_of(name: str, given: object) -> Column:
         raise InputError(f"{name}: {error}", f"columns.{name}") from None
 
 
-def _range(ends: Sequence[float], **options: Any) -> Range:
+def _range(ends: Sequence[float], **options: object) -> Range:
     if not isinstance(ends, Sequence) or len(ends) != 2:
         raise InputError(f"range must be [low, high], got {ends!r}")
     low, high = ends
-    return Range(low, high, **options)
+    return Range(low, high, **options)  # type: ignore[arg-type]
 
 
 def to_yaml(column: Column) -> dict[str, object]:

@@ -8,9 +8,12 @@ that is fitted (``scale``, ``poly``, a spline with knots from the data) would pu
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpmcmc.errors import InputError
+
+if TYPE_CHECKING:
+    from formulaic.parser.types import Term
 
 #: Functions of formulas whose result for a row depends on other rows.
 _READ_DATA = ("scale", "standardize", "center", "poly", "bs", "cr", "cs", "cc", "ns", "te", "Q", "lag")
@@ -53,7 +56,7 @@ def _sides(formula: str) -> Any:
         raise InputError(f"formula: {formula!r} is no formula such as income ~ age + C(job)", "formula") from None
 
 
-def _source(term: Any, columns: tuple[str, ...]) -> tuple[str, ...]:
+def _source(term: Term, columns: tuple[str, ...]) -> tuple[str, ...]:
     """Return the source columns of a term; none for the intercept."""
     names = []
     for factor in term.factors:
