@@ -1,6 +1,5 @@
 """``dpmcmc.suggest``: plans from public facts alone, that reach their goal or say what would."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -14,7 +13,7 @@ from dpmcmc.config import load, make_plan
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.estimators import NotAchievable, default_delta
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
+from dpmcmc.targets import LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression
 
 SCHEMA = Schema({"a": Range(0, 10), "b": Levels(["u", "v", "w"]), "y": Levels(["no", "yes"])}, label="y")
 LOGISTIC = LogisticRegression(prior_scale=1.0)
@@ -100,6 +99,9 @@ def test_settings_of_the_user_are_kept():
     assert plan.guarantee.adjacency == "add_remove"
     sampler = dpmcmc.SGLD(step_size=3.0)
     assert suggested(num_features=4, goal="prediction", sampler=sampler).sampler.step_size == 3.0
+    with pytest.raises(NotAchievable, match=r"these settings: .*20 steps are too few"):
+        suggested(num_features=4, mechanism=NoiseAware(steps=20))
+    assert suggested(schema=SCHEMA, mechanism=NoiseAware(steps=40)).mechanism.structure == SCHEMA.structure
     with pytest.raises(ValueError, match="mechanism: takes no steps"):
         suggested(num_features=4, mechanism=mechanism, steps=3)
 
@@ -145,4 +147,6 @@ def test_command_keeps_data_target_and_privacy_of_a_config(capsys):
 def test_other_models_get_a_chain_for_prediction():
     softmax = SoftmaxRegression(num_classes=3)
     assert suggested(softmax, num_features=4, goal="prediction").metric is not None
-    assert dataclasses.is_dataclass(softmax)
+    poisson = suggested(PoissonRegression(), num_features=4)
+    assert 1 < poisson.settings["predicted_width"] < 3
+    assert isinstance(suggested(PoissonRegression(), num_features=4, goal="prediction").mechanism, NoiseAware)

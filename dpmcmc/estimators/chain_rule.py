@@ -2,10 +2,9 @@ r"""Settings of a chain whose draws are for prediction, from public facts.
 
 The second moment of the rows is released with 30 % of the squared budget, and SGLD runs in its metric on full batches:
 at a fixed budget the number of steps costs no privacy. A direction of typical curvature h relaxes 6 times before the
-first kept draw, so η·h·(burn-in steps) = 6. On four public tables accuracy was flat from 4 to 16 at ε = 1; at ε = 0.3
-it fell from 8 on where columns are many. The
-step stays below 1.5 over the largest curvature that simulated designs
-show, and the number of steps grows to keep the 6 relaxations.
+first kept draw, so η·h·(burn-in steps) = 6. On public tables accuracy was flat from 4 to 16 at ε = 1. At ε = 0.3 it
+fell from 8 on where columns are many. The step stays below 1.5 over the largest curvature that simulated designs show,
+and the number of steps grows to keep the 6 relaxations.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def fit(
     given: Given = {}
     if target is None:
         target = model_of(schema.outcome)
-        given = settings_of(target, schema, goal)
+        given = settings_of(target, goal)
     plan = suggest(
         target, num_records=len(records["x"]), epsilon=epsilon, delta=delta, schema=schema, goal=goal, **given
     )
@@ -84,11 +84,11 @@ def model_of(label: Label) -> Target:
     return _MODELS[label.kind]()
 
 
-def settings_of(target: Target, schema: Schema, goal: Goal) -> Given:
+def settings_of(target: Target, goal: Goal) -> Given:
     """Return the settings of a model that was not chosen by the user.
 
     Nobody declared the noise of a linear regression's label, so its variance is a sandwich's.
     """
     if goal == "intervals" and isinstance(target, LinearRegression):
-        return {"mechanism": NoiseAware(covariance="sandwich", structure=schema.structure)}
+        return {"mechanism": NoiseAware(covariance="sandwich")}
     return {}

@@ -89,7 +89,7 @@ class PrivateRegression(BaseEstimator):
         schema = self.schema_ = self._schema(x.shape[1])
         records = schema.encode({**self._table(x), _LABEL: self._labels(y)})
         target = model_of(schema.outcome)
-        asked = ask(target, len(x), self.epsilon, self.delta, schema, None, settings_of(target, schema, self.goal))
+        asked = ask(target, len(x), self.epsilon, self.delta, schema, None, settings_of(target, self.goal))
         plan = asked.suggested(self.goal)
         try:
             asked.require(plan, self.goal)

@@ -184,8 +184,7 @@ class Request:
         unbounded = score_of(self.target) is not None and not getattr(self.target, "bounded_labels", False)
         one_shot = "mechanism" in self.given or (not of_chain and (goal == INTERVALS or unbounded))
         plan, reasons = self._release(goal) if one_shot else self._chain(goal)
-        said = (*self.reasons, *reasons)
-        return dataclasses.replace(plan, reasons=said, schema=self.schema)
+        return dataclasses.replace(plan, reasons=(*self.reasons, *reasons), schema=self.schema)
 
     def _release(self, goal: Goal) -> tuple[MechanismPlan, list[str]]:
         """Return the plan of a one-shot release, and why."""
@@ -198,6 +197,8 @@ class Request:
                 if goal == INTERVALS
                 else "method: noise_aware, since a chain clips residuals of labels that have no bound, which biases it"
             )
+        elif isinstance(mechanism, NoiseAware) and mechanism.structure is None:
+            mechanism = dataclasses.replace(mechanism, structure=self.structure)
         plan = self._planned(mechanism)
         if not isinstance(mechanism, NoiseAware) or self.question is None:
             return plan, [why]
@@ -214,7 +215,7 @@ class Request:
     def _chain(self, goal: Goal) -> tuple[Plan, list[str]]:
         """Return the plan of a sampler's run, and why."""
         given: dict[str, Any] = {k: v for k, v in self.given.items() if k not in ("adjacency", "clip", "clipping")}
-        promised: dict[str, Any] = {k: v for k, v in self.given.items() if k in ("adjacency", "clip", "clipping")}
+        promised: dict[str, Any] = {k: v for k, v in self.given.items() if k not in (*given, "mechanism")}
         promise = Privacy(epsilon=self.epsilon, delta=self.delta, **promised)
         plan, reasons = suggested_chain(self.target, self.num_records, promise, self.structure, given)
         method = f"method: {plan.label} in a private metric"
@@ -293,7 +294,9 @@ class Request:
         if goal in plan.usable_for and (goal == PREDICTION or self._tells()):
             return
         reason = plan.verdict.reasons[goal]
-        if goal == INTERVALS and goal in plan.usable_for:
+        if goal == INTERVALS:
+            if goal not in plan.usable_for:  # for settings that were given, which no N or ε mends
+                raise NotAchievable(f"goal intervals is not achievable with these settings: {reason}", "goal")
             reason = f"intervals would be the prior's, whose variance the release would lower by less than {_TOLD:.0%}"
         records = _least(lambda n: self.at(n)._reaches(goal), self.num_records, _MOST_RECORDS)
         budget = _least(lambda value: self.at(epsilon=value)._reaches(goal), self.epsilon, _LARGEST_EPSILON)
