@@ -293,17 +293,17 @@ def test_draws_follow_the_prior_times_the_likelihood():
 
 @pytest.mark.slow
 def test_intervals_of_a_hierarchical_model_cover():
-    """Truths from the prior, 10 tables of 4,000 at ε = 3: 90 % intervals of six numbers each."""
+    """Truths from the prior, 8 tables of 4,000 at ε = 3: 90 % intervals of six numbers each."""
     plan = NoiseAware(draws=400).plan(bind(from_numpyro(logistic), SHAPES), num_records=4000, epsilon=3.0, delta=1e-5)
     inside = []
-    for seed in range(10):
+    for seed in range(8):
         records, truth = table(logistic, 4000, seed)
         draws = release(plan, records).draws
         for name, value in truth.items():
             low, high = np.quantile(draws[name][0], [0.05, 0.95], axis=0)
             inside += list(np.ravel((value >= low) & (value <= high)))
-    assert len(inside) == 60
-    assert 0.75 <= np.mean(inside) <= 1.0
+    assert len(inside) == 48
+    assert np.mean(inside) >= 0.72
 
 
 MODEL = """
