@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import dpmcmc
 from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.scores import score_of
 from dpmcmc.inference.scores.counts import Counts
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware import bounded_gradient
 from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
 from dpmcmc.mechanisms.noise_aware.mechanism import way_of
+from dpmcmc.planning import path
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query import gram_release
@@ -210,6 +213,23 @@ def test_priors_under_which_intervals_were_not_seen_to_cover_are_refused_interva
         wide = plan(dataclasses.replace(target, prior_scale=4.0))
         assert wide.usable_for == ["prediction"]
         assert "spreads logarithms of means over up to 4" in wide.verdict.reasons["intervals"]
+
+
+def test_a_chain_s_path_is_not_concluded_from_and_names_the_mechanism_that_is():
+    """Chains clip residuals of counts, which biases their gradients."""
+    plan = dpmcmc.plan(
+        TARGETS["poisson"],
+        num_records=1000,
+        sampler=dpmcmc.SGLD(step_size=0.1),
+        sampling=dpmcmc.Full(),
+        steps=40,
+        metric=dpmcmc.PrivateMetric(),
+        privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-5),
+    )
+    assert plan.usable_for == ["prediction"]
+    assert path.recorded_blocks(plan) is None
+    with pytest.raises(UnsupportedCombination, match=r"the target is PoissonRegression. Use mechanism noise_aware"):
+        path.trace_of(plan, np.zeros((1, 2, 4)), None, None)
 
 
 def covered(dispersion, tables, d=4, n=10_000, epsilon=10.0):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.special import expit
+from scipy.stats import poisson
 
 from dpmcmc.inference import gram as gram_room
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.curvature import ScoredRows
 from dpmcmc.inference.noise_aware import Gaussian, Local, Release
+from dpmcmc.inference.scores.counts import Counts
 from dpmcmc.inference.scores.logistic import Logistic
 from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
 from dpmcmc.privacy.accounting import Adjacency
@@ -68,6 +70,17 @@ def scores_have_mean_zero_at_the_truth(scene: Scene) -> None:
     require(
         np.linalg.norm(mean) < 1e-9 * total, f"scores of length {total:.3g} have the mean {np.linalg.norm(mean):.3g}"
     )
+
+
+def scores_of_counts_are_bounded_and_have_mean_zero(scene: Scene) -> None:
+    """Sums over all counts up to 200 of means of at most 3, at limits that clip and one that does not."""
+    count = np.arange(200.0)
+    for eta in (-1.0, 0.3, 1.1):
+        for limit in (0.1, 1.0, 5.0):
+            score = Counts().residual(np.full(200, eta), count, np.full(200, limit)) / limit
+            mean = float(poisson.pmf(count, np.exp(eta)) @ score)
+            require(abs(mean) < 1e-9, f"scores within 1 have the mean {mean:.3g}")
+            require(float(np.abs(score).max()) < 1 + 1e-9, f"a score is {np.abs(score).max():.3g} limits long")
 
 
 def a_replaced_row_moves_the_gram_matrix_within_its_charge(scene: Scene) -> None:

@@ -9,6 +9,7 @@ from scipy.special import expit
 from dpmcmc.inference import gram as gram_room
 from dpmcmc.inference.curvature import AverageLaw, ScoredRows
 from dpmcmc.inference.noise_aware import Local
+from dpmcmc.inference.scores.counts import Counts
 from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query.gram_release import Rows
@@ -41,6 +42,16 @@ def _weights_see_labels(patch: Patch) -> None:
     patch.setattr(BoundedGradient, "sum", total)
 
 
+def _clipped_without_centring(patch: Patch) -> None:
+    real = Counts._clipped
+    patch.setattr(Counts, "_clipped", lambda self, *given: real(self, *given)._replace(centre=np.float64(0)))
+
+
+def _counts_not_clipped(patch: Patch) -> None:
+    real = Counts._clipped
+    patch.setattr(Counts, "_clipped", lambda self, *given: real(self, *given)._replace(bound=np.float64(np.inf)))
+
+
 def _root_two_dropped(patch: Patch) -> None:
     real = Rows.moved
     patch.setattr(Rows, "moved", lambda self, _: real(self, Adjacency.ADD_REMOVE))
@@ -64,6 +75,18 @@ FAULTS = (
         "Residuals are clipped, so that a rare label counts less and the score at the truth has a mean.",
         _weights_see_labels,
         (checks.scores_have_mean_zero_at_the_truth,),
+    ),
+    Fault(
+        "counts clipped without centring",
+        "Counts are skew, so a clipped residual has a mean at the truth, and intervals miss once the noise is small.",
+        _clipped_without_centring,
+        (checks.scores_of_counts_are_bounded_and_have_mean_zero,),
+    ),
+    Fault(
+        "a weight in the place of clipping counts",
+        "A weight that does not see the label leaves a residual that has no bound, and a record moves any sum.",
+        _counts_not_clipped,
+        (checks.scores_of_counts_are_bounded_and_have_mean_zero,),
     ),
     Fault(
         "√2 dropped from the Gram matrix' sensitivity",
