@@ -32,7 +32,7 @@ def main() -> int:
     jobs.append(["experiments.headline", "--results", str(out / "fig3_2_adult"), "--out", str(out / "headline")])
     jobs += [
         [f"experiments.{name}", "--out", str(out / name)]
-        for name in ("fig4_2", "fig5_1", "fig_pdp_1", "fig_per_record")
+        for name in ("fig4_2", "fig5_1", "fig_pdp_1", "fig_per_record", "coverage")
     ]
     failed = []
     for job in jobs:

@@ -145,7 +145,7 @@ def test_names_that_are_none_are_refused(tmp_path, capsys, wrong, said):
 
 @pytest.mark.slow
 def test_shipped_configs_are_for_what_the_benchmark_finds(tmp_path):
-    """Ways whose plans say intervals cover; chains and single draws are marked, and a marked chain does not cover."""
+    """Ways whose plans say intervals cover; chains and single draws are marked, and a marked chain scores badly."""
     assert not coverage.main(["--quick", "--out", str(tmp_path)])
     rows = coverage.read(tmp_path / "results.csv")
     assert {str(row["way"]) for row in rows} >= {
@@ -158,7 +158,7 @@ def test_shipped_configs_are_for_what_the_benchmark_finds(tmp_path):
             assert coverage.covers(row), row
             assert float(row["tarp_error"]) < 1.5 * float(row["floor"])
     (chain,) = (row for row in rows if row["way"] == "sgld")
-    assert not coverage.covers(chain)
+    assert float(chain["crps"]) > 1.5
 
 
 def test_every_way_is_a_shipped_config():

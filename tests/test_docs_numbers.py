@@ -15,6 +15,8 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.interactive import AboveThreshold, Thresholdout
 from dpmcmc.privacy.ledger.filters import Renyi, best_order, split_delta
 from dpmcmc.privacy.ledger.terms import OVERFLOW_SHARE
+from experiments.calibration import scores
+from tests.coverage_tables import filled, results
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -132,3 +134,25 @@ def test_the_readme_s_table_is_that_of_the_figures():
         assert accuracy == measured, line
         assert ("intervals" in usable.split(" and ")) == bool(re.fullmatch(r"\.\d\d", coverage)), line
         assert (width == "not for intervals") == (coverage == "not for intervals")
+
+
+@pytest.mark.parametrize("name", ["uncertainty", "noise_aware", "concepts"])
+def test_tables_of_coverage_are_rows_of_the_results(name):
+    text = page(f"docs/{name}.md")
+    assert filled(text) == text
+    row = next(line for line in text.splitlines() if line.startswith("| logistic |") and " ± " in line)
+    assert filled(text.replace(row, row.replace(" ± ", "1 ± "))) == text  # a number that is wrong is seen
+
+
+def test_monte_carlo_error_of_500_tables():
+    (stated,) = re.findall(
+        r"For 500 independent fractions Monte Carlo error alone gives (0\.\d+)", page("docs/uncertainty.md")
+    )
+    assert float(stated) == pytest.approx(scores.curve_floor(500), abs=5e-4)
+
+
+def test_the_readme_says_how_often_chains_cover():
+    (claim,) = re.findall(r"intervals of chains cover\s+(\d+ to \d+) %", page("README.md"))
+    chains = [row for row in results("coverage.csv") if row["verdict"] in ("prediction", "nothing") and row["coverage"]]
+    shares = [float(row["coverage"]) for row in chains if row["task"] == "logistic"]
+    assert numbers(claim) == [round(100 * min(shares)), round(100 * max(shares))]

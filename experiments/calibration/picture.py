@@ -20,7 +20,7 @@ _GROUPS = {
     "metric_path": ("noise-aware inference from a chain's path", _GREEN, "s"),
     "sgld_planned_path": ("noise-aware inference from a chain's path", _GREEN, "s"),
 }
-#: Label of a chain's point in the picture, and its place: points to the right and up.
+#: Label of a chain's point.
 _CHAINS = {
     "sgld": "SGLD",
     "sghmc": "SGHMC",
@@ -31,15 +31,16 @@ _CHAINS = {
     "hybrid": "hybrid",
     "sgld_planned": "SGLD planned",
 }
-_OFFSET = (5.0, 3.0)
+#: Least distance of two labels on the axis of coverage, and widths outside which a label stands on the left.
+_APART, _NARROW, _WIDE = 0.033, 0.95, 12.0
 
 
 def _points(axis: Axes, rows: list[Row], colour: str, marker: str, label: str) -> None:
     """Draw rows with two Monte Carlo errors."""
     width, coverage, error = ([float(r[name]) for r in rows] for name in ("width", "coverage", "coverage_error"))
-    axis.errorbar(
-        width, coverage, [2 * e for e in error], fmt=marker, color=colour, ms=4.5, lw=0.8, alpha=0.85, label=label
-    )
+    bars = [2 * e for e in error]
+    axis.errorbar(width, coverage, bars, fmt="none", ecolor=colour, elinewidth=0.8, alpha=0.4)
+    axis.plot(width, coverage, ls="none", marker=marker, color=colour, ms=5, mew=0, label=label)
 
 
 def draw(path: Path, rows: list[Row], band: tuple[float, float]) -> None:
@@ -54,10 +55,9 @@ def draw(path: Path, rows: list[Row], band: tuple[float, float]) -> None:
         handles: dict[str, object] = {}
         for axis, epsilon in zip(axes, epsilons, strict=True):
             _panel(axis, [r for r in shown if r["epsilon"] == epsilon], band)
-            axis.set_title(f"ε = {epsilon:g}")
+            axis.set(title=f"ε = {epsilon:g}", xlabel="width ÷ the non-private posterior's")
             handles |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
         axes[0].set_ylabel("coverage of nominal 90 % intervals")
-        figure.supxlabel("width ÷ the non-private posterior's", fontsize=9.5)
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, frameon=False)
         figure.savefig(path)
 
@@ -66,6 +66,7 @@ def _panel(axis: Axes, rows: list[Row], band: tuple[float, float]) -> None:
     """Draw the rows of one ε."""
     axis.axhspan(*band, color=_GREY, alpha=0.25, lw=0)
     axis.axhline(LEVEL, color=_GREY, lw=1)
+    axis.text(0.11, band[1], f"{band[0]:g} to {band[1]:g}", ha="left", va="top", fontsize=7.5, color="0.35")
     for way, (label, colour, marker) in _GROUPS.items():
         those = [r for r in rows if r["way"] == way]
         if those:
@@ -73,10 +74,20 @@ def _panel(axis: Axes, rows: list[Row], band: tuple[float, float]) -> None:
     chains = [r for r in rows if r["way"] in _CHAINS]
     if chains:
         _points(axis, chains, _ORANGE, "X", "draws of a chain (verdict: not for intervals)")
-    for r in chains:
-        point = (float(r["width"]), float(r["coverage"]))
-        axis.annotate(_CHAINS[str(r["way"])], point, _OFFSET, textcoords="offset points", fontsize=7.5, color=_ORANGE)
-    axis.set(xscale="log", ylim=(0, 1.04))
-    axis.xaxis.set_major_locator(FixedLocator([0.5, 1, 2, 4, 8, 16]))
+    _label(axis, chains)
+    axis.set(xscale="log", xlim=(0.1, 50), ylim=(0.25, 1.05))
+    axis.xaxis.set_major_locator(FixedLocator([0.25, 0.5, 1, 2, 4, 8, 16, 32]))
     axis.xaxis.set_major_formatter("{x:g}")
     axis.xaxis.set_minor_locator(NullLocator())
+
+
+def _label(axis: Axes, chains: list[Row]) -> None:
+    """Write the name of each chain beside its point, from the top down, no two on one another."""
+    below = float("inf")
+    for r in sorted(chains, key=lambda r: -float(r["coverage"])):
+        width, coverage = float(r["width"]), float(r["coverage"])
+        below = min(coverage, below - _APART)
+        left = not _NARROW < width < _WIDE
+        place = (width / 1.12 if left else width * 1.12, below)
+        side = "right" if left else "left"
+        axis.text(*place, _CHAINS[str(r["way"])], ha=side, va="center", fontsize=7.5, color=_ORANGE)

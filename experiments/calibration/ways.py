@@ -62,7 +62,7 @@ class Way(NamedTuple):
         if self.path:
             return result.noise_aware().draws(1000), result
         draws = np.asarray(result.draws, np.float64)
-        return draws.reshape(-1, draws.shape[-1]), result
+        return draws.reshape(draws.shape[0] * draws.shape[1], -1), result
 
 
 def _planned(sampler: str, path: bool = False) -> Way:
