@@ -340,6 +340,18 @@ def test_a_run_says_that_its_unit_is_an_owner(tmp_path, capsys, public):
     assert call("verify", out / "privacy.json") == 0
 
 
+def test_a_noise_aware_release_of_a_file_has_owners_for_its_unit(tmp_path, capsys):
+    changes = {"mechanism": {"name": "noise_aware", "draws": 100, "steps": 4}, "data__num_features": D}
+    path, out = written(tmp_path, sampler="out", sampling="out", run="out", **changes), tmp_path / "out"
+    assert call("run", path, "--out", out) == 0
+    assert "records of one owner are independent" not in capsys.readouterr().out, "4 steps are too few for intervals"
+    for name in ("privacy.json", "plan.json"):
+        body = json.loads((out / name).read_text())
+        assert (body["unit"], body["num_records"]) == ("owner (at most 4 rows)", 45)
+    assert "count_noise_std" in body["settings"]
+    assert call("verify", out / "privacy.json") == 0
+
+
 def test_a_plan_says_it_without_reading_the_file(tmp_path, capsys):
     path = written(tmp_path)
     (tmp_path / "people.npz").unlink()

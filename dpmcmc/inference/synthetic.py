@@ -41,7 +41,7 @@ from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.gram import project
 from dpmcmc.inference.noise_aware import symmetric_noise
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.glm import LinearRegression
+from dpmcmc.targets.glm import LinearRegression, NegativeBinomialRegression, PoissonRegression
 
 
 class Combined(NamedTuple):
@@ -151,4 +151,9 @@ def _labels(target: Target, theta: np.ndarray, x: np.ndarray, rng: np.random.Gen
         return np.sum(rng.random((len(x), 1)) > np.cumsum(mean, axis=1), axis=1).clip(max=classes - 1).astype(np.int32)
     if isinstance(target, LinearRegression):
         return mean + target.noise_scale * rng.normal(size=len(x))
+    if isinstance(target, PoissonRegression):
+        return rng.poisson(mean).astype(np.float64)
+    if isinstance(target, NegativeBinomialRegression):
+        # A Poisson whose rate is gamma: mean μ and variance μ + αμ².
+        return rng.poisson(rng.gamma(1 / target.dispersion, target.dispersion * mean)).astype(np.float64)
     raise UnsupportedCombination(f"synthetic tables: labels of {type(target).__name__} are not made; use its own model")

@@ -115,6 +115,7 @@ class MechanismPlan(AnyPlan):
             "target": repr(self.target),
             "mechanism": repr(self.mechanism),
             "num_records": self.num_records,
+            "unit": getattr(self.target, "unit", "record"),
             "draws": self.draws,
             "settings": self.settings,
             "run": None if self.run is None else self.run.to_json(secret),
