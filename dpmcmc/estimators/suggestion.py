@@ -191,7 +191,9 @@ class Request:
         mechanism = self.given.get("mechanism")
         why = "mechanism: as given"
         if mechanism is None:
-            mechanism = NoiseAware(structure=self.structure)
+            # A prior that is too wide or too narrow costs predictions more than the search for its scale.
+            scale: Literal["target", "evidence"] = "target" if goal == INTERVALS else "evidence"
+            mechanism = NoiseAware(prior_scale=scale, structure=self.structure)
             why = (
                 "method: noise_aware, since only its draws account for the noise of privacy"
                 if goal == INTERVALS
