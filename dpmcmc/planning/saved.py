@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import jax
 
@@ -106,8 +106,8 @@ def target_of(said: str) -> Target:
     """
     known = {kind.__name__: kind for kind in TARGETS.values()}
     try:
-        call: Any = ast.parse(said, mode="eval").body
-        named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
-        return known[call.func.id](*map(ast.literal_eval, call.args), **named)
+        call = cast(ast.Call, ast.parse(said, mode="eval").body)
+        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        return known[cast(ast.Name, call.func).id](*map(ast.literal_eval, call.args), **named)
     except (SyntaxError, AttributeError, KeyError, ValueError, TypeError):
         return SavedTarget(said)  # type: ignore[return-value]  # it has a name alone

@@ -89,7 +89,7 @@ def print_result(
         refused = released["noise_aware"].get("refused")
         console.print(
             "noise-aware  the path gives a posterior whose intervals account for the noise: noise_aware in metrics.json"
-            f", or dpmcmc.inference.Trace.load({str(folder)!r}).posterior()"
+            f", or dpmcmc.Result.load({str(folder)!r}).summary()"
             if refused is None
             else refused.replace("noise_aware:", "noise-aware ")
         )
