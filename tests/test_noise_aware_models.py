@@ -28,7 +28,7 @@ SHAPES = {
     "group": jax.ShapeDtypeStruct((), np.int32),
     "y": jax.ShapeDtypeStruct((), np.float32),
 }
-PROMISE = {"num_records": N, "epsilon": 1.0, "delta": 1e-5}
+PROMISE = {"num_records": 5_000, "epsilon": 1.0, "delta": 1e-5}
 
 
 def grouped(x, group, y=None):
@@ -187,6 +187,9 @@ def test_what_a_plan_of_a_model_cannot_take_is_refused(target):
         NoiseAware(covariance="sandwich").plan(target, **PROMISE)
     with pytest.raises(TargetError, match="not bound to records yet"):
         NoiseAware().plan(from_numpyro(grouped), **PROMISE)
+    few = NoiseAware().plan(target, **PROMISE | {"num_records": 300})
+    assert few.usable_for == ["prediction"]
+    assert "noise of the curvature of 6 numbers" in few.verdict.to_json()["usable_for_reasons"]["intervals"]
     plan = NoiseAware().plan(target, **PROMISE)
     assert plan.usable_for == ["prediction", "intervals"]
     assert 0.999 < plan.guarantee.epsilon <= 1.0
@@ -195,7 +198,7 @@ def test_what_a_plan_of_a_model_cannot_take_is_refused(target):
 def test_a_chains_warning_says_which_plan_may_have_intervals():
     plan = dpmcmc.plan(
         from_numpyro(grouped),
-        num_records=N,
+        num_records=5_000,
         sampler=dpmcmc.SGLD(step_size=0.1),
         sampling=dpmcmc.Full(),
         steps=4,

@@ -138,7 +138,7 @@ class Gradients:
     def _intercept(self) -> int | None:
         return None if self.options.structure is None else self.options.structure.constant
 
-    def refusal(self) -> str | None:
+    def refusal(self, plan: MechanismPlan) -> str | None:
         """Return why intervals of the draws do not hold, or None where they do; from public facts."""
         options, score, bound = self.options, self.score, self.target.row_bound or math.inf
         if options.steps < _FEWEST_STEPS:

@@ -59,7 +59,7 @@ class Statistics:
         scores = score_moment.settle(rows, asked.adjacency, budget)
         return (event, *scores.events(asked.adjacency)), settings | score_moment.settings_of(scores)
 
-    def refusal(self) -> str | None:
+    def refusal(self, plan: MechanismPlan) -> str | None:
         """Return None: intervals hold."""
         return None
 

@@ -97,7 +97,7 @@ class NoiseAware(OneShot):
         """Return whether intervals of the draws hold, and why; planned from public facts."""
         if self.draws < _FEWEST_DRAWS:
             return False, f"Do not report intervals: {self.draws} draws are too few; take {_FEWEST_DRAWS} or more."
-        refusal = way_of(self, plan.target).refusal()
+        refusal = way_of(self, plan.target).refusal(plan)
         if refusal is not None:
             return False, f"Do not report intervals: {refusal}"
         if self.covariance == "sandwich":

@@ -61,6 +61,8 @@ _LONGEST = 3.0
 _BOUNDED, _RIDGE = 0.7, 0.05
 #: Least and largest ratio of the score's variance to its curvature; times that the posterior is sampled.
 _RATIOS, _SAMPLED = (0.02, 1.5), 2
+#: Curvature of a typical direction, in units of N·L/d.
+_TYPICAL = 0.35
 #: Gradients that the position settles in, at least.
 _FEWEST_STEPS = 32
 
@@ -106,10 +108,17 @@ class ModelGradients:
         events += [gaussian_event(z, asked.moved + unsure, d, adjacency) for z in self.multipliers(first)]
         return tuple(events), settings
 
-    def refusal(self) -> str | None:
+    def refusal(self, plan: MechanismPlan) -> str | None:
         """Return why intervals of the draws do not hold, or None where they do; from public facts."""
         if self.options.steps < _FEWEST_STEPS:
             return f"{self.options.steps} steps are too few; take {_FEWEST_STEPS} or more."
+        d = len(self._reading.centre)
+        noise = plan.settings["curvature_noise_std"] * math.sqrt(2 * d) * d / (_TYPICAL * plan.num_records)
+        if noise > 1:
+            return (
+                f"the noise of the curvature of {d} numbers is {noise:.2g} times a typical direction's own, and "
+                "intervals covered .84 at 1.4; take a larger epsilon, more records or fewer parameters."
+            )
         if not self._reading.affine:
             used = ", ".join((*self._reading.predictor.real, *self._reading.predictor.valued))
             return (

@@ -36,7 +36,7 @@ class Way(Protocol):
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree | Drawn:
         """Release, and return posterior draws like the target's parameters, leaves (draws, ...), or with evidence."""
 
-    def refusal(self) -> str | None:
+    def refusal(self, plan: MechanismPlan) -> str | None:
         """Return why intervals of the draws do not hold, a clause, or None where they do."""
 
 
