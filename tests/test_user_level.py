@@ -341,7 +341,7 @@ def test_a_run_says_that_its_unit_is_an_owner(tmp_path, capsys, public):
 
 
 def test_a_noise_aware_release_of_a_file_has_owners_for_its_unit(tmp_path, capsys):
-    changes = {"mechanism": {"name": "noise_aware", "draws": 100, "steps": 4}, "data__num_features": D}
+    changes = {"mechanism": {"name": "noise_aware", "draws": 100, "steps": 4}, "data__num_features": 3}
     path, out = written(tmp_path, sampler="out", sampling="out", run="out", **changes), tmp_path / "out"
     assert call("run", path, "--out", out) == 0
     assert "records of one owner are independent" not in capsys.readouterr().out, "4 steps are too few for intervals"
