@@ -18,7 +18,6 @@ from dpmcmc.inference.scores.counts import Counts
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware import bounded_gradient
 from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
-from dpmcmc.mechanisms.noise_aware.mechanism import way_of
 from dpmcmc.planning import path
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
@@ -235,16 +234,15 @@ def test_a_chain_s_path_is_not_concluded_from_and_names_the_mechanism_that_is():
 def covered(dispersion, tables, d=4, n=10_000, epsilon=10.0):
     """Coverage of 90 % intervals of tables whose truths are from the prior."""
     base = TARGETS["negative binomial" if dispersion else "poisson"]
-    mechanism = NoiseAware(structure=RowStructure(constant=0))
-    plan = mechanism.plan(base, num_records=n, epsilon=epsilon, delta=1e-5)
+    plan = NoiseAware(structure=RowStructure(constant=0)).plan(base, num_records=n, epsilon=epsilon, delta=1e-5)
     inside = []
     for seed in range(tables):
         rng = np.random.default_rng(seed)
         x, truth = rows(n, d, rng), rng.normal(size=d)
         mean = np.exp(x @ truth)
         y = rng.poisson(mean if not dispersion else mean * rng.gamma(1 / dispersion, dispersion, size=n)).astype(float)
-        found = way_of(mechanism, base).conclude(plan, x, y, jax.random.key(seed))
-        inside.append(np.abs(found.mean - truth) < 1.6449 * np.sqrt(np.diag(found.covariance)))
+        draws = release(plan, {"x": x.astype(np.float32), "y": y.astype(np.float32)}, key=seed).draws[0]
+        inside.append(np.abs(draws.mean(0) - truth) < 1.6449 * draws.std(0))
     return float(np.mean(inside))
 
 
