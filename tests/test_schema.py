@@ -147,6 +147,31 @@ def test_a_scaler_that_learns_is_found():
     assert not depends_on_others(SCHEMA.encode, record, [other])
 
 
+UTC = pd.Timestamp("2020-01-01", tz="UTC")
+
+
+@pytest.mark.parametrize("make", [list, tuple, lambda values: np.array(values, object)])
+@pytest.mark.parametrize(
+    ("levels", "values", "other"),
+    [
+        (["true", "false"], [True, False, True, False], 2),
+        ([1, 2], [float("nan"), 1, 2, 1], "x"),
+        (["1", "a"], [1, "a", True, None], 2.5),
+        ([str(UTC)], ["z", UTC, UTC, None], UTC.tz_convert("Europe/Berlin")),
+        (["(1, 2)"], ["z", 1, "(1, 2)", 2], "(1.0, 2)"),
+    ],
+)
+def test_one_value_decides_how_no_other_row_is_encoded(make, levels, values, other):
+    """NumPy gives a list one type, so [True, False, 2] would be 1, 0, 2; a cache gives equal times one text."""
+    schema = Schema({"g": Levels(levels, other=True, missing=True), "y": Levels([0, 1])}, label="y")
+    rows = {"g": make(values), "y": [0, 1, 0, 1]}
+    for place in (0, 3):
+        neighbour = [*values]
+        neighbour[place] = other
+        changed = schema.encode(rows)["x"] != schema.encode(rows | {"g": make(neighbour)})["x"]
+        assert not np.delete(changed, place, axis=0).any(), place
+
+
 @pytest.mark.parametrize("blocks", range(1, 40))
 def test_the_row_bound_holds_exactly_in_float32(blocks):
     schema = Schema({f"x{k}": Range(0, 1) for k in range(blocks)} | {"y": Counts(3)}, label="y", intercept=False)

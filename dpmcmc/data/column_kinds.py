@@ -22,6 +22,8 @@ from dpmcmc.errors import DataError, InputError, check_fields
 
 #: Names of the levels that a schema adds.
 OTHER, MISSING = "other", "missing"
+#: Types whose equal values have one text; equal times of two time zones, for example, have two.
+_PLAIN = (str, int, float, bool)
 
 
 class Values(NamedTuple):
@@ -79,8 +81,15 @@ class Values(NamedTuple):
     def words(self) -> np.ndarray:
         """Return the values as texts, (N,) objects: 1, 1.0 and ``"1"`` are one level, however a table stores them."""
         known = functools.lru_cache(None, typed=True)(word)
+
+        def text(value: object) -> str:
+            if type(value) in _PLAIN:
+                return known(value)
+            hash(value)  # A list has none.
+            return word(value)
+
         try:
-            return np.array([known(value) for value in self.values.tolist()], object)
+            return np.array([text(value) for value in self.values.tolist()], object)
         except TypeError:
             raise DataError(f"data: column {self.name!r} holds lists: give one value for each row.") from None
 

@@ -1,7 +1,8 @@
 """Columns of a table, wherever it comes from: pandas, polars, Arrow, a mapping of arrays, a CSV or a Parquet file.
 
 A column is taken by its name, and whether a value is missing is decided by that value alone. All fields of a CSV are
-read as text: a reader that guesses a column's type would let one row decide how another is read.
+read as text, and a list is read value by value: a reader that guesses a column's type would let one row decide how
+another is read. A frame or an array that was made of mixed values before it comes here has what its maker made of them.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def columns(table: Frame | Mapping[str, Any], names: list[str]) -> dict[str, Val
 
 
 def _values(name: str, column: object) -> Values:
-    values = np.asarray(column)
+    # An array has its type. NumPy would choose one for a list, and one row would decide how the others are read.
+    values = np.asarray(column, None if hasattr(column, "__array__") else object)
     if values.ndim != 1:
         raise DataError(f"data: column {name!r} has shape {values.shape}: give one value for each row.")
     if values.dtype.kind in "fiub":
