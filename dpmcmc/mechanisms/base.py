@@ -205,14 +205,17 @@ class _OneShot:
             # Warnings of a library here are functions of the records.
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                drawn = plan.mechanism.drawn(plan, self.records, streams, **kept)
+                # A mechanism that releases more than draws says so itself.
+                own = getattr(plan.mechanism, "drawn", None)
+                if own is None:
+                    drawn, evidence = plan.mechanism.draw(plan, self.records, streams, **kept), None
+                else:
+                    drawn, evidence = own(plan, self.records, streams)
         except DivergedError as error:
             raise DivergedError(error.step, 0.0, guarantee) from None
         rows = 1 if plan.run is None else plan.run.chains
-        positions = jax.tree.map(
-            lambda leaf: np.asarray(leaf, np.float32).reshape((rows, -1, *leaf.shape[1:])), drawn.positions
-        )
-        return positions, drawn.evidence
+        positions = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32).reshape((rows, -1, *leaf.shape[1:])), drawn)
+        return positions, evidence
 
     def repeated(self, point: Point | None) -> tuple[tuple[Event, ...], str]:
         """The whole release; see :class:`Work`."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from dpmcmc.data.schema import Schema
@@ -138,10 +137,6 @@ class OneShot:
             DrawError: nothing could be released. The error depends on the records and is for the data holder alone.
         """
         raise NotImplementedError
-
-    def drawn(self, plan: MechanismPlan, records: PyTree, streams: Streams, **kept: Path | None) -> Drawn:
-        """Return :meth:`draw` with what else is released; arguments as there."""
-        return Drawn(self.draw(plan, records, streams, **kept))
 
     def planned(
         self,

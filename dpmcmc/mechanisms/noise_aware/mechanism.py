@@ -11,7 +11,6 @@ on a grid (``gaussian_release.py``). A row beyond its bound is refused before an
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -88,7 +87,7 @@ class NoiseAware(OneShot):
         """Return posterior draws, leaves (draws, ...)."""
         return self.drawn(plan, records, streams).positions
 
-    def drawn(self, plan: MechanismPlan, records: PyTree, streams: Streams, **kept: Path | None) -> Drawn:
+    def drawn(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> Drawn:
         """Return posterior draws with their evidence."""
         found = way_of(self, plan.target).draw(plan, records, streams)
         return found if isinstance(found, Drawn) else Drawn(found)
