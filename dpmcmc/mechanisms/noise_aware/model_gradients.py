@@ -117,7 +117,7 @@ class ModelGradients:
         if noise > 1:
             return (
                 f"the noise of the curvature of {d} numbers is {noise:.2g} times a typical direction's own, and "
-                "intervals covered .84 at 1.4; take a larger epsilon, more records or fewer parameters."
+                "intervals covered .83 at 1.4; take a larger epsilon, more records or fewer parameters."
             )
         if not self._reading.affine:
             used = ", ".join((*self._reading.predictor.real, *self._reading.predictor.valued))
