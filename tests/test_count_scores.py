@@ -199,8 +199,9 @@ def test_what_is_no_count_is_refused_before_anything_is_computed(target):
     for label in (-1.0, 0.5):
         y = np.ones(50, np.float32)
         y[7] = label
-        with pytest.raises(ValueError, match=f"takes counts 0, 1, 2, and so on, and row 7 has {label}"):
+        with pytest.raises(ValueError, match=r"takes counts 0, 1, 2, and so on, and 1 rows .*row 7") as said:
             release(plan, {"x": x, "y": y})
+        assert str(label) not in str(said.value)
 
 
 def test_priors_under_which_intervals_were_not_seen_to_cover_are_refused_intervals():

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from dpmcmc.privacy import account
+from dpmcmc.privacy import Event, Guarantee, account
 from dpmcmc.privacy.accounting.sampling import Poisson
 from dpmcmc.report.page import Context, plain_numbers
 from tests.test_result import chain, released
@@ -70,6 +70,15 @@ def test_the_page_of_a_chain_refuses_intervals_and_draws_none():
     assert "<u style" not in page
     assert "<u style" in released().page()
     assert "5 %" not in text(page.split("What ε means")[0])
+
+
+def test_only_noise_that_was_added_is_said_to_be():
+    assert "Random noise was added" in text(released().page())
+    law = {"delta": 1e-6, "adjacency": "replace_one", "accountant": "one_sample", "release": "one_sample"}
+    draw = Guarantee.from_events((Event("posterior_draw", 8.0, 1.0, 1),), **law)
+    drawn = text(dataclasses.replace(released(), guarantee=draw).page())
+    assert "Random noise was added" not in drawn
+    assert "The release is random" in drawn
 
 
 def test_the_page_without_a_guarantee_promises_nothing():

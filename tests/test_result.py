@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pickle
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.inference import NoiseAwarePosterior
 from dpmcmc.inference.names import axes, flat, labels
 from dpmcmc.planning.saved import SavedTarget, target_of
+from dpmcmc.report.figures import predictions, traces
 
 RNG = np.random.default_rng(3)
 COLUMNS = ("age", "job=<b>office</b>", "intercept")
@@ -142,6 +144,34 @@ def test_what_is_saved_is_loaded_without_a_secret(tmp_path):
         first, second = (json.loads((f / "privacy.json").read_text()) for f in (folder, again))
         assert first == second
         assert loaded.guarantee.compose(loaded.guarantee).epsilon > loaded.guarantee.epsilon
+
+
+def test_a_result_that_is_saved_again_states_the_guarantee_that_was_computed_again(tmp_path):
+    released().save(tmp_path / "a")
+    file = tmp_path / "a" / "privacy.json"
+    true = json.loads(file.read_text())
+    wrong = true | {"epsilon": 0.01, "cross_check": {"rdp": 0.01}, "unit": "owner"}
+    file.write_text(json.dumps(wrong))
+    dpmcmc.Result.load(tmp_path / "a").save(tmp_path / "b")
+    again = json.loads((tmp_path / "b" / "privacy.json").read_text())
+    assert again == true | {"unit": "owner"}  # which follows from no event
+
+
+def test_a_pickle_holds_no_time_that_depends_on_the_records():
+    result = released()
+    assert result.wall_seconds == {"run": 1.0}
+    assert pickle.loads(pickle.dumps(result)).wall_seconds == {}
+
+
+def test_names_that_look_like_formulas_are_drawn_as_they_stand(tmp_path):
+    names = ("a$^$e", "$x$", r"\frac$")
+    figure = released(columns=names).plot()
+    figure.canvas.draw()
+    drawn = [tick._preprocess_math(tick.get_text()) for tick in figure.axes[0].get_yticklabels()]
+    assert drawn == [(name, False) for name in names]
+    draws = {"w": np.zeros((1, 5, 3))}
+    traces(tmp_path / "t.png", draws["w"], (0, 1), "title $^$", "note $^$", names)
+    predictions(tmp_path / "p.png", {"m$^$": np.zeros(3)}, np.arange(3), "$_$", None)
 
 
 def test_a_folder_that_holds_no_result_is_refused_in_a_sentence(tmp_path):

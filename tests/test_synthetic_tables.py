@@ -91,7 +91,7 @@ def test_labels_are_those_of_the_model():
     softmax, x = SoftmaxRegression(num_classes=2 + 1, num_features=8), rows(5000, np.random.default_rng(2))
     wide = np.concatenate([theta[:, None], np.zeros((8, 2))], axis=1).ravel()
     eye = np.eye(24)
-    (table,) = synthetic.tables(softmax, Evidence(1e6 * eye, 1e6 * wide, 1e6 * eye, np.ones(24) * 9, 10), 1, x=x)
+    (table,) = synthetic.tables(softmax, Evidence(1e6 * eye, 1e6 * wide, 1e6 * eye, np.ones(24) * 9, 10), 1, public_x=x)
     assert table["x"] is not None
     chance = np.exp(x @ theta) / (np.exp(x @ theta) + 2)
     assert np.mean(table["y"] == 0) == pytest.approx(chance.mean(), abs=0.03)
@@ -102,7 +102,7 @@ def test_without_a_second_moment_rows_must_be_given():
     with pytest.raises(ValueError, match="give public rows"):
         synthetic.tables(LogisticRegression(num_features=8), evidence, 2)
     x = rows(50, np.random.default_rng(0))
-    tables = synthetic.tables(LogisticRegression(num_features=8), evidence, 2, x=x)
+    tables = synthetic.tables(LogisticRegression(num_features=8), evidence, 2, public_x=x)
     assert [len(table["y"]) for table in tables] == [50, 50]
 
 

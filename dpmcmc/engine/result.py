@@ -94,6 +94,10 @@ class Result:
     columns: tuple[str, ...] | None = None
     evidence: Evidence | None = None
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return what a pickle or a copy holds: all but the wall time, which no guarantee covers."""
+        return self.__dict__ | {"wall_seconds": {}}
+
     def __post_init__(self) -> None:
         if isinstance(self.plan.target, LastLayer):  # its coefficients are of features, and not of columns
             object.__setattr__(self, "columns", None)
@@ -129,9 +133,9 @@ class Result:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Steps of all chains together, per second of running; None of a mechanism's release."""
+        """Steps of all chains together, per second of running; None of a mechanism's release, and of a copy."""
         plan = self.plan.trace
-        if plan is not self.plan:
+        if plan is not self.plan or "run" not in self.wall_seconds:
             return None
         return plan.steps * plan.chains / max(self.wall_seconds["run"], 1e-9)
 

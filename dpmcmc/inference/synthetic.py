@@ -78,7 +78,7 @@ def rubin(estimates: np.ndarray, variances: np.ndarray) -> Combined:
 
 
 def tables(
-    target: Target, evidence: Evidence, count: int, *, x: np.ndarray | None = None, seed: int = 0
+    target: Target, evidence: Evidence, count: int, *, public_x: np.ndarray | None = None, seed: int = 0
 ) -> list[dict[str, np.ndarray]]:
     """Return synthetic tables ``{"x": (N, d), "y": (N,)}``.
 
@@ -86,7 +86,8 @@ def tables(
         target: the model that the release is of.
         evidence: of the release.
         count: M.
-        x: public rows, (n, d), which every table gets; None: made from the released Gram matrix.
+        public_x: rows (n, d) that may be published, since every table has them as they are: never those of private
+            records. None: made from the released Gram matrix.
         seed: may be public.
 
     Raises:
@@ -96,7 +97,7 @@ def tables(
     parameters = evidence.posterior().draws(count, seed)
     out = []
     for theta in parameters:
-        rows = _rows(evidence, rng) if x is None else np.asarray(x, np.float64)
+        rows = _rows(evidence, rng) if public_x is None else np.asarray(public_x, np.float64)
         out.append({"x": rows, "y": _labels(target, theta, rows, rng)})
     return out
 
@@ -106,7 +107,7 @@ def _rows(evidence: Evidence, rng: np.random.Generator) -> np.ndarray:
     noisy, structure, count = evidence.gram, evidence.structure or RowStructure(), evidence.num_records
     if noisy is None:
         raise UnsupportedCombination(
-            "synthetic tables: this release holds no second moment of rows; give public rows, tables(..., x=...)"
+            "synthetic tables: this release holds no second moment of rows; give public rows, tables(..., public_x=...)"
         )
     nearest = project(noisy.gram, noisy.trace, structure)
     again = rows_of_moments(nearest, count, structure, rng)

@@ -37,6 +37,11 @@ STYLE: Any = {
 }
 
 
+def plain(text: str) -> str:
+    """Return a text that Matplotlib draws as it stands; of two dollars it would read a formula, and fail on most."""
+    return text.replace("$", r"\$")
+
+
 def traces(
     path: File,
     draws: PyTree,
@@ -64,9 +69,9 @@ def traces(
         for axis, coordinate in zip(axes[:, 0], shown, strict=True):
             axis.plot(steps, flat[:, :, coordinate].T, lw=0.8)
             # Inside: names of a network's parameters are longer than an axis.
-            name = labels[coordinate].replace("theta", "θ")
+            name = plain(labels[coordinate].replace("theta", "θ"))
             axis.text(0.005, 0.96, name, transform=axis.transAxes, va="top", fontsize=8, color="0.35")
-        axes[0, 0].set_title(title)
+        axes[0, 0].set_title(plain(title))
         axes[-1, 0].set_xlabel("step")
 
 
@@ -87,10 +92,10 @@ def calibration(
         axis.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--", label="perfectly calibrated")
         for name, (probability, outcome) in curves.items():
             rows = calibration_curve(probability, outcome)
-            axis.plot(rows[:, 0], rows[:, 1], marker="o", ms=4, label=name)
-            below.hist(probability, bins=30, range=(0, 1), histtype="step", label=name)
+            axis.plot(rows[:, 0], rows[:, 1], marker="o", ms=4, label=plain(name))
+            below.hist(probability, bins=30, range=(0, 1), histtype="step", label=plain(name))
         _label(axis, title, y=f"observed share of {event}")
-        below.set_xlabel(f"predicted probability of {event}")
+        below.set_xlabel(plain(f"predicted probability of {event}"))
         below.set_ylabel("test rows")
 
 
@@ -101,7 +106,7 @@ def predictions(path: File, means: dict[str, np.ndarray], y: np.ndarray, title: 
         ends = [float(np.min(y)), float(np.max(y))]
         axis.plot(ends, ends, color="0.6", lw=1, ls="--", label="predicted = observed")
         for name, mean in means.items():
-            axis.plot(mean, y, "o", ms=3.5, mew=0, alpha=0.5, label=name)
+            axis.plot(mean, y, "o", ms=3.5, mew=0, alpha=0.5, label=plain(name))
         _label(axis, title, "posterior predictive mean", "observed y")
 
 
@@ -127,7 +132,7 @@ def temperature(
             _from_zero(right, noise_multipliers, room=1.7)
         handles = [*lines, axis.lines[1]]
         axis.legend(handles=handles, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=len(handles))
-        axis.set_title(title)
+        axis.set_title(plain(title))
 
 
 def epsilon_delta(path: File, guarantee: Guarantee, title: str, note: str | None) -> None:
@@ -155,7 +160,7 @@ def forest(summary: Summary, most: int) -> Figure:
             axis.hlines(rows, summary.low[:count], summary.high[:count], lw=1.6)
         axis.plot(summary.mean[:count], rows, "o", ms=3.5)
         axis.axvline(0, color="0.6", lw=1, ls="--")
-        axis.set_yticks(rows, summary.names[:count], fontsize=8)
+        axis.set_yticks(rows, [plain(name) for name in summary.names[:count]], fontsize=8)
         axis.set_ylim(count - 0.4, -0.6)
         shown = f"mean and {100 * summary.level:g} % interval"
         axis.set_title(shown if summary.intervals else "means of the draws; their verdict refuses intervals")
@@ -164,9 +169,9 @@ def forest(summary: Summary, most: int) -> Figure:
 
 def _label(axis: Axes, title: str, x: str = "", y: str = "") -> None:
     """Add a title, names of the axes, and a legend."""
-    axis.set_title(title)
-    axis.set_xlabel(x)
-    axis.set_ylabel(y)
+    axis.set_title(plain(title))
+    axis.set_xlabel(plain(x))
+    axis.set_ylabel(plain(y))
     axis.legend(frameon=False)
 
 
@@ -186,6 +191,6 @@ def _picture(path: File, note: str | None, size: tuple[float, float] = (6.4, 4.0
         figure = Figure(figsize=size)
         yield figure
         if note:
-            figure.text(0.99, 0.005, note, ha="right", va="bottom", fontsize=8, color="C3", weight="bold")
+            figure.text(0.99, 0.005, plain(note), ha="right", va="bottom", fontsize=8, color="C3", weight="bold")
         figure.tight_layout(rect=(0, 0.03 if note else 0, 1, 1))
         figure.savefig(path, format=None if isinstance(path, Path) else "png")

@@ -30,8 +30,10 @@ def privacy_json(
 ) -> dict[str, object]:
     """Return what a reader needs to defend, recompute or compose the guarantee of a run."""
     charged = {} if receipt is None else {"ledger": receipt.to_json()}
-    body = guarantee_json(guarantee, getattr(plan.target, "unit", "record"))
-    return body | plan.facts() | {"data": data} | charged
+    stated = plan.facts()
+    body = guarantee_json(guarantee, str(stated.get("unit", getattr(plan.target, "unit", "record"))))
+    # A plan that was loaded states the guarantee of its file; the one that was computed again holds.
+    return body | {name: fact for name, fact in stated.items() if name not in body} | {"data": data} | charged
 
 
 def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[str, object]:

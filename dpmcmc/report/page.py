@@ -25,6 +25,8 @@ from dpmcmc.report.summary import Summary
 FILE = "report.html"
 #: Share of false alarms at which the power of an attack is stated.
 _FALSE_ALARMS = 0.05
+#: Events that add noise to what they release; others draw what they release at random.
+_ADDED = ("gaussian", "poisson_gaussian", "fixed_size_gaussian", "noisy_descent", "batch_overflow")
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: 
     if guarantee is not None and math.isfinite(guarantee.epsilon):
         names["promise"] = guarantee
         names["p"] = plain_numbers(guarantee)
+        names["added_noise"] = all(event.mechanism in _ADDED for event in guarantee.events)
     return _template().render(plan=plan, summary=summary, context=context, **names)
 
 

@@ -8,7 +8,7 @@ on [0, 1), is then uniform on [0, 1) for every K.
 but not on the truth. The fraction f of draws that lie nearer to r than the truth does is uniform if the draws are those
 of the posterior. The expected coverage at credibility α is P(f < α). Alrawajfeh, Jälkö and Honkela (2025) use this
 test with r uniform within four standard deviations of the draws in each coordinate, twenty r a table, and α = .001,
-.05, .10, …, .95, .999 (coverage_tools.py of github.com/DPBayes/noise-aware-dpvi). Here r is centred at the draws'
+.05, .10, …, .95, .999 (their code: github.com/DPBayes/noise-aware-dpvi). Here r is centred at the draws'
 mean, and distances are in standard deviations of the draws. The error of a curve is the root mean square, over these
 α, of P(f < α) − α. Their formula could not be confirmed; a summary of their paper calls the column RMSE.
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.inference.scores.base import LabelBlind
 
 
@@ -37,10 +38,10 @@ class Linear(LabelBlind):
         """Return 1.
 
         Raises:
-            ValueError: a finite limit, which no weight keeps.
+            InputError: a finite limit, which no weight keeps.
         """
         if np.isfinite(limit).any():
-            raise ValueError("the score of linear regression has no bound, and its limit must be infinite")
+            raise InputError("limit: the score of linear regression has no bound; give an infinite limit", "limit")
         return np.ones_like(eta)
 
     def rounding(self, margin: float, limit: float) -> float:
