@@ -13,6 +13,7 @@ from .engine.mesh import mesh as mesh
 from .engine.result import DivergedError as DivergedError
 from .engine.result import Result as Result
 from .engine.sweep import sample_all as sample_all
+from .errors import NoGuarantee as NoGuarantee
 from .errors import NotForIntervals as NotForIntervals
 from .estimators.fitting import fit as fit
 from .estimators.suggestion import suggest as suggest

@@ -78,6 +78,10 @@ class NotForIntervals(UserWarning):
     """The draws of a run are no basis for intervals; the message says why, and what to use for them."""
 
 
+class NoGuarantee(UserWarning):
+    """A fit that was asked for an ε has no guarantee; the message says why."""
+
+
 class RunFailed(RuntimeError):
     """A run that was stopped for a reason that is not the user's; the message says it, and what to do."""
 

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from scipy.special import expit
 from sklearn.base import clone
+from sklearn.ensemble import BaggingClassifier
+from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
-from dpmcmc.errors import NotForIntervals
+from dpmcmc.errors import NoGuarantee, NotForIntervals
 from dpmcmc.estimators import (
     NotAchievable,
     PrivateLinearRegression,
@@ -17,6 +19,7 @@ from dpmcmc.estimators import (
     expected_failed_checks,
 )
 from dpmcmc.mechanisms import NoiseAware
+from dpmcmc.privacy.ledger import Ledger, LedgerError
 
 RANGES = [(0.0, 10.0), (-2.0, 2.0)]
 COEFFICIENTS, INTERCEPT = np.array([0.15, -0.5]), -0.3
@@ -65,6 +68,7 @@ def test_poisson_coefficients_are_those_of_the_log_mean():
     np.testing.assert_allclose(model.predict(x[:50]), np.exp(mean[:50]), rtol=0.2)
 
 
+@pytest.mark.filterwarnings("ignore::dpmcmc.NoGuarantee")
 def test_nothing_is_learnt_from_data_beside_the_release():
     """A value beyond its range changes nothing, and a label outside the declared classes is refused, not learnt."""
     x, logit, rng = table(500)
@@ -82,8 +86,25 @@ def test_nothing_is_learnt_from_data_beside_the_release():
 def test_a_known_seed_has_no_guarantee_and_a_hopeless_fit_says_so():
     x, logit, rng = table(100)
     y = (rng.random(100) < expit(logit)).astype(int)
-    with pytest.warns(NotForIntervals, match="would do"):
+    with pytest.warns(NotForIntervals, match="would do"), pytest.warns(NoGuarantee, match="NO privacy guarantee"):
         assert PrivateLogisticRegression(0.05, ranges=RANGES, random_state=0).fit(x, y).guarantee_ is None
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
+def test_a_meta_estimator_that_seeds_its_members_is_told_and_folds_add_up(tmp_path):
+    x, logit, rng = table(900)
+    y = (rng.random(900) < expit(logit)).astype(int)
+    model = PrivateLogisticRegression(2.0, ranges=RANGES)
+    with pytest.warns(NoGuarantee, match="BaggingClassifier"):
+        assert BaggingClassifier(model, n_estimators=1).fit(x, y).estimators_[0].guarantee_ is None
+    ledger = Ledger.init(tmp_path / "l", name="t", num_records=900, adjacency="replace_one", epsilon=4, delta=1e-4)
+    charged = clone(model).set_params(ledger=tmp_path / "l")
+    cross_val_score(charged, x, y, cv=3, error_score="raise")
+    assert [run.outcome for run in ledger.state().runs] == ["released"] * 3
+    with pytest.raises(LedgerError, match="is left"):
+        cross_val_score(charged, x, y, cv=3, error_score="raise")
+    with pytest.raises(ValueError, match="without a guarantee"), pytest.warns(NoGuarantee):
+        charged.set_params(random_state=0).fit(x, y)
 
 
 FRAME_SCHEMA = Schema({"a": Range(0, 10), "b": Range(-2, 2), "y": Levels(["no", "yes"])}, label="y")

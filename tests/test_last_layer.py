@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import dpmcmc
+from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.errors import InputError
 from dpmcmc.inference import predictive
+from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import LastLayer, SoftmaxRegression, TargetError
 from dpmcmc.targets.last_layer import on_rows
 
@@ -121,6 +123,18 @@ def test_wrong_features_are_refused_with_a_reason():
         dpmcmc.sample(plan_of(LastLayer(features=embed, num_classes=K, num_features=7)), records(), key=0)
     with pytest.raises(TargetError, match="fail on a row of shape"):
         LastLayer(features=lambda x: x @ jnp.ones((9, 2)), num_classes=K).bind(dpmcmc.targets.record_shapes(records()))
+
+
+def test_facts_of_columns_are_not_told_of_features():
+    columns = {f"x{j}": Range(-1, 1) for j in range(D)}
+    schema = Schema({**columns, "y": Levels(list("abc"))}, label="y")
+    target = schema.told(LastLayer(features=embed))
+    assert (target.num_classes, target.num_features) == (K, None)
+    mechanism = NoiseAware().plan(TARGET, num_records=10_000, epsilon=4.0, delta=1e-5, schema=schema).mechanism
+    assert mechanism.structure is None
+    assert schema.told(NoiseAware(), SoftmaxRegression()).structure == schema.structure
+    metric = plan_of(TARGET, schema=schema, metric=dpmcmc.PrivateMetric("gram", share=0.5)).metric
+    assert metric.asked.structure is None
 
 
 def test_targets_of_other_kinds_keep_their_records():

@@ -79,7 +79,7 @@ def make_plan(config: Config, num_records: int | None = None) -> Plan | Mechanis
     assert length is not None
     sampler = _sampler(config)
     with _planned(config, "run", "sampler", "privacy", "sampling", "target", "data", "metric"):
-        metric = None if config.metric is None else told(_built(config.metric), spec.facts)
+        metric = None if config.metric is None else told(_built(config.metric), spec.facts, target)
         promise, schema = _privacy(config), spec.schema
         return plan(target, num_records=n, sampler=sampler, privacy=promise, metric=metric, schema=schema, **length)
 
@@ -140,7 +140,7 @@ def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, leng
         )
     with _planned(config, "mechanism", "target", "sampler", "run", "sampling", "privacy", "data"):
         if length is None:
-            mechanism = told(_built(config.mechanism), spec.facts)
+            mechanism = told(_built(config.mechanism), spec.facts, target)
         else:
             start = config.mechanism.arguments()
             mechanism = Hybrid(

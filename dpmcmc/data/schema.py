@@ -194,9 +194,9 @@ class Schema:
             "structure": self.structure,
         }
 
-    def told(self, made: Told) -> Told:
+    def told(self, made: Told, model: object = None) -> Told:
         """Return a target, a mechanism or a metric that knows the facts; see :func:`dpmcmc.data.facts.told`."""
-        return told(made, self.facts)
+        return told(made, self.facts, model)
 
     def encode(self, table: Table) -> dict[str, np.ndarray]:
         """Return the records of a table.

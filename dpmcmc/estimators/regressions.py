@@ -5,6 +5,11 @@ range of each feature, the two classes, the range of a label. Values beyond a ra
 ``predict``. N is the number of rows, which replace_one makes public.
 
 Coefficients are in the units of the features: logit or mean = x·coef_ + intercept_ for rows within their ranges.
+
+**Every fit spends ε.** ``cross_val_score`` with k folds spends k times ε, and ``GridSearchCV`` k times ε for each
+candidate and once more to refit; with ``ledger=`` all of it is charged to one budget. Scores on held-out rows are
+computed from records, and no guarantee covers them. Some meta-estimators, ``BaggingClassifier`` among them, set the
+``random_state`` of their members: these have no guarantee, and warn.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
@@ -25,9 +31,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dpmcmc.data.column_kinds import Column, Counts, Levels, Range
 from dpmcmc.data.schema import Schema
 from dpmcmc.engine.life import sample
-from dpmcmc.errors import InputError, NotForIntervals
+from dpmcmc.engine.reservation import Reservation
+from dpmcmc.engine.result import Result
+from dpmcmc.errors import InputError, NoGuarantee, NotForIntervals
 from dpmcmc.estimators.fitting import model_of, settings_of
 from dpmcmc.estimators.suggestion import Goal, NotAchievable, ask
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.verdict import INTERVALS
 
 Ranges = tuple[float, float] | list[tuple[float, float]]
@@ -47,13 +56,19 @@ class PrivateRegression(BaseEstimator):
         level: of the intervals.
         goal: ``intervals`` or ``prediction``; see :func:`dpmcmc.suggest`.
         random_state: None: secret noise, and a guarantee. Anything else makes the fit reproducible, and takes the
-            guarantee away.
+            guarantee away; every such fit warns.
+        ledger: path of the budget ledger to charge for every fit. Its data set is the one that all rows of ``X`` belong
+            to, in whole or in part: rows are not compared with it, since a fold has a part of them.
 
     Attributes:
         coef_, intercept_: posterior means in the units of X.
         intervals_: of ``coef_``, (d, 2); None where the plan gives none. ``intercept_interval_``: (2,).
         guarantee_: what was spent, or None.
         result_: the release itself.
+
+    Warns:
+        NoGuarantee: a fit with a ``random_state``.
+        NotForIntervals: the goal is out of reach.
     """
 
     epsilon: float = 1.0
@@ -63,6 +78,7 @@ class PrivateRegression(BaseEstimator):
     level: float = 0.9
     goal: Goal = "intervals"
     random_state: int | np.random.RandomState | None = None
+    ledger: str | Path | None = None
 
     def _label(self) -> Column:
         """Return what is public about the label."""
@@ -95,10 +111,7 @@ class PrivateRegression(BaseEstimator):
             asked.require(plan, self.goal)
         except NotAchievable as error:
             warnings.warn(str(error), NotForIntervals, stacklevel=3)
-        key = None if self.random_state is None else int(check_random_state(self.random_state).randint(2**31 - 1))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotForIntervals)
-            self.result_ = sample(plan, records, key=key)
+        self.result_ = self._released(plan, records)
         self.guarantee_ = self.result_.guarantee
         draws = schema.to_original_units(self.result_.flat_draws())
         self._set_coefficients(draws[:, :-1].mean(axis=0), draws[:, -1].mean())
@@ -107,6 +120,29 @@ class PrivateRegression(BaseEstimator):
         self.intervals_ = ends[:-1] if given else None
         self.intercept_interval_ = ends[-1] if given else None
         return self
+
+    def _released(self, plan: AnyPlan, records: dict[str, np.ndarray]) -> Result:
+        """Return the release, charged to the ledger where there is one."""
+        key = None
+        if self.random_state is not None:
+            key = int(check_random_state(self.random_state).randint(2**31 - 1))
+            warnings.warn(
+                f"random_state: {type(self).__name__} has one, so that its noise can be computed and taken away: this "
+                "fit has NO privacy guarantee. Leave random_state=None; BaggingClassifier and other meta-estimators "
+                "set it for their members, so use none of these on private records",
+                NoGuarantee,
+                stacklevel=4,
+            )
+        held = None
+        if self.ledger is not None:
+            held = Reservation(self.ledger, plan.guarantee if key is None else None, type(self).__name__)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NotForIntervals)
+                return sample(plan, records, key=key, ledger=held)
+        finally:
+            if held is not None:
+                held.settle()
 
     def _set_coefficients(self, coefficients: np.ndarray, intercept: float) -> None:
         self.coef_: np.ndarray = coefficients

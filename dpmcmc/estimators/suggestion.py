@@ -131,7 +131,8 @@ def ask(
     """Return the question that :func:`suggest` answers, with the public facts of schema and defaults in the target."""
     structure, reasons = None, []
     if schema is not None:
-        target, structure = schema.told(target), schema.structure
+        target = schema.told(target)
+        structure = None if hasattr(target, "features") else schema.structure
     facts = {"num_features": num_features, "row_bound": _ROW_BOUND}
     names = {f.name for f in dataclasses.fields(target)} if dataclasses.is_dataclass(target) else set[str]()
     missing = {key: value for key, value in facts.items() if key in names and getattr(target, key) is None}

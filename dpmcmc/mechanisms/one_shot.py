@@ -119,7 +119,7 @@ class OneShot:
         asked = Asked(num_records, epsilon, delta, Adjacency(adjacency))
         if schema is None:
             return self.settle(target, asked)
-        return dataclasses.replace(schema.told(self).settle(schema.told(target), asked), schema=schema)
+        return dataclasses.replace(schema.told(self, target).settle(schema.told(target), asked), schema=schema)
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Return the plan that keeps the promise; raises as :meth:`plan`."""

@@ -71,7 +71,7 @@ def plan(
         CalibrationError: the target cannot be met.
     """
     sampling = Full() if sampling is None else sampling
-    target, metric = (target, metric) if schema is None else (schema.told(target), schema.told(metric))
+    target, metric = (target, metric) if schema is None else (schema.told(target), schema.told(metric, target))
     _check_counts(num_records, steps, chains, burn_in, thin)
     sampling.validate(num_records)
     _check_promise(privacy, num_records, after)
