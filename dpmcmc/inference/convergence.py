@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax
 import numpy as np
-from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
 from dpmcmc.storage.pytree import PyTree
 
@@ -40,6 +39,8 @@ def each(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ess, rhat = np.full((2, flat.shape[2]), np.nan)
     if flat.shape[1] < 4:
         return ess, rhat
+    from numpyro.diagnostics import effective_sample_size, split_gelman_rubin  # slow to import
+
     width = max(1, _NUMBERS_AT_ONCE // (flat.shape[0] * flat.shape[1]))
     for start in range(0, flat.shape[2], width):
         array = flat[..., start : start + width].astype(np.float64)
