@@ -14,7 +14,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.targets import Target
 from experiments.calibration import scores
 from experiments.calibration.reference import laplace
-from experiments.calibration.tasks import Cell, simulated
+from experiments.calibration.tasks import TASKS, Cell, simulated
 from experiments.calibration.ways import WAYS
 
 #: Nominal level of intervals, and fewest draws that have any.
@@ -61,11 +61,13 @@ def _seen(cell: Cell, plan: dpmcmc.Plan, seed: int) -> Seen:
     records, truth = simulated(cell, plan.target, seed)
     draws, result = WAYS[cell.way].run(plan, records)
     mean, covariance = _reference(cell._replace(way="", epsilon=0), plan.target, seed)
-    std = np.sqrt(np.diag(covariance))
     rng = np.random.default_rng([seed, cell.n])
+    exact = rng.multivariate_normal(mean, covariance, size=len(draws), method="eigh")
+    of = TASKS[cell.task].identified
+    draws, exact, truth, mean, covariance = of(draws), of(exact), of(truth), of(mean), of(of(covariance).T)
+    std = np.sqrt(np.diag(covariance))
     low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     half = -norm.ppf((1 - LEVEL) / 2)
-    exact = rng.multivariate_normal(mean, covariance, size=len(draws), method="eigh")
     own = scores.normal_log_score(draws.mean(axis=0), draws.std(axis=0, ddof=1), truth)
     return {
         "coverage": np.mean((low < truth) & (truth < high)),

@@ -1,7 +1,8 @@
 """Tasks of the coverage benchmark: a model, its rows, and truths whose law is a multiple of the model's prior.
 
 ``logistic``    correlated rows: an intercept, binary columns, ranges and a one-hot block, ‖x‖ <= 1; δ = N^-1.2
-``softmax``     the same rows, three classes
+``softmax``     the same rows, three classes; measured are contrasts θ_k − the mean over classes, since the records say
+                nothing of that mean
 ``poisson``     the same rows, counts of mean exp(x·θ); ``negative_binomial`` with the dispersion 1
 ``linear``      Bayesian linear regression in ten dimensions and an intercept, as Alrawajfeh, Jälkö and Honkela (2025)
                 simulate it (coverage_experiment.py of github.com/DPBayes/noise-aware-dpvi): x ~ N(0, I), N = 5,000,
@@ -57,6 +58,8 @@ class Task(NamedTuple):
         target: section of a config in place of a way's own; empty: a way's own.
         size: parameters a column.
         data: section of a config; empty: rows of the declared N, d and bound.
+        identified: symmetric linear map of parameters (..., p) to the numbers that are measured, those of which records
+            tell.
     """
 
     delta: Callable[[int], float]
@@ -65,6 +68,7 @@ class Task(NamedTuple):
     target: str = ""
     data: str = ""
     size: int = 1
+    identified: Callable[[np.ndarray], np.ndarray] = lambda values: values
 
     def overrides(self, cell: Cell) -> list[str]:
         """Return what changes in a way's config."""
@@ -106,6 +110,12 @@ def _softmax(cell: Cell, rng: np.random.Generator, truth: np.ndarray) -> PyTree:
     p = softmax(x @ truth.reshape(cell.d, CLASSES), axis=1)
     y = np.sum(np.cumsum(p, axis=1)[:, :-1] < rng.random((cell.n, 1)), axis=1)
     return {"x": x.astype(np.float32), "y": y.astype(np.int32)}
+
+
+def contrasts(values: np.ndarray) -> np.ndarray:
+    """Return each class's coefficients less their mean over classes, (..., d * K), from Θ (..., d * K)."""
+    table = values.reshape(*values.shape[:-1], -1, CLASSES)
+    return (table - table.mean(axis=-1, keepdims=True)).reshape(values.shape)
 
 
 def _poisson(cell: Cell, rng: np.random.Generator, truth: np.ndarray) -> PyTree:
@@ -164,6 +174,7 @@ TASKS = {
         _softmax,
         f"{{name: softmax_regression, prior_scale: 1.0, num_classes: {CLASSES}}}",
         size=CLASSES,
+        identified=contrasts,
     ),
     "poisson": Task(lambda n: n**-1.2, 1.0, _poisson, "{name: poisson_regression, prior_scale: 1.0}"),
     "negative_binomial": Task(
