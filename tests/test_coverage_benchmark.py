@@ -12,7 +12,7 @@ from experiments import coverage
 from experiments.calibration import predictive, scores
 from experiments.calibration.cells import COLUMNS
 from experiments.calibration.reference import laplace
-from experiments.calibration.tasks import TASKS, Cell, simulated
+from experiments.calibration.tasks import CLASSES, TASKS, Cell, simulated
 from experiments.calibration.ways import WAYS
 
 TABLES, DRAWS, D = 600, 99, 3
@@ -85,6 +85,17 @@ def test_tables_are_the_same_for_every_way_and_within_their_bounds():
         assert np.array_equal(records["x"], again["x"])
         assert np.array_equal(truth, same)
         assert np.linalg.norm(records["x"].astype(np.float64), axis=1).max() <= TASKS[name].row_bound * (1 + 1e-6)
+
+
+def test_contrasts_of_classes_forget_what_softmax_does_not_tell():
+    """Adding one vector to every class changes no contrast; the map is symmetric and leaves contrasts as they are."""
+    identified, size = TASKS["softmax"].identified, 4 * CLASSES
+    rng = np.random.default_rng(6)
+    theta, common = rng.normal(size=(5, 4, CLASSES)), rng.normal(size=(5, 4, 1))
+    found = identified(theta.reshape(5, size))
+    np.testing.assert_allclose(identified((theta + common).reshape(5, size)), found, atol=1e-12)
+    np.testing.assert_allclose(identified(found), found, atol=1e-12)
+    np.testing.assert_allclose(identified(np.eye(size)), identified(np.eye(size)).T)
 
 
 def test_binned_error_is_the_shift_of_probabilities():
