@@ -1,6 +1,7 @@
 """``dpmcmc.fit`` and regressions with scikit-learn's interface."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import expit
 from sklearn.base import clone
@@ -20,6 +21,8 @@ from dpmcmc.estimators import (
 )
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.privacy.ledger import Ledger, LedgerError
+from dpmcmc.storage.fingerprint import fingerprint
+from dpmcmc.targets import LogisticRegression
 
 RANGES = [(0.0, 10.0), (-2.0, 2.0)]
 COEFFICIENTS, INTERCEPT = np.array([0.15, -0.5]), -0.3
@@ -126,6 +129,31 @@ def test_fit_goes_from_a_table_to_a_result(tmp_path):
         dpmcmc.fit(None, {k: v[:50] for k, v in frame.items()}, FRAME_SCHEMA, epsilon=0.1)
     with pytest.raises(ValueError, match="schema"):
         dpmcmc.fit(None, frame)
+
+
+def test_a_ledger_knows_a_table_under_any_formula_and_from_any_source(tmp_path):
+    x, _, rng = table(500)
+    frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": np.where(rng.random(500) < 0.5, "yes", "no")})
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    init = {"name": "table", "num_records": 500, "adjacency": "replace_one", "epsilon": 9, "delta": 1e-4}
+    ledger = Ledger.init(tmp_path / "ledger", **init)
+
+    def use(formula, people):
+        schema = FRAME_SCHEMA.with_formula(formula)
+        plan = NoiseAware().plan(LogisticRegression(), num_records=500, epsilon=1.0, delta=1e-6, schema=schema)
+        dpmcmc.sample(plan, people, ledger=ledger.path)
+
+    dpmcmc.fit("y ~ a + b", frame, FRAME_SCHEMA, 3.0, ledger=ledger.path)
+    use("y ~ a", frame)
+    use("y ~ a:b", tmp_path / "people.csv")
+    spent = ledger.state().spent
+    for other in (frame[::-1], frame.assign(a=frame["a"].where(frame.index != 7, 1.0))):
+        with pytest.raises(LedgerError, match="not the data"):
+            use("y ~ a - 1", other)
+    assert ledger.state().spent == spent
+    # Planted: a ledger that knows encoded rows alone sends the same people to a second budget.
+    with pytest.raises(LedgerError, match="not the data"):
+        ledger.identify(lambda key: fingerprint(key, FRAME_SCHEMA.with_formula("y ~ b").encode(frame)))
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ class ConfiguredRun:
         except InputError as error:
             raise data_room.DataError(f"data.{error}.") from None
         try:  # before a file of the run that was stopped is written anew
-            self.life.read(self.data.train)
+            self.life.read(self.data)
         except CheckpointError as error:
             raise CommandError(f"--resume: {error}.") from None
         if self.account is not None:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -66,7 +67,8 @@ class DataSet:
     is one of ``DPMCMC_DATA``, ``cache``, ``download``, ``stand-in``, ``generated``, ``scikit-learn``, ``user file``.
     ``sha256`` maps the name of each known public file to its digest and is empty for a user's own file,
     whose digest would be a function of private records. ``outside`` counts, for each column of a table, the values that
-    lay beyond its schema, and is as private as the records; None where there is no schema.
+    lay beyond its schema, and is as private as the records; None where there is no schema. ``table`` is where a table's
+    columns are, before their encoding, or None.
     """
 
     spec: DataSpec
@@ -77,6 +79,7 @@ class DataSet:
     sha256: dict[str, str]
     columns: tuple[str, ...]
     outside: dict[str, int] | None = None
+    table: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,12 @@ another is read. A frame or an array that was made of mixed values before it com
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from numbers import Number
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
@@ -81,6 +84,35 @@ def columns(table: Frame | Mapping[str, Any], names: list[str]) -> dict[str, Val
     lengths = {name: len(column.values) for name, column in found.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(f"data: columns differ in length ({lengths}): give one value for each row.")
+    return found
+
+
+@dataclass(frozen=True)
+class EncodedTable:
+    """Records, and the table that a schema made them of.
+
+    Attributes:
+        records: arrays as a target takes them.
+        table: which a ledger knows the records by.
+    """
+
+    records: dict[str, np.ndarray]
+    table: Table
+
+
+def texts(table: Table, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Return columns as bytes that no schema changes, by name.
+
+    Those that cannot be read are left out, and those of one value alone, which many tables share.
+    """
+    there, found = in_memory(table), {}
+    for name in names:
+        with contextlib.suppress(DataError):
+            (column,) = columns(there, [name]).values()
+            words = column.words()
+            words[column.missing] = None
+            if len(set(words)) > 1:
+                found[name] = np.frombuffer(json.dumps(words.tolist()).encode(), np.uint8)
     return found
 
 

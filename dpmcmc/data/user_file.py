@@ -64,6 +64,7 @@ def load(request: DataRequest) -> DataSet:
     """
     spec, path, owners, names = describe(request), path_of(request), request.owners, (request.x, request.y)
     more, outside = [] if owners is None else [owners.array], None
+    source = None if request.schema is None else path
     if request.schema is not None:
         table = frames.in_memory(path)
         (rows, outside), columns = request.schema.encode_counted(table), request.schema.names
@@ -78,7 +79,7 @@ def load(request: DataRequest) -> DataSet:
     x, y = rows["x"], rows["y"]
     if owners is not None:
         train, test = _split_owners(request, owners, rows, arrays[owners.array], path)
-        return DataSet(spec, train, test, request.public, "user file", {}, columns, outside)
+        return DataSet(spec, train, test, request.public, "user file", {}, columns, outside, source)
     train_rows, test_rows = fixed_split(x.shape[0], _held_out(x.shape[0], request))
     if spec.num_records not in (None, train_rows.size):
         raise DataError.at(
@@ -88,7 +89,7 @@ def load(request: DataRequest) -> DataSet:
         )
     train = {"x": x[train_rows], "y": y[train_rows]}
     test = {"x": x[test_rows], "y": y[test_rows]} if test_rows.size else None
-    return DataSet(spec, train, test, request.public, "user file", {}, columns, outside)
+    return DataSet(spec, train, test, request.public, "user file", {}, columns, outside, source)
 
 
 def checked_rows(

@@ -133,10 +133,10 @@ class Life:
             data, starts: as of :func:`sample`.
             like: life that has read the same data for a plan of the same target and N, whose records are shared.
         """
-        data = self.plan.records_of(data)
+        given, data = data, self.plan.records_of(data)
         self.work.read(data, starts, self.mesh, None if like is None else like.work)
         if self.held is not None and self.held is not self._ledger and like is None:
-            self.held.identify(data)
+            self.held.identify(data, lambda: self.plan.columns_of(given))
         streams, _ = streams_of(self._key, self.plan.hardened)
         self.streams = agreed(
             streams, self.secret, self.plan, (None if like is not None else self.work.records, starts), self.mesh

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import secrets
 import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import run_length
@@ -72,13 +75,20 @@ class Reservation:
         self._events = run_length(guarantee.events)
         self._started = False
 
-    def identify(self, data: PyTree) -> None:
+    def identify(self, data: PyTree, columns: Callable[[], Mapping[str, np.ndarray]] = dict) -> None:
         """Refuse records of another data set than the ledger's.
+
+        Args:
+            data: records.
+            columns: returns those of the table that the records were made of, by name; none of other records.
 
         Raises:
             LedgerError: they are.
         """
-        self.ledger.identify(lambda key: fingerprint(key, data))
+        self.ledger.identify(
+            lambda key: fingerprint(key, data),
+            lambda key: {name: fingerprint(key, {name: column}) for name, column in columns().items()},
+        )
 
     def start(self, guarantee: Guarantee | None) -> None:
         """The run of this guarantee begins to compute from records.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dpmcmc.data.frames import Table, no_schema
+from dpmcmc.data.frames import EncodedTable, Table, no_schema
 from dpmcmc.data.schema import Label, Schema
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.result import Result
@@ -76,7 +76,7 @@ def fit(
     plan = suggest(
         target, num_records=len(records["x"]), epsilon=epsilon, delta=delta, schema=schema, goal=goal, **given
     )
-    return sample(plan, records, ledger=ledger)
+    return sample(plan, EncodedTable(records, data), ledger=ledger)
 
 
 def model_of(label: Label) -> Target:

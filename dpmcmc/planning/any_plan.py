@@ -9,8 +9,10 @@ import abc
 import functools
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dpmcmc.data.base import DataSet
-from dpmcmc.data.frames import Table, is_table, no_schema
+from dpmcmc.data.frames import EncodedTable, Table, is_table, no_schema, texts
 from dpmcmc.data.schema import Schema
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.description import html_table
@@ -100,7 +102,7 @@ class AnyPlan(abc.ABC):
         """Out of ``prediction`` and ``intervals``; empty for nothing."""
         return list(self.verdict.usable_for)
 
-    def records_of(self, data: PyTree | Table | DataSet) -> PyTree:
+    def records_of(self, data: PyTree | Table | DataSet | EncodedTable) -> PyTree:
         """Return records as the target takes them: training records of a data set; a table is encoded by the schema.
 
         Raises:
@@ -109,11 +111,21 @@ class AnyPlan(abc.ABC):
         """
         if isinstance(data, DataSet):
             return data.train
+        if isinstance(data, EncodedTable):
+            return data.records
         if not is_table(data):
             return data
         if self.schema is None:
             raise no_schema(data)
         return self.schema.encode(data)
+
+    def columns_of(self, data: PyTree | Table | DataSet | EncodedTable) -> dict[str, np.ndarray]:
+        """Return every column that the schema declares, as bytes before encoding; none of data that are no table.
+
+        A ledger knows a table by them under any formula.
+        """
+        table = data.table if isinstance(data, DataSet | EncodedTable) else data if is_table(data) else None
+        return {} if table is None or self.schema is None else texts(table, self.schema.columns)
 
     def schema_json(self) -> dict[str, object]:
         """Return the schema's part of ``plan.json``."""

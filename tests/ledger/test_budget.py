@@ -134,6 +134,22 @@ def test_only_the_data_that_came_first_are_accepted(ledger, path):
     assert ledger.state().identified
 
 
+def test_a_table_is_known_by_the_columns_that_are_there_again(ledger, path):
+    def use(records, **columns):
+        Ledger(path).identify(lambda key: records, lambda key: columns)
+
+    use("aa", age="1", job="2", y="3")
+    use("bb", age="1", y="3")  # another formula
+    use("cc", age="1", pay="4")  # one more column
+    use("dd", pay="4")
+    use("bb")  # arrays that were encoded before
+    for other in ({"age": "1", "job": "5"}, {"height": "1"}, {"pay": "1", "y": "3"}, {}):
+        with pytest.raises(LedgerError, match="whole table with its schema"):
+            use("ee", **other)
+    known = [entry for entry in ledger.history() if entry.kind == "data"]
+    assert [sorted(entry.body.get("columns", ())) for entry in known] == [["age", "job", "y"], [], ["pay"], []]
+
+
 def test_a_stopped_run_finds_its_reservation_only_unchanged(ledger, fifth):
     assert ledger.find("run 1") is None
     receipt = ledger.reserve(fifth, "run 1")

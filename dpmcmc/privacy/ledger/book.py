@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hmac
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,7 +41,19 @@ class Book:
 
     terms: Terms
     runs: dict[str, Run]
-    fingerprint: str | None = None
+    fingerprints: set[str] = field(default_factory=set)
+    columns: dict[str, str] = field(default_factory=dict)
+
+    def about(self, fingerprint: str, columns: Mapping[str, str]) -> bool:
+        """Return whether data are the ledger's: the same records, or a table whose columns that are known are the same.
+
+        Args:
+            fingerprint: of the records.
+            columns: name -> fingerprint of the table's columns.
+        """
+        known = columns.keys() & self.columns.keys()
+        same = bool(known) and all(hmac.compare_digest(columns[name], self.columns[name]) for name in known)
+        return same or not self.fingerprints or any(hmac.compare_digest(fingerprint, one) for one in self.fingerprints)
 
     @property
     def spent(self) -> float:
@@ -103,7 +116,8 @@ def fold(entries: Sequence[Entry], path: Path) -> Book:
         for entry in entries[1:]:
             body = entry.body
             if entry.kind == "data":
-                book.fingerprint = body["fingerprint"]
+                book.fingerprints.add(body["fingerprint"])
+                book.columns |= body.get("columns", {})
             elif entry.kind == "settle":
                 book.runs[entry.run].outcome = body["outcome"]
             elif entry.kind in ("reserve", "extend"):

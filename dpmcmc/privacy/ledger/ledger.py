@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -194,25 +193,33 @@ class Ledger:
                 return Receipt(entry.run, entry.sequence, entry.hash, self.path)
         raise OverBudget(f"{self.path}: run {run.id} ({run.label}) cannot go on: {why}, and {refusal}.")
 
-    def identify(self, fingerprint: Callable[[bytes], str]) -> None:
+    def identify(
+        self,
+        fingerprint: Callable[[bytes], str],
+        columns: Callable[[bytes], Mapping[str, str]] = lambda key: {},
+    ) -> None:
         """Check that the data are those that the ledger is about; the first call says which.
 
         Args:
-            fingerprint: key -> HMAC of the data, hex; keyed, so that the ledger says nothing about them to others.
+            fingerprint: key -> HMAC of the records, hex; keyed, so that the ledger says nothing about them to others.
+            columns: key -> name -> HMAC of each column of the table that the records were made of. A table is known by
+                its columns, whichever of them a formula chose: those that the ledger knows must be the same.
 
         Raises:
             LedgerError: other data.
         """
-        found = fingerprint(self._key)
+        found, named = fingerprint(self._key), columns(self._key)
         with store.change(self.path) as (entries, append):
-            known = fold(entries, self.path).fingerprint
-            if known is None:
-                append("data", "", {"fingerprint": found})
-            elif not hmac.compare_digest(known, found):
+            book = fold(entries, self.path)
+            if not book.about(found, named):
                 raise LedgerError(
                     f"{self.path}: these are not the data that the ledger of {self.terms.name!r} was first used with; "
-                    "give those data, or another ledger."
+                    "give those data. Other columns of the same people belong on the same ledger: give their whole "
+                    "table with its schema, which is known under any formula. Another ledger is for other people."
                 )
+            new = {name: one for name, one in named.items() if name not in book.columns}
+            if new or found not in book.fingerprints:
+                append("data", "", {"fingerprint": found} | ({"columns": new} if new else {}))
 
     def state(self) -> State:
         """Return the account of the ledger as it is now."""
@@ -235,7 +242,7 @@ class Ledger:
             runs=tuple(book.runs.values()),
             entries=len(entries),
             head=entries[-1].hash,
-            identified=book.fingerprint is not None,
+            identified=bool(book.fingerprints),
         )
 
     def history(self) -> list[Entry]:
