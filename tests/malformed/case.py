@@ -84,22 +84,20 @@ def leaves(values: dict, path: tuple = ()) -> Iterator[tuple[tuple, Any]]:
             yield from leaves(value, (*path, key))
 
 
-def changed(values: dict, path: tuple, value: Any) -> dict:
-    """A copy with one value replaced."""
-    out = copy.deepcopy(values)
-    _at(out, path[:-1])[path[-1]] = value
+def changed(values: Any, path: tuple, value: Any) -> Any:
+    """A copy with one value replaced; thousands are made, so they share what does not lie on the path."""
+    out = copy.copy(values)
+    out[path[0]] = changed(values[path[0]], path[1:], value) if path[1:] else value
     return out
 
 
-def without(values: dict, path: tuple) -> dict:
-    """A copy with one value left out."""
-    out = copy.deepcopy(values)
-    del _at(out, path[:-1])[path[-1]]
+def without(values: Any, path: tuple) -> Any:
+    """A copy with one value left out; it shares what does not lie on the path."""
+    if path[1:]:
+        return changed(values, path[:1], without(values[path[0]], path[1:]))
+    out = copy.copy(values)
+    del out[path[0]]
     return out
-
-
-def _at(values: Any, path: tuple) -> Any:
-    return functools.reduce(lambda place, part: place[part], path, values)
 
 
 OWN = """
