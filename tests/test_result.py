@@ -219,6 +219,7 @@ def test_original_units_are_those_of_the_columns_before_their_encoding(monkeypat
     shown = result.summary(original_units=True)
     np.testing.assert_allclose(shown.mean, schema.to_original_units(result.draws).mean((0, 1)), rtol=1e-6)
     assert "before encoding" in str(shown)
+    assert str(result.summary()) == str(shown)
     assert "before encoding" in result.page()
     wage = result.predict(pd.DataFrame({"age": [20.0, 70.0]}))
     np.testing.assert_allclose(wage, shown.mean @ np.array([[20, 70], [1, 1]]), rtol=1e-5)
@@ -233,3 +234,41 @@ def test_original_units_are_those_of_the_columns_before_their_encoding(monkeypat
     np.testing.assert_allclose(path.high - path.mean, 1.6448536 * path.std, rtol=1e-6)
     with pytest.raises(ValueError, match="original_units"):
         released().summary(original_units=True)
+
+
+def classes(draws, **more):
+    """A softmax regression on a table."""
+    columns = {"inc": Range(0, 100, scale="log1p"), "mood": Levels(["not", "pretty", "very"])}
+    schema = Schema(columns, label="mood")
+    target = dpmcmc.targets.SoftmaxRegression(1.0, 3)
+    plan = dpmcmc.mechanisms.NoiseAware(draws=100).plan(target, num_records=N, epsilon=1.0, delta=1e-6, schema=schema)
+    return released(draws, plan, columns=None, **more)
+
+
+def test_classes_are_compared_with_the_first_by_their_levels_and_draws_stay_as_they_are(tmp_path):
+    draws = RNG.normal(size=(1, 100, 2, 3)) + 100 * RNG.normal(size=(1, 100, 2, 1))  # a common level, which is no fact
+    result = classes(draws)
+    summary = result.summary(original_units=False)
+    assert summary.names == tuple(f"{x}, {k} − not" for x in ("inc", "intercept") for k in ("pretty", "very"))
+    assert summary.total == 4
+    np.testing.assert_allclose(summary.mean, (draws[..., 1:] - draws[..., :1]).mean((0, 1)).ravel(), rtol=1e-5)
+    assert summary.std.max() < 2
+    assert "multiplied by 0.707" in str(summary)
+    own = result.summary()
+    assert own.names[0] == "log1p(inc), pretty − not"
+    want = result.plan.schema.to_original_units(draws)
+    np.testing.assert_allclose(own.mean, (want[..., 1:] - want[..., :1]).mean((0, 1)).ravel(), rtol=1e-5)
+    assert "compared with the first, 'not'" in str(own)
+    assert "class 0" not in result.page()
+    loaded = dpmcmc.Result.load(result.save(tmp_path / "run"))
+    np.testing.assert_array_equal(loaded.draws, draws)
+    assert str(loaded.summary()) == str(own)
+
+
+def test_a_figure_in_original_units_has_a_scale_for_every_row():
+    figure = classes(RNG.normal(size=(1, 100, 2, 3)) + np.array([0.0, 5.0, 9.0])).plot()
+    figure.canvas.draw()
+    (axis,) = figure.axes
+    ends = np.array([segment[:, 0] for segment in axis.collections[0].get_segments()])
+    np.testing.assert_allclose(ends.max(axis=1), 1)
+    assert len(axis.texts) == 4

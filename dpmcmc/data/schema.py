@@ -123,6 +123,16 @@ class Schema:
         return tuple(":".join(parts) or INTERCEPT for block in self.blocks for parts in block)
 
     @functools.cached_property
+    def own_names(self) -> tuple[str, ...]:
+        """Name of each encoded column in its own units: ``log1p(income)`` on scale ``log1p``, else as in ``names``."""
+        blocks = itertools.chain(*self.blocks)
+        return tuple(":".join(map(self.own_name, parts)) or INTERCEPT for parts in blocks)
+
+    def own_name(self, name: str) -> str:
+        """Return what a column is called in its own units: ``log1p(NAME)`` on scale ``log1p``, else its name."""
+        return f"log1p({name})" if getattr(self.columns.get(name), "scale", "") == "log1p" else name
+
+    @functools.cached_property
     def blocks(self) -> list[list[tuple[str, ...]]]:
         """Factors of each encoded column, block by block; none of the intercept's, the last block."""
         terms = (*self.terms, *([()] if self.intercept else []))

@@ -18,12 +18,11 @@ import numpy as np
 from dpmcmc.data.base import DataSet
 from dpmcmc.data.frames import Table, is_table, no_schema
 from dpmcmc.engine.recorded import Means
-from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import predictive
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.metric import ReleasedMetric
-from dpmcmc.inference.names import flat
 from dpmcmc.inference.trace import FILE as TRACE_FILE
 from dpmcmc.inference.trace import NoiseAwarePosterior, Trace
 from dpmcmc.planning.any_plan import AnyPlan
@@ -32,6 +31,7 @@ from dpmcmc.planning.path import trace_of
 from dpmcmc.planning.verdict import INTERVALS, Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
+from dpmcmc.report.coefficients import Reading
 from dpmcmc.report.files import datasets, draws_content, privacy_json
 from dpmcmc.report.page import FILE as PAGE
 from dpmcmc.report.page import Context, page
@@ -164,10 +164,14 @@ class Result:
         return list(self.verdict.usable_for)
 
     def _repr_html_(self) -> str:
-        return html_table([("result", repr(self)), *self.verdict.lines()]) + self.summary(most=ROWS)._repr_html_()
+        summary = self.summary(most=ROWS)
+        costs = (line for line in self.verdict.lines() if line[0] not in ("usable for", *self.verdict.reasons))
+        return html_table([("result", repr(self)), *costs]) + summary._repr_html_()
 
-    def summary(self, level: float = 0.9, original_units: bool = False, most: int | None = None) -> Summary:
+    def summary(self, level: float = 0.9, original_units: bool | None = None, most: int | None = None) -> Summary:
         """Return mean, spread and range of each parameter by name, with the verdict; ``print`` shows the table.
+
+        Coefficients of a softmax regression are differences from its first class, which are all that the data tell.
 
         Where the verdict on the draws refuses intervals and the path of the run gives a posterior that accounts for the
         noise (:meth:`noise_aware`), the summary is that posterior's, and says so.
@@ -175,43 +179,22 @@ class Result:
         Args:
             level: share of the draws that the range holds.
             original_units: whether coefficients are per unit of the columns as they were before their encoding, which
-                takes a plan with a schema.
+                takes a plan with a schema; None: where it has one.
             most: parameters that it has, the first ones; None: all.
 
         Raises:
             ValueError: a level outside (0, 1); original units without a schema.
         """
-        draws, shown = self._in_units(self.draws, original_units), None
+        reading = self._reading(original_units)
         if INTERVALS not in self.usable_for and (self.means is not None or self.plan.released_path is not None):
             with contextlib.suppress(UnsupportedCombination):
-                shown = Summary.of_path(
-                    self._posterior(original_units), flat(draws, self.columns)[0], level, self.verdict
-                )
-        if shown is None:
-            shown = Summary.of_draws(draws, self.columns, level, self.verdict, self.plan.has_chains, most)
-        return shown.in_original_units() if original_units else shown
+                return Summary.of_path(self.noise_aware(), reading, level, self.verdict)
+        return Summary.of_draws(reading.of(self.draws, most), level, self.verdict, self.plan.has_chains)
 
-    def _posterior(self, original_units: bool) -> NoiseAwarePosterior:
-        """Return :meth:`noise_aware`, in the units of the columns as they were where these are asked for."""
-        found = self.noise_aware()
-        if not original_units:
-            return found
-        size = len(found.mean)
-        zero, *rows = self._in_units(np.vstack([np.zeros(size), np.eye(size)]), True)
-        turn = np.transpose(rows - zero)
-        return NoiseAwarePosterior(turn @ found.mean + zero, turn @ found.covariance @ turn.T)
+    def _reading(self, original_units: bool | None) -> Reading:
+        return Reading(self.plan.target, self.plan.schema, self.columns, original_units)
 
-    def _in_units(self, draws: PyTree, original: bool) -> PyTree:
-        """Return draws as they are, or in the units of the columns before their encoding."""
-        schema = self.plan.schema
-        if not original:
-            return draws
-        of_columns = isinstance(draws, np.ndarray | jax.Array) and not isinstance(self.plan.target, LastLayer)
-        if schema is None or not of_columns:
-            raise InputError("original_units: are known of a linear model whose plan has a schema", "original_units")
-        return schema.to_original_units(np.asarray(draws))
-
-    def plot(self, level: float = 0.9, original_units: bool = False) -> Figure:
+    def plot(self, level: float = 0.9, original_units: bool | None = None) -> Figure:
         """Return a Matplotlib figure of :meth:`summary`: means, and intervals where these may be reported."""
         return self.summary(level, original_units, ROWS).plot()
 
@@ -249,7 +232,7 @@ class Result:
             raise ImportError("to_arviz needs ArviZ: pip install arviz") from None
         import xarray
 
-        groups: dict = datasets(self._in_units(self.draws, original_units), self.info, self.columns)
+        groups: dict = datasets(self._reading(original_units).in_units(self.draws)[0], self.info, self.columns)
         if hasattr(arviz, "InferenceData"):
             return arviz.InferenceData(None, **groups)
         return xarray.DataTree.from_dict(groups)
@@ -262,11 +245,7 @@ class Result:
         """
         context = context or Context(self.plan.label, today())
         context = dataclasses.replace(context, secret=self.guarantee is not None)
-        summary = self.summary(most=ROWS)
-        if self.plan.schema is not None:
-            with contextlib.suppress(InputError):  # a term that has no units of its own
-                summary = self.summary(original_units=True, most=ROWS)
-        return page(self.plan, self.guarantee, summary, context)
+        return page(self.plan, self.guarantee, self.summary(most=ROWS), context)
 
     def flat_draws(self) -> PyTree:
         """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""

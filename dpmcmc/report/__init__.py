@@ -2,7 +2,7 @@
 
 ``public_facts``  facts that may be shown before anything is computed from a record
 ``console``       lines that a run prints;  ``progress`` how far it is
-``summary``       the table of a result
+``summary``       the table of a result;  ``coefficients`` which numbers it has, and in which units
 ``page``          ``report.html``, from ``templates/page.html``
 ``files``         contents of ``draws.nc`` and ``privacy.json``
 ``figures``       traces, calibration, ε against δ, intervals

@@ -155,11 +155,24 @@ def forest(summary: Summary, most: int) -> Figure:
     with rc_context(STYLE):
         figure = Figure(figsize=(6.4, 1.2 + 0.22 * count), layout="constrained")
         axis = figure.subplots()
-        rows = np.arange(count)
+        rows, mean = np.arange(count), summary.mean[:count]
+        low, high = (summary.low[:count], summary.high[:count]) if summary.intervals else (mean, mean)
+        # In their own units every coefficient has an axis of its own, from its least to its largest number or 0.
+        least, width = np.zeros(count), np.ones(count)
+        if not summary.own_units:
+            axis.axvline(0, color="0.6", lw=1, ls="--")
+        else:
+            least = np.minimum(low, 0)
+            width = np.maximum(np.maximum(high, 0) - least, 1e-300)
+            axis.set_xticks([], [])
+            axis.set_xlabel("every line has a scale of its own; the grey mark is 0")
+            axis.plot(-least / width, rows, "|", color="0.6")
+            for row, (_, *cells) in enumerate(summary.cells()[1]):
+                text = f"{cells[0]} [{cells[2]}, {cells[3]}]" if summary.intervals else cells[0]
+                axis.text(1.02, row, text, va="center", fontsize=8, transform=axis.get_yaxis_transform())
         if summary.intervals:
-            axis.hlines(rows, summary.low[:count], summary.high[:count], lw=1.6)
-        axis.plot(summary.mean[:count], rows, "o", ms=3.5)
-        axis.axvline(0, color="0.6", lw=1, ls="--")
+            axis.hlines(rows, (low - least) / width, (high - least) / width, lw=1.6)
+        axis.plot((mean - least) / width, rows, "o", ms=3.5)
         axis.set_yticks(rows, [plain(name) for name in summary.names[:count]], fontsize=8)
         axis.set_ylim(count - 0.4, -0.6)
         shown = f"mean and {100 * summary.level:g} % interval"

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 from scipy.special import ndtri
 
 from dpmcmc.errors import InputError
 from dpmcmc.inference import convergence
-from dpmcmc.inference.names import flat
 from dpmcmc.planning.description import html_table
 from dpmcmc.planning.verdict import INTERVALS, Verdict
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.report.coefficients import Reading, Shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,6 +36,7 @@ class Summary:
         said: (label, sentence) pairs of the verdict.
         total: number of parameters, of which the summary may have the first.
         ess, rhat: of each parameter, (parameters,), where the draws are chains; else None.
+        own_units: whether numbers are in the units of the columns before their encoding.
     """
 
     names: tuple[str, ...]
@@ -54,59 +50,42 @@ class Summary:
     total: int
     ess: np.ndarray | None = None
     rhat: np.ndarray | None = None
+    own_units: bool = False
 
     @classmethod
-    def of_draws(
-        cls,
-        draws: PyTree,
-        columns: Sequence[str] | None,
-        level: float,
-        verdict: Verdict,
-        chains: bool,
-        most: int | None = None,
-    ) -> Summary:
+    def of_draws(cls, shown: Shown, level: float, verdict: Verdict, chains: bool) -> Summary:
         """Return the summary of draws.
 
         Args:
-            draws: leaves (chains, draws, ...).
-            columns: names of the columns of the records, or None.
+            shown: the draws as they are shown.
             level: of the range.
             verdict: on the draws.
             chains: whether they are, so that they have R-hat and ESS.
-            most: parameters that the summary has; None: all.
 
         Raises:
             ValueError: a level outside (0, 1).
         """
-        names, numbers = flat(draws, columns, most)
+        numbers = shown.numbers
         every = numbers.reshape(-1, numbers.shape[2]).astype(np.float64)
         low, high = np.quantile(every, _tails(level), axis=0)
         ess, rhat = convergence.each(numbers) if chains else (None, None)
         moments = every.mean(axis=0), every.std(axis=0, ddof=min(1, len(every) - 1))
         usable = INTERVALS in verdict.usable_for
-        total = sum(math.prod(leaf.shape[2:]) for leaf in jax.tree.leaves(draws))
-        return cls(tuple(names), *moments, low, high, level, usable, _said(verdict), total, ess, rhat)
+        names, said = tuple(shown.names), (*_said(verdict), *shown.said)
+        return cls(names, *moments, low, high, level, usable, said, shown.total, ess, rhat, shown.own_units)
 
     @classmethod
-    def of_path(cls, found: NoiseAwarePosterior, names: Sequence[str], level: float, verdict: Verdict) -> Summary:
+    def of_path(cls, found: NoiseAwarePosterior, reading: Reading, level: float, verdict: Verdict) -> Summary:
         """Return the summary of the posterior that follows from the path of a run; arguments as of :meth:`of_draws`."""
-        low, high = (found.mean + ndtri(tail) * found.std for tail in _tails(level))
+        shown, mean, std = reading.of_normal(found)
+        low, high = (mean + ndtri(tail) * std for tail in _tails(level))
         source = (
             "Intervals are those of the posterior that follows from the path of the run (result.noise_aware()), which "
             "accounts for the noise of privacy. They hold if the model and its prior are true."
         )
-        said = (("source", source), *(line for line in _said(verdict) if line[0] != INTERVALS))
-        return cls(tuple(names), found.mean, found.std, low, high, level, True, said, len(found.mean))
-
-    def in_original_units(self) -> Summary:
-        """Return the summary with the word that its numbers are in the units of the columns before their encoding."""
-        return dataclasses.replace(
-            self,
-            said=(
-                *self.said,
-                ("units", "of the columns as they were before encoding; a level is compared with the first"),
-            ),
-        )
+        said = (("source", source), *(line for line in _said(verdict) if line[0] != INTERVALS), *shown.said)
+        names, own = tuple(shown.names), shown.own_units
+        return cls(names, mean, std, low, high, level, True, said, len(mean), own_units=own)
 
     def to_dict(self) -> dict[str, list[str] | list[float]]:
         """Return the columns of the table, as ``pandas.DataFrame`` takes them."""
