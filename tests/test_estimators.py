@@ -147,7 +147,7 @@ def test_a_ledger_knows_a_table_under_any_formula_and_from_any_source(tmp_path):
     use("y ~ a", frame)
     use("y ~ a:b", tmp_path / "people.csv")
     spent = ledger.state().spent
-    for other in (frame[::-1], frame.assign(a=frame["a"].where(frame.index != 7, 1.0))):
+    for other in (frame[::-1], frame.assign(a=1.0), frame.assign(a=frame["a"].where(frame.index != 7, 1.0))):
         with pytest.raises(LedgerError, match="not the data"):
             use("y ~ a - 1", other)
     assert ledger.state().spent == spent

@@ -101,18 +101,14 @@ class EncodedTable:
 
 
 def texts(table: Table, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return columns as bytes that no schema changes, by name.
-
-    Those that cannot be read are left out, and those of one value alone, which many tables share.
-    """
+    """Return columns as bytes that no schema changes, by name; those that cannot be read are left out."""
     there, found = in_memory(table), {}
     for name in names:
         with contextlib.suppress(DataError):
             (column,) = columns(there, [name]).values()
             words = column.words()
             words[column.missing] = None
-            if len(set(words)) > 1:
-                found[name] = np.frombuffer(json.dumps(words.tolist()).encode(), np.uint8)
+            found[name] = np.frombuffer(json.dumps(words.tolist()).encode(), np.uint8)
     return found
 
 

@@ -36,7 +36,8 @@ from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError, NoGuarantee, NotForIntervals
 from dpmcmc.estimators.fitting import model_of, settings_of
 from dpmcmc.estimators.suggestion import Goal, NotAchievable, ask
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import INTERVALS
 
 Ranges = tuple[float, float] | list[tuple[float, float]]
@@ -121,7 +122,7 @@ class PrivateRegression(BaseEstimator):
         self.intercept_interval_ = ends[-1] if given else None
         return self
 
-    def _released(self, plan: AnyPlan, records: dict[str, np.ndarray]) -> Result:
+    def _released(self, plan: Plan | MechanismPlan, records: dict[str, np.ndarray]) -> Result:
         """Return the release, charged to the ledger where there is one."""
         key = None
         if self.random_state is not None:

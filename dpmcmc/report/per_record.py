@@ -13,7 +13,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from dpmcmc.privacy.accounting.rounding import round_up
-from dpmcmc.report.figures import STYLE
+from dpmcmc.report.figures import STYLE, plain
 
 if TYPE_CHECKING:
     from dpmcmc.diagnostics.per_record.account import PerRecord
@@ -28,7 +28,7 @@ def plot(path: Path, account: PerRecord, promised: float, title: str) -> None:
         axis = figure.subplots()
         shown = histogram(axis, account.epsilon, account.clipped_share, account.worst_case, promised)
         axis.set_xlabel(f"ε of a record at δ = {account.delta:.3g}, {account.adjacency}")
-        axis.set_title(title)
+        axis.set_title(plain(title))
         axis.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.15))
         figure.colorbar(shown, ax=axis, label="share of steps in which it was clipped")
         path.touch(mode=0o600)
