@@ -12,6 +12,7 @@ from dpmcmc.cli.commands import main
 from dpmcmc.config import load, make_plan
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.estimators import NotAchievable, default_delta
+from dpmcmc.estimators.fitting import usual
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression
 
@@ -124,7 +125,9 @@ def test_command_prints_a_config_that_makes_the_same_plan(tmp_path, capsys):
         file = tmp_path / f"{goal}.yaml"
         file.write_text(capsys.readouterr().out)
         assert file.read_text().startswith("# ")
-        same, plan = make_plan(load(file)), suggested(num_features=5, goal=goal)
+        # The prior of a coefficient is the one that ``dpmcmc.fit`` takes, and my.npz is to be replaced.
+        assert "my.npz  # replace it" in file.read_text()
+        same, plan = make_plan(load(file)), suggested(usual(LogisticRegression), num_features=5, goal=goal)
         assert same.guarantee.events == plan.guarantee.events
         assert same.target == plan.target
         if goal == "prediction":
@@ -142,6 +145,39 @@ def test_command_keeps_data_target_and_privacy_of_a_config(capsys):
     assert out["privacy"]["epsilon"] == 4
     assert out["metric"]["name"] == "gram"
     json.dumps(out)
+
+
+QUESTION = """
+data:
+  path: people.csv
+  num_records: 5000
+  schema: {columns: {a: {range: [0, 10]}, b: {levels: [u, v, w]}, y: {levels: [no, yes]}}, label: y}
+target: {name: logistic_regression, prior_scale: 1.0}
+"""
+
+
+def test_command_completes_a_config_that_chooses_nothing(tmp_path, capsys):
+    file, done = tmp_path / "question.yaml", tmp_path / "done.yaml"
+    file.write_text(f"{QUESTION}privacy: {{epsilon: 1, clip: 2.0}}")
+    assert main(["suggest", str(file)]) == 0
+    done.write_text(capsys.readouterr().out)
+    assert "chosen anew: privacy.clip\n" in done.read_text()
+    whole, plan = make_plan(load(done)), suggested(schema=SCHEMA)
+    assert whole.guarantee.events == plan.guarantee.events
+    assert whole.guarantee.delta == default_delta(5000)
+    assert whole.mechanism.gram_share == plan.mechanism.gram_share
+    file.write_text(f"{QUESTION}mechanism: {{name: noise_aware, steps: 40}}\nprivacy: {{epsilon: 1, delta: 1.0e-7}}")
+    assert main(["suggest", str(file)]) == 0
+    kept = yaml.safe_load(capsys.readouterr().out)
+    assert (kept["mechanism"]["steps"], kept["privacy"]["delta"]) == (40, 1e-7)
+    for privacy, said in (("", "privacy.epsilon"), ("privacy: {epsilom: 1}", "privacy.epsilom: unknown key")):
+        file.write_text(QUESTION + privacy)
+        assert main(["suggest", str(file)]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("error: ")
+        assert said in err
+        assert err.count("\n") == 1
 
 
 def test_other_models_get_a_chain_for_prediction():

@@ -6,7 +6,7 @@ The config that is printed makes the plan that ``dpmcmc.suggest`` makes in Pytho
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -17,18 +17,27 @@ from dpmcmc import config as config_room
 from dpmcmc.cli.options import AllowCode, Overrides, one_of
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
-from dpmcmc.config.model import SCHEMES, Config
+from dpmcmc.config.model import SCHEMES, Config, Promise
 from dpmcmc.config.plans import target_of
-from dpmcmc.config.sections import keys
+from dpmcmc.config.sections import Derived, keys
+from dpmcmc.data.facts import told
+from dpmcmc.estimators.fitting import settings_of, usual
 from dpmcmc.estimators.picture import picture as save_picture
-from dpmcmc.estimators.suggestion import Goal, NotAchievable, Request, ask, default_delta
+from dpmcmc.estimators.suggestion import Given, Goal, NotAchievable, Request, ask
 from dpmcmc.mechanisms import MECHANISMS, MechanismPlan
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import INTERVALS, PREDICTION
 from dpmcmc.samplers import SAMPLERS
+from dpmcmc.targets import TARGETS
 
 app = typer.Typer(add_completion=False)
+
+#: Keys of the promise that a suggestion keeps, and sections that it chooses.
+_KEPT = ("epsilon", "delta", "adjacency", "ledger")
+_OF_METHOD = ("mechanism", "sampler", "sampling", "metric", "run")
+#: Path of a file that nobody named, and the δ of a config until N tells the default.
+_YOURS, _STAND_IN = "my.npz", 1e-9
 
 
 @app.command()
@@ -37,8 +46,8 @@ def suggest(
         str | None,
         typer.Argument(
             metavar="[CONFIG]",
-            help="A YAML file or a shipped config, whose data, target, epsilon, delta, adjacency and ledger are kept; "
-            "without it use the options.",
+            help="A YAML file or a shipped config with data, target and privacy.epsilon, which are kept, as are delta, "
+            "adjacency, ledger and a mechanism; settings of a sampler are chosen anew. Without it use the options.",
         ),
     ] = None,
     overrides: Overrides = None,
@@ -56,60 +65,109 @@ def suggest(
     """Print a config whose settings are chosen from public facts; read no record."""
     if config is None and None in (num_records, num_features, epsilon):
         raise CommandError("suggest: give a CONFIG, or --num-records, --num-features and --epsilon.")
-    if config is None:
-        assert num_records is not None
-        delta = default_delta(num_records) if delta is None else delta
     changes = [
         f"privacy.{key}={value!r}" for key, value in (("epsilon", epsilon), ("delta", delta)) if value is not None
     ]
     changes += overrides or []
+    question = _Question(cast(Goal, goal))
     if config is None:
-        data = {"path": "my.npz", "row_bound": 1.0, "num_records": num_records, "num_features": num_features}
-        started = {"name": "suggested", "data": data, "target": {"name": target}, "mechanism": {"name": "noise_aware"}}
-        asked = config_file.of_values(started, changes)
+        data = {"path": _YOURS, "row_bound": 1.0, "num_records": num_records, "num_features": num_features}
+        question.of_fit = True
+        asked = config_file.of_values({"data": data, "target": _usual(target)}, changes, question.completed)
     else:
-        asked = config_file.load(config, changes, allow_code=allow_code or ())
-    request, wanted = _request(asked), cast(Goal, goal)
+        asked = config_file.load(config, changes, allow_code=allow_code or (), completed=question.completed)
+    request = question.request(asked)
     if picture is not None:
         save_picture(Path(picture), request)
     try:
-        plan = request.suggested(wanted)
-        request.require(plan, wanted)
+        plan = request.suggested(question.goal)
+        request.require(plan, question.goal)
     except NotAchievable as error:
         raise CommandError(str(error), code=1) from None
-    print(config_of(asked, plan), end="")
+    print(config_of(asked, plan, request.delta, question.anew), end="")
 
 
-def _request(config: Config) -> Request:
-    """Return the question that a config's data, target and privacy ask.
+def _usual(name: str) -> dict[str, object]:
+    """Return the section of a model with the prior that ``dpmcmc.fit`` takes."""
+    if name not in TARGETS:
+        raise CommandError(f"--target: must be one of {', '.join(TARGETS)}, got {name!r}.")
+    return _section(TARGETS, usual(TARGETS[name]))
 
-    Raises:
-        CommandError: there is no privacy to plan for.
+
+@dataclasses.dataclass
+class _Question:
+    """What a config asks, and what of it is chosen anew.
+
+    Attributes:
+        goal: use of the draws.
+        of_fit: whether the model is the one that ``dpmcmc.fit`` takes, and so its settings are.
+        mechanism, delta: whether the config gives them.
+        anew: YAML paths that the config gives and the suggestion does not keep.
     """
-    spec, promise = config_room.describe_data(config), config.privacy
-    if promise is None or promise.epsilon is None:
-        raise CommandError("privacy.epsilon: a suggestion is made for an epsilon; give it, for example --epsilon 1.")
-    assert spec.num_records is not None
-    schema = getattr(spec, "schema", None)
-    target = target_of(config, spec)
-    request = ask(
-        target,
-        spec.num_records,
-        promise.epsilon,
-        promise.delta,
-        schema,
-        spec.num_features,
-        {"adjacency": promise.adjacency},
-    )
-    return dataclasses.replace(request, structure=spec.structure)
+
+    goal: Goal
+    of_fit: bool = False
+    mechanism: bool = False
+    delta: bool = False
+    anew: list[str] = dataclasses.field(default_factory=list)
+
+    def completed(self, values: dict) -> dict:
+        """Return a config's values with stand-ins for what is to be chosen, so that they make a config.
+
+        Raises:
+            CommandError: there is no ε to plan for.
+        """
+        promise = values.get("privacy")
+        known = {field.name for field in keys(Promise)}
+        if promise is None or (isinstance(promise, dict) and known >= {*promise} and promise.get("epsilon") is None):
+            raise CommandError(
+                "privacy.epsilon: a suggestion is made for an epsilon; give it, for example --epsilon 1."
+            )
+        mechanism = values.get("mechanism")
+        self.mechanism = isinstance(mechanism, dict) and mechanism.get("name") != "hybrid"
+        if not self.mechanism:
+            self.anew = [key for key in _OF_METHOD if values.get(key) is not None]
+            values = {key: value for key, value in values.items() if key not in _OF_METHOD}
+            values["mechanism"] = {"name": "noise_aware"}
+        if isinstance(promise, dict):
+            dropped = known - {*_KEPT}
+            self.anew += [f"privacy.{key}" for key in promise if key in dropped]
+            self.delta = promise.get("delta") is not None
+            kept = {key: value for key, value in promise.items() if key not in dropped}
+            values = values | {"privacy": kept | ({} if self.delta else {"delta": _STAND_IN})}
+        return {"name": "suggested"} | values
+
+    def request(self, config: Config) -> Request:
+        """Return the question that a config's data, target and privacy ask."""
+        spec, promise = config_room.describe_data(config), config.privacy
+        assert promise is not None
+        assert promise.epsilon is not None
+        assert spec.num_records is not None
+        target = target_of(config, spec)
+        given: Given = {"adjacency": promise.adjacency}
+        if self.mechanism and isinstance(config.mechanism, Derived):
+            given["mechanism"] = told(config.mechanism.built(), spec.facts)
+        elif self.of_fit:
+            given |= settings_of(target, self.goal)
+        delta, schema = promise.delta if self.delta else None, spec.schema
+        request = ask(target, spec.num_records, promise.epsilon, delta, schema, spec.num_features, given)
+        return dataclasses.replace(request, structure=spec.structure)
 
 
-def config_of(config: Config, plan: AnyPlan) -> str:
-    """Return a YAML that makes a plan, with the reasons for it as comments."""
+def config_of(config: Config, plan: AnyPlan, delta: float, anew: Sequence[str] = ()) -> str:
+    """Return a YAML that makes a plan, with the reasons for it as comments.
+
+    Args:
+        config: whose data, target and promise are kept.
+        plan: that was suggested.
+        delta: δ of the promise.
+        anew: YAML paths of the config that are not kept.
+    """
     assert config.privacy is not None
-    whole = config.model_dump(mode="json", exclude_unset=True)
-    privacy = {key: whole["privacy"][key] for key in _KEPT if key in whole["privacy"]}
-    out: dict[str, object] = {"name": config.name, "data": whole["data"], "target": whole["target"]}
+    given = config.model_dump(mode="json", exclude_unset=True)
+    said = given["privacy"] | {"delta": delta, "adjacency": config.privacy.adjacency}
+    target = {key: value for key, value in config.target.model_dump(mode="json").items() if value is not None}
+    out: dict[str, object] = {"name": config.name, "data": given["data"], "target": target}
     if isinstance(plan, MechanismPlan):
         out["mechanism"] = _section(MECHANISMS, plan.mechanism)
     else:
@@ -117,28 +175,27 @@ def config_of(config: Config, plan: AnyPlan) -> str:
         out["sampler"] = _section(SAMPLERS, plan.sampler)
         out["sampling"] = _section(SCHEMES, plan.sampling, "scheme")
         if plan.metric is not None:
-            out["metric"] = {"name": plan.metric.asked.name} | _changed(plan.metric.asked)
+            out["metric"] = _said(plan.metric.asked)
         out["run"] = {
             "steps": plan.steps,
             "chains": plan.chains,
             "burn_in": plan.burn_in / plan.steps,
             "thin": plan.thin,
         }
-    out["privacy"] = privacy
-    reasons = "".join(f"# {reason}\n" for reason in plan.reasons)
-    return reasons + yaml.safe_dump(out, sort_keys=False, allow_unicode=True)
-
-
-#: Keys of the promise that a suggestion keeps.
-_KEPT = ("epsilon", "delta", "adjacency", "ledger")
+    out["privacy"] = {key: said[key] for key in _KEPT if key in said}
+    lines = [*plan.reasons, *([f"not kept, because they are chosen anew: {', '.join(anew)}"] if anew else [])]
+    comments = "".join(f"# {line}\n" for line in lines)
+    text = yaml.safe_dump(out, sort_keys=False, allow_unicode=True)
+    return comments + text.replace(f"path: {_YOURS}\n", f"path: {_YOURS}  # replace it by the path of your own file\n")
 
 
 def _section(known: Mapping[str, type], made: object, tag: str = "name") -> dict[str, object]:
     """Return the section that builds what is made."""
     name = next(name for name, kind in known.items() if kind is type(made))
-    return {tag: name} | _changed(made)
+    return {tag: name} | _said(made)
 
 
-def _changed(made: object) -> dict[str, object]:
-    """Return the keys of a section whose values are not the default."""
-    return {f.name: getattr(made, f.name) for f in keys(type(made)) if getattr(made, f.name) != f.default}
+def _said(made: object) -> dict[str, object]:
+    """Return the keys of a section with their values, but for those that say nothing."""
+    values = {field.name: getattr(made, field.name) for field in keys(type(made))}
+    return {key: value for key, value in values.items() if value is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pydantic
@@ -25,6 +25,7 @@ def load(
     *,
     allow_code: Collection[str] = (),
     resumed: bool = False,
+    completed: Callable[[dict], dict] | None = None,
 ) -> Config:
     """Read and validate a configuration; imports nothing that it names.
 
@@ -34,6 +35,7 @@ def load(
         allow_code: modules outside this library that a config in a run folder may name. Run folders are made to be
             passed on, so a config in one may be somebody else's.
         resumed: whether it lies in a run folder, whatever the folder holds.
+        completed: returns the values with those that the file may leave out.
 
     Raises:
         ConfigError: one sentence naming the file and the YAML path.
@@ -62,7 +64,7 @@ def load(
             f"{'nothing' if values is None else type(values).__name__}."
         )
     try:
-        config = of_values(values, overrides)
+        config = of_values(values, overrides, completed)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}", error.about) from None
     if resumed or own_code.in_run_folder(path):
@@ -70,10 +72,13 @@ def load(
     return _with_base(config, base.resolve())
 
 
-def of_values(values: dict, overrides: list[str] | None = None) -> Config:
+def of_values(
+    values: dict, overrides: list[str] | None = None, completed: Callable[[dict], dict] | None = None
+) -> Config:
     """Return the validated config of a YAML's values, which overrides change in place; raises as :func:`load`."""
     for override in overrides or []:
         _apply(values, override)
+    values = values if completed is None else completed(values)
     try:
         config = Config.model_validate(values)
     except pydantic.ValidationError as error:

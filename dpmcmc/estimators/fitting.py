@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from dpmcmc.data.frames import EncodedTable, Table, no_schema
@@ -20,11 +20,11 @@ from dpmcmc.targets.glm import LinearRegression, LogisticRegression, PoissonRegr
 PRIOR_SCALE, _NOISE_SCALE = 2.0, 0.5
 
 #: From the kind of a label to its regression.
-_MODELS: dict[str, Callable[[], Target]] = {
-    "binary": lambda: LogisticRegression(prior_scale=PRIOR_SCALE),
-    "classes": lambda: SoftmaxRegression(prior_scale=PRIOR_SCALE),
-    "count": lambda: PoissonRegression(prior_scale=PRIOR_SCALE),
-    "real": lambda: LinearRegression(prior_scale=PRIOR_SCALE, noise_scale=_NOISE_SCALE),
+_MODELS: dict[str, type[Target]] = {
+    "binary": LogisticRegression,
+    "classes": SoftmaxRegression,
+    "count": PoissonRegression,
+    "real": LinearRegression,
 }
 
 
@@ -81,7 +81,15 @@ def fit(
 
 def model_of(label: Label) -> Target:
     """Return the regression that a label asks for."""
-    return _MODELS[label.kind]()
+    return usual(_MODELS[label.kind])
+
+
+def usual(model: type[Target]) -> Target:
+    """Return a regression with the prior that is taken where nobody chose one; real labels are on [-1, 1]."""
+    given = {"prior_scale": PRIOR_SCALE}
+    if model is LinearRegression:
+        given |= {"noise_scale": _NOISE_SCALE, "label_bound": 1.0}
+    return model(**given)
 
 
 def settings_of(target: Target, goal: Goal) -> Given:
