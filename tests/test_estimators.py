@@ -20,6 +20,7 @@ from dpmcmc.estimators import (
     expected_failed_checks,
 )
 from dpmcmc.mechanisms import NoiseAware
+from dpmcmc.privacy.ledger import LedgerError
 from dpmcmc.privacy.ledger import Ledger, LedgerError
 from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.targets import LogisticRegression
@@ -129,6 +130,28 @@ def test_fit_goes_from_a_table_to_a_result(tmp_path):
         dpmcmc.fit(None, {k: v[:50] for k, v in frame.items()}, FRAME_SCHEMA, epsilon=0.1)
     with pytest.raises(ValueError, match="schema"):
         dpmcmc.fit(None, frame)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((pd.DataFrame({"a": [1.0]}), "y ~ a", FRAME_SCHEMA), "the table stands first; swap the two"),
+        (({"a": [1.0]}, ["a"], FRAME_SCHEMA), "the table stands first; swap the two"),
+        (("b ~ a", {}, FRAME_SCHEMA), "its label is b, and the schema's is y"),
+        (("y ~ .", {}, FRAME_SCHEMA), r"leave the formula out \(None\)"),
+    ],
+)
+def test_a_fit_that_cannot_be_meant_is_one_sentence(arguments, said):
+    with pytest.raises(InputError, match=said):
+        dpmcmc.fit(*arguments)
+
+
+def test_fit_reports_its_steps_and_needs_a_ledger_that_is_there(tmp_path):
+    frame, seen = {"a": np.linspace(0, 10, 8000), "b": np.zeros(8000), "y": ["no", "yes"] * 4000}, []
+    with pytest.raises(LedgerError, match="there is no ledger"):
+        dpmcmc.fit("y ~ a", frame, FRAME_SCHEMA, ledger=tmp_path / "none.json")
+    dpmcmc.fit("y ~ a", frame, FRAME_SCHEMA, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1] > 1
 
 
 def test_a_ledger_knows_a_table_under_any_formula_and_from_any_source(tmp_path):

@@ -112,6 +112,8 @@ def test_what_is_not_known_is_asked_for():
         suggested()
     with pytest.raises(ValueError, match="label_bound"):
         suggested(LinearRegression(), num_features=3)
+    with pytest.raises(ValueError, match=r"give an object, for example dpmcmc.targets.Logistic"):
+        suggested("logistic_regression", num_features=3)
     with pytest.raises(ValueError, match="goal"):
         suggested(num_features=3, goal="fun")
     assert any("row_bound" in reason for reason in suggested(num_features=3).reasons)

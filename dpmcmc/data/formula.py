@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 #: Functions of formulas whose result for a row depends on other rows.
 _READ_DATA = ("scale", "standardize", "center", "poly", "bs", "cr", "cs", "cc", "ns", "te", "Q", "lag")
 _CATEGORICAL = re.compile(r"C\(\s*`?(.*?)`?\s*\)")
+_EVERY = re.compile(r"(?<![\w.])\.(?![\w.])")
 _CALL = re.compile(r"([\w.]+)\(")
 
 
@@ -53,6 +54,9 @@ def _sides(formula: str) -> Any:
     try:
         return Formula(formula)
     except (FormulaicError, SyntaxError, TypeError, ValueError):
+        if _EVERY.search(formula):
+            said = "formula: . for all other columns is not taken; leave the formula out (None), or name the columns"
+            raise InputError(said, "formula") from None
         raise InputError(f"formula: {formula!r} is no formula such as income ~ age + C(job)", "formula") from None
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpmcmc.data.frames import EncodedTable, Table, no_schema
 from dpmcmc.data.schema import Label, Schema
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.result import Result
+from dpmcmc.engine.work import Progress
+from dpmcmc.errors import InputError
 from dpmcmc.estimators.suggestion import Given, Goal, suggest
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.privacy.ledger import Ledger
@@ -38,6 +40,7 @@ def fit(
     goal: Goal = "intervals",
     target: Target | None = None,
     ledger: Ledger | str | Path | None = None,
+    progress: Progress | bool | None = None,
 ) -> Result:
     """Fit a regression under differential privacy, with no setting chosen by hand.
 
@@ -53,21 +56,24 @@ def fit(
         delta: δ; None: the least of 1e-5 and N^-1.2.
         goal: ``intervals`` or ``prediction``; see :func:`dpmcmc.suggest`.
         target: another model than the label's own.
-        ledger: budget ledger to charge.
+        ledger: budget ledger to charge, which :meth:`dpmcmc.privacy.ledger.Ledger.init` or ``dpmcmc ledger init`` made.
+        progress: as of :func:`dpmcmc.sample`.
 
     Returns:
         Result; ``print(result.summary())`` shows named intervals, ``print(result.plan)`` why the plan is as it is.
 
     Raises:
         NotAchievable: the goal is out of reach; the message says which N or which ε would do.
-        InputError: no schema, or a table that it does not fit.
+        InputError: no schema, a table that it does not fit, or a formula of another label.
+        LedgerError: there is no such ledger, or the run is over its budget.
     """
+    if isinstance(formula_or_columns, Mapping) or (
+        is_table(formula_or_columns) and not isinstance(formula_or_columns, str)
+    ):
+        raise InputError("fit: the table stands first; swap the two: fit(formula_or_columns, data, schema)", "data")
     if schema is None:
         raise no_schema(data)
-    if isinstance(formula_or_columns, str):
-        schema = schema.with_formula(formula_or_columns)
-    elif formula_or_columns is not None:
-        schema = schema.with_formula(f"{schema.label} ~ {' + '.join(formula_or_columns)}")
+    schema = _chosen(schema, formula_or_columns)
     records = schema.encode(data)
     given: Given = {}
     if target is None:

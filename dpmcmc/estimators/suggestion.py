@@ -130,6 +130,9 @@ def ask(
 ) -> Request:
     """Return the question that :func:`suggest` answers, with the public facts of schema and defaults in the target."""
     structure, reasons = None, []
+    if isinstance(target, str | type):
+        said = f"target: {target!r} is no target; give an object, for example dpmcmc.targets.LogisticRegression()"
+        raise InputError(said, "target")
     if schema is not None:
         target = schema.told(target)
         structure = None if hasattr(target, "features") else schema.structure
