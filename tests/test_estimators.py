@@ -11,7 +11,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
-from dpmcmc.errors import NoGuarantee, NotForIntervals
+from dpmcmc.errors import InputError, NoGuarantee, NotForIntervals
 from dpmcmc.estimators import (
     NotAchievable,
     PrivateLinearRegression,
@@ -20,7 +20,6 @@ from dpmcmc.estimators import (
     expected_failed_checks,
 )
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.privacy.ledger import LedgerError
 from dpmcmc.privacy.ledger import Ledger, LedgerError
 from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.targets import LogisticRegression
@@ -148,7 +147,7 @@ def test_a_fit_that_cannot_be_meant_is_one_sentence(arguments, said):
 
 def test_fit_reports_its_steps_and_needs_a_ledger_that_is_there(tmp_path):
     frame, seen = {"a": np.linspace(0, 10, 8000), "b": np.zeros(8000), "y": ["no", "yes"] * 4000}, []
-    with pytest.raises(LedgerError, match="there is no ledger"):
+    with pytest.raises(LedgerError, match="no such ledger"):
         dpmcmc.fit("y ~ a", frame, FRAME_SCHEMA, ledger=tmp_path / "none.json")
     dpmcmc.fit("y ~ a", frame, FRAME_SCHEMA, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1] > 1

@@ -96,7 +96,7 @@ def _usual(name: str) -> dict[str, object]:
 
 @dataclasses.dataclass
 class _Question:
-    """What a config asks, and what of it is chosen anew.
+    """Question of a config, with the parts of it that are chosen anew.
 
     Attributes:
         goal: use of the draws.
@@ -196,6 +196,6 @@ def _section(known: Mapping[str, type], made: object, tag: str = "name") -> dict
 
 
 def _said(made: object) -> dict[str, object]:
-    """Return the keys of a section with their values, but for those that say nothing."""
+    """Return the keys of a section that say something, with their values."""
     values = {field.name: getattr(made, field.name) for field in keys(type(made))}
     return {key: value for key, value in values.items() if value is not None}

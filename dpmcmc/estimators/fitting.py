@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dpmcmc.data.frames import EncodedTable, Table, no_schema
+from dpmcmc.data.frames import EncodedTable, Table, is_table, no_schema
 from dpmcmc.data.schema import Label, Schema
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.result import Result
@@ -82,7 +82,27 @@ def fit(
     plan = suggest(
         target, num_records=len(records["x"]), epsilon=epsilon, delta=delta, schema=schema, goal=goal, **given
     )
-    return sample(plan, EncodedTable(records, data), ledger=ledger)
+    return sample(plan, EncodedTable(records, data), ledger=ledger, progress=progress)
+
+
+def _chosen(schema: Schema, formula_or_columns: str | Sequence[str] | None) -> Schema:
+    """Return the schema with the features that were asked for.
+
+    Raises:
+        InputError: the formula's label is not the schema's.
+    """
+    if formula_or_columns is None:
+        return schema
+    if not isinstance(formula_or_columns, str):
+        return schema.with_formula(f"{schema.label} ~ {' + '.join(formula_or_columns)}")
+    found = schema.with_formula(formula_or_columns)
+    if found.label != schema.label:
+        raise InputError(
+            f"formula: its label is {found.label}, and the schema's is {schema.label}; write {schema.label} ~ ..., or "
+            f"give Schema(..., label={found.label!r})",
+            "formula",
+        )
+    return found
 
 
 def model_of(label: Label) -> Target:
