@@ -337,6 +337,14 @@ def test_steps_with_less_noise_weigh_more(records):
 def test_a_saved_run_gives_the_same_posterior(result, tmp_path):
     found = result.noise_aware()
     result.save(tmp_path / "run", public=True)
+    loaded, source = dpmcmc.Result.load(tmp_path / "run"), "Intervals come from result.noise_aware(), not from the"
+    for one in (result, loaded):  # one truth, wherever it stands
+        shown = one.summary()
+        assert shown.intervals
+        for said in (one.verdict.reasons["intervals"], str(shown), one._repr_html_(), one.page()):
+            assert said.count(source) == 1
+        assert "Do not report" not in one.page().replace("Do not report intervals of the draws", "")
+    assert loaded.verdict == result.verdict
     again = dpmcmc.inference.Trace.load(tmp_path / "run").posterior()
     np.testing.assert_array_equal(again.mean, found.mean)
     np.testing.assert_array_equal(again.covariance, found.covariance)

@@ -229,6 +229,7 @@ def test_original_units_are_those_of_the_columns_before_their_encoding(monkeypat
     monkeypatch.setattr(dpmcmc.Result, "noise_aware", lambda self: found)
     path = dataclasses.replace(result, means=()).summary(original_units=True)
     assert path.intervals
+    assert "come from result.noise_aware()" in str(path)
     np.testing.assert_allclose(path.mean, shown.mean, rtol=1e-6)
     np.testing.assert_allclose(path.std, shown.std, rtol=1e-6)
     np.testing.assert_allclose(path.high - path.mean, 1.6448536 * path.std, rtol=1e-6)

@@ -155,8 +155,22 @@ class Result:
 
     @functools.cached_property
     def verdict(self) -> Verdict:
-        """Permitted uses of the draws, and why: the plan's verdict, and what R-hat and ESS of the draws say."""
-        return self.plan.verdict_of(self.diagnostics, self.metric)
+        """Permitted uses of the draws, and why: the plan's verdict, and what R-hat and ESS of the draws say.
+
+        Where intervals come from :meth:`noise_aware` alone, the reason says so.
+        """
+        found = self.plan.verdict_of(self.diagnostics, self.metric)
+        return found if INTERVALS in found.usable_for or self._of_path is None else found.with_path()
+
+    @functools.cached_property
+    def _of_path(self) -> NoiseAwarePosterior | None:
+        """:meth:`noise_aware` of a run in a metric, or None where no posterior follows from its path."""
+        if self.means is None and self.plan.released_path is None:
+            return None
+        try:
+            return self.noise_aware()
+        except UnsupportedCombination:
+            return None
 
     @property
     def usable_for(self) -> list[str]:
@@ -186,9 +200,8 @@ class Result:
             ValueError: a level outside (0, 1); original units without a schema.
         """
         reading = self._reading(original_units)
-        if INTERVALS not in self.usable_for and (self.means is not None or self.plan.released_path is not None):
-            with contextlib.suppress(UnsupportedCombination):
-                return Summary.of_path(self.noise_aware(), reading, level, self.verdict)
+        if INTERVALS not in self.usable_for and self._of_path is not None:
+            return Summary.of_path(self._of_path, reading, level, self.verdict)
         return Summary.of_draws(reading.of(self.draws, most), level, self.verdict, self.plan.has_chains)
 
     def _reading(self, original_units: bool | None) -> Reading:

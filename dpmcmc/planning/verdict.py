@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from dpmcmc.privacy.accounting.guarantee import Guarantee
 
 PREDICTION, INTERVALS = "prediction", "intervals"
+#: How the reason against intervals of draws begins, and where they come from if a path gives them.
+REFUSED = "Do not report intervals"
+FROM_PATH = "Intervals come from result.noise_aware(), not from the chain's draws."
 
 #: Least N·μ/√d, and most standard deviations of the prior that draws may spread over, for prediction.
 SIGNAL, SPREAD = 3.0, 20.0
@@ -84,6 +87,14 @@ class Verdict:
             "predicted_width": self.predicted_width,
             "clip_bias": self.clip_bias,
         }
+
+    def with_path(self) -> Verdict:
+        """Return the verdict on draws whose run has a path that gives intervals, which the draws themselves do not."""
+        told = self.reasons[INTERVALS]
+        if told.startswith(FROM_PATH):
+            return self
+        why = f"{FROM_PATH} {told.replace(REFUSED, f'{REFUSED} of the draws', 1)}"
+        return replace(self, reasons=self.reasons | {INTERVALS: why})
 
     @classmethod
     def of_json(cls, said: dict[str, Any]) -> Self:
@@ -171,6 +182,7 @@ def warn_unless_for_intervals(plan: AnyPlan) -> None:
     if plan.guarantee is None or plan.draws < 2 or INTERVALS in plan.usable_for:
         return
     score, shapes = score_of(plan.target), parameter_shapes(plan.target)
+    refused = plan.verdict.reasons[INTERVALS]
     use = f"no private intervals of {type(plan.target).__name__} are offered yet"
     if score is not None and score.size > 1 and shapes is not None and size_of(shapes) > MOST_COEFFICIENTS:
         use += f" for more than {MOST_COEFFICIENTS:,} coefficients"
@@ -178,10 +190,12 @@ def warn_unless_for_intervals(plan: AnyPlan) -> None:
         use = "for intervals use the mechanism noise_aware (dpmcmc.mechanisms.NoiseAware)"
         if isinstance(score, LabelBlind) and plan.trace is plan and plan.trace.label_blind:
             use += _from_path(plan.trace)
+            if _gives_path(plan.trace):
+                refused = refused.replace(REFUSED, f"{REFUSED} of the chain's draws", 1)
     elif isinstance(plan.target, NumPyroTarget):
         use = "for intervals plan it with the mechanism noise_aware, which says whether this model can have them"
     warnings.warn(
-        f"{plan.verdict.reasons[INTERVALS]} Predict with its draws; {use}.",
+        f"{refused} Predict with its draws; {use}.",
         NotForIntervals,
         stacklevel=3,
     )
@@ -194,9 +208,14 @@ def _from_path(plan: Plan) -> str:
     """
     if not plan.in_metric:
         return " or a private metric (metric=dpmcmc.PrivateMetric()) and then result.noise_aware()"
-    if plan.metric is not None and plan.metric.asked.of_rows:
+    if _gives_path(plan):
         return " or this run's result.noise_aware()"
     return " or this run's result.noise_aware(gram=...) with a public second moment of the rows"
+
+
+def _gives_path(plan: Plan) -> bool:
+    """Whether the path of a regression with label-blind weights may give intervals without a further fact."""
+    return plan.metric is not None and plan.metric.asked.of_rows
 
 
 def _verdict(prediction: tuple[bool, str], intervals: tuple[bool, str]) -> Verdict:
@@ -222,7 +241,7 @@ def _intervals(found: tuple[Obstacle, ...], one_chain: bool = False) -> tuple[bo
             "temperature, clipping does not bias them, and the chain mixes."
         )
     more = "; several chains would let R-hat show it" if one_chain and all(one.of_mixing for one in found) else ""
-    return False, f"Do not report intervals: {'; '.join(one.clause for one in found)}{more}."
+    return False, f"{REFUSED}: {'; '.join(one.clause for one in found)}{more}."
 
 
 def _prediction(plan: Plan) -> tuple[bool, str]:

@@ -166,7 +166,7 @@ def forest(summary: Summary, most: int) -> Figure:
             width = np.maximum(np.maximum(high, 0) - least, 1e-300)
             axis.set_xticks([], [])
             axis.set_xlabel("every line has a scale of its own; the grey mark is 0")
-            axis.plot(-least / width, rows, "|", color="0.6")
+            axis.plot(-least / width, rows, "|", ms=9, color="0.4", zorder=3)
             for row, (_, *cells) in enumerate(summary.cells()[1]):
                 text = f"{cells[0]} [{cells[2]}, {cells[3]}]" if summary.intervals else cells[0]
                 axis.text(1.02, row, text, va="center", fontsize=8, transform=axis.get_yaxis_transform())

@@ -64,12 +64,13 @@ def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: 
     said, stated = dict(summary.said), plan.to_json(context.secret)
     claims = {
         "Predictions": (PREDICTION in said["usable for"], said[PREDICTION]),
-        "Intervals": (summary.intervals, said.get(INTERVALS, said.get("source"))),
+        "Intervals": (summary.intervals, said[INTERVALS]),
     }
     names = {
         "method": stated.get("mechanism") or stated.get("sampler"),
         "unit": getattr(plan.target, "unit", None) or "record",
-        "lines": plan.lines(context.secret),
+        # The plan's verdict was given before the draws, whose own is on the page.
+        "lines": [line for line in plan.lines(context.secret) if line[0] not in ("usable for", PREDICTION, INTERVALS)],
         "pictures": {name: base64.b64encode(content).decode() for name, content in context.pictures.items()},
         "claims": claims,
         "versions": versions(),

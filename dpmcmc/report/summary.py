@@ -11,7 +11,7 @@ from scipy.special import ndtri
 from dpmcmc.errors import InputError
 from dpmcmc.inference import convergence
 from dpmcmc.planning.description import html_table
-from dpmcmc.planning.verdict import INTERVALS, Verdict
+from dpmcmc.planning.verdict import FROM_PATH, INTERVALS, Verdict
 from dpmcmc.report.coefficients import Reading, Shown
 
 if TYPE_CHECKING:
@@ -79,11 +79,10 @@ class Summary:
         """Return the summary of the posterior that follows from the path of a run; arguments as of :meth:`of_draws`."""
         shown, mean, std = reading.of_normal(found)
         low, high = (mean + ndtri(tail) * std for tail in _tails(level))
-        source = (
-            "Intervals are those of the posterior that follows from the path of the run (result.noise_aware()), which "
-            "accounts for the noise of privacy. They hold if the model and its prior are true."
-        )
-        said = (("source", source), *(line for line in _said(verdict) if line[0] != INTERVALS), *shown.said)
+        why = f"{FROM_PATH} They account for the noise of privacy, and hold if the model and its prior are true."
+        claims = (*verdict.usable_for, f"{INTERVALS} (of result.noise_aware())")
+        uses = {"usable for": " and ".join(claims), **verdict.reasons, INTERVALS: why}
+        said = (*uses.items(), *shown.said)
         names, own = tuple(shown.names), shown.own_units
         return cls(names, mean, std, low, high, level, True, said, len(mean), own_units=own)
 
