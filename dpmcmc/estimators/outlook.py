@@ -2,8 +2,9 @@ r"""Outlook of a noise-aware answer before any record is read: the width of its 
 
 Parameters come from the prior and rows from simulated designs. The noisy second moment of the rows is simulated too.
 The release of the gradient then has the covariance that ``docs/noise_aware.md`` derives. This gives the posterior's
-covariance S under privacy, and S₀ without. Draws m ~ N(0, P⁻¹ − S), θ ~ N(m, S) then have θ ~ N(0, P⁻¹), so the loss of
-accuracy is that of predicting by m in place of the m₀ that S₀ would give.
+covariance S under privacy, and S₀ without: of the same rows, under the same prior, without noise. The release is taken as
+the labels' own posterior plus noise: m ~ N(0, P⁻¹ − S), m₀ ~ N(m, S − S₀) and θ ~ N(m₀, S₀), so that θ ~ N(0, P⁻¹). The
+loss of accuracy is that of predicting by m in place of m₀.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmcmc.data.row_structure import RowStructure
-from dpmcmc.estimators.designs import DESIGNS, Design, simulated_rows
-from dpmcmc.inference.gram import denoised
+from dpmcmc.estimators.designs import REAL, Design, contrasts, simulated_rows
+from dpmcmc.inference.gram import denoised, shrunk
 from dpmcmc.inference.noise_aware import Gaussian, Local, Release, isotropic_error, posterior, symmetric_noise
 from dpmcmc.inference.scores import BoundedScore
 from dpmcmc.privacy.query.gram_release import NoisyGram
 
 #: Simulated errors of the second moment, and iterations of the posterior.
 _BOOTSTRAPS, _ROUNDS = 4, 8
-#: Columns beyond which the error of the second moment is taken as isotropic, since projections take minutes.
-_MANY = 200
+#: Columns beyond which the error of the second moment is taken as isotropic, since projections take minutes, and beyond
+#: which they take too long for a rough outlook.
+_MANY, _FEW = 200, 20
 #: Draws of θ that an accuracy is averaged over.
 _DRAWS = 40
+#: Factor beyond which designs differ too much for one number to stand for them.
+_FACTOR = 1.5
 
 
 class Noise(NamedTuple):
@@ -37,10 +41,12 @@ class Noise(NamedTuple):
         gram: std of a diagonal entry of the second moment.
         gradient: std of the gradient with the budget of all, in units of the clip norm; of linear regression, whose
             gradient is not clipped, in those of the gradient itself.
+        sandwich: whether the variance of scores is released, too.
     """
 
     gram: float
     gradient: float
+    sandwich: bool = False
 
 
 class Outlook(NamedTuple):
@@ -51,32 +57,39 @@ class Outlook(NamedTuple):
         alone: S₀, (d, d).
         prior: variances of the prior, (d,).
         rows: simulated, (n, d).
+        contrasts: of coefficients, (k, d); see :func:`~dpmcmc.estimators.designs.contrasts`.
     """
 
     private: np.ndarray
     alone: np.ndarray
     prior: np.ndarray
     rows: np.ndarray
+    contrasts: np.ndarray
 
     @property
     def width(self) -> float:
-        """Mean over coefficients of an interval's width over that without privacy."""
-        return float(np.mean(np.sqrt(np.diag(self.private) / np.diag(self.alone))))
+        """Mean over contrasts of an interval's width over that without privacy: same rows, same prior, no noise."""
+        return float(np.mean(np.sqrt(self._variances(self.private) / self._variances(self.alone))))
 
     @property
     def told(self) -> float:
-        """Part of the prior's variance that the release takes away, mean over coefficients."""
-        return float(np.mean(1 - np.diag(self.private) / self.prior))
+        """Part of the prior's variance that the release takes away, mean over contrasts."""
+        return float(np.mean(1 - self._variances(self.private) / self._variances(np.diag(self.prior))))
 
-    def accuracy(self, score: BoundedScore, rng: np.random.Generator) -> tuple[float, float]:
-        """Return the expected share of right labels of a binary model (with privacy, without)."""
-        found = []
-        for covariance in (self.private, self.alone):
-            known = _root(np.diag(self.prior) - covariance) @ rng.normal(size=(len(self.prior), _DRAWS))
-            truth = known + _root(covariance) @ rng.normal(size=known.shape)
-            p = score.mean(self.rows @ truth)  # type: ignore[attr-defined]
-            found.append(float(np.mean(np.where(self.rows @ known > 0, p, 1 - p))))
-        return found[0], found[1]
+    def _variances(self, covariance: np.ndarray) -> np.ndarray:
+        return np.einsum("kd,de,ke->k", self.contrasts, covariance, self.contrasts)
+
+    def accuracy_lost(self, score: BoundedScore, rng: np.random.Generator) -> np.ndarray:
+        """Return what privacy takes from the expected share of right labels of a binary model, (draws,).
+
+        A draw's private mean m, mean m₀ without privacy and truth are drawn one around the other.
+        """
+        size = (len(self.prior), _DRAWS)
+        private = _root(np.diag(self.prior) - self.private) @ rng.normal(size=size)
+        alone = private + _root(self.private - self.alone) @ rng.normal(size=size)
+        p = score.mean(self.rows @ (alone + _root(self.alone) @ rng.normal(size=size)))  # type: ignore[attr-defined]
+        right = [np.where(self.rows @ known > 0, p, 1 - p).mean(axis=0) for known in (private, alone)]
+        return right[1] - right[0]
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:
@@ -107,6 +120,8 @@ class Question:
         rows = simulated_rows(design, len(self.scales), self.row_bound, self.structure, rng)
         truth = self.scales * rng.normal(size=len(self.scales))
         expected = math.sqrt(np.mean((rows * self.scales) ** 2) * len(self.scales))
+        if not math.isfinite(self.score.clip):  # labels have a bound, which the prior does not know
+            expected = min(expected, math.sqrt(self.score.dispersion))  # type: ignore[attr-defined]
         return rows, truth * expected / max(float(np.sqrt(np.mean((rows @ truth) ** 2))), 1e-12)
 
     def outlook(self, design: Design, num_records: int, noise: Noise, rough: bool = False) -> Outlook:
@@ -117,45 +132,73 @@ class Question:
             num_records: N.
             noise: of the release.
             rough: whether the error of the second moment is taken as half of its noise in every direction, which saves
-                most of the time; so it is for many columns.
+                most of the time, beyond few columns; it is beyond many in any case.
         """
         rows, truth = self._simulated(design)
-        d, rng = len(truth), np.random.default_rng(1)
+        d, rng, bounded = len(truth), np.random.default_rng(REAL.index(design) + 1), math.isfinite(self.score.clip)
         eta, precision = rows @ truth, np.diag(self.scales**-2.0)
         moment = rows.T @ rows * (num_records / len(rows))
 
         def weighted(values: np.ndarray) -> np.ndarray:
             return (rows * values[:, None]).T @ rows * (num_records / len(rows))
 
-        free = self.score.law(eta, math.inf)
-        alone = np.linalg.inv(precision + weighted(free.curvature))
-        trace = float(np.trace(moment))
-        noisy = NoisyGram(moment + noise.gram * symmetric_noise(rng, d), noise.gram, trace, 0.0)
-        if d <= _MANY and not rough:
-            gram, error = denoised(noisy, self.structure, rng=rng, bootstraps=_BOOTSTRAPS)
+        law = free = self.score.law(eta, math.inf)
+        spread = design.noise**2 if noise.sandwich else 1.0
+        h, score = weighted(free.curvature), weighted(free.variance) * spread
+        alone = np.linalg.inv(precision + h / spread)
+        noisy = moment + noise.gram * symmetric_noise(rng, d)
+        known = NoisyGram(noisy, noise.gram, float(np.trace(moment)), 0.0)
+        if not bounded:
+            known = shrunk(known._replace(trace=max(float(np.trace(noisy)), noise.gram)))
+        if d <= (_FEW if rough else _MANY):
+            gram, error = denoised(known, self.structure, rng=rng, bootstraps=_BOOTSTRAPS)
         else:
             gram, error = moment, isotropic_error(noise.gram / 2)
-        law, variance = free, np.eye(d) * noise.gradient**2
-        if math.isfinite(self.score.clip):
-            law = self.score.law(eta, self.score.clip)
+        # Gradients are taken about as far from the truth as the posterior is wide; of linear regression at 0.
+        away, times, variance = np.outer(truth, truth), 1.0, np.eye(d) * noise.gradient**2
+        if bounded:
+            law, away, times = self.score.law(eta, self.score.clip), np.zeros((d, d)), 2.0
             metric = gram / num_records + np.eye(d) * self.row_bound**2 / d
             norm2 = float(np.trace(np.linalg.solve(metric, gram))) / num_records
             variance = (noise.gradient * self.score.clip) ** 2 * norm2 * metric
+            h, score = weighted(law.curvature), weighted(law.variance)
+        else:
+            h = gram * float(np.mean(law.curvature))
         mean = float(np.mean(law.curvature))
-        # The release is about as far from the truth as the posterior is wide.
-        local = Local(weighted(law.curvature), weighted(law.variance), lambda q: 2 * mean**2 * error(q))
+        local = Local(h, score, lambda q: times * mean**2 * error(q + away))
         release = Release(np.zeros(d), np.zeros(d), variance)
         start = Gaussian(np.zeros(d), alone)
         private = posterior(release, local, precision, start, _ROUNDS).covariance
-        return Outlook(private, alone, self.scales**2, rows)
+        return Outlook(private, alone, self.scales**2, rows, contrasts(self.structure, d))
 
     def outlooks(self, num_records: int, noise: Noise) -> list[Outlook]:
         """Return the outlook of every design; for many columns of the one that stands for all."""
-        designs = DESIGNS if len(self.scales) <= _MANY else DESIGNS[1:2]
+        designs = REAL if len(self.scales) <= _MANY else REAL[2:3]
         return [self.outlook(design, num_records, noise) for design in designs]
 
 
 def mean_width(outlooks: list[Outlook]) -> float:
-    """Return the geometric mean of the designs' widths; columns of real tables are rarely independent."""
-    correlated = outlooks[1:] or outlooks
-    return math.exp(float(np.mean([math.log(one.width) for one in correlated])))
+    """Return the geometric mean of the designs' widths; the first and the last of several are extremes."""
+    real = outlooks[1:-1] or outlooks
+    return math.exp(float(np.mean([math.log(one.width) for one in real])))
+
+
+def width_line(outlooks: list[Outlook]) -> str:
+    """Return in words how wide intervals are expected to be."""
+    typical, widths = mean_width(outlooks), [one.width for one in outlooks]
+    low, high = min(widths), max(widths)
+    if high <= _FACTOR * typical and typical <= _FACTOR * low:
+        said = f"about {typical:.3g} times as wide as without privacy ({low:.3g} to {high:.3g}"
+    else:
+        said = f"between {low:.3g} and {high:.3g} times as wide as without privacy ({typical:.3g} typically"
+    return f"intervals: {said}, by how much of their ranges columns fill): same table, same prior, no noise"
+
+
+def accuracy_line(outlooks: list[Outlook], score: BoundedScore) -> str:
+    """Return in words what privacy is expected to cost a binary model's accuracy."""
+    rng = np.random.default_rng(0)
+    lost = 100 * np.concatenate([one.accuracy_lost(score, rng) for one in outlooks])
+    mean, error = float(np.mean(lost)), float(np.std(lost) / math.sqrt(len(lost)))
+    if mean < max(0.1, 2 * error):
+        return f"accuracy: less than {max(0.1, mean + 2 * error):.1g} points below that without privacy"
+    return f"accuracy: about {mean:.2g} ± {2 * error:.1g} points below that without privacy, for truths from the prior"

@@ -15,8 +15,8 @@ from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError
 from dpmcmc.estimators.chain_rule import suggested_chain
-from dpmcmc.estimators.designs import DESIGNS
-from dpmcmc.estimators.outlook import Noise, Outlook, Question, mean_width
+from dpmcmc.estimators.designs import REAL
+from dpmcmc.estimators.outlook import Noise, Outlook, Question, accuracy_line, mean_width, width_line
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import MechanismPlan, NoiseAware
 from dpmcmc.mechanisms.one_shot import OneShot
@@ -194,6 +194,11 @@ class Request:
         """Return the plan of a one-shot release, and why."""
         mechanism = self.given.get("mechanism")
         why = "mechanism: as given"
+        if isinstance(mechanism, NoiseAware) and mechanism.covariance == "sandwich":
+            why = (
+                "method: noise_aware with a sandwich variance, made of released residuals: the noise_scale "
+                f"{self.target.noise_scale:g} of the model sets no width, but the point at which residuals are taken"  # type: ignore[attr-defined]
+            )
         if mechanism is None:
             # A prior that is too wide or too narrow costs predictions more than the search for its scale.
             scale: Literal["target", "evidence"] = "target" if goal == INTERVALS else "evidence"
@@ -214,9 +219,8 @@ class Request:
             share = plan.settings["gram_share"]
             why += f"; {share:.0%} of the squared budget goes to the second moment, which makes intervals narrowest"
         outlooks = self.question.outlooks(self.num_records, self.noise(plan))
-        width = mean_width(outlooks)
-        plan = dataclasses.replace(plan, settings=plan.settings | {"predicted_width": width})
-        return plan, [why, *self._expected(outlooks, width)]
+        plan = dataclasses.replace(plan, settings=plan.settings | {"predicted_width": mean_width(outlooks)})
+        return plan, [why, *self._expected(outlooks, width=True)]
 
     def _chain(self, goal: Goal) -> tuple[Plan, list[str]]:
         """Return the plan of a sampler's run, and why."""
@@ -232,7 +236,7 @@ class Request:
             # Gradients after burn-in alone make the draws.
             noise = Noise(plan.metric.release.noise_std, self._gradient(1 - share) * math.sqrt(2))
             outlooks = self.question.outlooks(self.num_records, noise)
-            reasons = [*reasons, *self._expected(outlooks, None)]
+            reasons = [*reasons, *self._expected(outlooks, width=False)]
         return plan, [method, *reasons]
 
     def _planned(self, mechanism: OneShot) -> MechanismPlan:
@@ -266,29 +270,20 @@ class Request:
         """Return the noise of a noise-aware release."""
         settings = plan.settings
         if isinstance(self.target, LinearRegression):
-            return Noise(settings["noise_std"], settings["label_noise_std"] / self.target.noise_scale**2)
+            sandwich = "score_noise_std" in settings
+            return Noise(settings["noise_std"], settings["label_noise_std"] / self.target.noise_scale**2, sandwich)
         return Noise(settings["gram_noise_std"], self._gradient(1 - settings["gram_share"] - _TRACE_SHARE))
 
     def _rough_width(self, plan: MechanismPlan) -> float:
         assert self.question is not None
-        return self.question.outlook(DESIGNS[1], self.num_records, self.noise(plan), rough=True).width
+        return self.question.outlook(REAL[2], self.num_records, self.noise(plan), rough=True).width
 
-    def _expected(self, outlooks: list[Outlook], width: float | None) -> list[str]:
+    def _expected(self, outlooks: list[Outlook], *, width: bool) -> list[str]:
         """Return what simulated designs say of width and accuracy."""
-        out = []
-        if width is not None:
-            widths = [one.width for one in outlooks]
-            out.append(
-                f"intervals: about {width:.3g} times as wide as without privacy ({min(widths):.3g} to "
-                f"{max(widths):.3g} over {len(outlooks)} simulated designs, which differ in how columns correlate)"
-            )
+        assert self.question is not None
+        out = [width_line(outlooks)] if width else []
         if getattr(self.target, "num_classes", None) == 2:
-            assert self.question is not None
-            rng = np.random.default_rng(0)
-            pairs = np.array([one.accuracy(self.question.score, rng) for one in outlooks])
-            lost = 100 * float(np.mean(pairs[:, 1] - pairs[:, 0]))
-            how = f"about {lost:.2g}" if lost >= 0.1 else "less than 0.1"
-            out.append(f"accuracy: {how} points below that without privacy, for truths from the prior")
+            out.append(accuracy_line(outlooks, self.question.score))
         return out
 
     def require(self, plan: AnyPlan, goal: Goal) -> None:
@@ -320,13 +315,15 @@ class Request:
         if self.question is None:
             return None
         if isinstance(self.target, LinearRegression):
-            noise = self.noise(self._planned(NoiseAware(structure=self.structure)))
+            given = self.given.get("mechanism")
+            mechanism = given if isinstance(given, NoiseAware) else NoiseAware()
+            noise = self.noise(self._planned(dataclasses.replace(mechanism, structure=self.structure)))
         else:
             share = _GRAM_SHARES[1]
             moved = math.sqrt(2) * self.target.row_bound**2  # type: ignore[attr-defined]
             gram = moved / (gaussian_mu(self.epsilon, self.delta) * math.sqrt(share))
             noise = Noise(gram, self._gradient(1 - share - _TRACE_SHARE))
-        return self.question.outlook(DESIGNS[1], self.num_records, noise, rough=True)
+        return self.question.outlook(REAL[2], self.num_records, noise, rough=True)
 
     def at(self, num_records: float | None = None, epsilon: float | None = None) -> Request:
         """Return the same question at another N or ε; δ stays below 1/N."""
