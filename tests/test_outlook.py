@@ -1,4 +1,4 @@
-"""What a plan expects before a record is read: widths of what records can tell, for columns as real tables have them."""
+"""Expected widths before a record is read: of what records can tell, for columns as real tables have them."""
 
 import itertools
 

@@ -1,9 +1,9 @@
 """Rows that public facts alone make possible: what a plan is tried on before any record is read.
 
 Columns are what a ``RowStructure`` declares: an intercept, one-hot blocks, columns that are never negative, and numbers
-on [-1, 1]. A Gaussian copula ties them together. Designs differ in how much columns have in common, in how much of their
-public ranges values fill, and in how far labels lie from a line, since no public fact says it. Numbers of real tables
-mostly have a standard deviation of 0.15 to 0.4 about a middle that is well off 0, which ``REAL`` imitates.
+on [-1, 1]. A Gaussian copula ties them together. Designs differ in how much columns have in common, in how much of
+their public ranges values fill, and in how far labels lie from a line, since no public fact says it. Numbers of real
+tables mostly have a standard deviation of 0.15 to 0.4 about a middle that is well off 0, which ``REAL`` imitates.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ DESIGNS = (
     Design("correlated columns, values near the middle", 0.3, 0.6),
     Design("strongly correlated columns, few values far out", 0.6, 0.4),
 )
-#: Values as real tables have them, in the order of how little they fill their ranges: what widths rest on. The first and
-#: the last are extremes; the third stands for all where one has to.
+#: Values as real tables have them, in the order of how little they fill their ranges: what widths rest on. The first
+#: and the last are extremes; the third stands for all where one has to.
 REAL = (
     Design("independent columns that fill their ranges", 0.0, 1.0),
     Design("correlated columns that fill most of their ranges", 0.2, 0.7, 0.3, 0.8),
