@@ -10,7 +10,9 @@ import pytest
 from scipy.stats import kstest, multivariate_normal
 
 import dpmcmc
+from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import symmetric_noise
 from dpmcmc.mechanisms import NoiseAware
@@ -173,11 +175,28 @@ def test_coefficients_and_scales_that_are_none_are_refused(wrong):
         evidence.log_density(**wrong)
 
 
-def logistic_run(**more):
+def test_coefficients_are_left_out_by_name():
+    columns = {"age": Range(0, 1), "job": Levels(["a", "b"]), "y": Levels(["no", "yes"])}
+    crossed = Schema(columns, formula="y ~ age + job + age:job").answers
+    assert crossed[2] == ("job=b", "job", "job")
+    assert crossed[4] == ("age:job=b", "age:job", "age", "job")
+    schema = Schema(columns, formula="y ~ job - 1")
+    frame = {"job": ["a", "b"] * 200, "y": ["no", "no", "yes", "yes"] * 100}
+    evidence = logistic_run(schema, schema.encode(frame)).evidence
+    for name, numbers in (("job=b", [1]), ("job", [0, 1])):
+        assert evidence.log_bayes_factor(without=[name]) == evidence.log_bayes_factor(without=numbers)
+    assert evidence.log_bayes_factor("job=b") == Evidence.of(evidence.content()).log_bayes_factor("job=b")
+    with pytest.raises(InputError, match="no coefficient is called 'wage'; names are job=a, job, job=b"):
+        evidence.posterior(without=["wage"])
+    with pytest.raises(InputError, match="none has a name here"):
+        next(simulated(1)).posterior(without=["wage"])
+
+
+def logistic_run(schema=None, records=None, **more):
     target = LogisticRegression(prior_scale=1.0, num_features=2, row_bound=1.0)
-    plan = NoiseAware(draws=4000, steps=8).plan(target, num_records=400, epsilon=2.0, delta=1e-4)
+    plan = NoiseAware(draws=4000, steps=8).plan(target, num_records=400, epsilon=2.0, delta=1e-4, schema=schema)
     rng = np.random.default_rng(0)
-    records = {"x": rng.uniform(-0.7, 0.7, (400, 2)).astype(np.float32), "y": (rng.random(400) < 0.5) * 1}
+    records = records or {"x": rng.uniform(-0.7, 0.7, (400, 2)).astype(np.float32), "y": (rng.random(400) < 0.5) * 1}
     return dpmcmc.sample(plan, records, key=0, **more)
 
 

@@ -133,6 +133,14 @@ class Schema:
         return f"log1p({name})" if getattr(self.columns.get(name), "scale", "") == "log1p" else name
 
     @functools.cached_property
+    def answers(self) -> tuple[tuple[str, ...], ...]:
+        """Names that each encoded column answers to: its own, its term's, and those of its source columns."""
+        out: list[tuple[str, ...]] = []
+        for term, block in zip((*self.terms, ()), self.blocks, strict=False):
+            out += [(":".join(parts), ":".join(term), *term) if term else (INTERCEPT,) for parts in block]
+        return tuple(out)
+
+    @functools.cached_property
     def blocks(self) -> list[list[tuple[str, ...]]]:
         """Factors of each encoded column, block by block; none of the intercept's, the last block."""
         terms = (*self.terms, *([()] if self.intercept else []))

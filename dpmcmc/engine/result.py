@@ -103,6 +103,16 @@ class Result:
             object.__setattr__(self, "columns", None)
         elif self.columns is None and self.plan.schema is not None:
             object.__setattr__(self, "columns", self.plan.schema.names)
+        if self.evidence is not None and self.columns is not None:
+            object.__setattr__(self, "evidence", dataclasses.replace(self.evidence, names=self._names(self.evidence)))
+
+    def _names(self, evidence: Evidence) -> tuple[tuple[str, ...], ...]:
+        """Return the names that each coefficient of the evidence answers to; those of the K classes are the same."""
+        columns, schema = self.columns or (), self.plan.schema
+        of_schema = schema is not None and schema.names == columns
+        names = schema.answers if of_schema else tuple((name, name.partition("=")[0]) for name in columns)  # type: ignore[union-attr]
+        classes, left = divmod(len(evidence.scales), max(len(names), 1))
+        return () if left else tuple(one for one in names for _ in range(classes))
 
     def named(self, data: object) -> Result:
         """Return the result with the names of a data set's columns; of other data, the result as it is."""

@@ -47,6 +47,8 @@ from dpmcmc.inference.noise_aware import Gaussian
 from dpmcmc.inference.trace import NoiseAwarePosterior
 from dpmcmc.privacy.query.gram_release import NoisyGram, svec
 
+#: Coefficients, by number or by name.
+Without = str | Sequence[int | str]
 #: Name of the file in a run folder.
 FILE = "evidence.npz"
 
@@ -63,6 +65,7 @@ class Evidence:
         num_records: N.
         gram: released Σ x xᵀ, or None where none was.
         structure: declared of the rows, or None.
+        names: that each coefficient answers to: its own, its term's, those of its source columns; empty: not known.
     """
 
     curvature: np.ndarray
@@ -72,15 +75,18 @@ class Evidence:
     num_records: int
     gram: NoisyGram | None = None
     structure: RowStructure | None = None
+    names: tuple[tuple[str, ...], ...] = ()
 
     def __repr__(self) -> str:
         return f"Evidence(of {len(self.scales)} coefficients)"
 
-    def posterior(self, *, without: Sequence[int] = (), scales: np.ndarray | None = None) -> NoiseAwarePosterior:
+    def posterior(self, *, without: Without = (), scales: np.ndarray | None = None) -> NoiseAwarePosterior:
         """Return the posterior; of a nested model or under another prior with ``without`` or ``scales``.
 
         Args:
-            without: coefficients that are 0; they have variance 0 in what is returned.
+            without: coefficients that are 0, by number or by name; they have variance 0 in what is returned. A column
+                of the table stands for every coefficient that it takes part in, such as those of all its levels; an
+                interaction, ``age:job``, stands for its own.
             scales: standard deviations of the prior, (d,); None: the plan's.
         """
         prior = self._prior(without, scales)
@@ -88,18 +94,18 @@ class Evidence:
         covariance = prior - gain @ self.curvature @ prior
         return NoiseAwarePosterior(gain @ self.statistic, (covariance + covariance.T) / 2)
 
-    def log_density(self, *, without: Sequence[int] = (), scales: np.ndarray | None = None) -> float:
+    def log_density(self, *, without: Without = (), scales: np.ndarray | None = None) -> float:
         """Return log N(u; 0, 𝒞 + H diag(scales²) H), arguments as of :meth:`posterior`."""
         factor = cho_factor(self._marginal(self._prior(without, scales)), lower=True)
         square = float(self.statistic @ cho_solve(factor, self.statistic))
         half_log_determinant = float(np.sum(np.log(np.diag(factor[0]))))
         return -0.5 * (square + len(self.statistic) * math.log(2 * math.pi)) - half_log_determinant
 
-    def log_bayes_factor(self, without: Sequence[int]) -> float:
+    def log_bayes_factor(self, without: Without) -> float:
         """Return log p(u | those coefficients are 0) − log p(u | the whole model).
 
         Above 0 it speaks for leaving them out. Under a true nested model the factor against it is beyond c with a
-        probability of at most 1/c.
+        probability of at most 1/c. ``without`` is as of :meth:`posterior`.
         """
         return self.log_density(without=without) - self.log_density()
 
@@ -155,17 +161,29 @@ class Evidence:
         pairs = zip(*self.replicates(count, seed), strict=True)
         return float(np.mean([discrepancy(theta, u) >= discrepancy(theta, self.statistic) for theta, u in pairs]))
 
-    def _prior(self, without: Sequence[int], scales: np.ndarray | None) -> np.ndarray:
+    def _prior(self, without: Without, scales: np.ndarray | None) -> np.ndarray:
         """Return the prior's covariance, (d, d)."""
         own = self.scales if scales is None else np.asarray(scales, np.float64)
         if own.shape != self.scales.shape or not np.all(own > 0):
             raise InputError(f"scales: must be {len(self.scales)} numbers > 0", "scales")
-        columns = np.asarray(without, int).reshape(-1)
+        columns = self._numbers(without)
         if columns.size and not (columns.min() >= 0 and columns.max() < len(own)):
             raise InputError(f"without: must number coefficients 0 to {len(own) - 1}, got {list(without)}", "without")
         own = own.copy()
         own[columns] = 0.0
         return np.diag(own**2)
+
+    def _numbers(self, without: Without) -> np.ndarray:
+        """Return the numbers of coefficients that are given by number or by name."""
+        out: list[int] = []
+        for one in [without] if isinstance(without, str) else without:
+            found = [k for k, names in enumerate(self.names) if one in names] if isinstance(one, str) else [int(one)]
+            if not found:
+                known = dict.fromkeys(name for names in self.names for name in names)
+                there = f"names are {', '.join(known)}" if known else "none has a name here; give numbers"
+                raise InputError(f"without: no coefficient is called {one!r}; {there}", "without")
+            out += found
+        return np.array(out, int)
 
     def _marginal(self, prior: np.ndarray) -> np.ndarray:
         return self.covariance + self.curvature @ prior @ self.curvature
@@ -174,6 +192,7 @@ class Evidence:
         """Return the file of a run folder."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         facts: dict[str, object] = {"num_records": self.num_records, "gram": None, "structure": None}
+        facts["names"] = self.names
         if self.gram is not None:
             arrays["gram"] = self.gram.gram
             facts["gram"] = {name: value for name, value in self.gram._asdict().items() if name != "gram"}
@@ -187,7 +206,8 @@ class Evidence:
         arrays, facts = saved.unpacked(content)
         gram = None if facts["gram"] is None else NoisyGram(arrays.pop("gram"), **facts["gram"])
         structure = None if facts["structure"] is None else RowStructure.of_json(facts["structure"])
-        return cls(**{**arrays, **facts, "gram": gram, "structure": structure})
+        names = tuple(map(tuple, facts.get("names", ())))
+        return cls(**{**arrays, **facts, "gram": gram, "structure": structure, "names": names})
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
