@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import threadpoolctl
 import yaml
 from scipy.special import expit
 
@@ -13,6 +14,7 @@ from dpmcmc.config import load, make_plan
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.estimators import NotAchievable, default_delta
 from dpmcmc.estimators.fitting import usual
+from dpmcmc.estimators.outlook import Question
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression
 
@@ -135,9 +137,38 @@ def test_command_prints_a_config_that_makes_the_same_plan(tmp_path, capsys):
         if goal == "prediction":
             assert same.sampler == plan.sampler
     assert (tmp_path / "widths.png").stat().st_size > 10_000
+    kept = (tmp_path / "widths.png").read_bytes()
+    for name, said in (("widths.png", "exists already"), ("no/w.png", "does not exist"), ("w.yaml", "must end in")):
+        assert main(["suggest", *options, "--picture", str(tmp_path / name)]) == 2
+        assert said in capsys.readouterr().err
+    assert (tmp_path / "widths.png").read_bytes() == kept
     assert main(["suggest", "--num-records", "200", "--num-features", "9", "--epsilon", "0.1"]) == 1
     assert "would do" in capsys.readouterr().err
     assert main(["suggest"]) == 2
+    assert main(["suggest", "breast_cancer", "--num-features", "3"]) == 2  # an option that the config refuses
+    assert "num_features" in capsys.readouterr().err
+
+
+def test_a_rule_is_called_measured_for_the_models_it_was_measured_on():
+    logistic = suggested(num_features=5, goal="prediction")
+    assert any("at most a point better" in reason for reason in logistic.reasons)
+    softmax = suggested(SoftmaxRegression(num_classes=3), num_features=4, goal="prediction")
+    assert any("not for this model" in reason for reason in softmax.reasons)
+
+
+def test_linear_algebra_of_a_suggestion_has_one_thread(monkeypatch):
+    """Two threads take three times the CPU time of one on Adult's 109 columns."""
+    seen = []
+
+    def outlook(self, *arguments, **more):
+        seen.append({one["num_threads"] for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas"})
+        return original(self, *arguments, **more)
+
+    original = Question.outlook
+    monkeypatch.setattr(Question, "outlook", outlook)
+    suggested(num_features=3)
+    assert seen
+    assert all(threads == {1} for threads in seen)
 
 
 def test_command_keeps_data_target_and_privacy_of_a_config(capsys):

@@ -29,6 +29,7 @@ from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import INTERVALS, PREDICTION
 from dpmcmc.samplers import SAMPLERS
+from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.targets import TARGETS
 
 app = typer.Typer(add_completion=False)
@@ -38,6 +39,8 @@ _KEPT = ("epsilon", "delta", "adjacency", "ledger")
 _OF_METHOD = ("mechanism", "sampler", "sampling", "metric", "run")
 #: Path of a file that nobody named, and the δ of a config until N tells the default.
 _YOURS, _STAND_IN = "my.npz", 1e-9
+#: Endings of a picture's file.
+_PICTURES = (".png", ".pdf", ".svg")
 
 
 @app.command()
@@ -54,37 +57,52 @@ def suggest(
     allow_code: AllowCode = None,
     goal: Annotated[str, typer.Option(help="Use of the draws.", **one_of([INTERVALS, PREDICTION]))] = INTERVALS,
     target: Annotated[str, typer.Option(help="Without CONFIG: the model.")] = "logistic_regression",
-    num_records: Annotated[int | None, typer.Option(help="Without CONFIG: N, public.")] = None,
-    num_features: Annotated[int | None, typer.Option(help="Without CONFIG: columns of a row, public.")] = None,
+    num_records: Annotated[int | None, typer.Option(help="N, public.")] = None,
+    num_features: Annotated[int | None, typer.Option(help="Columns of a row, public.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Epsilon of the promise.")] = None,
     delta: Annotated[float | None, typer.Option(help="Delta; by default the least of 1e-5 and N^-1.2.")] = None,
     picture: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Save predicted widths against N and epsilon.")
+        str | None, typer.Option(metavar="FILE", help="Save predicted widths against N and epsilon in a new file.")
     ] = None,
 ) -> None:
     """Print a config whose settings are chosen from public facts; read no record."""
     if config is None and None in (num_records, num_features, epsilon):
         raise CommandError("suggest: give a CONFIG, or --num-records, --num-features and --epsilon.")
-    changes = [
-        f"privacy.{key}={value!r}" for key, value in (("epsilon", epsilon), ("delta", delta)) if value is not None
-    ]
-    changes += overrides or []
+    if picture is not None:
+        _check_picture(Path(picture))
+    said = {"data.num_records": num_records, "data.num_features": num_features}
+    said |= {"privacy.epsilon": epsilon, "privacy.delta": delta}
+    changes = [*(f"{key}={value!r}" for key, value in said.items() if value is not None), *(overrides or [])]
     question = _Question(cast(Goal, goal))
     if config is None:
-        data = {"path": _YOURS, "row_bound": 1.0, "num_records": num_records, "num_features": num_features}
+        data = {"path": _YOURS, "row_bound": 1.0}
         question.of_fit = True
         asked = config_file.of_values({"data": data, "target": _usual(target)}, changes, question.completed)
     else:
         asked = config_file.load(config, changes, allow_code=allow_code or (), completed=question.completed)
     request = question.request(asked)
     if picture is not None:
-        save_picture(Path(picture), request)
+        write_atomically(Path(picture), lambda file: save_picture(file, request))
     try:
         plan = request.suggested(question.goal)
         request.require(plan, question.goal)
     except NotAchievable as error:
         raise CommandError(str(error), code=1) from None
     print(config_of(asked, plan, request.delta, question.anew), end="")
+
+
+def _check_picture(file: Path) -> None:
+    """Refuse a file that is there already, or that cannot be a picture.
+
+    Raises:
+        CommandError: with what to give.
+    """
+    if file.exists():
+        raise CommandError(f"--picture: {file} exists already; choose another file.")
+    if not file.parent.is_dir():
+        raise CommandError(f"--picture: the folder of {file} does not exist; make it first.")
+    if file.suffix not in _PICTURES:
+        raise CommandError(f"--picture: {file} must end in one of {', '.join(_PICTURES)}.")
 
 
 def _usual(name: str) -> dict[str, object]:

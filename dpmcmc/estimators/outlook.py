@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.estimators.designs import REAL, Design, contrasts, simulated_rows
@@ -32,6 +35,13 @@ _MANY, _FEW = 200, 20
 _DRAWS = 40
 #: Factor beyond which designs differ too much for one number to stand for them.
 _FACTOR = 1.5
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Do linear algebra on one thread: at these sizes several threads only wait for each other."""
+    with threadpool_limits(limits=1, user_api="blas"):
+        yield
 
 
 class Noise(NamedTuple):
@@ -171,10 +181,10 @@ class Question:
         private = posterior(release, local, precision, start, _ROUNDS).covariance
         return Outlook(private, alone, self.scales**2, rows, contrasts(self.structure, d))
 
-    def outlooks(self, num_records: int, noise: Noise) -> list[Outlook]:
+    def outlooks(self, num_records: int, noise: Noise, rough: bool = False) -> list[Outlook]:
         """Return the outlook of every design; for many columns of the one that stands for all."""
         designs = REAL if len(self.scales) <= _MANY else REAL[2:3]
-        return [self.outlook(design, num_records, noise) for design in designs]
+        return [self.outlook(design, num_records, noise, rough) for design in designs]
 
 
 def mean_width(outlooks: list[Outlook]) -> float:

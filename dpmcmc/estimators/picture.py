@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.estimators.suggestion import Request
@@ -12,7 +13,9 @@ from dpmcmc.report.figures import STYLE, File
 
 _EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 #: Numbers of records, in units of the plan's.
-_MULTIPLES = np.geomspace(0.1, 10.0, 7)
+_MULTIPLES = np.geomspace(0.1, 10.0, 5)
+#: First digits of the numbers on the axes.
+_OF_NUMBERS, _OF_WIDTHS = (1, 3), (1, 1.2, 1.5, 2, 3, 5, 7)
 
 
 def picture(file: File, asked: Request) -> None:
@@ -31,21 +34,19 @@ def picture(file: File, asked: Request) -> None:
     with rc_context(STYLE):
         figure = Figure(layout="constrained")
         axis = figure.subplots()
-        for epsilon in sorted({*_EPSILONS, asked.epsilon}):
-            found = [asked.at(n, epsilon).rough() for n in numbers]
+        for epsilon in sorted({*_EPSILONS, asked.epsilon}, reverse=True):
+            widths = [asked.at(n, epsilon).width() for n in numbers]
             own = epsilon == asked.epsilon
-            axis.plot(
-                numbers,
-                [one.width for one in found if one],
-                marker="o",
-                lw=2.5 if own else 1.2,
-                label=f"ε = {epsilon:g}",
-            )
+            label = f"ε = {epsilon:g}" + " (asked)" * own
+            axis.plot(numbers, widths, marker="o", lw=2.5 if own else 1.2, label=label)
         axis.axvline(asked.num_records, color="0.6", lw=1, ls="--")
         axis.set(xscale="log", yscale="log", xlabel="N, records", ylabel="width of intervals ÷ without privacy")
         axis.set_title(
             f"{type(asked.target).__name__}, {len(asked.question.scales)} columns, predicted from public facts"
         )
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.legend(frameon=False)
+        for line, digits, form in ((axis.xaxis, _OF_NUMBERS, "{x:,.0f}"), (axis.yaxis, _OF_WIDTHS, "{x:g}")):
+            line.set_major_locator(LogLocator(subs=digits, numticks=30))
+            line.set_major_formatter(form)
+            line.set_minor_locator(NullLocator())
+        figure.legend(*(reversed(part) for part in axis.get_legend_handles_labels()), loc="outside right upper")
         figure.savefig(file, format=None if hasattr(file, "suffix") else "png")

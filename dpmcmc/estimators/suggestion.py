@@ -16,7 +16,7 @@ from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError
 from dpmcmc.estimators.chain_rule import suggested_chain
 from dpmcmc.estimators.designs import REAL
-from dpmcmc.estimators.outlook import Noise, Outlook, Question, accuracy_line, mean_width, width_line
+from dpmcmc.estimators.outlook import Noise, Outlook, Question, accuracy_line, mean_width, one_thread, width_line
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import MechanismPlan, NoiseAware
 from dpmcmc.mechanisms.one_shot import OneShot
@@ -31,13 +31,16 @@ from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes
-from dpmcmc.targets.glm import LinearRegression
+from dpmcmc.targets.glm import LinearRegression, LogisticRegression
 
 Goal = Literal["intervals", "prediction"]
 #: Part of the prior's variance that a release must take away for its intervals to say more than the prior.
 _TOLD = 0.1
 #: Candidates for the share of μ² for the second moment, and what its trace takes.
 _GRAM_SHARES, _TRACE_SHARE = (0.2, 0.3, 0.4, 0.5), 0.01
+#: What public tables said of a chain's settings (docs/figures.md).
+_MEASURED = "; on five public tables settings tuned on the data predicted at most a point better"
+_UNMEASURED = "; its settings were measured on public tables of logistic regression alone, and not for this model"
 #: Bound on rows where none is declared.
 _ROW_BOUND = 1.0
 #: Largest N and ε that are named as enough.
@@ -177,6 +180,7 @@ class Request:
     given: Given
     reasons: tuple[str, ...]
 
+    @one_thread()
     def suggested(self, goal: Goal) -> Plan | MechanismPlan:
         """Return the plan, whether or not it reaches the goal."""
         if goal not in (INTERVALS, PREDICTION):
@@ -228,9 +232,10 @@ class Request:
         promised: dict[str, Any] = {k: v for k, v in self.given.items() if k not in (*given, "mechanism")}
         promise = Privacy(epsilon=self.epsilon, delta=self.delta, **promised)
         plan, reasons = suggested_chain(self.target, self.num_records, promise, self.structure, given)
-        method = f"method: {plan.label} in a private metric"
-        if goal == PREDICTION:
-            method += ", whose draws predicted best on public tables"
+        method = f"method: {plan.label}" + " in a private metric" * (plan.metric is not None)
+        if goal == PREDICTION and not given:
+            measured = isinstance(self.target, LogisticRegression)
+            method += _MEASURED if measured else _UNMEASURED
         if self.question is not None and plan.metric is not None and plan.metric.asked.of_rows:
             share = plan.metric.asked.share
             # Gradients after burn-in alone make the draws.
@@ -286,6 +291,7 @@ class Request:
             out.append(accuracy_line(outlooks, self.question.score))
         return out
 
+    @one_thread()
     def require(self, plan: AnyPlan, goal: Goal) -> None:
         """Refuse a plan that does not reach the goal.
 
@@ -314,16 +320,24 @@ class Request:
         """Return a quick outlook of a noise-aware release, in the design that stands for all; None for other models."""
         if self.question is None:
             return None
+        return self.question.outlook(REAL[2], self.num_records, self._usual_noise(), rough=True)
+
+    @one_thread()
+    def width(self) -> float:
+        """Return the predicted width of intervals over that without privacy; ``question`` must not be None."""
+        assert self.question is not None
+        return mean_width(self.question.outlooks(self.num_records, self._usual_noise(), rough=True))
+
+    def _usual_noise(self) -> Noise:
+        """Return the noise of a noise-aware release whose share for the second moment is a usual one."""
         if isinstance(self.target, LinearRegression):
             given = self.given.get("mechanism")
             mechanism = given if isinstance(given, NoiseAware) else NoiseAware()
-            noise = self.noise(self._planned(dataclasses.replace(mechanism, structure=self.structure)))
-        else:
-            share = _GRAM_SHARES[1]
-            moved = math.sqrt(2) * self.target.row_bound**2  # type: ignore[attr-defined]
-            gram = moved / (gaussian_mu(self.epsilon, self.delta) * math.sqrt(share))
-            noise = Noise(gram, self._gradient(1 - share - _TRACE_SHARE))
-        return self.question.outlook(REAL[2], self.num_records, noise, rough=True)
+            return self.noise(self._planned(dataclasses.replace(mechanism, structure=self.structure)))
+        share = _GRAM_SHARES[1]
+        moved = math.sqrt(2) * self.target.row_bound**2  # type: ignore[attr-defined]
+        gram = moved / (gaussian_mu(self.epsilon, self.delta) * math.sqrt(share))
+        return Noise(gram, self._gradient(1 - share - _TRACE_SHARE))
 
     def at(self, num_records: float | None = None, epsilon: float | None = None) -> Request:
         """Return the same question at another N or ε; δ stays below 1/N."""
