@@ -70,7 +70,7 @@ def suggest(
         raise CommandError("suggest: give a CONFIG, or --num-records, --num-features and --epsilon.")
     if picture is not None:
         _check_picture(Path(picture))
-    said = {"data.num_records": num_records, "data.num_features": num_features}
+    said: dict[str, float | None] = {"data.num_records": num_records, "data.num_features": num_features}
     said |= {"privacy.epsilon": epsilon, "privacy.delta": delta}
     changes = [*(f"{key}={value!r}" for key, value in said.items() if value is not None), *(overrides or [])]
     question = _Question(cast(Goal, goal))
