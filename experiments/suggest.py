@@ -55,6 +55,8 @@ COLUMNS = (
 LEVEL = 0.9
 _TEST = 0.2
 _YES = Levels([0, 1])
+#: Prior and noise of a real label on [-1, 1]: of labels simulated from them one in forty lies beyond that range.
+_OF_LABELS = (0.4, 0.2)
 
 
 class Table(NamedTuple):
@@ -83,7 +85,7 @@ def _shipped(name: str) -> Table:
 def _packaged(schema: Schema, frame: object) -> Table:
     records = schema.encode(frame.dropna(subset=list(schema.columns)))  # type: ignore[attr-defined]
     real = schema.outcome.kind == "real"
-    target = LinearRegression(noise_scale=0.25) if real else LogisticRegression(prior_scale=PRIOR_SCALE)
+    target = LinearRegression(*_OF_LABELS) if real else LogisticRegression(prior_scale=PRIOR_SCALE)
     return Table(
         records["x"],
         records["y"],

@@ -38,7 +38,7 @@ Goal = Literal["intervals", "prediction"]
 _TOLD = 0.1
 #: Candidates for the share of μ² for the second moment, and what its trace takes.
 _GRAM_SHARES, _TRACE_SHARE = (0.2, 0.3, 0.4, 0.5), 0.01
-#: What public tables said of a chain's settings (docs/figures.md).
+#: Evidence of public tables for a chain's settings (docs/figures.md).
 _MEASURED = "; on five public tables settings tuned on the data predicted at most a point better"
 _UNMEASURED = "; its settings were measured on public tables of logistic regression alone, and not for this model"
 #: Bound on rows where none is declared.
