@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
+from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.inference import synthetic
 from dpmcmc.inference.evidence import Evidence
@@ -104,6 +105,24 @@ def test_without_a_second_moment_rows_must_be_given():
     x = rows(50, np.random.default_rng(0))
     tables = synthetic.tables(LogisticRegression(num_features=8), evidence, 2, public_x=x)
     assert [len(table["y"]) for table in tables] == [50, 50]
+
+
+def test_with_a_schema_a_table_has_its_columns_back_and_every_row_is_legal():
+    columns = {"job": Levels(["a", "b", "c"]), "owns": Levels([0, 1]), "age": Range(17, 90), "wage": Range(0, 99)}
+    schema = Schema({**columns, "y": Levels(["no", "yes"])}, label="y")
+    evidence, order = evidence_of(np.zeros(8)), [*range(1, 8), 0]  # a schema's intercept comes last
+    gram = evidence.gram._replace(gram=evidence.gram.gram[np.ix_(order, order)])
+    evidence = dataclasses.replace(evidence, gram=gram, structure=schema.structure)
+    target = LogisticRegression(num_features=8)
+    (bare,), (table,) = (synthetic.tables(target, evidence, 1, schema=one) for one in (None, schema))
+    assert np.linalg.norm(bare["x"], axis=1).max() > schema.row_bound
+    assert list(table) == ["job", "owns", "age", "wage", "y"]
+    assert set(table["job"]) == {"a", "b", "c"}
+    assert set(table["y"]) == {"no", "yes"}
+    assert 17 <= table["age"].min() < table["age"].max() <= 90
+    records, outside = schema.encode_counted(table)
+    assert not any(outside.values())
+    assert np.linalg.norm(records["x"], axis=1).max() <= schema.row_bound
 
 
 def test_rules_recover_the_variance_of_the_posterior():

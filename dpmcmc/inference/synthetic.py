@@ -1,6 +1,7 @@
 r"""Synthetic tables from a noise-aware release, and intervals from several of them, at no further cost to privacy.
 
     tables = synthetic.tables(result.plan.target, result.evidence, 20)     # [{"x": (N, d), "y": (N,)}, ...]
+    tables = synthetic.tables(result.plan.target, result.evidence, 20, schema=schema)   # columns by name, as they were
     combined = synthetic.rubin(estimates, covariances)                      # of an analysis of each table
 
 Each table is one draw from the posterior predictive law of everything that was released:
@@ -14,8 +15,9 @@ Each table is one draw from the posterior predictive law of everything that was 
 3. θ from the posterior, and labels from the model at x and θ.
 
 So a table keeps the model and the first two moments of its columns. Nothing else of x is kept: numeric columns are
-normal, lie beyond their public range at times, and have no interaction that moments do not show. If rows x are public,
-give them, and steps 1 and 2 are left out.
+normal, lie beyond their public range at times, and have no interaction that moments do not show. With a schema every
+row is brought to the nearest one that a table may have, before its label is made: numbers are clipped to their range,
+and products of columns are those of the columns. If rows x are public, give them, and steps 1 and 2 are left out.
 
 **Rules** of Raghunathan, Reiter and Rubin (2003) for fully synthetic tables. An analysis of M tables gives estimates
 q_l with covariances U_l. Each q_l varies by U about what its own table was made with, which is no uncertainty of the
@@ -36,6 +38,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.data.schema import Schema
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.gram import project
@@ -78,27 +81,38 @@ def rubin(estimates: np.ndarray, variances: np.ndarray) -> Combined:
 
 
 def tables(
-    target: Target, evidence: Evidence, count: int, *, public_x: np.ndarray | None = None, seed: int = 0
+    target: Target,
+    evidence: Evidence,
+    count: int,
+    *,
+    schema: Schema | None = None,
+    public_x: np.ndarray | None = None,
+    seed: int = 0,
 ) -> list[dict[str, np.ndarray]]:
-    """Return synthetic tables ``{"x": (N, d), "y": (N,)}``.
+    """Return synthetic tables ``{"x": (N, d), "y": (N,)}``, or with a schema column name -> values (N,).
 
     Args:
         target: the model that the release is of.
         evidence: of the release.
         count: M.
+        schema: of the table that the release is of; every row is then one that this schema encodes.
         public_x: rows (n, d) that may be published, since every table has them as they are: never those of private
             records. None: made from the released Gram matrix.
         seed: may be public.
 
     Raises:
         UnsupportedCombination: rows are not given and no Gram matrix was released; or labels of such a target.
+        InputError: see :meth:`dpmcmc.data.Schema.decode_features`.
     """
     rng = np.random.default_rng(seed)
     parameters = evidence.posterior().draws(count, seed)
     out = []
     for theta in parameters:
         rows = _rows(evidence, rng) if public_x is None else np.asarray(public_x, np.float64)
-        out.append({"x": rows, "y": _labels(target, theta, rows, rng)})
+        if schema is not None:
+            rows = schema.encode_features(schema.decode_features(rows))
+        labels = _labels(target, theta, rows, rng)
+        out.append({"x": rows, "y": labels} if schema is None else schema.decode(rows, labels))
     return out
 
 
