@@ -190,24 +190,18 @@ class Evidence:
 
     def content(self) -> bytes:
         """Return the file of a run folder."""
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        facts: dict[str, object] = {"num_records": self.num_records, "gram": None, "structure": None}
-        facts["names"] = self.names
-        if self.gram is not None:
-            arrays["gram"] = self.gram.gram
-            facts["gram"] = {name: value for name, value in self.gram._asdict().items() if name != "gram"}
-        if self.structure is not None:
-            facts["structure"] = self.structure.to_json()
-        return saved.packed(arrays, facts)
+        gram = None if self.gram is None else self.gram._asdict()
+        structure = None if self.structure is None else self.structure.to_json()
+        return saved.packed({**vars(self), "gram": gram, "structure": structure})
 
     @classmethod
     def of(cls, content: bytes) -> Self:
         """Return what :meth:`content` holds."""
-        arrays, facts = saved.unpacked(content)
-        gram = None if facts["gram"] is None else NoisyGram(arrays.pop("gram"), **facts["gram"])
+        facts = saved.unpacked(content)
+        gram = None if facts["gram"] is None else NoisyGram(**facts["gram"])
         structure = None if facts["structure"] is None else RowStructure.of_json(facts["structure"])
-        names = tuple(map(tuple, facts.get("names", ())))
-        return cls(**{**arrays, **facts, "gram": gram, "structure": structure, "names": names})
+        names = tuple(map(tuple, facts["names"]))
+        return cls(**{**facts, "gram": gram, "structure": structure, "names": names})
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -217,9 +211,6 @@ class Evidence:
             ValueError: there is none, or it is of another version.
         """
         return saved.loaded(Path(folder) / FILE, cls.of, "a run of mechanism noise_aware has it")
-
-
-_ARRAYS = ("curvature", "statistic", "covariance", "scales")
 
 
 def _equations(structure: RowStructure, noisy: NoisyGram) -> list[tuple[np.ndarray, float]]:

@@ -22,7 +22,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, solve_triangular
 
 #: Most coefficients of a posterior of several predictors, which inverts dense matrices of d·K rows many times.
 MOST_COEFFICIENTS = 1024
@@ -104,15 +103,6 @@ def posterior(release: Release, local: Local, precision: np.ndarray, start: Gaus
         covariance = (covariance + covariance.T) / 2
         now = Gaussian(covariance @ (informed.T @ u), covariance)
     return now
-
-
-def log_evidence(release: Release, local: Local, prior: np.ndarray, now: Gaussian) -> float:
-    """Return log N(Hθ̄ − ḡ; 0, 𝒞 + H prior H), which a prior covariance (d, d) is judged by."""
-    h = local.curvature
-    covariance = total_covariance(release, local, now) + h @ prior @ h
-    factor, lower = cho_factor(covariance, lower=True)
-    white = solve_triangular(factor, h @ release.position - release.gradient, lower=lower)
-    return float(-0.5 * white @ white - np.sum(np.log(np.diag(factor))))
 
 
 def total_covariance(release: Release, local: Local, now: Gaussian) -> np.ndarray:

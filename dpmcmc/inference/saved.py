@@ -14,21 +14,29 @@ from dpmcmc.errors import InputError
 from dpmcmc.storage.regular_file import read_bytes
 
 Saved = TypeVar("Saved")
+#: Key of what stands for an array in the JSON text.
+_ARRAY = "array of this file"
 
 
-def packed(arrays: dict[str, np.ndarray], facts: dict[str, object]) -> bytes:
-    """Return a file that holds both."""
-    out = io.BytesIO()
-    leaves: dict[str, Any] = {"facts": np.frombuffer(json.dumps(facts).encode(), np.uint8), **arrays}
-    np.savez(out, **leaves)
+def packed(facts: dict[str, object]) -> bytes:
+    """Return a file that holds JSON values, with arrays among them at any depth."""
+    arrays: list[np.ndarray] = []
+
+    def place(leaf: np.ndarray) -> dict[str, str]:
+        arrays.append(leaf)
+        return {_ARRAY: f"arr_{len(arrays) - 1}"}  # NumPy's name of an array without one
+
+    text, out = json.dumps(facts, default=place), io.BytesIO()
+    np.savez(out, *arrays, facts=np.frombuffer(text.encode(), np.uint8))
     return out.getvalue()
 
 
-def unpacked(content: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return arrays and facts of :func:`packed`."""
+def unpacked(content: bytes) -> dict[str, Any]:
+    """Return what :func:`packed` took."""
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
         arrays = dict(file)
-    return arrays, json.loads(arrays.pop("facts").tobytes())
+    text = arrays["facts"].tobytes()
+    return json.loads(text, object_hook=lambda found: arrays[found[_ARRAY]] if _ARRAY in found else found)
 
 
 def loaded(path: Path, made: Callable[[bytes], Saved], who: str) -> Saved:

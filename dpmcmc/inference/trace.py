@@ -206,14 +206,8 @@ class Trace:
 
     def content(self) -> bytes:
         """Return the file of a run folder."""
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        facts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        facts = {name: value for name, value in facts.items() if name not in (*_ARRAYS, "metric", "score")}
-        facts |= {"score": self.score.facts(), "metric": None}
-        if self.metric is not None:
-            arrays |= {f"metric/{name}": leaf for name, leaf in self.metric.arrays().items()}
-            facts["metric"] = self.metric.facts()
-        return saved.packed(arrays, facts)
+        metric = None if self.metric is None else [self.metric.arrays(), self.metric.facts()]
+        return saved.packed({**vars(self), "score": self.score.facts(), "metric": metric})
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -226,10 +220,6 @@ class Trace:
 
     @classmethod
     def _of(cls, content: bytes) -> Self:
-        arrays, facts = saved.unpacked(content)
-        of_metric = {name.removeprefix("metric/"): arrays.pop(name) for name in list(arrays) if "/" in name}
-        metric = None if facts["metric"] is None else ReleasedMetric.of(of_metric, facts["metric"])
-        return cls(**{**facts, **arrays, "score": Score.of(**facts["score"]), "metric": metric})
-
-
-_ARRAYS = ("positions", "gradients", "spread", "precisions", "squares", "root")
+        facts = saved.unpacked(content)
+        metric = None if facts["metric"] is None else ReleasedMetric.of(*facts["metric"])
+        return cls(**{**facts, "score": Score.of(**facts["score"]), "metric": metric})

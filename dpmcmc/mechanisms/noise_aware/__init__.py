@@ -2,6 +2,7 @@
 
 ``mechanism``  ``NoiseAware``: what a user says, and the way of each target
 ``way``        what a way must have;  ``prior``  the prior that all of them conclude under
+``descent``    gradients, each at the posterior's mean given those before it
 ``linear``     linear regression, from its sufficient statistics;  ``score_moment``  its sandwich
 ``gradients``  regressions whose scores are bounded (``inference/scores``), from a Gram matrix and gradients;
 ``bounded_gradient``  their access to records

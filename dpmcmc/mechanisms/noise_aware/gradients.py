@@ -29,14 +29,14 @@ from dpmcmc.inference.scores import BoundedScore
 from dpmcmc.inference.several_predictors import SeveralPredictors, average_law
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
+from dpmcmc.mechanisms.noise_aware.descent import Descent, multipliers, shares
 from dpmcmc.mechanisms.noise_aware.owners import COUNT_SHARE, Counts, Read, Sharing
 from dpmcmc.mechanisms.noise_aware.prior import Concluded, Prior
-from dpmcmc.mechanisms.noise_aware.way import Settled, posterior_draws, prior_of
+from dpmcmc.mechanisms.noise_aware.way import Settled
 from dpmcmc.mechanisms.one_shot import Asked, Drawn
 from dpmcmc.privacy.query.gaussian_release import gaussian_event, mu_std
 from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, Rows, SumRelease, within
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.report import progress
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import require_bound
 from dpmcmc.targets.glm.base import GeneralisedLinear
@@ -109,8 +109,8 @@ class Gradients:
         widths = {s: width(s) for s in (_GRAM_SHARES if share is None else (share,))}
         share = min(widths, key=widths.__getitem__)
         moves = asked.moved + 2 * design.rounding(self.score)
-        first = mu_std(moves, count, gradient_mu(share) * math.sqrt(self._shares()[0]))
-        gradients = [gaussian_event(z, moves, count, adjacency) for z in self._multipliers(first)]
+        first = mu_std(moves, count, gradient_mu(share) * math.sqrt(self._shares[0]))
+        gradients = [gaussian_event(z, moves, count, adjacency) for z in multipliers(first, self._shares)]
         settings = {
             "gram_share": share,
             "gram_noise_std": gram(share).noise_std,
@@ -158,10 +158,10 @@ class Gradients:
         """Return posterior draws, (draws, d), or (draws, d, K) for K predictors, with their evidence."""
         read = Read.of(on_rows(plan.target, records)[1])
         read = read._replace(x=within(read.x, self.design(plan.num_records).row_bound))
-        noisy, num_rows, found = self.conclude(plan, read, streams.noise)
-        draws = posterior_draws(found.posterior, self.options.draws, streams)
+        found = self.conclude(plan, read, streams.noise)
+        draws = found.draws(self.options.draws, streams)
         draws = draws if self.score.size == 1 else draws.reshape(len(draws), read.x.shape[1], -1)
-        return found.drawn(draws, num_rows, noisy, self.options.structure)
+        return Drawn(draws, found.evidence)
 
     def design(self, num_records: int) -> Design:
         """Return the public facts of the rows of records or owners, whose bounds are given."""
@@ -170,7 +170,7 @@ class Gradients:
         return Design(num_records * self.together, len(prior.scales) // self.score.size, row, prior.radius)
 
     def _prior(self) -> Prior:
-        return prior_of(self.options, self.target, self.score.size)
+        return Prior.of(self.options, self.target, self.score.size)
 
     def _rows(self, design: Design) -> Rows:
         """Return the public facts of the Gram matrix."""
@@ -178,20 +178,14 @@ class Gradients:
         unit_norm = structure is not None and structure.unit_norm
         return Rows(design.num_records, design.size, design.row_bound, unit_norm, together=self.together)
 
+    @property
     def _shares(self) -> np.ndarray:
-        """Part of the gradients' μ² that each of them gets, (steps,); they add up to 1."""
-        shares = _GROWTH ** np.arange(self.options.steps, dtype=np.float64)
-        return shares / shares.sum()
+        return shares(self.options.steps, _GROWTH)
 
-    def _multipliers(self, first: float) -> np.ndarray:
-        """Noise multipliers of the gradients, (steps,), given the first's; never less than their shares ask for."""
-        shares = self._shares()
-        return first * np.sqrt(shares[0] / shares) * (1 + 1e-12)
-
-    def conclude(self, plan: MechanismPlan, read: Read, key: jax.Array) -> tuple[NoisyGram, int, Concluded]:
-        """Release G, its trace and the gradients; return G, the number of rows and what follows."""
+    def conclude(self, plan: MechanismPlan, read: Read, key: jax.Array) -> Concluded:
+        """Release G, its trace and the gradients; return what follows."""
         most, settings, structure = self.design(plan.num_records), plan.settings, self.options.structure
-        steps, size, prior = self.options.steps, most.size * self.score.size, self._prior()
+        steps, prior = self.options.steps, self._prior()
         gram_key, *keys = jax.random.split(key, steps + 1 + self._sums_rows + (self.together > 1))
         rows = self._rows(most)
         noisy = GramRelease(rows, settings["gram_noise_std"], settings["trace_noise_std"]).release(read.x, gram_key)
@@ -209,18 +203,12 @@ class Gradients:
         known = known_rows(score, gram, design.num_records, row, self.score.clip, error)
         rough = dataclasses.replace(known, error=noise_aware.isotropic_error(settings["gram_noise_std"]))
 
-        positions, gradients = np.zeros((2, steps, size))
         metric = np.kron(design.metric(gram), np.eye(self.score.size))
-        multipliers, now = self._multipliers(settings["first_noise_multiplier"]), prior.gaussian
-        for k, z in enumerate(multipliers):
-            positions[k] = within(now.mean[None], design.radius)[0]
-            gradients[k] = access.release(positions[k], z, keys[k])
-            window = slice(k + 1 - math.ceil(_LAST * (k + 1)), k + 1)
-            precisions = (access.clip * multipliers[window]) ** -2.0
-            release = noise_aware.weighted_mean(positions[window], gradients[window], precisions, metric)
-            now = noise_aware.posterior(release, rough.local(now.mean), prior.precision, now, rounds=2)
-            progress.told(k + 1, steps)
-        return noisy, sharing.num_rows, prior.concluded(release, lambda at: known.local(at.mean), now)
+        z = multipliers(settings["first_noise_multiplier"], self._shares)
+        descent = Descent(access.clip * z, metric, prior.precision, rough.local, np.full(steps, _LAST), design.radius)
+        now, release = descent.carry_out(lambda k, at: access.release(at, z[k], keys[k]), prior.gaussian, 0, steps)
+        posterior, evidence = prior.concluded(release, lambda at: known.local(at.mean), now, sharing.num_rows)
+        return Concluded(posterior, dataclasses.replace(evidence, gram=noisy, structure=structure))
 
     def predicted_width(
         self, design: Design, gram_noise_std: float, noise_multiplier: float, sharing: Sharing

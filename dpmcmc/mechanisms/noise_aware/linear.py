@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,8 +21,8 @@ from dpmcmc.mechanisms.linear_statistics import (
 )
 from dpmcmc.mechanisms.noise_aware import score_moment
 from dpmcmc.mechanisms.noise_aware.owners import Read
-from dpmcmc.mechanisms.noise_aware.prior import Concluded
-from dpmcmc.mechanisms.noise_aware.way import Settled, posterior_draws, prior_of
+from dpmcmc.mechanisms.noise_aware.prior import Concluded, Prior
+from dpmcmc.mechanisms.noise_aware.way import Settled
 from dpmcmc.mechanisms.one_shot import Asked, Drawn
 from dpmcmc.privacy.query.gram_release import NoisyGram, within
 from dpmcmc.privacy.query.randomness import Streams
@@ -55,9 +56,9 @@ class Statistics:
         event, settings = settle_statistics(
             self.target, asked, budget * math.sqrt(1 - score_moment.SHARE), 1.0, "noise_aware", self.together
         )
-        rows = residual_rows(self.target, asked.most_records, prior_of(self.options, self.target).radius, self.together)
-        scores = score_moment.settle(rows, asked.adjacency, budget)
-        return (event, *scores.events(asked.adjacency)), settings | score_moment.settings_of(scores)
+        rows = residual_rows(self.target, asked.most_records, Prior.of(self.options, self.target).radius, self.together)
+        events, more = score_moment.settle(rows, asked.adjacency, budget)
+        return (event, *events), settings | more
 
     def refusal(self, plan: MechanismPlan) -> str | None:
         """Return None: intervals hold."""
@@ -66,9 +67,10 @@ class Statistics:
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> Drawn:
         """Return posterior draws, (draws, d), with their evidence."""
         noisy, found = self.conclude(plan, Read.of(records), streams.noise)
-        draws = posterior_draws(found.posterior, self.options.draws, streams)
         # The number of owners' rows is not released, and the Gram matrix says little without it.
-        return found.drawn(draws, plan.num_records, noisy if self.together == 1 else None, self.options.structure)
+        gram = noisy if self.together == 1 else None
+        evidence = dataclasses.replace(found.evidence, gram=gram, structure=self.options.structure)
+        return Drawn(found.draws(self.options.draws, streams), evidence)
 
     def conclude(self, plan: MechanismPlan, read: Read, key: jax.Array) -> tuple[NoisyGram, Concluded]:
         """Release G, Xᵀy and, for a sandwich, the second moment of scores; return G and what follows."""
@@ -83,8 +85,8 @@ class Statistics:
         gram, error = denoised(shrunk(noisy), self.options.structure)
         local = Local(gram / variance, gram / variance, lambda q: error(q) / variance**2)
         noise = np.eye(d) * (plan.settings["label_noise_std"] / variance) ** 2
-        release, prior = Release(np.zeros(d), -moment / variance, noise), prior_of(self.options, target)
-        found = prior.concluded(release, lambda now: local, prior.gaussian)
+        release, prior = Release(np.zeros(d), -moment / variance, noise), Prior.of(self.options, target)
+        found = prior.concluded(release, lambda now: local, prior.gaussian, plan.num_records)
         if self.options.covariance == "model":
             return noisy, found
         at = within(found.posterior.mean[None], prior.radius)[0]
@@ -92,4 +94,4 @@ class Statistics:
         scores = read.of_owners(residual_scores(read.x, read.y, at, target.label_bound))
         model = score_moment.released(rows, plan.settings, scores, gram * variance, score_key)
         robust = local._replace(score=model / variance**2)
-        return noisy, prior.concluded(release, lambda now: robust, found.posterior)
+        return noisy, prior.concluded(release, lambda now: robust, found.posterior, plan.num_records)

@@ -27,6 +27,7 @@ from dpmcmc.inference.noise_aware import Gaussian, Local, Release
 from dpmcmc.inference.scores import MODEL_SCORES
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.float64 import float64
+from dpmcmc.mechanisms.noise_aware.descent import Descent, multipliers, shares
 from dpmcmc.mechanisms.noise_aware.model_posterior import Likelihood, draws
 from dpmcmc.mechanisms.noise_aware.model_rows import LOG, Metric, ModelRows
 from dpmcmc.mechanisms.noise_aware.way import Settled
@@ -103,9 +104,9 @@ class ModelGradients:
             settings[f"{name}_noise_std"] = std = mu_std(moves, 1, mu * math.sqrt(_SHARES[name]))
             events += [gaussian_event(std, moves, 1, adjacency)] * times
         left = 1 - sum(_SHARES.values()) - (len(_ENDS) - 1) * _SHARES["leverage"]
-        first_share = left / np.sum(_GROWTH ** np.arange(options.steps))
-        settings["first_noise_multiplier"] = first = mu_std(asked.moved + unsure, d, mu * math.sqrt(first_share))
-        events += [gaussian_event(z, asked.moved + unsure, d, adjacency) for z in self.multipliers(first)]
+        parts = shares(options.steps, _GROWTH)
+        settings["first_noise_multiplier"] = first = mu_std(asked.moved + unsure, d, mu * math.sqrt(left * parts[0]))
+        events += [gaussian_event(z, asked.moved + unsure, d, adjacency) for z in multipliers(first, parts)]
         return tuple(events), settings
 
     def refusal(self, plan: MechanismPlan) -> str | None:
@@ -135,10 +136,6 @@ class ModelGradients:
         with float64():
             return read(self.target)
 
-    def multipliers(self, first: float) -> np.ndarray:
-        """Noise multipliers of the gradients, (steps,), given the first's; never less than their shares ask for."""
-        return first * _GROWTH ** (-np.arange(self.options.steps) / 2) * (1 + 1e-12)
-
     def moments(self, num_records: int) -> dict[str, Rows]:
         """Return public facts of the second moments, each of rows within 1."""
         more = MODEL_SCORES[self._reading.family].size - 1
@@ -160,7 +157,7 @@ class _Run:
     def __init__(self, way: ModelGradients, plan: MechanismPlan, rows: ModelRows) -> None:
         self.rows, self.settings, self.options, self.num_records = rows, plan.settings, way.options, plan.num_records
         self.size = len(rows.reading.centre)
-        self.multipliers = way.multipliers(plan.settings["first_noise_multiplier"])
+        self.multipliers = multipliers(plan.settings["first_noise_multiplier"], shares(way.options.steps, _GROWTH))
         self.moments = way.moments(plan.num_records)
 
     def gram(self, name: str, exact: np.ndarray, key: jax.Array) -> Denoised:
@@ -208,21 +205,18 @@ class _Run:
             steps: which gradients.
             keys: each is used once.
         """
-        multipliers, precision = self.multipliers[steps], np.linalg.inv(guess.covariance)
-        local = Local(curvature, _BOUNDED * curvature, np.zeros_like)
-        square = metric.root @ metric.root
-        positions, gradients = np.zeros((2, len(multipliers), self.size))
+        z, local = self.multipliers[steps], Local(curvature, _BOUNDED * curvature, np.zeros_like)
+        late = np.arange(steps.start, steps.stop) > self.options.steps / 2
+
+        def gradient(k: int, away: np.ndarray) -> np.ndarray:
+            private = self.rows.scores(guess.mean + away, metric)
+            return metric.clip * metric.root @ gaussian_release(private, z[k], keys.pop())
+
+        square, precision = metric.root @ metric.root, np.linalg.inv(guess.covariance)
+        descent = Descent(metric.clip * z, square, precision, lambda at: local, np.where(late, _LAST, _LATEST))
         # The formulas are for a guess about 0.
-        now = guess._replace(mean=np.zeros(self.size))
-        for k, z in enumerate(multipliers):
-            positions[k] = now.mean
-            private = self.rows.scores(guess.mean + now.mean, metric)
-            gradients[k] = metric.clip * metric.root @ gaussian_release(private, z, keys.pop())
-            part = _LAST if k + steps.start > self.options.steps / 2 else _LATEST
-            window = slice(k + 1 - math.ceil(part * (k + 1)), k + 1)
-            precisions = (metric.clip * multipliers[window]) ** -2.0
-            release = noise_aware.weighted_mean(positions[window], gradients[window], precisions, square)
-            now = noise_aware.posterior(release, local, precision, now, rounds=2)
+        about = guess._replace(mean=np.zeros(self.size))
+        now, release = descent.carry_out(gradient, about, steps.start, self.options.steps)
         return now._replace(mean=now.mean + guess.mean), release._replace(position=release.position + guess.mean)
 
     def _local(self, metric: Metric, tau: np.ndarray, keys: list[jax.Array]) -> Local:

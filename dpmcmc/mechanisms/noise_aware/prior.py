@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.errors import InputError
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import Gaussian, Local, Release
-from dpmcmc.mechanisms.one_shot import Drawn
-from dpmcmc.privacy.query.gram_release import NoisyGram
+from dpmcmc.privacy.query.gaussian_release import standard_normal
+from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.targets.glm.base import GeneralisedLinear
+
+if TYPE_CHECKING:
+    from dpmcmc.mechanisms.noise_aware.mechanism import NoiseAware
 
 #: Iterations of the posterior given the last release.
 _ROUNDS = 12
@@ -26,26 +30,14 @@ _SCALES, _LOG_SCALE_STD = np.exp(np.linspace(-2, 2, 33)), 1.0
 
 
 class Concluded(NamedTuple):
-    """A posterior, and what it was concluded from.
-
-    Attributes:
-        posterior: of the coefficients.
-        release: of the gradient.
-        local: model of the gradient at the posterior.
-        scales: standard deviations of the prior, (d,).
-    """
+    """A posterior of the coefficients, and the law of the release that it was concluded from."""
 
     posterior: Gaussian
-    release: Release
-    local: Local
-    scales: np.ndarray
+    evidence: Evidence
 
-    def drawn(self, draws: np.ndarray, num_rows: int, gram: NoisyGram | None, structure: RowStructure | None) -> Drawn:
-        """Return draws with the evidence that they rest on."""
-        h = self.local.curvature
-        covariance = noise_aware.total_covariance(self.release, self.local, self.posterior)
-        statistic = h @ self.release.position - self.release.gradient
-        return Drawn(draws, Evidence(h, statistic, covariance, self.scales, num_rows, gram, structure))
+    def draws(self, count: int, streams: Streams) -> np.ndarray:
+        """Return draws from the posterior, (count, d)."""
+        return self.posterior.draws(standard_normal(streams.dynamics, (count, len(self.posterior.mean))))
 
 
 @dataclass(frozen=True)
@@ -61,12 +53,19 @@ class Prior:
     by_evidence: bool
 
     @classmethod
-    def of(cls, shape: tuple[int, int], scale: float, intercept: tuple[int, float] | None, by_evidence: bool) -> Prior:
-        """Return the prior of coefficients (d, K), with a scale of its own for the row of the intercept."""
-        scales = np.full(shape, scale)
-        if intercept is not None:
-            scales[intercept[0]] = intercept[1]
-        return cls(scales.ravel(), by_evidence)
+    def of(cls, options: NoiseAware, target: GeneralisedLinear, predictors: int = 1) -> Prior:
+        """Return the prior of a regression with K predictors, with a scale of its own for the declared intercept.
+
+        Raises:
+            ValueError: num_features is not known.
+        """
+        if target.num_features is None:
+            raise InputError(f"num_features: {type(target).__name__} needs it before a plan; give it", "num_features")
+        scales = np.full((target.num_features, predictors), target.prior_scale)
+        constant = None if options.structure is None else options.structure.constant
+        if options.intercept_scale is not None and constant is not None:
+            scales[constant] = options.intercept_scale
+        return cls(scales.ravel(), options.prior_scale == "evidence")
 
     @property
     def radius(self) -> float:
@@ -83,34 +82,28 @@ class Prior:
         """The prior itself."""
         return Gaussian(np.zeros(len(self.scales)), np.diag(self.scales**2))
 
-    def conclude(self, release: Release, local: Callable[[Gaussian], Local], at: Gaussian) -> Gaussian:
-        """Return the posterior given the last release; see :meth:`concluded`."""
-        return self.concluded(release, local, at).posterior
-
-    def concluded(self, release: Release, local: Callable[[Gaussian], Local], at: Gaussian) -> Concluded:
+    def concluded(
+        self, release: Release, local: Callable[[Gaussian], Local], at: Gaussian, num_records: int
+    ) -> Concluded:
         """Return what follows from the last release.
 
         Args:
             release: of the gradient.
             local: model of the gradient, given a posterior.
             at: first guess of the posterior.
+            num_records: N.
         """
-        at = _settled(release, local, self.precision, at)
-        if not self.by_evidence:
-            return Concluded(at, release, local(at), self.scales)
+        for _ in range(_ROUNDS // 4):
+            at = noise_aware.posterior(release, local(at), self.precision, at)
         here = local(at)
+        statistic = here.curvature @ release.position - release.gradient
+        covariance = noise_aware.total_covariance(release, here, at)
+        found = Evidence(here.curvature, statistic, covariance, self.scales, num_records)
+        if not self.by_evidence:
+            return Concluded(at, found)
 
         def log_density(factor: float) -> float:
-            fit = noise_aware.log_evidence(release, here, np.diag((factor * self.scales) ** 2), at)
-            return fit - 0.5 * (math.log(factor) / _LOG_SCALE_STD) ** 2
+            return found.log_density(scales=factor * self.scales) - 0.5 * (math.log(factor) / _LOG_SCALE_STD) ** 2
 
-        chosen = self.scales * float(max(_SCALES, key=log_density))
-        at = _settled(release, local, np.diag(chosen**-2), at)
-        return Concluded(at, release, local(at), chosen)
-
-
-def _settled(release: Release, local: Callable[[Gaussian], Local], precision: np.ndarray, at: Gaussian) -> Gaussian:
-    """Return the posterior whose model of the gradient is made at itself."""
-    for _ in range(_ROUNDS // 4):
-        at = noise_aware.posterior(release, local(at), precision, at)
-    return at
+        chosen = Prior(self.scales * float(max(_SCALES, key=log_density)), by_evidence=False)
+        return chosen.concluded(release, local, at, num_records)

@@ -21,6 +21,7 @@ import jax
 import numpy as np
 
 from dpmcmc.inference.gram import project
+from dpmcmc.mechanisms.noise_aware.way import Settled
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, Rows, entries
 
@@ -28,22 +29,18 @@ from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, Rows, entr
 SHARE, _TRACE_PART = 0.1, 0.2
 
 
-def settle(rows: Rows, adjacency: Adjacency, mu: float) -> GramRelease:
-    """Return the release of B.
+def settle(rows: Rows, adjacency: Adjacency, mu: float) -> Settled:
+    """Return what the release of B costs, and its settings.
 
     Args:
         rows: public facts of the vectors v.
         adjacency: which data sets are neighbours.
         mu: of the whole mechanism.
     """
-    return GramRelease.settle(
-        rows, adjacency, mu * math.sqrt(SHARE * (1 - _TRACE_PART)), mu * math.sqrt(SHARE * _TRACE_PART)
-    )
-
-
-def settings_of(release: GramRelease) -> dict[str, float]:
-    """Return what a plan keeps of it."""
-    return {"score_noise_std": release.noise_std, "score_trace_noise_std": release.trace_std}
+    mus = (mu * math.sqrt(SHARE * part) for part in (1 - _TRACE_PART, _TRACE_PART))
+    release = GramRelease.settle(rows, adjacency, *mus)
+    settings = {"score_noise_std": release.noise_std, "score_trace_noise_std": release.trace_std}
+    return release.events(adjacency), settings
 
 
 def released(
@@ -53,7 +50,7 @@ def released(
 
     Args:
         rows: public facts of the vectors.
-        settings: of :func:`settings_of`.
+        settings: of :func:`settle`.
         scores: the vectors v, (N, d).
         model: the model's B in the same units, (d, d).
         key: secret JAX key, used for nothing else.

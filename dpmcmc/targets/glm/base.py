@@ -12,29 +12,34 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar, Self
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
+from annotated_types import Gt
 
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import features_of, require_bound
+from dpmcmc.targets.base import Positive, features_of, require_bound
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 
 
+@dataclass(frozen=True)
 class GeneralisedLinear(GaussianPrior):
-    """A family is a frozen dataclass with these fields; see the module for what it states.
+    """A family is a frozen dataclass with these fields and its own; see the module for what it states.
 
     Attributes:
+        prior_scale: prior standard deviation of each coefficient.
         num_features: d; None until the data's shape is known.
         row_bound: public bound on ‖x‖, or None.
         residual_bound: largest size of the residual; None where it has no bound.
         bounded_labels: whether ``longest_labels`` is there, which label-blind clipping needs.
     """
 
-    num_features: int | None
-    row_bound: float | None
+    prior_scale: Positive = 1.0
+    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True)
+    row_bound: Positive | None = dataclasses.field(default=None, kw_only=True)
     residual_bound: ClassVar[float | None] = None
     bounded_labels: ClassVar[bool] = False
     log_concave = True
@@ -63,7 +68,7 @@ class GeneralisedLinear(GaussianPrior):
     def bind(self, record_shapes: PyTree) -> Self:
         """Fix ``num_features`` from one record's shapes."""
         features = features_of(record_shapes, self.num_features)
-        return dataclasses.replace(self, num_features=features)  # type: ignore[type-var]
+        return dataclasses.replace(self, num_features=features)
 
     @property
     def gradient_bound(self) -> float | None:

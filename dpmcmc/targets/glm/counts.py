@@ -10,18 +10,16 @@ mechanism ``noise_aware`` bounds scores without bias.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import jax
 import jax.numpy as jnp
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 from jax.scipy.special import gammaln
 
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Positive
 from dpmcmc.targets.glm.linear_predictor import LinearPredictor
 from dpmcmc.targets.labels import check_counts
 
@@ -58,10 +56,6 @@ class PoissonRegression(CountRegression):
         ValueError: prior_scale not positive.
     """
 
-    prior_scale: Positive = 1.0
-    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True)
-    row_bound: Positive | None = dataclasses.field(default=None, kw_only=True)
-
     def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
         """y·m − exp(m) − log y!."""
         return y * margin - jnp.exp(margin) - gammaln(y + 1.0)
@@ -88,10 +82,7 @@ class NegativeBinomialRegression(CountRegression):
         ValueError: prior_scale not positive, or a dispersion below 1e-3.
     """
 
-    prior_scale: Positive = 1.0
     dispersion: Annotated[float, Ge(1e-3)] = 1.0
-    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True)
-    row_bound: Positive | None = dataclasses.field(default=None, kw_only=True)
 
     def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
         """log Γ(y + r)/(Γ(r) y!) + y log(αμ/(1 + αμ)) − r log(1 + αμ), r = 1/α."""

@@ -10,13 +10,11 @@ The posterior is Gaussian (Bishop 2006, eqs. 3.53–3.54):
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
-from annotated_types import Gt
 
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive
@@ -43,11 +41,8 @@ class LinearRegression(LinearPredictor):
         ValueError: a scale that is not positive.
     """
 
-    prior_scale: Positive = 1.0
     noise_scale: Positive = 1.0
     label_bound: Positive | None = None
-    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True)
-    row_bound: Positive | None = dataclasses.field(default=None, kw_only=True)
 
     def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
         """log N(y; m, noise_scale²), normalised."""

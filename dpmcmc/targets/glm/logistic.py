@@ -8,16 +8,13 @@ gradient bound is L = 1.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
-from annotated_types import Gt
 
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Positive
 from dpmcmc.targets.glm.linear_predictor import LinearPredictor
 from dpmcmc.targets.labels import check_labels
 
@@ -39,10 +36,6 @@ class LogisticRegression(LinearPredictor):
     Raises:
         ValueError: prior_scale not positive.
     """
-
-    prior_scale: Positive = 1.0
-    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True)
-    row_bound: Positive | None = dataclasses.field(default=None, kw_only=True)
 
     num_classes = 2
     #: |σ − y| <= 1 for y in {0, 1}, and σ(1 − σ) <= 1/4.

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Positive, TargetError
+from dpmcmc.targets.base import TargetError
 from dpmcmc.targets.glm.base import GeneralisedLinear
 from dpmcmc.targets.labels import check_labels
 
@@ -44,10 +44,7 @@ class SoftmaxRegression(GeneralisedLinear):
         ValueError: prior_scale not positive, or fewer than two classes.
     """
 
-    prior_scale: Positive = 1.0
     num_classes: Annotated[int, Ge(2)] | None = None
-    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True)
-    row_bound: Positive | None = dataclasses.field(default=None, kw_only=True)
 
     #: ‖p − e_y‖ <= √2, and diag(p) − ppᵀ <= 1/2.
     residual_bound = math.sqrt(2)
