@@ -31,7 +31,7 @@ def multipliers(first: float, shares: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Descent:
-    """What is public of the gradients.
+    """Public facts of the gradients.
 
     Attributes:
         stds: s_k, (steps,): the noise of gradient k has covariance s_k² F².
