@@ -27,6 +27,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.description import guaranteed
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import Verdict, of_one_shot
 from dpmcmc.privacy.accounting.events import Event
@@ -126,13 +127,12 @@ class MechanismPlan(AnyPlan):
 
     def lines(self, secret: bool = True) -> list[tuple[str, str]]:
         """(label, sentence) pairs that describe the plan to a person."""
-        known = f"NONE: insecure_noise_seed makes the noise known (secret noise would give {self.guarantee})"
         out = [("target", repr(self.target)), ("mechanism", repr(self.mechanism))]
         if self.run is not None:
             # The run's own guarantee and verdict already cover the draw before it.
             out += [line for line in self.run.lines(secret) if line[0] not in ("target", "sampler")]
         else:
-            out.append(("guarantee", str(self.guarantee) if secret else known))
+            out.append(("guarantee", guaranteed(self.guarantee, secret)))
         said = (f"{name} {_said(name, value)}" for name, value in self.settings.items())
         out.append(("settings", ", ".join(said)))
         return out if self.run is not None else out + self.verdict.lines()

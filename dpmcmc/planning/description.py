@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dpmcmc.planning.verdict import INTERVALS
 from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Poisson
 
 if TYPE_CHECKING:
@@ -43,12 +44,7 @@ def lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     z = plan.noise_multipliers
     spread = f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
     out += [
-        (
-            "guarantee",
-            str(plan.guarantee)
-            if secret
-            else f"NONE: insecure_noise_seed makes the noise known (secret noise would give {plan.guarantee})",
-        ),
+        ("guarantee", guaranteed(plan.guarantee, secret)),
         ("noise", f"multiplier {spread} (noise std on the clipped sum / clip {plan.privacy.clip:g})"),
         ("thesis", _thesis_line(plan)),
         ("free", _free_line(plan)),
@@ -56,6 +52,13 @@ def lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
         ("time", _time_line(plan)),
     ]
     return out + plan.verdict.lines()
+
+
+def guaranteed(guarantee: Guarantee, secret: bool) -> str:
+    """Return what a plan guarantees, in a sentence; ``secret`` as in ``Plan.to_json``."""
+    if secret:
+        return str(guarantee)
+    return f"NONE: insecure_noise_seed makes the noise known (secret noise would give {guarantee})"
 
 
 def html_table(rows: Iterable[Sequence[str]], titles: Sequence[str] = ()) -> str:

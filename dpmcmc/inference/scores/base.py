@@ -73,12 +73,8 @@ class LabelBlind:
         dispersion: φ.
     """
 
+    size: ClassVar[int] = 1
     dispersion: float = 1.0
-
-    @property
-    def size(self) -> int:
-        """1."""
-        return 1
 
     def mean(self, eta: np.ndarray) -> np.ndarray:
         """Return μ, the mean label."""

@@ -83,12 +83,8 @@ class Counts:
     clip: ClassVar[float] = 0.75
     strongest: ClassVar[float] = 2.0
     strongest_intercept: ClassVar[float] = 4.0
+    size: ClassVar[int] = 1
     dispersion: float = 0.0
-
-    @property
-    def size(self) -> int:
-        """1."""
-        return 1
 
     def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
         """Return ψ; see :class:`~dpmcmc.inference.scores.base.BoundedScore`."""
