@@ -45,7 +45,7 @@ def _refused(constant: str) -> None:
     raise InputError(f"{constant} is no JSON")
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     """A number >= 0, and nothing that Python would make one of."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise TypeError(f"{value!r}, where a number >= 0 is needed")
@@ -53,7 +53,7 @@ def _number(value: Any) -> float:
     return value
 
 
-def _check_size(path: Path, events: Any) -> None:
+def _check_size(path: Path, events: object) -> None:
     """Refuse what no run of this library writes, before anything is computed from it."""
     if not isinstance(events, list):
         return

@@ -93,7 +93,7 @@ def found(section: str, name: str) -> Callable[..., Any]:
     return item
 
 
-def _missing(section: str, item: Any) -> str:
+def _missing(section: str, item: object) -> str:
     """Why an object does not declare itself; empty where it does."""
     if inspect.isclass(item):
         lacks = _lacks(section, item)

@@ -24,7 +24,7 @@ direction, for gradients of norm at most B.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -197,7 +197,7 @@ def _clipping(plan: Plan, known: Curvatures) -> Obstacle | None:
 
 
 def _tempered(plan: Plan) -> Obstacle | None:
-    target: Any = plan.target
+    target = plan.target
     while isinstance(target, Tempered):
         if target.temper != 1 or target.prior_temper != 1:
             return Obstacle(

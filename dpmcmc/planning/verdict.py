@@ -29,7 +29,7 @@ from dpmcmc.planning.forecast import bought, curvatures, inflation
 from dpmcmc.planning.interval_conditions import SPAN, Obstacle, clip_bias, obstacles
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.storage.pytree import size_of
-from dpmcmc.targets.base import parameter_shapes
+from dpmcmc.targets.base import Target, parameter_shapes
 from dpmcmc.targets.numpyro.model import NumPyroTarget
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def of_result(plan: Plan, diagnostics: dict[str, float | None], metric: Released
 
 
 def of_one_shot(
-    guarantee: Guarantee, num_records: int, target: Any, intervals: tuple[bool, str], width: float | None = None
+    guarantee: Guarantee, num_records: int, target: Target, intervals: tuple[bool, str], width: float | None = None
 ) -> Verdict:
     """Return the verdict on a one-shot release before a record is read.
 
@@ -258,7 +258,7 @@ def _prediction(plan: Plan) -> tuple[bool, str]:
     return usable, why
 
 
-def _signal(guarantee: Guarantee, num_records: int, target: Any) -> tuple[bool, str]:
+def _signal(guarantee: Guarantee, num_records: int, target: Target) -> tuple[bool, str]:
     """Whether all records together can outweigh the noise of a guarantee."""
     if not math.isfinite(guarantee.epsilon):
         return True, "Yes: epsilon has no finite bound, so privacy limits nothing."
@@ -271,7 +271,7 @@ def _signal(guarantee: Guarantee, num_records: int, target: Any) -> tuple[bool, 
     return True, f"Yes: {said} (at least {SIGNAL:g} times is needed)."
 
 
-def _size(target: Any) -> int | None:
+def _size(target: Target) -> int | None:
     """Number of parameters d; None where only the data tell."""
     params = parameter_shapes(target)
     return None if params is None else size_of(params)

@@ -17,6 +17,9 @@ from dpmcmc.inference.noise_aware import Gaussian, Local, Release
 from dpmcmc.privacy.query.gram_release import within
 from dpmcmc.report import progress
 
+#: Gradients that the position settles in, at least.
+FEWEST_STEPS = 32
+
 
 def shares(steps: int, growth: float) -> np.ndarray:
     """Return the part of all gradients' μ² that each one gets, (steps,), each ``growth`` times the one before it."""

@@ -29,8 +29,8 @@ from dpmcmc.inference.scores import BoundedScore
 from dpmcmc.inference.several_predictors import SeveralPredictors, average_law
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
-from dpmcmc.mechanisms.noise_aware.descent import Descent, multipliers, shares
-from dpmcmc.mechanisms.noise_aware.owners import COUNT_SHARE, Counts, Read, Sharing
+from dpmcmc.mechanisms.noise_aware.descent import FEWEST_STEPS, Descent, multipliers, shares
+from dpmcmc.mechanisms.noise_aware.owners import COUNT_SHARE, Read, Sharing, release_counts, settle_counts
 from dpmcmc.mechanisms.noise_aware.prior import Concluded, Prior
 from dpmcmc.mechanisms.noise_aware.way import Settled
 from dpmcmc.mechanisms.one_shot import Asked, Drawn
@@ -53,8 +53,6 @@ _TRACE_SHARE, _MEAN_SHARE = 0.01, 0.01
 _GRAM_SHARES = (0.2, 0.3, 0.4, 0.5)
 #: Iterations of the posterior of a candidate share, and its bootstraps.
 _PREDICTED_ROUNDS, _PREDICTED_BOOTSTRAPS = 6, 6
-#: Gradients that the position settles in, at least.
-_FEWEST_STEPS = 32
 
 
 @dataclass(frozen=True)
@@ -124,9 +122,8 @@ class Gradients:
             settings["sum_noise_std"] = total.noise_std
             events = (*events, total.event(adjacency))
         if self.together > 1:
-            counts = Counts.settle(self.together, adjacency, mu * math.sqrt(count_share))
-            settings["count_noise_std"] = counts.noise_std
-            events = (*events, counts.event(adjacency))
+            event, settings["count_noise_std"] = settle_counts(self.together, adjacency, mu * math.sqrt(count_share))
+            events = (*events, event)
         return (*events, *gradients), settings
 
     @property
@@ -141,8 +138,8 @@ class Gradients:
     def refusal(self, plan: MechanismPlan) -> str | None:
         """Return why intervals of the draws do not hold, or None where they do; from public facts."""
         options, score, bound = self.options, self.score, self.target.row_bound or math.inf
-        if options.steps < _FEWEST_STEPS:
-            return f"{options.steps} steps are too few; take {_FEWEST_STEPS} or more."
+        if options.steps < FEWEST_STEPS:
+            return f"{options.steps} steps are too few; take {FEWEST_STEPS} or more."
         for name, scale, most in (
             ("prior_scale", self.target.prior_scale, score.strongest),
             ("intercept_scale", options.intercept_scale or 0.0, score.strongest_intercept),
@@ -192,7 +189,7 @@ class Gradients:
         gram, error = denoised(noisy, structure)
         sharing = Sharing.guessed(plan.num_records, 1)
         if self.together > 1:
-            sharing = Counts(self.together, settings["count_noise_std"]).release(read, keys[-1])
+            sharing = release_counts(read, self.together, settings["count_noise_std"], keys[-1])
         design, score = most._replace(num_records=sharing.num_rows), sharing.scored(self.score)
         access = BoundedGradient.of(gram, design, self.score, read.x, read.y).shared(read.sharers, sharing.typical)
         row = mean_row(gram, design.num_records, self._intercept)

@@ -27,7 +27,7 @@ from dpmcmc.inference.noise_aware import Gaussian, Local, Release
 from dpmcmc.inference.scores import MODEL_SCORES
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.float64 import float64
-from dpmcmc.mechanisms.noise_aware.descent import Descent, multipliers, shares
+from dpmcmc.mechanisms.noise_aware.descent import FEWEST_STEPS, Descent, multipliers, shares
 from dpmcmc.mechanisms.noise_aware.model_posterior import Likelihood, draws
 from dpmcmc.mechanisms.noise_aware.model_rows import LOG, Metric, ModelRows
 from dpmcmc.mechanisms.noise_aware.way import Settled
@@ -64,8 +64,6 @@ _BOUNDED, _RIDGE = 0.7, 0.05
 _RATIOS, _SAMPLED = (0.02, 1.5), 2
 #: Curvature of a typical direction, in units of N·L/d.
 _TYPICAL = 0.35
-#: Gradients that the position settles in, at least.
-_FEWEST_STEPS = 32
 
 
 @dataclass(frozen=True)
@@ -111,8 +109,8 @@ class ModelGradients:
 
     def refusal(self, plan: MechanismPlan) -> str | None:
         """Return why intervals of the draws do not hold, or None where they do; from public facts."""
-        if self.options.steps < _FEWEST_STEPS:
-            return f"{self.options.steps} steps are too few; take {_FEWEST_STEPS} or more."
+        if self.options.steps < FEWEST_STEPS:
+            return f"{self.options.steps} steps are too few; take {FEWEST_STEPS} or more."
         d = len(self._reading.centre)
         noise = plan.settings["curvature_noise_std"] * math.sqrt(2 * d) * d / (_TYPICAL * plan.num_records)
         if noise > 1:

@@ -159,32 +159,14 @@ class SharedLimits:
         return Law(curvature, variance)
 
 
-@dataclass(frozen=True)
-class Counts:
-    """The release of how many owners have 1 to m rows, settled before a record is read.
-
-    Attributes:
-        most: m.
-        noise_std: of each count.
-    """
-
-    most: int
-    noise_std: float
-
-    @classmethod
-    def settle(cls, most: int, adjacency: Adjacency, mu: float) -> Counts:
-        """Return the release that costs ``mu``."""
-        return cls(most, mu_std(_moved(adjacency), most, mu))
-
-    def event(self, adjacency: Adjacency) -> Event:
-        """Return what the release costs."""
-        return gaussian_event(self.noise_std, _moved(adjacency), self.most, adjacency)
-
-    def release(self, read: Read, key: jax.Array) -> Sharing:
-        """Count the owners, and return what the noisy counts say."""
-        counts = np.bincount(read.sizes, minlength=self.most + 1)[1:]
-        return Sharing.of(gaussian_release(counts.astype(np.float64), self.noise_std, key))
+def settle_counts(most: int, adjacency: Adjacency, mu: float) -> tuple[Event, float]:
+    """Return the cost of counting owners with 1 to m rows, and the std of each count's noise; it spends ``mu``."""
+    moved = math.sqrt(2) if adjacency == Adjacency.REPLACE_ONE else 1.0
+    noise_std = mu_std(moved, most, mu)
+    return gaussian_event(noise_std, moved, most, adjacency), noise_std
 
 
-def _moved(adjacency: Adjacency) -> float:
-    return math.sqrt(2) if adjacency == Adjacency.REPLACE_ONE else 1.0
+def release_counts(read: Read, most: int, noise_std: float, key: jax.Array) -> Sharing:
+    """Count the owners with 1 to m rows, and return what the noisy counts say."""
+    counts = np.bincount(read.sizes, minlength=most + 1)[1:]
+    return Sharing.of(gaussian_release(counts.astype(np.float64), noise_std, key))
