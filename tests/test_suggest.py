@@ -104,7 +104,8 @@ def test_settings_of_the_user_are_kept():
     assert suggested(num_features=4, goal="prediction", sampler=sampler).sampler.step_size == 3.0
     with pytest.raises(NotAchievable, match=r"these settings: .*20 steps are too few"):
         suggested(num_features=4, mechanism=NoiseAware(steps=20))
-    assert suggested(schema=SCHEMA, mechanism=NoiseAware(steps=40)).mechanism.structure == SCHEMA.structure
+    found = suggested(schema=SCHEMA, mechanism=NoiseAware(steps=40, intercept_scale=3.0)).mechanism
+    assert (found.structure, found.steps, found.intercept_scale) == (SCHEMA.structure, 40, 3.0)
     with pytest.raises(ValueError, match="mechanism: takes no steps"):
         suggested(num_features=4, mechanism=mechanism, steps=3)
 

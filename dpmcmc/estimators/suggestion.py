@@ -7,9 +7,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, Unpack
-
-import numpy as np
+from typing import Any, Literal, TypedDict, Unpack, cast
 
 from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.data.schema import Schema
@@ -19,6 +17,7 @@ from dpmcmc.estimators.designs import REAL
 from dpmcmc.estimators.outlook import Noise, Outlook, Question, accuracy_line, mean_width, one_thread, width_line
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import MechanismPlan, NoiseAware
+from dpmcmc.mechanisms.noise_aware.prior import Prior
 from dpmcmc.mechanisms.one_shot import OneShot
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.metric import PrivateMetric
@@ -30,8 +29,9 @@ from dpmcmc.privacy.accounting.promise import AdjacencyName, Clipping, Privacy
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import size_of
-from dpmcmc.targets.base import Target, parameter_shapes
+from dpmcmc.targets.base import Target, parameter_shapes, require_bound
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression
+from dpmcmc.targets.glm.base import GeneralisedLinear
 
 Goal = Literal["intervals", "prediction"]
 #: Part of the prior's variance that a release must take away for its intervals to say more than the prior.
@@ -196,8 +196,7 @@ class Request:
 
     def _release(self, goal: Goal) -> tuple[MechanismPlan, list[str]]:
         """Return the plan of a one-shot release, and why."""
-        mechanism = self.given.get("mechanism")
-        why = "mechanism: as given"
+        mechanism, why = self._mechanism, "mechanism: as given"
         if isinstance(mechanism, NoiseAware) and mechanism.covariance == "sandwich":
             why = (
                 "method: noise_aware with a sandwich variance, made of released residuals: the noise_scale "
@@ -212,8 +211,6 @@ class Request:
                 if goal == INTERVALS
                 else "method: noise_aware, since a chain clips residuals of labels that have no bound, which biases it"
             )
-        elif isinstance(mechanism, NoiseAware) and mechanism.structure is None:
-            mechanism = dataclasses.replace(mechanism, structure=self.structure)
         plan = self._planned(mechanism)
         if not isinstance(mechanism, NoiseAware) or self.question is None:
             return plan, [why]
@@ -244,6 +241,14 @@ class Request:
             reasons = [*reasons, *self._expected(outlooks, width=False)]
         return plan, [method, *reasons]
 
+    @functools.cached_property
+    def _mechanism(self) -> OneShot | None:
+        """The mechanism as given, which knows the structure of the rows."""
+        given = self.given.get("mechanism")
+        if isinstance(given, NoiseAware) and given.structure is None:
+            return dataclasses.replace(given, structure=self.structure)
+        return given
+
     def _planned(self, mechanism: OneShot) -> MechanismPlan:
         return mechanism.plan(
             self.target,
@@ -259,12 +264,10 @@ class Request:
         score, size = score_of(self.target), getattr(self.target, "num_features", None)
         if score is None or score.size != 1 or size is None:
             return None
-        scales = np.full(size, float(self.target.prior_scale))  # type: ignore[attr-defined]
-        mechanism = self.given.get("mechanism")
-        wide = getattr(mechanism, "intercept_scale", None)
-        if wide is not None:
-            scales[mechanism.structure.constant] = wide  # type: ignore[union-attr]
-        return Question(score, scales, self.target.row_bound, self.structure)  # type: ignore[attr-defined]
+        options = self._mechanism if isinstance(self._mechanism, NoiseAware) else NoiseAware()
+        target = cast(GeneralisedLinear, self.target)
+        bound = require_bound(target.row_bound, "row_bound", type(target).__name__)
+        return Question(score, Prior.of(options, target).scales, bound, self.structure)
 
     def _gradient(self, share: float) -> float:
         """Return the std of a gradient with this share of μ², over the clip norm."""

@@ -89,8 +89,7 @@ class NoiseAware(OneShot):
 
     def drawn(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> Drawn:
         """Return posterior draws with their evidence."""
-        found = way_of(self, plan.target).draw(plan, records, streams)
-        return found if isinstance(found, Drawn) else Drawn(found)
+        return way_of(self, plan.target).draw(plan, records, streams)
 
     def intervals(self, plan: MechanismPlan) -> tuple[bool, str]:
         """Return whether intervals of the draws hold, and why; planned from public facts."""

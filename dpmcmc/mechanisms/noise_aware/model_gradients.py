@@ -31,7 +31,7 @@ from dpmcmc.mechanisms.noise_aware.descent import FEWEST_STEPS, Descent, multipl
 from dpmcmc.mechanisms.noise_aware.model_posterior import Likelihood, draws
 from dpmcmc.mechanisms.noise_aware.model_rows import LOG, Metric, ModelRows
 from dpmcmc.mechanisms.noise_aware.way import Settled
-from dpmcmc.mechanisms.one_shot import Asked
+from dpmcmc.mechanisms.one_shot import Asked, Drawn
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.gaussian_release import gaussian_event, gaussian_release, mu_std
@@ -141,12 +141,13 @@ class ModelGradients:
         rows = Rows(num_records, len(self._reading.centre), 1.0, rounding=more * num_records * 2.0**-44)
         return {name: rows for name in (*(f"metric_{phase}" for phase in range(len(_ENDS))), "curvature")}
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> Drawn:
         """Return posterior draws on the real line, leaves (draws, ...)."""
         shapes = {name: tuple(leaf.shape) for name, leaf in record_shapes(records).items()}
         if shapes != {name: shape for name, shape, _ in self.target.bound_leaves}:
             raise InputError(f"data: one record has the shapes {shapes}, and the plan was made for others")
-        return _Run(self, plan, ModelRows(self._reading, MODEL_SCORES[self._reading.family], records)).draws(streams)
+        rows = ModelRows(self._reading, MODEL_SCORES[self._reading.family], records)
+        return Drawn(_Run(self, plan, rows).draws(streams))
 
 
 class _Run:

@@ -23,8 +23,8 @@ class Way(Protocol):
     def settle(self, asked: Asked) -> Settled:
         """Return what the releases cost, and public numbers that they rest on; reads no record."""
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree | Drawn:
-        """Release, and return posterior draws like the target's parameters, leaves (draws, ...), or with evidence."""
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> Drawn:
+        """Release, and return posterior draws like the target's parameters, leaves (draws, ...)."""
 
     def refusal(self, plan: MechanismPlan) -> str | None:
         """Return why intervals of the draws do not hold, a clause, or None where they do."""
