@@ -17,7 +17,7 @@ import yaml
 from dpmcmc.privacy import Event, Guarantee, account
 from dpmcmc.privacy.accounting.sampling import Poisson
 from dpmcmc.report.page import Context, plain_numbers
-from tests.test_result import chain, released
+from tests.test_result import chain, classes, released
 
 ROOT = Path(__file__).resolve().parents[1]
 DAY = datetime.date(2026, 11, 22)
@@ -55,13 +55,32 @@ def test_the_page_of_a_release_for_intervals():
     page = released().page(Context("census", DAY))
     words = text(page)
     assert "Intervals: yes" in words
-    assert "We fitted the Bayesian model LogisticRegression" in words
+    assert "We fitted a Bayesian logistic regression with independent normal priors of mean 0 and standard dev" in words
+    assert "to N = 5,000 records with dpmcmc" in words
+    assert "LogisticRegression(" not in words.split("All settings")[0]
+    assert "Gaussian mechanisms, by Gaussian differential privacy" in words
+    assert "bernstein2019" in words
     assert "ε = 1 and δ = 1e-06" in words
     assert "2026-11-22" in words
     parsed = Parsed(page)
     assert parsed.open == []
     assert parsed.loads == []
     assert "default-src 'none'" in page
+
+
+def test_the_page_of_a_table_says_what_was_estimated():
+    page = classes(np.zeros((1, 100, 2, 3))).page()
+    assert "<h1>mood ~ inc</h1>" in page
+    words = text(page.split("What was estimated")[1].split("What may be claimed")[0])
+    for said in (
+        "Bayesian softmax (multinomial logistic) regression",
+        "formula mood ~ inc",
+        "levels not, pretty, very; coefficients are of the log odds of every level against the first, 'not'",
+        "a number from 0 to 100, on the scale of log(1 + value)",
+        "counted as its nearest bound",
+        "standard deviation 1 for the coefficients of the encoded columns",
+    ):
+        assert said in words
 
 
 def test_the_page_of_a_chain_refuses_intervals_and_draws_none():

@@ -36,6 +36,7 @@ from dpmcmc.report.files import datasets, draws_content, privacy_json
 from dpmcmc.report.page import FILE as PAGE
 from dpmcmc.report.page import Context, page
 from dpmcmc.report.summary import ROWS, Summary
+from dpmcmc.report.words import title
 from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.run_folder import RunFolder, today
@@ -266,7 +267,7 @@ class Result:
         Args:
             context: what it says beside the result; None: nothing.
         """
-        context = context or Context(self.plan.label, today())
+        context = context or Context(title(self.plan), today())
         context = dataclasses.replace(context, secret=self.guarantee is not None)
         return page(self.plan, self.guarantee, self.summary(most=ROWS), context)
 
@@ -292,7 +293,7 @@ class Result:
         run_folder.write("draws.nc", draws_content(self.draws, self.info, self.guarantee, self.metric, self.columns))
         self.write_trace(run_folder)
         run_folder.json("metrics.json", self.diagnostics | self.verdict.to_json())
-        run_folder.write(PAGE, self.page(Context(self.plan.label, run_folder.day)))
+        run_folder.write(PAGE, self.page(Context(title(self.plan), run_folder.day)))
         return run_folder.folder
 
     @classmethod

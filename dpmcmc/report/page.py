@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.planning.verdict import INTERVALS, PREDICTION
+from dpmcmc.planning.verdict import FROM_PATH, INTERVALS, PREDICTION
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
+from dpmcmc.report import words
 from dpmcmc.report.files import versions
 from dpmcmc.report.summary import Summary
 
@@ -61,14 +62,19 @@ def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: 
         summary: of the draws, or of what follows from them.
         context: what else is said.
     """
-    said, stated = dict(summary.said), plan.to_json(context.secret)
+    said, assumed = dict(summary.said), words.prior(plan)
     claims = {
         "Predictions": (PREDICTION in said["usable for"], said[PREDICTION]),
         "Intervals": (summary.intervals, said[INTERVALS]),
     }
+    unit, method = getattr(plan.target, "unit", None) or "record", words.method(plan)
     names = {
-        "method": stated.get("mechanism") or stated.get("sampler"),
-        "unit": getattr(plan.target, "unit", None) or "record",
+        "method": method,
+        "unit": unit,
+        "estimated": words.estimated(plan),
+        "fitted": f"We fitted a {words.model(plan.target)}{f' with {assumed}' if assumed else ''} to "
+        f"N = {plan.num_records:,} {unit}s with dpmcmc {versions()['dpmcmc']}, by {method}",
+        "noise_aware": plan.label == "NoiseAware" or said[INTERVALS].startswith(FROM_PATH),
         # The plan's verdict was given before the draws, whose own is on the page.
         "lines": [line for line in plan.lines(context.secret) if line[0] not in ("usable for", PREDICTION, INTERVALS)],
         "pictures": {name: base64.b64encode(content).decode() for name, content in context.pictures.items()},
@@ -77,6 +83,7 @@ def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: 
     }
     if guarantee is not None and math.isfinite(guarantee.epsilon):
         names["promise"] = guarantee
+        names["accounting"] = words.accounting(guarantee)
         names["p"] = plain_numbers(guarantee)
         names["added_noise"] = all(event.mechanism in _ADDED for event in guarantee.events)
     return _template().render(plan=plan, summary=summary, context=context, **names)

@@ -1,0 +1,158 @@
+"""A release in words for its page and for a paper: what was estimated, by which method, and how ε was computed.
+
+All of it follows from public facts: the plan, its schema, and the events of its guarantee.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+from dpmcmc.data.column_kinds import Column, Counts, Levels, Range
+from dpmcmc.data.schema import Schema
+from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.privacy.accounting.events import DEVIATIONS
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.targets.base import Target
+from dpmcmc.targets.per_owner import PerOwner
+
+#: A formula that nobody wrote names at most so many columns in a title.
+_TITLE_COLUMNS = 6
+
+_MODELS = {
+    "LogisticRegression": "logistic regression",
+    "LinearRegression": "linear regression with normal noise",
+    "SoftmaxRegression": "softmax (multinomial logistic) regression",
+    "PoissonRegression": "Poisson regression with a log link",
+    "NegativeBinomialRegression": "negative binomial regression with a log link",
+    "LastLayer": "softmax regression on fixed features",
+}
+_METHODS = {
+    "NoiseAware": "a noise-aware release: sums over the records were released with Gaussian noise, and draws come from "
+    "the posterior given these sums, which knows the law of their noise",
+    "SGLD": "stochastic gradient Langevin dynamics",
+    "SGHMC": "stochastic gradient Hamiltonian Monte Carlo",
+    "SGNHT": "stochastic gradient Nosé–Hoover thermostats",
+    "SGFS": "stochastic gradient Fisher scoring",
+    "OPS": "one-posterior sampling",
+}
+#: Name of each event's mechanism, for one of them and for several.
+_RELEASES = {
+    "gaussian": ("Gaussian mechanism", "Gaussian mechanisms"),
+    "poisson_gaussian": ("Gaussian mechanism on a Poisson sample", "Gaussian mechanisms on Poisson samples"),
+    "fixed_size_gaussian": ("Gaussian mechanism on a random subset", "Gaussian mechanisms on random subsets"),
+    "noisy_descent": ("last iterate of a noisy descent", "last iterates of noisy descents"),
+    "posterior_draw": ("draw from a log-concave posterior", "draws from log-concave posteriors"),
+    "objective_perturbation": ("minimiser of a perturbed objective", "minimisers of perturbed objectives"),
+    "pure": ("purely private release", "purely private releases"),
+}
+_ACCOUNTANTS = {
+    "pld": "privacy loss distributions",
+    "rdp": "Rényi differential privacy",
+    "advanced": "advanced composition",
+    "last_iterate": "the theorem of last iterates",
+    "one_sample": "the theorems of these releases",
+}
+
+
+def title(plan: AnyPlan) -> str:
+    """Return the title of a run that has no name: its formula where it has a schema, else its method."""
+    return plan.label if plan.schema is None else _formula(plan.schema, _TITLE_COLUMNS)
+
+
+def model(target: Target) -> str:
+    """Return a model in words, to stand after an article."""
+    inner, name = _named(target)
+    owners = ", in which all rows of an owner are one record" if inner is not target else ""
+    return f"Bayesian model {inner!r}{owners}" if name is None else f"Bayesian {name}{owners}"
+
+
+def prior(plan: AnyPlan) -> str | None:
+    """Return the prior of a regression in words; None of other models."""
+    inner, name = _named(plan.target)
+    if name is None:
+        return None
+    settled = str(plan.to_json().get("mechanism"))
+    scale = f"{inner.prior_scale:g}"  # type: ignore[attr-defined]
+    if "prior_scale='evidence'" in settled:
+        scale = f"that follows from the released numbers, around {scale}"
+    wide = re.search(r"intercept_scale=([\d.e+-]+)", settled)
+    columns = "of the encoded columns" if plan.schema is not None else "of the columns"
+    more = "" if wide is None else f" ({wide.group(1)} for the intercept)"
+    return f"independent normal priors of mean 0 and standard deviation {scale} for the coefficients {columns}{more}"
+
+
+def method(plan: AnyPlan) -> str:
+    """Return the method in words, with its name in this library."""
+    said = _METHODS.get(plan.label)
+    if plan.has_chains and plan.guarantee is not None:
+        said = f"{said or plan.label} on gradients with noise for privacy"
+    sandwich = ", a sandwich variance" if "covariance='sandwich'" in str(plan.to_json().get("mechanism")) else ""
+    return plan.label if said is None else f"{said} ({plan.label}{sandwich})"
+
+
+def estimated(plan: AnyPlan) -> list[tuple[str, str]]:
+    """Return (label, sentence) pairs that say what was estimated."""
+    out = [("model", model(plan.target))]
+    said, schema = prior(plan), plan.schema
+    if schema is not None:
+        used = list(dict.fromkeys(name for term in schema.terms for name in term))
+        out += [("formula", _formula(schema)), (f"label {schema.label}", _label(schema))]
+        out += [(f"column {name}", _column(schema.columns[name])) for name in used]
+        if any(isinstance(schema.columns[name], Range | Counts) for name in (*used, schema.label)):
+            clipped = "A value outside its range was counted as its nearest bound; report the ranges with the result."
+            out.append(("clipping", clipped))
+    return out if said is None else [*out, ("prior", said)]
+
+
+def accounting(guarantee: Guarantee) -> str:
+    """Return how ε was computed: of which releases, by which theorem."""
+    counts: Counter[str] = Counter()
+    for event in guarantee.events:
+        if event.mechanism not in DEVIATIONS and event.count:
+            counts[event.mechanism] += event.count
+    released = " and ".join(f"{count:,} {_RELEASES[kind][count > 1]}" for kind, count in counts.items())
+    law = _ACCOUNTANTS[guarantee.accountant]
+    if guarantee.accountant == "one_sample" and set(counts) == {"gaussian"}:
+        law = "Gaussian differential privacy, which is exact"
+    return f"ε is that of {released or 'no release'}, by {law} (accountant {guarantee.accountant})"
+
+
+def _named(target: Target) -> tuple[Target, str | None]:
+    """Return (the model of one row, its name where it is this library's)."""
+    inner = target.target if isinstance(target, PerOwner) else target
+    ours = type(inner).__module__.startswith("dpmcmc.")
+    return inner, _MODELS.get(type(inner).__name__) if ours else None
+
+
+def _formula(schema: Schema, most: int | None = None) -> str:
+    if schema.formula is not None and "~" in schema.formula:
+        return schema.formula
+    terms = [":".join(term) for term in schema.terms] or ["1"]
+    right = f"{len(terms)} terms" if most is not None and len(terms) > most else " + ".join(terms)
+    return f"{schema.label} ~ {right}{'' if schema.intercept else ' - 1'}"
+
+
+def _label(schema: Schema) -> str:
+    kind, levels = schema.columns[schema.label], schema.outcome.levels or ("", "")
+    scale: Mapping[str, str] = {
+        "binary": f"log odds of {levels[1]!r} against {levels[0]!r}",
+        "classes": f"log odds of every level against the first, {levels[0]!r}",
+        "count": "log of the expected count",
+        "real": f"mean of {schema.own_name(schema.label)}",
+    }
+    return f"{_column(kind)}; coefficients are of the {scale[schema.outcome.kind]}"
+
+
+def _column(column: Column) -> str:
+    """Return what a column's public facts say of it."""
+    if isinstance(column, Counts):
+        return f"counts from 0 to {column.largest:,}"
+    if isinstance(column, Levels):
+        other = "; any other value is the level other" if column.other else ""
+        said = f"levels {', '.join(column.levels)}{other}"
+    else:
+        scale = ", on the scale of log(1 + value)" if column.scale == "log1p" else ""
+        said = f"a number from {column.low:g} to {column.high:g}{scale}"
+    return f"{said}; a missing value has a level of its own" if column.missing else said
