@@ -2,6 +2,8 @@
 #   DPMCMC_VENV  where (default: .venv beside this repository's README)
 #   PYTHON       which interpreter makes it (default: python3, 3.11 or newer)
 set -eu
+# uv compiles no modules, so the first import must: where it may not, every process compiles JAX and the rest anew.
+unset PYTHONDONTWRITEBYTECODE
 root=$(cd "$(dirname "$0")/.." && pwd)
 venv=${DPMCMC_VENV:-$root/.venv}
 if [ ! -x "$venv/bin/python" ]; then

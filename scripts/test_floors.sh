@@ -4,6 +4,7 @@
 #   DPMCMC_FLOORS_VENV  where (default: a temporary folder, removed afterwards)
 #   PYTHON              which interpreter makes it (default: python3, 3.11 or newer)
 set -eu
+unset PYTHONDONTWRITEBYTECODE # as in environment.sh
 cd "$(dirname "$0")/.."
 if [ -n "${DPMCMC_FLOORS_VENV:-}" ]; then
     venv=$DPMCMC_FLOORS_VENV

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 import dpmcmc
 from dpmcmc.inference import convergence
@@ -30,6 +31,7 @@ print(float(numpy.min(ess["theta"].values)))
 """
 
 
+@pytest.mark.slow
 def test_draws_open_in_arviz(tmp_path):
     data = dpmcmc.data.load("two_normals")
     plan = dpmcmc.plan(

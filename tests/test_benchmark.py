@@ -101,6 +101,7 @@ def test_a_worker_without_opacus_says_so():
         worker.variants()
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 @pytest.mark.skipif(not HAS_BLACKJAX, reason="blackjax is not installed")
 @pytest.mark.parametrize("name", ["SGLD", "SGHMC", comparators.TEN, "SGNHT"])

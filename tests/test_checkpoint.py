@@ -209,6 +209,7 @@ def test_a_finished_run_whose_last_commit_is_lost_is_charged_again(tmp_path):
     assert second.guarantee.epsilon > plan.guarantee.epsilon
 
 
+@pytest.mark.slow
 def test_a_plain_run_goes_on_too(tmp_path):
     plan = dpmcmc.plan(TARGET, num_records=400, sampler=dpmcmc.SGLD(step_size=0.5), steps=40)
     stopped(tmp_path / "c", 3, plan=plan, key=1)

@@ -264,7 +264,7 @@ def test_means_of_a_block_are_those_of_its_steps(records, result):
     np.testing.assert_allclose(every.trace.positions[:, 41:], every.draws[:, 40:-1], atol=1e-5)
 
 
-@pytest.mark.parametrize("step", [0.5, 20.0])
+@pytest.mark.parametrize("step", [pytest.param(0.5, marks=pytest.mark.slow), 20.0])
 def test_the_spread_is_that_of_all_steps_whatever_is_kept(step, monkeypatch):
     """Steps of 20 overshoot: they alternate in sign, so kept draws with thin > 1 fall on one side."""
     monkeypatch.setattr("dpmcmc.engine.sizing._CHUNK_STEPS", 64)

@@ -200,6 +200,7 @@ def test_audit_of_nuts_draws_never_exceeds_epsilon():
     assert 1.0 <= found <= 4.0
 
 
+@pytest.mark.slow
 def test_variance_around_the_truth_is_one_plus_one_over_temper_times_the_efficient_one():
     """Proposition 3.9, on 1200 data sets of 200 records in two dimensions: 2400 squares, 4.5 standard errors."""
     temper, count = 0.25, 200

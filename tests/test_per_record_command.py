@@ -94,6 +94,7 @@ def test_the_command_charges_nothing_of_a_run_that_it_refuses(charged, capsys, m
     assert not Path(arguments[-1]).exists()
 
 
+@pytest.mark.slow
 def test_a_command_that_is_stopped_goes_on_and_accounts_for_the_whole_run(charged, capsys, monkeypatch):
     arguments, ledger = charged
     folder = Path(arguments[-1])

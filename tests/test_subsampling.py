@@ -208,6 +208,7 @@ def test_positions_saturate_instead_of_wrapping(n, b):
     assert abs(chosen.size - b) < 8 * math.sqrt(b) + 8
 
 
+@pytest.mark.slow
 def test_truncation_is_as_rare_as_charged():
     """With the charged slots the end of the data is reached; the check sees it fail when slots are halved."""
     n, b, draws = 2000, 30.0, 20_000
