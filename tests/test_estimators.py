@@ -86,6 +86,11 @@ def test_nothing_is_learnt_from_data_beside_the_release():
         clone(model).set_params(ranges=[(0, 1)] * 3).fit(x, y)
 
 
+def test_ranges_that_nobody_declared_are_warned_of():
+    with pytest.warns(UserWarning, match=r"ranges and label_range: nothing is declared, .* clipped to \(-1, 1\)"):
+        PrivateLinearRegression(epsilon=20).fit(np.linspace(-1, 1, 200)[:, None], np.linspace(-1, 1, 200))
+
+
 def test_a_known_seed_has_no_guarantee_and_a_hopeless_fit_says_so():
     x, logit, rng = table(100)
     y = (rng.random(100) < expit(logit)).astype(int)

@@ -270,6 +270,7 @@ SECRET = "31415926"
     ("column", "values", "said"),
     [
         ("age", ["x" + SECRET, 20], "no number in 1 rows"),
+        ("age", ["x" + SECRET, None], "has text, or another value that is no number in 1 rows"),
         ("age", [None, float(SECRET)], "no value in 1 rows"),
         ("age", pd.to_datetime([SECRET[:4], "2020"]), "datetime64"),
         ("age", [[1, 2], [3, 4]], "shape"),
@@ -377,6 +378,14 @@ def test_a_table_without_a_schema_gets_one_to_fill_in():
         if table is not TABLE:
             assert "'age': Range(low, high)" in said
     assert "'point': Levels([...]), 'age': Range(low, high)" in str(no_schema(enum))
+    frame = pd.DataFrame({"owns": [True], "age": [3], "late": ["no"], "job": ["office"]})
+    for table in (frame, pl.from_pandas(frame), pa.table(frame)):
+        with pytest.raises(InputError) as caught:
+            dpmcmc.fit("late ~ owns + age:owns", table)
+        made = "{'owns': Levels([False, True]), 'age': Range(low, high), 'late': Levels([...])}, label='late')"
+        assert str(caught.value).endswith(f"schema=Schema({made}")
+    assert str(no_schema(frame, ["age", "no"])).endswith("Schema({'age': Range(low, high)}, label='...')")
+    assert "'job'" in str(no_schema(frame, "late ~ ."))
 
 
 def test_sample_takes_a_table_when_the_plan_has_a_schema():

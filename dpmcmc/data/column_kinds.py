@@ -64,7 +64,7 @@ class Values(NamedTuple):
         if self.values.dtype.kind in "fiub":
             return np.where(self.missing, np.nan, self.values.astype(np.float64))
         found = np.array([_number(value) for value in self.values], np.float64)
-        self.refuse(np.isnan(found) & ~self.missing, "a value that is no number", how)
+        self.refuse(np.isnan(found) & ~self.missing, "text, or another value that is no number", how)
         return np.where(self.missing, np.nan, found)
 
     def whole_numbers(self) -> np.ndarray:
@@ -158,8 +158,8 @@ class Range:
         Raises:
             DataError: values that are no numbers, or that are missing and may not be.
         """
+        numbers = column.numbers()  # before missing values: a column of text has another remedy
         column.refuse_missing(self.missing)
-        numbers = column.numbers()
         inside = np.clip(numbers, self.low, self.high)
         middle, half = self.middle_and_half
         on_scale = np.log1p(inside) if self.scale == "log1p" else inside

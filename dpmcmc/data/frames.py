@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import itertools
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Number
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
-from dpmcmc.data import columnar
+from dpmcmc.data import columnar, formula
 from dpmcmc.data.column_kinds import Values
 from dpmcmc.errors import DataError, InputError
 from dpmcmc.storage.regular_file import opened_text
@@ -150,18 +151,38 @@ def _csv(path: Path) -> dict[str, np.ndarray]:
     return {name.strip(): np.array([row[name].strip() or None for row in rows], object) for name in names}
 
 
-def template(table: Frame | Mapping[str, Any]) -> str:
-    """Return a schema to fill in, made of the table's column names and types alone."""
-    lines = []
-    for name in column_names(table):
-        kind = str(getattr(table[name], "dtype", getattr(table[name], "type", ""))).lower()
-        # A type may list the levels of its column, so only its beginning is looked at.
-        numeric = kind.startswith(("int", "uint", "float", "double", "decimal"))
-        lines.append(f"{name!r}: {'Range(low, high)' if numeric else 'Levels([...])'}")
-    return f"Schema({{{', '.join(lines)}}}, label='...')"
+def template(table: Frame | Mapping[str, Any], asked: str | Sequence[str] | None = None) -> str:
+    """Return a schema to fill in, made of column names, their types and a formula alone.
+
+    Args:
+        table: with columns; no value is looked at.
+        asked: a formula, or names of columns, which alone are listed; None: all.
+    """
+    names, label = column_names(table), "..."
+    if isinstance(asked, str):
+        with contextlib.suppress(InputError):  # a formula that cannot be read: all columns are listed
+            found, terms, _ = formula.parsed(asked, tuple(names))
+            label, names = found or label, list(dict.fromkeys([*itertools.chain(*terms), *([found] if found else [])]))
+    elif asked is not None:
+        names = [name for name in asked if name in names]
+    lines = (f"{name!r}: {_proposed(table[name])}" for name in names)
+    return f"Schema({{{', '.join(lines)}}}, label={label!r})"
 
 
-def no_schema(table: Table) -> InputError:
+def _proposed(column: object) -> str:
+    """Return what a schema may say of a column, from its type alone."""
+    kind = str(getattr(column, "dtype", getattr(column, "type", ""))).lower()
+    # A type may list the levels of its column, so only its beginning is looked at.
+    if kind.startswith("bool"):
+        return "Levels([False, True])"
+    numeric = kind.startswith(("int", "uint", "float", "double", "decimal"))
+    return "Range(low, high)" if numeric else "Levels([...])"
+
+
+def no_schema(table: Table, asked: str | Sequence[str] | None = None) -> InputError:
     """Return the refusal of a table that no schema says how to encode; it holds no value of the table."""
-    made = template(in_memory(table))
-    return InputError(f"schema: a table needs one, of public ranges and levels; fill in, and plan with schema={made}")
+    made = template(in_memory(table), asked)
+    return InputError(
+        "schema: a table needs one, of public ranges and levels, with Levels([0, 1]) for a number that is 0 or 1; fill "
+        f"in, and plan with schema={made}"
+    )

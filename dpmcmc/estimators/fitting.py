@@ -74,7 +74,7 @@ def fit(
     ):
         raise InputError("fit: the table stands first; swap the two: fit(formula_or_columns, data, schema)", "data")
     if schema is None:
-        raise no_schema(data)
+        raise no_schema(data, formula_or_columns)
     schema = _chosen(schema, formula_or_columns)
     records = schema.encode(data)
     given: Given = {}

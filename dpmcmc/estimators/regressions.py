@@ -7,8 +7,9 @@ range of each feature, the two classes, the range of a label. Values beyond a ra
 Coefficients are in the units of the features: logit or mean = x·coef_ + intercept_ for rows within their ranges.
 
 **Every fit spends ε.** ``cross_val_score`` with k folds spends k times ε, and ``GridSearchCV`` k times ε for each
-candidate and once more to refit; with ``ledger=`` all of it is charged to one budget. Scores on held-out rows are
-computed from records, and no guarantee covers them. Some meta-estimators, ``BaggingClassifier`` among them, set the
+candidate and once more to refit; with ``ledger=`` all of it is charged to one budget. Scores on private rows are
+computed from records, and no guarantee covers them. A step of a ``Pipeline`` that is fitted before, such as
+``StandardScaler``, reads private rows, and nothing is charged for it: declare ranges in its place. Some meta-estimators, ``BaggingClassifier`` among them, set the
 ``random_state`` of their members: these have no guarantee, and warn.
 """
 
@@ -42,6 +43,8 @@ from dpmcmc.planning.verdict import INTERVALS
 
 Ranges = tuple[float, float] | list[tuple[float, float]]
 _LABEL = "label"
+#: Ends of what nobody declared.
+_UNDECLARED = (-1.0, 1.0)
 #: Predictors, of a row under a draw, that are held at once, and the largest of a count's that exp is taken of.
 _ENTRIES, _FARTHEST = 1 << 22, 30.0
 
@@ -53,7 +56,8 @@ class PrivateRegression(BaseEstimator):
     Args:
         epsilon: ε.
         delta: δ; None: the least of 1e-5 and N^-1.2.
-        ranges: public (low, high) of all features, or one pair for each; values beyond are clipped.
+        ranges: public (low, high) of all features, or one pair for each; values beyond are clipped. None: (-1, 1), with
+            a warning.
         level: of the intervals.
         goal: ``intervals`` or ``prediction``; see :func:`dpmcmc.suggest`.
         random_state: None: secret noise, and a guarantee. Anything else makes the fit reproducible, and takes the
@@ -75,7 +79,7 @@ class PrivateRegression(BaseEstimator):
     epsilon: float = 1.0
     _: KW_ONLY
     delta: float | None = None
-    ranges: Ranges = (-1.0, 1.0)
+    ranges: Ranges | None = None
     level: float = 0.9
     goal: Goal = "intervals"
     random_state: int | np.random.RandomState | None = None
@@ -90,7 +94,7 @@ class PrivateRegression(BaseEstimator):
         return y
 
     def _schema(self, size: int) -> Schema:
-        pairs = np.asarray(self.ranges, float)
+        pairs = np.asarray(_UNDECLARED if self.ranges is None else self.ranges, float)
         if pairs.shape not in ((2,), (size, 2)):
             raise InputError(
                 f"ranges: give (low, high) for all columns, or one pair for each of {size}, got shape {pairs.shape}"
@@ -103,6 +107,12 @@ class PrivateRegression(BaseEstimator):
 
     def _fitted(self, x: np.ndarray, y: np.ndarray) -> Self:
         """Fit on checked arrays, and set the fitted attributes."""
+        undeclared = [name for name in ("ranges", "label_range") if getattr(self, name, ()) is None]
+        if undeclared:
+            warnings.warn(
+                f"{' and '.join(undeclared)}: nothing is declared, so values are clipped to (-1, 1); give public ends",
+                stacklevel=3,
+            )
         schema = self.schema_ = self._schema(x.shape[1])
         records = schema.encode({**self._table(x), _LABEL: self._labels(y)})
         target = model_of(schema.outcome)
@@ -266,13 +276,13 @@ class PrivateLinearRegression(_PrivateRegressor):
     """Linear regression under (ε, δ)-differential privacy, with a sandwich variance; see :class:`PrivateRegression`.
 
     Args:
-        label_range: public (low, high) of the label; values beyond are clipped.
+        label_range: public (low, high) of the label; values beyond are clipped. None: (-1, 1), with a warning.
     """
 
-    label_range: tuple[float, float] = field(default=(-1.0, 1.0), kw_only=True)
+    label_range: tuple[float, float] | None = field(default=None, kw_only=True)
 
     def _label(self) -> Range:
-        return Range(*self.label_range)
+        return Range(*(_UNDECLARED if self.label_range is None else self.label_range))
 
     def _link(self, predictor: np.ndarray) -> np.ndarray:
         middle, half = self._label().middle_and_half
