@@ -9,8 +9,9 @@ Coefficients are in the units of the features: logit or mean = x·coef_ + interc
 **Every fit spends ε.** ``cross_val_score`` with k folds spends k times ε, and ``GridSearchCV`` k times ε for each
 candidate and once more to refit; with ``ledger=`` all of it is charged to one budget. Scores on private rows are
 computed from records, and no guarantee covers them. A step of a ``Pipeline`` that is fitted before, such as
-``StandardScaler``, reads private rows, and nothing is charged for it: declare ranges in its place. Some meta-estimators, ``BaggingClassifier`` among them, set the
-``random_state`` of their members: these have no guarantee, and warn.
+``StandardScaler``, reads private rows, and nothing is charged for it: declare ranges in its place. Some
+meta-estimators, ``BaggingClassifier`` among them, set the ``random_state`` of their members: these have no guarantee,
+and warn.
 """
 
 from __future__ import annotations
