@@ -105,6 +105,16 @@ def test_a_table_leads_to_a_named_interval_in_ten_lines(capsys):
     assert names["result"].guarantee.epsilon <= 1
 
 
+def test_the_example_of_results_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(block, {})
+    said = capsys.readouterr().out
+    assert "usable for   prediction and intervals" in said
+    assert (tmp_path / "runs" / "late" / "report.html").exists()
+
+
 @pytest.mark.slow
 def test_the_early_stopping_of_the_docs_is_charged_for_all_pieces():
     """The page's own code, stopped early: what it states covers every piece, and holds what is spent by then."""

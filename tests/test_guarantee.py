@@ -14,6 +14,7 @@ from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.charging import OVERFLOW_SHARE, Schedule, charged_guarantee
 from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.rounding import three_digits
 
 BASE = {"steps": 200, "sampling": Poisson(100), "num_records": 10_000, "delta": 1e-6}
 
@@ -182,3 +183,10 @@ def test_planted_fault_a_dropped_chain_shows():
 def test_planted_fault_the_sensitivity_of_zero_out_for_replace_one_shows():
     events = (Event("poisson_gaussian", 3.0, 0.01, 200),)
     assert pld.epsilon(events, Adjacency.REPLACE_ONE, 1e-6) > 1.3 * pld.epsilon(events, Adjacency.ZERO_OUT, 1e-6)
+
+
+def test_a_guarantee_in_a_list_is_one_line_and_large_factors_have_no_exponent():
+    found = account([1.0 + 0.01 * k for k in range(50)], steps=50, sampling=Full(), num_records=100, delta=1e-6)
+    assert f"{len(found.events)} kinds of event" in repr([found])
+    assert len(repr(found)) < 120
+    assert [three_digits(value) for value in (2721.4, 0.01234, 9.0)] == ["2,720", "0.0123", "9"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dpmcmc.planning.verdict import INTERVALS
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.rounding import three_digits
 from dpmcmc.privacy.accounting.sampling import Poisson
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ def _thesis_line(plan: Plan) -> str:
         return "Wang's formula takes a target epsilon, and this plan has none"
     assert plan.noise_multipliers is not None
     assert plan.privacy is not None
-    ratio = needed / float(plan.noise_multipliers.min())
-    line = f"Wang's formula (constant corrected) would need a multiplier of {needed:.4g}, {ratio:.3g} times as much"
+    ratio = three_digits(needed / float(plan.noise_multipliers.min()))
+    line = f"Wang's formula (constant corrected) would need a multiplier of {needed:.4g}, {ratio} times as much"
     if isinstance(plan.sampling, Poisson) and plan.sampling.rate(plan.num_records) < 1:
         line += ", with batches of fixed size (it is not proved for Poisson ones)"
     if Adjacency(plan.privacy.adjacency) != Adjacency.REPLACE_ONE:

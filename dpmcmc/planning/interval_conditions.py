@@ -30,6 +30,7 @@ import numpy as np
 
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.forecast import Curvatures, bought, curvatures
+from dpmcmc.privacy.accounting.rounding import three_digits
 from dpmcmc.targets.tempered import Tempered
 
 if TYPE_CHECKING:
@@ -97,12 +98,12 @@ def _mixing(plan: Plan, known: Curvatures) -> Obstacle | None:
         return None
     of = "the slowest direction" if plan.in_metric else "the prior"
     clause = (
-        f"the run takes {before:.3g} relaxation times of {of} before its first draw and {after:.3g} after it, "
-        f"where {BURN_IN:g} and {SPAN:g} are needed"
+        f"the run takes {three_digits(before)} relaxation times of {of} before its first draw and "
+        f"{three_digits(after)} after it, where {BURN_IN:g} and {SPAN:g} are needed"
     )
     each = bought(plan, known)
     if each is not None:
-        clause += f" (the budget buys {each * plan.chains:.3g} at temperature 1)"
+        clause += f" (the budget buys {three_digits(each * plan.chains)} at temperature 1)"
     return Obstacle(clause, True)
 
 

@@ -28,6 +28,7 @@ from dpmcmc.inference.scores import LabelBlind, score_of
 from dpmcmc.planning.forecast import bought, curvatures, inflation
 from dpmcmc.planning.interval_conditions import SPAN, Obstacle, clip_bias, obstacles
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.accounting.rounding import three_digits
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes
 from dpmcmc.targets.numpyro.model import NumPyroTarget
@@ -106,11 +107,13 @@ class Verdict:
         """(label, sentence) pairs for a person."""
         out = [("usable for", " and ".join(self.usable_for) or "nothing"), *self.reasons.items()]
         if self.relaxations is not None:
-            buys = f"the budget buys each chain {self.relaxations:.3g} relaxation times of its slowest direction"
+            buys = (
+                f"the budget buys each chain {three_digits(self.relaxations)} relaxation times of its slowest direction"
+            )
             out.append(("relaxations", f"{buys} at temperature 1; for intervals, all chains together need {SPAN:g}"))
         if self.predicted_inflation is not None:
-            width = f"about {self.predicted_width:.3g} times as wide as without privacy"
-            more = f"(variance {self.predicted_inflation:.3g} times)"
+            width = f"about {three_digits(math.sqrt(self.predicted_inflation))} times as wide as without privacy"
+            more = f"(variance {three_digits(self.predicted_inflation)} times)"
             if self.clip_bias is None:
                 wide = f"intervals are {width} {more}, for simulated rows"
             else:
@@ -252,8 +255,8 @@ def _prediction(plan: Plan) -> tuple[bool, str]:
     spread = _spread(plan)
     if usable and spread is not None and not spread <= SPREAD:
         return False, (
-            f"No: heat makes the draws {spread:.3g} times as wide as the prior, where at most {SPREAD:g} times is "
-            "useful; take a smaller step or a larger epsilon."
+            f"No: heat makes the draws {three_digits(spread)} times as wide as the prior, where at most {SPREAD:g} "
+            "times is useful; take a smaller step or a larger epsilon."
         )
     return usable, why
 
@@ -265,7 +268,7 @@ def _signal(guarantee: Guarantee, num_records: int, target: Target) -> tuple[boo
     size = _size(target)
     signal = num_records * gaussian_mu(guarantee.epsilon, guarantee.delta) / math.sqrt(size or 1)
     noise = "its noise" if size is not None else "its noise in one coordinate"
-    said = f"all records together can move the release {signal:.3g} times as far as {noise}"
+    said = f"all records together can move the release {three_digits(signal)} times as far as {noise}"
     if signal < SIGNAL:
         return False, f"No: {said}, where {SIGNAL:g} times is needed; take more records or a larger epsilon."
     return True, f"Yes: {said} (at least {SIGNAL:g} times is needed)."

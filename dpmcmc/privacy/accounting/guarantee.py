@@ -27,7 +27,7 @@ from dpmcmc.privacy.accounting.group import GroupGuarantee
 from dpmcmc.privacy.accounting.rounding import round_up
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Guarantee:
     """(ε, δ)-differential privacy of everything a run releases.
 
@@ -183,6 +183,10 @@ class Guarantee:
             release=data["release"],
             assumptions=tuple(data.get("assumptions", ())),
         )
+
+    def __repr__(self) -> str:
+        many = f"{len(self.events)} kind{'s' * (len(self.events) != 1)} of event"
+        return f"Guarantee(epsilon={round_up(self.epsilon)}, delta={self.delta:.6g}, {self.adjacency}, {many})"
 
     def __str__(self) -> str:
         text = f"({round_up(self.epsilon)}, {self.delta:.6g})-DP, {self.adjacency}, {self.release} release, "

@@ -19,3 +19,8 @@ def round_down(value: float, digits: int = 4) -> float:
         return max(0.0, value)
     unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
     return float(f"{math.floor(value / unit * (1 + 1e-12)) * unit:.{digits}g}")
+
+
+def three_digits(value: float) -> str:
+    """Return a number to three significant digits, for a sentence: 2,720 and not 2.72e+03."""
+    return f"{float(f'{value:.3g}'):,.15g}"
