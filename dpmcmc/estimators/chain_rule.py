@@ -61,16 +61,15 @@ def suggested_chain(
     settings.setdefault("burn_in", settings["steps"] // 2)
     settings |= {"num_records": num_records, "privacy": privacy}
     rough = plan(target, **settings)
+    asked = settings["metric"]
     reasons = [
-        f"metric: {name} takes {settings['metric'].share:.0%} of the squared budget; clip and noise follow it"
-        if settings["metric"] is not None
-        else "metric: none, as given",
+        f"metric: {asked.name} takes {asked.share:.0%} of the squared budget; clip and noise follow it",
         "batch: all records, since at a fixed budget few noisy batches are worth no more than full ones",
     ]
     if "sampler" in given:
         return rough, [*reasons, "step size: as given"]
     typical = _typical(rough, target)
-    steepest = typical * _parameters(rough) if not of_rows else _steepest(rough, typical)
+    steepest = _steepest(rough, typical)
     steps, burn_in = settings["steps"], settings["burn_in"]
     if "steps" not in given and "burn_in" not in given:
         steps = min(_MOST_STEPS, max(steps, math.ceil(2 * _RELAXATIONS * steepest / (typical * _STEEPEST))))
@@ -100,16 +99,13 @@ def _typical(rough: Plan, target: Target) -> float:
     return bound / 2 * (rough.privacy.clip / rough.metric.asked.ratio) ** 2 / rough.metric.release.rows.size
 
 
-def _parameters(rough: Plan) -> int:
-    assert rough.metric is not None
-    return rough.metric.release.rows.size
-
-
 def _steepest(rough: Plan, typical: float) -> float:
     """Return the largest curvature of the mean loss in the metric, over simulated designs (``inference/metric.py``)."""
-    if rough.metric is None or rough.privacy is None or not rough.metric.asked.of_rows:
-        return typical
+    assert rough.metric is not None
+    assert rough.privacy is not None
     release, asked, found = rough.metric.release, rough.metric.asked, []
+    if not asked.of_rows:  # all of it in one direction
+        return typical * release.rows.size
     size, bound, n = release.rows.size, release.rows.row_bound, rough.num_records
     floor = min(bound**2 / size, release.noise_std * math.sqrt(2 * size) / n)
     most = rough.target.curvature_bound  # type: ignore[attr-defined]
