@@ -14,9 +14,9 @@ import dpmcmc
 from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.scores import score_of
-from dpmcmc.inference.scores.counts import Counts
+from dpmcmc.inference.scores.counts import CLIPS, Counts
 from dpmcmc.mechanisms import NoiseAware, release
-from dpmcmc.mechanisms.noise_aware import bounded_gradient
+from dpmcmc.mechanisms.noise_aware import bounded_gradient, gradients
 from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
 from dpmcmc.planning import path
 from dpmcmc.privacy.accounting import Adjacency
@@ -118,9 +118,9 @@ def neighbours(n, d, seed):
         yield (x, y), other
 
 
-def moved(target, n=60, d=4):
+def moved(target, n=60, d=4, clip=CLIPS[0]):
     """Farthest that the whitened sums of neighbours lie apart, at positions near and far."""
-    score, rng, worst = score_of(target), np.random.default_rng(0), 0.0
+    score, rng, worst = dataclasses.replace(score_of(target), clip=clip), np.random.default_rng(0), 0.0
     design = Design(n, d, 1.0, 30 * math.sqrt(d))
     for position_scale in (0.0, 1.0, 30.0):
         theta = position_scale * rng.normal(size=d)
@@ -136,6 +136,9 @@ def moved(target, n=60, d=4):
 def test_replaced_records_move_the_whitened_gradient_by_at_most_2c(name, monkeypatch):
     worst, charged = moved(TARGETS[name])
     assert 1.2 < worst <= charged < 2.001
+    for clip in CLIPS[1:]:
+        worst, charged = moved(TARGETS[name], clip=clip)
+        assert 0.5 < worst <= charged < 2.001
     # Planted: neither the score's bound nor the clip behind it.
     monkeypatch.setattr(bounded_gradient, "within_limit", lambda scores, limit: np.nan_to_num(scores))
     assert moved(TARGETS[name])[0] <= charged, "the score is bounded without the clip"
@@ -232,6 +235,36 @@ def test_a_chain_s_path_is_not_concluded_from_and_names_the_mechanism_that_is():
         path.trace_of(plan, np.zeros((1, 2, 4)), None, None)
 
 
+def test_a_larger_budget_clips_further_out_at_little_cost(monkeypatch):
+    target = PoissonRegression(1.0, num_features=4, row_bound=1.0)
+
+    def plan(epsilon):
+        return NoiseAware().plan(target, num_records=10_000, epsilon=epsilon, delta=1e-5)
+
+    chosen = [plan(epsilon) for epsilon in (0.1, 1.0, 30.0)]
+    ratios = [one.settings["clip_ratio"] for one in chosen]
+    assert ratios == sorted(ratios)
+    assert ratios[0] < ratios[-1] == CLIPS[-1]
+    monkeypatch.setattr(gradients, "CLIPS", ())
+    for epsilon, one in zip((0.1, 1.0, 30.0), chosen, strict=True):
+        base = plan(epsilon)
+        assert base.settings["clip_ratio"] == CLIPS[0]
+        assert one.settings["predicted_width"] <= 1.05 * base.settings["predicted_width"]
+        assert one.guarantee.epsilon == pytest.approx(base.guarantee.epsilon, rel=1e-6)
+
+
+def test_counts_that_vary_more_than_the_model_says_move_the_centre_less_the_further_out_the_clip():
+    """E[ψ]/Λ under a negative binomial law, where the model is Poisson's: how far the predictor's root moves."""
+    shifts = []
+    count, chance = chances(1.0, 0.0)
+    for clip in CLIPS:
+        psi = Counts().residual(np.zeros(len(count)), count, np.full(len(count), clip))
+        shifts.append(abs(float(chance @ psi)) / float(Counts().law(np.zeros(1), clip).curvature[0]))
+    assert shifts == sorted(shifts, reverse=True)
+    assert shifts[0] > 0.15
+    assert shifts[-1] < 0.02
+
+
 def covered(dispersion, tables, d=4, n=10_000, epsilon=10.0):
     """Coverage of 90 % intervals of tables whose truths are from the prior."""
     base = TARGETS["negative binomial" if dispersion else "poisson"]
@@ -253,4 +286,5 @@ def test_intervals_cover_and_those_of_uncentred_clipping_do_not(monkeypatch):
     assert 0.8 < (covered(0.0, 12) + covered(0.5, 12)) / 2 < 0.99
     real = Counts._clipped
     monkeypatch.setattr(Counts, "_clipped", lambda self, eta, limit: real(self, eta, limit)._replace(centre=0 * eta))
+    monkeypatch.setattr(gradients, "CLIPS", ())  # far out there is little to centre
     assert covered(0.5, 6) < 0.6

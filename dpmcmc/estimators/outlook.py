@@ -52,11 +52,13 @@ class Noise(NamedTuple):
         gradient: std of the gradient with the budget of all, in units of the clip norm; of linear regression, whose
             gradient is not clipped, in those of the gradient itself.
         sandwich: whether the variance of scores is released, too.
+        clip: κ that the plan chose; None: the score's.
     """
 
     gram: float
     gradient: float
     sandwich: bool = False
+    clip: float | None = None
 
 
 class Outlook(NamedTuple):
@@ -167,10 +169,11 @@ class Question:
         # Gradients are taken about as far from the truth as the posterior is wide; of linear regression at 0.
         away, times, variance = np.outer(truth, truth), 1.0, np.eye(d) * noise.gradient**2
         if bounded:
-            law, away, times = self.score.law(eta, self.score.clip), np.zeros((d, d)), 2.0
+            clip = noise.clip or self.score.clip
+            law, away, times = self.score.law(eta, clip), np.zeros((d, d)), 2.0
             metric = gram / num_records + np.eye(d) * self.row_bound**2 / d
             norm2 = float(np.trace(np.linalg.solve(metric, gram))) / num_records
-            variance = (noise.gradient * self.score.clip) ** 2 * norm2 * metric
+            variance = (noise.gradient * clip) ** 2 * norm2 * metric
             h, score = weighted(law.curvature), weighted(law.variance)
         else:
             h = gram * float(np.mean(law.curvature))

@@ -280,7 +280,8 @@ class Request:
         if isinstance(self.target, LinearRegression):
             sandwich = "score_noise_std" in settings
             return Noise(settings["noise_std"], settings["label_noise_std"] / self.target.noise_scale**2, sandwich)
-        return Noise(settings["gram_noise_std"], self._gradient(1 - settings["gram_share"] - _TRACE_SHARE))
+        gradient = self._gradient(1 - settings["gram_share"] - _TRACE_SHARE)
+        return Noise(settings["gram_noise_std"], gradient, clip=settings.get("clip_ratio"))
 
     def _rough_width(self, plan: MechanismPlan) -> float:
         assert self.question is not None

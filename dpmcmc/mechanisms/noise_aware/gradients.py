@@ -26,6 +26,7 @@ from dpmcmc.inference.curvature import ScoredRows, mean_row
 from dpmcmc.inference.gram import denoised
 from dpmcmc.inference.noise_aware import Gaussian, Local, Release
 from dpmcmc.inference.scores import BoundedScore
+from dpmcmc.inference.scores.counts import CLIPS, Counts
 from dpmcmc.inference.several_predictors import SeveralPredictors, average_law
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
@@ -53,6 +54,8 @@ _TRACE_SHARE, _MEAN_SHARE = 0.01, 0.01
 _GRAM_SHARES = (0.2, 0.3, 0.4, 0.5)
 #: Iterations of the posterior of a candidate share, and its bootstraps.
 _PREDICTED_ROUNDS, _PREDICTED_BOOTSTRAPS = 6, 6
+#: Most that a predicted interval may widen for a clip further out.
+_DEARER = 1.05
 
 
 @dataclass(frozen=True)
@@ -99,14 +102,19 @@ class Gradients:
         def gradient_mu(share: float) -> float:
             return mu * math.sqrt(1 - share - trace_share - mean_share - count_share)
 
-        def width(share: float) -> float:
+        def width(share: float, way: Gradients = self) -> float:
             noise_multiplier = asked.moved / gradient_mu(share)
-            return self.predicted_width(design, gram(share).noise_std, noise_multiplier, sharing)
+            return way.predicted_width(design, gram(share).noise_std, noise_multiplier, sharing)
 
         share = self.options.gram_share
         widths = {s: width(s) for s in (_GRAM_SHARES if share is None else (share,))}
         share = min(widths, key=widths.__getitem__)
-        moves = asked.moved + 2 * design.rounding(self.score)
+        found, clip = widths[share], self.score.clip
+        for wider in CLIPS if isinstance(self.score, Counts) else ():
+            now = width(share, self._clipped_at(wider))
+            if now <= _DEARER * widths[share]:
+                found, clip = now, wider
+        moves = asked.moved + 2 * design.rounding(self._clipped_at(clip).score)
         first = mu_std(moves, count, gradient_mu(share) * math.sqrt(self._shares[0]))
         gradients = [gaussian_event(z, moves, count, adjacency) for z in multipliers(first, self._shares)]
         settings = {
@@ -114,8 +122,10 @@ class Gradients:
             "gram_noise_std": gram(share).noise_std,
             "trace_noise_std": gram(share).trace_std,
             "first_noise_multiplier": first,
-            "predicted_width": widths[share],
+            "predicted_width": found,
         }
+        if isinstance(self.score, Counts):
+            settings["clip_ratio"] = clip
         events = gram(share).events(adjacency)
         if self._sums_rows:
             total = SumRelease.settle(rows, adjacency, mu * math.sqrt(mean_share))
@@ -125,6 +135,12 @@ class Gradients:
             event, settings["count_noise_std"] = settle_counts(self.together, adjacency, mu * math.sqrt(count_share))
             events = (*events, event)
         return (*events, *gradients), settings
+
+    def _clipped_at(self, clip: float) -> Gradients:
+        """Return the way with another κ, which only counts have."""
+        if not isinstance(self.score, Counts):
+            return self
+        return dataclasses.replace(self, score=dataclasses.replace(self.score, clip=clip))
 
     @property
     def _sums_rows(self) -> bool:
@@ -155,7 +171,8 @@ class Gradients:
         """Return posterior draws, (draws, d), or (draws, d, K) for K predictors, with their evidence."""
         read = Read.of(on_rows(plan.target, records)[1])
         read = read._replace(x=within(read.x, self.design(plan.num_records).row_bound))
-        found = self.conclude(plan, read, streams.noise)
+        planned = self._clipped_at(plan.settings.get("clip_ratio", self.score.clip))
+        found = planned.conclude(plan, read, streams.noise)
         draws = found.draws(self.options.draws, streams)
         draws = draws if self.score.size == 1 else draws.reshape(len(draws), read.x.shape[1], -1)
         return Drawn(draws, found.evidence)

@@ -28,7 +28,7 @@ from dpmcmc.mechanisms.one_shot import Asked, Drawn, OneShot
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target
-from dpmcmc.targets.glm import LinearRegression
+from dpmcmc.targets.glm import LinearRegression, PoissonRegression
 from dpmcmc.targets.glm.base import GeneralisedLinear
 from dpmcmc.targets.numpyro.model import NumPyroTarget
 from dpmcmc.targets.per_owner import PerOwner
@@ -108,7 +108,13 @@ class NoiseAware(OneShot):
                 "Yes, if the model and the prior are true and records of one owner are independent given the "
                 "parameters: the draws account for the noise of privacy, and for no effect of an owner."
             )
-        return True, "Yes, if the model and the prior are true: the draws account for the noise of privacy."
+        said = "Yes, if the model and the prior are true: the draws account for the noise of privacy."
+        if isinstance(plan.target, PoissonRegression):
+            said += (
+                " Counts that vary more than Poisson's make intervals too narrow, and at a small budget move their "
+                "centre; NegativeBinomialRegression(dispersion=...) lets them vary."
+            )
+        return True, said
 
 
 def way_of(options: NoiseAware, target: Target) -> Way:
