@@ -28,16 +28,18 @@ class BoundedScore(Protocol):
     Attributes:
         predictors: their name in a sentence.
         needs_mean_row: whether Λ differs so much between η and −η that a curvature rests on the mean row.
-        clip: κ, the clip norm C in units of a typical whitened row.
         strongest: largest prior_scale times row_bound at which intervals were seen to cover.
         strongest_intercept: largest intercept_scale times row_bound.
     """
 
     predictors: ClassVar[str]
     needs_mean_row: ClassVar[bool]
-    clip: ClassVar[float]
     strongest: ClassVar[float]
     strongest_intercept: ClassVar[float]
+
+    @property
+    def clip(self) -> float:
+        """κ, the clip norm C in units of a typical whitened row."""
 
     @property
     def size(self) -> int:
