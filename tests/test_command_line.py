@@ -187,13 +187,20 @@ def test_every_shipped_config_plans_without_reading_a_record(config, capsys, mon
         raise AssertionError("a plan read records")
 
     monkeypatch.setattr(dpmcmc.data, "load", forbidden)
-    assert call("plan", config) == 0
+    assert call("plan", config, "--all") == 0
     printed = capsys.readouterr().out
     assert "none read" in printed
     # Nobody knows the slowest direction of a model that may not be log-concave; a one-shot mechanism has no chain.
     chain = not config_file.load(config).one_shot
     unknown = ("numpyro_poisson", "digits_bnn", "digits_bnn_eps1", "digits_last_layer")
     assert ("relaxation times" in printed) == (chain and config.stem not in unknown)
+
+
+def test_plan_leaves_lines_for_tuning_a_chain_to_an_option(capsys):
+    assert call("plan", BREAST) == 0
+    names = [line[:12].strip() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert {"data", "guarantee", "noise", "temperature", "usable for", "intervals", "more"} <= {*names}
+    assert not {"thesis", "time", "clip bias"} & {*names}
 
 
 def test_plan_is_clean_under_strict_warnings(capfd):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Annotated
 
 import typer
 
@@ -12,10 +13,17 @@ from dpmcmc.config import file as config_file
 
 app = typer.Typer(add_completion=False)
 
+#: Lines for who tunes a chain.
+_DETAILS = ("thesis", "free", "time", "relaxations", "width", "clip bias")
+
 
 @app.command()
 def plan(
-    config: ConfigName, overrides: Overrides = None, allow_code: AllowCode = None, as_json: AsJson = False
+    config: ConfigName,
+    overrides: Overrides = None,
+    allow_code: AllowCode = None,
+    as_json: AsJson = False,
+    details: Annotated[bool, typer.Option("--all", help="Print every line, those for tuning a chain too.")] = False,
 ) -> None:
     """Say what a run would do and cost; read no record."""
     asked = config_file.load(config, overrides, allow_code=allow_code or ())
@@ -28,5 +36,11 @@ def plan(
     print(asked.name)
     what = "records" if spec.records_per_owner is None else f"training owners of at most {spec.records_per_owner} rows"
     print(f"{'data':<12} {spec.name}: {spec.num_records:,} {what}{features}, declared; none read")
-    for name, text in planned.lines(config_room.is_secret(asked)):
-        print(f"{name:<12} {text}")
+    hidden = () if details else _DETAILS
+    lines = planned.lines(config_room.is_secret(asked))
+    for name, text in lines:
+        if name not in hidden:
+            print(f"{name:<12} {text}")
+    left_out = [name for name, _ in lines if name in hidden]
+    if left_out:
+        print(f"{'more':<12} --all also prints {', '.join(left_out)}")
