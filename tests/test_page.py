@@ -78,6 +78,7 @@ def test_the_page_of_a_table_says_what_was_estimated():
         "levels not, pretty, very; coefficients are of the log odds of every level against the first, 'not'",
         "a number from 0 to 100, on the scale of log(1 + value)",
         "counted as its nearest bound",
+        "every row is multiplied by 0.707",
         "standard deviation 1 for the coefficients of the encoded columns",
     ):
         assert said in words

@@ -15,6 +15,7 @@ from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.accounting.events import DEVIATIONS
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.targets.base import Target
+from dpmcmc.targets.glm import LinearRegression
 from dpmcmc.targets.per_owner import PerOwner
 
 #: A formula that nobody wrote names at most so many columns in a title.
@@ -64,6 +65,8 @@ def title(plan: AnyPlan) -> str:
 def model(target: Target) -> str:
     """Return a model in words, to stand after an article."""
     inner, name = _named(target)
+    if name is not None and isinstance(inner, LinearRegression):
+        name += f" of standard deviation {inner.noise_scale:g}"
     owners = ", in which all rows of an owner are one record" if inner is not target else ""
     return f"Bayesian model {inner!r}{owners}" if name is None else f"Bayesian {name}{owners}"
 
@@ -103,6 +106,8 @@ def estimated(plan: AnyPlan) -> list[tuple[str, str]]:
         if any(isinstance(schema.columns[name], Range | Counts) for name in (*used, schema.label)):
             clipped = "A value outside its range was counted as its nearest bound; report the ranges with the result."
             out.append(("clipping", clipped))
+        encoded = "a range is mapped to [-1, 1], and a level is 0 or 1; then every row is multiplied by "
+        out.append(("encoding", f"{encoded}{schema.row_scale:.3g}, so that its norm is at most 1"))
     return out if said is None else [*out, ("prior", said)]
 
 
