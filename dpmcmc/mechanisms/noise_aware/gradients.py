@@ -54,8 +54,9 @@ _TRACE_SHARE, _MEAN_SHARE = 0.01, 0.01
 _GRAM_SHARES = (0.2, 0.3, 0.4, 0.5)
 #: Iterations of the posterior of a candidate share, and its bootstraps.
 _PREDICTED_ROUNDS, _PREDICTED_BOOTSTRAPS = 6, 6
-#: Most that a predicted interval may widen for a clip further out.
-_DEARER = 1.05
+#: Most that a predicted interval may widen for a clip further out, and the widest at which one is tried: beyond it the
+#: error of the Gram matrix hides what the clip costs.
+_DEARER, _HIDDEN = 1.05, 2.0
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Gradients:
         widths = {s: width(s) for s in (_GRAM_SHARES if share is None else (share,))}
         share = min(widths, key=widths.__getitem__)
         found, clip = widths[share], self.score.clip
-        for wider in CLIPS if isinstance(self.score, Counts) else ():
+        for wider in CLIPS if isinstance(self.score, Counts) and found <= _HIDDEN else ():
             now = width(share, self._clipped_at(wider))
             if now <= _DEARER * widths[share]:
                 found, clip = now, wider
