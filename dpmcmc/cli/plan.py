@@ -10,10 +10,11 @@ import typer
 from dpmcmc import config as config_room
 from dpmcmc.cli.options import AllowCode, AsJson, ConfigName, Overrides
 from dpmcmc.config import file as config_file
+from dpmcmc.planning.verdict import INTERVALS
 
 app = typer.Typer(add_completion=False)
 
-#: Lines for who tunes a chain.
+#: Lines for who tunes a chain; the width of intervals is for all where draws give intervals.
 _DETAILS = ("thesis", "free", "time", "relaxations", "width", "clip bias")
 
 
@@ -36,7 +37,8 @@ def plan(
     print(asked.name)
     what = "records" if spec.records_per_owner is None else f"training owners of at most {spec.records_per_owner} rows"
     print(f"{'data':<12} {spec.name}: {spec.num_records:,} {what}{features}, declared; none read")
-    hidden = () if details else _DETAILS
+    given = ("width",) if INTERVALS in planned.usable_for else ()
+    hidden = {*_DETAILS}.difference(_DETAILS if details else given)
     lines = planned.lines(config_room.is_secret(asked))
     for name, text in lines:
         if name not in hidden:
