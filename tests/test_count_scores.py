@@ -235,7 +235,7 @@ def test_a_chain_s_path_is_not_concluded_from_and_names_the_mechanism_that_is():
         path.trace_of(plan, np.zeros((1, 2, 4)), None, None)
 
 
-def test_a_larger_budget_clips_further_out_at_little_cost(monkeypatch):
+def test_a_larger_budget_clips_further_out_at_no_predicted_cost(monkeypatch):
     target = PoissonRegression(1.0, num_features=4, row_bound=1.0)
 
     def plan(epsilon):
@@ -249,7 +249,7 @@ def test_a_larger_budget_clips_further_out_at_little_cost(monkeypatch):
     for epsilon, one in zip((0.1, 1.0, 30.0), chosen, strict=True):
         base = plan(epsilon)
         assert base.settings["clip_ratio"] == CLIPS[0]
-        assert one.settings["predicted_width"] <= 1.05 * base.settings["predicted_width"]
+        assert one.settings["predicted_width"] <= base.settings["predicted_width"]
         assert one.guarantee.epsilon == pytest.approx(base.guarantee.epsilon, rel=1e-6)
 
 

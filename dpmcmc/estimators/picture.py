@@ -33,12 +33,21 @@ def picture(file: File, asked: Request) -> None:
     numbers = sorted({max(10, round(asked.num_records * part)) for part in _MULTIPLES})
     with rc_context(STYLE):
         figure = Figure(layout="constrained")
-        axis = figure.subplots()
+        axis, left_to_prior = figure.subplots(), False
         for epsilon in sorted({*_EPSILONS, asked.epsilon}, reverse=True):
             widths = [asked.at(n, epsilon).width() for n in numbers]
             own = epsilon == asked.epsilon
             label = f"ε = {epsilon:g}" + " (asked)" * own
-            axis.plot(numbers, widths, marker="o", lw=2.5 if own else 1.2, label=label)
+            peak = int(np.argmax(widths))
+            (drawn,) = axis.plot(numbers[peak:], widths[peak:], marker="o", lw=2.5 if own else 1.2, label=label)
+            axis.plot(
+                numbers[: peak + 1], widths[: peak + 1], "o:", mfc="w", color=drawn.get_color(), markevery=slice(peak)
+            )
+            left_to_prior |= peak > 0
+        if left_to_prior:
+            figure.supxlabel(
+                "Dotted: too few records; the prior makes most of the interval, with privacy or without.", size="small"
+            )
         axis.axvline(asked.num_records, color="0.6", lw=1, ls="--")
         axis.set(xscale="log", yscale="log", xlabel="N, records", ylabel="width of intervals ÷ without privacy")
         axis.set_title(

@@ -54,9 +54,8 @@ _TRACE_SHARE, _MEAN_SHARE = 0.01, 0.01
 _GRAM_SHARES = (0.2, 0.3, 0.4, 0.5)
 #: Iterations of the posterior of a candidate share, and its bootstraps.
 _PREDICTED_ROUNDS, _PREDICTED_BOOTSTRAPS = 6, 6
-#: Most that a predicted interval may widen for a clip further out, and the widest at which one is tried: beyond it the
-#: error of the Gram matrix hides what the clip costs.
-_DEARER, _HIDDEN = 1.05, 2.0
+#: Predicted width up to which a clip further out is tried: beyond it the error of the Gram matrix hides what it costs.
+_HIDDEN = 2.0
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class Gradients:
         found, clip = widths[share], self.score.clip
         for wider in CLIPS if isinstance(self.score, Counts) and found <= _HIDDEN else ():
             now = width(share, self._clipped_at(wider))
-            if now <= _DEARER * widths[share]:
+            if now <= widths[share]:
                 found, clip = now, wider
         moves = asked.moved + 2 * design.rounding(self._clipped_at(clip).score)
         first = mu_std(moves, count, gradient_mu(share) * math.sqrt(self._shares[0]))
