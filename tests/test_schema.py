@@ -400,6 +400,8 @@ def test_sample_takes_a_table_when_the_plan_has_a_schema():
     assert dpmcmc.sample(plan, frame, key=0).draws.shape == (1, 4, 2)
     want = dpmcmc.sample(plan, schema.encode(frame), key=0).draws
     np.testing.assert_array_equal(dpmcmc.sample(plan, pl.from_pandas(frame), key=0).draws, want)
+    by_name = {name: frame[name].tolist() for name in frame}
+    np.testing.assert_array_equal(dpmcmc.sample(plan, by_name, key=0).draws, want)
     bare = dpmcmc.plan(dpmcmc.targets.LogisticRegression(), num_records=40, sampler=dpmcmc.SGLD(step_size=0.1), steps=4)
     with pytest.raises(InputError, match=r"plan with schema=Schema\(\{'age': Range"):
         dpmcmc.sample(bare, frame, key=0)

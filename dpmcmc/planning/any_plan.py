@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -113,7 +114,7 @@ class AnyPlan(abc.ABC):
             return data.train
         if isinstance(data, EncodedTable):
             return data.records
-        if not is_table(data):
+        if not self._is_table(data):
             return data
         if self.schema is None:
             raise no_schema(data)
@@ -124,8 +125,14 @@ class AnyPlan(abc.ABC):
 
         A ledger knows a table by them under any formula.
         """
-        table = data.table if isinstance(data, DataSet | EncodedTable) else data if is_table(data) else None
+        table = data.table if isinstance(data, DataSet | EncodedTable) else data if self._is_table(data) else None
         return {} if table is None or self.schema is None else texts(table, self.schema.columns)
+
+    def _is_table(self, data: PyTree | Table) -> bool:
+        """Return whether data are a table; where there is a schema, arrays by name are one if each is a column."""
+        if self.schema is None or not isinstance(data, Mapping):
+            return is_table(data)
+        return self.schema.label in data and all(np.ndim(column) == 1 for column in data.values())
 
     def schema_json(self) -> dict[str, object]:
         """Return the schema's part of ``plan.json``."""
