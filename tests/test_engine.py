@@ -223,7 +223,8 @@ def test_saved_result_opens_as_arviz_netcdf_and_verifies(tmp_path):
     np.testing.assert_array_equal(posterior["theta"].values, result.draws)
     stats = xarray.open_dataset(tmp_path / "run" / "draws.nc", group="sample_stats", engine="h5netcdf")
     assert set(stats) == {"gradient_norm", "temperature"}
-    assert {p.name for p in (tmp_path / "run").iterdir()} == {"draws.nc", "plan.json", "privacy.json"}
+    released = {"draws.nc", "plan.json", "privacy.json", "metrics.json", "report.html"}
+    assert {p.name for p in (tmp_path / "run").iterdir()} == released
 
 
 @pytest.mark.optimised

@@ -108,13 +108,13 @@ class NoiseAware(OneShot):
                 "Yes, if the model and the prior are true and records of one owner are independent given the "
                 "parameters: the draws account for the noise of privacy, and for no effect of an owner."
             )
-        said = "Yes, if the model and the prior are true: the draws account for the noise of privacy."
+        said = "Yes, if the model and the prior are true: the draws account for the noise of privacy"
         if isinstance(plan.target, PoissonRegression):
             said += (
-                " Counts that vary more than Poisson's make intervals too narrow, and at a small budget move their "
-                "centre; NegativeBinomialRegression(dispersion=...) lets them vary."
+                "; counts that vary more than Poisson's make intervals too narrow, and at a small budget move their "
+                "centre (NegativeBinomialRegression(dispersion=...) lets them vary)"
             )
-        return True, said
+        return True, f"{said}."
 
 
 def way_of(options: NoiseAware, target: Target) -> Way:
