@@ -149,7 +149,7 @@ def test_blocks_see_every_row(tmp_path, monkeypatch):
         check_rows(mapped(tmp_path, bad=bad), N)
     labels = Y.copy()
     labels[2999] = 2
-    with pytest.raises(ValueError, match="1 rows have others .first: row 2999"):
+    with pytest.raises(ValueError, match=r"1 rows have others \(first: row 2999"):
         check_labels(mapped(tmp_path, labels=labels)["labels"], 2, "t")
 
 
