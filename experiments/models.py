@@ -16,6 +16,14 @@ import numpyro.distributions as dist
 from dpmcmc.targets import LastLayer, Target, from_flax, from_numpyro
 
 
+def edges_of(x: jax.Array, directions: int) -> jax.Array:
+    """Return how strong the edges of 8x8 images (n, 64 or more) are in each direction, (n, 8, 8, directions)."""
+    image = jnp.pad(x[:, :64].reshape(-1, 8, 8), ((0, 0), (1, 1), (1, 1)), mode="edge")
+    across, down = image[:, 1:-1, 2:] - image[:, 1:-1, :-2], image[:, 2:, 1:-1] - image[:, :-2, 1:-1]
+    angle = 2 * jnp.pi * jnp.arange(directions, dtype=jnp.float32) / directions
+    return jax.nn.relu(across[..., None] * jnp.cos(angle) + down[..., None] * jnp.sin(angle))
+
+
 class EdgeNetwork(nn.Module):
     """8x8 images to ten logits: fixed edge features, then one hidden layer of tanh units.
 
@@ -31,11 +39,7 @@ class EdgeNetwork(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """(n, 65) rows of pixels and intercept to (n, 10) logits."""
-        image = jnp.pad(x[:, :64].reshape(-1, 8, 8), ((0, 0), (1, 1), (1, 1)), mode="edge")
-        across, down = image[:, 1:-1, 2:] - image[:, 1:-1, :-2], image[:, 2:, 1:-1] - image[:, :-2, 1:-1]
-        angle = 2 * jnp.pi * jnp.arange(self.directions, dtype=jnp.float32) / self.directions
-        edges = jax.nn.relu(across[..., None] * jnp.cos(angle) + down[..., None] * jnp.sin(angle))
-        features = nn.avg_pool(edges, (3, 3), (2, 2), padding="SAME").reshape(x.shape[0], -1)
+        features = nn.avg_pool(edges_of(x, self.directions), (3, 3), (2, 2), padding="SAME").reshape(x.shape[0], -1)
         features = features - features.mean(axis=1, keepdims=True)
         norm = jnp.sqrt(jnp.sum(jnp.square(features), axis=1, keepdims=True) + 1e-6)
         return nn.Dense(10)(jnp.tanh(nn.Dense(self.hidden)(self.scale * features / norm)))
@@ -60,10 +64,7 @@ class EdgeFeatures(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """(n, 65) rows of pixels and intercept to (n, places²·directions)."""
-        image = jnp.pad(x[:, :64].reshape(-1, 8, 8), ((0, 0), (1, 1), (1, 1)), mode="edge")
-        across, down = image[:, 1:-1, 2:] - image[:, 1:-1, :-2], image[:, 2:, 1:-1] - image[:, :-2, 1:-1]
-        angle = 2 * jnp.pi * jnp.arange(self.directions, dtype=jnp.float32) / self.directions
-        edges = jax.nn.relu(across[..., None] * jnp.cos(angle) + down[..., None] * jnp.sin(angle))
+        edges = edges_of(x, self.directions)
         away = (jnp.arange(8.0)[:, None] - jnp.linspace(0.5, 6.5, self.places)) / self.width
         near = jnp.exp(-0.5 * jnp.square(away))
         histograms = jnp.einsum("nijd,ia,jb->nabd", edges, near, near)
