@@ -29,7 +29,7 @@ def test_the_command_keeps_the_account_apart_from_what_is_released(tmp_path, cap
     arguments = [str(config), "--set", "run={steps: 12, burn_in: 0.5, thin: 2}", "--out", str(tmp_path / "run")]
     assert main(["run", "--per-record", *arguments]) == 0
     folder, confidential = tmp_path / "run", tmp_path / "run" / "confidential"
-    released = {"config.yaml", "draws.nc", "figures", "metrics.json", "plan.json", "privacy.json"}
+    released = {"config.yaml", "draws.nc", "figures", "metrics.json", "plan.json", "privacy.json", "report.html"}
     assert {p.name for p in folder.iterdir()} == {*released, "confidential"}
     assert {p.name for p in confidential.iterdir()} == {"per_record.npz", "per_record.png", "diagnostics.json"}
     assert stat.S_IMODE(confidential.stat().st_mode) == 0o700

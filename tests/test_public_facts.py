@@ -66,7 +66,7 @@ def same_but_for_privatised_values(pair):
     assert pair[0]["code"] == 0, pair[0]["console"]
     assert json.loads(pair[0]["content of out/privacy.json"])["epsilon"] is not None
     privatised = {"content of out/draws.nc", "content of out/metrics.json", "content of out/figures/traces.png"}
-    privatised |= {"content of out/report.html"}
+    privatised |= {"content of out/report.html", "content of out/evidence.npz"}
     has_metric = "content of out/trace.npz" in pair[0]
     privatised |= {"content of out/trace.npz"} if has_metric else set()
     assert differing(pair) <= privatised | {"console"}

@@ -134,7 +134,8 @@ class _Checks:
 
         for params in self.points:
             norms = self._norms(params, self.records)
-            positive = norms[norms > 0]
+            # Below that, a norm is the rounding of a gradient that is zero.
+            positive = norms[norms > 1e-6 * norms.max(initial=0.0)]
             if not positive.size:
                 continue
             for clip in (float(np.quantile(positive, 0.1)), float(np.median(positive)), 2 * float(positive.max())):

@@ -282,7 +282,7 @@ def released_metrics_hold_nothing_of_private_records(scene: Scene) -> None:
         config = SimpleNamespace(name="mine", privacy=SimpleNamespace(insecure_noise_seed=None), data=None)
         with pytest.MonkeyPatch.context() as patch:
             for name in ("_draw_chains", "_draw_predictions"):
-                patch.setattr(run.ConfiguredRun, name, lambda *_: None)
+                patch.setattr(run.ConfiguredRun, name, lambda *_: {})
             patch.setattr(run.ConfiguredRun, "_confidential", lambda *_: ({}, None))
             life = SimpleNamespace(held=None, mesh=None, guarantee=made.guarantee)
             one = run.ConfiguredRun(config, made, data, place, life)
