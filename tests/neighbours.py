@@ -200,7 +200,8 @@ class Clock(threading.Event):
 def _take_time(life: Life, progress: Any) -> None:
     """Take all steps, in a time that depends on the records."""
     if Clock.last is not None:
-        Clock.last.pass_seconds(1 + int(np.sum(jax.tree.leaves(life.work.records)[0]) > 0))
+        rows = life.work.records.get("x", jax.tree.leaves(life.work.records)[0])
+        Clock.last.pass_seconds(1 + int(np.sum(rows) > 0))
     steps = 0 if life.plan.trace is None else life.plan.trace.steps
     for done in range(steps):
         if progress is not None:
