@@ -50,7 +50,7 @@ def _sides(formula: str) -> Any:
         from formulaic import Formula
         from formulaic.errors import FormulaicError
     except ImportError:
-        raise InputError("formula: needs formulaic: pip install 'dpmcmc[frames]'", "formula") from None
+        raise InputError("formula: needs formulaic: pip install formulaic", "formula") from None
     try:
         return Formula(formula)
     except (FormulaicError, SyntaxError, TypeError, ValueError):
