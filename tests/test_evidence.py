@@ -1,4 +1,4 @@
-"""What follows from a noise-aware release at no further cost: checks, replicates and Bayes factors."""
+"""Conclusions from a noise-aware release at no further cost: checks, replicates and Bayes factors."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from dpmcmc.inference.curvature import AverageLaw, ScoredRows, mean_row
 from dpmcmc.inference.gram import shrunk
 from dpmcmc.inference.noise_aware import Gaussian, Local, Release
 from dpmcmc.inference.scores.logistic import Logistic
-from dpmcmc.mechanisms import NoiseAware, SufficientStatistics, linear_statistics, release
+from dpmcmc.mechanisms import NoiseAware, SufficientStatistics, release
 from dpmcmc.mechanisms.linear_statistics import residual_scores, split, statistics
 from dpmcmc.mechanisms.noise_aware import bounded_gradient, score_moment
 from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
@@ -25,6 +25,7 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query import gram_release
 from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression
+from tests.releases import released_stds
 
 SCORE = Logistic()
 
@@ -55,20 +56,6 @@ def table(n, d, seed):
 # --- privacy ---------------------------------------------------------------------------------------------------
 
 
-def released_stds(plan, records, monkeypatch):
-    """Noise stds of all releases of a draw, in their order."""
-    seen = []
-    for module in (bounded_gradient, linear_statistics, gram_release):
-        whole = module.gaussian_release
-        monkeypatch.setattr(
-            module,
-            "gaussian_release",
-            lambda value, std, key, whole=whole: (seen.append(std), whole(value, std, key))[1],
-        )
-    release(plan, records, key=0)
-    return seen
-
-
 @pytest.mark.parametrize("adjacency", list(Adjacency))
 @pytest.mark.parametrize("structure", [None, RowStructure(unit_norm=True)], ids=["plain", "unit norm"])
 def test_noise_that_is_added_to_logistic_regression_is_noise_that_is_charged(adjacency, structure, monkeypatch):
@@ -78,7 +65,7 @@ def test_noise_that_is_added_to_logistic_regression_is_noise_that_is_charged(adj
         logistic(d), num_records=n, epsilon=0.7, delta=1e-5, adjacency=adjacency
     )
     records, _ = table(n, d, 0)
-    stds = np.array(released_stds(plan, records, monkeypatch))
+    stds = released_stds(plan, records, monkeypatch)
     one = adjacency != "replace_one"
     known = structure is not None and adjacency != "add_remove"
     moves = np.array([1 if one else math.sqrt(2), *([] if known else [1.0]), *[1.0 if one else 2.0] * 48])
@@ -207,7 +194,7 @@ def test_a_sandwich_is_charged_with_the_rest(adjacency, monkeypatch):
     plan = NoiseAware(covariance="sandwich").plan(
         linear(4), num_records=300, epsilon=0.7, delta=1e-5, adjacency=adjacency
     )
-    stds = np.array(released_stds(plan, linear_table(300, 4, 0)[0], monkeypatch))
+    stds = released_stds(plan, linear_table(300, 4, 0)[0], monkeypatch)
     moves = np.array([1.5 * math.sqrt(2), 9 * math.sqrt(2), 9] if adjacency == "replace_one" else [math.sqrt(2), 9, 9])
     mu = math.sqrt(np.sum((moves / stds) ** 2))
     assert mu == pytest.approx(gaussian_mu(0.7, 1e-5), rel=2e-4)

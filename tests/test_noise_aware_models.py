@@ -113,7 +113,7 @@ def test_a_scale_score_that_is_clipped_and_not_centred_is_seen_to_be_biased():
     assert abs(moments(Planted(), (1.0, 1.5))[0][1]) > 0.05
 
 
-# What is read of a model.
+# Reading a model.
 
 
 def test_coordinates_are_what_the_predictors_are_affine_in(reading):

@@ -11,7 +11,6 @@ from scipy.special import expit
 
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import NoiseAware, linear_statistics, release
-from dpmcmc.mechanisms.noise_aware import bounded_gradient, owners
 from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
 from dpmcmc.mechanisms.noise_aware.owners import Read, SharedLimits, Sharing
 from dpmcmc.privacy.accounting import Adjacency
@@ -19,6 +18,7 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query import gram_release
 from dpmcmc.targets import LastLayer, LinearRegression, PoissonRegression, SoftmaxRegression
 from dpmcmc.targets.per_owner import PerOwner
+from tests.releases import released_stds
 from tests.test_noise_aware import assert_covers, linear, logistic, rows
 
 M = 4
@@ -35,20 +35,6 @@ def table(num_owners, d, seed, target=None, effect=0.0):
     else:
         y = (rng.random(margin.shape) < expit(margin)).astype(np.int32)
     return {"x": np.where(mask[..., None], x, 0).astype(np.float32), "y": np.where(mask, y, 0), "mask": mask}, truth
-
-
-def released_stds(plan, records, monkeypatch):
-    """Noise stds of all releases of a draw, in their order."""
-    seen = []
-    for module in (owners, bounded_gradient, linear_statistics, gram_release):
-        whole = module.gaussian_release
-        monkeypatch.setattr(
-            module,
-            "gaussian_release",
-            lambda value, std, key, whole=whole: (seen.append(std), whole(value, std, key))[1],
-        )
-    release(plan, records, key=0)
-    return np.array(seen)
 
 
 def spent_on_owners(adjacency, monkeypatch, together=M):

@@ -19,6 +19,7 @@ from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Desi
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query import gram_release
 from dpmcmc.targets import LastLayer, SoftmaxRegression
+from tests.releases import recorded
 
 K = 3
 SCORE = Softmax(K)
@@ -46,14 +47,7 @@ def table(n, d, seed):
 @pytest.mark.parametrize("adjacency", ["replace_one", "add_remove"])
 def test_noise_that_is_added_is_noise_that_is_charged(adjacency, monkeypatch):
     """μ from the noise that a draw adds, to d·K numbers a gradient, and sensitivities written out by hand, b = 1."""
-    seen = []
-    for module in (bounded_gradient, gram_release):
-        whole = module.gaussian_release
-        monkeypatch.setattr(
-            module,
-            "gaussian_release",
-            lambda value, std, key, whole=whole: (seen.append((std, np.size(value))), whole(value, std, key))[1],
-        )
+    seen = recorded(monkeypatch)
     plan = NoiseAware(draws=100).plan(target(2), num_records=300, epsilon=0.7, delta=1e-5, adjacency=adjacency)
     draws = release(plan, table(300, 2, 0)[0], key=0).draws
     assert draws.shape == (1, 100, 2, K)

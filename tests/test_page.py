@@ -156,7 +156,7 @@ FRAME = """<pre id="found"></pre><script>onmessage = e => { found.textContent = 
 
 
 def measured(page, width, folder, *options):
-    """What a browser finds on a page of a width."""
+    """Findings of a browser on a page of a width."""
     page = page.replace("</body>", MEASURE).replace("'none'", "'none'; script-src 'unsafe-inline'")
     (folder / "page.html").write_text(page, encoding="utf-8")
     (folder / "frame.html").write_text(FRAME.replace("WIDTH", str(width)), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a Result says: its table, its names, its predictions, and what is left of it in a folder."""
+"""A Result: its table, its names, its predictions, and its folder."""
 
 import dataclasses
 import json

@@ -105,7 +105,7 @@ def test_gradient_and_second_moment_carry_independent_noise_of_the_charged_size(
     gradient, moment = recorded_noise(plan)
     z = float(plan.noise_multipliers[0])
     check_noise(gradient, moment, z, ratio)
-    # What the event claims, from the noise as measured.
+    # The event's claim, from the noise as measured.
     diagonal = moment if moment.ndim == 2 else np.diagonal(moment, axis1=1, axis2=2)
     measured = (1 / np.mean(gradient**2) + 1 / np.mean(diagonal**2)) ** -0.5
     (event,) = queries_of(plan)

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 from dpmcmc.inference.curvature import AverageLaw, ScoredRows
 from dpmcmc.inference.noise_aware import Local
@@ -82,6 +81,8 @@ def average_law(score: BoundedScore, variance: float, limit: float) -> AverageLa
 @functools.lru_cache(maxsize=8)
 def _normal_points(size: int) -> np.ndarray:
     """Return standard normal points (points, K): Sobol's and their mirror images, made exactly white."""
+    from scipy.stats import qmc  # half a second to import
+
     half = qmc.Sobol(size, scramble=False).random_base2(_LOG_POINTS - 1) + 0.5**_LOG_POINTS
     points = ndtri(np.concatenate([half, 1 - half]))
     return np.linalg.solve(np.linalg.cholesky(points.T @ points / len(points)), points.T).T

@@ -22,7 +22,7 @@ from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.gradients import Gradients
 from dpmcmc.mechanisms.noise_aware.linear import Statistics
 from dpmcmc.mechanisms.noise_aware.model_gradients import ModelGradients
-from dpmcmc.mechanisms.noise_aware.owners import by_row
+from dpmcmc.mechanisms.noise_aware.owners import row_model
 from dpmcmc.mechanisms.noise_aware.way import Way
 from dpmcmc.mechanisms.one_shot import Asked, Drawn, OneShot
 from dpmcmc.privacy.query.randomness import Streams
@@ -123,7 +123,7 @@ def way_of(options: NoiseAware, target: Target) -> Way:
     Raises:
         UnsupportedCombination: a target that nothing is derived for.
     """
-    model, together = by_row(target)
+    model, together = row_model(target)
     if type(model) is LinearRegression:
         return Statistics(options, model, together)
     if isinstance(model, NumPyroTarget):

@@ -44,7 +44,7 @@ from dpmcmc.targets.per_owner import PerOwner
 COUNT_SHARE = 0.01
 
 
-def by_row(target: Target) -> tuple[Target, int]:
+def row_model(target: Target) -> tuple[Target, int]:
     """Return the model of one row, and m; a target whose records are rows is its own, with m = 1.
 
     Raises:
