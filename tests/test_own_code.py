@@ -117,7 +117,7 @@ def test_a_declared_target_is_made(here, attribute):
 
 def test_shipped_functions_declare_what_they_make():
     for name in ("digits_network", "poisson_regression"):
-        assert own_code.found("target", f"experiments.models:{name}")
+        assert own_code.found("target", f"dpmcmc.targets.shipped_models:{name}")
     assert own_code.found("sampler", "experiments.preconditioned:PreconditionedSGLD")
 
 

@@ -23,8 +23,8 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.targets import TARGETS, Custom, LinearRegression, LogisticRegression, PerOwner, from_numpyro
+from dpmcmc.targets.shipped_models import digits_network, poisson_model
 from dpmcmc.targets.tempered import Tempered
-from experiments.models import digits_network, poisson_model
 
 CONFIGS = sorted((Path(__file__).resolve().parents[1] / "configs").glob("*.yaml"))
 N, PRECISION = 20, 4.0

@@ -16,7 +16,7 @@ from benchmarks.timing import Clock, in_turn, ratio
 
 def tables(size: Size) -> list[Table]:
     """One table: ghost norms, one gradient per record, and no privacy, for a minibatch and the full batch."""
-    from experiments.models import EdgeNetwork
+    from dpmcmc.targets.shipped_models import EdgeNetwork
 
     pixels, labels = load_digits(return_X_y=True)
     x = np.hstack([pixels / 16, np.ones((len(pixels), 1))])[:1347]

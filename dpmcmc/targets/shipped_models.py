@@ -1,6 +1,8 @@
-"""Models of one's own, as a config names them: ``target: {name: experiments.models:digits_network, hidden: 32}``.
+"""Models that shipped configs name, written as you would write your own: a NumPyro model and two Flax networks.
 
-The return annotation says that a function makes a target; a config calls no function without it.
+A config names one as ``target: {name: dpmcmc.targets.shipped_models:digits_network, hidden: 32}``. The return
+annotation says that a function makes a target; a config calls no function without it. Nothing else imports this file,
+which loads Flax and NumPyro.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from dpmcmc.targets import LastLayer, Target, from_flax, from_numpyro
+from dpmcmc.targets.base import Target
+from dpmcmc.targets.flax import from_flax
+from dpmcmc.targets.last_layer import LastLayer
+from dpmcmc.targets.numpyro import from_numpyro
 
 
 def edges_of(x: jax.Array, directions: int) -> jax.Array:
