@@ -7,8 +7,6 @@ which loads Flax and NumPyro.
 
 from __future__ import annotations
 
-import functools
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -79,15 +77,14 @@ class EdgeFeatures(nn.Module):
         return features / jnp.sqrt(jnp.sum(jnp.square(features), axis=1, keepdims=True) + 1e-6)
 
 
+def edge_features(x: jax.Array) -> jax.Array:
+    """Return :class:`EdgeFeatures` of images (n, 64 or more), (n, 128)."""
+    return jnp.asarray(EdgeFeatures().apply({}, x))
+
+
 def digits_last_layer(prior_scale: float = 1.0) -> LastLayer:
     """Ten classes of handwritten digits, from features that are made from no record."""
-    features = EdgeFeatures()
-    return LastLayer(
-        features=functools.partial(features.apply, {}),
-        prior_scale=prior_scale,
-        num_classes=10,
-        num_features=features.places**2 * features.directions,
-    )
+    return LastLayer(features=edge_features, prior_scale=prior_scale, num_classes=10, num_features=128)
 
 
 def poisson_model(x: jax.Array, y: jax.Array | None = None) -> None:
