@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = ("dpmcmc", "experiments", "scripts")
-PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/*.md", "docs/*/*.md")
 #: Most words of a sentence of a page; of a docstring, where formulas count too.
 WORDS, DOCSTRING_WORDS = 40, 50
 BAD_START = re.compile(r"(?:^|(?<=[.!?;:]\s)|(?<=[.!?]\)\s))(Of|What|That|And|Which)\b(?!')")

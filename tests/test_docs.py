@@ -16,7 +16,7 @@ import dpmcmc
 from dpmcmc.cli.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMAND = re.compile(r"^\s*(?:\$ )?((?:python -m|dpmcmc) .+)$", re.MULTILINE)
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
