@@ -24,7 +24,7 @@ extensions = [
     "sphinx_copybutton",
 ]
 nitpicky = True
-# Each folder of the site has its place in ``index.md``; a page without one is a warning, a folder without pages is none.
+# Folders have their place in ``index.md``: a page without a place is a warning, a folder without pages is none.
 suppress_warnings = ["toc.empty_glob"]
 exclude_patterns = ["images"]
 
