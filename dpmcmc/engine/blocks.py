@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import jax
@@ -18,12 +19,12 @@ from jax.sharding import Mesh
 
 from dpmcmc.engine import lanes, sizing
 from dpmcmc.engine.charged_again import with_charged_again
-from dpmcmc.engine.compilation import Compiled, Executable, Options, compiled
+from dpmcmc.engine.compilation import Executable, compiled
 from dpmcmc.engine.mesh import CHAIN, DATA, spread
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.recorded import RecordedTemplate
 from dpmcmc.engine.result import DivergedError, Result
-from dpmcmc.engine.rows_on_disk import Supply
+from dpmcmc.engine.rows_on_disk import supply_of
 from dpmcmc.engine.self_test import check_steps
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.plan import Plan
@@ -75,23 +76,22 @@ class Blocks:
     """
 
     def __init__(self, program: Program, runs: Sequence[BoundPlan], records: PyTree, point: Point | None) -> None:
-        self._program = dataclasses.replace(program, supplied=on_disk(records))
+        supplied = on_disk(records)
+        self._program = dataclasses.replace(program, ahead=supplied, supplied=supplied)
         self._runs, self.point = runs, point
         # Chains that end together stand side by side, so that none waits for another.
         numbered = (i for i, run in enumerate(runs) for _ in range(run.plan.chains))
         self._owners = sorted(numbered, key=lambda i: runs[i].plan.steps)
         self.traces = [lanes.Trace(runs[i].plan) for i in self._owners]
         self._cells = _cells(runs, self._owners)
-        self.sizes = self._measured(records)
+        self.sizes, ahead = self._measured(records)
+        self._program = dataclasses.replace(self._program, ahead=ahead)
         size = self.sizes
         shapes = (size.block, size.lanes, size.room, _facts((self._cells, records)))
         self._functions = compiled(self._program, size.steps, shapes)
         self._shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), records)
         self._first = self._started(0)
-        mesh, self._records = self._program.mesh, records
-        self._supply = Supply(records, self._functions.draw, mesh) if self._program.supplied else None
-        if self._supply is None:
-            self._records = self._prepared(records)
+        self._records = records if supplied else self._prepared(records)
 
     def take(self, runs: Sequence[BoundPlan], records: PyTree) -> None:
         """Take other numbers than the program was compiled with, and other records, of the same shapes."""
@@ -102,20 +102,29 @@ class Blocks:
         mesh = self._program.mesh
         return self._functions.prepared(records if mesh is None else spread(records, mesh, DATA))
 
-    def _measured(self, records: PyTree) -> sizing.Sizes:
-        """Sizes of the blocks and chunks; those of its checkpoint where the run goes on."""
+    def _measured(self, records: PyTree) -> tuple[sizing.Sizes, bool]:
+        """(sizes of the blocks and chunks, those of its checkpoint where the run goes on; whether to draw ahead)."""
         program, runs = self._program, self._runs
         shapes = jax.eval_shape(jax.vmap(program.start), self._cells).position
-        block = sizing.cells_at_once(program, shapes, records)
+        block = sizing.cells_at_once(program, shapes, records) if self.point is None else self.point.shape[0]
+        lanes, work = sizing.lanes_beside(block, program.mesh), block * sizing.cell_bytes(program, shapes, records)
+        ahead = program.supplied or (program.mesh is None and sizing.draws_ahead(work // lanes, lanes))
         step_bytes = num_bytes(shapes) // len(self._owners)
+        if ahead:
+            step_bytes += num_bytes(self._drawn())
         if program.supplied:
-            step_bytes = max(step_bytes, program.slots * num_bytes(records) // program.num_records)
-        work = block * sizing.cell_bytes(program, shapes, records)
+            step_bytes += program.slots * num_bytes(records) // program.num_records
         steps = sizing.chunk_steps(runs[self._owners[-1]].plan.steps, step_bytes * block, work)
         if self.point is not None:
-            block, steps = self.point.shape
+            steps = self.point.shape[1]
         room = steps // min(run.plan.thin for run in runs) + 1
-        return sizing.Sizes(block, sizing.lanes_beside(block, program.mesh), steps, room, work)
+        return sizing.Sizes(block, lanes, steps, room, work), ahead
+
+    def _drawn(self) -> PyTree:
+        """Shapes of the randomness of one step of one cell."""
+        program, cell = self._program, jax.tree.map(lambda leaf: leaf[0], self._cells)
+        position = jax.eval_shape(program.start, cell).position
+        return jax.eval_shape(program.draw, cell, position, np.int32(0), np.float32(1))
 
     def _started(self, start: int) -> list[tuple[Cells, PyTree]]:
         """Per lane of the block that begins at this cell: (its cells, their first states)."""
@@ -127,7 +136,8 @@ class Blocks:
         """Arguments of a lane's first chunk."""
         size, (block, states) = self.sizes, self._first[0]
         schedules = lanes.schedules(self.traces[: size.lane], size, 0)
-        records = self._records if self._supply is None else self._supply.shapes(block, schedules[0])
+        supply = supply_of(self._program, self._functions.draw, self._records)
+        records = self._records if supply is None else supply.shapes(block, schedules[0])
         return states, block, np.int32(0), *schedules, records
 
     def compiled_and_tested(self) -> Executable:
@@ -138,11 +148,26 @@ class Blocks:
         """
         size, arguments = self.sizes, self._arguments()
         options = sizing.compiler_options(size.work // size.lanes, size.lanes)
-        executable, option = _executable(self._functions, arguments, options)
+        option = tuple(sorted(options.items()))
+        if option not in self._functions.executables:
+            self._functions.executables[option] = self._compiled(arguments, options)
+        executable = self._functions.executables[option]
         if option not in self._functions.tested and any(r.secret and r.plan.guarantee is not None for r in self._runs):
             block, noise = arguments[1], arguments[3]
             check_steps(self._program, self._functions, executable, block, noise, size.room, self._shapes)
             self._functions.tested.add(option)
+        return executable
+
+    def _compiled(self, arguments: tuple[PyTree, ...], options: dict[str, str | bool]) -> Executable:
+        """Executable of a chunk; the program that draws ahead of it, where there is one, is compiled meanwhile."""
+        with ThreadPoolExecutor(1, "compile") as beside:
+            drawn = None
+            if self._program.ahead and self._program.mesh is None:
+                _, cells, first, noise, *_ = arguments
+                drawn = beside.submit(self._functions.draw, cells, first, noise)
+            executable = self._functions.chunk.lower(*arguments).compile(options)
+            if drawn is not None:
+                drawn.result()
         return executable
 
     def lanes_of(self, start: int, first: int) -> list[lanes.Lane]:
@@ -153,14 +178,14 @@ class Blocks:
         if first and self.point is not None and self.point.states is not None:
             states = lanes.split(restored(self.point.states, states[0]), size.lanes)
             states = states if mesh is None else [spread(states[0], mesh, CHAIN)]
-        rows = self.rows(start)
+        rows, supply = self.rows(start), supply_of(self._program, self._functions.draw, self._records)
         firsts = range(first, rows[-1].plan.steps, size.steps)
         found = []
         for k, (block, state) in enumerate(zip(blocks, states, strict=True)):
             lane = lanes.Lane(rows[k * size.lane :][: size.lane], block, state, size)
             lane.supplies = itertools.repeat(self._records)
-            if self._supply is not None:
-                lane.supplies = self._supply.chunks(block, firsts, lane.schedules)
+            if supply is not None:
+                lane.supplies = supply.chunks(block, firsts, lane.schedules)
             found.append(lane)
         return found
 
@@ -237,14 +262,6 @@ def _facts(tree: PyTree) -> tuple:
     """Structure, shapes and dtypes of a pytree: a key for what is compiled for them."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, *((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-
-
-def _executable(functions: Compiled, arguments: tuple, options: dict[str, str | bool]) -> tuple[Executable, Options]:
-    """(executable of a chunk, by what it is kept)."""
-    option = tuple(sorted(options.items()))
-    if option not in functions.executables:
-        functions.executables[option] = functions.chunk.lower(*arguments).compile(options)
-    return functions.executables[option], option
 
 
 def _cells(runs: Sequence[BoundPlan], owners: Sequence[int]) -> Cells:

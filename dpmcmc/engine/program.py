@@ -2,8 +2,8 @@
 
 A chunk is one device call of a fixed number of steps: a ``lax.scan`` over groups of steps, ``vmap`` over cells. All
 randomness of a group depends on keys and public numbers alone, so it is drawn side by side before its steps are taken
-one after another. Noise, keys and records are arguments: another seed compiles nothing, nor does another ε that
-leaves the batch's room as it is.
+one after another: in the same call, or beforehand where a core is free (``ahead.py``). Noise, keys and records are
+arguments: another seed compiles nothing, nor does another ε that leaves the batch's room as it is.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Program:
         label_blind: whether gradients are weighted before they are clipped.
         coordinates: numbers with integer noise that a step is charged for, or None.
         mesh: devices that share the work, or None for one.
-        supplied: whether the host reads the rows of each batch (``rows_on_disk.py``).
+        ahead: whether a chunk is given its randomness, which was drawn before it (``ahead.py``).
+        supplied: whether it is given the rows of each batch too, which the host has read (``rows_on_disk.py``).
     """
 
     target: Template
@@ -80,6 +81,7 @@ class Program:
     label_blind: bool
     coordinates: int | None = None
     mesh: Mesh | None = None
+    ahead: bool = False
     supplied: bool = False
 
     @classmethod
@@ -198,26 +200,29 @@ class DeviceCalls:
         return first + jnp.arange(self._width, dtype=jnp.int32)
 
     def _take_steps(self, states: PyTree, cells: Cells, inputs: Inputs, records: PyTree) -> tuple[PyTree, PyTree]:
-        """(states after the steps, (position, info) after each); randomness is drawn for a group of steps at a time."""
-        if self._program.supplied:
-            rows, drawn = records
-            return self._scan(states, cells, inputs, drawn, rows)
+        """(states after the steps, (position, info) after each), a group of steps at a time."""
+        given, drawn = records if self._program.ahead else (records, None)
+        rows, records = (given, None) if self._program.supplied else (None, given)
 
-        def group(states: PyTree, inputs: Inputs) -> tuple[PyTree, PyTree]:
-            take = functools.partial(self._draw_and_take, cells=cells, inputs=inputs, records=records)
-            return _unless_done(cells, inputs[0][0], take, states)
+        def group(states: PyTree, its: tuple) -> tuple[PyTree, PyTree]:
+            inputs, drawn, rows = its
+            take = functools.partial(self._take_group, cells=cells, inputs=inputs, drawn=drawn, rows=rows)
+            return _unless_done(cells, inputs[0][0], functools.partial(take, records=records), states)
 
-        size = _steps_drawn(jax.eval_shape(self._draw_cells, cells, inputs[0][0], inputs[1][0]), self._width)
-        groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), inputs)
+        whole = jax.eval_shape(self._draw_steps, cells, *inputs) if drawn is None else drawn
+        size = _group_steps(num_bytes(whole) // self._width, self._width)
+        groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), (inputs, drawn, rows))
         states, output = jax.lax.scan(group, states, groups)
         return states, jax.tree.map(lambda leaf: leaf.reshape(self._width, *leaf.shape[2:]), output)
 
-    def _draw_and_take(self, states: PyTree, cells: Cells, inputs: Inputs, records: PyTree) -> tuple[PyTree, PyTree]:
-        """A group of steps, in fewer slots where all its batches fit into them."""
-        drawn, keys = self._draw_steps(cells, *inputs)
+    def _take_group(
+        self, states: PyTree, cells: Cells, inputs: Inputs, drawn: Drawn | None, rows: PyTree, records: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """A group of steps, drawn unless it has been, in fewer slots where all its batches fit into them."""
+        drawn, keys = self._draw_steps(cells, *inputs) if drawn is None else drawn
 
         def taken(draws: StepRandomness) -> Callable[[PyTree], tuple[PyTree, PyTree]]:
-            return lambda states: self._scan(states, cells, inputs, (draws, keys), records)
+            return lambda states: self._scan(states, cells, (*inputs, (draws, keys), rows), records)
 
         short = usual_batches.slots(self._program, drawn)
         if short is None:
@@ -225,23 +230,16 @@ class DeviceCalls:
         within, beyond = usual_batches.split(drawn, short)
         return jax.lax.cond(beyond, taken(drawn), taken(within), states)
 
-    def _scan(
-        self, states: PyTree, cells: Cells, inputs: Inputs, drawn: Drawn, records: PyTree
-    ) -> tuple[PyTree, PyTree]:
+    def _scan(self, states: PyTree, cells: Cells, steps: tuple, records: PyTree) -> tuple[PyTree, PyTree]:
         """Steps one after another, whose randomness has been drawn."""
-        supplied = self._program.supplied
 
-        def body(states: PyTree, inputs: tuple) -> tuple[PyTree, PyTree]:
-            t, noise_std, drawn, rows = inputs
+        def body(states: PyTree, step: tuple) -> tuple[PyTree, PyTree]:
+            t, noise_std, drawn, rows = step
+            given = rows if self._program.supplied else records
+            states, info = self._advance_cells(cells, states, t, noise_std, given, drawn)
+            return states, (states.position, info)
 
-            def take(states: PyTree) -> tuple[PyTree, PyTree]:
-                given = rows if supplied else records
-                states, info = self._advance_cells(cells, states, t, noise_std, given, drawn)
-                return states, (states.position, info)
-
-            return _unless_done(cells, t, take, states) if supplied else take(states)
-
-        return jax.lax.scan(body, states, (*inputs, drawn, records if supplied else None))
+        return jax.lax.scan(body, states, steps)
 
 
 def _unless_done(
@@ -255,10 +253,10 @@ def _unless_done(
     return jax.lax.cond(jnp.any(t < cells.steps), take, skip, states)
 
 
-def _steps_drawn(draws: Drawn, width: int) -> int:
-    """Steps whose randomness is drawn together: whole groups of a chunk, small enough for the cache.
+def _group_steps(step_bytes: int, width: int) -> int:
+    """Steps of a group: of a chunk whole groups, whose randomness, so many bytes a step, is small enough for the cache.
 
     Side by side, one step's random numbers cost a third of what they cost alone.
     """
-    most = max(1, min(DRAWN_STEPS, _DRAWN_BYTES // max(num_bytes(draws), 1)))
+    most = max(1, min(DRAWN_STEPS, _DRAWN_BYTES // max(step_bytes, 1)))
     return max(size for size in range(1, most + 1) if width % size == 0)

@@ -83,6 +83,11 @@ def compiler_options(lane_work: int, lanes: int) -> dict[str, str | bool]:
     return ONE_THREAD
 
 
+def draws_ahead(lane_work: int, lanes: int) -> bool:
+    """Whether so many lanes leave a core idle, on which the randomness of their next steps can be drawn."""
+    return lanes < cores() and compiler_options(lane_work, lanes) == ONE_THREAD
+
+
 def lanes_beside(size: int, mesh: Mesh | None) -> int:
     """Parts of a block of so many cells that are computed beside each other: no more than there are cores."""
     return 1 if mesh is not None else max(lanes for lanes in range(1, cores() + 1) if size % lanes == 0)
