@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from dpmcmc.engine import lanes, sizing
 from dpmcmc.engine.charged_again import with_charged_again
-from dpmcmc.engine.compilation import Executable, compiled
+from dpmcmc.engine.compilation import Compiled, Executable, Options, compiled
 from dpmcmc.engine.mesh import CHAIN, DATA, spread
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.recorded import RecordedTemplate
@@ -148,26 +148,11 @@ class Blocks:
         """
         size, arguments = self.sizes, self._arguments()
         options = sizing.compiler_options(size.work // size.lanes, size.lanes)
-        option = tuple(sorted(options.items()))
-        if option not in self._functions.executables:
-            self._functions.executables[option] = self._compiled(arguments, options)
-        executable = self._functions.executables[option]
+        executable, option = _executable(self._functions, arguments, options)
         if option not in self._functions.tested and any(r.secret and r.plan.guarantee is not None for r in self._runs):
             block, noise = arguments[1], arguments[3]
             check_steps(self._program, self._functions, executable, block, noise, size.room, self._shapes)
             self._functions.tested.add(option)
-        return executable
-
-    def _compiled(self, arguments: tuple[PyTree, ...], options: dict[str, str | bool]) -> Executable:
-        """Executable of a chunk; the program that draws ahead of it, where there is one, is compiled meanwhile."""
-        with ThreadPoolExecutor(1, "compile") as beside:
-            drawn = None
-            if self._program.ahead and self._program.mesh is None:
-                _, cells, first, noise, *_ = arguments
-                drawn = beside.submit(self._functions.draw, cells, first, noise)
-            executable = self._functions.chunk.lower(*arguments).compile(options)
-            if drawn is not None:
-                drawn.result()
         return executable
 
     def lanes_of(self, start: int, first: int) -> list[lanes.Lane]:
@@ -262,6 +247,18 @@ def _facts(tree: PyTree) -> tuple:
     """Structure, shapes and dtypes of a pytree: a key for what is compiled for them."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, *((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+
+
+def _executable(functions: Compiled, arguments: tuple, options: dict[str, str | bool]) -> tuple[Executable, Options]:
+    """(executable of a chunk, by what it is kept); the program that draws ahead of it is compiled meanwhile."""
+    option = tuple(sorted(options.items()))
+    if option not in functions.executables:
+        with ThreadPoolExecutor(1, "compile") as beside:
+            drawn = [beside.submit(functions.draw, *arguments[1:4])] if functions.ahead else []
+            functions.executables[option] = functions.chunk.lower(*arguments).compile(options)
+            for future in drawn:
+                future.result()
+    return functions.executables[option], option
 
 
 def _cells(runs: Sequence[BoundPlan], owners: Sequence[int]) -> Cells:

@@ -37,6 +37,7 @@ class Compiled(NamedTuple):
             (states, kept positions and infos (room, cells, ...), finite (cells,), norms of the positions (cells,)). In
             the place of records, where the program draws ahead: (records, what ``draw`` gave), or of records on disk
             (rows (steps, cells, slots, ...), what ``draw`` gave).
+        ahead: whether ``chunk`` is given what ``draw`` gave, on one device.
         executables: of ``chunk``, by compiler options: what was compiled, or came from a cache.
         tested: options of those that passed the self-test (``self_test.py``).
     """
@@ -45,6 +46,7 @@ class Compiled(NamedTuple):
     start: Callable[[Cells], PyTree]
     draw: Callable[..., Drawn]
     chunk: jax.stages.Wrapped
+    ahead: bool
     executables: dict[Options, Executable]
     tested: set[Options]
 
@@ -78,9 +80,10 @@ def _compile_cached(program: Program, width: int, shapes: Hashable) -> Compiled:
         draw, chunk = _shared_out(calls, program.mesh, program.supplied)
     start = jax.jit(jax.vmap(program.start), compiler_options=RUN_ONCE)
     chunks = jax.jit(chunk, donate_argnums=(0,))
-    # Drawn ahead, beside steps that have a core of their own.
-    draws = jax.jit(draw, compiler_options=ONE_THREAD if program.ahead and not program.supplied else None)
-    return Compiled(jax.jit(program.prepared), start, draws, chunks, {}, set())
+    ahead = program.ahead and program.mesh is None
+    # Drawn beside steps that have a core of their own.
+    draws = jax.jit(draw, compiler_options=ONE_THREAD if ahead and not program.supplied else None)
+    return Compiled(jax.jit(program.prepared), start, draws, chunks, ahead, {}, set())
 
 
 def _shared_out(calls: DeviceCalls, mesh: Mesh, supplied: bool) -> tuple[Callable[..., Drawn], Callable[..., tuple]]:

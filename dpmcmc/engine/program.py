@@ -219,16 +219,16 @@ class DeviceCalls:
         self, states: PyTree, cells: Cells, inputs: Inputs, drawn: Drawn | None, rows: PyTree, records: PyTree
     ) -> tuple[PyTree, PyTree]:
         """A group of steps, drawn unless it has been, in fewer slots where all its batches fit into them."""
-        drawn, keys = self._draw_steps(cells, *inputs) if drawn is None else drawn
+        draws, keys = self._draw_steps(cells, *inputs) if drawn is None else drawn
 
         def taken(draws: StepRandomness) -> Callable[[PyTree], tuple[PyTree, PyTree]]:
             return lambda states: self._scan(states, cells, (*inputs, (draws, keys), rows), records)
 
-        short = usual_batches.slots(self._program, drawn)
+        short = usual_batches.slots(self._program, draws)
         if short is None:
-            return taken(drawn)(states)
-        within, beyond = usual_batches.split(drawn, short)
-        return jax.lax.cond(beyond, taken(drawn), taken(within), states)
+            return taken(draws)(states)
+        within, beyond = usual_batches.split(draws, short)
+        return jax.lax.cond(beyond, taken(draws), taken(within), states)
 
     def _scan(self, states: PyTree, cells: Cells, steps: tuple, records: PyTree) -> tuple[PyTree, PyTree]:
         """Steps one after another, whose randomness has been drawn."""
