@@ -1,6 +1,7 @@
 """Settings of the documentation site. ``scripts/docs.sh`` builds it into ``build/docs``."""
 
 import os
+import pydoc
 import re
 from importlib.metadata import version as version_of
 from importlib.util import find_spec
@@ -24,8 +25,6 @@ extensions = [
     "sphinx_copybutton",
 ]
 nitpicky = True
-# Folders have their place in ``index.md``: a page without a place is a warning, a folder without pages is none.
-suppress_warnings = ["toc.empty_glob"]
 exclude_patterns = ["images"]
 
 # Pages are Markdown that a forge shows too. Headings have the anchors that a forge gives them.
@@ -46,6 +45,8 @@ autodoc_typehints_format = "short"
 autosummary_generate = False
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
+napoleon_attr_annotations = False
+maximum_signature_line_length = 100
 python_use_unqualified_type_names = True
 
 html_theme = "furo"
@@ -96,6 +97,34 @@ def on_source_read(app, docname: str, content: list[str]) -> None:
         content[0] = with_links_of(docname, shown.read_text(encoding="utf-8"), ROOT)
 
 
+def on_missing_reference(app, env, node, contnode):
+    """Resolve a name without its module, where one entry has it; show a type without an entry as it is written."""
+    if node.get("refdomain") != "py":
+        return None
+    if "refexplicit" not in node or ("." in node["reftarget"] and pydoc.locate(node["reftarget"])):
+        return contnode  # a type of a signature, or a base of a class
+    domain = env.get_domain("py")
+    fits = {domain.objects[name].node_id: name for name in domain.objects if name.endswith("." + node["reftarget"])}
+    if len(fits) != 1:
+        return None
+    ((_, name),) = fits.items()
+    return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], name, node, contnode)
+
+
+def on_skip_member(app, what, name, member, skip, options):
+    """Leave out fields of a NamedTuple, which its docstring lists, and methods that scikit-learn adds."""
+    return skip or "Alias for field number" in (getattr(member, "__doc__", None) or "") or name.endswith("_request")
+
+
+def on_signature(app, what, name, obj, options, signature, returns):
+    """Show a constrained argument by its type: its docstring says the constraint."""
+    plain = re.compile(r"Annotated\[((?:[^\[\],]|\[[^\[\]]*\])+)(?:, \w+\([^()]*\))+\]")
+    return signature and plain.sub(r"\1", signature), returns and plain.sub(r"\1", returns)
+
+
 def setup(app) -> None:
     """Connect what this file adds to Sphinx."""
     app.connect("source-read", on_source_read)
+    app.connect("missing-reference", on_missing_reference)
+    app.connect("autodoc-skip-member", on_skip_member)
+    app.connect("autodoc-process-signature", on_signature)

@@ -227,7 +227,7 @@ def check_sampler(
 
 
 def check_target(target: Target, records: PyTree, seed: int = 0) -> None:
-    """Protocol, gradients, exact sums and bounds of a target; see :func:`dpmcmc.targets.checks.check_target`."""
+    """Protocol, gradients, exact sums and bounds of a target."""
     from dpmcmc.targets import checks
 
     checks.check_target(target, records, seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import hashlib
+import itertools
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 import requests
 
 from dpmcmc import data
-from dpmcmc.data import abalone, adult, bundled, encoding, split, store, synthetic
+from dpmcmc.data import abalone, adult, adult_bins, bundled, encoding, split, store, synthetic
 from dpmcmc.data.registry import REGISTRY
 
 FILES = os.environ.get("DPMCMC_DATA")
@@ -108,6 +109,7 @@ def test_a_configuration_object_and_keywords_mean_the_same():
         ("adult", {"num_records": 7}, "32561"),
         ("adult", {"path": "mine.npz"}, "either name"),
         ("adult", {"colour": "red"}, "colour"),
+        ("abalone", {"encoding": "bins"}, "abalone has no bins; give public or linear"),
         ("two_normals", {"encoding": "linear"}, "only one encoding"),
         ("diabetes", {"encoding": "linear"}, "only one encoding"),
         ("mine.npz", {"encoding": "linear"}, "data.encoding"),
@@ -204,8 +206,9 @@ def test_without_a_file_a_stand_in_must_be_allowed(name, empty_store):
         data.load(name, standin="refuse")
 
 
-@pytest.mark.parametrize("encoding_name", ["public", "linear"])
-@pytest.mark.parametrize("name", ["adult", "abalone"])
+@pytest.mark.parametrize(
+    ("name", "encoding_name"), [*itertools.product(("adult", "abalone"), ("public", "linear")), ("adult", "bins")]
+)
 def test_a_stand_in_has_the_shape_bounds_and_label_rate_of_the_real_set(name, encoding_name, empty_store):
     dataset = data.load(name, encoding=encoding_name, standin="allow")
     assert_matches_spec(dataset)
@@ -227,12 +230,13 @@ def test_the_labels_of_a_stand_in_can_be_learnt(name, empty_store):
 
 
 @needs_files
-@pytest.mark.parametrize("encoding_name", ["public", "linear"])
+@pytest.mark.parametrize("encoding_name", ["public", "linear", "bins"])
 def test_adult_has_the_published_shape_and_label_rates(encoding_name):
     dataset = data.load("adult", encoding=encoding_name)
     assert_matches_spec(dataset)
-    assert dataset.train["x"].shape == (32561, 109)
-    assert dataset.test["x"].shape == (16281, 109)
+    columns = 85 if encoding_name == "bins" else 109
+    assert dataset.train["x"].shape == (32561, columns)
+    assert dataset.test["x"].shape == (16281, columns)
     assert round(float(dataset.train["y"].mean()), 4) == 0.2408
     assert round(float(dataset.test["y"].mean()), 4) == 0.2362
     assert norms(dataset.train["x"]).min() > 1.0 - 2e-6
@@ -265,6 +269,26 @@ def test_adult_encodings_give_the_documented_numbers():
     ratio = rows[:, :6] / rows[:, 108:]
     np.testing.assert_allclose(ratio[0], [0.65, 0.5, 13 / 16, 0.0, 0.0, 0.6], atol=1e-6)
     np.testing.assert_allclose(ratio[1], [1.0, 0.0, 9 / 16, 1.0, 0.0, 0.4], atol=1e-6)
+
+
+def test_bins_of_adult_are_steps_at_round_numbers_and_every_row_has_the_same_scale():
+    numeric = np.array([[39.0, 9e5, 13.0, 5000.0, 0.0, 40.0], [90.0, 0.0, 1.0, 0.0, 4000.0, 1.0]])
+    rows = adult.encode(numeric, np.zeros((2, 8), dtype=int), "bins")
+    names = (*adult_bins.STEPS, *range(44), "intercept")
+    value = dict(zip(names, (rows / rows[:, -1:]).T, strict=True))
+    reached = {name: tuple(value[name]) for name in adult_bins.STEPS}
+    assert len(reached) == 40
+    up, down = 0.5, -0.5
+    assert reached["age 35+"] == pytest.approx((up, up))
+    assert reached["age 40+"] == pytest.approx((down, up))
+    assert reached["education-num 13+"] == pytest.approx((up, down))
+    assert reached["capital-gain 5000+"] == pytest.approx((up, down))
+    assert reached["capital-gain 6000+"] == pytest.approx((down, down))
+    assert reached["capital-loss 2400+"] == pytest.approx((down, up))
+    assert reached["hours-per-week 40+"] == pytest.approx((up, down))
+    np.testing.assert_allclose(rows[:, -1], 1 / np.sqrt(17), rtol=2e-6)  # no row tells its own scale
+    cuts = [cut for cuts in adult_bins.CUTS.values() for cut in cuts]
+    assert all(cut % 5 == 0 for cut in cuts if cut > 16)  # public constants, none read from the records
 
 
 def test_an_adult_line_is_read_with_or_without_the_final_dot():

@@ -32,7 +32,7 @@ def make(**changes):
         "chains": 2,
         "privacy": dpmcmc.Privacy(epsilon=1.0, delta=1e-4),
     }
-    return dpmcmc.plan(TARGET, **(settings | changes))
+    return dpmcmc.plan(**({"target": TARGET} | settings | changes))
 
 
 @pytest.mark.slow
@@ -110,18 +110,40 @@ def test_batches_beyond_the_usual_room_are_read_whole(rare, monkeypatch):
     np.testing.assert_array_equal(draws[0], draws[1])
 
 
+@pytest.mark.parametrize("hardened", [False, True])
+def test_randomness_drawn_ahead_is_the_randomness_drawn_in_the_call(hardened, monkeypatch):
+    privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-4, hardened=hardened)
+    plan = make(chains=1, steps=70, privacy=privacy, target=dpmcmc.targets.LogisticRegression(num_features=X.shape[1]))
+    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 24)
+    found = []
+    for ahead in (False, True):
+        monkeypatch.setattr(sizing, "draws_ahead", lambda *_, ahead=ahead: ahead)
+        found.append(dpmcmc.sample(plan, DATA, key=0))
+    np.testing.assert_array_equal(found[0].draws, found[1].draws)
+    np.testing.assert_array_equal(found[0].info.gradient_norm, found[1].info.gradient_norm)
+
+
+def test_only_cores_without_a_lane_draw_ahead(monkeypatch):
+    small = 1 << 10
+    monkeypatch.setattr(sizing, "cores", lambda: 2)
+    assert sizing.draws_ahead(small, 1)
+    assert not sizing.draws_ahead(small, 2)
+    # Large operations are shared out to all cores.
+    assert not sizing.draws_ahead(1 << 30, 1)
+
+
 def test_device_calls_are_shorter_where_steps_read_much():
-    assert sizing.chunk_steps(10_000, 400, 1 << 17, "cpu") == 1000
-    assert sizing.chunk_steps(10_000, 400, 1 << 24, "cpu") == 250
-    assert sizing.chunk_steps(10_000, 1 << 20, 1 << 17, "cpu") == 32
-    assert sizing.chunk_steps(7, 400, 1 << 17, "cpu") == 7
+    assert sizing.chunk_steps(10_000, 400, 1 << 17) == 1000
+    assert sizing.chunk_steps(10_000, 400, 1 << 24) == 250
+    assert sizing.chunk_steps(10_000, 1 << 20, 1 << 17) == 32
+    assert sizing.chunk_steps(7, 400, 1 << 17) == 7
 
 
 @pytest.mark.optimised
 def test_small_steps_and_full_machines_do_not_share_operations_out(monkeypatch):
-    monkeypatch.setattr(sizing, "cores", lambda platform: 4)
-    assert sizing.compiler_options(1 << 10, 1, "cpu") == sizing.compiler_options(1 << 30, 4, "cpu") == sizing.ONE_THREAD
-    assert sizing.compiler_options(1 << 30, 3, "cpu") == {}
+    monkeypatch.setattr(sizing, "cores", lambda: 4)
+    assert sizing.compiler_options(1 << 10, 1) == sizing.compiler_options(1 << 30, 4) == sizing.ONE_THREAD
+    assert sizing.compiler_options(1 << 30, 3) == {}
     options = [sizing.ONE_THREAD, None]
     compiled = [
         jax.jit(lambda x: jnp.tanh(x) + jnp.sin(x), compiler_options=o)

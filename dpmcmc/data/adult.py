@@ -4,16 +4,20 @@ Source: B. Becker and R. Kohavi, "Adult", UCI Machine Learning Repository, 1996;
 50,000 dollars. A feature row has 109 columns: 6 numeric, 102 one-hot (eight categorical columns, a missing
 value "?" being a level of its own) and an intercept. Rows are then scaled to l2 norm 1.
 
-The encodings differ in the six numeric columns only. ``linear`` divides each by its public range. ``public``
-centres and scales them by common knowledge (a working age near 40, nine years of schooling, a 40-hour week),
-takes money on a log scale, and drops the survey weight fnlwgt, which says nothing about a person.
+``linear`` and ``public`` differ in the six numeric columns only. ``linear`` divides each by its public range.
+``public`` centres and scales them by common knowledge (a working age near 40, nine years of schooling, a 40-hour
+week), takes money on a log scale, and drops the survey weight fnlwgt, which says nothing about a person. ``bins`` has
+85 columns of its own (``adult_bins.py``).
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable
+
 import numpy as np
 
-from dpmcmc.data import store, synthetic
+from dpmcmc.data import adult_bins, store, synthetic
 from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec
 from dpmcmc.data.encoding import normalised_rows, with_intercept
 from dpmcmc.data.row_structure import RowStructure
@@ -51,7 +55,13 @@ _LEVEL_LISTS = {
         Scotland South Taiwan Thailand Trinadad&Tobago United-States Vietnam Yugoslavia""",
 }
 LEVELS: dict[str, tuple[str, ...]] = {name: tuple(text.split()) for name, text in _LEVEL_LISTS.items()}
-COLUMNS = (*NUMERIC, *(f"{name}={level}" for name, levels in LEVELS.items() for level in levels), "intercept")
+
+
+def _level_columns(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{name}={level}" for name in names for level in LEVELS[name])
+
+
+COLUMNS = (*NUMERIC, *_level_columns(LEVELS), "intercept")
 
 SPEC = DataSpec(
     name="adult",
@@ -64,6 +74,15 @@ SPEC = DataSpec(
     description="UCI Adult: income above 50,000 dollars from 14 census attributes; rows of norm 1.",
     structure=RowStructure.of_columns(COLUMNS, nonnegative=("fnlwgt", "capital-gain", "capital-loss"), unit_norm=True),
 )
+_BINS_COLUMNS = (*adult_bins.STEPS, *_level_columns(adult_bins.KEPT), "intercept")
+#: Public facts under ``bins``.
+BINS = dataclasses.replace(
+    SPEC,
+    num_features=len(_BINS_COLUMNS),
+    encoding="bins",
+    description="UCI Adult: income above 50,000 dollars from 11 census attributes in steps; rows of norm 1.",
+    structure=RowStructure.of_columns(_BINS_COLUMNS, unit_norm=True),
+)
 
 _NUM_TEST = 16281
 _POSITIVE_RATE = 0.2408
@@ -72,10 +91,11 @@ _STANDIN_SEED = 1994
 
 def load(spec: DataSpec, request: DataRequest) -> DataSet:
     """Adult under ``spec.encoding``, or the stand-in where a file is missing and the request allows it."""
+    columns = _BINS_COLUMNS if spec.encoding == "bins" else COLUMNS
     files = store.find_all(("adult.data", "adult.test"), request.standin)
     if files is None:
         train, test = _standin(str(spec.encoding))
-        return DataSet(spec, train, test, True, "stand-in", {}, COLUMNS)
+        return DataSet(spec, train, test, True, "stand-in", {}, columns)
     parts = []
     for name, size in (("adult.data", spec.num_records), ("adult.test", _NUM_TEST)):
         numeric, levels, labels = parse(files[name].content.decode("ascii"), name)
@@ -83,7 +103,7 @@ def load(spec: DataSpec, request: DataRequest) -> DataSet:
             raise DataError(f"{name} holds {labels.shape[0]} records where {size} are expected: fetch it again.")
         parts.append({"x": encode(numeric, levels, str(spec.encoding)), "y": labels})
     digests = {name: file.sha256 for name, file in files.items()}
-    return DataSet(spec, parts[0], parts[1], True, store.origin_of(files), digests, COLUMNS)
+    return DataSet(spec, parts[0], parts[1], True, store.origin_of(files), digests, columns)
 
 
 def parse(text: str, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -112,27 +132,33 @@ def parse(text: str, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def encode(numeric: np.ndarray, levels: np.ndarray, encoding: str) -> np.ndarray:
-    """Feature rows (N, 109), float32, of norm 1, from the arrays of :func:`parse`."""
+    """Return feature rows (N, d), float32, of norm 1, from the arrays of :func:`parse`."""
     if encoding == "linear":
-        scaled = np.clip(numeric / RANGES, 0.0, 1.0)
+        numbers, kept = np.clip(numeric / RANGES, 0.0, 1.0), tuple(LEVELS)
+    elif encoding == "public":
+        numbers, kept = _scaled(numeric), tuple(LEVELS)
     else:
-        age, fnlwgt, schooling, gain, loss, hours = numeric.T
-        scaled = np.stack(
-            [
-                (age - 40.0) / 25.0,
-                np.zeros_like(fnlwgt),
-                (schooling - 9.0) / 4.0,
-                np.log1p(gain) / 4.0,
-                np.log1p(loss) / 4.0,
-                (hours - 40.0) / 20.0,
-            ],
-            axis=1,
-        ).clip(-3.0, 3.0)
-    sizes = [len(column) for column in LEVELS.values()]
-    offsets = np.cumsum([0, *sizes[:-1]])
-    one_hot = np.zeros((numeric.shape[0], sum(sizes)))
-    np.put_along_axis(one_hot, levels + offsets, 1.0, axis=1)
-    return normalised_rows(with_intercept(np.concatenate([scaled, one_hot], axis=1)))
+        numbers, kept = adult_bins.steps(dict(zip(NUMERIC, numeric.T, strict=True))), adult_bins.KEPT
+    blocks = [
+        codes[:, None] == np.arange(len(LEVELS[name]))
+        for name, codes in zip(LEVELS, levels.T, strict=True)
+        if name in kept
+    ]
+    return normalised_rows(with_intercept(np.concatenate([numbers, *blocks], axis=1)))
+
+
+def _scaled(numeric: np.ndarray) -> np.ndarray:
+    """Return the numbers of ``public``, (N, 6)."""
+    age, fnlwgt, schooling, gain, loss, hours = numeric.T
+    columns = [
+        (age - 40.0) / 25.0,
+        np.zeros_like(fnlwgt),
+        (schooling - 9.0) / 4.0,
+        np.log1p(gain) / 4.0,
+        np.log1p(loss) / 4.0,
+        (hours - 40.0) / 20.0,
+    ]
+    return np.stack(columns, axis=1).clip(-3.0, 3.0)
 
 
 def _standin(encoding: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

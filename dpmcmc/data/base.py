@@ -48,7 +48,7 @@ class DataSpec:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Facts that :func:`dpmcmc.data.facts.told` gives a target, a mechanism or a metric."""
+        """Facts that ``data/facts.py`` gives a target, a mechanism or a metric."""
         bound = self.row_bound if math.isfinite(self.row_bound) else None
         known = {"num_classes": self.num_classes, "row_bound": bound, "structure": self.structure}
         return {"num_features": self.num_features, **known}
@@ -127,7 +127,7 @@ class DataRequest:
 
     name: str | None = None
     path: str | None = None
-    encoding: Literal["public", "linear"] = "public"
+    encoding: Literal["public", "linear", "bins"] = "public"
     standin: Literal["allow", "refuse"] = "refuse"
     x: str = "x"
     y: str = "y"
@@ -233,11 +233,15 @@ _ONLY_FOR = {
 
 @dataclass(frozen=True)
 class KnownSet:
-    """One registry entry: the public facts, how to get the records, and the encodings on offer."""
+    """One registry entry: the public facts, how to get the records, and the encodings on offer.
+
+    ``own_columns`` has the public facts of encodings whose columns are not those of ``spec``.
+    """
 
     spec: DataSpec
     load: Callable[[DataSpec, DataRequest], DataSet]
     encodings: tuple[str, ...] = ()
+    own_columns: Mapping[str, DataSpec] = field(default_factory=dict)
 
     def describe(self, request: DataRequest) -> DataSpec:
         """The public facts under the requested encoding; constants only, no file.
@@ -255,4 +259,8 @@ class KnownSet:
             if request.encoding != ENCODINGS[0]:
                 raise DataError.at("encoding", f"{name} has only one encoding; leave the key out")
             return self.spec
+        if request.encoding in self.own_columns:
+            return self.own_columns[request.encoding]
+        if request.encoding not in self.encodings:
+            raise DataError.at("encoding", f"{name} has no {request.encoding}; give {' or '.join(self.encodings)}")
         return replace(self.spec, encoding=request.encoding)

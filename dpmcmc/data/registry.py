@@ -6,7 +6,7 @@ from dpmcmc.data import abalone, adult, bundled, npy_folder, synthetic, user_fil
 from dpmcmc.data.base import ENCODINGS, DataError, DataRequest, DataSet, DataSpec, KnownSet
 
 REGISTRY: dict[str, KnownSet] = {
-    "adult": KnownSet(adult.SPEC, adult.load, ENCODINGS),
+    "adult": KnownSet(adult.SPEC, adult.load, (*ENCODINGS, "bins"), {"bins": adult.BINS}),
     "abalone": KnownSet(abalone.SPEC, abalone.load, ENCODINGS),
     "two_normals": KnownSet(synthetic.TWO_NORMALS, synthetic.load_two_normals),
     "breast_cancer": KnownSet(bundled.BREAST_CANCER, bundled.load_breast_cancer, ENCODINGS),

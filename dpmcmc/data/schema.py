@@ -119,12 +119,12 @@ class Schema:
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """Name of each encoded column: ``age``, ``job=office``, ``age:job=office``, ``intercept``."""
+        """Name of each encoded column, as in ``age``, ``job=office``, ``age:job=office``, ``intercept``."""
         return tuple(":".join(parts) or INTERCEPT for block in self.blocks for parts in block)
 
     @functools.cached_property
     def own_names(self) -> tuple[str, ...]:
-        """Name of each encoded column in its own units: ``log1p(income)`` on scale ``log1p``, else as in ``names``."""
+        """Name of each encoded column in its own units, ``log1p(income)`` on scale ``log1p``; else as in ``names``."""
         blocks = itertools.chain(*self.blocks)
         return tuple(":".join(map(self.own_name, parts)) or INTERCEPT for parts in blocks)
 
@@ -134,7 +134,7 @@ class Schema:
 
     @functools.cached_property
     def answers(self) -> tuple[tuple[str, ...], ...]:
-        """Names that each encoded column answers to: its own, its term's, and those of its source columns."""
+        """Names that each encoded column answers to, which are its own, its term's, and those of its source columns."""
         out: list[tuple[str, ...]] = []
         for term, block in zip((*self.terms, ()), self.blocks, strict=False):
             out += [(":".join(parts), ":".join(term), *term) if term else (INTERCEPT,) for parts in block]
@@ -202,7 +202,7 @@ class Schema:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Public facts that :func:`dpmcmc.data.facts.told` gives a target, a mechanism or a metric."""
+        """Public facts that ``data/facts.py`` gives a target, a mechanism or a metric."""
         label = self.outcome
         return {
             "num_features": self.num_features,
@@ -213,7 +213,7 @@ class Schema:
         }
 
     def told(self, made: Told, model: object = None) -> Told:
-        """Return a target, a mechanism or a metric that knows the facts; see :func:`dpmcmc.data.facts.told`."""
+        """Return a target, a mechanism or a metric that knows the facts; see ``data/facts.py``."""
         return told(made, self.facts, model)
 
     def encode(self, table: Table) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import jax
@@ -23,7 +24,7 @@ from dpmcmc.engine.mesh import CHAIN, DATA, spread
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.recorded import RecordedTemplate
 from dpmcmc.engine.result import DivergedError, Result
-from dpmcmc.engine.rows_on_disk import Supply
+from dpmcmc.engine.rows_on_disk import supply_of
 from dpmcmc.engine.self_test import check_steps
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.plan import Plan
@@ -75,23 +76,22 @@ class Blocks:
     """
 
     def __init__(self, program: Program, runs: Sequence[BoundPlan], records: PyTree, point: Point | None) -> None:
-        self._program = dataclasses.replace(program, supplied=on_disk(records))
+        supplied = on_disk(records)
+        self._program = dataclasses.replace(program, ahead=supplied, supplied=supplied)
         self._runs, self.point = runs, point
         # Chains that end together stand side by side, so that none waits for another.
         numbered = (i for i, run in enumerate(runs) for _ in range(run.plan.chains))
         self._owners = sorted(numbered, key=lambda i: runs[i].plan.steps)
         self.traces = [lanes.Trace(runs[i].plan) for i in self._owners]
         self._cells = _cells(runs, self._owners)
-        self.sizes = self._measured(records)
+        self.sizes, ahead = self._measured(records)
+        self._program = dataclasses.replace(self._program, ahead=ahead)
         size = self.sizes
         shapes = (size.block, size.lanes, size.room, _facts((self._cells, records)))
         self._functions = compiled(self._program, size.steps, shapes)
         self._shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), records)
         self._first = self._started(0)
-        mesh, self._records = self._program.mesh, records
-        self._supply = Supply(records, self._functions.draw, mesh) if self._program.supplied else None
-        if self._supply is None:
-            self._records = self._prepared(records)
+        self._records = records if supplied else self._prepared(records)
 
     def take(self, runs: Sequence[BoundPlan], records: PyTree) -> None:
         """Take other numbers than the program was compiled with, and other records, of the same shapes."""
@@ -102,21 +102,29 @@ class Blocks:
         mesh = self._program.mesh
         return self._functions.prepared(records if mesh is None else spread(records, mesh, DATA))
 
-    def _measured(self, records: PyTree) -> sizing.Sizes:
-        """Sizes of the blocks and chunks; those of its checkpoint where the run goes on."""
+    def _measured(self, records: PyTree) -> tuple[sizing.Sizes, bool]:
+        """(sizes of the blocks and chunks, those of its checkpoint where the run goes on; whether to draw ahead)."""
         program, runs = self._program, self._runs
         shapes = jax.eval_shape(jax.vmap(program.start), self._cells).position
-        block = sizing.cells_at_once(program, shapes, records)
+        block = sizing.cells_at_once(program, shapes, records) if self.point is None else self.point.shape[0]
+        lanes, work = sizing.lanes_beside(block, program.mesh), block * sizing.cell_bytes(program, shapes, records)
+        ahead = program.supplied or (program.mesh is None and sizing.draws_ahead(work // lanes, lanes))
         step_bytes = num_bytes(shapes) // len(self._owners)
+        if ahead:
+            step_bytes += num_bytes(self._drawn())
         if program.supplied:
-            step_bytes = max(step_bytes, program.slots * num_bytes(records) // program.num_records)
-        work = block * sizing.cell_bytes(program, shapes, records)
-        longest = runs[self._owners[-1]].plan.steps
-        steps = sizing.chunk_steps(longest, step_bytes * block, work, program.platform)
+            step_bytes += program.slots * num_bytes(records) // program.num_records
+        steps = sizing.chunk_steps(runs[self._owners[-1]].plan.steps, step_bytes * block, work)
         if self.point is not None:
-            block, steps = self.point.shape
+            steps = self.point.shape[1]
         room = steps // min(run.plan.thin for run in runs) + 1
-        return sizing.Sizes(block, sizing.lanes_beside(block, program), steps, room, work)
+        return sizing.Sizes(block, lanes, steps, room, work), ahead
+
+    def _drawn(self) -> PyTree:
+        """Shapes of the randomness of one step of one cell."""
+        program, cell = self._program, jax.tree.map(lambda leaf: leaf[0], self._cells)
+        position = jax.eval_shape(program.start, cell).position
+        return jax.eval_shape(program.draw, cell, position, np.int32(0), np.float32(1))
 
     def _started(self, start: int) -> list[tuple[Cells, PyTree]]:
         """Per lane of the block that begins at this cell: (its cells, their first states)."""
@@ -128,7 +136,8 @@ class Blocks:
         """Arguments of a lane's first chunk."""
         size, (block, states) = self.sizes, self._first[0]
         schedules = lanes.schedules(self.traces[: size.lane], size, 0)
-        records = self._records if self._supply is None else self._supply.shapes(block, schedules[0])
+        supply = supply_of(self._program, self._functions.draw, self._records)
+        records = self._records if supply is None else supply.shapes(block, schedules[0])
         return states, block, np.int32(0), *schedules, records
 
     def compiled_and_tested(self) -> Executable:
@@ -138,7 +147,7 @@ class Blocks:
             MiscompiledError: it has not.
         """
         size, arguments = self.sizes, self._arguments()
-        options = sizing.compiler_options(size.work // size.lanes, size.lanes, self._program.platform)
+        options = sizing.compiler_options(size.work // size.lanes, size.lanes)
         executable, option = _executable(self._functions, arguments, options)
         if option not in self._functions.tested and any(r.secret and r.plan.guarantee is not None for r in self._runs):
             block, noise = arguments[1], arguments[3]
@@ -154,14 +163,14 @@ class Blocks:
         if first and self.point is not None and self.point.states is not None:
             states = lanes.split(restored(self.point.states, states[0]), size.lanes)
             states = states if mesh is None else [spread(states[0], mesh, CHAIN)]
-        rows = self.rows(start)
+        rows, supply = self.rows(start), supply_of(self._program, self._functions.draw, self._records)
         firsts = range(first, rows[-1].plan.steps, size.steps)
         found = []
         for k, (block, state) in enumerate(zip(blocks, states, strict=True)):
             lane = lanes.Lane(rows[k * size.lane :][: size.lane], block, state, size)
             lane.supplies = itertools.repeat(self._records)
-            if self._supply is not None:
-                lane.supplies = self._supply.chunks(block, firsts, lane.schedules)
+            if supply is not None:
+                lane.supplies = supply.chunks(block, firsts, lane.schedules)
             found.append(lane)
         return found
 
@@ -241,10 +250,14 @@ def _facts(tree: PyTree) -> tuple:
 
 
 def _executable(functions: Compiled, arguments: tuple, options: dict[str, str | bool]) -> tuple[Executable, Options]:
-    """(executable of a chunk, by what it is kept)."""
+    """(executable of a chunk, by what it is kept); the program that draws ahead of it is compiled meanwhile."""
     option = tuple(sorted(options.items()))
     if option not in functions.executables:
-        functions.executables[option] = functions.chunk.lower(*arguments).compile(options)
+        with ThreadPoolExecutor(1, "compile") as beside:
+            drawn = [beside.submit(functions.draw, *arguments[1:4])] if functions.ahead else []
+            functions.executables[option] = functions.chunk.lower(*arguments).compile(options)
+            for future in drawn:
+                future.result()
     return functions.executables[option], option
 
 

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from dpmcmc.engine.mesh import BATCHES, CHAIN, DATA, STEPS
 from dpmcmc.engine.program import Cells, DeviceCalls, Drawn, Program
+from dpmcmc.engine.sizing import ONE_THREAD
 from dpmcmc.privacy.query.query import StepRandomness
 from dpmcmc.storage.compiled_programs import RUN_ONCE
 from dpmcmc.storage.pytree import PyTree
@@ -34,7 +35,9 @@ class Compiled(NamedTuple):
         draw: (cells, first step, noise (cells, steps)) -> (StepRandomness, keys), leaves (steps, cells, ...).
         chunk: (states, cells, first step, noise (cells, steps), offsets of the steps to keep (cells, room), records) ->
             (states, kept positions and infos (room, cells, ...), finite (cells,), norms of the positions (cells,)). In
-            the place of records, where they are supplied: (rows (steps, cells, slots, ...), what ``draw`` gave).
+            the place of records, where the program draws ahead: (records, what ``draw`` gave), or of records on disk
+            (rows (steps, cells, slots, ...), what ``draw`` gave).
+        ahead: whether ``chunk`` is given what ``draw`` gave, on one device.
         executables: of ``chunk``, by compiler options: what was compiled, or came from a cache.
         tested: options of those that passed the self-test (``self_test.py``).
     """
@@ -43,6 +46,7 @@ class Compiled(NamedTuple):
     start: Callable[[Cells], PyTree]
     draw: Callable[..., Drawn]
     chunk: jax.stages.Wrapped
+    ahead: bool
     executables: dict[Options, Executable]
     tested: set[Options]
 
@@ -76,7 +80,10 @@ def _compile_cached(program: Program, width: int, shapes: Hashable) -> Compiled:
         draw, chunk = _shared_out(calls, program.mesh, program.supplied)
     start = jax.jit(jax.vmap(program.start), compiler_options=RUN_ONCE)
     chunks = jax.jit(chunk, donate_argnums=(0,))
-    return Compiled(jax.jit(program.prepared), start, jax.jit(draw), chunks, {}, set())
+    ahead = program.ahead and program.mesh is None
+    # Drawn beside steps that have a core of their own.
+    draws = jax.jit(draw, compiler_options=ONE_THREAD if ahead and not program.supplied else None)
+    return Compiled(jax.jit(program.prepared), start, draws, chunks, ahead, {}, set())
 
 
 def _shared_out(calls: DeviceCalls, mesh: Mesh, supplied: bool) -> tuple[Callable[..., Drawn], Callable[..., tuple]]:

@@ -41,7 +41,7 @@ _START, _END = 300, 3600
 def connect() -> None:
     """Join the processes of a run; before anything else is computed.
 
-    They are given by :data:`COORDINATOR`, :data:`PROCESSES` and :data:`PROCESS` (``scripts/launch_local.py``
+    They are given by ``DPMCMC_COORDINATOR``, ``DPMCMC_PROCESSES`` and ``DPMCMC_PROCESS`` (``scripts/launch_local.py``
     sets them), else found out by JAX, from SLURM or Open MPI.
 
     Raises:

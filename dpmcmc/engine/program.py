@@ -2,8 +2,8 @@
 
 A chunk is one device call of a fixed number of steps: a ``lax.scan`` over groups of steps, ``vmap`` over cells. All
 randomness of a group depends on keys and public numbers alone, so it is drawn side by side before its steps are taken
-one after another. Noise, keys and records are arguments: another seed compiles nothing, nor does another ε that
-leaves the batch's room as it is.
+one after another: in the same call, or beforehand where a core is free (``ahead.py``). Noise, keys and records are
+arguments: another seed compiles nothing, nor does another ε that leaves the batch's room as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from dpmcmc.engine import usual_batches
-from dpmcmc.engine.hardware import DRAWN_STEPS, hardware, platform_of
 from dpmcmc.engine.mesh import DATA, sizes
 from dpmcmc.engine.recorded import recorded, with_scatter
 from dpmcmc.engine.template import Template
@@ -29,6 +28,11 @@ from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import PyTree, num_bytes
+
+#: Most steps whose random numbers are drawn together; fewer where they would leave the cache.
+DRAWN_STEPS = 32
+_DRAWN_BYTES = 1 << 20
+
 
 #: Randomness of queries, and the keys of the sampler's own.
 Drawn = tuple[StepRandomness, jax.Array]
@@ -60,8 +64,8 @@ class Program:
         label_blind: whether gradients are weighted before they are clipped.
         coordinates: numbers with integer noise that a step is charged for, or None.
         mesh: devices that share the work, or None for one.
-        supplied: whether the host reads the rows of each batch (``rows_on_disk.py``).
-        platform: of the device that it is compiled for.
+        ahead: whether a chunk is given its randomness, which was drawn before it (``ahead.py``).
+        supplied: whether it is given the rows of each batch too, which the host has read (``rows_on_disk.py``).
     """
 
     target: Template
@@ -77,8 +81,8 @@ class Program:
     label_blind: bool
     coordinates: int | None = None
     mesh: Mesh | None = None
+    ahead: bool = False
     supplied: bool = False
-    platform: str = "cpu"
 
     @classmethod
     def of(
@@ -90,8 +94,7 @@ class Program:
         size = (plan.num_records, plan.batch_size, plan.slots)
         last = (plan.coordinates, mesh)
         sampler = recorded(plan, sampler)
-        how = (plan.second, plan.levels, plan.label_blind)
-        return cls(target, sampler, plan.sampling, *size, clip, bits, *how, *last, platform=platform_of(mesh))
+        return cls(target, sampler, plan.sampling, *size, clip, bits, plan.second, plan.levels, plan.label_blind, *last)
 
     def start(self, cell: Cells) -> PyTree:
         """A cell's first state; depends on its keys, and on its start where it has one."""
@@ -160,7 +163,7 @@ class DeviceCalls:
     """Functions that are traced for chunks of ``width`` steps; ``compilation.py`` compiles them."""
 
     def __init__(self, program: Program, width: int) -> None:
-        self._program, self._width, self._hardware = program, width, hardware(program.platform)
+        self._program, self._width = program, width
         # Traced once, and not wherever it is used.
         self._draw_cells = jax.vmap(jax.jit(self._draw_cell), in_axes=(0, None, 0))
         self._draw_steps = jax.vmap(self._draw_cells, in_axes=(None, 0, 0))
@@ -197,58 +200,46 @@ class DeviceCalls:
         return first + jnp.arange(self._width, dtype=jnp.int32)
 
     def _take_steps(self, states: PyTree, cells: Cells, inputs: Inputs, records: PyTree) -> tuple[PyTree, PyTree]:
-        """(states after the steps, (position, info) after each); randomness is drawn for a group of steps at a time."""
-        if self._program.supplied:
-            rows, drawn = records
-            return self._scan(states, cells, inputs, drawn, rows)
+        """(states after the steps, (position, info) after each), a group of steps at a time."""
+        given, drawn = records if self._program.ahead else (records, None)
+        rows, records = (given, None) if self._program.supplied else (None, given)
 
-        def group(states: PyTree, inputs: Inputs) -> tuple[PyTree, PyTree]:
-            take = functools.partial(self._draw_and_take, cells=cells, inputs=inputs, records=records)
-            return _unless_done(cells, inputs[0][0], take, states) if self._hardware.branches else take(states)
+        def group(states: PyTree, its: tuple) -> tuple[PyTree, PyTree]:
+            inputs, drawn, rows = its
+            take = functools.partial(self._take_group, cells=cells, inputs=inputs, drawn=drawn, rows=rows)
+            return _unless_done(cells, inputs[0][0], functools.partial(take, records=records), states)
 
-        size = self._steps_drawn(jax.eval_shape(self._draw_cells, cells, inputs[0][0], inputs[1][0]))
-        groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), inputs)
+        whole = jax.eval_shape(self._draw_steps, cells, *inputs) if drawn is None else drawn
+        size = _group_steps(num_bytes(whole) // self._width, self._width)
+        groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), (inputs, drawn, rows))
         states, output = jax.lax.scan(group, states, groups)
         return states, jax.tree.map(lambda leaf: leaf.reshape(self._width, *leaf.shape[2:]), output)
 
-    def _draw_and_take(self, states: PyTree, cells: Cells, inputs: Inputs, records: PyTree) -> tuple[PyTree, PyTree]:
-        """A group of steps, in fewer slots where all its batches fit into them."""
-        drawn, keys = self._draw_steps(cells, *inputs)
+    def _take_group(
+        self, states: PyTree, cells: Cells, inputs: Inputs, drawn: Drawn | None, rows: PyTree, records: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """A group of steps, drawn unless it has been, in fewer slots where all its batches fit into them."""
+        draws, keys = self._draw_steps(cells, *inputs) if drawn is None else drawn
 
         def taken(draws: StepRandomness) -> Callable[[PyTree], tuple[PyTree, PyTree]]:
-            return lambda states: self._scan(states, cells, inputs, (draws, keys), records)
+            return lambda states: self._scan(states, cells, (*inputs, (draws, keys), rows), records)
 
-        short = usual_batches.slots(self._program, drawn) if self._hardware.branches else None
+        short = usual_batches.slots(self._program, draws)
         if short is None:
-            return taken(drawn)(states)
-        within, beyond = usual_batches.split(drawn, short)
-        return jax.lax.cond(beyond, taken(drawn), taken(within), states)
+            return taken(draws)(states)
+        within, beyond = usual_batches.split(draws, short)
+        return jax.lax.cond(beyond, taken(draws), taken(within), states)
 
-    def _scan(
-        self, states: PyTree, cells: Cells, inputs: Inputs, drawn: Drawn, records: PyTree
-    ) -> tuple[PyTree, PyTree]:
+    def _scan(self, states: PyTree, cells: Cells, steps: tuple, records: PyTree) -> tuple[PyTree, PyTree]:
         """Steps one after another, whose randomness has been drawn."""
-        supplied = self._program.supplied
 
-        def body(states: PyTree, inputs: tuple) -> tuple[PyTree, PyTree]:
-            t, noise_std, drawn, rows = inputs
+        def body(states: PyTree, step: tuple) -> tuple[PyTree, PyTree]:
+            t, noise_std, drawn, rows = step
+            given = rows if self._program.supplied else records
+            states, info = self._advance_cells(cells, states, t, noise_std, given, drawn)
+            return states, (states.position, info)
 
-            def take(states: PyTree) -> tuple[PyTree, PyTree]:
-                given = rows if supplied else records
-                states, info = self._advance_cells(cells, states, t, noise_std, given, drawn)
-                return states, (states.position, info)
-
-            return _unless_done(cells, t, take, states) if supplied else take(states)
-
-        return jax.lax.scan(body, states, (*inputs, drawn, records if supplied else None))
-
-    def _steps_drawn(self, draws: Drawn) -> int:
-        """Steps whose randomness is drawn together: whole groups of a chunk, as many bytes as suit the device.
-
-        Side by side, one step's random numbers cost a third of what they cost alone.
-        """
-        most = max(1, min(DRAWN_STEPS, self._hardware.drawn // max(num_bytes(draws), 1)))
-        return max(size for size in range(1, most + 1) if self._width % size == 0)
+        return jax.lax.scan(body, states, steps)
 
 
 def _unless_done(
@@ -260,3 +251,12 @@ def _unless_done(
         return states, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(take, states)[1])
 
     return jax.lax.cond(jnp.any(t < cells.steps), take, skip, states)
+
+
+def _group_steps(step_bytes: int, width: int) -> int:
+    """Steps of a group: of a chunk whole groups, whose randomness, so many bytes a step, is small enough for the cache.
+
+    Side by side, one step's random numbers cost a third of what they cost alone.
+    """
+    most = max(1, min(DRAWN_STEPS, _DRAWN_BYTES // max(step_bytes, 1)))
+    return max(size for size in range(1, most + 1) if width % size == 0)

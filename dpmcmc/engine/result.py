@@ -166,7 +166,7 @@ class Result:
 
     @functools.cached_property
     def verdict(self) -> Verdict:
-        """Permitted uses of the draws, and why: the plan's verdict, and what R-hat and ESS of the draws say.
+        """Permitted uses of the draws, and why, by the plan's verdict and by R-hat and ESS of the draws.
 
         Where intervals come from :meth:`noise_aware` alone, the reason says so.
         """

@@ -17,15 +17,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from dpmcmc.engine.ahead import DrawnAhead, one_ahead
 from dpmcmc.engine.mesh import BATCHES, STEPS, sizes
-from dpmcmc.engine.program import Cells, Drawn
+from dpmcmc.engine.program import Cells, Drawn, Program
 from dpmcmc.privacy.accounting.sampling import shard_rows
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import advise, give_back
@@ -34,6 +34,19 @@ from dpmcmc.storage.row_blocks import advise, give_back
 #: page fault maps what lies around it too, as far as the system has it; Linux was seen to map 90 to 270 KB.
 _HELD_BYTES = 256 << 20
 _AROUND = 256 << 10
+
+
+def supply_of(program: Program, draw: Callable[..., Drawn], records: PyTree) -> Supply | DrawnAhead | None:
+    """Return the maker of what each chunk is given, or None where that is the records alone.
+
+    Args:
+        program: of the chunk.
+        draw: of its ``compilation.Compiled``.
+        records: prepared, or those on disk.
+    """
+    if program.supplied:
+        return Supply(records, draw, program.mesh)
+    return DrawnAhead(records, draw) if program.ahead else None
 
 
 class Supply:
@@ -72,15 +85,7 @@ class Supply:
         """
         # Reading ahead is of no use to rows at random: of a file beyond memory it took four times as long.
         jax.tree.map(lambda leaf: advise(leaf, "MADV_RANDOM"), self._records)
-        with ThreadPoolExecutor(1, "rows") as reader:
-            waiting: Future | None = None
-            for first in firsts:
-                ahead = reader.submit(self._read, cells, first, schedules(first)[0])
-                if waiting is not None:
-                    yield waiting.result()
-                waiting = ahead
-            if waiting is not None:
-                yield waiting.result()
+        return one_ahead(lambda first: self._read(cells, first, schedules(first)[0]), firsts, "rows")
 
     def _read(self, cells: Cells, first: int, noise_std: np.ndarray) -> PyTree:
         draws, keys = self._draw(cells, np.int32(first), noise_std)

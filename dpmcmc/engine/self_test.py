@@ -30,7 +30,7 @@ import numpy as np
 from dpmcmc.engine.compilation import Compiled
 from dpmcmc.engine.mesh import CHAIN, DATA, on_host, sizes, spread
 from dpmcmc.engine.program import Cells, Program
-from dpmcmc.engine.rows_on_disk import Supply
+from dpmcmc.engine.rows_on_disk import supply_of
 from dpmcmc.engine.uncompiled import evaluate, host
 from dpmcmc.errors import RunFailed
 from dpmcmc.privacy.query.randomness import Streams
@@ -84,9 +84,10 @@ def check_steps(
     noise = np.repeat(noise[:1], len(noise), axis=0)
     kept = np.full((len(noise), room), steps - 1, np.int32)
     reference: _Reference | None = None
-    supplied = None
+    given = made_up
     if not program.supplied:
-        supplied = functions.prepared(made_up if program.mesh is None else spread(made_up, program.mesh, DATA))
+        given = functions.prepared(made_up if program.mesh is None else spread(made_up, program.mesh, DATA))
+    supply = supply_of(program, functions.draw, given)
     for key in range(_KEYS):
         cells = _known_cells(block, key, steps)
         placed = cells if program.mesh is None else spread(cells, program.mesh, CHAIN)
@@ -94,8 +95,7 @@ def check_steps(
         if reference is None:
             reference = _Reference(program, cells, states, made_up, noise[0, :steps])
         begin = jax.tree.map(_first, _fetched(states))
-        if program.supplied:
-            (supplied,) = Supply(made_up, functions.draw, program.mesh).chunks(placed, [0], lambda _: (noise,))
+        (supplied,) = [given] if supply is None else supply.chunks(placed, [0], lambda _: (noise,))
         states, output, *_ = executable(states, placed, np.int32(0), noise, kept, supplied)
         found = jax.tree.map(_side_by_side, *on_host((states.position, output[0])))
         if reference.agrees(jax.tree.map(_first, cells), begin, found):

@@ -27,9 +27,9 @@ def slots(program: Program, draws: StepRandomness) -> int | None:
     The slots drawn are hardly ever needed: what truncates a batch is charged, so it has to be rare over the whole run.
     """
     mask = draws.batch[1]
-    # Steps are compiled twice for it, which only those of a linear model are worth; and shards, each with a batch of
-    # its own, would have to go the same way.
-    if mask is None or program.second is not None or program.mesh is not None:
+    # Steps are compiled twice for it, which only those of a linear model are worth; shards, each with a batch of its
+    # own, would have to go the same way; and rows from the disk come with all their slots.
+    if mask is None or program.second is not None or program.mesh is not None or program.supplied:
         return None
     target, metric = program.target.without(), getattr(program.sampler.without(), "metric", None)
     if metric is not None or not (hasattr(target, "prepared") and hasattr(target, "clipped_gradient_sum")):

@@ -242,7 +242,7 @@ def calibration_curve(
 def expected_calibration_error(
     probability: Float[np.ndarray, "rows k"], y: Shaped[np.ndarray, " rows"], bins: int = 15
 ) -> float:
-    """Return Σ_b (n_b/n)·|share of bin b that is right − its mean confidence| (Guo et al. 2017), within [0, 1].
+    """Return ``Σ_b (n_b/n)·|share of bin b that is right − its mean confidence|`` (Guo et al. 2017), within [0, 1].
 
     Confidence is the largest class probability; bins have equal width, and none is left out. A calibrated
     model has a positive one too, since rows of a bin are few.

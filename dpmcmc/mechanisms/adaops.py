@@ -144,7 +144,7 @@ class AdaOPS(OneShot):
         """Return (the settings that the private stages chose, the draw (1, d)); one guarantee covers both.
 
         Args:
-            plan: made by :meth:`plan`.
+            plan: made by :meth:`OneShot.plan`.
             records: ``{"x": (N, d), "y": (N,)}``, checked.
             streams: secret keys.
         """

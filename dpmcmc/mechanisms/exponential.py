@@ -157,7 +157,7 @@ class Exponential(OneShot):
         """Return the number of the released hypothesis.
 
         Args:
-            plan: made by :meth:`plan`.
+            plan: made by :meth:`OneShot.plan`.
             records: pytree, leaves (N, ...).
             key: secret JAX key.
         """

@@ -133,7 +133,7 @@ class Hybrid:
         """Draws of the run, leaves (chains·draws, ...).
 
         Args:
-            plan: made by :meth:`plan`.
+            plan: made by :meth:`OneShot.plan`.
             records: pytree, leaves (N, ...).
             streams: secret keys.
             checkpoint: folder that the run commits to, and goes on from where the same keys have begun it.

@@ -122,14 +122,14 @@ class OneShot:
         return dataclasses.replace(schema.told(self, target).settle(schema.told(target), asked), schema=schema)
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
-        """Return the plan that keeps the promise; raises as :meth:`plan`."""
+        """Return the plan that keeps the promise; raises as :meth:`OneShot.plan`."""
         raise NotImplementedError
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
         """Return the release: a pytree like the target's parameters, leaves (draws, ...), NumPy.
 
         Args:
-            plan: made by :meth:`plan`.
+            plan: made by :meth:`OneShot.plan`.
             records: pytree of NumPy arrays, leaves (N, ...), checked against the target and its public bounds.
             streams: secret keys of this run, one stream for each purpose.
 

@@ -168,7 +168,7 @@ class PrivateSelection(OneShot):
         """Return (every candidate's release, leaves (a, ...); which was chosen); one guarantee covers both.
 
         Args:
-            plan: made by :meth:`plan`.
+            plan: made by :meth:`OneShot.plan`.
             records: pytree, leaves (N, ...).
             streams: secret keys.
         """

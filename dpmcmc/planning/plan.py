@@ -116,7 +116,7 @@ class Plan(AnyPlan):
 
     @property
     def times(self) -> np.ndarray:
-        """Langevin time of each step, (steps,) float64: η_t, over the friction for momentum samplers."""
+        """Langevin time η_t of each step, (steps,) float64; over the friction for momentum samplers."""
         t = np.arange(self.steps, dtype=np.float64)
         return np.broadcast_to(self.sampler.time_at(self.noise_std.astype(np.float64), t), t.shape)
 
@@ -127,7 +127,7 @@ class Plan(AnyPlan):
 
     @property
     def private_time(self) -> float | None:
-        """Time that the budget buys EACH chain at temperature 1 from full batches: μ²/(2C²) over the chains.
+        """Time μ²/(2C² chains) that the budget buys EACH chain at temperature 1 from full batches.
 
         (2μ²/C² unless replace_one.) Each step's Gaussian has μ_t = ΔC/s_t with s_t² = 2/η_t, so Σμ_t² = Δ²C²Ση_t/2
         is at most μ², the Gaussian budget of (ε, δ), less what a metric takes of it. None without privacy.
@@ -164,7 +164,7 @@ class Plan(AnyPlan):
 
     @property
     def trace(self) -> Plan:
-        """The plan itself: the iterates of its sampler leave."""
+        """The plan itself, because the iterates of its sampler leave."""
         return self
 
     @property

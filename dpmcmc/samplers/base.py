@@ -44,7 +44,7 @@ class Sampler(Protocol):
 
     @property
     def queries(self) -> Queries:
-        """Queries of the data in each step: ``("gradient",)``, or with a ``SecondMoment`` beside it."""
+        """Queries of the data in each step, ``("gradient",)``, or with a ``SecondMoment`` beside it."""
 
     @property
     def temperature(self) -> float:

@@ -53,14 +53,14 @@ def langevin_time(eta: PerStep, friction: PerStep = 1.0) -> PerStep:
 
 @dataclass(frozen=True)
 class Langevin(SteppedSampler):
-    """A sampler of friction :attr:`damping`: its law, for the plan. A subclass adds ``init`` and ``step``.
+    """A sampler of friction ``damping``: its law, for the plan. A subclass adds ``init`` and ``step``.
 
     A subclass whose friction is not 1, or that has other noise beside the query's, overrides what that changes.
     """
 
     @property
     def damping(self) -> float:
-        """a, the fraction of momentum lost per step: all of it."""
+        """a, the fraction of momentum lost per step; here all of it."""
         return 1.0
 
     def noise_std(self, t: PerStep) -> PerStep:

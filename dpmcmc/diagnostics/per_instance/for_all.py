@@ -71,7 +71,7 @@ def ridge_ops_for_all(
         gamma: γ of the density exp(−(γ/2)(‖y − Xθ‖² + λ‖θ‖²)).
         delta: δ in (0, 1).
         row_bound: B: the record has ‖x‖ <= B; public. The data themselves may exceed it.
-        target_bound: Y: |y| <= Y; public.
+        target_bound: Y, the public bound: ``|y| <= Y``.
 
     Raises:
         ValueError: an argument outside these, or H singular in float64.
@@ -99,7 +99,7 @@ def output_perturbation_for_all(
         noise_std: σ.
         delta: δ in (0, 1).
         row_bound: B: the record has ‖x‖ <= B; public.
-        target_bound: Y: |y| <= Y; public.
+        target_bound: Y, the public bound: ``|y| <= Y``.
 
     Raises:
         ValueError: an argument outside these, or H singular in float64.

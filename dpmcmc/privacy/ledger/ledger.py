@@ -55,7 +55,7 @@ class State:
 
     @property
     def open(self) -> tuple[Run, ...]:
-        """Reservations that were not settled: running, or crashed."""
+        """Reservations that were not settled, of runs that go on or crashed."""
         return tuple(run for run in self.runs if run.outcome == "open")
 
 

@@ -33,7 +33,7 @@ class LinearRegression(LinearPredictor):
     Args:
         prior_scale: prior standard deviation of each coefficient.
         noise_scale: standard deviation of y given x, a public constant.
-        label_bound: public bound on |y|, for one-shot mechanisms; labels beyond it are refused there.
+        label_bound: public bound on ``|y|``, for one-shot mechanisms; labels beyond it are refused there.
         num_features: d; None until the data's shape is known.
         row_bound: public bound on ‖x‖, for one-shot mechanisms.
 
@@ -68,7 +68,7 @@ class LinearRegression(LinearPredictor):
         return self.row_bound * (self.row_bound * radius + self.label_bound) / self.noise_scale**2
 
     def loss_bounds(self, radius: float) -> tuple[float, float]:
-        """(largest |log-likelihood| of a record, difference between any two records') on ‖θ‖ <= radius.
+        """(largest ``|log-likelihood|`` of a record, difference between any two records') on ‖θ‖ <= radius.
 
         Raises:
             ValueError: no row_bound or no label_bound.

@@ -38,7 +38,7 @@ class LogisticRegression(LinearPredictor):
     """
 
     num_classes = 2
-    #: |σ − y| <= 1 for y in {0, 1}, and σ(1 − σ) <= 1/4.
+    #: ``|σ − y| <= 1`` for y in {0, 1}, and σ(1 − σ) <= 1/4.
     residual_bound = 1.0
     curvature_bound = 1 / 4
     bounded_labels = True
@@ -64,7 +64,7 @@ class LogisticRegression(LinearPredictor):
         return jax.nn.sigmoid(margin)
 
     def loss_bounds(self, radius: float) -> tuple[float, float]:
-        """(largest loss of a record, difference between any two records' losses) on ‖θ‖ <= radius: |x·θ| <= r R.
+        """(largest loss of a record, difference between any two records' losses) on ‖θ‖ <= radius: ``|x·θ|`` <= r R.
 
         Raises:
             ValueError: no row_bound.
