@@ -65,9 +65,12 @@ def test_blocks_are_those_of_the_rfc(key, counter, nonce, words):
 
 def test_fewer_rounds_are_not_those_of_the_rfc(monkeypatch):
     loop = jax.lax.fori_loop
-    monkeypatch.setattr(chacha.jax.lax, "fori_loop", lambda a, b, body, start: loop(a, b - 1, body, start))
+    chacha._columns.clear_cache()
     key, counter, nonce, words = VECTORS[0]
-    found = chacha.block(words_of(key), jnp.asarray([counter], jnp.uint32), words_of(nonce))[:, 0]
+    with monkeypatch.context() as patch:
+        patch.setattr(chacha.jax.lax, "fori_loop", lambda a, b, body, start: loop(a, b - 1, body, start))
+        found = chacha.block(words_of(key), jnp.asarray([counter], jnp.uint32), words_of(nonce))[:, 0]
+    chacha._columns.clear_cache()
     assert f"{int(found[0]):08x}" != words[:8]
 
 
@@ -87,12 +90,15 @@ def inputs_read(monkeypatch) -> list[tuple[int, ...]]:
         chacha._split(key, (9,))
         for data in (0, 1, 7, 2**32 - 1):
             chacha._fold_in(key, np.uint32(data))
+        chacha.more_words(key, 40)
+        for chain, step in ((0, 0), (0, 1), (1, 0), (2**32 - 1, 7)):
+            chacha.at(jax.random.wrap_key_data(key, impl=CHACHA20), chain, step)
     return read
 
 
 def test_bits_split_and_fold_in_never_read_the_same_block(monkeypatch):
     read = inputs_read(monkeypatch)
-    assert len(read) == 8 + 5 + 4
+    assert len(read) == 8 + 5 + 4 + 3 + 4
     assert len(set(read)) == len(read)
     monkeypatch.setattr(chacha, "_SPLIT", chacha._FOLD)  # planted: one nonce for two uses
     read = inputs_read(monkeypatch)

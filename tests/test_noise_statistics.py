@@ -236,25 +236,47 @@ def test_a_table_that_is_off_is_found(base):
     assert tuple(law_of(words)) != table.weights
 
 
-def test_a_draw_reads_the_table_at_its_thresholds(monkeypatch):
+def at_thresholds(monkeypatch, offset: int) -> tuple[np.ndarray, np.ndarray]:
+    """(draws whose bits lie so far from their column's threshold, what they have to be)."""
     words = discrete_gaussian.table().words
     rng = np.random.default_rng(0)
     columns = np.concatenate([rng.integers(0, 8192, 200), [0, 8191, 4096]]).astype(np.uint64)
     thresholds = [int(words[0, c]) >> 13 << 64 | int(words[1, c]) << 32 | int(words[2, c]) for c in columns]
-    for offset in (-1, 0, -(1 << 32), 1 << 32, -(1 << 64), 1 << 64):
-        levels = [min(max(t + offset, 0), (1 << 83) - 1) for t in thresholds]
-        drawn = np.array(
-            [
-                [(level >> 64) << 13 | int(c) for level, c in zip(levels, columns, strict=True)],
-                [level >> 32 & 0xFFFFFFFF for level in levels],
-                [level & 0xFFFFFFFF for level in levels],
-            ],
-            np.uint32,
-        )
-        monkeypatch.setattr(integer_noise.jax.random, "bits", lambda key, shape, dtype, drawn=drawn: jnp.asarray(drawn))
+    levels = [min(max(t + offset, 0), (1 << 83) - 1) for t in thresholds]
+    first = [(level >> 64) << 13 | int(c) for level, c in zip(levels, columns, strict=True)]
+    more = [level >> 32 & 0xFFFFFFFF for level in levels] + [level & 0xFFFFFFFF for level in levels]
+    with monkeypatch.context() as patch:
+        patch.setattr(integer_noise.jax.random, "bits", lambda *_: jnp.asarray(np.array(first, np.uint32)))
+        patch.setattr(integer_noise.chacha, "more_words", lambda *_: jnp.asarray(np.array(more, np.uint32)))
         found = np.asarray(integer_noise.draw(jax.random.key(0), (len(columns),)))
-        kept = np.array([level < t for level, t in zip(levels, thresholds, strict=True)])
-        np.testing.assert_array_equal(found, np.where(kept, columns, words[0][columns] & 8191).astype(int) - 4096)
+    kept = np.array([level < t for level, t in zip(levels, thresholds, strict=True)])
+    return found, np.where(kept, columns, words[0][columns] & 8191).astype(int) - 4096
+
+
+def test_a_draw_reads_the_table_at_its_thresholds(monkeypatch):
+    for offset in (-1, 0, -(1 << 32), 1 << 32, -(1 << 64), 1 << 64):
+        np.testing.assert_array_equal(*at_thresholds(monkeypatch, offset))
+    # Planted: a draw that ties with its threshold's upper bits is settled by these alone.
+    monkeypatch.setattr(integer_noise.jax.lax, "cond", lambda which, settled, unsettled: unsettled())
+    found, right = at_thresholds(monkeypatch, -1)
+    assert np.mean(found == right) < 0.1
+
+
+def test_draws_of_several_keys_are_those_of_each(monkeypatch):
+    """Also where ties make them draw further words: every other column's upper bits are its threshold's."""
+    words = discrete_gaussian.table().words[0]
+    columns = np.arange(0, 8192, 331)
+    tied = ((words[columns] >> 13) << 13 | columns).astype(np.uint32)
+    tied[::2] ^= 1 << 31
+    keys = jax.random.split(jax.random.key(3, impl=CHACHA20), (2, 3))
+    for patched in (False, True):
+        if patched:
+            monkeypatch.setattr(integer_noise.jax.random, "bits", lambda *_: jnp.asarray(tied))
+        draw = lambda key: integer_noise.draw(key, (len(tied),))  # noqa: E731
+        together = np.asarray(jax.jit(jax.vmap(jax.vmap(draw)))(keys))
+        alone = np.array([[draw(keys[i, j]) for j in range(3)] for i in range(2)])
+        np.testing.assert_array_equal(together, alone)
+        assert len({row.tobytes() for row in alone.reshape(6, -1)}) == 6
 
 
 def test_a_convolution_of_two_tables_is_a_discrete_gaussian(base):

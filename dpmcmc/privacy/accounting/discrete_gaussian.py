@@ -20,7 +20,8 @@ real μ and every s >= τ = ``SMOOTH`` = 2,
    post-processing, which does not look at x, of the Gaussian mechanism with std √(S² − τ²) >= σ: the accountants of
    the Gaussian apply as they are, and τ costs nothing, for S² − τ² >= σ² + σ₀² − τ².
 3. *Tables.* X_j is drawn by Walker's alias method from 2^13 columns with thresholds of 83 bits: 96 random bits a draw,
-   one comparison, no rejection. Its law is a table of integers over 2^96, whose total variation distance from
+   one comparison, no rejection. The last 64 bits are drawn only where the first 19 of some draw equal its threshold's,
+   for without that they decide nothing. Its law is a table of integers over 2^96, whose total variation distance from
    N_Z(σ₀²), the tail beyond 10.6σ₀ included, is summed in 60 digits: ``table().deviation``, below 2^-84.
 
 So a coordinate of a step is within total variation L·2^-84 + (L+1)·2^-111 (:func:`deviation`) of a post-processing of
@@ -30,11 +31,13 @@ the Gaussian mechanism, whatever x. A run is within the sum over its coordinates
 **Which attacks this answers.** Samplers in floating point leave holes in their output that tell neighbours apart
 (Mironov 2012 for Laplace; Jin, McMurtry, Rubinstein & Ohrimenko 2022, arXiv 2112.05307, for Gaussians, who also time
 samplers whose work depends on the value); sums whose precision depends on the data reveal it (Haney et al. 2022, arXiv
-2207.13793). Here sum and noise are integers on one public grid, and every draw takes the same operations.
+2207.13793). Here sum and noise are integers on one public grid, and all draws of a group take the same operations.
 Floating-point sums also exceed their stated sensitivity (Casacuberta et al. 2022, arXiv 2207.10635): ``fixed_point.py``
 has exact ones.
 
-**What remains.** Table look-ups reach the cache at addresses that depend on the noise; a compiler may change the timing
+**What remains.** A group of steps takes longer where one of its draws ties with its threshold. This has the same
+probability, 2^-19, for each of the columns, and a column and its alias are two values of the noise among thousands; it
+is not a function of the records. Table look-ups reach the cache at addresses that depend on the noise; a compiler may change the timing
 of anything, and is trusted to keep integer arithmetic; the random words are those of ``chacha.py``, under its
 assumption. Computation after the noise is float32, and post-processing. A sampler's own noise (the ``dynamics`` stream)
 stays a float Gaussian: privacy never counts it.
@@ -88,12 +91,16 @@ class Table(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def table() -> Table:
-    """The alias table, in exact integers from 60-digit probabilities."""
+    """Return the alias table, in exact integers from 60-digit probabilities."""
     with decimal.localcontext() as context:
-        context.prec = 60
-        one = decimal.Decimal(1)
+        context.prec = 80
+        # exp(−k²/2σ₀²) from k − 1 by one factor, which shrinks by a constant one: k² roundings of 80 digits.
+        ratio = (decimal.Decimal(-1) / (2 * BASE * BASE)).exp()
+        half, factor, square = [decimal.Decimal(1)], ratio, ratio * ratio
         # Beyond 40σ₀ lies less than e^-800.
-        half = [(-one * k * k / (2 * BASE * BASE)).exp() for k in range(40 * BASE)]
+        for _ in range(1, 40 * BASE):
+            half.append(half[-1] * factor)
+            factor *= square
         whole = half[0] + 2 * sum(half[1:], decimal.Decimal(0))
         scale = decimal.Decimal(1 << 96) / whole
         exact = [half[abs(k)] * scale for k in range(-HALF, HALF)]

@@ -3,12 +3,15 @@ r"""ChaCha20 as a JAX random generator: the hardened mode's keys and bits (RFC 8
 The block function maps (key, 32-bit counter, 96-bit nonce) to 16 words of 32 bits. The nonce's first word says what
 a block is for, so that no two uses of a key read the same block:
 
-    random_bits   nonce (1, 0, 0)   counter 0, 1, …      every word of the output is used once
-    split         nonce (2, 0, 0)   counter ⌊child/2⌋    each half of a block is one child key
-    fold_in       nonce (3, 0, 0)   counter = data       the first half is the new key
+    random_bits   nonce (1, 0, 0)       counter 0, 1, …      every word of the output is used once
+    split         nonce (2, 0, 0)       counter ⌊child/2⌋    each half of a block is one child key
+    fold_in       nonce (3, 0, 0)       counter = data       the first half is the new key
+    at            nonce (4, chain, 0)   counter = step       the first half is the new key
+    more_words    nonce (5, 0, 0)       counter 0, 1, …      every word of the output is used once
 
 A call has 2^32 blocks: at most 2^36 words, or 2^33 children; more is refused. ``fold_in`` takes 32 bits of data. As
-with any JAX key, a key is to be used once: twice the same call gives twice the same bits.
+with any JAX key, a key is to be used once: twice the same call gives twice the same bits. ``more_words`` belongs to the
+``random_bits`` of the same key, where the first words did not settle everything.
 
 **What it gives.** Keys form a tree in which every node is an output of its parent's function (Goldreich, Goldwasser &
 Micali 1986). If the block function is a pseudorandom function, no efficient observer tells the words that a run uses
@@ -38,10 +41,10 @@ _CONSTANTS = np.frombuffer(b"expand 32-byte k", "<u4").astype(np.uint32)
 _KEY_WORDS = 8
 _BLOCK_WORDS = 16
 _MOST_BLOCKS = 1 << 32
-_BITS, _SPLIT, _FOLD = 1, 2, 3
+_BITS, _SPLIT, _FOLD, _AT, _MORE = 1, 2, 3, 4, 5
 
 
-def block(key: jax.Array, counter: jax.Array, nonce: jax.Array | np.ndarray | tuple[int, ...]) -> jax.Array:
+def block(key: jax.Array, counter: jax.Array, nonce: jax.Array | np.ndarray | tuple[int | jax.Array, ...]) -> jax.Array:
     """ChaCha20 blocks (RFC 8439, section 2.3), one per counter.
 
     Args:
@@ -52,25 +55,54 @@ def block(key: jax.Array, counter: jax.Array, nonce: jax.Array | np.ndarray | tu
     Returns:
         (16, n) uint32, word by word.
     """
-    count = counter.shape[0]
-    nonce = jnp.asarray(nonce, jnp.uint32)
+    words = nonce if isinstance(nonce, (jax.Array, np.ndarray)) else jnp.stack([jnp.asarray(w, jnp.uint32) for w in nonce])
+    return _of_keys(key[None], counter.astype(jnp.uint32)[None], words.astype(jnp.uint32)[None])[0]
 
-    def columns(words: jax.Array) -> jax.Array:
-        return jnp.broadcast_to(words[:, None], (4, count))
 
-    last = jnp.concatenate([counter[None].astype(jnp.uint32), jnp.broadcast_to(nonce[:, None], (3, count))])
-    start = (columns(jnp.asarray(_CONSTANTS)), columns(key[:4]), columns(key[4:]), last)
+@jax.custom_batching.custom_vmap
+def _of_keys(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> jax.Array:
+    """Return the blocks of several keys: (keys, 8), (keys, n) and (keys, 3) -> (keys, 16, n)."""
+    return _columns(keys, counters, nonces)
+
+
+@_of_keys.def_vmap
+def _(size: int, batched: list[bool], *inputs: jax.Array) -> tuple[jax.Array, bool]:
+    # As one long row: batched as they are, they would be many short ones, which a CPU computes at half the speed.
+    each = [x if own else jnp.broadcast_to(x, (size, *x.shape)) for x, own in zip(inputs, batched, strict=True)]
+    found = _of_keys(*(x.reshape(-1, x.shape[-1]) for x in each))
+    return found.reshape(size, len(found) // size, *found.shape[1:]), True
+
+
+# Compiled as one function, so that blocks of one shape are traced once in a process.
+@jax.jit
+def _columns(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> jax.Array:
+    """Return what :func:`_of_keys` does; a column of the state is one block."""
+    count, each = counters.shape
+    columns = count * each
+
+    def across(words: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(words.T[:, :, None], (words.shape[1], count, each)).reshape(words.shape[1], columns)
+
+    last = jnp.concatenate([counters.reshape(1, columns), across(nonces)])
+    constants = jnp.broadcast_to(_CONSTANTS[:, None], (4, columns))
+    start = (constants, across(keys[:, :4]), across(keys[:, 4:]), last)
 
     def double_round(_: jax.Array, rows: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         a, b, c, d = _quarter_rounds(*rows)
         # The diagonals become columns, and columns again.
-        b, c, d = jnp.roll(b, -1, 0), jnp.roll(c, -2, 0), jnp.roll(d, -3, 0)
-        a, b, c, d = _quarter_rounds(a, b, c, d)
-        return a, jnp.roll(b, 1, 0), jnp.roll(c, 2, 0), jnp.roll(d, 3, 0)
+        a, b, c, d = _quarter_rounds(a, _moved(b, 1), _moved(c, 2), _moved(d, 3))
+        return a, _moved(b, 3), _moved(c, 2), _moved(d, 1)
 
     # A loop: unrolled, XLA on a CPU computes the rounds again for every word of the output.
     end = jax.lax.fori_loop(0, 10, double_round, start)
-    return jnp.concatenate([x + y for x, y in zip(start, end, strict=True)])
+    words = jnp.concatenate([x + y for x, y in zip(start, end, strict=True)])
+    return words.reshape(_BLOCK_WORDS, count, each).swapaxes(0, 1)
+
+
+def _moved(rows: jax.Array, by: int) -> jax.Array:
+    """Return four rows moved up by so many, the first ones to the end."""
+    parts = (jax.lax.slice_in_dim(rows, by, 4), jax.lax.slice_in_dim(rows, 0, by))
+    return jax.lax.concatenate(parts, 0)
 
 
 def _quarter_rounds(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> tuple[jax.Array, ...]:
@@ -111,6 +143,17 @@ def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 def _fold_in(key: jax.Array, data: PyTree) -> jax.Array:
     return block(key, jnp.asarray(data).astype(jnp.uint32)[None], (_FOLD, 0, 0))[:_KEY_WORDS, 0]
+
+
+def at(key: jax.Array, chain: jax.Array | int, step: jax.Array | int) -> jax.Array:
+    """Return the key of one (chain, step), both of 32 bits, from that of a stream."""
+    words = block(jax.random.key_data(key), jnp.asarray(step, jnp.uint32)[None], (_AT, chain, 0))[:_KEY_WORDS, 0]
+    return jax.random.wrap_key_data(words, impl=CHACHA20)
+
+
+def more_words(key: jax.Array, count: int) -> jax.Array:
+    """Return further words, (count,) uint32, of a key (8,) uint32 whose first words were drawn as random bits."""
+    return _blocks(key, -(-count // _BLOCK_WORDS), _MORE).reshape(-1)[:count]
 
 
 def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:

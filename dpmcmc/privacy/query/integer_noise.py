@@ -9,8 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.privacy.accounting.discrete_gaussian import BASE, HALF, INDEX_BITS, RATIO, SLACK, table
+from dpmcmc.privacy.query import chacha
 from dpmcmc.privacy.query.randomness import unraveled
 from dpmcmc.storage.pytree import PyTree, size_of
+
+
+_COLUMN = (1 << INDEX_BITS) - 1
 
 
 def coefficients(std: jax.Array, levels: int) -> jax.Array:
@@ -40,17 +44,49 @@ def coefficients(std: jax.Array, levels: int) -> jax.Array:
 
 
 def draw(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Independent draws of the table, int32."""
-    found = jnp.asarray(table().words)
-    words = jax.random.bits(key, (3, *shape), jnp.uint32)
-    column = words[0] & np.uint32((1 << INDEX_BITS) - 1)
-    first, middle, last = (row[column] for row in found)
-    top = words[0] >> np.uint32(INDEX_BITS)
-    kept = first >> np.uint32(INDEX_BITS)
-    # Below the threshold of 83 bits? All three words are compared, whichever decides.
-    below = (top < kept) | ((top == kept) & ((words[1] < middle) | ((words[1] == middle) & (words[2] < last))))
-    alias = first & np.uint32((1 << INDEX_BITS) - 1)
-    return jnp.where(below, column, alias).astype(jnp.int32) - HALF
+    """Return independent draws of the table, int32.
+
+    The 19 upper bits of a threshold settle a draw, unless the drawn bits equal them: once in 2^19 draws. Only then are
+    the other 64 bits drawn and compared, for all draws alike. Whether that happens does not depend on the column.
+
+    Args:
+        key: used for nothing else; one of another generator is adopted (``chacha.adopted``).
+        shape: of the result.
+    """
+    key = chacha.adopted(key)
+    words = jax.random.bits(key, shape, jnp.uint32).reshape(-1)
+    column = words & np.uint32(_COLUMN)
+    entry = jnp.asarray(table().words[0])[column]
+    top, kept = words >> np.uint32(INDEX_BITS), entry >> np.uint32(INDEX_BITS)
+    below = _below(top < kept, top == kept, column, jax.random.key_data(key))
+    return (jnp.where(below, column, entry & np.uint32(_COLUMN)).astype(jnp.int32) - HALF).reshape(shape)
+
+
+@jax.custom_batching.custom_vmap
+def _below(less: jax.Array, tied: jax.Array, column: jax.Array, key: jax.Array) -> jax.Array:
+    """Return whether each draw is below its column's threshold of 83 bits, bool; leading axes are those of the keys.
+
+    Args:
+        less, tied: how its upper bits compare, (..., n) bool.
+        column: (..., n) uint32.
+        key: (..., 8) uint32.
+    """
+
+    def settled() -> jax.Array:
+        keys = key.reshape(-1, key.shape[-1])
+        words = jax.vmap(lambda one: chacha.more_words(one, 2 * column.shape[-1]))(keys)
+        upper, lower = (part.reshape(column.shape) for part in jnp.split(words, 2, axis=-1))
+        middle, last = (jnp.asarray(row)[column] for row in table().words[1:])
+        return less | (tied & ((upper < middle) | ((upper == middle) & (lower < last))))
+
+    return jax.lax.cond(jnp.any(tied), settled, lambda: less)
+
+
+@_below.def_vmap
+def _(size: int, batched: list[bool], *inputs: jax.Array) -> tuple[jax.Array, bool]:
+    # One question for all of them, so that it stays a branch, and the further words are not drawn every time.
+    each = (x if own else jnp.broadcast_to(x, (size, *x.shape)) for x, own in zip(inputs, batched, strict=True))
+    return _below(*each), True
 
 
 def noise(key: jax.Array, size: int, std: jax.Array, levels: int) -> tuple[jax.Array, jax.Array]:

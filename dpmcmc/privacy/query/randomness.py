@@ -42,8 +42,14 @@ class Streams(NamedTuple):
 
     def at(self, chain: jax.Array | int, step: jax.Array | int) -> Streams:
         """The four keys of one (chain, step)."""
+
+        def here_of(key: jax.Array) -> jax.Array:
+            if self.hardened:
+                return chacha.at(key, chain, step)
+            return jax.random.fold_in(jax.random.fold_in(key, chain), step)
+
         # Side by side: four times the work of one key costs hardly more than one.
-        here = jax.vmap(lambda key: jax.random.fold_in(jax.random.fold_in(key, chain), step))(jnp.stack(self))
+        here = jax.vmap(here_of)(jnp.stack(self))
         return Streams(*(here[i] for i in range(len(PURPOSES))))
 
     @property
