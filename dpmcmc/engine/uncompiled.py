@@ -78,7 +78,7 @@ def _equation(equation: JaxprEqn, values: list[np.ndarray]) -> Sequence[np.ndarr
             result = PLAIN[name](*values) if name in PLAIN else ONE[name](params, *values)
             return [_checked(result, _shaped(equation.outvars[0]))]
         return _compiled_alone(equation, values)
-    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr", "call"):
         if key in params:
             return _call(params[key], values)
     return _compiled_alone(equation, values)

@@ -37,10 +37,10 @@ has exact ones.
 
 **What remains.** A group of steps takes longer where one of its draws ties with its threshold. This has the same
 probability, 2^-19, for each of the columns, and a column and its alias are two values of the noise among thousands; it
-is not a function of the records. Table look-ups reach the cache at addresses that depend on the noise; a compiler may change the timing
-of anything, and is trusted to keep integer arithmetic; the random words are those of ``chacha.py``, under its
-assumption. Computation after the noise is float32, and post-processing. A sampler's own noise (the ``dynamics`` stream)
-stays a float Gaussian: privacy never counts it.
+is not a function of the records. Table look-ups reach the cache at addresses that depend on the noise; a compiler may
+change the timing of anything, and is trusted to keep integer arithmetic; the random words are those of ``chacha.py``,
+under its assumption. Computation after the noise is float32, and post-processing. A sampler's own noise (the
+``dynamics`` stream) stays a float Gaussian: privacy never counts it.
 """
 
 from __future__ import annotations

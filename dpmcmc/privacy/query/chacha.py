@@ -55,8 +55,8 @@ def block(key: jax.Array, counter: jax.Array, nonce: jax.Array | np.ndarray | tu
     Returns:
         (16, n) uint32, word by word.
     """
-    words = nonce if isinstance(nonce, (jax.Array, np.ndarray)) else jnp.stack([jnp.asarray(w, jnp.uint32) for w in nonce])
-    return _of_keys(key[None], counter.astype(jnp.uint32)[None], words.astype(jnp.uint32)[None])[0]
+    words = jnp.stack([jnp.asarray(word).astype(jnp.uint32) for word in nonce]) if isinstance(nonce, tuple) else nonce
+    return _of_keys(key[None], counter.astype(jnp.uint32)[None], jnp.asarray(words, jnp.uint32)[None])[0]
 
 
 @jax.custom_batching.custom_vmap

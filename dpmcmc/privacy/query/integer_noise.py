@@ -13,7 +13,6 @@ from dpmcmc.privacy.query import chacha
 from dpmcmc.privacy.query.randomness import unraveled
 from dpmcmc.storage.pytree import PyTree, size_of
 
-
 _COLUMN = (1 << INDEX_BITS) - 1
 
 
