@@ -5,7 +5,7 @@ install test "[dev]"
 cd "$root"
 if [ "${1:-}" = --all ]; then
     shift
-    set -- -m "not gpu and not exhaustive" "$@"
+    set -- -m "not gpu and not gpu_compile and not exhaustive" "$@"
 fi
 
 # Style, types, generated pages and import contracts, each of which is silent where all is well.

@@ -20,7 +20,7 @@ UV_LINK_MODE=copy "$venv/bin/uv" pip install --quiet --python "$venv/bin/python"
 PATH=$venv/bin:$PATH
 export PATH
 # An old version may use what a newer one beneath it deprecates: a warning is no fault of the floor.
-"$venv/bin/python" -m pytest -m "not gpu" --numprocesses 0 -W ignore::DeprecationWarning \
+"$venv/bin/python" -m pytest -m "not gpu and not gpu_compile" --numprocesses 0 -W ignore::DeprecationWarning \
     tests/test_guarantee.py tests/test_arviz.py \
     tests/test_accounting.py::test_golden_poisson_zero_out \
     tests/test_accounting.py::test_golden_poisson_replace_one \

@@ -35,7 +35,7 @@ def _small_steps(monkeypatch):
     """Chunks of 7 steps, blocks of 2 cells, a commit after every chunk."""
     monkeypatch.setattr(sizing, "_CHUNK_STEPS", 7)
     monkeypatch.setattr(sizing, "cells_at_once", lambda *_: 2)
-    monkeypatch.setattr(sizing, "cores", lambda: 1)
+    monkeypatch.setattr(sizing, "cores", lambda platform: 1)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
 
 
@@ -44,7 +44,7 @@ def alone():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sizing, "_CHUNK_STEPS", 7)
         patch.setattr(sizing, "cells_at_once", lambda *_: 2)
-        patch.setattr(sizing, "cores", lambda: 1)
+        patch.setattr(sizing, "cores", lambda platform: 1)
         return dpmcmc.sample(PLAN, DATA, key=3)
 
 
@@ -86,13 +86,13 @@ def test_a_run_is_stopped_at_every_chunk(tmp_path, alone, monkeypatch):
 
 @pytest.mark.slow
 def test_chains_beside_each_other_go_on_too_on_whatever_cores(tmp_path, monkeypatch):
-    monkeypatch.setattr(sizing, "cores", lambda: 2)
+    monkeypatch.setattr(sizing, "cores", lambda platform: 2)
     alone = dpmcmc.sample(PLAN, DATA, key=3)
     for cores, chunk in ((2, 5), (1, 12)):
         folder = tmp_path / str(cores)
-        monkeypatch.setattr(sizing, "cores", lambda: 2)
+        monkeypatch.setattr(sizing, "cores", lambda platform: 2)
         stopped(folder, chunk, key=3)
-        monkeypatch.setattr(sizing, "cores", lambda cores=cores: cores)
+        monkeypatch.setattr(sizing, "cores", lambda platform, cores=cores: cores)
         after = dpmcmc.sample(PLAN, DATA, key=3, checkpoint=folder)
         assert same(after, alone) if cores == 2 else np.allclose(after.draws, alone.draws, rtol=1e-4, atol=1e-6)
 

@@ -125,25 +125,25 @@ def test_randomness_drawn_ahead_is_the_randomness_drawn_in_the_call(hardened, mo
 
 def test_only_cores_without_a_lane_draw_ahead(monkeypatch):
     small = 1 << 10
-    monkeypatch.setattr(sizing, "cores", lambda: 2)
-    assert sizing.draws_ahead(small, 1)
-    assert not sizing.draws_ahead(small, 2)
+    monkeypatch.setattr(sizing, "cores", lambda platform: 2)
+    assert sizing.draws_ahead(small, 1, "cpu")
+    assert not sizing.draws_ahead(small, 2, "cpu")
     # Large operations are shared out to all cores.
-    assert not sizing.draws_ahead(1 << 30, 1)
+    assert not sizing.draws_ahead(1 << 30, 1, "cpu")
 
 
 def test_device_calls_are_shorter_where_steps_read_much():
-    assert sizing.chunk_steps(10_000, 400, 1 << 17) == 1000
-    assert sizing.chunk_steps(10_000, 400, 1 << 24) == 250
-    assert sizing.chunk_steps(10_000, 1 << 20, 1 << 17) == 32
-    assert sizing.chunk_steps(7, 400, 1 << 17) == 7
+    assert sizing.chunk_steps(10_000, 400, 1 << 17, "cpu") == 1000
+    assert sizing.chunk_steps(10_000, 400, 1 << 24, "cpu") == 250
+    assert sizing.chunk_steps(10_000, 1 << 20, 1 << 17, "cpu") == 32
+    assert sizing.chunk_steps(7, 400, 1 << 17, "cpu") == 7
 
 
 @pytest.mark.optimised
 def test_small_steps_and_full_machines_do_not_share_operations_out(monkeypatch):
-    monkeypatch.setattr(sizing, "cores", lambda: 4)
-    assert sizing.compiler_options(1 << 10, 1) == sizing.compiler_options(1 << 30, 4) == sizing.ONE_THREAD
-    assert sizing.compiler_options(1 << 30, 3) == {}
+    monkeypatch.setattr(sizing, "cores", lambda platform: 4)
+    assert sizing.compiler_options(1 << 10, 1, "cpu") == sizing.compiler_options(1 << 30, 4, "cpu") == sizing.ONE_THREAD
+    assert sizing.compiler_options(1 << 30, 3, "cpu") == {}
     options = [sizing.ONE_THREAD, None]
     compiled = [
         jax.jit(lambda x: jnp.tanh(x) + jnp.sin(x), compiler_options=o)

@@ -140,7 +140,7 @@ def keys_used(monkeypatch, hardened: bool) -> list[tuple[str, tuple[int, ...]]]:
     )
     data = {"x": np.ones((60, 3), np.float32), "y": np.arange(60) % 2}
     # Cells that fill a block up to its cores repeat the last one.
-    monkeypatch.setattr(sizing, "cores", lambda: 1)
+    monkeypatch.setattr(sizing, "cores", lambda platform: 1)
     # What is compiled with these must not serve another test, nor the other way round.
     compilation._compile_cached.cache_clear()
     with monkeypatch.context() as patch:

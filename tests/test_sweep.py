@@ -11,6 +11,7 @@ import pytest
 import dpmcmc
 from dpmcmc.engine import blocks as engine
 from dpmcmc.engine import chains, compilation, sizing, sweep
+from dpmcmc.engine.hardware import KINDS
 from dpmcmc.engine.sweep import sample_all
 from dpmcmc.engine.template import numbers
 
@@ -171,7 +172,7 @@ def test_the_room_of_the_largest_batch_serves_every_epsilon(programs):
 def test_draws_do_not_depend_on_blocks_nor_chunks(monkeypatch):
     plans = [make(steps=steps, thin=2, chains=chains) for steps, chains in ((9, 1), (20, 2), (5, 4))]
     whole = sample_all(plans, DATA, keys=[1, 2, 3])
-    monkeypatch.setattr(sizing, "_CACHE_BYTES", 1)
+    monkeypatch.setitem(KINDS, "cpu", KINDS["cpu"]._replace(work=1))
     monkeypatch.setattr(sizing, "_CHUNK_STEPS", 6)
     blocks = []
     monkeypatch.setattr(engine, "_block", lambda *a, f=engine._block: blocks.append(a[1:3]) or f(*a))
@@ -317,7 +318,7 @@ def test_a_diverged_plan_leaves_the_others_as_they_are(programs):
 
 @pytest.mark.slow
 def test_progress_counts_the_steps_of_every_plan_and_reaches_the_end(monkeypatch):
-    monkeypatch.setattr(sizing, "_CACHE_BYTES", 1)
+    monkeypatch.setitem(KINDS, "cpu", KINDS["cpu"]._replace(work=1))
     monkeypatch.setattr(sizing, "_CHUNK_STEPS", 8)
     plans = [
         make(),

@@ -3,7 +3,8 @@
 ``life``          ``sample``, and the one life of a run: reserve, read, begin, commit, save, settle
 ``work``          who carries out a plan, by its type;  ``chains`` a sampler's plan, chunk by chunk
 ``program``       the steps of a chunk: selection, query, sampler;  ``usual_batches`` them in fewer slots
-``compilation``   what is compiled of a program, and kept;  ``sizing`` how much is computed at a time
+``compilation``   what is compiled of a program, and kept;  ``sizing`` how much is computed at a time,
+                  ``hardware`` for which kind of device
 ``blocks``        chains laid out in blocks;  ``lanes`` chains beside each other, one lane a core
 ``commits``       commits of steps to a checkpoint;  ``checks`` what is refused before a record is computed with
 ``self_test``     an executable's first steps beside ``uncompiled`` ones, which no cache served

@@ -107,14 +107,16 @@ class Blocks:
         program, runs = self._program, self._runs
         shapes = jax.eval_shape(jax.vmap(program.start), self._cells).position
         block = sizing.cells_at_once(program, shapes, records) if self.point is None else self.point.shape[0]
-        lanes, work = sizing.lanes_beside(block, program.mesh), block * sizing.cell_bytes(program, shapes, records)
-        ahead = program.supplied or (program.mesh is None and sizing.draws_ahead(work // lanes, lanes))
+        lanes, work = sizing.lanes_beside(block, program), block * sizing.cell_bytes(program, shapes, records)
+        drawn_ahead = sizing.draws_ahead(work // lanes, lanes, program.platform)
+        ahead = program.supplied or (program.mesh is None and drawn_ahead)
         step_bytes = num_bytes(shapes) // len(self._owners)
         if ahead:
             step_bytes += num_bytes(self._drawn())
         if program.supplied:
             step_bytes += program.slots * num_bytes(records) // program.num_records
-        steps = sizing.chunk_steps(runs[self._owners[-1]].plan.steps, step_bytes * block, work)
+        longest = runs[self._owners[-1]].plan.steps
+        steps = sizing.chunk_steps(longest, step_bytes * block, work, program.platform)
         if self.point is not None:
             steps = self.point.shape[1]
         room = steps // min(run.plan.thin for run in runs) + 1
@@ -147,7 +149,7 @@ class Blocks:
             MiscompiledError: it has not.
         """
         size, arguments = self.sizes, self._arguments()
-        options = sizing.compiler_options(size.work // size.lanes, size.lanes)
+        options = sizing.compiler_options(size.work // size.lanes, size.lanes, self._program.platform)
         executable, option = _executable(self._functions, arguments, options)
         if option not in self._functions.tested and any(r.secret and r.plan.guarantee is not None for r in self._runs):
             block, noise = arguments[1], arguments[3]

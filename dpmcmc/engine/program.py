@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from dpmcmc.engine import usual_batches
+from dpmcmc.engine.hardware import DRAWN_STEPS, hardware, platform_of
 from dpmcmc.engine.mesh import DATA, sizes
 from dpmcmc.engine.recorded import recorded, with_scatter
 from dpmcmc.engine.template import Template
@@ -28,11 +29,6 @@ from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import PyTree, num_bytes
-
-#: Most steps whose random numbers are drawn together; fewer where they would leave the cache.
-DRAWN_STEPS = 32
-_DRAWN_BYTES = 1 << 20
-
 
 #: Randomness of queries, and the keys of the sampler's own.
 Drawn = tuple[StepRandomness, jax.Array]
@@ -66,6 +62,7 @@ class Program:
         mesh: devices that share the work, or None for one.
         ahead: whether a chunk is given its randomness, which was drawn before it (``ahead.py``).
         supplied: whether it is given the rows of each batch too, which the host has read (``rows_on_disk.py``).
+        platform: of the device that it is compiled for.
     """
 
     target: Template
@@ -83,6 +80,7 @@ class Program:
     mesh: Mesh | None = None
     ahead: bool = False
     supplied: bool = False
+    platform: str = "cpu"
 
     @classmethod
     def of(
@@ -94,7 +92,8 @@ class Program:
         size = (plan.num_records, plan.batch_size, plan.slots)
         last = (plan.coordinates, mesh)
         sampler = recorded(plan, sampler)
-        return cls(target, sampler, plan.sampling, *size, clip, bits, plan.second, plan.levels, plan.label_blind, *last)
+        how = (plan.second, plan.levels, plan.label_blind)
+        return cls(target, sampler, plan.sampling, *size, clip, bits, *how, *last, platform=platform_of(mesh))
 
     def start(self, cell: Cells) -> PyTree:
         """A cell's first state; depends on its keys, and on its start where it has one."""
@@ -163,7 +162,7 @@ class DeviceCalls:
     """Functions that are traced for chunks of ``width`` steps; ``compilation.py`` compiles them."""
 
     def __init__(self, program: Program, width: int) -> None:
-        self._program, self._width = program, width
+        self._program, self._width, self._hardware = program, width, hardware(program.platform)
         # Traced once, and not wherever it is used.
         self._draw_cells = jax.vmap(jax.jit(self._draw_cell), in_axes=(0, None, 0))
         self._draw_steps = jax.vmap(self._draw_cells, in_axes=(None, 0, 0))
@@ -207,10 +206,11 @@ class DeviceCalls:
         def group(states: PyTree, its: tuple) -> tuple[PyTree, PyTree]:
             inputs, drawn, rows = its
             take = functools.partial(self._take_group, cells=cells, inputs=inputs, drawn=drawn, rows=rows)
-            return _unless_done(cells, inputs[0][0], functools.partial(take, records=records), states)
+            take = functools.partial(take, records=records)
+            return _unless_done(cells, inputs[0][0], take, states) if self._hardware.branches else take(states)
 
         whole = jax.eval_shape(self._draw_steps, cells, *inputs) if drawn is None else drawn
-        size = _group_steps(num_bytes(whole) // self._width, self._width)
+        size = self._group_steps(num_bytes(whole) // self._width)
         groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), (inputs, drawn, rows))
         states, output = jax.lax.scan(group, states, groups)
         return states, jax.tree.map(lambda leaf: leaf.reshape(self._width, *leaf.shape[2:]), output)
@@ -224,7 +224,7 @@ class DeviceCalls:
         def taken(draws: StepRandomness) -> Callable[[PyTree], tuple[PyTree, PyTree]]:
             return lambda states: self._scan(states, cells, (*inputs, (draws, keys), rows), records)
 
-        short = usual_batches.slots(self._program, draws)
+        short = usual_batches.slots(self._program, draws) if self._hardware.branches else None
         if short is None:
             return taken(draws)(states)
         within, beyond = usual_batches.split(draws, short)
@@ -241,6 +241,14 @@ class DeviceCalls:
 
         return jax.lax.scan(body, states, steps)
 
+    def _group_steps(self, step_bytes: int) -> int:
+        """Steps of a group: whole groups of a chunk, whose randomness, so many bytes a step, suits the device.
+
+        Side by side, one step's random numbers cost a third of what they cost alone.
+        """
+        most = max(1, min(DRAWN_STEPS, self._hardware.drawn // max(step_bytes, 1)))
+        return max(size for size in range(1, most + 1) if self._width % size == 0)
+
 
 def _unless_done(
     cells: Cells, t: jax.Array, take: Callable[[PyTree], tuple[PyTree, PyTree]], states: PyTree
@@ -251,12 +259,3 @@ def _unless_done(
         return states, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(take, states)[1])
 
     return jax.lax.cond(jnp.any(t < cells.steps), take, skip, states)
-
-
-def _group_steps(step_bytes: int, width: int) -> int:
-    """Steps of a group: of a chunk whole groups, whose randomness, so many bytes a step, is small enough for the cache.
-
-    Side by side, one step's random numbers cost a third of what they cost alone.
-    """
-    most = max(1, min(DRAWN_STEPS, _DRAWN_BYTES // max(step_bytes, 1)))
-    return max(size for size in range(1, most + 1) if width % size == 0)

@@ -7,23 +7,17 @@ import os
 from typing import NamedTuple
 
 import jax
-from jax.sharding import Mesh
 
+from dpmcmc.engine.hardware import DRAWN_STEPS, MOST_WORK, hardware
 from dpmcmc.engine.mesh import sizes
-from dpmcmc.engine.program import DRAWN_STEPS, Program
+from dpmcmc.engine.program import Program
 from dpmcmc.privacy.query.per_record_gradients import LINEAR_ROWS, MICROBATCH
 from dpmcmc.storage.pytree import PyTree, num_bytes
 
-#: Most steps in one device call; fewer where the draws of a chunk would not fit ``_CHUNK_BYTES``, and a quarter where
+#: Most steps in one device call; fewer where the draws of a chunk would not fit (``hardware.py``), and a quarter where
 #: it would read more than ``_CHUNK_READ``, for progress is reported between calls.
 _CHUNK_STEPS = 1024
-_CHUNK_BYTES = 32 << 20
 _CHUNK_READ = 1 << 30
-#: Bytes that a block's cells may work on at a time: a CPU is fastest within its cache, an accelerator when it is full.
-_CACHE_BYTES = 1 << 20
-_DEVICE_BYTES = 512 << 20
-#: Even beyond the cache, so many cells share what they have in common: up to twice as fast as one by one.
-_CELLS_ON_CPU = 4
 #: Compiler options of a CPU's program that does not share an operation out to threads.
 ONE_THREAD: dict[str, str | bool] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
@@ -58,10 +52,9 @@ def cells_at_once(program: Program, positions: PyTree, records: PyTree) -> int:
     """
     count = jax.tree.leaves(positions)[0].shape[0]
     each = cell_bytes(program, positions, records)
-    most = max(_DEVICE_BYTES // each, 1)
-    if jax.default_backend() == "cpu":
-        most = max(_CACHE_BYTES // each, min(_CELLS_ON_CPU, most))
-    parts = sizes(program.mesh)[0] if program.mesh is not None else min(cores(), count)
+    suited = hardware(program.platform)
+    most = max(suited.work // each, min(suited.cells, MOST_WORK // each), 1)
+    parts = sizes(program.mesh)[0] if program.mesh is not None else min(cores(program.platform), count)
     even = math.ceil(count / math.ceil(count / (most * parts)))
     return math.ceil(even / parts) * parts
 
@@ -72,45 +65,47 @@ def cell_bytes(program: Program, positions: PyTree, records: PyTree) -> int:
     return max(rows, MICROBATCH * num_bytes(positions) // jax.tree.leaves(positions)[0].shape[0], 1)
 
 
-def compiler_options(lane_work: int, lanes: int) -> dict[str, str | bool]:
-    """Return options of the compiler for so many lanes, each of which works on so many bytes at a time.
+def compiler_options(lane_work: int, lanes: int, platform: str) -> dict[str, str | bool]:
+    """Return options of a platform's compiler for so many lanes, each of which works on so many bytes at a time.
 
     On a CPU the compiler shares an operation out to threads. Work within a core's cache is done before the others
     have woken up, and where there is a lane to each core they have work of their own.
     """
-    if jax.default_backend() != "cpu" or (lanes < cores() and lane_work > _CACHE_BYTES):
+    if platform != "cpu" or (lanes < cores(platform) and lane_work > hardware(platform).work):
         return {}
     return ONE_THREAD
 
 
-def draws_ahead(lane_work: int, lanes: int) -> bool:
+def draws_ahead(lane_work: int, lanes: int, platform: str) -> bool:
     """Whether so many lanes leave a core idle, on which the randomness of their next steps can be drawn."""
-    return lanes < cores() and compiler_options(lane_work, lanes) == ONE_THREAD
+    return lanes < cores(platform) and compiler_options(lane_work, lanes, platform) == ONE_THREAD
 
 
-def lanes_beside(size: int, mesh: Mesh | None) -> int:
+def lanes_beside(size: int, program: Program) -> int:
     """Parts of a block of so many cells that are computed beside each other: no more than there are cores."""
-    return 1 if mesh is not None else max(lanes for lanes in range(1, cores() + 1) if size % lanes == 0)
+    most = 1 if program.mesh is not None else cores(program.platform)
+    return max(lanes for lanes in range(1, most + 1) if size % lanes == 0)
 
 
-def cores() -> int:
+def cores(platform: str) -> int:
     """Cores that one CPU device computes on; an accelerator is one."""
-    if jax.default_backend() != "cpu":
+    if platform != "cpu":
         return 1
     # Not every system says which cores a process may run on.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def chunk_steps(steps: int, step_bytes: int, work: int) -> int:
+def chunk_steps(steps: int, step_bytes: int, work: int, platform: str) -> int:
     """Steps per device call, as even as possible, and of groups that can be drawn together.
 
     Args:
         steps: of the run.
         step_bytes: what a step leaves behind until the call ends.
         work: what a step reads, bytes.
+        platform: that the program is compiled for.
     """
     most = _CHUNK_STEPS if work * _CHUNK_STEPS <= _CHUNK_READ else _CHUNK_STEPS // 4
-    most = max(1, min(most, _CHUNK_BYTES // max(step_bytes, 1), steps))
+    most = max(1, min(most, hardware(platform).chunk // max(step_bytes, 1), steps))
     even = math.ceil(steps / math.ceil(steps / most))
     if even <= DRAWN_STEPS:
         return even

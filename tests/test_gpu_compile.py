@@ -1,0 +1,85 @@
+"""The engine's programs, compiled for an H100 that is not there: what must hold of them, and what a step costs.
+
+Run by ``scripts/test_gpu_compile.sh``, or with the extra ``gpu-check``: ``JAX_PLATFORMS=cpu pytest -m gpu_compile``.
+"""
+
+import functools
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpmcmc.engine import compilation
+from dpmcmc.privacy.query import fixed_point
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+
+from gpu_programs.programs import PROGRAMS, Unavailable, compiled
+
+pytestmark = [pytest.mark.gpu_compile, pytest.mark.optimised]
+
+#: Most device operations a step, bytes a step over what a step must move, and megabytes of temporaries. A step's share
+#: of the randomness that is drawn for a group of steps counts. Measured: docs/performance.md.
+LIMITS = {
+    "one chain": (18, 7.5, 8),
+    "1,024 chains": (19, 4.5, 256),
+    "hardened": (32, 17, 8),
+    "SGFS": (31, 27, 8),
+    "digits network": (56, 80, 32),
+}
+
+
+@functools.cache
+def program(name):
+    """A program, compiled once."""
+    try:
+        return compiled(PROGRAMS[name]())
+    except Unavailable as error:
+        if os.environ.get("DPMCMC_GPU_CHECK") == "required":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_norm_and_what_it_scales_are_still_of_one_computation(name):
+    found = program(name)
+    loops = found.held()
+    assert loops, "the compiler has taken the loop of fixed_point.held apart"
+    in_step = {loop.name for loop, rounds in found.module.loops() if rounds > found.steps}
+    assert in_step.issuperset(loop.name for loop in loops)
+
+
+def test_the_gate_sees_a_norm_that_is_not_held_to_its_vector(monkeypatch):
+    program("one chain")  # skips where it cannot be compiled
+    monkeypatch.setattr(fixed_point, "held", lambda tree: tree)
+    compilation._compile_cached.cache_clear()
+    planted = compiled(PROGRAMS["one chain"]())
+    compilation._compile_cached.cache_clear()
+    assert planted.held() == []
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_nothing_asks_the_host_and_no_sum_depends_on_its_order(name):
+    found = program(name)
+    called = {each.target for each in found.module.instructions() if each.target}
+    assert not [target for target in called if re.search("callback|python|host", target, re.IGNORECASE)]
+    opcodes = {each.opcode for each in found.module.instructions()}
+    assert opcodes.isdisjoint({"infeed", "outfeed", "send", "recv", "select-and-scatter"})
+    added = [each for each in found.module.instructions() if each.opcode == "scatter"]
+    assert not [each.shape for each in added if not each.shape.startswith(("s32", "u32", "pred"))]
+    # What adds in an order of its own: an addition in memory, or an exchange in memory that is tried again.
+    assert found.kernels.count(".entry") > 5
+    assert not re.findall(r"\b(?:atom|red)\.[\w.:]*(?:f16|f32|f64|cas)[\w.]*", found.kernels)
+    assert "f64[" not in found.text
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_step_costs_no_more_than_is_written_down(name):
+    found, (operations, ratio, megabytes) = program(name), LIMITS[name]
+    cost = found.cost
+    assert cost.conditionals == 0  # the host would wait for each
+    assert cost.operations <= operations
+    assert cost.bytes <= ratio * found.necessary
+    assert found.temporaries <= megabytes * 1_000_000
