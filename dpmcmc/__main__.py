@@ -1,5 +1,6 @@
 """``python -m dpmcmc COMMAND``, and what the installed command ``dpmcmc`` calls."""
 
+import gc
 import sys
 
 from dpmcmc.cli.interrupt import while_importing
@@ -8,6 +9,7 @@ from dpmcmc.cli.interrupt import while_importing
 def main() -> int:
     """Run the command line of this process."""
     while_importing()  # before what takes seconds to import
+    gc.disable()  # until the command is loaded (`commands.py`): imports make no garbage to look for
 
     from dpmcmc.cli.commands import main as command
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,9 @@ class _Lazy(TyperCommand):
     def make_context(self, *arguments: Any, **extra: Any) -> Any:
         """Return the context of the command itself, which is loaded here."""
         module = importlib.import_module(f"dpmcmc.cli.{self.name}")
+        if not gc.isenabled():  # off since this process began
+            gc.freeze()  # the libraries stay, so no later collection needs to walk through them
+            gc.enable()
         return typer.main.get_command(module.app).make_context(*arguments, **extra)
 
 

@@ -18,7 +18,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import jax
 import typer
@@ -27,7 +27,6 @@ from rich.console import Console
 
 from dpmcmc import config as config_room
 from dpmcmc.cli.options import AllowCode, Overrides
-from dpmcmc.cli.per_record import RecordAccount
 from dpmcmc.cli.place import Options, Place, new, resumed
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.saved import ConfiguredRun
@@ -42,6 +41,9 @@ from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.report.progress import shown
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
+
+if TYPE_CHECKING:
+    from dpmcmc.cli.per_record import RecordAccount
 
 app = typer.Typer(add_completion=False)
 
@@ -95,7 +97,7 @@ def run(
     plan = config_room.make_plan(loaded)
     calibrate_seconds = time.perf_counter() - started
     if resume is None and every is not None:
-        RecordAccount(loaded, plan, every)  # refused before a folder is made
+        _account(loaded, plan, every)  # refused before a folder is made
     place.make(loaded)
     try:
         folder = _carry_out(loaded, plan, place, mesh, calibrate_seconds, console)
@@ -172,6 +174,12 @@ def _seed(config: Config) -> int | None:
     return None if config.privacy is None else config.privacy.insecure_noise_seed
 
 
+def _account(config: Config, plan: AnyPlan, every: int) -> RecordAccount:
+    from dpmcmc.cli.per_record import RecordAccount  # few runs ask for one
+
+    return RecordAccount(config, plan, every)
+
+
 def _carry_out(
     config: Config,
     plan: AnyPlan,
@@ -183,7 +191,7 @@ def _carry_out(
     """Live one life, from the reservation to the settlement; returns the folder that the draws are in."""
     life: Life | None = None
     try:
-        account = None if place.every is None else RecordAccount(config, plan, place.every)
+        account = None if place.every is None else _account(config, plan, place.every)
         life = Life(
             plan if account is None else account.whole,
             key=_seed(config),

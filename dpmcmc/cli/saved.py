@@ -13,18 +13,17 @@ import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 
 from dpmcmc import config as config_room
 from dpmcmc import data as data_room
-from dpmcmc.cli.per_record import RecordAccount
 from dpmcmc.cli.place import Place
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.data import DataSet
-from dpmcmc.diagnostics import reference
 from dpmcmc.engine.checks import check_on_disk
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.mesh import sizes
@@ -46,6 +45,9 @@ from dpmcmc.storage.row_blocks import on_disk
 from dpmcmc.storage.run_folder import RunFolder
 from dpmcmc.targets import TargetError, check
 from dpmcmc.targets.base import Target
+
+if TYPE_CHECKING:
+    from dpmcmc.cli.per_record import RecordAccount
 
 
 @dataclass
@@ -161,7 +163,7 @@ class ConfiguredRun:
         self.place.run_folder.json("privacy.json", privacy_json(self.plan, guarantee, self.facts.data_json(), receipt))
 
     def save(self, everything: Result, calibrate_seconds: float, console: Console) -> Path:
-        """Write draws, metrics and figures, then what is confidential, and print what is released.
+        """Write draws, metrics and what is confidential, then figures and the page, and print what is released.
 
         Args:
             everything: what was run; with an account of every record, the draws of all steps.
@@ -182,7 +184,6 @@ class ConfiguredRun:
         result.write_trace(run_folder)
         metrics = self.released_facts() | result.diagnostics | result.verdict.to_json() | _from_path(result)
         metrics |= self._seconds(result, calibrate_seconds)
-        pictures = self._draw_chains(result)
         flat, shown = result.flat_draws(), {}
         if facts.test is not None:
             name = "draws" if guarantee is None else "private draws"
@@ -196,6 +197,7 @@ class ConfiguredRun:
             if fitted.prediction is not None:
                 shown[f"non-private ({fitted.name})"] = fitted.prediction
             run_folder.json("metrics.json", _finite(metrics))
+        pictures = self._draw_chains(result)  # last: the results are saved, whatever becomes of their pictures
         if facts.test is not None:
             pictures |= self._draw_predictions(result, shown, facts.test["y"])
         scores = run_text.scores(facts, metrics)
@@ -311,6 +313,8 @@ class ConfiguredRun:
 
     def _fitted(self, flat: PyTree) -> _Fitted:
         """The non-private fit, how far the draws are from it, and what it predicts."""
+        from dpmcmc.diagnostics import reference
+
         fit = reference.fit(self.target, self.data.train)
         summary: dict[str, object] = {"method": fit.method, "distance": None}
         if isinstance(fit, reference.Laplace):

@@ -13,7 +13,7 @@ week), takes money on a log scale, and drops the survey weight fnlwgt, which say
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
@@ -114,21 +114,31 @@ def parse(text: str, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Raises:
         DataError: a line has the wrong number of fields, or a value that the documentation does not list.
     """
-    rank = {column: {level: k for k, level in enumerate(levels)} for column, levels in LEVELS.items()}
-    label_number = {"<=50K": 0, ">50K": 1}
-    numeric, codes, labels = [], [], []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line or line.startswith("|"):
-            continue
-        values = [value.strip() for value in line.split(",")]
-        try:
-            record = dict(zip(_FIELDS, values[:-1], strict=True))
-            numeric.append([float(record[column]) for column in NUMERIC])
-            codes.append([rank[column][record[column]] for column in LEVELS])
-            labels.append(label_number[values[-1].rstrip(".")])
-        except (ValueError, KeyError) as reason:
-            raise DataError(f"{name}, line {number}: not a record of Adult ({reason}): fetch it again.") from reason
-    return np.array(numeric), np.array(codes), np.array(labels, dtype=np.int32)
+    lines = {number: line for number, line in enumerate(text.splitlines(), start=1) if line and line[0] != "|"}
+    try:
+        return _parsed(lines.values())
+    except (ValueError, KeyError):
+        for number, line in lines.items():
+            try:
+                _parsed([line])
+            except (ValueError, KeyError) as reason:
+                said = f"{name}, line {number}: not a record of Adult ({reason}): fetch it again."
+                raise DataError(said) from reason
+        raise
+
+
+_RANK = {column: {level: k for k, level in enumerate(levels)} for column, levels in LEVELS.items()}
+_LABELS = {label + end: k for k, label in enumerate(("<=50K", ">50K")) for end in ("", ".")}
+
+
+def _parsed(lines: Collection[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return what :func:`parse` does of the lines of records, column by column, which is faster than line by line."""
+    *fields, income = zip(*[line.split(", ") for line in lines], strict=True)
+    known = dict(zip(_FIELDS, fields, strict=True))
+    numeric = [[*map(float, known[column])] for column in NUMERIC]
+    levels = [[*map(rank.__getitem__, known[column])] for column, rank in _RANK.items()]
+    labels = [*map(_LABELS.__getitem__, income)]
+    return np.stack(numeric, axis=1), np.stack(levels, axis=1), np.array(labels, np.int32)
 
 
 def encode(numeric: np.ndarray, levels: np.ndarray, encoding: str) -> np.ndarray:

@@ -4,6 +4,6 @@
 confidential unless the records are public.
 """
 
-from dpmcmc.diagnostics import on_average_kl, per_instance, per_record
+import lazy_loader
 
-__all__ = ["on_average_kl", "per_instance", "per_record"]
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["on_average_kl", "per_instance", "per_record"])

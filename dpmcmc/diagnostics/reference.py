@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from dpmcmc.errors import InputError
 from dpmcmc.storage.pytree import PyTree, length_of
@@ -191,7 +191,7 @@ def distance(reference: Laplace, flat_draws: PyTree) -> dict[str, float | None]:
     """
     flat = np.asarray(jax.vmap(lambda p: ravel_pytree(p)[0])(jax.tree.map(jnp.asarray, flat_draws)), np.float64)
     count = len(flat)
-    quantiles = norm.ppf((np.arange(count) + 0.5) / count)
+    quantiles = ndtri((np.arange(count) + 0.5) / count)
     wanted = reference.mean[None, :] + quantiles[:, None] * reference.std[None, :]
     w1 = np.mean(np.abs(np.sort(flat, axis=0) - wanted), axis=0) / reference.std
     low, high = np.quantile(flat, [0.05, 0.95], axis=0)

@@ -7,6 +7,7 @@ coefficients have them as coordinates.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -22,7 +23,11 @@ from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.storage.pytree import PyTree
 
 if TYPE_CHECKING:
+    import h5netcdf
     import xarray
+
+#: Arrays of a group of a netCDF file by name, with the names of their dimensions.
+Variables = dict[str, tuple[tuple[str, ...], np.ndarray]]
 
 
 def privacy_json(
@@ -68,38 +73,62 @@ def draws_content(
     ``info`` is None where a release has no steps to tell of. A released metric is the group ``metric``: its arrays, and
     an attribute ``facts`` of JSON (:meth:`ReleasedMetric.of`). ``columns`` are names of the columns of the records.
     """
-    groups = datasets(draws, info, columns)
-    import xarray  # takes half a second, which planning does not need
+    import h5netcdf  # takes a tenth of a second, which planning does not need; xarray would take another
 
+    groups = _groups(draws, info, columns)
     if metric is not None:
-        matrices = {name: (("row", "column"), matrix) for name, matrix in metric.arrays().items()}
-        groups["metric"] = xarray.Dataset(matrices, attrs={"facts": json.dumps(metric.facts())})
-    tree = xarray.DataTree.from_dict(groups)
-    for group in tree.children.values():
-        group.attrs["guarantee"] = "none" if guarantee is None else str(guarantee)
-    # In memory: HDF5 does not survive a disk that fills up under it.
-    return bytes(tree.to_netcdf(None, engine="h5netcdf"))
+        groups["metric"] = {name: (("row", "column"), matrix) for name, matrix in metric.arrays().items()}
+    content = io.BytesIO()  # in memory: HDF5 does not survive a disk that fills up under it
+    with h5netcdf.File(content, "w") as file:
+        for name, variables in groups.items():
+            group = file.create_group(name)
+            for variable, (dimensions, array) in variables.items():
+                for dimension, size in zip(dimensions, array.shape, strict=True):
+                    if dimension not in group.dimensions:
+                        group.dimensions[dimension] = size
+                _write(group, variable, dimensions, array)
+            group.attrs["guarantee"] = "none" if guarantee is None else str(guarantee)
+        if metric is not None:
+            file["metric"].attrs["facts"] = json.dumps(metric.facts())
+    return content.getvalue()
 
 
-def datasets(draws: PyTree, info: PyTree, columns: Sequence[str] | None) -> dict[str, xarray.Dataset]:
+def _write(group: h5netcdf.Group, name: str, dimensions: Sequence[str], array: np.ndarray) -> None:
+    """Write a variable; netCDF knows no booleans, and marks them as xarray does."""
+    import h5py
+
+    if array.dtype.kind == "U":
+        group.create_variable(name, dimensions, h5py.string_dtype(), data=array.astype(object))
+    elif array.dtype == bool:
+        group.create_variable(name, dimensions, data=array.astype(np.int8)).attrs["dtype"] = "bool"
+    else:
+        group.create_variable(name, dimensions, data=array)
+
+
+def _groups(draws: PyTree, info: PyTree, columns: Sequence[str] | None) -> dict[str, Variables]:
     """Return ArviZ's groups of a release; arguments as of :func:`draws_content`."""
-    groups = {"posterior": to_dataset(draws, columns)}
+    groups = {"posterior": _variables(draws, columns)}
     if info is not None:
-        groups["sample_stats"] = to_dataset(info._asdict() if hasattr(info, "_asdict") else info)
+        groups["sample_stats"] = _variables(info._asdict() if hasattr(info, "_asdict") else info)
     return groups
 
 
-def to_dataset(tree: PyTree, columns: Sequence[str] | None = None) -> xarray.Dataset:
-    """Return a Dataset with dimensions (chain, draw, ...), one variable per leaf, named by its path."""
-    import xarray
-
-    variables: dict[str, tuple] = {}
-    coordinates: dict[str, list[str]] = {}
+def _variables(tree: PyTree, columns: Sequence[str] | None = None) -> Variables:
+    """Return the leaves of a pytree, named by their paths, after the coordinates of their dimensions."""
+    variables: Variables = {}
+    coordinates: Variables = {}
     for name, leaf in leaf_names(tree).items():
         array = np.asarray(leaf)
         along = axes(name, array.shape[2:], columns)
         variables[name] = (("chain", "draw", *(dimension for dimension, _ in along)), array)
-        coordinates |= {dimension: list(values) for dimension, values in along if values is not None}
+        named = ((dimension, values) for dimension, values in along if values is not None)
+        coordinates |= {dimension: ((dimension,), np.array(values)) for dimension, values in named}
     chains, draws = next(iter(variables.values()))[1].shape[:2]
-    counted = {"chain": np.arange(chains), "draw": np.arange(draws)}
-    return xarray.Dataset(variables, coords=counted | coordinates)
+    return {"chain": (("chain",), np.arange(chains)), "draw": (("draw",), np.arange(draws))} | coordinates | variables
+
+
+def datasets(draws: PyTree, info: PyTree, columns: Sequence[str] | None) -> dict[str, xarray.Dataset]:
+    """Return ArviZ's groups of a release as data sets; arguments as of :func:`draws_content`."""
+    import xarray  # takes half a second
+
+    return {name: xarray.Dataset(dict(variables)) for name, variables in _groups(draws, info, columns).items()}

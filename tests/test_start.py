@@ -1,0 +1,62 @@
+"""A command loads what it needs, when it needs it: libraries that take long to import wait for their first use."""
+
+import subprocess
+import sys
+import textwrap
+
+from dpmcmc.config.shipped import shipped
+
+MODEL_LIBRARIES = {"flax", "numpyro"}
+#: Each takes from 0.1 to 1 s.
+SLOW = MODEL_LIBRARIES | {
+    *("arviz", "formulaic", "h5netcdf", "h5py", "matplotlib", "pandas", "pyarrow", "pytest", "sklearn", "xarray"),
+    *("scipy.interpolate", "scipy.optimize", "scipy.stats"),
+}
+
+PROGRAM = """
+    import importlib, sys, warnings
+    from pathlib import Path
+
+    def check(place, *slow):
+        found = sorted(set(slow) & set(sys.modules))
+        assert not found, f"{place}: {found}"
+
+    SLOW = @SLOW
+    for room in "dpmcmc", "dpmcmc.cli.commands", "dpmcmc.cli.verify", "dpmcmc.privacy.accounting":
+        importlib.import_module(room)
+        check(room, "jax", "optax", *SLOW)
+    for room in "dpmcmc.mechanisms", "dpmcmc.samplers", "dpmcmc.targets", "dpmcmc.cli.plan", "dpmcmc.cli.run":
+        importlib.import_module(room)
+        check(room, *SLOW)
+
+    from dpmcmc.storage.run_folder import RunFolder
+    write = RunFolder.write
+
+    def written(folder, name, content):
+        if name == "draws.nc":
+            check("before the draws are saved", *SLOW - {"h5netcdf", "h5py"})
+        if name == "metrics.json":
+            assert (folder.folder / "draws.nc").exists()
+        if name.startswith("figures/"):
+            assert {"draws.nc", "metrics.json", "privacy.json"} <= {path.name for path in folder.folder.iterdir()}
+        write(folder, name, content)
+
+    RunFolder.write = written
+    from dpmcmc.cli.commands import main
+    code = main(["run", "two_normals", "--quiet", "--out", sys.argv[1]])
+    check("run", "flax", "pandas", "scipy.optimize", "scipy.stats", "sklearn", "xarray")
+    assert "matplotlib" in sys.modules, "the check looks for names that no library has"
+    sys.exit(code)
+"""
+
+
+def test_libraries_wait_for_their_first_use(tmp_path):
+    """The draws are saved before a library for pictures is imported."""
+    assert "two_normals" in shipped()
+    program = textwrap.dedent(PROGRAM).replace("@SLOW", repr(SLOW))
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "out")], check=True)
+
+
+def test_importing_the_estimators_imports_no_model_library():
+    code = f"import sys, dpmcmc.estimators; assert not {MODEL_LIBRARIES} & set(sys.modules), 'slow import'"
+    subprocess.run([sys.executable, "-c", code], check=True)
