@@ -10,6 +10,7 @@ from scipy import stats
 from scipy.special import expit
 
 from dpmcmc.mechanisms.base import release
+from dpmcmc.mechanisms.huberised import HuberisedLogistic
 from dpmcmc.mechanisms.minimise import minimise
 from dpmcmc.mechanisms.objective import ObjectivePerturbation
 from dpmcmc.privacy import CalibrationError, Event, Guarantee, UnsupportedCombination
@@ -19,6 +20,7 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_delta
 from dpmcmc.privacy.query.gaussian_release import standard_normal
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
+from dpmcmc.targets.tempered import Tempered
 
 TARGET = LogisticRegression(num_features=3, row_bound=1.0)
 BUDGET = {"num_records": 200, "epsilon": 1.0, "delta": 1e-6}
@@ -28,35 +30,41 @@ def event(sigma: float, regularisation: float, curvature: float = 0.25) -> Event
     return Event("objective_perturbation", sigma, 1.0, 1, epsilon=math.log1p(curvature / regularisation))
 
 
-def density(theta, rows, counts, regularisation, sigma):
+def clipped_event(sigma: float, regularisation: float, clip: float) -> Event:
+    """Of noise std σ·clip: z is relative to the gradient's bound."""
+    price = math.log1p(HuberisedLogistic(clip=clip).curvature_bound / regularisation)
+    return Event("clipped_objective_perturbation", sigma, 1.0, 1, epsilon=price)
+
+
+def density(theta, rows, counts, regularisation, sigma, clip=1.0):
     """Exact density of the minimiser at theta (..., d), of records with signed rows u: loss log(1 + exp(u·θ))."""
     d = rows.shape[1]
     s = expit(theta @ rows.T)
-    force = (s * counts) @ rows + regularisation * theta
-    hessian = np.einsum("...i,ij,ik->...jk", s * (1 - s) * counts, rows, rows) + regularisation * np.eye(d)
+    force = (np.minimum(s, clip) * counts) @ rows + regularisation * theta
+    hessian = np.einsum("...i,ij,ik->...jk", s * (1 - s) * (s < clip) * counts, rows, rows) + regularisation * np.eye(d)
     gaussian = np.exp(-np.sum(force**2, -1) / (2 * sigma**2)) / (2 * math.pi * sigma**2) ** (d / 2)
     return gaussian * np.linalg.det(hessian)
 
 
-def true_delta_1d(first, second, regularisation, sigma, epsilon):
+def true_delta_1d(first, second, regularisation, sigma, epsilon, clip=1.0):
     """Hockey-stick divergence of two exact minimisers, d = 1, by quadrature; data are (rows, counts)."""
     reach = (10 * sigma + max(np.abs(u) @ n for u, n in (first, second))) / regularisation
     theta = np.unique(np.concatenate([np.linspace(-reach, reach, 20001), np.linspace(-30, 30, 4001)]))
-    p, q = (density(theta[:, None], u[:, None], n, regularisation, sigma) for u, n in (first, second))
+    p, q = (density(theta[:, None], u[:, None], n, regularisation, sigma, clip) for u, n in (first, second))
     return np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0.0), theta)
 
 
 ANCHORS = [(np.zeros(1), np.ones(1)), (np.array([-1.0]), np.array([30.0])), (np.array([-1.0]), np.array([1000.0]))]
 
 
-def worst_added_record(regularisation, sigma, epsilon):
+def worst_added_record(regularisation, sigma, epsilon, clip=1.0, anchors=ANCHORS):
     """Largest true δ over a few data sets, both orders, of one record added."""
     worst = 0.0
-    for rows, counts in ANCHORS:
+    for rows, counts in anchors:
         for u in (1.0, -1.0, 0.4):
             more = (np.append(rows, u), np.append(counts, 1.0))
             for pair in ((more, (rows, counts)), ((rows, counts), more)):
-                worst = max(worst, true_delta_1d(*pair, regularisation, sigma, epsilon))
+                worst = max(worst, true_delta_1d(*pair, regularisation, sigma, epsilon, clip))
     return worst
 
 
@@ -92,7 +100,48 @@ def test_planted_fault_half_the_noise_shows():
     assert worst_added_record(1.0, 1.0, 1.0) > 3 * claimed
 
 
-def replaced_delta_2d(angle, pulled, regularisation, sigma, epsilon):
+#: Records on the side of the added one: they keep θ where its clipped residual still has curvature.
+SAME_SIDE = [*ANCHORS, (np.array([1.0]), np.array([30.0]))]
+
+
+@pytest.mark.parametrize(
+    ("clip", "regularisation", "sigma", "epsilon"), [(0.2, 1.0, 1.0, 0.9), (0.5, 1.0, 5.0, 1.2), (0.8, 10.0, 4.0, 0.1)]
+)
+def test_no_added_record_exceeds_the_profile_of_clipped_losses(clip, regularisation, sigma, epsilon):
+    worst = worst_added_record(regularisation, sigma * clip, epsilon, clip, SAME_SIDE)
+    assert worst <= objective.delta(clipped_event(sigma, regularisation, clip), Adjacency.ADD_REMOVE, epsilon)
+
+
+def test_planted_fault_a_clipped_loss_charged_as_a_smooth_one_shows():
+    """The logistic profile counts on curvature that vanishes where a record pulls hardest; a kink has it there."""
+    worst = worst_added_record(1.0, 2.5, 1.2, 0.5, SAME_SIDE)
+    assert worst > 3 * objective.delta(event(5.0, 1.0), Adjacency.ADD_REMOVE, 1.2)
+
+
+@pytest.mark.parametrize(("mu", "clip", "beyond"), [(0.2, 0.5, 0.3), (1.0, 0.2, 1.5), (0.5, 1.0, 4.0)])
+def test_a_clipped_loss_costs_the_gaussian_mechanism_beside_its_curvature(mu, clip, beyond):
+    """A second account: μ-GDP, or 2μ-GDP for a replaced record, at ε less the price of the curvature."""
+    charged = clipped_event(1 / mu, 2.0, clip)
+    epsilon = charged.epsilon + max(beyond, mu**2)
+    for adjacency, twice in ((Adjacency.ADD_REMOVE, 1), (Adjacency.REPLACE_ONE, 2)):
+        exact = gaussian_delta(twice * mu, epsilon - charged.epsilon)
+        assert exact <= objective.delta(charged, adjacency, epsilon) <= exact * (1 + 1e-6)
+
+
+def test_constants_of_the_huberised_loss_bound_its_derivatives_and_are_attained():
+    margins = np.linspace(-12, 12, 200_001)
+    for clip in (0.2, 0.5, 0.7, 1.0):
+        target = HuberisedLogistic(num_features=3, row_bound=2.0, clip=clip)
+        slope = np.asarray(target.residual(margins, np.zeros(1)), np.float64)
+        exact = np.clip(expit(margins), -clip, clip)
+        curvature = np.diff(exact) / np.diff(margins)
+        np.testing.assert_allclose(slope, exact, atol=1e-6)
+        assert np.all(curvature >= 0)  # convex
+        assert 2.0 * np.abs(exact).max() == pytest.approx(target.gradient_bound, rel=1e-4)
+        assert 0.999 * target.smoothness < 4.0 * curvature.max() <= target.smoothness
+
+
+def replaced_delta_2d(angle, pulled, regularisation, sigma, epsilon, clip=1.0):
     """True δ of u replaced by its mirror image, where many records ``pulled`` θ so far that both pull in full."""
     anchor = np.array([[0.0, -1.0]])
     u = np.array([[math.cos(angle), math.sin(angle)]])
@@ -101,11 +150,11 @@ def replaced_delta_2d(angle, pulled, regularisation, sigma, epsilon):
     first = np.linspace(-9 * sigma / regularisation - 2, 9 * sigma / regularisation + 2, 401)
     # θ₂ where the anchors' force balances the rest within 9σ.
     height = np.linspace(-45.0, 45.0, 20001)
-    force = np.abs(-pulled * expit(-height) + regularisation * height)
+    force = np.abs(-pulled * np.minimum(expit(-height), clip) + regularisation * height)
     near = height[force < 9 * sigma + 2]
     second = np.linspace(near.min(), near.max(), 301)
     theta = np.stack(np.meshgrid(first, second, indexing="ij"), -1)
-    p, q = (density(theta, np.concatenate([anchor, r]), counts, regularisation, sigma) for r in (u, mirrored))
+    p, q = (density(theta, np.concatenate([anchor, r]), counts, regularisation, sigma, clip) for r in (u, mirrored))
     cell = (first[1] - first[0]) * (second[1] - second[0])
     assert np.sum(p) * cell == pytest.approx(1.0, abs=1e-3)
     return np.sum(np.maximum(p - math.exp(epsilon) * q, 0.0)) * cell
@@ -117,6 +166,12 @@ def test_no_replaced_record_exceeds_the_profile(angle, pulled):
     for regularisation, sigma, epsilon in ((1.0, 2.0, 1.0), (0.5, 1.0, 2.0)):
         true = replaced_delta_2d(angle, pulled, regularisation, sigma, epsilon)
         assert true <= objective.delta(event(sigma, regularisation), Adjacency.REPLACE_ONE, epsilon) * (1 + 1e-3)
+
+
+@pytest.mark.parametrize(("angle", "pulled"), [(0.1, 1.0), (0.4, 1e3), (1.3, 1e9)])
+def test_no_replaced_record_exceeds_the_profile_of_clipped_losses(angle, pulled):
+    true = replaced_delta_2d(angle, pulled, 1.0, 1.0, 1.0, clip=0.5)
+    assert true <= objective.delta(clipped_event(2.0, 1.0, 0.5), Adjacency.REPLACE_ONE, 1.0) * (1 + 1e-3)
 
 
 def test_a_replaced_record_nearly_attains_twice_the_sensitivity():
@@ -232,6 +287,30 @@ def test_gradients_at_the_released_minimisers_are_the_noise(records):
     chi2 = np.sum(noise**2)
     assert stats.chi2.ppf(1e-4, noise.size) < chi2 < stats.chi2.ppf(1 - 1e-4, noise.size)
     assert not stats.chi2.ppf(1e-4, noise.size) < 4 * chi2 < stats.chi2.ppf(1 - 1e-4, noise.size)
+
+
+def test_gradients_of_clipped_losses_at_the_released_minimisers_are_the_noise(records):
+    """The replay of clipped losses; the logistic's gradients there are not the noise."""
+    plan = ObjectivePerturbation(regularisation=2.0, clip=0.3).plan(TARGET, **BUDGET)
+    draws = np.array([plan.mechanism.draw(plan, records, streams_of(k)[0])[0] for k in range(60)])
+    residual = expit(draws @ records["x"].T) - records["y"]
+    tilts = (np.clip(residual, -0.3, 0.3) @ records["x"] + 2.0 * draws) / plan.settings["noise_std"]
+    chi2, ends = np.sum(tilts**2), stats.chi2.ppf([1e-4, 1 - 1e-4], tilts.size)
+    assert ends[0] < chi2 < ends[1]
+    assert not ends[0] < 4 * chi2 < ends[1]
+    assert np.sum(((residual @ records["x"] + 2.0 * draws) / plan.settings["noise_std"]) ** 2) > ends[1]
+
+
+@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE])
+def test_a_clipped_plan_meets_the_budget_with_less_noise(adjacency):
+    smooth = ObjectivePerturbation(regularisation=2.0).plan(TARGET, adjacency=adjacency, **BUDGET)
+    plan = ObjectivePerturbation(regularisation=2.0, clip=0.3).plan(TARGET, adjacency=adjacency, **BUDGET)
+    assert 0.999 < plan.guarantee.epsilon <= 1.0
+    assert Guarantee.from_json(plan.guarantee.to_json()) == plan.guarantee
+    assert plan.settings["noise_std"] < 0.36 * smooth.settings["noise_std"]
+    with pytest.raises(UnsupportedCombination, match="clip"):
+        tempered = Tempered(TARGET, 0.5, 1.0, 1.0)
+        ObjectivePerturbation(regularisation=2.0, clip=0.3).plan(tempered, **BUDGET)
 
 
 def test_a_release_is_reproducible_only_without_its_guarantee(records):

@@ -28,6 +28,7 @@ from scipy.special import expit
 from dpmcmc.mechanisms.convex import Bounds
 from dpmcmc.mechanisms.engines.protocol import DrawError
 from dpmcmc.mechanisms.float64 import float64
+from dpmcmc.mechanisms.huberised import HuberisedLogistic
 from dpmcmc.mechanisms.row_sums import in_float64, loss_gradient, summed_in_blocks
 from dpmcmc.storage.pytree import PyTree, length_of, size_of
 from dpmcmc.targets.base import Target, shared_by_equal_targets
@@ -163,6 +164,11 @@ def _logistic(target: LogisticRegression, margin: np.ndarray, y: np.ndarray) -> 
     return np.where(y > 0, -expit(-margin), p), p * expit(-margin)
 
 
+def _huberised(target: HuberisedLogistic, margin: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    residual, curvature = _logistic(target, margin, y)
+    return np.clip(residual, -target.clip, target.clip), np.where(np.abs(residual) < target.clip, curvature, 0.0)
+
+
 def _linear(target: LinearRegression, margin: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (margin - y) / target.noise_scale**2, np.full_like(margin, target.noise_scale**-2)
 
@@ -170,6 +176,7 @@ def _linear(target: LinearRegression, margin: np.ndarray, y: np.ndarray) -> tupl
 #: target type -> (first, second) derivative of a record's loss by its linear predictor.
 _CLOSED_FORMS: dict[type, Callable[..., tuple[np.ndarray, np.ndarray]]] = {
     LogisticRegression: _logistic,
+    HuberisedLogistic: _huberised,
     LinearRegression: _linear,
 }
 

@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax
+from annotated_types import Gt, Le
 
 from dpmcmc.errors import CalibrationError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convex import Bounds, bounds_of, vouched
+from dpmcmc.mechanisms.huberised import HuberisedLogistic
 from dpmcmc.mechanisms.minimise import tolerance_of
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.mechanisms.output import noisy_minimiser
@@ -50,6 +52,7 @@ class ObjectivePerturbation(OneShot):
 
     Args:
         regularisation: Λ > 0, in place of the target's prior precision; more of it leaves more of ε to the noise.
+        clip: c in (0, 1]: residuals are clipped to it, which takes c times the noise (``huberised.py``); None: not.
         calibration: ``tight``: the smallest noise that meets (ε, δ). ``kst12``: the published noise and
             regularisation of Kifer, Smith and Thakurta (2012), to redraw curves; the guarantee is computed, not quoted.
 
@@ -59,6 +62,7 @@ class ObjectivePerturbation(OneShot):
 
     regularisation: Positive | None = None
     calibration: Literal["tight", "kst12"] = "tight"
+    clip: Annotated[float, Gt(0), Le(1)] | None = None
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Settle Λ, σ, γ and τ.
@@ -68,12 +72,12 @@ class ObjectivePerturbation(OneShot):
             CalibrationError: the curvature alone costs ε.
         """
         _check_logistic(target)
-        bounds = bounds_of(target, "objective_perturbation", self.regularisation)
+        bounds = bounds_of(self._losses(target), "objective_perturbation", self.regularisation)
         published = self.calibration == "kst12"
         strength = bounds.prior_precision
         if published:
             strength = max(strength, 2 * bounds.smoothness / asked.epsilon)
-        tilted = _Tilted(target, asked, bounds, strength)
+        tilted = _Tilted(self._losses(target), asked, bounds, strength)
         tilted.check()
         noise_std = tilted.published_std() if published else tilted.smallest_std()
         gamma, tau = tilted.second_step(noise_std)
@@ -97,7 +101,18 @@ class ObjectivePerturbation(OneShot):
         shapes = jax.eval_shape(plan.target.init, jax.random.key(0))
         tilt, last = jax.random.split(streams.noise)
         noise = plan.settings["noise_std"] * standard_normal(tilt, (size_of(shapes),))
-        return noisy_minimiser(plan, records, plan.settings["output_noise_std"], last, noise)
+        losses = self._losses(plan.target)
+        return noisy_minimiser(plan, records, plan.settings["output_noise_std"], last, noise, losses)
+
+    def _losses(self, target: Target) -> Target:
+        """Return the target whose losses are minimised."""
+        if self.clip is None:
+            return target
+        if type(target) is not LogisticRegression:
+            raise UnsupportedCombination(
+                "clip: is for a LogisticRegression that is not tempered; leave it out.", "clip"
+            )
+        return HuberisedLogistic.of(target, self.clip)
 
 
 @dataclass(frozen=True)
@@ -108,6 +123,12 @@ class _Tilted:
     asked: Asked
     bounds: Bounds
     strength: float
+
+    @property
+    def mechanism(self) -> str:
+        """Name of the tilt's event."""
+        clipped = isinstance(self.target, HuberisedLogistic)
+        return "clipped_objective_perturbation" if clipped else "objective_perturbation"
 
     @property
     def curvature(self) -> float:
@@ -135,7 +156,7 @@ class _Tilted:
         """Return the events of the tilt and of the noise on the computed minimiser."""
         gamma, tau = self.second_step(noise_std)
         return (
-            Event("objective_perturbation", self._multiplier(noise_std), 1.0, 1, epsilon=self.curvature),
+            Event(self.mechanism, self._multiplier(noise_std), 1.0, 1, epsilon=self.curvature),
             gaussian_event(tau, 2 * gamma / self.strength, self.bounds.size, self.asked.adjacency),
         )
 

@@ -46,6 +46,7 @@ _RELEASES = {
     "noisy_descent": ("last iterate of a noisy descent", "last iterates of noisy descents"),
     "posterior_draw": ("draw from a log-concave posterior", "draws from log-concave posteriors"),
     "objective_perturbation": ("minimiser of a perturbed objective", "minimisers of perturbed objectives"),
+    "clipped_objective_perturbation": ("minimiser of a perturbed clipped objective", "minimisers of such objectives"),
     "pure": ("purely private release", "purely private releases"),
 }
 _ACCOUNTANTS = {

@@ -26,6 +26,7 @@ from dpmcmc.privacy.accounting import advanced, last_iterate, one_sample, pld, p
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.events import (
     DEVIATIONS,
+    OBJECTIVES,
     Event,
     UnsupportedCombination,
     overflow_probability,
@@ -76,7 +77,7 @@ def accountant_for(name: str, events: Iterable[Event], adjacency: Adjacency, rel
     events = list(events)
     if release is not None:
         _check_release(release, {e.mechanism for e in events})
-    if name != "one_sample" and any(e.mechanism == "objective_perturbation" for e in events):
+    if name != "one_sample" and any(e.mechanism in OBJECTIVES for e in events):
         raise UnsupportedCombination(
             f"accountant {name} does not cover objective perturbation; use accountant one_sample.", "accountant"
         )
@@ -99,7 +100,7 @@ def _check_release(release: str, mechanisms: set[str]) -> None:
     needs = {
         "noisy_descent": {"last_iterate"},
         "posterior_draw": {"one_sample"},
-        "objective_perturbation": {"estimate"},
+        **{objective: {"estimate"} for objective in OBJECTIVES},
     }
     for mechanism, labels in needs.items():
         if mechanism in mechanisms and not parts & labels:

@@ -8,6 +8,7 @@ Every accountant reads only this list, so ε can be recomputed from a saved file
 * ``noisy_descent``       the last of ``steps`` full-batch noisy descent steps (``last_iterate.py``);
 * ``posterior_draw``      one exact draw from a strongly log-concave posterior (``one_sample.py``);
 * ``objective_perturbation``  the minimiser of a noisy logistic objective (``objective.py``);
+* ``clipped_objective_perturbation``  the same of logistic losses with clipped residuals;
 * ``pure``                anything that is ``epsilon``-DP, under the guarantee's own adjacency;
 * ``batch_overflow``      not a query: with probability ``rate`` a step truncated its batch;
 * ``approximate_draw``    not a query: a draw is within total variation ``rate`` of the one that is charged.
@@ -29,19 +30,21 @@ import numpy as np
 from dpmcmc.errors import InputError
 from dpmcmc.errors import UnsupportedCombination as UnsupportedCombination
 
+#: Minimisers of noisy objectives.
+OBJECTIVES = ("objective_perturbation", "clipped_objective_perturbation")
 MECHANISMS = (
     "gaussian",
     "poisson_gaussian",
     "fixed_size_gaussian",
     "noisy_descent",
     "posterior_draw",
-    "objective_perturbation",
+    *OBJECTIVES,
     "pure",
     "batch_overflow",
     "approximate_draw",
 )
 #: Mechanisms that every record takes part in.
-_WHOLE = ("gaussian", "noisy_descent", "posterior_draw", "objective_perturbation", "pure")
+_WHOLE = ("gaussian", "noisy_descent", "posterior_draw", *OBJECTIVES, "pure")
 #: Not queries: with probability ``rate`` a step, or a draw, was not the one that is charged.
 DEVIATIONS = ("batch_overflow", "approximate_draw")
 
@@ -62,7 +65,7 @@ class Event:
         count: how many times.
         num_records: N, needed by ``fixed_size_gaussian`` alone.
         epsilon: loss beside the Gaussian one: all of it for ``pure``, log(1 + curvature / regularisation) for
-            ``objective_perturbation``.
+            a noisy objective.
         steps: of ``noisy_descent``; only the last leaves.
         contraction: c of ``noisy_descent``, by which a step without noise brings two chains together.
     """
@@ -89,7 +92,7 @@ class Event:
             raise InputError(f"{self.mechanism} reads every record: rate must be 1, got {self.rate}")
         if self.mechanism == "fixed_size_gaussian" and not self.num_records:
             raise InputError("fixed_size_gaussian needs num_records")
-        if self.mechanism in ("pure", "objective_perturbation") and not (
+        if self.mechanism in ("pure", *OBJECTIVES) and not (
             self.epsilon is not None and math.isfinite(self.epsilon) and self.epsilon >= 0
         ):
             raise InputError(f"{self.mechanism} needs epsilon >= 0, got {self.epsilon}")

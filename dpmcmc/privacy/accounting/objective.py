@@ -46,6 +46,15 @@ It is at most φ(b + μau)/(1 + 4κa(1 − a)) since a² <= a, and log-concave, 
   Φ(μ − s) − e^ε h(s) is the expectation above, of Z = b·u − μ. In the other, ε = M(μs + μ²/2) and
   δ <= Φ(−s) + g_μ(0) − e^ε h(s) = g_μ(0) + D(ε).
 
+**Clipped losses** (``clipped_objective_perturbation``, ``mechanisms/huberised.py``). Where residuals are clipped to
+k the gradient is a·L·u still, L = kR, but a record has curvature until it pulls with all its force, so nothing is said
+of its vanishing: the curvature is at most β, and the upper bound c + max(0, m) takes M's place above.
+The proof holds as it stands with this M, which is convex and increases weakly. J is then strongly convex with a
+Lipschitz gradient in place of a smooth one. So θ -> b is still a bijection, Lipschitz in both directions, which has a
+derivative almost everywhere (Rademacher), and the change of variables is that of Lipschitz maps (the area formula). The
+points without a derivative lie on one hyperplane pair a record, and have measure 0. For k <= 1/2 nothing is lost: the
+curvature is largest at the kink, where a = 1, and M attains its bound for every m >= 0.
+
 Published bounds charge c whole: Kifer et al. give ε/2 to it, and Redberg, Koskela and Wang (2023) bound one record's
 loss by c + μ²/2 + μ|Z|, which also doubles δ. A loss that is linear where it matters attains g_μ and g_2μ.
 """
@@ -53,6 +62,7 @@ loss by c + μ²/2 + μ|Z|, which also doubles δ. A loss that is linear where i
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import scipy
@@ -73,21 +83,22 @@ def delta(event: Event, adjacency: Adjacency, epsilon: float) -> float:
     """δ at ε >= 0, rounded up.
 
     Args:
-        event: an ``objective_perturbation``.
+        event: one of ``OBJECTIVES``.
         adjacency: of the data sets.
         epsilon: ε.
     """
-    mu, kappa = _parameters(event)
+    mu, _ = _parameters(event)
+    loss = _loss_of(event)
     if math.isinf(mu):
         return 1.0
     if math.isinf(epsilon):
         return 0.0
     if adjacency != Adjacency.REPLACE_ONE:
-        value = _expected(mu, kappa, epsilon, twice=False)
-    elif epsilon >= float(_loss(np.array(mu**2), kappa)):
-        value = _expected(mu, kappa, epsilon, twice=True)
+        value = _expected(mu, loss, epsilon, twice=False)
+    elif epsilon >= float(loss(np.array(mu**2))):
+        value = _expected(mu, loss, epsilon, twice=True)
     else:
-        value = gaussian_delta(mu, 0.0) + _expected(mu, kappa, epsilon, twice=False)
+        value = gaussian_delta(mu, 0.0) + _expected(mu, loss, epsilon, twice=False)
     return min(1.0, value * (1 + _ROUNDING))
 
 
@@ -95,7 +106,7 @@ def epsilon(event: Event, adjacency: Adjacency, delta: float) -> float:
     """Smallest ε >= 0 at δ, rounded up.
 
     Args:
-        event: an ``objective_perturbation``.
+        event: one of ``OBJECTIVES``.
         adjacency: of the data sets.
         delta: δ.
     """
@@ -132,6 +143,14 @@ def _parameters(event: Event) -> tuple[float, float]:
     return (1 / event.noise_multiplier if event.noise_multiplier else math.inf), math.expm1(event.epsilon)
 
 
+def _loss_of(event: Event) -> Callable[[np.ndarray], np.ndarray]:
+    """M as a function of m."""
+    kappa = _parameters(event)[1]
+    if event.mechanism == "clipped_objective_perturbation":
+        return lambda m: math.log1p(kappa) + np.maximum(0.0, m)
+    return lambda m: _loss(m, kappa)
+
+
 def _loss(m: np.ndarray, kappa: float) -> np.ndarray:
     """M(m): strictly concave in a, with its stationary point in closed form."""
     if kappa == 0:
@@ -141,7 +160,7 @@ def _loss(m: np.ndarray, kappa: float) -> np.ndarray:
     return np.log1p(4 * kappa * a * (1 - a)) + a * m
 
 
-def _expected(mu: float, kappa: float, epsilon: float, *, twice: bool) -> float:
+def _expected(mu: float, loss_of: Callable[[np.ndarray], np.ndarray], epsilon: float, *, twice: bool) -> float:
     """E f_ε(W(Z)) from above, W as in the module's docstring.
 
     W is convex and increasing, so its chord over a cell is above it; the expectation for a chord is a difference of
@@ -150,8 +169,8 @@ def _expected(mu: float, kappa: float, epsilon: float, *, twice: bool) -> float:
 
     def loss(z: np.ndarray) -> np.ndarray:
         if twice:
-            return _loss(mu * z + 1.5 * mu**2, kappa) + mu * z + 0.5 * mu**2
-        return _loss(mu * z + 0.5 * mu**2, kappa)
+            return loss_of(mu * z + 1.5 * mu**2) + mu * z + 0.5 * mu**2
+        return loss_of(mu * z + 0.5 * mu**2)
 
     def excess(z: float) -> float:
         return float(loss(np.array(z))) - epsilon

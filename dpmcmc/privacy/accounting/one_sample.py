@@ -21,7 +21,7 @@ import numpy as np
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting import objective
 from dpmcmc.privacy.accounting.adjacency import Adjacency
-from dpmcmc.privacy.accounting.events import Event
+from dpmcmc.privacy.accounting.events import OBJECTIVES, Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 
@@ -34,7 +34,7 @@ def check(events: Iterable[Event], adjacency: Adjacency) -> None:
             raise UnsupportedCombination(
                 "accountant one_sample does not cover minibatch queries; use accountant pld.", "accountant"
             )
-    if sum(e.count for e in parts if e.mechanism == "objective_perturbation") > 1:
+    if sum(e.count for e in parts if e.mechanism in OBJECTIVES) > 1:
         raise UnsupportedCombination(
             "accountant one_sample composes one objective perturbation, not several.", "accountant"
         )
@@ -74,4 +74,4 @@ def _parts(events: Iterable[Event], adjacency: Adjacency) -> tuple[list[Event], 
     """(objective perturbations, μ of everything else)."""
     parts = queries(events)
     check(parts, adjacency)
-    return [e for e in parts if e.mechanism == "objective_perturbation"], gaussian_parameter(parts, adjacency)
+    return [e for e in parts if e.mechanism in OBJECTIVES], gaussian_parameter(parts, adjacency)

@@ -31,7 +31,7 @@ from scipy.special import log_ndtr, logsumexp, ndtri_exp
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting import objective, rdp
 from dpmcmc.privacy.accounting.adjacency import Adjacency
-from dpmcmc.privacy.accounting.events import Event
+from dpmcmc.privacy.accounting.events import OBJECTIVES, Event
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 
 #: Relative room for the rounding of sums and special functions, on the private side.
@@ -57,7 +57,7 @@ def renyi(event: Event, adjacency: Adjacency, order: int) -> float:
     if event.mechanism == "pure":
         assert event.epsilon is not None
         return randomised_response(event.epsilon, order)
-    if event.mechanism == "objective_perturbation":
+    if event.mechanism in OBJECTIVES:
         return _objective_perturbation(event, adjacency, order)
     _check_query(event, "renyi")
     if event.noise_multiplier == 0:
@@ -108,7 +108,7 @@ def _check_query(event: Event, name: str) -> None:
 
 def _mu(event: Event, adjacency: Adjacency, name: str) -> float:
     """μ of one repetition, sampled or not."""
-    if event.mechanism == "objective_perturbation":
+    if event.mechanism in OBJECTIVES:
         raise UnsupportedCombination(
             f"filter {name} does not cover objective perturbation; use a ledger with filter renyi."
         )
