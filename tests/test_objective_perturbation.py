@@ -308,8 +308,8 @@ def test_a_clipped_plan_meets_the_budget_with_less_noise(adjacency):
     assert 0.999 < plan.guarantee.epsilon <= 1.0
     assert Guarantee.from_json(plan.guarantee.to_json()) == plan.guarantee
     assert plan.settings["noise_std"] < 0.36 * smooth.settings["noise_std"]
+    tempered = Tempered(TARGET, 0.5, 1.0, 1.0)
     with pytest.raises(UnsupportedCombination, match="clip"):
-        tempered = Tempered(TARGET, 0.5, 1.0, 1.0)
         ObjectivePerturbation(regularisation=2.0, clip=0.3).plan(tempered, **BUDGET)
 
 
