@@ -70,7 +70,7 @@ TOP = {
     "CHANGELOG.md": "project/changelog",
     "CONTRIBUTING.md": "project/contributing",
     "SECURITY.md": "project/security",
-    "CODE_OF_CONDUCT.md": "project/code_of_conduct",
+    "CODE_OF_CONDUCT.md": "project/conduct",
 }
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 

@@ -39,6 +39,13 @@ class InputError(ValueError):
         message: one sentence.
         about: the argument of the constructor or function that it is about, ``"step_size"`` or ``"step_size.floor"``;
             empty where it is about none, or about all of them.
+
+    Example:
+        >>> from dpmcmc import Privacy
+        >>> Privacy(epsilon=-1.0)
+        Traceback (most recent call last):
+            ...
+        dpmcmc.errors.InputError: epsilon must be a finite number in (0, 1e+06], got -1.0
     """
 
     #: YAML path that such a refusal is about where it names no argument; empty where there is no usual one.
@@ -54,6 +61,13 @@ class DataError(InputError):
 
     It may quote counts and row numbers of private records, so show it to whoever holds the data and never
     write it into a released file.
+
+    Example:
+        >>> import dpmcmc
+        >>> dpmcmc.data.load(dpmcmc.data.DataRequest(path="no_such_file.npz"))
+        Traceback (most recent call last):
+            ...
+        dpmcmc.errors.DataError: data.path: there is no file no_such_file.npz: correct the path (a relative...
     """
 
     @classmethod
@@ -63,27 +77,64 @@ class DataError(InputError):
 
 
 class UnsupportedCombination(InputError):
-    """A (sampling, adjacency, release, accountant) combination without a derivation."""
+    """A (sampling, adjacency, release, accountant) combination without a derivation.
+
+    Example:
+        >>> from dpmcmc import FixedSize
+        >>> from dpmcmc.privacy import account
+        >>> account(1.0, steps=10, sampling=FixedSize(10), num_records=1000, adjacency="add_remove", delta=1e-5)
+        Traceback (most recent call last):
+            ...
+        dpmcmc.errors.UnsupportedCombination: accountant pld has no dominating pair for fixed_size...
+    """
 
     section = "privacy"
 
 
 class CalibrationError(InputError):
-    """A calibrator's condition fails, or its target is out of reach."""
+    """A calibrator's condition fails, or its target is out of reach.
+
+    Example:
+        >>> from dpmcmc import Poisson
+        >>> from dpmcmc.privacy import calibrate
+        >>> calibrate(epsilon=1.0, delta=1e-5, steps=9, sampling=Poisson(9), num_records=99, calibrator="closed_form")
+        Traceback (most recent call last):
+            ...
+        dpmcmc.errors.CalibrationError: calibrator closed_form is proved for scheme fixed_size (or full):...
+    """
 
     section = "privacy.calibrator"
 
 
 class NotForIntervals(UserWarning):
-    """The draws of a run are no basis for intervals; the message says why, and what to use for them."""
+    """The draws of a run are no basis for intervals; the message says why, and what to use for them.
+
+    Example:
+        >>> import warnings
+        >>> import dpmcmc
+        >>> warnings.simplefilter("ignore", dpmcmc.NotForIntervals)  # where only predictions are wanted
+    """
 
 
 class NoGuarantee(UserWarning):
-    """A fit that was asked for an ε has no guarantee; the message says why."""
+    """A fit that was asked for an ε has no guarantee; the message says why.
+
+    Example:
+        >>> import warnings
+        >>> import dpmcmc
+        >>> warnings.simplefilter("error", dpmcmc.NoGuarantee)  # stop, in place of a warning
+    """
 
 
 class RunFailed(RuntimeError):
-    """A run that was stopped for a reason that is not the user's; the message says it, and what to do."""
+    """A run that was stopped for a reason that is not the user's; the message says it, and what to do.
+
+    Example:
+        >>> from dpmcmc.engine.self_test import MiscompiledError
+        >>> from dpmcmc.errors import RunFailed
+        >>> issubclass(MiscompiledError, RunFailed)
+        True
+    """
 
 
 def check_fields(made: object) -> None:

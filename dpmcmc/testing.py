@@ -38,6 +38,11 @@ class Run(TypedDict, total=False):
         start_std: std of the starting points, (d,); zeros by default.
         nested: whether the sampler sees a nested pytree in place of one array, as by default.
         every: distance in steps between samples; 10 by default.
+
+    Example:
+        >>> from dpmcmc.testing import Run
+        >>> Run(steps=1000, chains=64)
+        {'steps': 1000, 'chains': 64}
     """
 
     steps: Required[int]

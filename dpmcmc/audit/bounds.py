@@ -41,11 +41,26 @@ _THRESHOLDS = 512
 
 
 class MissingExtra(InputError):
-    """An optional dependency that a method needs is not installed."""
+    """An optional dependency that a method needs is not installed.
+
+    Example:
+        >>> from dpmcmc.audit import MissingExtra
+        >>> from dpmcmc.errors import InputError
+        >>> issubclass(MissingExtra, InputError)
+        True
+    """
 
 
 class NotGaussian(InputError):
-    """Scores contradict the one assumption of ``gdp``."""
+    """Scores contradict the one assumption of ``gdp``.
+
+    Example:
+        >>> import dpmcmc
+        >>> from dpmcmc.audit import NotGaussian
+        >>> from dpmcmc.errors import InputError
+        >>> issubclass(NotGaussian, InputError)
+        True
+    """
 
 
 def auditing(method: str) -> ModuleType:

@@ -55,6 +55,17 @@ class Neighbours:
         outside: their replacements, likewise; without gradient where adjacency is zero_out or add_remove.
         background: what every other record is, leaves (...).
         num_records: N.
+
+    Example:
+        >>> import numpy as np
+        >>> from dpmcmc.audit import Neighbours
+        >>> row = {"x": np.array([[1.0, 0.0]]), "y": np.array([1])}
+        >>> other = {"x": np.array([[1.0, 0.0]]), "y": np.array([0])}
+        >>> pair = Neighbours(row, other, {"x": np.zeros(2), "y": np.array(0)}, num_records=3)
+        >>> pair.data(np.array([True]))["y"]
+        array([1, 0, 0])
+        >>> pair.data(np.array([False]))["y"]
+        array([0, 0, 0])
     """
 
     inside: PyTree

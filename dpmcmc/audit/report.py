@@ -32,6 +32,15 @@ class AuditReport:
         seconds: wall time.
         exceeded: whether the bound is above the claim, or shown to be above its curve.
         notes: sentences on what was found.
+
+    Example:
+        >>> import dpmcmc
+        >>> from dpmcmc.mechanisms import OutputPerturbation
+        >>> target = dpmcmc.targets.LogisticRegression(num_features=2, row_bound=1.0)
+        >>> plan = OutputPerturbation(regularisation=10.0).plan(target, num_records=100, epsilon=1.0, delta=1e-5)
+        >>> report = dpmcmc.audit.audit(plan, runs=50, method="gdp")
+        >>> report.method, report.adjacency, report.runs
+        ('gdp', 'replace_one', (50, 50))
     """
 
     subject: str

@@ -32,6 +32,12 @@ class DataSpec:
     choice. ``records_per_owner`` is None where a record is a row; otherwise a record is an owner with at most so many
     rows, and ``num_records`` counts training owners. ``structure`` is what the encoder declares of every row, or None.
     ``schema`` says what is public about the columns of a table, where records come from one.
+
+    Example:
+        >>> import dpmcmc
+        >>> spec = dpmcmc.data.describe("breast_cancer")
+        >>> spec.num_records, spec.num_classes
+        (426, 2)
     """
 
     name: str
@@ -69,6 +75,12 @@ class DataSet:
     whose digest would be a function of private records. ``outside`` counts, for each column of a table, the values that
     lay beyond its schema, and is as private as the records; None where there is no schema. ``table`` is where a table's
     columns are, before their encoding, or None.
+
+    Example:
+        >>> import dpmcmc
+        >>> records = dpmcmc.data.load("breast_cancer")
+        >>> records.train["x"].shape, records.origin
+        ((426, 31), 'scikit-learn')
     """
 
     spec: DataSpec
@@ -123,6 +135,11 @@ class DataRequest:
 
     Raises:
         DataError: a value is out of range, or belongs to the other kind of source.
+
+    Example:
+        >>> from dpmcmc.data import DataRequest, describe
+        >>> describe(DataRequest(name="breast_cancer")).num_records
+        426
     """
 
     name: str | None = None

@@ -118,6 +118,11 @@ class Range:
 
     Raises:
         InputError: ends that are not finite, that are not in order, or that the scale does not take.
+
+    Example:
+        >>> from dpmcmc.data import Range
+        >>> Range(0, 1e6, scale="log1p").scale
+        'log1p'
     """
 
     low: float
@@ -193,6 +198,11 @@ class Levels:
 
     Raises:
         InputError: no level, or one that is there twice.
+
+    Example:
+        >>> from dpmcmc.data import Levels
+        >>> Levels(["office", "field"], other=True).levels
+        ('office', 'field')
     """
 
     levels: tuple[str, ...]
@@ -264,6 +274,11 @@ class Counts:
 
     Args:
         largest: count.
+
+    Example:
+        >>> from dpmcmc.data import Counts
+        >>> Counts(largest=20).largest
+        20
     """
 
     largest: Annotated[int, Gt(0)]

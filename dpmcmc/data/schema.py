@@ -65,6 +65,13 @@ class Schema:
 
     Raises:
         InputError: a label that is no column, a column that cannot be what it stands for, a formula that is not public.
+
+    Example:
+        >>> from dpmcmc.data import Levels, Range, Schema
+        >>> columns = {"age": Range(17, 90), "job": Levels(["office", "field"]), "late": Levels(["no", "yes"])}
+        >>> schema = Schema(columns, label="late")
+        >>> schema.names
+        ('age', 'job=office', 'job=field', 'intercept')
     """
 
     columns: Mapping[str, Column]

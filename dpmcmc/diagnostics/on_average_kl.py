@@ -34,6 +34,12 @@ class OnAverageKL:
         value: On-average KL.
         standard_error: of the Monte Carlo; 0 for a closed form.
         method: how it was found.
+
+    Example:
+        >>> from dpmcmc.diagnostics import on_average_kl
+        >>> estimate = on_average_kl.from_divergences([0.1, 0.2, 0.3])
+        >>> round(estimate.value, 3)
+        0.2
     """
 
     value: float

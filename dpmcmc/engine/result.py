@@ -51,7 +51,15 @@ if TYPE_CHECKING:
 
 
 class DivergedError(RuntimeError):
-    """A chain left the range of floats. Every step up to then was released, so its cost is spent."""
+    """A chain left the range of floats. Every step up to then was released, so its cost is spent.
+
+    Example:
+        >>> import dpmcmc
+        >>> raise dpmcmc.DivergedError(step=12, norm=float("inf"), guarantee=None)
+        Traceback (most recent call last):
+            ...
+        dpmcmc.engine.result.DivergedError: the chain diverged by step 12 (last norm inf): lower...
+    """
 
     def __init__(self, step: int, norm: float, guarantee: Guarantee | None) -> None:
         self.step = step
@@ -81,6 +89,18 @@ class Result:
         columns: names of the columns of the records, public; None: those of the plan's schema, if it has one.
         evidence: what draws of mechanism noise_aware rest on, for checks and Bayes factors at no further cost; None of
             other runs.
+
+    Example:
+        >>> import dpmcmc
+        >>> import numpy as np
+        >>> target = dpmcmc.targets.LinearRegression(num_features=2, row_bound=1.0, label_bound=1.0)
+        >>> plan = dpmcmc.suggest(target, num_records=1000, epsilon=1.0)
+        >>> x = np.random.default_rng(0).uniform(-0.7, 0.7, size=(1000, 2))
+        >>> result = dpmcmc.sample(plan, {"x": x, "y": x[:, 0]})
+        >>> result.guarantee.epsilon <= 1.0
+        True
+        >>> result.predict(x[:5]).shape
+        (5,)
     """
 
     plan: AnyPlan

@@ -46,7 +46,14 @@ _PATTERN = 509
 
 
 class MiscompiledError(RunFailed):
-    """An executable does not compute what its program says."""
+    """An executable does not compute what its program says.
+
+    Example:
+        >>> from dpmcmc.engine.self_test import MiscompiledError
+        >>> from dpmcmc.errors import RunFailed
+        >>> issubclass(MiscompiledError, RunFailed)  # one handler takes both
+        True
+    """
 
     def __init__(self) -> None:
         super().__init__(

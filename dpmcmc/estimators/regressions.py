@@ -75,6 +75,12 @@ class PrivateRegression(BaseEstimator):
     Warns:
         NoGuarantee: a fit with a ``random_state``.
         NotForIntervals: the goal is out of reach.
+
+    Example:
+        >>> from dpmcmc.estimators import PrivateLogisticRegression
+        >>> model = PrivateLogisticRegression(epsilon=0.5, ranges=[(0, 10), (-1, 1)])  # one pair for each feature
+        >>> model.get_params()["epsilon"]
+        0.5
     """
 
     epsilon: float = 1.0
@@ -190,6 +196,16 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateRegression):
     Attributes:
         classes_: the two labels.
         coef_: (1, d); ``intercept_``: (1,).
+
+    Example:
+        >>> import numpy as np
+        >>> from dpmcmc.estimators import PrivateLogisticRegression
+        >>> x = np.random.default_rng(0).uniform(-1, 1, size=(2000, 2))
+        >>> model = PrivateLogisticRegression(epsilon=1.0, ranges=(-1, 1)).fit(x, (x[:, 0] > 0).astype(int))
+        >>> model.coef_.shape, model.intervals_.shape
+        ((1, 2), (2, 2))
+        >>> model.guarantee_.epsilon <= 1.0
+        True
     """
 
     classes: Sequence | Literal["observed"] | None = field(default=None, kw_only=True)
@@ -278,6 +294,16 @@ class PrivateLinearRegression(_PrivateRegressor):
 
     Args:
         label_range: public (low, high) of the label; values beyond are clipped. None: (-1, 1), with a warning.
+
+    Example:
+        >>> import numpy as np
+        >>> from dpmcmc.estimators import PrivateLinearRegression
+        >>> x = np.random.default_rng(0).uniform(-1, 1, size=(2000, 2))
+        >>> model = PrivateLinearRegression(epsilon=1.0, ranges=(-1, 1), label_range=(-1, 1)).fit(x, x[:, 0])
+        >>> model.coef_.shape, model.predict(x[:3]).shape
+        ((2,), (3,))
+        >>> model.guarantee_.epsilon <= 1.0
+        True
     """
 
     label_range: tuple[float, float] | None = field(default=None, kw_only=True)
@@ -296,6 +322,18 @@ class PrivatePoissonRegression(_PrivateRegressor):
 
     Args:
         largest_count: public; larger labels are clipped to it. Labels are rounded to whole numbers.
+
+    Example:
+        >>> import numpy as np
+        >>> from dpmcmc.estimators import PrivatePoissonRegression
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.uniform(-1, 1, size=(2000, 2))
+        >>> y = rng.poisson(np.exp(x[:, 0]))
+        >>> model = PrivatePoissonRegression(epsilon=1.0, ranges=(-1, 1), largest_count=10).fit(x, y)
+        >>> model.coef_.shape
+        (2,)
+        >>> model.guarantee_.epsilon <= 1.0
+        True
     """
 
     largest_count: int = field(default=100, kw_only=True)

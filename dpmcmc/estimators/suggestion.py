@@ -48,7 +48,16 @@ _MOST_RECORDS, _LARGEST_EPSILON = 1e9, 100.0
 
 
 class NotAchievable(InputError):
-    """No plan reaches the goal at this N and ε; the message says which N or ε would do."""
+    """No plan reaches the goal at this N and ε; the message says which N or ε would do.
+
+    Example:
+        >>> import dpmcmc
+        >>> target = dpmcmc.targets.LogisticRegression(num_features=2, row_bound=1.0)
+        >>> dpmcmc.suggest(target, num_records=20, epsilon=0.01, goal="intervals")
+        Traceback (most recent call last):
+            ...
+        dpmcmc.estimators.suggestion.NotAchievable: goal intervals is not achievable at num_records 20 and...
+    """
 
 
 class Given(TypedDict, total=False):

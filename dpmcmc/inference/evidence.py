@@ -66,6 +66,16 @@ class Evidence:
         gram: released Σ x xᵀ, or None where none was.
         structure: declared of the rows, or None.
         names: that each coefficient answers to: its own, its term's, those of its source columns; empty: not known.
+
+    Example:
+        >>> import dpmcmc
+        >>> import numpy as np
+        >>> target = dpmcmc.targets.LinearRegression(num_features=2, row_bound=1.0, label_bound=1.0)
+        >>> x = np.random.default_rng(0).uniform(-0.7, 0.7, size=(1000, 2))
+        >>> result = dpmcmc.sample(dpmcmc.suggest(target, num_records=1000, epsilon=1.0), {"x": x, "y": x[:, 0]})
+        >>> posterior = result.evidence.posterior()
+        >>> posterior.mean.shape, posterior.intervals(0.9).shape
+        ((2,), (2, 2))
     """
 
     curvature: np.ndarray

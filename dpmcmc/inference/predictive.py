@@ -46,6 +46,15 @@ class Prediction:
         probability: posterior predictive P(y = 1), (rows,), or class probabilities, (rows, K); classifiers only.
         mean: posterior predictive mean, (rows,); regression only.
         calibration_error: :func:`expected_calibration_error` of the average; classifiers only.
+
+    Example:
+        >>> import numpy as np
+        >>> from dpmcmc.inference import predictive
+        >>> from dpmcmc.targets import LogisticRegression
+        >>> rows = {"x": np.array([[1.0], [-1.0]]), "y": np.array([1, 0])}
+        >>> prediction = predictive.predict(LogisticRegression(num_features=1), np.array([[1.0], [2.0]]), rows)
+        >>> prediction.measure, prediction.posterior_predictive
+        ('accuracy', 1.0)
     """
 
     measure: str | None

@@ -54,6 +54,15 @@ class Combined(NamedTuple):
         mean: q̄, (k,).
         variance: T, (k,).
         degrees: of freedom, (k,).
+
+    Example:
+        >>> import numpy as np
+        >>> from dpmcmc.inference import synthetic
+        >>> combined = synthetic.rubin(estimates=np.array([[1.0], [1.2], [0.9]]), variances=np.full((3, 1), 0.01))
+        >>> combined.mean.round(2)
+        array([1.03])
+        >>> combined.intervals(0.9).shape
+        (1, 2)
     """
 
     mean: np.ndarray

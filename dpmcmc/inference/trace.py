@@ -46,6 +46,15 @@ class NoiseAwarePosterior:
     Attributes:
         mean: (d,).
         covariance: (d, d).
+
+    Example:
+        >>> import numpy as np
+        >>> from dpmcmc.inference import NoiseAwarePosterior
+        >>> posterior = NoiseAwarePosterior(mean=np.array([1.0, 0.0]), covariance=np.diag([0.25, 0.01]))
+        >>> posterior.std
+        array([0.5, 0.1])
+        >>> posterior.intervals(0.9).shape
+        (2, 2)
     """
 
     mean: np.ndarray
@@ -96,6 +105,25 @@ class Trace:
         row_bound: public bound on ‖x‖, or None.
         score: law of a record's score, whose norm is set by the second moment.
         metric: the released metric, or None.
+
+    Example:
+        >>> import dpmcmc
+        >>> import numpy as np
+        >>> plan = dpmcmc.plan(
+        ...     dpmcmc.targets.LogisticRegression(num_features=2, row_bound=1.0),
+        ...     num_records=1000,
+        ...     sampler=dpmcmc.SGLD(step_size=1.0),
+        ...     steps=200,
+        ...     burn_in=100,
+        ...     thin=10,
+        ...     privacy=dpmcmc.Privacy(epsilon=8.0, delta=1e-5),
+        ...     metric=dpmcmc.PrivateMetric("gram"),
+        ... )
+        >>> rng = np.random.default_rng(0)
+        >>> records = {"x": rng.uniform(-0.7, 0.7, size=(1000, 2)), "y": rng.integers(0, 2, size=1000)}
+        >>> result = dpmcmc.sample(plan, records)
+        >>> result.trace.posterior().intervals(0.9).shape
+        (2, 2)
     """
 
     positions: np.ndarray

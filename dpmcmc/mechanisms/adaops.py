@@ -81,6 +81,14 @@ class AdaOPS(OneShot):
 
     Raises:
         ValueError: a value outside these, or shares that leave nothing to the draw.
+
+    Example:
+        >>> from dpmcmc.mechanisms import AdaOPS
+        >>> from dpmcmc.targets import LinearRegression
+        >>> target = LinearRegression(num_features=2, row_bound=1.0, label_bound=1.0)
+        >>> plan = AdaOPS().plan(target, num_records=1000, epsilon=1.0, delta=1e-5)
+        >>> plan.guarantee.epsilon <= 1.0
+        True
     """
 
     ridge: Positive | None = None

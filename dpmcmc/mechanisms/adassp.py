@@ -45,6 +45,14 @@ class AdaSSP(OneShot):
 
     Raises:
         ValueError: a value outside these.
+
+    Example:
+        >>> from dpmcmc.mechanisms import AdaSSP
+        >>> from dpmcmc.targets import LinearRegression
+        >>> target = LinearRegression(num_features=2, row_bound=1.0, label_bound=1.0)
+        >>> plan = AdaSSP().plan(target, num_records=1000, epsilon=1.0, delta=1e-5)
+        >>> plan.guarantee.epsilon <= 1.0
+        True
     """
 
     eigenvalue_share: Annotated[float, Gt(0), Lt(1)] = 0.1

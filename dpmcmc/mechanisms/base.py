@@ -55,6 +55,16 @@ class MechanismPlan(AnyPlan):
         run: plan of a hybrid's run, or None.
         schema: public facts of a table's columns, or None where records are arrays.
         reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
+
+    Example:
+        >>> from dpmcmc.mechanisms import ObjectivePerturbation
+        >>> from dpmcmc.targets import LogisticRegression
+        >>> target = LogisticRegression(num_features=2, row_bound=1.0)
+        >>> plan = ObjectivePerturbation(regularisation=10.0).plan(target, num_records=1000, epsilon=1.0, delta=1e-5)
+        >>> plan.draws, plan.usable_for
+        (1, ['prediction'])
+        >>> plan.settings["regularisation"]
+        10.0
     """
 
     mechanism: Any

@@ -69,6 +69,14 @@ class CertifiedOPS(OneShot):
 
     Raises:
         ValueError: a value outside these.
+
+    Example:
+        >>> from dpmcmc.mechanisms import CertifiedOPS
+        >>> from dpmcmc.targets import LogisticRegression
+        >>> target = LogisticRegression(num_features=2, row_bound=1.0)
+        >>> plan = CertifiedOPS(steps=100).plan(target, num_records=1000, epsilon=1.0, delta=1e-5)
+        >>> plan.guarantee.epsilon <= 1.0
+        True
     """
 
     steps: Annotated[int, Ge(1)] = 1000

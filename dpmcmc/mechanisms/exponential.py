@@ -73,6 +73,14 @@ class Exponential(OneShot):
 
     Raises:
         ValueError: a value outside these; both a ball and hypotheses, or neither.
+
+    Example:
+        >>> from dpmcmc.mechanisms import Exponential
+        >>> from dpmcmc.targets import LogisticRegression
+        >>> target = LogisticRegression(num_features=2, row_bound=1.0)
+        >>> plan = Exponential(radius=1.0).plan(target, num_records=1000, epsilon=1.0, delta=1e-5)
+        >>> plan.guarantee.epsilon <= 1.0
+        True
     """
 
     radius: Positive | None = None

@@ -56,6 +56,15 @@ class Hybrid:
 
     Raises:
         ValueError: a share outside (0, 1), or a start of several draws.
+
+    Example:
+        >>> import dpmcmc
+        >>> from dpmcmc.mechanisms import OPS, Hybrid
+        >>> target = dpmcmc.targets.LogisticRegression(num_features=2, row_bound=1.0)
+        >>> hybrid = Hybrid(OPS(prior_precision=1.0), dpmcmc.SGLD(step_size=1.0), steps=10)
+        >>> plan = hybrid.plan(target, num_records=1000, epsilon=1.0, delta=1e-5)
+        >>> plan.guarantee.epsilon <= 1.0
+        True
     """
 
     start: OPS

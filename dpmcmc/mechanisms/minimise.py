@@ -48,6 +48,12 @@ class NotConverged(DrawError):
     """The optimum was not reached, and nothing was released.
 
     Whether it is raised depends on the records: it is for the data holder alone.
+
+    Example:
+        >>> from dpmcmc.mechanisms import DrawError
+        >>> from dpmcmc.mechanisms.minimise import NotConverged
+        >>> issubclass(NotConverged, DrawError)  # one handler takes both
+        True
     """
 
 

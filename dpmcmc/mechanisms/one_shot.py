@@ -81,7 +81,14 @@ class Drawn(NamedTuple):
 
 
 class OneShot:
-    """Base of one-shot mechanisms."""
+    """Base of one-shot mechanisms.
+
+    Example:
+        >>> from dpmcmc.mechanisms import OutputPerturbation
+        >>> from dpmcmc.mechanisms.one_shot import OneShot
+        >>> isinstance(OutputPerturbation(), OneShot)
+        True
+    """
 
     #: The kind of release, as a Guarantee says it; its accountant; how many draws it is.
     release = "estimate"

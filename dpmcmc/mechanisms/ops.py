@@ -58,6 +58,16 @@ class OPS(OneShot):
 
     Raises:
         ValueError: a value outside these.
+
+    Example:
+        >>> from dpmcmc.mechanisms import OPS
+        >>> from dpmcmc.targets import LogisticRegression
+        >>> target = LogisticRegression(num_features=2, row_bound=1.0)
+        >>> plan = OPS(prior_precision=1.0).plan(target, num_records=1000, epsilon=1.0, delta=1e-5)
+        >>> plan.guarantee.epsilon <= 1.0
+        True
+        >>> 0 < plan.settings["temper"] <= 1
+        True
     """
 
     form: Literal["printed", "range", "gdp"] = "gdp"

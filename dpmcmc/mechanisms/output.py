@@ -42,6 +42,14 @@ class OutputPerturbation(OneShot):
 
     Raises:
         ValueError: a value outside these.
+
+    Example:
+        >>> from dpmcmc.mechanisms import OutputPerturbation
+        >>> from dpmcmc.targets import LogisticRegression
+        >>> target = LogisticRegression(num_features=2, row_bound=1.0)
+        >>> plan = OutputPerturbation(regularisation=10.0).plan(target, num_records=1000, epsilon=1.0, delta=1e-5)
+        >>> plan.guarantee.epsilon <= 1.0
+        True
     """
 
     regularisation: Positive | None = None

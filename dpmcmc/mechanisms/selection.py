@@ -81,6 +81,15 @@ class Chain:
         steps: of the run.
         sampling: ``Poisson(b)`` | ``FixedSize(b)`` | ``Full()``, b for the part.
         clip: C.
+
+    Example:
+        >>> import dpmcmc
+        >>> from dpmcmc.mechanisms import Chain, PrivateSelection
+        >>> target = dpmcmc.targets.LogisticRegression(num_features=2, row_bound=1.0)
+        >>> chains = [Chain(dpmcmc.SGLD(step_size=s), steps=10) for s in (1.0, 4.0)]
+        >>> plan = PrivateSelection(chains, loss_bound=5.0).plan(target, num_records=1000, epsilon=1.0, delta=1e-5)
+        >>> plan.guarantee.epsilon <= 1.0
+        True
     """
 
     sampler: Sampler
@@ -114,6 +123,15 @@ class PrivateSelection(OneShot):
 
     Raises:
         ValueError: fewer than two candidates, or a bound that is not positive.
+
+    Example:
+        >>> from dpmcmc.mechanisms import ObjectivePerturbation, PrivateSelection
+        >>> from dpmcmc.targets import LogisticRegression
+        >>> target = LogisticRegression(num_features=2, row_bound=1.0)
+        >>> candidates = [ObjectivePerturbation(regularisation=r) for r in (1.0, 10.0)]
+        >>> plan = PrivateSelection(candidates, loss_bound=5.0).plan(target, num_records=1000, epsilon=1.0, delta=1e-5)
+        >>> plan.guarantee.epsilon <= 1.0
+        True
     """
 
     candidates: Sequence[Candidate]

@@ -32,6 +32,14 @@ class SufficientStatistics(OneShot):
 
     Raises:
         ValueError: a value outside these.
+
+    Example:
+        >>> from dpmcmc.mechanisms import SufficientStatistics
+        >>> from dpmcmc.targets import LinearRegression
+        >>> target = LinearRegression(num_features=2, row_bound=1.0, label_bound=1.0)
+        >>> plan = SufficientStatistics().plan(target, num_records=1000, epsilon=1.0, delta=1e-5)
+        >>> plan.guarantee.epsilon <= 1.0
+        True
     """
 
     label_weight: Positive = 1.0

@@ -38,6 +38,13 @@ class AnyPlan(abc.ABC):
         schema: public ranges and levels of the columns of a table, or None where records are arrays.
         released_path: of a run in a metric that was saved; None of a plan that can be run.
         reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
+
+    Example:
+        >>> import dpmcmc
+        >>> from dpmcmc.planning.any_plan import AnyPlan
+        >>> target = dpmcmc.targets.LinearRegression(num_features=2, row_bound=1.0, label_bound=1.0)
+        >>> isinstance(dpmcmc.suggest(target, num_records=1000, epsilon=1.0), AnyPlan)
+        True
     """
 
     target: Target

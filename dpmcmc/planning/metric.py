@@ -57,6 +57,19 @@ class PrivateMetric:
 
     Raises:
         ValueError: a value outside these.
+
+    Example:
+        >>> import dpmcmc
+        >>> plan = dpmcmc.plan(
+        ...     dpmcmc.targets.LogisticRegression(num_features=2, row_bound=1.0),
+        ...     num_records=1000,
+        ...     sampler=dpmcmc.SGLD(step_size=1.0),
+        ...     steps=10,
+        ...     privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-5),
+        ...     metric=dpmcmc.PrivateMetric("gram", share=0.15),
+        ... )
+        >>> plan.guarantee.epsilon <= 1.0
+        True
     """
 
     name: MetricName = "gram"

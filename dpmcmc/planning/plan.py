@@ -51,6 +51,23 @@ class Plan(AnyPlan):
             units.
         schema: public facts of a table's columns, or None where records are arrays.
         reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
+
+    Example:
+        >>> import dpmcmc
+        >>> plan = dpmcmc.plan(
+        ...     dpmcmc.targets.LogisticRegression(num_features=2),
+        ...     num_records=1000,
+        ...     sampler=dpmcmc.SGLD(step_size=1.0),
+        ...     sampling=dpmcmc.Full(),
+        ...     steps=10,
+        ...     privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-5),
+        ... )
+        >>> plan.guarantee.epsilon <= 1.0
+        True
+        >>> plan.noise_multipliers.shape
+        (10,)
+        >>> plan.usable_for
+        ['prediction']
     """
 
     target: Target

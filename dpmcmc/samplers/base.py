@@ -40,6 +40,11 @@ class Sampler(Protocol):
     for the noise that privacy needs; ``with_rate(rate) -> Sampler`` tells b/N; ``metric`` (a ``PublicMatrix`` F) has
     gradients clipped as ‖F⁻¹g‖ and noised as s·F·Z; ``check(noise_std, t)`` may raise ValueError on a plan whose noise
     the dynamics cannot take; ``stability_limit(noise_std, t)`` is the largest stable η·curvature.
+
+    Example:
+        >>> import dpmcmc
+        >>> isinstance(dpmcmc.SGLD(step_size=1.0), dpmcmc.samplers.Sampler)
+        True
     """
 
     @property
@@ -84,6 +89,12 @@ class SteppedSampler:
 
     Raises:
         ValueError: step_size <= 0 or temperature < 0.
+
+    Example:
+        >>> import dpmcmc
+        >>> sampler = dpmcmc.SGLD(step_size=4.0).bind(num_records=1000)
+        >>> sampler.eta(0)  # the step on the full potential
+        0.004
     """
 
     step_size: Annotated[float, Gt(0)] | Literal["auto"] | Schedule

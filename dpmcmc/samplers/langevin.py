@@ -56,6 +56,13 @@ class Langevin(SteppedSampler):
     """A sampler of friction ``damping``: its law, for the plan. A subclass adds ``init`` and ``step``.
 
     A subclass whose friction is not 1, or that has other noise beside the query's, overrides what that changes.
+
+    Example:
+        >>> import dpmcmc
+        >>> sampler = dpmcmc.SGLD(step_size=4.0).bind(num_records=1000)
+        >>> own = sampler.noise_std(0)
+        >>> round(float(sampler.temperature_at(noise_std=2 * own, t=0)), 2)  # twice the noise, four times as hot
+        4.0
     """
 
     @property

@@ -33,6 +33,12 @@ class Polynomial:
         a: scale, > 0.
         b: offset in steps, > 0.
         gamma: decay, >= 0.
+
+    Example:
+        >>> from dpmcmc.samplers import Polynomial
+        >>> schedule = Polynomial(a=4.0, b=1.0, gamma=0.5)
+        >>> [float(schedule(t)) for t in (0, 3, 15)]
+        [4.0, 2.0, 1.0]
     """
 
     a: Positive
@@ -55,6 +61,12 @@ class Floor:
     Args:
         a: scale, > 0.
         floor: smallest step size, > 0.
+
+    Example:
+        >>> from dpmcmc.samplers import Floor
+        >>> schedule = Floor(a=100.0, floor=2.0)
+        >>> [float(schedule(t)) for t in (0, 9, 99)]
+        [100.0, 10.0, 2.0]
     """
 
     a: Positive
@@ -76,6 +88,12 @@ class Cyclical:
         a: step size at the start of a cycle, > 0.
         period: steps in a cycle, >= 1.
         floor: smallest step size, >= 0.
+
+    Example:
+        >>> from dpmcmc.samplers import Cyclical
+        >>> schedule = Cyclical(a=4.0, period=10, floor=0.5)
+        >>> [round(float(schedule(t)), 2) for t in (0, 5, 9, 10)]
+        [4.0, 2.0, 0.5, 4.0]
     """
 
     a: Positive
@@ -106,6 +124,12 @@ class AlphaPhase:
         steps: k, all steps of the run.
         num_records: N.
         lipschitz: L, bound on a record's gradient norm: the clip norm.
+
+    Example:
+        >>> from dpmcmc.samplers import AlphaPhase
+        >>> schedule = AlphaPhase(alpha=0.5, epsilon=1.0, delta=1e-5, steps=100, num_records=1000)
+        >>> float(schedule(99) / schedule(9))  # as 1/t
+        0.1
     """
 
     alpha: Annotated[float, Gt(0), Le(1)]

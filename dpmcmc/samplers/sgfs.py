@@ -87,6 +87,12 @@ class SGFS(Langevin):
     Raises:
         ValueError: a singular metric; a public Fisher matrix that is not positive semidefinite, or is singular with
             prior_precision 0; a setting without its counterpart.
+
+    Example:
+        >>> import dpmcmc
+        >>> sampler = dpmcmc.SGFS(step_size=4.0, fisher="query", prior_precision=1.0)
+        >>> len(sampler.queries)  # the gradient, and a second moment
+        2
     """
 
     fisher: Literal["gradients", "query", "public"] = "gradients"

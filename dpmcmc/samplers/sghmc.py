@@ -62,6 +62,12 @@ class SGHMC(Langevin):
 
     Raises:
         ValueError: outside these, or matched friction with step_size auto.
+
+    Example:
+        >>> import dpmcmc
+        >>> sampler = dpmcmc.SGHMC(step_size=4.0, friction=0.1).bind(num_records=1000)
+        >>> round(float(sampler.noise_std(0)), 2)  # √(2·0.1·1000/4)
+        7.07
     """
 
     friction: Friction | Literal["matched"] = 0.1

@@ -42,6 +42,12 @@ class SGLD(Langevin):
     """Stochastic-gradient Langevin dynamics; see :class:`SteppedSampler` for its arguments.
 
     T = 0 without privacy is SGD.
+
+    Example:
+        >>> import dpmcmc
+        >>> sampler = dpmcmc.SGLD(step_size=4.0).bind(num_records=1000)
+        >>> round(float(sampler.noise_std(0)), 2)  # √(2·1000/4)
+        22.36
     """
 
     def init(self, key: jax.Array, position: PyTree) -> SGLDState:

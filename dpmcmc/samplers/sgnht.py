@@ -59,6 +59,12 @@ class SGNHT(Langevin):
 
     Raises:
         ValueError: outside these.
+
+    Example:
+        >>> import dpmcmc
+        >>> sampler = dpmcmc.SGNHT(step_size=4.0, friction=0.1).bind(num_records=1000)
+        >>> round(float(sampler.noise_std(0)), 2)  # √(2·0.1·1000/4)
+        7.07
     """
 
     friction: Friction = 0.1

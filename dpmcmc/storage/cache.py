@@ -26,7 +26,14 @@ _LINKS = 40
 
 
 class UnsafeCache(InputError):
-    """Somebody else can change what is in a cache."""
+    """Somebody else can change what is in a cache.
+
+    Example:
+        >>> from dpmcmc.errors import InputError
+        >>> from dpmcmc.storage.cache import UnsafeCache
+        >>> issubclass(UnsafeCache, InputError)
+        True
+    """
 
 
 def cache_folder() -> Path:

@@ -31,7 +31,13 @@ Bindable = TypeVar("Bindable")
 
 @runtime_checkable
 class Target(Protocol):
-    """A Bayesian model whose records are conditionally independent given the parameters."""
+    """A Bayesian model whose records are conditionally independent given the parameters.
+
+    Example:
+        >>> from dpmcmc.targets import LogisticRegression, Target
+        >>> isinstance(LogisticRegression(), Target)
+        True
+    """
 
     @property
     def gradient_bound(self) -> float | None:
@@ -99,7 +105,16 @@ def require_bound(value: float | None, name: str, target: str) -> float:
 
 
 class TargetError(InputError):
-    """A target that cannot be evaluated on the records it is given."""
+    """A target that cannot be evaluated on the records it is given.
+
+    Example:
+        >>> import numpy as np
+        >>> from dpmcmc.targets import LogisticRegression, bind
+        >>> bind(LogisticRegression(num_features=3), {"x": np.zeros((4, 2)), "y": np.zeros(4)})
+        Traceback (most recent call last):
+            ...
+        dpmcmc.targets.base.TargetError: x must be a row of features, and its shape in one record is (4, 2)
+    """
 
 
 def check(target: Target, records: PyTree) -> None:

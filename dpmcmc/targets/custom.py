@@ -40,6 +40,17 @@ class Custom:
 
     Raises:
         ValueError: an argument that is not a function, or a bound or number of classes that cannot be.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpmcmc.targets import Custom
+        >>> target = Custom(
+        ...     init=lambda key: jnp.zeros(()),
+        ...     log_prior=lambda mean: -mean**2 / 2,
+        ...     log_likelihood=lambda mean, record: -((record["y"] - mean) ** 2) / 2,
+        ... )
+        >>> float(target.log_likelihood(jnp.zeros(()), {"y": 2.0}))
+        -2.0
     """
 
     init: Callable[[jax.Array], PyTree]

@@ -43,11 +43,15 @@ class LastLayer(SoftmaxRegression):
         num_features: p, needed for a plan with a metric and for a mechanism; else taken from the records' shapes.
         row_bound: b; features of a longer norm are scaled to it, and those that are not finite become zero.
 
-    Example:
-        >>> target = LastLayer(features=lambda x: jnp.tanh(x), num_classes=3, num_features=5)
-
     Raises:
         ValueError: features that cannot be called; otherwise as :class:`SoftmaxRegression`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpmcmc.targets import LastLayer
+        >>> target = LastLayer(features=jnp.tanh, num_classes=3, num_features=5)
+        >>> target.predict(jnp.zeros((5, 3)), jnp.ones((2, 5))).shape
+        (2, 3)
     """
 
     row_bound: Positive = dataclasses.field(default=1.0, kw_only=True)

@@ -39,6 +39,12 @@ class PerOwner:
 
     Raises:
         ValueError: m is not a whole number >= 1.
+
+    Example:
+        >>> from dpmcmc.targets import LogisticRegression, PerOwner
+        >>> target = PerOwner(LogisticRegression(num_features=2), records_per_owner=3)
+        >>> target.records_per_owner
+        3
     """
 
     target: Target

@@ -49,6 +49,14 @@ class ForAll:
         attained: the exact ε of the record (x, y): what the bound cannot be lowered beyond.
         x: (d,).
         y: its target.
+
+    Example:
+        >>> import numpy as np
+        >>> from dpmcmc.diagnostics.per_instance import ridge_ops_for_all
+        >>> x, y = np.array([[0.6], [0.8], [1.0]]), np.array([0.5, 1.0, 1.0])
+        >>> worst = ridge_ops_for_all(x, y, ridge=1.0, gamma=1.0, delta=1e-3, row_bound=1.0, target_bound=1.0)
+        >>> bool(worst.attained <= worst.epsilon)
+        True
     """
 
     epsilon: float

@@ -33,6 +33,13 @@ class LeaveOneOut:
         residual: r_i = y_i − x_iᵀθ̂₋ᵢ, (n,); infinite there too.
         shift: ‖θ̂ − θ̂₋ᵢ‖, (n,): the per-instance sensitivity of the estimate; infinite there too.
         estimate: θ̂ of all records, (d,).
+
+    Example:
+        >>> import numpy as np
+        >>> from dpmcmc.diagnostics.per_instance import leave_one_out
+        >>> found = leave_one_out(np.array([[1.0], [1.0], [2.0]]), np.array([1.0, 1.0, 2.0]), ridge=1.0)
+        >>> found.leverage.round(3)
+        array([0.167, 0.167, 1.333])
     """
 
     leverage: np.ndarray

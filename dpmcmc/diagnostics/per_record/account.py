@@ -82,6 +82,24 @@ class PerRecord:
         delta: total, that of the plan.
         adjacency: of the plan; under ``replace_one`` the record that comes in its place is arbitrary.
         every: steps between checks; 1: every norm was computed.
+
+    Example:
+        >>> import dpmcmc
+        >>> import numpy as np
+        >>> from dpmcmc.diagnostics.per_record import sample_and_account
+        >>> plan = dpmcmc.plan(
+        ...     dpmcmc.targets.LogisticRegression(),
+        ...     num_records=100,
+        ...     sampler=dpmcmc.SGLD(step_size=1.0),
+        ...     steps=10,
+        ...     privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-5),
+        ... )
+        >>> records = {"x": np.linspace(-1, 1, 200).reshape(100, 2), "y": np.zeros(100, int)}
+        >>> result, account = sample_and_account(plan, records)
+        >>> account.epsilon.shape
+        (100,)
+        >>> bool(account.epsilon.max() <= account.worst_case)
+        True
     """
 
     epsilon: np.ndarray
@@ -180,6 +198,21 @@ class Account:
 
     Raises:
         ValueError, UnsupportedCombination: as of :func:`per_record_epsilon`.
+
+    Example:
+        >>> import dpmcmc
+        >>> import numpy as np
+        >>> from dpmcmc.diagnostics.per_record import Account
+        >>> plan = dpmcmc.plan(
+        ...     dpmcmc.targets.LogisticRegression(),
+        ...     num_records=100,
+        ...     sampler=dpmcmc.SGLD(step_size=1.0),
+        ...     steps=10,
+        ...     privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-5),
+        ... )
+        >>> records = {"x": np.linspace(-1, 1, 200).reshape(100, 2), "y": np.zeros(100, int)}
+        >>> Account(plan, records).num_bytes > 0
+        True
     """
 
     def __init__(self, plan: Plan, data: PyTree, every: int = 1) -> None:

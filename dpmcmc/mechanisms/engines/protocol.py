@@ -43,4 +43,11 @@ class DrawError(RuntimeError):
     """A message to the data holder: nothing was released.
 
     The failure is a function of the records, which no guarantee covers: keep it from others.
+
+    Example:
+        >>> from dpmcmc.mechanisms import DrawError
+        >>> raise DrawError("NUTS diverged in every transition: restrict the parameters to a smaller radius")
+        Traceback (most recent call last):
+            ...
+        dpmcmc.mechanisms.engines.protocol.DrawError: NUTS diverged in every transition: restrict the...
     """

@@ -55,6 +55,14 @@ class NoiseAware(OneShot):
 
     Raises:
         ValueError: a value outside these.
+
+    Example:
+        >>> from dpmcmc.mechanisms import NoiseAware
+        >>> from dpmcmc.targets import LogisticRegression
+        >>> target = LogisticRegression(num_features=2, row_bound=1.0)
+        >>> plan = NoiseAware(draws=200).plan(target, num_records=1000, epsilon=1.0, delta=1e-5)
+        >>> plan.guarantee.epsilon <= 1.0
+        True
     """
 
     draws: Annotated[int, Gt(0)] = 1000

@@ -30,6 +30,15 @@ class Problem:
 
     Raises:
         UnsupportedCombination: a clip below L, which can be active: clipped gradients are those of no convex function.
+
+    Example:
+        >>> from dpmcmc import Full
+        >>> from dpmcmc.privacy import Problem, account
+        >>> problem = Problem(step_size=0.1, strong_convexity=1.0, smoothness=251.0, lipschitz=1.0, clip=1.0)
+        >>> last = {"accountant": "last_iterate", "release": "last_iterate", "problem": problem}
+        >>> guarantee = account(100.0, steps=1000, sampling=Full(), num_records=1000, delta=1e-5, **last)
+        >>> round(guarantee.epsilon, 2)
+        2.59
     """
 
     step_size: float

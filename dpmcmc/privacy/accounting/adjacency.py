@@ -17,6 +17,11 @@ class Adjacency(StrEnum):
 
     Raises:
         UnsupportedCombination: an unknown name.
+
+    Example:
+        >>> from dpmcmc.privacy import Adjacency
+        >>> Adjacency("replace_one") is Adjacency.REPLACE_ONE
+        True
     """
 
     REPLACE_ONE = "replace_one"

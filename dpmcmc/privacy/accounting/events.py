@@ -68,6 +68,14 @@ class Event:
             a noisy objective.
         steps: of ``noisy_descent``; only the last leaves.
         contraction: c of ``noisy_descent``, by which a step without noise brings two chains together.
+
+    Example:
+        >>> from dpmcmc.privacy import Event, Guarantee
+        >>> event = Event("gaussian", noise_multiplier=10.0, rate=1.0, count=4)
+        >>> law = {"adjacency": "replace_one", "accountant": "pld", "release": "trace"}
+        >>> guarantee = Guarantee.from_events((event,), delta=1e-5, **law)
+        >>> round(guarantee.epsilon, 3)
+        1.555
     """
 
     mechanism: str

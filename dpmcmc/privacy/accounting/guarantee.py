@@ -40,6 +40,18 @@ class Guarantee:
         accountant: ``advanced`` | ``rdp`` | ``pld`` | ``last_iterate`` | ``one_sample``.
         assumptions: plain sentences; empty when the guarantee is unconditional.
         events: what was charged, run-length encoded.
+
+    Example:
+        >>> from dpmcmc import Full
+        >>> from dpmcmc.privacy import account
+        >>> guarantee = account(10.0, steps=4, sampling=Full(), num_records=1000, delta=1e-5)
+        >>> round(guarantee.epsilon, 3)
+        1.555
+        >>> twice = guarantee.compose(guarantee)
+        >>> round(twice.epsilon, 3)
+        2.288
+        >>> guarantee.delta_at(guarantee.epsilon) <= 1e-5
+        True
     """
 
     epsilon: float

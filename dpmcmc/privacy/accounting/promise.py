@@ -38,6 +38,12 @@ class Privacy:
 
     Raises:
         ValueError: a value outside these.
+
+    Example:
+        >>> from dpmcmc import Privacy
+        >>> privacy = Privacy(epsilon=1.0, delta=1e-5, clip=0.5)
+        >>> privacy.adjacency, privacy.accountant
+        ('replace_one', 'pld')
     """
 
     epsilon: Annotated[float, Gt(0), Le(1e6)] | None = None

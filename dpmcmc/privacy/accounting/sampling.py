@@ -61,6 +61,14 @@ class Poisson:
 
     Args:
         batch_size: the EXPECTED batch size, a public constant; the gradient is normalised by it.
+
+    Example:
+        >>> from dpmcmc import Poisson
+        >>> sampling = Poisson(batch_size=100)
+        >>> sampling.rate(1000)
+        0.1
+        >>> sampling.charged_rate(1000) >= sampling.rate(1000)
+        True
     """
 
     batch_size: Annotated[float, Gt(0)]
@@ -104,6 +112,11 @@ class FixedSize:
 
     Args:
         batch_size: the batch size, a public constant.
+
+    Example:
+        >>> from dpmcmc import FixedSize
+        >>> FixedSize(batch_size=100).rate(1000)
+        0.1
     """
 
     batch_size: Annotated[int, Gt(0)]
@@ -140,7 +153,13 @@ class FixedSize:
 
 @dataclass(frozen=True)
 class Full:
-    """Every record in every step (rate 1)."""
+    """Every record in every step (rate 1).
+
+    Example:
+        >>> from dpmcmc import Full
+        >>> Full().rate(1000)
+        1.0
+    """
 
     scheme = "full"
 

@@ -31,7 +31,18 @@ from dpmcmc.storage.pytree import PyTree
 
 
 class Halted(RuntimeError):
-    """A stream was asked again after its first True; another stream costs another ε."""
+    """A stream was asked again after its first True; another stream costs another ε.
+
+    Example:
+        >>> from dpmcmc.privacy.interactive import AboveThreshold
+        >>> stream = AboveThreshold(threshold=0.9, epsilon=0.5, sensitivity=1e-5)
+        >>> stream.above(0.99)
+        True
+        >>> stream.above(0.99)
+        Traceback (most recent call last):
+            ...
+        dpmcmc.privacy.interactive.above_threshold.Halted: AboveThreshold has halted at its first True;...
+    """
 
 
 class Once:
@@ -112,6 +123,14 @@ class AboveThreshold(Once):
 
     Raises:
         ValueError: a ledger without records, or a number that is not finite and positive (the threshold: finite).
+
+    Example:
+        >>> from dpmcmc.privacy.interactive import AboveThreshold
+        >>> stream = AboveThreshold(threshold=0.9, epsilon=0.5, sensitivity=1e-5)
+        >>> [stream.above(score) for score in (0.2, 0.5, 0.99)]
+        [False, False, True]
+        >>> stream.guarantee.epsilon
+        0.5
     """
 
     def __init__(

@@ -40,6 +40,12 @@ class EarlyStopping(Once):
 
     Raises:
         ValueError: not exactly one rule, a ledger without records, or a number that cannot be.
+
+    Example:
+        >>> from dpmcmc.privacy.interactive import EarlyStopping
+        >>> rule = EarlyStopping(epsilon=0.5, sensitivity=1e-5, reach=0.9)
+        >>> [rule.stop(score) for score in (0.2, 0.5, 0.99)]
+        [False, False, True]
     """
 
     def __init__(

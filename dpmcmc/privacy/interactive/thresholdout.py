@@ -36,7 +36,18 @@ _ONE = 1 << 20
 
 
 class BudgetSpent(RuntimeError):
-    """The holdout has given as many answers as were paid for."""
+    """The holdout has given as many answers as were paid for.
+
+    Example:
+        >>> import numpy as np
+        >>> from dpmcmc.privacy.interactive import Thresholdout
+        >>> desk = Thresholdout({"y": np.zeros(1000)}, {"y": np.ones(1000)}, threshold=0.1, tolerance=0.01, budget=1)
+        >>> answer = desk.ask(lambda record: record["y"])  # they disagree, so the holdout answers
+        >>> desk.ask(lambda record: record["y"])
+        Traceback (most recent call last):
+            ...
+        dpmcmc.privacy.interactive.thresholdout.BudgetSpent: the holdout has answered as often as was paid...
+    """
 
 
 class Thresholdout(Once):
@@ -53,6 +64,15 @@ class Thresholdout(Once):
 
     Raises:
         ValueError: numbers that cannot be, or records without rows.
+
+    Example:
+        >>> import numpy as np
+        >>> from dpmcmc.privacy.interactive import Thresholdout
+        >>> train, holdout = {"y": np.zeros(1000)}, {"y": np.zeros(1000)}
+        >>> desk = Thresholdout(train, holdout, threshold=0.1, tolerance=0.01, budget=2)
+        >>> answer = desk.ask(lambda record: record["y"])
+        >>> desk.guarantee.epsilon  # of all answers
+        0.2
     """
 
     def __init__(

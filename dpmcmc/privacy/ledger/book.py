@@ -26,6 +26,17 @@ class Run:
         charges: (cost, overflow) of the reservation and of each extension.
         outcome: ``open`` | ``released`` | ``void``.
         items: of a programme.
+
+    Example:
+        >>> from dpmcmc import Full
+        >>> from dpmcmc.privacy import Ledger, account
+        >>> terms = {"num_records": 1000, "adjacency": "replace_one", "epsilon": 1.0, "delta": 1e-5}
+        >>> ledger = Ledger.init("runs.ledger", name="people", **terms)
+        >>> guarantee = account(20.0, steps=1, sampling=Full(), num_records=1000, delta=1e-6)
+        >>> receipt = ledger.reserve(guarantee, "first run")
+        >>> (run,) = ledger.state().runs
+        >>> run.label, run.outcome
+        ('first run', 'open')
     """
 
     id: str

@@ -21,11 +21,25 @@ START = "0" * 64
 
 
 class LedgerError(InputError):
-    """A sentence for the person who keeps the ledger."""
+    """A sentence for the person who keeps the ledger.
+
+    Example:
+        >>> from dpmcmc.privacy import Ledger
+        >>> Ledger("no_such.ledger")
+        Traceback (most recent call last):
+            ...
+        dpmcmc.privacy.ledger.chain.LedgerError: no_such.ledger: no such ledger; make one with dpmcmc...
+    """
 
 
 class BrokenChain(LedgerError):
-    """Entries were edited, removed or rolled back."""
+    """Entries were edited, removed or rolled back.
+
+    Example:
+        >>> from dpmcmc.privacy.ledger import BrokenChain, LedgerError
+        >>> issubclass(BrokenChain, LedgerError)  # one handler takes both
+        True
+    """
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,13 @@ class Entry:
         nonce: random.
         previous: hash of the entry before.
         hash: SHA-256 of all of these.
+
+    Example:
+        >>> from dpmcmc.privacy import Ledger
+        >>> terms = {"num_records": 1000, "adjacency": "replace_one", "epsilon": 1.0, "delta": 1e-5}
+        >>> ledger = Ledger.init("entries.ledger", name="people", **terms)
+        >>> [entry.kind for entry in ledger.history()]
+        ['init']
     """
 
     sequence: int
@@ -77,6 +98,17 @@ class Receipt:
         sequence: of the entry.
         hash: of the entry, and with it of all before.
         path: of the ledger.
+
+    Example:
+        >>> from dpmcmc import Full
+        >>> from dpmcmc.privacy import Ledger, account
+        >>> terms = {"num_records": 1000, "adjacency": "replace_one", "epsilon": 1.0, "delta": 1e-5}
+        >>> ledger = Ledger.init("receipts.ledger", name="people", **terms)
+        >>> guarantee = account(20.0, steps=1, sampling=Full(), num_records=1000, delta=1e-6)
+        >>> receipt = ledger.reserve(guarantee, "first run")
+        >>> ledger.confirm(receipt)  # raises where the ledger does not have it
+        >>> receipt.sequence
+        2
     """
 
     id: str

@@ -21,7 +21,19 @@ OUTCOMES = ("released", "void")
 
 
 class OverBudget(LedgerError):
-    """A run that costs more than is left."""
+    """A run that costs more than is left.
+
+    Example:
+        >>> from dpmcmc import Full
+        >>> from dpmcmc.privacy import Ledger, account
+        >>> terms = {"num_records": 1000, "adjacency": "replace_one", "epsilon": 1.0, "delta": 1e-5}
+        >>> ledger = Ledger.init("small.ledger", name="people", **terms)
+        >>> guarantee = account(1.0, steps=1, sampling=Full(), num_records=1000, delta=1e-6)
+        >>> ledger.reserve(guarantee, "too much")
+        Traceback (most recent call last):
+            ...
+        dpmcmc.privacy.ledger.ledger.OverBudget: small.ledger: run 'too much' is refused: it costs 36.1 in...
+    """
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,14 @@ class State:
         entries: how many.
         head: hash of the last entry.
         identified: whether the data's fingerprint is known.
+
+    Example:
+        >>> from dpmcmc.privacy import Ledger
+        >>> terms = {"num_records": 1000, "adjacency": "replace_one", "epsilon": 1.0, "delta": 1e-5}
+        >>> ledger = Ledger.init("state.ledger", name="people", **terms)
+        >>> state = ledger.state()
+        >>> state.spent, state.entries
+        (0.0, 1)
     """
 
     terms: Terms
@@ -68,6 +88,17 @@ class Ledger:
     Raises:
         LedgerError: missing, damaged, or not a ledger.
         BrokenChain: entries were edited or removed.
+
+    Example:
+        >>> from dpmcmc import Full
+        >>> from dpmcmc.privacy import Ledger, account
+        >>> terms = {"num_records": 1000, "adjacency": "replace_one", "epsilon": 1.0, "delta": 1e-5}
+        >>> ledger = Ledger.init("people.ledger", name="people", **terms)
+        >>> guarantee = account(20.0, steps=1, sampling=Full(), num_records=1000, delta=1e-6)
+        >>> receipt = ledger.reserve(guarantee, "first run")
+        >>> ledger.settle(receipt, "released")
+        >>> ledger.state().left < ledger.terms.budget
+        True
     """
 
     def __init__(self, path: str | Path) -> None:

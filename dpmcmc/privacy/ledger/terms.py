@@ -71,6 +71,13 @@ class Terms(Promise):
         overflow: budget of the probability that a step or a draw was not the one that is charged.
         items: of a programme, see ``programme.item``.
         joint_epsilon: of a programme.
+
+    Example:
+        >>> from dpmcmc.privacy import Ledger
+        >>> terms = {"num_records": 1000, "adjacency": "replace_one", "epsilon": 1.0, "delta": 1e-5}
+        >>> ledger = Ledger.init("terms.ledger", name="people", **terms)
+        >>> ledger.terms.epsilon, ledger.terms.filter
+        (1.0, 'renyi')
     """
 
     budget: float

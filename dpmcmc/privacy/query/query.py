@@ -40,6 +40,16 @@ class PrivateGradient(NamedTuple):
         value: noisy gradient of the potential, a pytree like the parameters.
         noise_std: s_t, std of the Gaussian noise in ``value`` (in units of the metric, where there is one); () float32.
         releases: other private releases of the step: a ``PrivateSecondMoment`` where one was asked for.
+
+    Example:
+        >>> import dpmcmc
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> sampler = dpmcmc.SGLD(step_size=4.0).bind(num_records=1000)
+        >>> gradient = dpmcmc.privacy.PrivateGradient(value=jnp.ones(2), noise_std=jnp.float32(22.4))
+        >>> state, info = sampler.step(jax.random.key(0), sampler.init(jax.random.key(1), jnp.zeros(2)), gradient, 0)
+        >>> state.position
+        Array([-0.004, -0.004], dtype=float32)
     """
 
     value: PyTree
@@ -85,6 +95,19 @@ class GradientQuery(PerRecordGradients):
         coordinates: numbers with integer noise that a step is charged for, the most it may release; None: no limit.
         rows: records at hand, where they are not all N.
         axis: mesh axis over whose devices the records are split and sums are added, or None.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from dpmcmc.privacy import GradientQuery
+        >>> from dpmcmc.targets import LogisticRegression
+        >>> target = LogisticRegression(num_features=2)
+        >>> query = GradientQuery(target, num_records=4, batch_size=4, clip=1.0, select=None)
+        >>> records = {"x": jnp.ones((4, 2)), "y": jnp.array([0, 1, 1, 1])}
+        >>> batch_key, noise_key = jax.random.split(jax.random.key(0))
+        >>> gradient = query(jnp.zeros(2), records, batch_key, noise_key, jnp.float32(8.0))
+        >>> gradient.value.shape, float(gradient.noise_std)
+        ((2,), 8.0)
     """
 
     levels: tuple[int, int] = (0, 0)

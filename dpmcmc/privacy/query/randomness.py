@@ -68,10 +68,27 @@ def _entropy(hardened: bool) -> jax.Array:
 class SecretKey:
     """Keys drawn from OS entropy, for ONE run. A run needs one of these to carry a Guarantee.
 
-    >>> dpmcmc.sample(plan, data, key=dpmcmc.SecretKey())   # what ``key=None`` does
+    ``dpmcmc.sample`` draws one itself where it is given none.
 
     Args:
         hardened: ChaCha20 keys, for a plan with ``Privacy(hardened=True)``, and for no other.
+
+    Example:
+        >>> import dpmcmc
+        >>> import jax
+        >>> import numpy as np
+        >>> plan = dpmcmc.plan(
+        ...     dpmcmc.targets.LogisticRegression(),
+        ...     num_records=100,
+        ...     sampler=dpmcmc.SGLD(step_size=1.0),
+        ...     steps=10,
+        ...     privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-5),
+        ... )
+        >>> records = {"x": np.zeros((100, 2)), "y": np.zeros(100, int)}
+        >>> dpmcmc.sample(plan, records, key=dpmcmc.SecretKey()).guarantee is None  # as with key=None
+        False
+        >>> dpmcmc.sample(plan, records, key=jax.random.key(0)).guarantee is None
+        True
     """
 
     __slots__ = ("_process", "_streams")

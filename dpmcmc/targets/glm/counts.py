@@ -54,6 +54,13 @@ class PoissonRegression(CountRegression):
 
     Raises:
         ValueError: prior_scale not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpmcmc.targets import PoissonRegression
+        >>> target = PoissonRegression(num_features=2)
+        >>> target.predict(jnp.zeros(2), jnp.ones((3, 2)))
+        Array([1., 1., 1.], dtype=float32)
     """
 
     def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
@@ -80,6 +87,13 @@ class NegativeBinomialRegression(CountRegression):
 
     Raises:
         ValueError: prior_scale not positive, or a dispersion below 1e-3.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpmcmc.targets import NegativeBinomialRegression
+        >>> target = NegativeBinomialRegression(dispersion=0.5, num_features=2)
+        >>> target.predict(jnp.zeros(2), jnp.ones((3, 2)))
+        Array([1., 1., 1.], dtype=float32)
     """
 
     dispersion: Annotated[float, Ge(1e-3)] = 1.0

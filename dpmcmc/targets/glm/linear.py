@@ -39,6 +39,13 @@ class LinearRegression(LinearPredictor):
 
     Raises:
         ValueError: a scale that is not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpmcmc.targets import LinearRegression
+        >>> target = LinearRegression(noise_scale=0.5, num_features=2)
+        >>> target.predict(jnp.array([1.0, 2.0]), jnp.ones((3, 2)))
+        Array([3., 3., 3.], dtype=float32)
     """
 
     noise_scale: Positive = 1.0

@@ -35,6 +35,15 @@ class LogisticRegression(LinearPredictor):
 
     Raises:
         ValueError: prior_scale not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpmcmc.targets import LogisticRegression
+        >>> target = LogisticRegression(prior_scale=2.0, num_features=2, row_bound=1.0)
+        >>> target.gradient_bound
+        1.0
+        >>> target.predict(jnp.zeros(2), jnp.ones((3, 2)))
+        Array([0.5, 0.5, 0.5], dtype=float32)
     """
 
     num_classes = 2

@@ -42,6 +42,13 @@ class SoftmaxRegression(GeneralisedLinear):
 
     Raises:
         ValueError: prior_scale not positive, or fewer than two classes.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpmcmc.targets import SoftmaxRegression
+        >>> target = SoftmaxRegression(num_classes=4, num_features=2, row_bound=1.0)
+        >>> target.predict(jnp.zeros((2, 4)), jnp.ones((3, 2))).shape
+        (3, 4)
     """
 
     num_classes: Annotated[int, Ge(2)] | None = None
