@@ -13,9 +13,10 @@ from scipy import stats
 
 import dpmcmc
 from dpmcmc.engine import compilation, sizing
-from dpmcmc.privacy.query import randomness
+from dpmcmc.privacy.query import chacha, randomness
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, normal, streams_of, tree_normal
+from dpmcmc.privacy.query.words import random_words
 
 #: Bits or sensitivities of what users run.
 pytestmark = pytest.mark.optimised
@@ -88,15 +89,29 @@ def test_draws_beyond_the_reach_of_the_stock_generator_are_present():
 def test_extreme_words_give_finite_far_noise(monkeypatch):
     # The smallest uniform behind the radius is 2^-65, the largest 1 − 2^-65.
     for word, low, high in ((0, 9.3, 9.6), (2**32 - 1, 0.0, 1e-9)):
+        words = [word, word, 0]
         monkeypatch.setattr(
-            randomness.jax.random,
-            "bits",
-            lambda key, shape, dtype, word=word: jnp.stack(
-                [jnp.full(shape[1:], word, dtype)] * 2 + [jnp.zeros(shape[1:], dtype)]
-            ),
+            randomness,
+            "random_words",
+            lambda key, rows, count, words=words: jnp.tile(jnp.array(words, jnp.uint32)[:rows, None], count),
         )
         value = float(jnp.max(jnp.abs(normal(jax.random.key(0), (2,)))))
         assert low <= value <= high
+
+
+@pytest.mark.parametrize("of", ["threefry2x32", "rbg", chacha.CHACHA20])
+@pytest.mark.parametrize(("rows", "count"), [(1, 1), (2, 304), (3, 55)])
+def test_words_are_those_of_the_generator(of, rows, count):
+    keys = jax.random.split(jax.random.key(3, impl=of), 4)
+    wanted = jax.vmap(lambda key: jax.random.bits(key, (rows, count), jnp.uint32))(keys)
+    np.testing.assert_array_equal(jax.vmap(lambda key: random_words(key, rows, count))(keys), wanted)
+    np.testing.assert_array_equal(random_words(keys[1], rows, count), wanted[1])
+
+
+def test_words_follow_the_settings_of_jax():
+    with jax.threefry_partitionable(False):
+        wanted = jax.random.bits(jax.random.key(0), (2, 8), jnp.uint32)
+        np.testing.assert_array_equal(random_words(jax.random.key(0), 2, 8), wanted)
 
 
 def test_leaves_of_one_pytree_get_different_noise():

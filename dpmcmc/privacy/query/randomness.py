@@ -22,6 +22,7 @@ import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query import chacha, fixed_point
+from dpmcmc.privacy.query.words import random_words
 from dpmcmc.storage.pytree import PyTree, size_of
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def normal(key: jax.Array, shape: tuple[int, ...]) -> Float[jax.Array, ...]:
     """
     size = int(np.prod(shape)) if shape else 1
     pairs = (size + 1) // 2
-    words = jax.random.bits(key, (3, pairs), jnp.uint32)
+    words = random_words(key, 3, pairs)
     high, low, turn = words[0], words[1], words[2]
     small = jnp.float32(2.0**-32), jnp.float32(2.0**-64)
     near_zero = high.astype(jnp.float32) * small[0] + (low.astype(jnp.float32) + 0.5) * small[1]
