@@ -285,6 +285,8 @@ PLAIN: dict[str, Function] = {
 #: Primitives with one result, as functions of (parameters, values).
 ONE: dict[str, Rule] = {
     "integer_pow": lambda params, x: x ** x.dtype.type(params["y"]) if x.dtype.kind == "f" else x ** params["y"],
+    # The branch for other platforms: a second way to the same numbers.
+    "platform_index": lambda params: np.array(len(params["platforms"]) - 1, np.int32),
     "convert_element_type": _convert,
     **{f"reduce_{name}": _reduced(function) for name, function in {
         "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,

@@ -75,8 +75,17 @@ def draw_poisson(key: jax.Array, *, tables: GapTables, num_records: int, slots: 
 
 def _running_sum(values: jax.Array, most: int) -> jax.Array:
     """Cumulative sum that stays at ``most`` once it is there, so that int32 does not wrap; values lie in [0, most]."""
-    done = 1
-    while done < values.shape[0]:  # each place has the sum of its last ``done`` values
-        values = values.at[done:].set(jnp.minimum(values[done:] + values[:-done], most))
-        done *= 2
-    return values
+
+    def in_vectors(values: jax.Array) -> jax.Array:
+        done = 1
+        while done < values.shape[0]:  # each place has the sum of its last ``done`` values
+            values = values.at[done:].set(jnp.minimum(values[done:] + values[:-done], most))
+            done *= 2
+        return values
+
+    def in_pairs(values: jax.Array) -> jax.Array:
+        if values.shape[0] * most < 1 << 31:
+            return jnp.minimum(jnp.cumsum(values), most)
+        return jax.lax.associative_scan(lambda a, b: jnp.minimum(a + b, most), values)
+
+    return jax.lax.platform_dependent(values, cpu=in_vectors, default=in_pairs)

@@ -24,19 +24,27 @@ def random_words(key: jax.Array, rows: int, count: int) -> jax.Array:
         rows: of words; few, for each is an iteration of a loop.
         count: words of a row.
     """
+
+    def stock(key: jax.Array) -> jax.Array:
+        return jax.random.bits(key, (rows, count), jnp.uint32)
+
     settings: Any = jax.config
     own = jax.random.key_impl(key) == "threefry2x32" and settings.jax_threefry_partitionable
     if not own or rows * count >= 1 << 32:
-        return jax.random.bits(key, (rows, count), jnp.uint32)
-    first, second = jax.random.key_data(key)
+        return stock(key)
 
-    def row(at: jax.Array) -> jax.Array:
-        counter = at * np.uint32(count) + jnp.arange(count, dtype=jnp.uint32)
-        left, right = _threefry(first, second, jnp.zeros_like(counter), counter)
-        return left ^ right
+    def on_cpu(key: jax.Array) -> jax.Array:
+        first, second = jax.random.key_data(key)
 
-    # What a loop yields is kept, where XLA would compute the words again wherever they are used.
-    return jax.lax.map(row, jnp.arange(rows, dtype=jnp.uint32))
+        def row(at: jax.Array) -> jax.Array:
+            counter = at * np.uint32(count) + jnp.arange(count, dtype=jnp.uint32)
+            left, right = _threefry(first, second, jnp.zeros_like(counter), counter)
+            return left ^ right
+
+        # A loop keeps its result; elsewhere XLA would compute the words again wherever they are used.
+        return jax.lax.map(row, jnp.arange(rows, dtype=jnp.uint32))
+
+    return jax.lax.platform_dependent(key, cpu=on_cpu, default=stock)
 
 
 def _threefry(first: jax.Array, second: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
