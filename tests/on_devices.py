@@ -119,23 +119,25 @@ def noise() -> dict[str, np.ndarray]:
     result = dpmcmc.sample(WATCHED, DATA_SET, key=dpmcmc.SecretKey._of(streams_of(1)[0]), mesh=mesh)
     found["noise/once"] = result.info.gradient
     found["noise/same_guarantee"] = np.array(result.guarantee == WATCHED.guarantee)
-    real_draw, real_sums, real_noise = GradientQuery.draw, GradientQuery.sums, query_room._with_noise
+    real_draw, real_sum, real_noise = GradientQuery.draw, GradientQuery.gradient_sum, query_room._with_noise
 
     def draw(self: GradientQuery, params: Any, batch_key: Any, noise_key: Any, noise_std: Any) -> StepRandomness:
         return real_draw(self, params, batch_key, jax.random.fold_in(noise_key, jax.lax.axis_index(DATA)), noise_std)
 
-    def sums(self: GradientQuery, params: Any, records: Any, draws: StepRandomness) -> Any:
-        total, moment = real_sums(dataclasses.replace(self, axis=None), params, records, draws)
+    def gradient_sum(self: GradientQuery, params: Any, records: Any, draws: StepRandomness) -> Any:
+        total = real_sum(dataclasses.replace(self, axis=None), params, records, draws)
         noisy = real_noise(total, draws.noise, self._grid(jnp.float32(WATCHED.noise_std[0])), 1.0)
-        return noisy.across(DATA), moment
+        return noisy.across(DATA)
 
-    GradientQuery.draw, GradientQuery.sums, query_room._with_noise = draw, sums, lambda total, *rest: total
+    GradientQuery.draw, GradientQuery.gradient_sum = draw, gradient_sum
+    query_room._with_noise = lambda total, *rest: total
     try:
         # Another length: another program.
         plan = make(sampler=Watching(step_size=0.1, temperature=0.0), steps=NOISY_STEPS + 1)
         found["noise/planted"] = dpmcmc.sample(plan, DATA_SET, key=1, mesh=mesh).info.gradient
     finally:
-        GradientQuery.draw, GradientQuery.sums, query_room._with_noise = real_draw, real_sums, real_noise
+        GradientQuery.draw, GradientQuery.gradient_sum = real_draw, real_sum
+        query_room._with_noise = real_noise
     return found
 
 

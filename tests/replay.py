@@ -99,10 +99,16 @@ class _Watched(GradientQuery):
         log.keys.append(tuple(jax.random.key_data(key) for key in (batch_key, noise_key)))
         return super().draw(params, batch_key, noise_key, noise_std)
 
-    def answer(self, params, records, draws, noise_std):  # type: ignore[no-untyped-def]
+    def answer(self, params, records, draws, noise_std, t=None):  # type: ignore[no-untyped-def]
         log = _log[-1]
-        released = super().answer(params, records, draws, noise_std)
-        gradient, moment = log.sums
+        log.moment = None
+        released = super().answer(params, records, draws, noise_std, t)
+        moment = log.moment
+        if self.second is not None and self.second.every > 1:  # computed again: what a condition holds cannot leave it
+            moment = jax.tree.map(
+                lambda limb: jnp.where(self.second.asks(t), limb, 0),
+                super().moment_sum(params, records, draws.second_batch or draws.batch),
+            )
         limbs = lambda total: tuple(flat(part)[0] for part in total) if total is not None else ()  # noqa: E731
         log.queries.append(self)
         log.calls.append(
@@ -111,7 +117,7 @@ class _Watched(GradientQuery):
                 *log.keys.pop(),
                 jnp.asarray(noise_std, jnp.float32),
                 tuple(log.selections.pop()),
-                limbs(gradient),
+                limbs(log.gradient),
                 limbs(moment),
                 released,
             )
@@ -120,10 +126,15 @@ class _Watched(GradientQuery):
             return released
         return jax.tree.map(lambda given, own: jnp.where(log.replace, given, own), log.given, released)
 
-    def sums(self, *arguments: Any) -> Any:
-        """The real sums, kept."""
-        _log[-1].sums = super().sums(*arguments)
-        return _log[-1].sums
+    def gradient_sum(self, *arguments: Any) -> Any:
+        """The real sum, kept."""
+        _log[-1].gradient = super().gradient_sum(*arguments)
+        return _log[-1].gradient
+
+    def moment_sum(self, *arguments: Any) -> Any:
+        """The real sum, kept."""
+        _log[-1].moment = super().moment_sum(*arguments)
+        return _log[-1].moment
 
 
 def _watched_select(select: Any) -> Any:
@@ -143,7 +154,8 @@ class _Log:
         self.queries: list[GradientQuery] = []
         self.selections: list[list] = []
         self.keys: list[tuple] = []
-        self.sums: Any = None
+        self.gradient: Any = None
+        self.moment: Any = None
 
 
 _log: list[_Log] = []

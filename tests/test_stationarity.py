@@ -201,7 +201,7 @@ def test_dense_sgfs_from_gradients_keeps_its_temperature():
     sampler = fisher_scoring("gradients", w, eta, 1.0, structure="dense")
     s = float(sampler.noise_std(0))
     # ηw = 1. Errors of the estimate's off-diagonal part count as well here: 2 % beyond the sampling error.
-    found, _ = variances(sampler, w, 1 / w, decay=1 - eta * w.min(), noise_std=s)
+    found, _ = variances(sampler, w, 1 / w, decay=1 - eta * w.min(), noise_std=s, wait=100)
     assert np.all(np.abs(found - 1) < TOLERANCE + 0.02)
 
 

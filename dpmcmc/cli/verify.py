@@ -108,6 +108,7 @@ class Run:
         epsilon: stated ε.
         queries: minibatches of all steps and chains, and releases of a metric.
         noise: least noise multiplier of a minibatch.
+        quiet: minibatches that have that noise, where all steps have one noise multiplier; else 0.
         rate: at which records were sampled.
         draws: posterior draws that left.
         settled: noise multiplier of a one-shot plan.
@@ -119,6 +120,7 @@ class Run:
     epsilon: float
     queries: float
     noise: float
+    quiet: float
     rate: float
     draws: float
     settled: float
@@ -132,13 +134,18 @@ class Run:
         # Noise multipliers of a step's minibatches relative to the gradient's; one entry each.
         multiples = [_number(m) for m in body.get("multiples", [1.0])]
         steps = float(_number(body.get("steps", _count(events, _QUERIES))))
-        minibatches = steps * _number(body.get("chains", 1)) * len(multiples)
+        chains = _number(body.get("chains", 1))
+        # Steps that ask for more than a gradient; the steps between have one minibatch.
+        asking = math.ceil(steps / max(_number(body.get("second_every", 1)), 1.0)) * chains
+        minibatches = steps * chains + asking * (len(multiples) - 1)
+        noise = body.get("noise_multiplier") or {}
         # A metric's releases are queries too.
         released = _number((body.get("metric") or {}).get("releases", 0))
         return cls(
             epsilon=math.inf if body["epsilon"] is None else _number(body["epsilon"]),
             queries=minibatches + released,
-            noise=_number((body.get("noise_multiplier") or {}).get("min", math.inf)) * min(multiples),
+            noise=_number(noise.get("min", math.inf)) * min(multiples),
+            quiet=asking if "steps" in body and noise and noise["min"] == noise["max"] else 0.0,
             rate=_number((body.get("sampling") or {}).get("rate", 0.0)),
             draws=_number(body.get("charged_draws", _count(events, _DRAWS))),
             settled=_number((body.get("settings") or {}).get("noise_multiplier", math.inf)),
@@ -191,6 +198,9 @@ def _shortfalls(run: Run, guarantee: Guarantee) -> Iterator[str]:
     charged = min((e.noise_multiplier for e in queries), default=0.0)
     if charged > run.noise:
         yield f"charges for noise multiplier {charged:.6g} where the run added {run.noise:.6g}"
+    quiet = sum(e.count for e in queries if e.noise_multiplier <= run.noise)
+    if quiet < run.quiet:
+        yield f"charges {quiet} queries at noise multiplier {run.noise:.6g} or less where the run asked {run.quiet:g}"
 
 
 def _print_group(guarantee: Guarantee, size: int, unit: str) -> None:

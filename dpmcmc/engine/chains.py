@@ -131,8 +131,8 @@ class Chains:
         if point is not None and point.sure:
             first, until = point.step, min(point.until, plan.steps)
             chains = min(point.shape[0], max(plan.chains - point.block, 0))
-        again = plan.schedule.with_noise(plan.noise_multipliers[first:until])
-        events = charged_again(plan.guarantee, dataclasses.replace(again, chains=chains))
+        again = dataclasses.replace(plan.schedule.part(first, until), chains=chains)
+        events = charged_again(plan.guarantee, again)
         if plan.metric is not None and not self._metric_committed:
             events = (*plan.metric.events, *events)
         return events, f"steps {first} to {until} taken again on another platform"

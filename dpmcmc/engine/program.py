@@ -24,9 +24,10 @@ from dpmcmc.engine.recorded import recorded, with_scatter
 from dpmcmc.engine.template import Template
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import Sampling, shard_rows
-from dpmcmc.privacy.query.query import GradientQuery, StepRandomness, select_by
+from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.second_moment import SecondMoment
+from dpmcmc.privacy.query.shard_selection import select_by
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import PyTree, num_bytes
 
@@ -147,7 +148,7 @@ class Program:
     ) -> tuple[PyTree, PyTree]:
         """(state after step t, info); the state as it was where the cell has done all its steps."""
         draws, key = drawn
-        gradient = self.query(cell).answer(state.position, records, draws, noise_std)
+        gradient = self.query(cell).answer(state.position, records, draws, noise_std, t)
         following, info = self._sampler(cell).step(key, state, gradient, t)
         return jax.tree.map(lambda new, old: jnp.where(t < cell.steps, new, old), following, state), info
 

@@ -87,7 +87,9 @@ def plan(
         in_metric = planned_metric(metric, target, bound, num_records, privacy)
     coordinates = None if privacy is None or not privacy.hardened else _coordinates(target, second)
     released = () if in_metric is None else in_metric.events
-    queries = Schedule(np.zeros(steps), sampling, num_records, chains, multiples(second), after, coordinates, released)
+    every = 1 if second is None else second.every
+    size = (num_records, chains, multiples(second), after, coordinates, released, every)
+    queries = Schedule(np.zeros(steps), sampling, *size)
     if privacy is not None:
         check_deviations(privacy.epsilon, queries, privacy)
     if getattr(bound, "unresolved", False):

@@ -172,6 +172,7 @@ class Plan(AnyPlan):
             self.after,
             self.coordinates,
             () if self.metric is None else self.metric.events,
+            1 if self.second is None else self.second.every,
         )
 
     @property
@@ -201,7 +202,7 @@ class Plan(AnyPlan):
         inputs: dict[str, Any] = {
             "epsilon": self.privacy.epsilon,
             "delta": self.privacy.delta,
-            "steps": self.steps * self.chains * len(multiples(self.second)),
+            "steps": self.schedule.minibatches,
             "rate": self.batch_size / self.num_records,
         }
         return closed_form.formula(**inputs), closed_form.condition(**inputs)
@@ -270,6 +271,7 @@ class Plan(AnyPlan):
         return {
             "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
             "multiples": list(multiples(self.second)),
+            "second_every": 1 if self.second is None else self.second.every,
             "steps": self.steps,
             "chains": self.chains,
             "sampling": {

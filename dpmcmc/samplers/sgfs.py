@@ -18,18 +18,26 @@ noise is known, whatever it is, so the chain keeps temperature T under any noise
 small step is η = 2T/s². Choose T > 1 to pay with heat instead. (The printed algorithm has noise FFᵀ/η beside the
 damping 4FFᵀ/η: temperature 1/4.)
 
+**When the matrix is factorised.** After 1, 2, ..., 8, 10, 12, 14, 16, 20, ..., 28, 32, 40, ... estimates: numbers of
+three leading binary digits, and never more than ``refactor`` apart. Between them Ĥ stays, while the running mean moves
+by less than a fifth. A_t is so a function of what was released BEFORE step t, which is all that the law needs: given
+the past, step t has mean θ − 2A_t⁻¹∇U and covariance 4A_t⁻¹(s_t²FFᵀ + V)A_t⁻¹. s_t is that of step t, for Ĥ is kept as
+QΛQᵀ, to which any s_t can be added. (The first step of ``query`` takes its own second moment, having no other.) The
+rule reads the number of the step alone, so the time that a step takes tells nothing.
+
 **Where the Fisher information comes from**, and what that costs:
 
 * ``public``     a matrix of one record's Fisher information that was not read from the data: nothing;
 * ``gradients``  the running mean of g̃g̃ᵀ − s²FFᵀ over T + r, r = (1 − q)/q, which at stationarity is D + λT/(T + r):
                  nothing, since every g̃ is private already; under much noise it says little. Starts as SGLD (needs
                  ηw < 2 there);
-* ``query``      the running mean of a private second moment on the same minibatch (or one of its own).
+* ``query``      the running mean of private second moments, one every ``query_every`` steps, on the minibatch of its
+                 step (or one of its own). At the same cost, few quiet ones say as much as many noisy ones.
 
 **Guarantee.** θ is post-processing of the releases. ``public`` and ``gradients`` release g̃ alone: subsampled Gaussians
 at z = s b/(N C) on the sum of F⁻¹g clipped to C. ``query`` releases Σ clip(g)clip(g)ᵀ beside it, with noise z_V C²: ONE
-subsampled Gaussian with z⁻² = z_g⁻² + z_V⁻² a step, or two events where the minibatches are two (proof in
-``privacy/query/second_moment.py``). The projection of Ĥ onto D >= 0 is post-processing.
+subsampled Gaussian with z⁻² = z_g⁻² + z_V⁻² in a step that asks, or two events where the minibatches are two (proof in
+``privacy/query/second_moment.py``); the other steps cost a gradient. The projection onto D >= 0 is post-processing.
 """
 
 from __future__ import annotations
@@ -46,7 +54,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.metric import MatrixLike, PublicMatrix, flat
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.second_moment import GRADIENT, NoiseRatio, SecondMoment
-from dpmcmc.privacy.query.symmetric import Form, form_of
+from dpmcmc.privacy.query.symmetric import Factors, Form, form_of
 from dpmcmc.samplers.base import Queries, tree_norm
 from dpmcmc.samplers.langevin import Langevin, step_allowed, temperature_kept
 from dpmcmc.samplers.schedules import PerStep
@@ -54,10 +62,19 @@ from dpmcmc.storage.pytree import PyTree
 
 
 class SGFSState(NamedTuple):
-    """Position, and the running mean of what estimates D (whitened), (d, d) or (d,); () where it is public."""
+    """What the next step needs, in whitened coordinates.
+
+    Attributes:
+        position: θ.
+        fisher: running mean of what estimates D, (d, d) or (d,); () where it is public.
+        factors: of A_t without its noise s²FFᵀ/T.
+        curvature: mean over directions of the Ĥ that is in it, ().
+    """
 
     position: PyTree
     fisher: jax.Array
+    factors: Factors
+    curvature: jax.Array
 
 
 class SGFSInfo(NamedTuple):
@@ -79,6 +96,8 @@ class SGFS(Langevin):
             (found from the current folder).
         prior_precision: public curvature λ that every direction has beside the records', for instance 1/prior_scale².
         noise_ratio: noise multiplier of the second moment over the gradient's; larger costs less privacy.
+        query_every: steps from one second moment to the next; 1 asks in every step.
+        refactor: most estimates from one factorisation to the next; 1 factorises after each.
         own_batch: whether the second moment has a minibatch of its own, and is charged as an event of its own.
         forget: the running mean gives a new estimate the weight max(1/(t + 1), forget).
         structure: dense, diagonal, or auto (dense up to 256 parameters).
@@ -98,11 +117,13 @@ class SGFS(Langevin):
     fisher: Literal["gradients", "query", "public"] = "gradients"
     public_fisher: MatrixLike | None = None
     prior_precision: Annotated[float, Ge(0)] = 0.0
-    noise_ratio: NoiseRatio = 3.0
+    noise_ratio: NoiseRatio = 1.0
     own_batch: bool = False
     forget: Annotated[float, Ge(0), Le(1)] = 0.0
     structure: Literal["auto", "dense", "diagonal"] = "auto"
     metric: MatrixLike | None = None
+    query_every: Annotated[int, Ge(1)] = 10
+    refactor: Annotated[int, Ge(1)] = 128
     rate: float = dataclasses.field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -133,7 +154,11 @@ class SGFS(Langevin):
         """One gradient, and with fisher query a second moment."""
         if self.fisher != "query":
             return (GRADIENT,)
-        return (GRADIENT, SecondMoment(self.noise_ratio, self.structure, self.own_batch))
+        return (GRADIENT, self._second)
+
+    @property
+    def _second(self) -> SecondMoment:
+        return SecondMoment(self.noise_ratio, self.structure, self.own_batch, every=self.query_every)
 
     def with_rate(self, rate: float) -> SGFS:
         """The sampler for minibatches of rate b/N."""
@@ -164,8 +189,10 @@ class SGFS(Langevin):
         for matrix, name in ((self.public_fisher, "public_fisher"), (self._f, "metric")):
             if isinstance(matrix, PublicMatrix):
                 matrix.check_size(d, name)
-        shape = () if self.fisher == "public" else form_of(self.structure, d).shape(d)
-        return SGFSState(position, jnp.zeros(shape, jnp.float32))
+        form = form_of(self.structure, d)
+        nothing = jnp.zeros(form.shape(d), jnp.float32)
+        factors, curvature = self._factorised(form, nothing)
+        return SGFSState(position, jnp.zeros(()) if self.fisher == "public" else nothing, factors, curvature)
 
     def step(
         self, key: jax.Array, state: SGFSState, gradient: PrivateGradient, t: jax.Array
@@ -176,17 +203,14 @@ class SGFS(Langevin):
         white = raw if self._f is None else self._f.whiten(raw)
         form = form_of(self.structure, position.size)
         s2 = jnp.square(gradient.noise_std)
-        # Own gradients inform the NEXT step, so that A does not depend on the noise it divides.
         fisher = self._averaged(form, state.fisher, white, s2, gradient, t)
-        prior = self._prior(form, position.size)
-        data = self._data_curvature(form, state.fisher if self.fisher == "gradients" else fisher, prior)
+        factors, curvature = self._renewed(form, state, fisher, t)
         damping = jnp.asarray(2 / self.eta(t)) if self.temperature == 0 else s2 / self.temperature
-        minibatch = self._minibatch_share / self.temperature if self.temperature > 0 else 0.0
-        move = form.solve(form.shifted((1 + minibatch) * data + prior, damping), white)
+        move = factors.solve(damping, white)
         if self._f is not None:
             move = self._f.whiten(move, transpose=True)
-        following = SGFSState(unflatten(position - 2 * move), fisher)
-        return following, SGFSInfo(tree_norm(gradient.value), form.trace(data + prior) / position.size)
+        following = SGFSState(unflatten(position - 2 * move), fisher, factors, curvature)
+        return following, SGFSInfo(tree_norm(gradient.value), curvature)
 
     @property
     def _minibatch_share(self) -> float:
@@ -197,14 +221,37 @@ class SGFS(Langevin):
         self, form: Form, old: jax.Array, white: jax.Array, s2: jax.Array, gradient: PrivateGradient, t: jax.Array
     ) -> jax.Array:
         """The running mean with this step's estimate in it; not projected, so that its noise averages out."""
+
+        def mean(count: jax.Array, new: jax.Array) -> jax.Array:
+            weight = jnp.maximum(1.0 / (count + 1), self.forget)
+            return old + weight * (new - old)
+
         if self.fisher == "public":
             return old
         if self.fisher == "query":
-            new = gradient.releases[0].value
-        else:
-            new = form.shifted(form.outer(white), -s2) / (self.temperature + self._minibatch_share)
-        weight = jnp.maximum(1.0 / (t + 1), self.forget)
-        return (1 - weight) * old + weight * new
+            asked = lambda: mean(t // self.query_every, gradient.releases[0].value)  # noqa: E731
+            return jax.lax.cond(self._second.asks(t), asked, lambda: old)
+        return mean(t, form.shifted(form.outer(white), -s2) / (self.temperature + self._minibatch_share))
+
+    def _renewed(self, form: Form, state: SGFSState, fisher: jax.Array, t: jax.Array) -> tuple[Factors, jax.Array]:
+        """(factors, curvature) for step t: those of the state, or of its estimate where enough has been added to it."""
+        kept = lambda: (state.factors, state.curvature)  # noqa: E731
+        if self.fisher == "public":
+            return kept()
+        every = self.query_every if self.fisher == "query" else 1
+        due = ((t - 1) % every == 0) & renews((t - 1) // every + 1, self.refactor)
+        # Own gradients inform the NEXT step, so that A does not depend on the noise it divides.
+        estimate = state.fisher
+        if self.fisher == "query":
+            due, estimate = due | (t == 0), jnp.where(t == 0, fisher, estimate)
+        return jax.lax.cond(due, lambda: self._factorised(form, estimate), kept)
+
+    def _factorised(self, form: Form, estimate: jax.Array) -> tuple[Factors, jax.Array]:
+        """Factors of (1 + r/T)D̂ + λ, and the mean over directions of Ĥ = D̂ + λ; whitened."""
+        prior = self._prior(form, len(estimate))
+        data = self._data_curvature(form, estimate, prior)
+        minibatch = self._minibatch_share / self.temperature if self.temperature > 0 else 0.0
+        return form.factors((1 + minibatch) * data + prior), form.trace(data + prior) / len(estimate)
 
     def _data_curvature(self, form: Form, estimate: jax.Array, prior: jax.Array) -> jax.Array:
         """D, whitened and projected onto the positive semidefinite matrices."""
@@ -223,3 +270,15 @@ class SGFS(Langevin):
     def _whitened(self, matrix: jax.Array) -> jax.Array:
         """F⁻¹MF⁻ᵀ of a public M, (d, d) or its diagonal (d,)."""
         return matrix if self._f is None else self._f.whitened(matrix)
+
+
+def renews(count: jax.Array, most: int) -> jax.Array:
+    """Whether the factors are renewed after so many estimates, at least 1: a multiple of the power of two in use there.
+
+    Args:
+        count: estimates up to now.
+        most: largest number of estimates between two factorisations.
+    """
+    count = jnp.asarray(count, jnp.int32)
+    apart = 1 << jnp.maximum(29 - jax.lax.clz(count), 0)
+    return (count >= 1) & (count % jnp.minimum(apart, most) == 0)

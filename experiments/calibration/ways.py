@@ -79,7 +79,7 @@ WAYS = {
     "sgld_planned": _planned("sgld"),
     "sghmc_planned": _planned("sghmc, friction: 0.2"),
     "sgnht_planned": _planned("sgnht, friction: 0.1"),
-    "sgfs_planned": _planned("sgfs, fisher: query, noise_ratio: 3.0, prior_precision: 1.0"),
+    "sgfs_planned": _planned("sgfs, fisher: query, noise_ratio: 3.0, query_every: 1, prior_precision: 1.0"),
     "metric": Way("adult_metric"),
     "sgld": Way("adult"),
     "sgld_temperature_one": Way("adult_temperature_one"),

@@ -72,6 +72,7 @@ SGFS = planner(
         s["temperature"],
         fisher="query",
         noise_ratio=s.get("noise_ratio", 3.0),
+        query_every=1,
         prior_precision=precision,
         structure=s.get("structure", "auto"),
     )

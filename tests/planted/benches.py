@@ -116,7 +116,7 @@ def quiet() -> Any:
 
 def second() -> Any:
     """A gradient and a second moment of one minibatch."""
-    sampler = dpmcmc.SGFS(step_size=1.0, fisher="query", noise_ratio=1.0, prior_precision=1.0)
+    sampler = dpmcmc.SGFS(step_size=1.0, fisher="query", noise_ratio=1.0, prior_precision=1.0, query_every=1)
     return plan(12, sampler=sampler)
 
 

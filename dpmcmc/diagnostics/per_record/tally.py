@@ -91,15 +91,19 @@ class Tally:
         assert plan.privacy is not None
         assert plan.noise_multipliers is not None
         self.orders = orders
-        self._clip, self._adjacency, self._second = plan.privacy.clip, Adjacency(plan.privacy.adjacency), plan.second
+        self._clip, self._adjacency = plan.privacy.clip, Adjacency(plan.privacy.adjacency)
         self._mechanism = plan.sampling.mechanism(plan.num_records)
         self._rate = plan.sampling.charged_rate(plan.num_records)
         # As the plan's events have them: a long schedule's rounded down within groups.
+        charged, asks = plan.schedule.charged, plan.schedule.asks
+        values = bucket_down(charged, np.ones(charged.size))[0]
         each = np.multiply.outer(multiples(plan.second), plan.noise_multipliers / (1 + KAPPA))
-        values = bucket_down(each.ravel(), np.ones(each.size))[0]
+        each[:, ~asks] = plan.noise_multipliers[~asks] / (1 + KAPPA)
         group = np.searchsorted(values, each, side="right") - 1
-        kinds, self._kind = np.unique(group, axis=1, return_inverse=True)
-        self._noise = values[kinds.T]
+        kinds, self._kind = np.unique(np.vstack([asks, group]), axis=1, return_inverse=True)
+        # A step that does not ask for the second moment has one query, of the gradient.
+        self._seconds = [plan.second if asked else None for asked in kinds[0]]
+        self._noise = [values[kind[1:] if kind[0] else kind[1:2]] for kind in kinds.T]
         self._grid = np.exp(-STEP * np.arange(_GRID))
         self._tables: dict[tuple[int, int], np.ndarray] = {}
 
@@ -114,7 +118,7 @@ class Tally:
             for share, place, reached in self._relative_norms(norms, rows, trajectory, np.flatnonzero(kind == k)):
                 clipped += reached
                 if self._mechanism == "gaussian":
-                    for query, moved in enumerate(sensitivities(share.astype(np.float64), self._second)):
+                    for query, moved in enumerate(sensitivities(share.astype(np.float64), self._seconds[k])):
                         squares[query] += np.square(divergence.distance(moved, self._adjacency)).sum(axis=1)
                 else:
                     times += np.bincount(place.ravel(), minlength=len(times))
@@ -149,8 +153,8 @@ class Tally:
         table = self._tables.setdefault((kind, query), np.full((_GRID, len(self.orders)), np.nan))
         new = used[np.isnan(table[used, 0])]
         if len(new):
-            moved = sensitivities(self._grid[new], self._second)[query]
-            step = (float(self._noise[kind, query]), self._rate, self._mechanism, self._adjacency)
+            moved = sensitivities(self._grid[new], self._seconds[kind])[query]
+            step = (float(self._noise[kind][query]), self._rate, self._mechanism, self._adjacency)
             table[new] = divergence.renyi(moved, *step, tuple(self.orders))
         return table[used]
 

@@ -50,6 +50,8 @@ class Schedule:
         num_records: N.
         chains: each is charged.
         multiples: noise multiplier of each minibatch of a step, as multiples of z (``second_moment.multiples``).
+        every: steps from one with these multiples to the next; the steps between release a gradient alone, at z.
+        first: number, in the run, of the first step.
         after: guarantee of releases before the run, which the run's guarantee covers too; or None.
         coordinates: numbers that a step adds integer noise to; None where noise is from floats.
         metric: events of the metric that the run releases before its first step.
@@ -63,19 +65,31 @@ class Schedule:
     after: Guarantee | None = None
     coordinates: int | None = None
     metric: tuple[Event, ...] = ()
+    every: int = 1
+    first: int = 0
+
+    @property
+    def asks(self) -> np.ndarray:
+        """Which steps have the noise of ``multiples``, (steps,) bool."""
+        return (self.first + np.arange(len(self.noise_multipliers))) % self.every == 0
 
     @property
     def minibatches(self) -> int:
         """Queries of all steps and chains."""
-        return len(self.noise_multipliers) * self.chains * len(self.multiples)
+        return len(self.charged) * self.chains
+
+    @property
+    def charged(self) -> np.ndarray:
+        """Noise multiplier that each minibatch of a chain is charged for, (minibatches,)."""
+        z, asks = np.asarray(self.noise_multipliers, np.float64) / (1 + KAPPA), self.asks
+        return np.concatenate([*(z[asks] * multiple for multiple in self.multiples), z[~asks]])
 
     @property
     def queries(self) -> tuple[Event, ...]:
         """Events of the queries, one for each minibatch of a step, before overflow."""
-        charged = np.asarray(self.noise_multipliers, np.float64) / (1 + KAPPA)
         return query_events(
             self.sampling.mechanism(self.num_records),
-            np.concatenate([charged * multiple for multiple in self.multiples]),
+            self.charged,
             self.sampling.charged_rate(self.num_records),
             repeats=self.chains,
             num_records=self.num_records,
@@ -99,6 +113,11 @@ class Schedule:
     def with_noise(self, noise_multipliers: np.ndarray) -> Schedule:
         """Return the same queries with this noise, (steps,)."""
         return dataclasses.replace(self, noise_multipliers=noise_multipliers)
+
+    def part(self, first: int, until: int) -> Schedule:
+        """Return the queries of the steps from ``first`` to before ``until``."""
+        part = self.noise_multipliers[first:until]
+        return dataclasses.replace(self, noise_multipliers=part, first=self.first + first)
 
     def delta_left(self, delta: float) -> float:
         """Return the part of a total δ that batch overflow leaves to everything else."""

@@ -39,14 +39,14 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
         raise CalibrationError(
             f"delta {privacy.delta:g} is spent before the run: its start may deviate by {deviation:g}.", "delta"
         )
-    floors = np.sort(schedule.noise_multipliers)
+    floors = schedule.noise_multipliers
 
     def spent(z: float, name: str) -> float:
         events = schedule.with_noise(np.maximum(z, floors)).queries
         accountant_for(name, events, adjacency, privacy.release)
         return base_epsilon(name, (*schedule.beside, *events), adjacency, left)
 
-    if floors[0] > 0 and spent(0.0, accountant) <= target:
+    if floors.min() > 0 and spent(0.0, accountant) <= target:
         return 0.0
     inputs = _inputs(schedule, privacy)
     remembered = store.recall(inputs)
@@ -61,9 +61,9 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
 
 def _inputs(schedule: Schedule, privacy: Privacy) -> dict[str, object]:
     """Everything that an answer depends on, as JSON."""
-    values, counts = np.unique(schedule.noise_multipliers, return_counts=True)
     return {
-        "floors": [[float(v), int(c)] for v, c in zip(values, counts, strict=True)],
+        "floors": _counted(schedule.noise_multipliers[schedule.asks]),
+        "floors_between": _counted(schedule.noise_multipliers[~schedule.asks]),
         "sampling": repr(schedule.sampling),
         "num_records": schedule.num_records,
         "chains": schedule.chains,
@@ -76,6 +76,11 @@ def _inputs(schedule: Schedule, privacy: Privacy) -> dict[str, object]:
         "release": privacy.release,
         "tolerance": TOLERANCE,
     }
+
+
+def _counted(floors: np.ndarray) -> list[list[float]]:
+    """[value, how often] of each value."""
+    return [[float(value), int(count)] for value, count in zip(*np.unique(floors, return_counts=True), strict=True)]
 
 
 def _root(spent: Callable[[float], float], target: float, start: float) -> float:

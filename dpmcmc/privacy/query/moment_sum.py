@@ -68,6 +68,10 @@ class MomentSum:
         std = np.float32(self.second.ratio) * float32(self.clip) * noise_std
         return self.plain(total.to_float(self.clip**2, self.bits))._replace(noise_std=std)
 
+    def nothing(self) -> PrivateSecondMoment:
+        """V of a step that does not ask for it."""
+        return PrivateSecondMoment(jnp.zeros(self.form.shape(self.size)), jnp.full((), jnp.inf))
+
     def plain(self, entries: Float[jax.Array, " entries"]) -> PrivateSecondMoment:
         """V of the query without privacy."""
         value = self.form.from_entries(self.scale * entries, self.size)
@@ -88,5 +92,4 @@ def clipped_sum(form: Form, rows: PyTree, mask: jax.Array, clip: Clip, bits: int
     factor = fixed_point.unit_factor(fixed_point.row_norms(rows), mask, clip)
     flat = jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(rows)], axis=1)
     unit = jnp.where((factor > 0)[:, None], flat * factor[:, None], 0.0)
-    # Truncation and the rounding of one product only shorten, up to what KAPPA has room for.
-    return fixed_point.sum_rows((form.products(unit) * np.float32(2.0**bits)).astype(jnp.int32))
+    return form.exact(unit, bits)

@@ -73,10 +73,8 @@ class PerRecordGradients:
         chosen = records if indices is None else gathered(records, indices)
         return rows(chosen, jnp.ones(count, bool) if mask is None else mask)
 
-    def plain_sums(
-        self, params: PyTree, records: PyTree, batch: Batch, second_batch: Batch | None
-    ) -> tuple[PyTree, jax.Array | None]:
-        """(Σ −∇ log-likelihood over the batch, Σ of outer products or None), unclipped, float32: the plain query."""
+    def plain_sum(self, params: PyTree, records: PyTree, batch: Batch) -> PyTree:
+        """Σ −∇ log-likelihood over the batch, unclipped, float32: the plain query."""
 
         def rows(batch: PyTree, mask: jax.Array) -> PyTree:
             def loss(p: PyTree) -> jax.Array:
@@ -85,17 +83,20 @@ class PerRecordGradients:
 
             return jax.grad(loss)(params)
 
+        total = self._plain_across(self._sum_of(rows, records, batch, LINEAR_ROWS))
+        return total if self.metric is None else self.metric.whiten(flat(total)[0])
+
+    def plain_moment(self, params: PyTree, records: PyTree, batch: Batch) -> jax.Array:
+        """Σ of outer products of the gradients of a batch, unclipped, float32: the plain query's second moment."""
+
         def outer(batch: PyTree, mask: jax.Array) -> jax.Array:
             each = jax.vmap(lambda tree: flat(tree)[0])(self._gradients(params, batch))
             return self._moment(params).form.summed(jnp.where(mask[:, None], each, 0.0))
 
-        across = lambda leaf: leaf if self.axis is None else jax.lax.psum(leaf, self.axis)  # noqa: E731
-        total = across(self._sum_of(rows, records, batch, LINEAR_ROWS))
-        if self.metric is not None:
-            total = self.metric.whiten(flat(total)[0])
-        if self.second is None:
-            return total, None
-        return total, across(self._sum_of(outer, records, second_batch or batch, self.microbatch))
+        return self._plain_across(self._sum_of(outer, records, batch, self.microbatch))
+
+    def _plain_across(self, total: PyTree) -> PyTree:
+        return total if self.axis is None else jax.lax.psum(total, self.axis)
 
     def scores(self, params: PyTree, batch: PyTree) -> PyTree:
         """Gradients of each row as they are clipped, weighted where ``label_blind``; see :meth:`_gradients`."""
@@ -135,13 +136,15 @@ class PerRecordGradients:
         assert self.clip is not None
         return fixed_point.clipped_sum(self.scores(params, batch), mask, self.clip, self.bits)
 
+    def moment_sum(self, params: PyTree, records: PyTree, batch: Batch) -> FixedPoint:
+        """Exact second-moment sum over a batch, before noise. Private: must not leave."""
+        # Gradients of a linear model are rows times numbers: as many at once as one block of an exact sum.
+        width = fixed_point.BLOCK_ROWS if hasattr(self.target, "clipped_gradient_sum") else self.microbatch
+        total = self._sum_of(lambda rows, mask: self._moment_sum(params, rows, mask), records, batch, width)
+        return total if self.axis is None else total.across(self.axis)
+
     def _moment_sum(self, params: PyTree, batch: PyTree, mask: jax.Array) -> FixedPoint:
         return self._moment(params).exact(self.scores(params, batch), mask)
-
-    def _both_sums(self, params: PyTree, batch: PyTree, mask: jax.Array) -> tuple[FixedPoint, FixedPoint]:
-        assert self.clip is not None
-        rows = self.scores(params, batch)
-        return fixed_point.clipped_sum(rows, mask, self.clip, self.bits), self._moment(params).exact(rows, mask)
 
 
 def gathered(records: PyTree, indices: jax.Array) -> PyTree:

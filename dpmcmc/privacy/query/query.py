@@ -14,7 +14,6 @@ whose gradient is not finite contributes zero, so no abort and no NaN depends on
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -24,12 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.accounting.sampling import Sampling
-from dpmcmc.privacy.query import fixed_point, integer_noise, randomness, selection, shard_selection
+from dpmcmc.privacy.query import fixed_point, integer_noise, randomness
 from dpmcmc.privacy.query.fixed_point import FixedPoint, float32
 from dpmcmc.privacy.query.metric import flat
 from dpmcmc.privacy.query.per_record_gradients import LINEAR_ROWS, Batch, PerRecordGradients
-from dpmcmc.privacy.query.second_moment import PrivateSecondMoment
+from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, Step
 from dpmcmc.storage.pytree import PyTree, size_of
 
 
@@ -65,7 +63,7 @@ class StepRandomness(NamedTuple):
             indices the records at hand are the batch's.
         second_batch: likewise of the second moment's own, or None.
         noise: on the gradient's sum: pytrees of standard normals, or a ``FixedPoint`` of integer noise.
-        second_noise: on the second moment's, or None.
+        second_noise: key of the noise on the second moment's, which is drawn in the steps that ask for it; or None.
     """
 
     batch: Batch
@@ -140,14 +138,10 @@ class GradientQuery(PerRecordGradients):
         """
         second_batch = second_noise = None
         if self.second is not None:
-            noise_key, second_noise_key = jax.random.split(noise_key)
+            noise_key, second_noise = jax.random.split(noise_key)
             if self.second.own_batch:
                 batch_key, second_batch_key = jax.random.split(batch_key)
                 second_batch = self._batch(second_batch_key)
-            if self.clip is not None:
-                moment = self._moment(params)
-                std = moment.noise_in_grid(noise_std)
-                second_noise = drawn_noise(second_noise_key, moment.entries, std, moment.noise_scale, self.levels[1])
         # In a metric, noise is on the whitened gradient, which is one vector.
         like = params if self.metric is None else jax.ShapeDtypeStruct((size_of(params),), jnp.float32)
         if self.clip is None:
@@ -156,28 +150,47 @@ class GradientQuery(PerRecordGradients):
             noise = drawn_noise(noise_key, like, self._grid(noise_std), 1.0, self.levels[0])
         return StepRandomness(self._batch(batch_key), second_batch, noise, second_noise)
 
-    def answer(self, params: PyTree, records: PyTree, draws: StepRandomness, noise_std: jax.Array) -> PrivateGradient:
-        """The noisy gradient that these draws make of the records; arguments and errors as of the query."""
+    def answer(
+        self, params: PyTree, records: PyTree, draws: StepRandomness, noise_std: jax.Array, t: Step | None = None
+    ) -> PrivateGradient:
+        """The noisy gradient that these draws make of the records; arguments and errors as of the query.
+
+        In step t, where that is given, it may be that no second moment is asked.
+        """
         scale = self._scale
-        releases: tuple[PrivateSecondMoment, ...] = ()
         if self.clip is None:
-            total, entries = self.plain_sums(params, records, draws.batch, draws.second_batch)
+            total = self.plain_sum(params, records, draws.batch)
             likelihood = jax.tree.map(lambda s, n: scale * s + noise_std * n, total, draws.noise)
-            if entries is not None:
-                releases = (self._moment(params).plain(entries),)
         else:
-            exact, moment = self.sums(params, records, draws)
-            self._check_charged(exact.high, None if moment is None else moment.high)
+            exact = self.gradient_sum(params, records, draws)
+            self._check_charged(exact.high, None if self.second is None else self._moment(params).entries)
             noisy = _with_noise(exact, draws.noise, self._grid(noise_std), 1.0)
             likelihood = jax.tree.map(lambda s: scale * s, noisy.to_float(self.clip, self.bits))
-            if moment is not None:
-                second = self._moment(params)
-                moment = _with_noise(moment, draws.second_noise, second.noise_in_grid(noise_std), second.noise_scale)
-                releases = (second.released(moment, noise_std),)
+        releases = () if self.second is None else (self._second_release(params, records, draws, noise_std, t),)
         if self.metric is not None:
             likelihood = flat(params)[1](self.metric.times(likelihood))
         prior = jax.grad(lambda p: -self.target.log_prior(p))(params)
         return PrivateGradient(jax.tree.map(jnp.add, prior, likelihood), noise_std, releases)
+
+    def _second_release(
+        self, params: PyTree, records: PyTree, draws: StepRandomness, noise_std: jax.Array, t: Step | None
+    ) -> PrivateSecondMoment:
+        """The noisy second moment of a step that asks for it; nothing is read in another."""
+        moment = self._moment(params)
+
+        def asked() -> PrivateSecondMoment:
+            if self.clip is None:
+                return moment.plain(self.plain_moment(params, records, draws.second_batch or draws.batch))
+            in_grid, scale = moment.noise_in_grid(noise_std), moment.noise_scale
+            noise = drawn_noise(draws.second_noise, moment.entries, in_grid, scale, self.levels[1])
+            total = self.moment_sum(params, records, draws.second_batch or draws.batch)
+            return moment.released(_with_noise(total, noise, in_grid, scale), noise_std)
+
+        assert self.second is not None
+        if t is None or self.second.every == 1:
+            return asked()
+        # The number of a step is that of all chains beside each other, so only one branch is computed.
+        return jax.lax.cond(self.second.asks(t), asked, moment.nothing)
 
     def _grid(self, noise_std: jax.Array) -> jax.Array:
         """Std of the noise on the gradient's sum in grid units."""
@@ -204,19 +217,19 @@ class GradientQuery(PerRecordGradients):
 
     def sums(self, params: PyTree, records: PyTree, draws: StepRandomness) -> tuple[FixedPoint, FixedPoint | None]:
         """(exact clipped gradient sum, exact second-moment sum or None), before noise. Private: must not leave."""
+        total = self.gradient_sum(params, records, draws)
+        return total, None if self.second is None else self.moment_sum(
+            params, records, draws.second_batch or draws.batch
+        )
+
+    def gradient_sum(self, params: PyTree, records: PyTree, draws: StepRandomness) -> FixedPoint:
+        """Exact clipped gradient sum, before noise. Private: must not leave."""
         self._check_rows(records, draws)
-        moment = None
-        if self.second is not None and draws.second_batch is None:
-            total, moment = self._sum_of(partial(self._both_sums, params), records, draws.batch, self.microbatch)
-        elif self.metric is None and hasattr(self.target, "clipped_gradient_sum"):
+        if self.metric is None and hasattr(self.target, "clipped_gradient_sum"):
             total = self._sum_of(partial(self._closed_form_sum, params), records, draws.batch, LINEAR_ROWS)
         else:
             total = self._sum_of(partial(self._microbatch_sum, params), records, draws.batch, self.microbatch)
-        if draws.second_batch is not None:
-            moment = self._sum_of(partial(self._moment_sum, params), records, draws.second_batch, self.microbatch)
-        if self.axis is None:
-            return total, moment
-        return total.across(self.axis), None if moment is None else moment.across(self.axis)
+        return total if self.axis is None else total.across(self.axis)
 
     def _closed_form_sum(self, params: PyTree, batch: PyTree, mask: jax.Array) -> FixedPoint:
         """The target's own clipped sum of some rows."""
@@ -259,22 +272,3 @@ def _with_noise(total: FixedPoint, noise: PyTree, in_grid: jax.Array, scale: flo
     for size, part in zip((1.0, fixed_point.FINE_NOISE), noise, strict=True):
         total = fixed_point.add_noise(total, jax.tree.map(lambda n, s=size: n * (s * in_grid) * scale, part))
     return total
-
-
-def select_by(
-    sampling: Sampling, num_records: int, slots: int, shards: int, axis: str
-) -> Callable[[jax.Array], Batch] | None:
-    """Return the selector of a query: :func:`selection.selector`, or on a mesh that of the shard a device holds.
-
-    Args:
-        sampling: scheme.
-        num_records: N.
-        slots: rows that a batch of all records has room for.
-        shards: devices along the records.
-        axis: their mesh axis.
-    """
-    if shards == 1:
-        return selection.selector(sampling, num_records, slots)
-    slots = sampling.shard_slots(num_records, shards, slots)
-    select = shard_selection.shard_selector(sampling, num_records, shards, slots)
-    return lambda key: select(key, jax.lax.axis_index(axis))

@@ -12,6 +12,9 @@ comes or goes moves it by 1/z, one that is replaced by 2/z, as any query. Compos
 were independent says 2.96 where 5.29 is right (rate .01, z = 1 each, 1000 steps, add_remove, δ = 1e-6). Two minibatches
 (``own_batch``) are two events.
 
+It may be asked in one step of ``every`` only, the steps 0, every, 2·every, … The other steps release the gradient
+alone, and are charged for that alone: which steps ask is public, so the run is the composition of two kinds of step.
+
 A replaced record moves Σ c cᵀ by at most √2 C² rather than 2C², but only where every record takes part, and only
 before rounding to the grid; that factor is not used. Under Poisson it says 0.95 where 4.29 is charged and 4.24 is
 needed (V alone at rate .001, z = .5, 1000 steps, δ = 1e-6).
@@ -28,6 +31,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from annotated_types import Ge, Le
 
 from dpmcmc.errors import UnsupportedCombination, check_fields
@@ -36,6 +40,8 @@ from dpmcmc.privacy.query.symmetric import form_of
 from dpmcmc.storage.pytree import PyTree, size_of
 
 GRADIENT = "gradient"
+#: Number of a step, or several; traced, or on the host.
+Step = jax.Array | np.ndarray
 #: Noise multiplier of the second moment over that of the gradient.
 NoiseRatio = Annotated[float, Ge(1e-3), Le(1e6)]
 
@@ -48,17 +54,19 @@ class SecondMoment:
         ratio: z_V / z_g, how much noisier than the gradient; larger costs less.
         structure: ``dense`` | ``diagonal`` | ``auto`` (dense up to ``DENSE_PARAMETERS`` parameters).
         own_batch: drawn from a minibatch of its own, and then charged as an event of its own.
+        every: steps from one query to the next; the first is step 0.
         centred: must be False.
 
     Raises:
         UnsupportedCombination: centred.
-        ValueError: ratio not positive, or an unknown structure.
+        ValueError: ratio not positive, every below 1, or an unknown structure.
     """
 
     ratio: NoiseRatio = 3.0
     structure: Literal["auto", "dense", "diagonal"] = "auto"
     own_batch: bool = False
     centred: bool = False
+    every: Annotated[int, Ge(1)] = 1
 
     def __post_init__(self) -> None:
         if self.centred:
@@ -69,9 +77,16 @@ class SecondMoment:
             )
         check_fields(self)
 
+    def asks(self, t: Step) -> Step:
+        """Whether it is asked in step t; of public numbers alone."""
+        return t % self.every == 0
+
 
 class PrivateSecondMoment(NamedTuple):
-    """V in units of the full potential: (p, p) symmetric or (p,), p raveled parameters; std of its diagonal noise."""
+    """V in units of the full potential: (p, p) symmetric or (p,), p raveled parameters; std of its diagonal noise.
+
+    In a step that does not ask, V is 0 and the std infinite.
+    """
 
     value: jax.Array
     noise_std: jax.Array
@@ -102,7 +117,7 @@ def asked(queries: Sequence[object]) -> SecondMoment | None:
 
 
 def multiples(second: SecondMoment | None) -> tuple[float, ...]:
-    """Noise multiplier of each of a step's minibatches, as multiples of the gradient's z_g.
+    """Noise multiplier of each minibatch of a step that asks for it, as multiples of the gradient's z_g.
 
     Float32 lets a clipped vector exceed C by 1 + κ, and so its square C² by (1 + κ)²; one factor 1 + κ is charged to
     every event (``charging.py``), the other one here.

@@ -63,3 +63,22 @@ def _fixed_size_shard(
         return jnp.where(mask, within, 0), mask
 
     return chosen
+
+
+def select_by(
+    sampling: Sampling, num_records: int, slots: int, shards: int, axis: str
+) -> Callable[[jax.Array], Batch] | None:
+    """Return the selector of a query: :func:`selector`, or on a mesh that of the shard a device holds.
+
+    Args:
+        sampling: scheme.
+        num_records: N.
+        slots: rows that a batch of all records has room for.
+        shards: devices along the records.
+        axis: their mesh axis.
+    """
+    if shards == 1:
+        return selector(sampling, num_records, slots)
+    slots = sampling.shard_slots(num_records, shards, slots)
+    select = shard_selector(sampling, num_records, shards, slots)
+    return lambda key: select(key, jax.lax.axis_index(axis))

@@ -13,11 +13,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.privacy.query import fixed_point, outer_products
+from dpmcmc.privacy.query.fixed_point import FixedPoint
+
 if TYPE_CHECKING:
     from jaxtyping import Float
 
 #: Up to this many parameters the form is dense, beyond it diagonal (``structure="auto"``).
 DENSE_PARAMETERS = 256
+
+
+class Factors(NamedTuple):
+    """A positive semidefinite matrix as an operator: Q diag(values) Qᵀ, so that it can be shifted at no cost.
+
+    Attributes:
+        values: (p,), at least 0.
+        vectors: Q, (p, p); None where the matrix is diagonal, and Q the identity.
+    """
+
+    values: jax.Array
+    vectors: jax.Array | None = None
+
+    def solve(self, shift: jax.Array | float, vector: Float[jax.Array, " p"]) -> Float[jax.Array, " p"]:
+        """x of (A + shift·I) x = v."""
+        if self.vectors is None:
+            return vector / (self.values + shift)
+        return self.vectors @ ((vector @ self.vectors) / (self.values + shift))
 
 
 class Form(NamedTuple):
@@ -28,10 +49,10 @@ class Form(NamedTuple):
         of: matrix of either form -> that matrix in this form; a diagonal keeps no other entries.
         outer: vector (p,) -> v vᵀ.
         shifted: (A, number) -> A plus that multiple of the identity.
-        solve: (A positive definite, v (p,)) -> x of A x = v.
+        factors: A positive semidefinite -> its :class:`Factors`.
         projected: A -> the nearest positive semidefinite matrix.
         trace: A -> sum of the diagonal entries, ().
-        products: rows (n, p) -> the entries of each v vᵀ that are released, (n, entries).
+        exact: (rows (n, p) of norm at most 1, bits) -> exact sum of the entries of v vᵀ that are released, (entries,).
         summed: rows (n, p) -> sum of their products in float32, (entries,): never of private rows before noise.
         noise_scale: p -> std of each released entry relative to a diagonal one, (entries,) float32, rounded up.
         from_entries: (released entries, p) -> A.
@@ -41,10 +62,10 @@ class Form(NamedTuple):
     of: Callable[[jax.Array], jax.Array]
     outer: Callable[[jax.Array], jax.Array]
     shifted: Callable[[jax.Array, jax.Array | float], jax.Array]
-    solve: Callable[[jax.Array, jax.Array], jax.Array]
+    factors: Callable[[jax.Array], Factors]
     projected: Callable[[jax.Array], jax.Array]
     trace: Callable[[jax.Array], jax.Array]
-    products: Callable[[jax.Array], jax.Array]
+    exact: Callable[[jax.Array, int], FixedPoint]
     summed: Callable[[jax.Array], jax.Array]
     noise_scale: Callable[[int], np.ndarray]
     from_entries: Callable[[jax.Array, int], jax.Array]
@@ -55,16 +76,36 @@ def form_of(structure: str, size: int) -> Form:
     return DENSE if structure == "dense" or (structure == "auto" and size <= DENSE_PARAMETERS) else DIAGONAL
 
 
+def _factors(matrix: Float[jax.Array, "p p"]) -> Factors:
+    """Eigenvalues, the negative ones put to zero, and eigenvectors."""
+    values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
+    return Factors(jnp.maximum(values, 0.0), vectors)
+
+
 def _projected(matrix: Float[jax.Array, "p p"]) -> Float[jax.Array, "p p"]:
     """The matrix with its negative eigenvalues put to zero."""
-    values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
-    return (vectors * jnp.maximum(values, 0.0)) @ vectors.T
+    values, vectors = _factors(matrix)
+    assert vectors is not None
+    return (vectors * values) @ vectors.T
 
 
-def _products(rows: Float[jax.Array, "n p"]) -> Float[jax.Array, "n entries"]:
-    """Products of entries on and above the diagonal, row by row."""
-    row, column = np.triu_indices(rows.shape[1])
-    return rows[:, row] * rows[:, column]
+def _outer(vector: Float[jax.Array, " p"]) -> Float[jax.Array, "p p"]:
+    """v vᵀ, of a v that is held: a compiler would compute a gradient again for every entry."""
+    vector = fixed_point.held(vector)
+    return jnp.outer(vector, vector)
+
+
+def _dense_sum(rows: Float[jax.Array, "n p"], bits: int) -> FixedPoint:
+    """Exact Σ v vᵀ on and above the diagonal, each v vᵀ clipped to norm 1 with room for its rounding."""
+    every = jnp.ones(len(rows), bool)
+    (high,), (low,) = outer_products.clipped_sum([outer_products.Outer(rows, rows)], every, 1.0, bits)
+    upper = np.triu_indices(rows.shape[1])
+    return FixedPoint(high[upper], low[upper])
+
+
+def _diagonal_sum(rows: Float[jax.Array, "n p"], bits: int) -> FixedPoint:
+    """Exact Σ v ∘ v, each product truncated, which only shortens it."""
+    return fixed_point.sum_rows((rows * rows * np.float32(2.0**bits)).astype(jnp.int32))
 
 
 def _noise_scale(size: int) -> np.ndarray:
@@ -82,12 +123,12 @@ def _from_entries(entries: Float[jax.Array, " entries"], size: int) -> Float[jax
 DENSE = Form(
     shape=lambda size: (size, size),
     of=lambda matrix: matrix if matrix.ndim == 2 else jnp.diag(matrix),
-    outer=lambda vector: jnp.outer(vector, vector),
+    outer=_outer,
     shifted=lambda matrix, by: matrix + by * jnp.eye(len(matrix), dtype=matrix.dtype),
-    solve=lambda matrix, vector: jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(matrix), vector),
+    factors=_factors,
     projected=_projected,
     trace=jnp.trace,
-    products=_products,
+    exact=_dense_sum,
     summed=lambda rows: (rows.T @ rows)[np.triu_indices(rows.shape[1])],
     noise_scale=_noise_scale,
     from_entries=_from_entries,
@@ -97,10 +138,10 @@ DIAGONAL = Form(
     of=lambda matrix: matrix if matrix.ndim == 1 else jnp.diagonal(matrix),
     outer=jnp.square,
     shifted=lambda matrix, by: matrix + by,
-    solve=lambda matrix, vector: vector / matrix,
+    factors=lambda matrix: Factors(jnp.maximum(matrix, 0.0)),
     projected=lambda matrix: jnp.maximum(matrix, 0.0),
     trace=jnp.sum,
-    products=lambda rows: rows * rows,
+    exact=_diagonal_sum,
     summed=lambda rows: jnp.sum(jnp.square(rows), axis=0),
     noise_scale=lambda size: np.ones(size, np.float32),
     from_entries=lambda entries, size: entries,
