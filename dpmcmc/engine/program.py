@@ -24,10 +24,9 @@ from dpmcmc.engine.recorded import recorded, with_scatter
 from dpmcmc.engine.template import Template
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import Sampling, shard_rows
-from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
+from dpmcmc.privacy.query.query import GradientQuery, StepRandomness, select_by
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.second_moment import SecondMoment
-from dpmcmc.privacy.query.shard_selection import select_by
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import PyTree, num_bytes
 

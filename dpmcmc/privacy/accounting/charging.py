@@ -70,7 +70,7 @@ class Schedule:
 
     @property
     def asks(self) -> np.ndarray:
-        """Which steps have the noise of ``multiples``, (steps,) bool."""
+        """Whether a step has the noise of ``multiples``, (steps,) bool."""
         return (self.first + np.arange(len(self.noise_multipliers))) % self.every == 0
 
     @property

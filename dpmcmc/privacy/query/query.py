@@ -28,6 +28,7 @@ from dpmcmc.privacy.query.fixed_point import FixedPoint, float32
 from dpmcmc.privacy.query.metric import flat
 from dpmcmc.privacy.query.per_record_gradients import LINEAR_ROWS, Batch, PerRecordGradients
 from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, Step
+from dpmcmc.privacy.query.shard_selection import select_by as select_by
 from dpmcmc.storage.pytree import PyTree, size_of
 
 
