@@ -22,8 +22,8 @@ damping 4FFᵀ/η: temperature 1/4.)
 three leading binary digits, and never more than ``refactor`` apart. Between them Ĥ stays, while the running mean moves
 by less than a fifth. So A_t is a function of what was released BEFORE step t. The law needs no more: given the past,
 step t has mean θ − 2A_t⁻¹∇U and covariance 4A_t⁻¹(s_t²FFᵀ + V)A_t⁻¹. Ĥ is kept as QΛQᵀ, to which the s_t of any step
-can be added. (The first step of ``query`` takes its own second moment, having no other.) The rule reads the number of the
-step alone, so the time that a step takes tells nothing.
+can be added. (The first step of ``query`` takes its own second moment, having no other.) The rule reads the number of
+the step alone, so the time that a step takes tells nothing.
 
 **Where the Fisher information comes from**, and what that costs:
 
