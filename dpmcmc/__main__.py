@@ -9,6 +9,10 @@ from dpmcmc.cli.interrupt import while_importing
 def main() -> int:
     """Run the command line of this process."""
     while_importing()  # before what takes seconds to import
+    if sys.argv[1:2] == ["run"]:
+        from dpmcmc.report.pictures import draw_beside
+
+        draw_beside()  # before there are threads
     gc.disable()  # until the command is loaded (`commands.py`): imports make no garbage to look for
 
     from dpmcmc.cli.commands import main as command

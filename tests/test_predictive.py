@@ -13,7 +13,7 @@ import yaml
 from scipy import stats
 
 from dpmcmc.diagnostics import reference
-from dpmcmc.inference import convergence, predictive
+from dpmcmc.inference import convergence, names, predictive
 from dpmcmc.report import figures as plots
 from dpmcmc.targets import TargetError
 from tests.test_command_line import call, refused
@@ -302,8 +302,9 @@ def test_every_figure_can_be_drawn(tmp_path):
     p = RNG.uniform(size=ROWS)
     y = (RNG.uniform(size=ROWS) < p).astype(int)
     draws = {"layer": {"w": RNG.normal(size=(2, 30, D)), "b": RNG.normal(size=(2, 30))}}
-    plots.traces(tmp_path / "traces.png", draws, (10, 2), "title", None)
-    plots.calibration(tmp_path / "calibration.png", {"draws": (p, y)}, "y = 1", "title", "note")
+    plots.traces(tmp_path / "traces.png", names.few(draws, None), (10, 2), "title", None)
+    curves = {"draws": (predictive.calibration_curve(p, y), p)}
+    plots.calibration(tmp_path / "calibration.png", curves, "y = 1", "title", "note")
     plots.predictions(tmp_path / "predictions.png", {"draws": p, "non-private": p + 0.1}, y, "title", None)
     plots.temperature(tmp_path / "plain.png", np.ones(40), None, "title", None)
     plots.temperature(tmp_path / "private.png", 1.0 + 1e4 / steps, np.full(5000, 3.0), "title", "note")

@@ -11,7 +11,7 @@ import pytest
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.inference import NoiseAwarePosterior
-from dpmcmc.inference.names import axes, flat, labels
+from dpmcmc.inference.names import axes, few, flat, labels
 from dpmcmc.planning.saved import SavedTarget, target_of
 from dpmcmc.report.figures import predictions, traces
 
@@ -170,7 +170,7 @@ def test_names_that_look_like_formulas_are_drawn_as_they_stand(tmp_path):
     drawn = [tick._preprocess_math(tick.get_text()) for tick in figure.axes[0].get_yticklabels()]
     assert drawn == [(name, False) for name in names]
     draws = {"w": np.zeros((1, 5, 3))}
-    traces(tmp_path / "t.png", draws["w"], (0, 1), "title $^$", "note $^$", names)
+    traces(tmp_path / "t.png", few(draws["w"], names), (0, 1), "title $^$", "note $^$")
     predictions(tmp_path / "p.png", {"m$^$": np.zeros(3)}, np.arange(3), "$_$", None)
 
 

@@ -11,7 +11,7 @@ import functools
 import math
 import sys
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from dpmcmc.engine.mesh import sizes
 from dpmcmc.engine.result import DivergedError, Result, write_json
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import predictive
+from dpmcmc.inference.names import few
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.making import check_fit
 from dpmcmc.planning.plan import Plan
@@ -38,6 +39,7 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text
 from dpmcmc.report import page
 from dpmcmc.report.files import draws_content, privacy_json
+from dpmcmc.report.pictures import Pictures
 from dpmcmc.report.public_facts import PublicFacts
 from dpmcmc.storage.checkpoint import CheckpointError
 from dpmcmc.storage.pytree import PyTree
@@ -56,6 +58,7 @@ class ConfiguredRun:
 
     Attributes:
         account: of every record, where one was asked for.
+        pictures: of the run.
     """
 
     config: Config
@@ -64,6 +67,7 @@ class ConfiguredRun:
     place: Place
     life: Life
     account: RecordAccount | None = None
+    pictures: Pictures = field(default_factory=Pictures)
 
     @functools.cached_property
     def facts(self) -> PublicFacts:
@@ -182,6 +186,7 @@ class ConfiguredRun:
         content = draws_content(result.draws, result.info, guarantee, result.metric, result.columns)
         run_folder.write("draws.nc", content)
         result.write_trace(run_folder)
+        self._draw_chains(result)
         metrics = self.released_facts() | result.diagnostics | result.verdict.to_json() | _from_path(result)
         metrics |= self._seconds(result, calibrate_seconds)
         flat, shown = result.flat_draws(), {}
@@ -197,9 +202,9 @@ class ConfiguredRun:
             if fitted.prediction is not None:
                 shown[f"non-private ({fitted.name})"] = fitted.prediction
             run_folder.json("metrics.json", _finite(metrics))
-        pictures = self._draw_chains(result)  # last: the results are saved, whatever becomes of their pictures
         if facts.test is not None:
-            pictures |= self._draw_predictions(result, shown, facts.test["y"])
+            self._draw_predictions(result, shown, facts.test["y"])
+        pictures = self.pictures.save(run_folder)  # last: the results are saved, whatever becomes of their pictures
         scores = run_text.scores(facts, metrics)
         context = page.Context(facts.name, facts.day, facts.described(), facts.note(guarantee), scores, pictures)
         run_folder.write(page.FILE, result.page(context))
@@ -241,40 +246,29 @@ class ConfiguredRun:
         told = dataclasses.replace(result, wall_seconds=result.wall_seconds | {"run": tenths})
         return {"wall_seconds": wall | told.wall_seconds, "steps_per_second": told.steps_per_second}
 
-    def _draw_chains(self, result: Result) -> dict[str, bytes]:
-        """Draw traces, temperature and ε; returns the pictures of the page by caption."""
-        from dpmcmc.report import figures as plots
-
-        guarantee, plan, out = result.guarantee, self.trace, {}
-        run_folder, said = self.run_folder(guarantee), (self.facts.title(guarantee), self.facts.note(guarantee))
+    def _draw_chains(self, result: Result) -> None:
+        """Begin to draw traces, temperature and ε."""
+        guarantee, plan, draw = result.guarantee, self.trace, self.pictures.begin
+        said = self.facts.title(guarantee), self.facts.note(guarantee)
         if plan is not None:
-            kept = plan.burn_in, plan.thin
-            traces = run_folder.figure("traces.png", plots.traces, result.draws, kept, *said, result.columns)
-            run_folder.figure("temperature.png", plots.temperature, plan.temperatures, plan.noise_multipliers, *said)
-            out["Traces of up to six parameters"] = traces
+            shown, kept = few(result.draws, result.columns), (plan.burn_in, plan.thin)
+            draw("traces", "Traces of up to six parameters", shown, kept, *said)
+            draw("temperature", "", plan.temperatures, plan.noise_multipliers, *said)
         if guarantee is not None and np.isfinite(guarantee.epsilon):
-            out["ε at every δ"] = run_folder.figure("epsilon_delta.png", plots.epsilon_delta, guarantee, *said)
-        return out
+            draw("epsilon_delta", "ε at every δ", guarantee, *said)
 
-    def _draw_predictions(
-        self, result: Result, shown: dict[str, predictive.Prediction], y: np.ndarray
-    ) -> dict[str, bytes]:
+    def _draw_predictions(self, result: Result, shown: dict[str, predictive.Prediction], y: np.ndarray) -> None:
         """Draw reliability of classifiers, and predicted against observed of other targets, on public test labels y."""
-        from dpmcmc.report import figures as plots
-
-        guarantee, out = result.guarantee, {}
-        run_folder, said = self.run_folder(guarantee), (self.facts.title(guarantee), self.facts.note(guarantee))
-        curves = {k: predictive.reliability(p.probability, y) for k, p in shown.items() if p.probability is not None}
+        said = self.facts.title(result.guarantee), self.facts.note(result.guarantee)
+        pairs = {k: predictive.reliability(p.probability, y) for k, p in shown.items() if p.probability is not None}
+        curves = {name: (predictive.calibration_curve(*pair), pair[0]) for name, pair in pairs.items()}
         means = {k: p.mean for k, p in shown.items() if p.mean is not None}
         if curves:
             two = getattr(self.target, "num_classes", None) == 2
             event = "y = 1" if two else "the likeliest class being right"
-            drawn = run_folder.figure("calibration.png", plots.calibration, curves, event, *said)
-            out["Calibration on public test rows"] = drawn
+            self.pictures.begin("calibration", "Calibration on public test rows", curves, event, *said)
         if means:
-            drawn = run_folder.figure("predictions.png", plots.predictions, means, y, *said)
-            out["Predictions of public test rows"] = drawn
-        return out
+            self.pictures.begin("predictions", "Predictions of public test rows", means, y, *said)
 
     def released_facts(self) -> dict[str, object]:
         """metrics.json before anything is measured."""

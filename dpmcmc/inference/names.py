@@ -48,6 +48,12 @@ def labels(name: str, shape: tuple[int, ...], columns: Sequence[str] | None) -> 
         yield ", class ".join(place) if by_column else f"{name}[{','.join(place)}]" if place else name
 
 
+def few(draws: PyTree, columns: Sequence[str] | None) -> dict[str, np.ndarray]:
+    """Return up to six numbers of a draw, evenly spread, by name: (chains, draws) each."""
+    names, numbers = flat(draws, columns)
+    return {names[at]: numbers[..., at] for at in np.linspace(0, len(names) - 1, 6).astype(int)}
+
+
 def flat(draws: PyTree, columns: Sequence[str] | None, most: int | None = None) -> tuple[list[str], np.ndarray]:
     """Return (a name for each number of a draw, draws (chains, draws, numbers)); the first ``most`` numbers, or all."""
     named = {name: np.asarray(leaf) for name, leaf in leaf_names(draws).items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -12,13 +12,10 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpmcmc.inference.names import flat as named
-from dpmcmc.inference.predictive import calibration_curve
-from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
-from dpmcmc.storage.pytree import PyTree
 
 if TYPE_CHECKING:
+    from dpmcmc.privacy.accounting.guarantee import Guarantee
     from dpmcmc.report.summary import Summary
 
 #: Where a picture goes: a path, or an open file, which gets a PNG.
@@ -42,34 +39,24 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def traces(
-    path: File,
-    draws: PyTree,
-    kept: tuple[int, int],
-    title: str,
-    note: str | None,
-    columns: Sequence[str] | None = None,
-) -> None:
-    """Save traces of up to six coordinates, evenly spread, one line for each chain.
+def traces(path: File, shown: Mapping[str, np.ndarray], kept: tuple[int, int], title: str, note: str | None) -> None:
+    """Save traces of a few coordinates, one line for each chain.
 
     Args:
         path: file, a PNG where it is an open one.
-        draws: leaves (chains, draws, ...).
+        shown: (chains, draws) by the name of the coordinate.
         kept: steps before the first draw, and steps from one to the next.
         title: of the figure.
         note: text that must stand on it, or None.
-        columns: names of the columns of the records, or None.
     """
-    labels, flat = named(draws, columns)
     first_step, thin = kept
-    shown = np.unique(np.linspace(0, flat.shape[2] - 1, 6).astype(int))
-    steps = first_step + thin * (1 + np.arange(flat.shape[1]))
+    steps = first_step + thin * (1 + np.arange(next(iter(shown.values())).shape[1]))
     with _picture(path, note, (6.4, 1.05 * len(shown) + 1.0)) as figure:
         axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)
-        for axis, coordinate in zip(axes[:, 0], shown, strict=True):
-            axis.plot(steps, flat[:, :, coordinate].T, lw=0.8)
+        for axis, (label, lines) in zip(axes[:, 0], shown.items(), strict=True):
+            axis.plot(steps, lines.T, lw=0.8)
             # Inside: names of a network's parameters are longer than an axis.
-            name = plain(labels[coordinate].replace("theta", "θ"))
+            name = plain(label.replace("theta", "θ"))
             axis.text(0.005, 0.96, name, transform=axis.transAxes, va="top", fontsize=8, color="0.35")
         axes[0, 0].set_title(plain(title))
         axes[-1, 0].set_xlabel("step")
@@ -82,7 +69,7 @@ def calibration(
 
     Args:
         path: file, a PNG where it is an open one.
-        curves: for each model (predicted probability, whether the event happened), each (rows,).
+        curves: for each model (its calibration curve, (bins, 3), predicted probability of each row).
         event: in words, for the axes.
         title: of the figure.
         note: text that must stand on it, or None.
@@ -90,8 +77,7 @@ def calibration(
     with _picture(path, note, (5.0, 5.4)) as figure:
         axis, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1]})
         axis.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--", label="perfectly calibrated")
-        for name, (probability, outcome) in curves.items():
-            rows = calibration_curve(probability, outcome)
+        for name, (rows, probability) in curves.items():
             axis.plot(rows[:, 0], rows[:, 1], marker="o", ms=4, label=plain(name))
             below.hist(probability, bins=30, range=(0, 1), histtype="step", label=plain(name))
         _label(axis, title, y=f"observed share of {event}")

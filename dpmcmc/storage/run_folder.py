@@ -8,10 +8,8 @@ moment. The file system's own times (change and birth) cannot be set; a copy doe
 from __future__ import annotations
 
 import datetime
-import io
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,13 +70,6 @@ class RunFolder:
     def json(self, name: str, body: object) -> None:
         """Write strict JSON, which has no NaN."""
         self.write(name, json.dumps(body, indent=2, allow_nan=False) + "\n")
-
-    def figure(self, name: str, draw: Callable[..., None], *arguments: object) -> bytes:
-        """Write the PNG that ``draw(file, *arguments)`` makes, and return it."""
-        picture = io.BytesIO()
-        draw(picture, *arguments)
-        self.write(f"figures/{name}", picture.getvalue())
-        return picture.getvalue()
 
     def date(self, *paths: Path) -> None:
         """Give files and folders the one time."""
