@@ -25,6 +25,7 @@ extensions = [
     "sphinx_copybutton",
 ]
 nitpicky = True
+smartquotes = False
 exclude_patterns = ["images"]
 
 # Pages are Markdown that a forge shows too. Headings have the anchors that a forge gives them.
@@ -36,6 +37,7 @@ nb_execution_mode = "cache"
 nb_execution_cache_path = str(BUILD / "executed")
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
+nb_execution_in_temp = True
 nb_merge_streams = True
 
 # The reference: what is public, in the order of its file.
@@ -122,9 +124,16 @@ def on_signature(app, what, name, obj, options, signature, returns):
     return signature and plain.sub(r"\1", signature), returns and plain.sub(r"\1", returns)
 
 
+def on_page(app, pagename, templatename, context, doctree) -> None:
+    """Leave out links from source to the reference: viewcode knows one name of a module, and entries have several."""
+    if pagename.startswith("_modules/"):
+        context["body"] = re.sub(r'<a class="viewcode-back".*?</a>', "", context["body"])
+
+
 def setup(app) -> None:
     """Connect what this file adds to Sphinx."""
     app.connect("source-read", on_source_read)
     app.connect("missing-reference", on_missing_reference)
     app.connect("autodoc-skip-member", on_skip_member)
     app.connect("autodoc-process-signature", on_signature)
+    app.connect("html-page-context", on_page)
