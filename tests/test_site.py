@@ -85,7 +85,11 @@ OPTIONS = (
 class Server(http.server.SimpleHTTPRequestHandler):
     """The site, and beside it the page that drives it."""
 
-    harness = ""
+    harness, missing = "", []
+
+    def send_error(self, code, *rest):
+        type(self).missing.append(self.path)
+        return super().send_error(code, *rest)
 
     def do_GET(self):
         if self.path != "/harness":
@@ -101,10 +105,10 @@ class Server(http.server.SimpleHTTPRequestHandler):
 
 
 def seen(site, steps, width, folder):
-    """(what JavaScript steps return, what the console complained of) in a browser that reaches no other machine."""
+    """(what JavaScript steps return, console lines and files not found) of a browser that reaches no other machine."""
 
     class Here(Server):
-        harness = HARNESS.replace("WIDTH", str(width)).replace("STEPS", steps)
+        harness, missing = HARNESS.replace("WIDTH", str(width)).replace("STEPS", steps), []
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Here, directory=site))
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -125,9 +129,10 @@ def seen(site, steps, width, folder):
         server.shutdown()
         server.server_close()
     (found,) = re.findall(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
-    complaints = [line for line in done.stderr.splitlines() if ":CONSOLE" in line and "INFO:CONSOLE" not in line]
-    complaints += [line for line in done.stderr.splitlines() if "INFO:CONSOLE" in line and "Uncaught" in line]
-    return json.loads(html.unescape(found)), complaints
+    # The theme says "Changed to dark mode."
+    said = [line for line in done.stderr.splitlines() if ":CONSOLE" in line and "Changed to " not in line]
+    missing = [path for path in Here.missing if path != "/favicon.ico"]
+    return json.loads(html.unescape(found)), said + missing
 
 
 #: Of every page: how wide it is, what sticks out of it, formulas that were not set, and images that did not load.
@@ -251,3 +256,4 @@ def test_faults_of_a_site_are_seen(tmp_path):
     assert (page["maths"], page["set"], page["tiny"], len(page["images"])) == (1, 0, 1, 1)
     assert any("oh" in line for line in complaints)
     assert any("missing" in line for line in complaints)
+    assert "/gone.png" in complaints
