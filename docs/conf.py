@@ -25,7 +25,7 @@ extensions = [
     "sphinx_copybutton",
 ]
 nitpicky = True
-smartquotes = False
+smartquotes_action = "D"  # dashes, and no quotes: names and formulas have primes
 exclude_patterns = ["images"]
 
 # Pages are Markdown that a forge shows too. Headings have the anchors that a forge gives them.
@@ -41,7 +41,7 @@ nb_execution_in_temp = True
 nb_merge_streams = True
 
 # The reference: what is public, in the order of its file.
-autodoc_default_options = {"members": True, "member-order": "bysource", "show-inheritance": True}
+autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autosummary_generate = False
@@ -120,7 +120,7 @@ def on_skip_member(app, what, name, member, skip, options):
 
 def on_signature(app, what, name, obj, options, signature, returns):
     """Show a constrained argument by its type: its docstring says the constraint."""
-    plain = re.compile(r"Annotated\[((?:[^\[\],]|\[[^\[\]]*\])+)(?:, \w+\([^()]*\))+\]")
+    plain = re.compile(r"~?(?:typing\.)?Annotated\[((?:[^\[\],]|\[[^\[\]]*\])+)(?:, ~?[\w.]+\([^()]*\))+\]")
     return signature and plain.sub(r"\1", signature), returns and plain.sub(r"\1", returns)
 
 

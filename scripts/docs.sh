@@ -1,8 +1,14 @@
 #!/bin/sh
-# Build the documentation site into build/docs/html: scripts/docs.sh [sphinx-build options].
-# Pages with code are run; their output is kept in build/docs/executed until the code changes. A warning is an error.
+# Build the documentation site: scripts/docs.sh [sphinx-build options]. Open build/docs/html/index.html.
+# Pages with code are run; what they print is kept in build/docs/executed until their code changes. A warning is an error.
 . "$(dirname "$0")/environment.sh"
 install docs "[docs]"
 cd "$root"
-PYDEVD_DISABLE_FILE_VALIDATION=1 PYTHONPATH=$root exec "$venv/bin/python" -m sphinx --fail-on-warning --keep-going \
-    --jobs 2 -d build/docs/doctrees "$@" docs build/docs/html
+# What pages compile is kept from build to build, with what tests compile.
+: "${JAX_COMPILATION_CACHE_DIR:=${XDG_CACHE_HOME:-$HOME/.cache}/dpmcmc-tests/compiled}"
+mkdir -p -m 700 "$JAX_COMPILATION_CACHE_DIR"
+PATH=$venv/bin:$PATH
+PYTHONPATH=$root
+PYDEVD_DISABLE_FILE_VALIDATION=1
+export JAX_COMPILATION_CACHE_DIR PATH PYTHONPATH PYDEVD_DISABLE_FILE_VALIDATION
+exec "$venv/bin/python" -m sphinx --fail-on-warning --keep-going --jobs 2 -d build/docs/doctrees "$@" docs build/docs/html
