@@ -73,7 +73,7 @@ def test_commands_of_the_readme_run_in_order(tmp_path):
     assert (tmp_path / "runs" / "adult" / "privacy.json").exists()
 
 
-@pytest.mark.parametrize("page", PAGES[1:], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda p: str(p.relative_to(ROOT / "docs")))
 def test_commands_of_other_pages_name_real_modules_and_files(page):
     for words in commands(page):
         module = ROOT / words[0].replace(".", "/")
