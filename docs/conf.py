@@ -3,6 +3,7 @@
 import os
 import pydoc
 import re
+import sys
 from importlib.metadata import version as version_of
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +37,7 @@ myst_heading_anchors = 4
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(BUILD / "executed")
 nb_execution_in_temp = True
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # for cells of a shell
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_execution_in_temp = True
