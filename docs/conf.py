@@ -36,7 +36,6 @@ myst_heading_anchors = 4
 # A page with a Jupytext header is run, in a process of its own; an error, or a warning that it prints, fails the build.
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(BUILD / "executed")
-nb_execution_in_temp = True
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # for cells of a shell
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
