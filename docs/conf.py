@@ -54,6 +54,7 @@ maximum_signature_line_length = 100
 python_use_unqualified_type_names = True
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = f"dpmcmc {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

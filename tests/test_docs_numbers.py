@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import dpmcmc
+from dpmcmc.config.file import load
+from dpmcmc.config.plans import make_plan
 from dpmcmc.privacy import Event, FixedSize, Poisson
 from dpmcmc.privacy.accounting import pld
 from dpmcmc.privacy.accounting.account import account
@@ -156,3 +158,24 @@ def test_the_readme_says_how_often_chains_cover():
     chains = [row for row in results("coverage.csv") if row["verdict"] in ("prediction", "nothing") and row["coverage"]]
     shares = [float(row["coverage"]) for row in chains if row["task"] == "logistic"]
     assert numbers(claim) == [round(100 * min(shares)), round(100 * max(shares))]
+
+
+def test_the_slope_of_a_clipped_column():
+    """Values uniform on [−2, 2], a range of [−1, 1]: E[v·clip(v)] / E[clip(v)²], on a fine grid."""
+    (stated,) = re.findall(r"E\[clip\(v\)²\] = ([\d.]+?)\. ", page("docs/data.md"))
+    v = np.linspace(-2, 2, 400_001)
+    clipped = np.clip(v, -1, 1)
+    assert np.mean(v * clipped) / np.mean(clipped**2) == pytest.approx(float(stated), abs=1e-4)
+
+
+def test_the_noise_of_the_file_in_plain_jax():
+    """What docs/from_scratch.md prints before a record is read; the library charges 0.2 % more, for rounding."""
+    stated = numbers(
+        re.findall(r"^noise added .*\ntemperature .*\nguarantee .*$", page("docs/from_scratch.md"), re.M)[0]
+    )
+    plan = make_plan(load(ROOT / "configs" / "adult.yaml"))
+    own = float(plan.sampler.noise_std(0))
+    temperature = float(plan.sampler.temperature_at(plan.noise_std[0], 0))
+    expected = [plan.noise_std[0], own, plan.noise_std[0], plan.noise_multipliers[0], temperature]
+    assert stated[:5] == pytest.approx([float(n) for n in expected], rel=3e-3)
+    assert stated[5] == pytest.approx(plan.guarantee.epsilon, abs=1e-3)
