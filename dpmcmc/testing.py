@@ -232,7 +232,19 @@ def check_sampler(
 
 
 def check_target(target: Target, records: PyTree, seed: int = 0) -> None:
-    """Protocol, gradients, exact sums and bounds of a target."""
+    """Raise AssertionError on the first rule of targets that this one breaks.
+
+    Rules are about the protocol and its shapes, finite densities and gradients, ``gradient_bound``, ``predict``, and a
+    ``clipped_gradient_sum`` that agrees with the generic path and moves by at most 2C when a record is replaced.
+
+    Args:
+        target: a Target, bound or not.
+        records: pytree of arrays, leaves (n, ...): synthetic or public ones, because they are read without privacy.
+        seed: of the check.
+
+    Raises:
+        AssertionError: the rule that is broken.
+    """
     from dpmcmc.targets import checks
 
     checks.check_target(target, records, seed)
