@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,8 @@ import pytest
 
 import dpmcmc
 from dpmcmc.diagnostics import reference
-from dpmcmc.engine import compilation, sizing, usual_batches
+from dpmcmc.engine import compilation, lanes, sizing, usual_batches
+from dpmcmc.engine.hardware import KINDS
 
 RNG = np.random.default_rng(0)
 N, D = 400, 3
@@ -121,6 +123,35 @@ def test_randomness_drawn_ahead_is_the_randomness_drawn_in_the_call(hardened, mo
         found.append(dpmcmc.sample(plan, DATA, key=0))
     np.testing.assert_array_equal(found[0].draws, found[1].draws)
     np.testing.assert_array_equal(found[0].info.gradient_norm, found[1].info.gradient_norm)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_an_accelerator_computes_a_chunk_while_the_host_takes_the_draws_of_the_one_before(monkeypatch, tmp_path, kept):
+    plan = make(steps=20, burn_in=0, thin=1)
+    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 5)
+    where = {"checkpoint": tmp_path / "kept"} if kept else {}
+    whole = dpmcmc.sample(plan, DATA, key=0).draws
+    events, begun, take, hand_out = [], threading.Event(), lanes.take_chunk, lanes.hand_out
+
+    def taken(*arguments):
+        events.append(arguments[-1])
+        begun.set()
+        return take(*arguments)
+
+    def handed(rows, first, *more):
+        if not kept and first < 15:
+            assert begun.wait(60)  # the next chunk begins without waiting for this one's draws
+        begun.clear()
+        events.append(f"draws of {first}")
+        return hand_out(rows, first, *more)
+
+    monkeypatch.setattr(lanes, "take_chunk", taken)
+    monkeypatch.setattr(lanes, "hand_out", handed)
+    monkeypatch.setitem(KINDS, "cpu", KINDS["cpu"]._replace(overlaps=True, work=1 << 30, cells=64))
+    monkeypatch.setattr(sizing, "cores", lambda platform: 1)
+    np.testing.assert_array_equal(dpmcmc.sample(plan, DATA, key=0, **where).draws, whole)
+    # A commit is of the states after its chunk: with a checkpoint the next chunk waits for it.
+    assert (events.index(5) < events.index("draws of 0")) is not kept
 
 
 def test_only_cores_without_a_lane_draw_ahead(monkeypatch):

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import chains, recorded
+from dpmcmc.engine import lanes, recorded
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import from_trace
 from dpmcmc.inference.from_trace import Known, Path, Score
@@ -359,7 +359,7 @@ def test_a_run_that_was_stopped_within_a_block_goes_on_with_its_means(records, r
     """Chunks of 32 steps, each committed; blocks of 5 straddle them."""
     monkeypatch.setattr("dpmcmc.engine.sizing._CHUNK_STEPS", 32)
     monkeypatch.setattr("dpmcmc.storage.checkpoint.Checkpoint.due", lambda *_: True)
-    take, left = chains._take_chunk, [2 * 2]
+    take, left = lanes.take_chunk, [2]
 
     def stop_later(*arguments):
         left[0] -= 1
@@ -369,7 +369,7 @@ def test_a_run_that_was_stopped_within_a_block_goes_on_with_its_means(records, r
 
     plan = planned(logistic(), 800)
     with monkeypatch.context() as patch:
-        patch.setattr(chains, "_take_chunk", stop_later)
+        patch.setattr(lanes, "take_chunk", stop_later)
         with pytest.raises(KeyboardInterrupt):
             dpmcmc.sample(plan, records, key=1, checkpoint=tmp_path / "kept")
     again = dpmcmc.sample(plan, records, key=1, checkpoint=tmp_path / "kept")

@@ -221,7 +221,7 @@ def test_run_goes_on_with_the_metric_that_it_released(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpmcmc.engine.chains._take_chunk", stop)
+        patch.setattr("dpmcmc.engine.lanes.take_chunk", stop)
         with pytest.raises(KeyboardInterrupt):
             dpmcmc.sample(plan, records(), key=5, checkpoint=tmp_path / "kept")
     monkeypatch.setattr(GramRelease, "release", None)  # not released again
@@ -256,7 +256,7 @@ def test_run_that_has_lost_its_metric_does_not_go_on(tmp_path, monkeypatch, plat
 
     monkeypatch.setattr("dpmcmc.storage.checkpoint.platform", lambda *_: "here")
     with monkeypatch.context() as patch:
-        patch.setattr("dpmcmc.engine.chains._take_chunk", stop)
+        patch.setattr("dpmcmc.engine.lanes.take_chunk", stop)
         with pytest.raises(KeyboardInterrupt):
             dpmcmc.sample(plan_of(), records(), checkpoint=tmp_path / "kept")
     (tmp_path / "kept" / "metric.bin").unlink()

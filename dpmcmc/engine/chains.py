@@ -17,14 +17,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc import targets
 from dpmcmc.engine import lanes
+from dpmcmc.engine.ahead import one_ahead
 from dpmcmc.engine.blocks import Blocks, BoundPlan
 from dpmcmc.engine.checks import check_on_disk, check_records, checked_starts
 from dpmcmc.engine.commits import Commits
+from dpmcmc.engine.hardware import hardware
 from dpmcmc.engine.metric import OPEN, check_metric, released, run_in, stand_in, with_open_metric
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.result import DivergedError, Result
@@ -174,21 +175,29 @@ def run_together(
     if given is not None:
         blocks.take([given[0]], given[1])
     commits = Commits(blocks, kept)
-    _take_steps(blocks, steps_of_chunk, commits, report)
+    # A commit is of the states after its chunk, which a chunk that overlaps would have taken.
+    overlap = kept is None and hardware(program.platform).overlaps
+    _take_steps(blocks, steps_of_chunk, commits, report, overlap)
     return blocks.outcomes({"compile": compile_seconds, "run": commits.seconds}, kept)
 
 
 def _take_steps(
-    blocks: Blocks, steps_of_chunk: jax.stages.Compiled, commits: Commits, report: Callable[[int], None] | None
+    blocks: Blocks,
+    steps_of_chunk: jax.stages.Compiled,
+    commits: Commits,
+    report: Callable[[int], None] | None,
+    overlap: bool,
 ) -> None:
-    """Take the steps of all blocks, one block after another, each chunk after chunk."""
+    """Take the steps of all blocks; on ``overlap`` a chunk is taken while draws of the one before come to the host."""
     width, done = blocks.sizes.steps, 0.0
     # Threads, for a CPU computes a call in the thread that makes it.
     with ThreadPoolExecutor(blocks.sizes.lanes, "lane") as workers:
         for start, step in blocks.left():
             abreast, steps = blocks.lanes_of(start, step), blocks.rows(start)[-1].plan.steps
-            for first in range(step, steps, width):
-                outputs = list(workers.map(functools.partial(_take_chunk, steps_of_chunk, first), abreast))
+            firsts = range(step, steps, width)
+            take = functools.partial(lanes.take_chunk, workers, steps_of_chunk, abreast)
+            taken = one_ahead(take, firsts, "chunk") if overlap else map(take, firsts)
+            for first, outputs in zip(firsts, taken, strict=True):
                 for lane, output in zip(abreast, outputs, strict=True):
                     lanes.hand_out(lane.rows, first, width, *output)
                 done += blocks.chains_done(start, first)
@@ -197,10 +206,3 @@ def _take_steps(
                 if blocks.all_failed(start):
                     break
                 commits.commit(abreast, first + width, steps)
-
-
-def _take_chunk(steps_of_chunk: jax.stages.Compiled, first: int, lane: lanes.Lane) -> list[PyTree]:
-    """Take a lane's steps from ``first`` on: from its states to the new ones, and what is kept on the way."""
-    arguments = lane.states, lane.cells, np.int32(first), *lane.schedules(first), next(lane.supplies)
-    lane.states, *output = jax.block_until_ready(steps_of_chunk(*arguments))
-    return output

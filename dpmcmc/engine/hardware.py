@@ -6,11 +6,14 @@ accelerator waits for the host to read the condition, longer than a step takes.
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
+
+from dpmcmc.privacy.query.query import GradientQuery
 
 #: Most steps whose random numbers are drawn together.
 DRAWN_STEPS = 32
@@ -27,6 +30,7 @@ class Hardware(NamedTuple):
         drawn: most bytes of random numbers that are drawn together.
         chunk: most bytes of positions that a device call leaves behind.
         branches: whether a group of steps may depend on a condition: left out, or taken in fewer slots.
+        overlaps: whether a chunk is computed while the host takes the draws of the one before.
     """
 
     work: int
@@ -34,19 +38,30 @@ class Hardware(NamedTuple):
     drawn: int
     chunk: int
     branches: bool
+    overlaps: bool
 
 
 #: By the name that JAX gives to a device's platform. On a CPU four cells beyond the cache are up to twice as fast
 #: together as one by one.
-KINDS = {"cpu": Hardware(work=1 << 20, cells=4, drawn=1 << 20, chunk=32 << 20, branches=True)}
+KINDS = {"cpu": Hardware(work=1 << 20, cells=4, drawn=1 << 20, chunk=32 << 20, branches=True, overlaps=False)}
 #: Any other device. With 1,024 chains of logistic regression these sizes need less than 256 MB beside the records
 #: (docs/performance.md).
-ACCELERATOR = Hardware(work=MOST_WORK, cells=1, drawn=64 << 20, chunk=64 << 20, branches=False)
+ACCELERATOR = Hardware(work=MOST_WORK, cells=1, drawn=64 << 20, chunk=64 << 20, branches=False, overlaps=True)
 
 
 def hardware(platform: str) -> Hardware:
     """Return the sizes for a platform."""
     return KINDS.get(platform, ACCELERATOR)
+
+
+def query_class(platform: str) -> type[GradientQuery]:
+    """Return what reads the records on a platform: the plain query, or where it is asked for that of a kernel."""
+    if platform != "gpu" or os.environ.get("DPMCMC_ROW_KERNEL") != "1":
+        return GradientQuery
+    # Pallas takes a tenth of a second to import.
+    from dpmcmc.privacy.query.row_kernel import RowKernelQuery
+
+    return RowKernelQuery
 
 
 def platform_of(mesh: Mesh | None) -> str:

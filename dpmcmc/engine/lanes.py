@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Executor
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +34,19 @@ class Lane:
     def schedules(self, first: int) -> tuple[np.ndarray, np.ndarray]:
         """Noise and places to keep of the chunk that begins at this step."""
         return schedules(self.rows, self._sizes, first)
+
+
+def take_chunk(
+    workers: Executor, executable: jax.stages.Compiled, abreast: list[Lane], first: int
+) -> list[list[PyTree]]:
+    """Take the steps of a chunk from ``first`` on, lanes beside each other; returns what each keeps on the way."""
+
+    def take(lane: Lane) -> list[PyTree]:
+        arguments = lane.states, lane.cells, np.int32(first), *lane.schedules(first), next(lane.supplies)
+        lane.states, *output = jax.block_until_ready(executable(*arguments))
+        return output
+
+    return list(workers.map(take, abreast))
 
 
 class Trace:

@@ -8,6 +8,7 @@ arguments: another seed compiles nothing, nor does another ε that leaves the ba
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from dpmcmc.engine import usual_batches
-from dpmcmc.engine.hardware import DRAWN_STEPS, hardware, platform_of
+from dpmcmc.engine.hardware import DRAWN_STEPS, hardware, platform_of, query_class
 from dpmcmc.engine.mesh import DATA, sizes
 from dpmcmc.engine.recorded import recorded, with_scatter
 from dpmcmc.engine.template import Template
@@ -63,6 +64,7 @@ class Program:
         ahead: whether a chunk is given its randomness, which was drawn before it (``ahead.py``).
         supplied: whether it is given the rows of each batch too, which the host has read (``rows_on_disk.py``).
         platform: of the device that it is compiled for.
+        reads: class of the query.
     """
 
     target: Template
@@ -81,6 +83,7 @@ class Program:
     ahead: bool = False
     supplied: bool = False
     platform: str = "cpu"
+    reads: type[GradientQuery] = GradientQuery
 
     @classmethod
     def of(
@@ -90,10 +93,10 @@ class Program:
         clip: Any = None if plan.privacy is None else "traced" if trace_clip else plan.privacy.clip
         bits = (plan.bits, plan.second_bits)
         size = (plan.num_records, plan.batch_size, plan.slots)
-        last = (plan.coordinates, mesh)
         sampler = recorded(plan, sampler)
-        how = (plan.second, plan.levels, plan.label_blind)
-        return cls(target, sampler, plan.sampling, *size, clip, bits, *how, *last, platform=platform_of(mesh))
+        how, platform = (plan.second, plan.levels, plan.label_blind), platform_of(mesh)
+        made = cls(target, sampler, plan.sampling, *size, clip, bits, *how, plan.coordinates, mesh)
+        return dataclasses.replace(made, platform=platform, reads=query_class(platform))
 
     def start(self, cell: Cells) -> PyTree:
         """A cell's first state; depends on its keys, and on its start where it has one."""
@@ -106,7 +109,8 @@ class Program:
     def query(self, cell: Cells) -> GradientQuery:
         """A cell's access to the records, or on a mesh to a shard of them."""
         shards = sizes(self.mesh)[1]
-        return GradientQuery(
+        # Numbers that are open are not a kernel's, whose functions take none from outside.
+        return (GradientQuery if cell.numbers else self.reads)(
             self.target.fill(cell.numbers.get("target", {})),
             self.num_records,
             self.batch_size,
@@ -162,7 +166,7 @@ class DeviceCalls:
     """Functions that are traced for chunks of ``width`` steps; ``compilation.py`` compiles them."""
 
     def __init__(self, program: Program, width: int) -> None:
-        self._program, self._width, self._hardware = program, width, hardware(program.platform)
+        self._program, self._width = program, width
         # Traced once, and not wherever it is used.
         self._draw_cells = jax.vmap(jax.jit(self._draw_cell), in_axes=(0, None, 0))
         self._draw_steps = jax.vmap(self._draw_cells, in_axes=(None, 0, 0))
@@ -207,7 +211,7 @@ class DeviceCalls:
             inputs, drawn, rows = its
             take = functools.partial(self._take_group, cells=cells, inputs=inputs, drawn=drawn, rows=rows)
             take = functools.partial(take, records=records)
-            return _unless_done(cells, inputs[0][0], take, states) if self._hardware.branches else take(states)
+            return usual_batches.unless_done(self._program, cells, inputs[0][0], take, states)
 
         whole = jax.eval_shape(self._draw_steps, cells, *inputs) if drawn is None else drawn
         size = self._group_steps(num_bytes(whole) // self._width)
@@ -224,7 +228,7 @@ class DeviceCalls:
         def taken(draws: StepRandomness) -> Callable[[PyTree], tuple[PyTree, PyTree]]:
             return lambda states: self._scan(states, cells, (*inputs, (draws, keys), rows), records)
 
-        short = usual_batches.slots(self._program, draws) if self._hardware.branches else None
+        short = usual_batches.slots(self._program, draws)
         if short is None:
             return taken(draws)(states)
         within, beyond = usual_batches.split(draws, short)
@@ -246,16 +250,5 @@ class DeviceCalls:
 
         Side by side, one step's random numbers cost a third of what they cost alone.
         """
-        most = max(1, min(DRAWN_STEPS, self._hardware.drawn // max(step_bytes, 1)))
+        most = max(1, min(DRAWN_STEPS, hardware(self._program.platform).drawn // max(step_bytes, 1)))
         return max(size for size in range(1, most + 1) if self._width % size == 0)
-
-
-def _unless_done(
-    cells: Cells, t: jax.Array, take: Callable[[PyTree], tuple[PyTree, PyTree]], states: PyTree
-) -> tuple[PyTree, PyTree]:
-    """Return what ``take`` makes of the states, computed only where a cell has a step t or a later one to take."""
-
-    def skip(states: PyTree) -> tuple[PyTree, PyTree]:
-        return states, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(take, states)[1])
-
-    return jax.lax.cond(jnp.any(t < cells.steps), take, skip, states)

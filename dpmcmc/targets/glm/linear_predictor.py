@@ -40,6 +40,14 @@ class LinearPredictor(GeneralisedLinear):
         """−∂ log density/∂m, (n,) for margins and labels (n,)."""
         raise NotImplementedError
 
+    def weighted_residual(self, margin: jax.Array, y: jax.Array, norms: jax.Array, clip: Clip | None) -> jax.Array:
+        """Residuals, (n,), times :func:`label_blind_weight` at this C, or times 1 where ``clip`` is None."""
+        residual = self.residual(margin, y)
+        if clip is None:
+            return residual
+        longest = jnp.abs(self.residual(margin, self.longest_labels(margin)[0])) * norms
+        return residual * label_blind_weight(longest, clip)
+
     def mean(self, margin: Float[jax.Array, " n"]) -> Float[jax.Array, " n"]:
         """E[y] at margins (n,)."""
         raise NotImplementedError
@@ -86,10 +94,7 @@ class LinearPredictor(GeneralisedLinear):
         """
         x = batch.get("x_aligned", batch["x"])
         margin = x @ jnp.pad(params, (0, x.shape[1] - params.shape[0]))
-        residual, norms = self.residual(margin, batch["y"]), batch.get("x_norm")
-        if label_blind:
-            norms = fixed_point.row_norms(x) if norms is None else norms
-            longest = jnp.abs(self.residual(margin, self.longest_labels(margin)[0])) * norms
-            residual *= label_blind_weight(longest, clip)
+        norms = fixed_point.row_norms(x) if "x_norm" not in batch else batch["x_norm"]
+        residual = self.weighted_residual(margin, batch["y"], norms, clip if label_blind else None)
         total = fixed_point.linear_sum(residual, x, mask, clip, bits, norms)
         return FixedPoint(*(limb[: params.shape[0]] for limb in total))
