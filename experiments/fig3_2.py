@@ -26,6 +26,7 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from experiments.arguments import Parser
 from experiments.commands import command, folder_for
+from experiments.figure_files import checked
 from experiments.panel import choose, compare, draw, posterior, scores
 from experiments.panel.cells import Results, Row, alone
 from experiments.panel.config import Panel, load
@@ -45,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--panel", required=True, help=f"{' | '.join(PANELS)}, or the path of a YAML file")
     out.add_argument("--out", required=True, metavar="DIR", help="folder of results")
     out.add_argument("--quick", action="store_true", help="fewer ε and repeats, shorter chains; every method")
+    out.add_argument("--repeats", type=int, metavar="N", help="runs of every cell, in place of the panel's")
     out.add_argument("--methods", metavar="A,B", help="choose: for these alone (name, or version/name)")
     out.add_argument("--encodings", metavar="A,B", help="choose: for these alone")
     return out
@@ -69,7 +71,10 @@ def main(argv: list[str] | None = None) -> None:
     else:
         panel, folder = load(path), Path(arguments.out)
         with folder_for(folder), alone(folder):
-            figure(panel.shortened() if arguments.quick else panel, folder, console)
+            panel = panel.shortened() if arguments.quick else panel
+            if arguments.repeats is not None:
+                panel = checked(path, Panel, {**panel.model_dump(), "repeats": arguments.repeats})
+            figure(panel, folder, console)
         console.print(f"written to {arguments.out}")
     console.print(f"wall time {elapsed():.0f} s")
 
@@ -102,7 +107,7 @@ def figure(panel: Panel, folder: Path, console: Console, methods: Sequence[Metho
         TimeRemainingColumn(),
     )
     each = len(panel.epsilons) * panel.repeats
-    total = len(panel.encodings) * (2 + len(methods) * each)
+    total = len(panel.encodings) * (3 + len(methods) * each)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=total)
         for encoding in panel.encodings:
@@ -114,14 +119,14 @@ def figure(panel: Panel, folder: Path, console: Console, methods: Sequence[Metho
             bench = _Bench(panel, encoding, Site.of(panel, data.train, data.spec.row_bound), data.test, results)
             bar.update(task, description=f"{encoding}: NUTS, not private")
             bench.non_private(folder)
-            bar.advance(task, 2)
+            bar.advance(task, 3)
             for method in methods:
                 bar.update(task, description=f"{encoding}: {method.version} {method.label}")
                 done = bar.tasks[0].completed
                 bench.run(method, lambda share, done=done: bar.update(task, completed=done + round(share * each)))
                 bar.update(task, completed=done + each)
     for encoding in panel.encodings:
-        about = f"{panel.data}, {encoding} encoding: δ = {panel.delta:g}, {panel.adjacency}, {panel.repeats} runs"
+        about = f"Encoding {encoding}, δ = {panel.delta:g}, {panel.adjacency}, mean of {panel.repeats} runs"
         draw.panel_figure(
             folder / f"{panel.name}_{encoding}.png", panel, results.rows, encoding, about, notes[encoding]
         )
@@ -139,11 +144,16 @@ class _Bench:
         self.reference: scores.Posterior | None = None
 
     def non_private(self, folder: Path) -> None:
-        """The reference posterior, and the two rows that are not private."""
+        """The reference posterior, and the three rows that are not private."""
         elapsed = clock()
         draws = posterior.nuts(self.panel, self.site, self.encoding, folder)
         self.reference = scores.Posterior(draws)
-        for name, make in (("nuts", lambda: draws), ("map", lambda: posterior.mode(self.site))):
+        fits = {
+            "nuts": lambda: draws,
+            "map": lambda: posterior.mode(self.site),
+            "map_clipped": lambda: posterior.clipped_mode(self.site),
+        }
+        for name, make in fits.items():
             cell = {"version": "non-private", "method": name, "encoding": self.encoding, "epsilon": float("inf")}
             if not self.results.has(**cell, repeat=0):
                 outcome = Outcome(make(), None, elapsed())
@@ -151,7 +161,8 @@ class _Bench:
 
     def run(self, method: Method, report: Report) -> None:
         """Every cell of a method that is not finished yet."""
-        settings = _settings(self.panel, method)[self.encoding]
+        settings = _settings(self.panel, method)
+        settings = settings.get(self.encoding, settings[self.panel.encodings[0]])
         cells = [
             {
                 "version": method.version,
@@ -198,15 +209,15 @@ class _Bench:
                 "single_draw_accuracy": score.single_draw_accuracy,
             }
             if cell["method"] != "nuts":
-                row["wasserstein"] = self.reference.wasserstein(outcome.draws)
+                row["crps"] = self.reference.crps(outcome.draws)
                 row["coverage90"] = self.reference.coverage(outcome.draws)
         return row
 
 
 def _settings(panel: Panel, method: Method) -> dict[str, dict[float, dict[str, Any]]]:
-    """encoding -> ε -> settings; empty where a cell of the panel has none."""
+    """encoding -> ε -> settings; empty where the first encoding lacks an ε. Others may go by the first one's."""
     found = panel.settings.get(method.version, {}).get(method.name, {})
-    complete = all(epsilon in found.get(encoding, {}) for encoding in panel.encodings for epsilon in panel.epsilons)
+    complete = all(epsilon in found.get(panel.encodings[0], {}) for epsilon in panel.epsilons)
     return found if complete else {}
 
 

@@ -19,17 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from pydantic import Field
 from rich.console import Console
 from scipy.special import ndtr, ndtri
 
 from dpmcmc.diagnostics import on_average_kl
-from dpmcmc.report.figures import STYLE
 from experiments import on_average
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, write_table
+from experiments.pictures import saved
 
 COLUMNS = (
     "panel",
@@ -190,8 +188,9 @@ _REPLACED = {"mean": "the data set replaced", "regression": "one person replaced
 def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], note: str | None) -> None:
     """ε above, losses below."""
     sizes = {"mean": settings.mean.num_records, "regression": settings.regression.num_records}
-    with rc_context(STYLE):
-        figure = Figure(figsize=(10.4, 8.2))
+    says = "What a draw tells of its data is the generalisation gap, far below differential privacy's worst case"
+    about = f"{settings.mean.repeats:,} and {settings.regression.repeats:,} repeats; generated data"
+    with saved(path, (10.4, 8.4), says, about, note) as figure:
         axes = figure.subplots(2, 2)
         for column, (panel, size) in zip(axes.T, sizes.items(), strict=True):
             found = {key: np.array([r[key] for r in rows if r["panel"] == panel]) for key in COLUMNS[1:-1]}
@@ -214,10 +213,6 @@ def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], note: str |
             for axis in column:
                 axis.set_xlabel("γ")
                 axis.legend(frameon=False, fontsize=8.5, loc="upper left" if axis is above else "upper right")
-        if note is not None:
-            figure.suptitle(note, fontsize=10)
-        figure.tight_layout()
-        figure.savefig(path)
 
 
 def _points(axis: Any, gamma: np.ndarray, values: np.ndarray, errors: np.ndarray, name: str) -> None:

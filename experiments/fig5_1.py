@@ -20,18 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from pydantic import Field
 from rich.console import Console
 
 from dpmcmc.diagnostics import per_instance
 from dpmcmc.errors import InputError
-from dpmcmc.report.figures import STYLE
 from experiments.commands import command, folder_for
 from experiments.fig_pdp_1 import Regression, draw_records, make_coefficients
 from experiments.figure_files import FigureSection, arguments_of, load, write_table
+from experiments.pictures import saved
 
 _SHARES = {"data_5": 0.05, "data_25": 0.25, "data_median": 0.5, "data_75": 0.75, "data_95": 0.95}
 COLUMNS = (
@@ -172,20 +170,16 @@ def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], boxes: np.n
     """Boxes of the records against σ; lines of privacy loss against excess risk."""
     body = settings.regression
     delta = f"{settings.delta:.0e}".replace("e-0", "e-")
-    with rc_context(STYLE):
-        figure = Figure(figsize=(12.0, 5.6))
+    says = "The people in the data lose hundreds to thousands of times less than the worst case"
+    about = (
+        f"Linear regression, n = {body.num_records:,}, d = {body.dimension}, δ = {delta}: {settings.repeats} data sets"
+    )
+    with saved(path, (12.0, 5.8), says, about, note) as figure:
         left, right = figure.subplots(1, 2)
         _draw_noise(left, settings, rows, boxes, delta)
         _draw_risk(right, settings, rows, delta)
         for axis in (left, right):
             axis.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.13))
-        figure.suptitle(
-            f"Linear regression, n = {body.num_records:,}, d = {body.dimension}: {settings.repeats} data sets"
-            + ("" if note is None else f"  ({note})"),
-            fontsize=11,
-        )
-        figure.tight_layout()
-        figure.savefig(path)
 
 
 def _draw_noise(axis: Axes, settings: Settings, rows: list[dict[str, Any]], boxes: np.ndarray, delta: str) -> None:

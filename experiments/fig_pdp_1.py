@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from pydantic import Field
 
 from dpmcmc.diagnostics import per_instance
 from dpmcmc.privacy import round_up
-from dpmcmc.report.figures import STYLE
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
+from experiments.pictures import saved
 
 COLUMNS = ("repeat", "level", "sensitivity", "epsilon", "delta")
 
@@ -111,8 +109,11 @@ def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], each: np.nd
     values = {level: of_level(rows, level)[0] for level in ("differential privacy", "for all, proved")}
     shown = np.maximum(each, 1e-4)
     edges = np.geomspace(shown.min() / 1.3, values["differential privacy"] * 1.6, 46)
-    with rc_context(STYLE):
-        figure = Figure(figsize=(7.6, 4.4))
+    body = settings.regression
+    ratio = values["differential privacy"] / float(each.mean())
+    says = f"The people in the data lose {ratio:.0f} times less than the worst case"
+    about = f"Ridge estimate + N(0, {settings.noise_std:g}² I), n = {body.num_records}, d = {body.dimension}"
+    with saved(path, (7.6, 4.6), says, about, note) as figure:
         axis = figure.subplots()
         axis.hist(shown, bins=edges, color="C0", alpha=0.75, label=f"the {len(each)} people in these data")
         lines = (
@@ -125,14 +126,7 @@ def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], each: np.nd
         axis.set_xscale("log")
         axis.set_xlabel(f"ε at δ = {settings.delta:.0e}".replace("e-0", "e-"))
         axis.set_ylabel("people")
-        body = settings.regression
-        axis.set_title(
-            f"One release, three questions: ridge estimate + N(0, {settings.noise_std:g}² I), "
-            f"n = {body.num_records}, d = {body.dimension}" + ("" if note is None else f"  ({note})")
-        )
         axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize=8.5)
-        figure.tight_layout()
-        figure.savefig(path)
 
 
 def summary(rows: list[dict[str, Any]]) -> list[str]:

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from pydantic import Field
 
 import dpmcmc
@@ -27,10 +25,10 @@ from dpmcmc.diagnostics import per_record
 from dpmcmc.diagnostics.per_record import PerRecord
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy import round_up
-from dpmcmc.report.figures import STYLE
 from dpmcmc.report.per_record import histogram
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, arguments_of, load, report, write_table
+from experiments.pictures import saved
 
 COLUMNS = (
     "panel",
@@ -130,8 +128,10 @@ def run(settings: Settings, where: Path, quick: bool) -> tuple[list[dict[str, An
 
 def draw(path: Path, rows: list[dict[str, Any]], shown: list[tuple[Panel, PerRecord]]) -> None:
     """A histogram for each run."""
-    with rc_context(STYLE):
-        figure = Figure(figsize=(5.2 * len(shown) + 0.8, 4.8), layout="constrained")
+    first = next(row for row in rows if row["panel"] == shown[0][0].title)
+    says = f"Half of the people of Adult cost at most {first['median'] / first['promised']:.0%} of the guarantee"
+    about = "Records of Adult by the ε that each cost, one private run a panel"
+    with saved(path, (5.2 * len(shown) + 0.8, 5.2), says, about) as figure:
         axes = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
         for axis, (panel, account) in zip(axes, shown, strict=True):
             promised = next(row["promised"] for row in rows if row["panel"] == panel.title)
@@ -141,7 +141,6 @@ def draw(path: Path, rows: list[dict[str, Any]], shown: list[tuple[Panel, PerRec
             axis.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.15))
             axis.label_outer()
         figure.colorbar(colours, ax=list(axes), label="share of steps in which the record is clipped")
-        figure.savefig(path)
 
 
 def summary(rows: list[dict[str, Any]]) -> list[str]:

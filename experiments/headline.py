@@ -1,11 +1,14 @@
-"""The headline figure: accuracy and posterior quality of every method against ε, and what accounting is worth.
+"""The headline figure: accuracy and intervals under privacy, and what accounting is worth.
 
-    python -m experiments.headline --results DIR [--quick] --out DIR
+    python -m experiments.headline --results DIR [--coverage FILE] [--quick] --out DIR
 
-``--results`` is a folder of ``python -m experiments.fig3_2``. The third panel is the noise multiplier z that one and
-the same minibatch run needs for ε: by the thesis's formula as printed (constant 128) and with the constant of its own
-proof (256), by advanced composition, by Rényi DP and by privacy-loss distributions. Written: ``headline.png`` and
-``noise_multipliers.csv``.
+``--results`` is a folder of ``python -m experiments.fig3_2``; ``--coverage`` the ``results.csv`` of ``python -m
+experiments.coverage``, by default the one in ``docs/images``. ``headline.png`` shows the accuracy that privacy costs on
+the panel, and of intervals, on simulated tables whose true coefficients are known, how often they hold the truth, how
+wide they are, and their continuous ranked probability score, which is proper: neither a point nor a wide law is
+rewarded. ``noise.png`` and ``noise_multipliers.csv`` have the noise multiplier z that one and the same minibatch run
+needs for ε: by the thesis's formula as printed (constant 128) and with the constant of its own proof (256), by advanced
+composition, by Rényi DP and by privacy-loss distributions.
 """
 
 from __future__ import annotations
@@ -16,33 +19,51 @@ import math
 from pathlib import Path
 from typing import Any
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+import numpy as np
+from matplotlib.axes import Axes
 from pydantic import Field
 from rich.console import Console
 
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.privacy import CalibrationError, FixedSize, Poisson, calibrate
 from dpmcmc.privacy.calibration import closed_form
-from dpmcmc.report.figures import STYLE
+from experiments import coverage
 from experiments.arguments import Parser
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, load
 from experiments.panel import draw
 from experiments.panel.cells import Row, read_table
 from experiments.panel.trial import clock
+from experiments.pictures import BLUE, DARK, GREEN, GREY, ORANGE, RED, SKY, name_ends, on_epsilon, saved
 
-_CONFIG = Path(__file__).resolve().parent.parent / "configs" / "figures" / "headline.yaml"
-#: Curves of the third panel, with colour and dashes.
-_ACCOUNTS: dict[str, tuple[str, str]] = {
-    "thesis, constant 256": ("C3", "-"),
-    "thesis as printed, 128 (not proved)": ("C3", ":"),
-    "advanced composition, fixed size": ("C1", "-"),
-    "Rényi, fixed size": ("C0", "-"),
-    "Rényi, Poisson": ("C9", "--"),
-    "loss distributions, Poisson": ("C2", "-"),
+_ROOT = Path(__file__).resolve().parent.parent
+_CONFIG = _ROOT / "configs" / "figures" / "headline.yaml"
+_COVERAGE = _ROOT / "docs" / "images" / "coverage.csv"
+#: Curves of the noise, with colour and dashes; what is not the library's own is grey.
+ACCOUNTS: dict[str, tuple[str, str]] = {
+    "thesis, constant 256": (DARK, "-"),
+    "thesis as printed, 128 (not proved)": (GREY, ":"),
+    "advanced composition, fixed size": (GREY, "--"),
+    "Rényi, fixed size": (ORANGE, "-"),
+    "Rényi, Poisson": (SKY, "-"),
+    "loss distributions, Poisson": (BLUE, "-"),
 }
+#: Ways to an interval: name, colour, dashes. Draws of a chain are what noise-aware inference is compared with.
+_WAYS: dict[str, tuple[str, str, str]] = {
+    "noise_aware": ("noise-aware release", BLUE, "-"),
+    "metric_path": ("a chain's path, noise-aware", GREEN, "-"),
+    "metric": ("draws of SGLD in a metric", RED, "-"),
+    "sghmc": ("draws of SGHMC", GREY, "--"),
+    "sgld": ("draws of SGLD", DARK, ":"),
+}
+#: Methods of the panel of accuracy; figure 3.2 has all.
+_ACCURACY = ("sgld", "sghmc", "certified_ops", "objective_perturbation", "objective_clipped", "output_perturbation")
+#: Panels of intervals: column, what it is, what is right.
+_QUANTITIES = (
+    ("coverage", "coverage of 90 % intervals", 0.9),
+    ("width", "width ÷ without privacy", 1.0),
+    ("crps", "CRPS ÷ without privacy (1 is best)", 1.0),
+)
 
 
 class Noise(FigureSection):
@@ -67,6 +88,8 @@ class Headline(FigureSection):
     encoding: str = Field(description="Encoding that is read.")
     epsilons: list[float] = Field(description="ε grid of the noise multipliers.")
     noise: Noise = Field(description="The run whose noise is compared.")
+    dimension: int = Field(gt=0, description="d of the simulated tables that are shown.")
+    records: int = Field(gt=0, description="N of the simulated tables that are shown.")
 
 
 def multipliers(noise: Noise, epsilon: float) -> dict[str, float | None]:
@@ -93,44 +116,103 @@ def multipliers(noise: Noise, epsilon: float) -> dict[str, float | None]:
     }
 
 
-def picture(path: Path, config: Headline, rows: list[Row], found: dict[float, dict[str, float | None]]) -> None:
-    """Accuracy, distance to the posterior, and noise multipliers."""
-    epsilons = sorted({float(row["epsilon"]) for row in rows if math.isfinite(float(row["epsilon"]))})
-    with rc_context(STYLE):
-        figure = Figure(figsize=(14.0, 5.6))
-        axes = figure.subplots(1, 3)
-        for axis, quantity in zip(axes, ("accuracy", "wasserstein"), strict=False):
-            handles = draw.curves(axis, rows, config.encoding, "tight", quantity)
-            draw.on_epsilon(axis, epsilons)
-            axis.set_ylabel(draw.QUANTITIES[quantity])
-            if quantity == "wasserstein":
-                axis.set_yscale("log")
-                axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
-                axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-                axis.yaxis.set_minor_formatter(NullFormatter())
-                axis.set_title("posterior quality (0 is the posterior; one exact draw: 1.1)")
-            else:
-                axis.set_title("accuracy")
-                figure.legend(
-                    handles=handles, frameon=False, ncols=5, loc="lower left", bbox_to_anchor=(0.02, 0.0), fontsize=8.5
-                )
-        for name, (colour, dashes) in _ACCOUNTS.items():
-            points = [(e, values[name]) for e, values in found.items() if values[name] is not None]
-            axes[2].plot(*zip(*points, strict=True), color=colour, ls=dashes, marker=".", label=name)
-        draw.on_epsilon(axes[2], list(found))
-        axes[2].set_yscale("log")
-        axes[2].set_ylabel("noise multiplier z")
-        noise = config.noise
-        axes[2].set_title(f"noise for the same ε: {noise.steps:,} steps of {noise.batch_size}")
-        figure.legend(
-            handles=axes[2].lines, frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(0.99, 0.0), fontsize=8.5
+def intervals(config: Headline, tables: list[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each way on the tables that are shown, by ε."""
+    about = ("logistic", config.dimension, config.records, 1)
+    shown = [r for r in tables if "coverage" in r and (r["task"], r["d"], r["N"], r["truth_scale"]) == about]
+    found = {way: sorted((r for r in shown if r["way"] == way), key=lambda r: r["epsilon"]) for way in _WAYS}
+    return {way: rows for way, rows in found.items() if rows}
+
+
+def headline(path: Path, config: Headline, rows: list[Row], tables: list[Row]) -> None:
+    """Save accuracy on the panel, and coverage, width and score of intervals on simulated tables."""
+    found = intervals(config, tables)
+    best, _ = draw.non_private(rows, config.encoding)
+    runs = len({r["repeat"] for r in rows})
+    counts = sorted({int(r["tables"]) for way in found.values() for r in way})
+    about = (
+        f"Accuracy: {config.panel}, {config.encoding} encoding, δ = {config.noise.delta:g}, mean of {runs} runs. "
+        f"Others: logistic regression, d = {config.dimension}, N = {config.records:,}, "
+        f"{' or '.join(map(str, counts))} simulated tables; bars: two standard errors"
+    )
+    says = _said(found)
+    with saved(path, (13.5, 8.0), says, about) as figure:
+        axes = figure.subplots(2, 2)
+        epsilons = sorted({float(r["epsilon"]) for r in rows if math.isfinite(float(r["epsilon"]))})
+        on_epsilon(axes[0, 0], epsilons)
+        draw.gaps(axes[0, 0], rows, config.encoding, "tight", best, _ACCURACY)
+        axes[0, 0].set_title("accuracy lost to privacy, in points", loc="left")
+        for axis, (quantity, title, right) in zip(axes.flat[1:], _QUANTITIES, strict=True):
+            _intervals(axis, found, quantity, right)
+            axis.set_title(title, loc="left")
+
+
+def _said(found: dict[str, list[Row]]) -> str:
+    """Return the sentence above: how much narrower noise-aware intervals are than a chain's draws, at the least ε."""
+    widths = {
+        way: (float(rows[0]["epsilon"]), float(rows[0]["width"]))
+        for way, rows in found.items()
+        if way in ("noise_aware", "sgld")
+    }
+    if len(widths) < 2 or widths["sgld"][0] != widths["noise_aware"][0]:
+        return "Noise-aware intervals hold under privacy"
+    epsilon, narrow = widths["noise_aware"]
+    return (
+        f"Noise-aware intervals hold, and at ε = {epsilon:g} are {widths['sgld'][1] / narrow:.0f} times narrower than "
+        "those of a chain's own draws"
+    )
+
+
+def _intervals(axis: Axes, found: dict[str, list[Row]], quantity: str, right: float) -> None:
+    """Draw one quantity of each way against ε."""
+    ends = []
+    for way, rows in found.items():
+        name, colour, dashes = _WAYS[way]
+        epsilon, value, error = (
+            np.array([float(r[key]) for r in rows]) for key in ("epsilon", quantity, f"{quantity}_error")
         )
-        figure.suptitle(
-            f"{config.panel}, {config.encoding} encoding, N = {noise.num_records:,}: δ = {noise.delta:g}, "
-            f"{noise.adjacency}, tight accounting"
-        )
-        figure.tight_layout(rect=(0, 0.13, 1, 1))
-        figure.savefig(path)
+        axis.errorbar(epsilon, value, 2 * error, color=colour, ls=dashes, marker="o", ms=4, lw=1.4, elinewidth=0.7)
+        ends.append((float(value[-1]), name, colour))
+    axis.axhline(right, color=GREY, lw=1, zorder=0)
+    on_epsilon(axis, sorted({float(r["epsilon"]) for rows in found.values() for r in rows}))
+    if quantity != "coverage":
+        axis.set_yscale("log")
+        low, high = axis.get_ylim()
+        ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low <= t <= high]
+        axis.set_yticks(ticks, [f"{t:g}" for t in ticks])
+        axis.minorticks_off()
+    else:
+        axis.set_ylim(0, 1)
+    name_ends(axis, ends)
+
+
+def noise_figure(path: Path, config: Headline, found: dict[float, dict[str, float | None]]) -> None:
+    """Save the noise multipliers against ε."""
+    noise, ends = config.noise, []
+    first, last = (_ratio(found[e]) for e in (min(found), max(found)))
+    says = (
+        f"The same ε takes {last:.0f} to {first:.0f} times less noise by loss distributions than by the thesis's proof"
+    )
+    about = (
+        f"{noise.steps:,} steps of {noise.batch_size} records, N = {noise.num_records:,}, δ = {noise.delta:g}, "
+        f"{noise.adjacency}"
+    )
+    with saved(path, (8.4, 4.8), says, about) as figure:
+        axis = figure.subplots()
+        for name, (colour, dashes) in ACCOUNTS.items():
+            points = [(e, float(value)) for e, values in found.items() if (value := values[name]) is not None]
+            axis.plot(*zip(*points, strict=True), color=colour, ls=dashes, marker=".")
+            ends.append((points[-1][1], name, colour))
+        on_epsilon(axis, list(found))
+        axis.set_yscale("log")
+        axis.set_ylabel("noise multiplier z")
+        name_ends(axis, ends)
+
+
+def _ratio(values: dict[str, float | None]) -> float:
+    """Return the thesis's noise, as far as it is proved, over the least."""
+    proved, least = values["thesis, constant 256"], values["loss distributions, Poisson"]
+    return math.nan if proved is None or least is None else proved / least
 
 
 @command
@@ -142,9 +224,10 @@ def main(argv: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--results", required=True, metavar="DIR", help="folder of the panel's results")
+    parser.add_argument("--coverage", type=Path, default=_COVERAGE, metavar="FILE", help="results.csv of the intervals")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to write to")
     parser.add_argument("--config", default=str(_CONFIG), help="YAML file")
-    parser.add_argument("--quick", action="store_true", help="noise multipliers at three values of ε alone")
+    parser.add_argument("--quick", action="store_true", help="noise multipliers at two values of ε alone")
     arguments = parser.parse_args(argv)
     elapsed, console = clock(), Console(highlight=False, soft_wrap=True, markup=False)
     config = load(Path(arguments.config), Headline)
@@ -154,22 +237,27 @@ def main(argv: list[str] | None = None) -> None:
             f"--results: {source} is not there; make it with `python -m experiments.fig3_2 --panel {config.panel} "
             f"--out {arguments.results}`."
         )
+    if not arguments.coverage.is_file():
+        raise CommandError(
+            f"--coverage: {arguments.coverage} is not there; make it with `python -m experiments.coverage`."
+        )
     rows = read_table(source, "--results")
     if not rows:
         raise CommandError(f"--results: {source} holds no row; make it anew.")
-    epsilons = [e for e in config.epsilons if not arguments.quick or e in (0.1, 1, 10)]
+    epsilons = [e for e in config.epsilons if not arguments.quick or e in (1, 10)]
     folder = Path(arguments.out)
     with folder_for(folder):
         found = {epsilon: multipliers(config.noise, epsilon) for epsilon in epsilons}
         with (folder / "noise_multipliers.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow(["epsilon", *_ACCOUNTS])
+            writer.writerow(["epsilon", *ACCOUNTS])
             for epsilon, values in found.items():
                 writer.writerow([f"{epsilon:g}", *("" if v is None else f"{v:.5g}" for v in values.values())])
         for epsilon, values in found.items():
             told = ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value is not None)
             console.print(f"epsilon {epsilon:g}: {told}")
-        picture(folder / "headline.png", config, rows, found)
+        noise_figure(folder / "noise.png", config, found)
+        headline(folder / "headline.png", config, rows, coverage.read(arguments.coverage))
         console.print(f"written to {folder}\nwall time {elapsed():.0f} s")
 
 

@@ -1,18 +1,72 @@
-"""Makes every figure: ``python scripts/reproduce_figures.py [--quick] [--out DIR]``.
+"""Makes every figure: ``python scripts/reproduce_figures.py [--quick] [--out DIR] [--jobs N]``.
 
-Each one in a folder and a process of its own, whose memory goes back when it ends. One that was stopped goes on from
-its finished cells when this is started again.
+Each one in a folder and a process of its own, whose memory goes back when it ends; N of them at a time, each on cores
+of its own. One that was stopped goes on from its finished cells when this is started again, and one that is finished is
+left alone: its folder has a file ``finished``.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import resource
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+#: What takes longest first; the headline reads two of the others.
+NAMES = ("fig3_1", "coverage", "fig3_2_two_normals", "fig_per_record", "adaops", "fig5_1", "fig4_2", "fig_pdp_1")
+
+
+def command(name: str, out: Path) -> list[str]:
+    """Return the command line of one figure, in a folder of its own."""
+    folder = ["--out", str(out / name)]
+    if name == "headline":
+        sources = ["--results", str(out / "fig3_2_adult"), "--coverage", str(out / "coverage" / "results.csv")]
+        return ["experiments.headline", *sources, *folder]
+    if name.startswith("fig3_2_"):
+        return ["experiments.fig3_2", "--panel", name.removeprefix("fig3_2_"), *folder]
+    return [f"experiments.{name}", *folder]
+
+
+class Cores:
+    """Hands each job a share of this process's cores."""
+
+    def __init__(self, jobs: int) -> None:
+        cores = sorted(os.sched_getaffinity(0))
+        self.free = [set(cores[i::jobs]) for i in range(min(jobs, len(cores)))]
+        self.lock = threading.Lock()
+
+    def run(self, name: str, out: Path, quick: bool) -> int:
+        """Make one figure, unless it is finished; returns the exit code."""
+        done = out / name / "finished"
+        if done.exists():
+            print(f"== {name}: finished before", flush=True)
+            return 0
+        with self.lock:
+            cores = self.free.pop()
+        line = [sys.executable, "-m", *command(name, out), *(["--quick"] if quick else [])]
+        started = time.perf_counter()
+        process = subprocess.Popen(line, cwd=ROOT, preexec_fn=lambda: os.sched_setaffinity(0, cores))
+        _, status, used = os.wait4(process.pid, 0)
+        with self.lock:
+            self.free.append(cores)
+        code = os.waitstatus_to_exitcode(status)
+        if code == 0:
+            done.touch()
+        print(
+            f"== {name}: {time.perf_counter() - started:.0f} s, {cpu(used):.0f} s of CPU, exit code {code}", flush=True
+        )
+        return code
+
+
+def cpu(used: resource.struct_rusage) -> float:
+    """Return seconds of CPU time."""
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> int:
@@ -21,31 +75,20 @@ def main() -> int:
     parser.add_argument(
         "--out", default="runs/figures", metavar="DIR", help="folder of folders (default: runs/figures)"
     )
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="figures at a time (default: 2)")
     arguments = parser.parse_args()
     # Results of a quick run are another configuration's.
     out = Path(arguments.out).resolve() / ("quick" if arguments.quick else "full")
-    jobs = [["experiments.fig3_1", "--out", str(out / "fig3_1")]]
-    jobs += [
-        ["experiments.fig3_2", "--panel", panel, "--out", str(out / f"fig3_2_{panel}")]
-        for panel in ("two_normals", "abalone", "adult")
-    ]
-    jobs.append(["experiments.headline", "--results", str(out / "fig3_2_adult"), "--out", str(out / "headline")])
-    jobs += [
-        [f"experiments.{name}", "--out", str(out / name)]
-        for name in ("fig4_2", "fig5_1", "fig_pdp_1", "fig_per_record", "coverage")
-    ]
-    failed = []
-    for job in jobs:
-        print(f"== {' '.join(job)}", flush=True)
-        started = time.perf_counter()
-        quick = ["--quick"] if arguments.quick else []
-        code = subprocess.run([sys.executable, "-m", *job, *quick], cwd=ROOT, check=False).returncode
-        print(f"   {time.perf_counter() - started:.0f} s, exit code {code}", flush=True)
+    cores, started = Cores(max(1, arguments.jobs)), time.perf_counter()
+    with ThreadPoolExecutor(len(cores.free)) as pool:
+        names = ["fig3_2_adult", "fig3_2_abalone", *NAMES]
+        codes = dict(zip(names, pool.map(lambda name: cores.run(name, out, arguments.quick), names), strict=True))
+    codes["headline"] = cores.run("headline", out, arguments.quick)
+    for name, code in codes.items():
         if code:
-            failed.append(" ".join(job))
-    for job in failed:
-        print(f"failed: {job}", file=sys.stderr)
-    return 1 if failed else 0
+            print(f"failed: {name}", file=sys.stderr)
+    print(f"{time.perf_counter() - started:.0f} s in all")
+    return 1 if any(codes.values()) else 0
 
 
 if __name__ == "__main__":

@@ -9,7 +9,15 @@ import pytest
 from dpmcmc.privacy import CalibrationError
 from experiments import adaops
 from experiments.ridge_perturbation import Ridge, objective_std, output_std
+from tests.overlaps import no_overlaps
 from tests.test_adaops import both
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_text_on_another():
+    with no_overlaps():
+        yield
+
 
 FACTS = Ridge(row=1.0, label=1.0, size=1, num_records=50, ridge=60.0, adjacency="replace_one")
 

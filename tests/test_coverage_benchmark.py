@@ -14,6 +14,14 @@ from experiments.calibration.cells import COLUMNS
 from experiments.calibration.reference import laplace
 from experiments.calibration.tasks import CLASSES, TASKS, Cell, simulated
 from experiments.calibration.ways import WAYS
+from tests.overlaps import no_overlaps
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_text_on_another():
+    with no_overlaps():
+        yield
+
 
 TABLES, DRAWS, D = 600, 99, 3
 

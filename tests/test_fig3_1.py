@@ -10,6 +10,14 @@ from experiments import fig3_1
 from experiments.figure_files import CONFIGS
 from experiments.two_dimensions import measures
 from experiments.two_dimensions import methods as lines
+from tests.overlaps import no_overlaps
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_text_on_another():
+    with no_overlaps():
+        yield
+
 
 #: They share runs that take half a minute.
 pytestmark = pytest.mark.slow

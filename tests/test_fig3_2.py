@@ -36,6 +36,7 @@ SETTINGS = {
         "hybrid": {"steps": 10, "clip": 0.5, "step_size": 8, "share": 0.5, "start_precision": 1},
         "certified_ops": {"steps": 10, "prior_precision": 10, "step_fraction": 0.5},
         "objective_perturbation": {"regularisation": 10},
+        "objective_clipped": {"regularisation": 10, "clip": 0.5},
         "output_perturbation": {"regularisation": 10},
         "ops_printed": {"radius": 2},
         "ops_range": {"radius": 2},
@@ -115,7 +116,8 @@ def test_every_cell_has_one_row_with_the_stated_columns(finished):
     cells = {(r["version"], r["method"], r["epsilon"], r["repeat"]) for r in rows}
     assert len(cells) == len(rows) == 2 + len(FEW) * len(EPSILONS) * 2
     assert all(0.5 < float(r["accuracy"]) <= 1 for r in rows)
-    assert (finished / "tiny_public.png").stat().st_size > 10_000
+    for suffix in ("png", "svg", "pdf"):
+        assert (finished / f"tiny_public.{suffix}").stat().st_size > 10_000
 
 
 @pytest.mark.slow
@@ -236,13 +238,18 @@ def test_scores_agree_with_the_packages_diagnostics():
     assert ours.single_draw_accuracy == pytest.approx(theirs.single_draw.mean())
 
 
-def test_distance_is_zero_for_the_posterior_itself_and_one_for_a_shift_of_one_std():
+def test_the_score_is_proper_and_one_for_the_posterior_itself():
+    """W₁ gives a point at the mean .80 and one exact draw 1.13: it rewards what is too sure of itself."""
     rng = np.random.default_rng(1)
-    reference = scores.Posterior(rng.standard_normal((2000, 4)) * [1, 2, 3, 4])
-    assert reference.wasserstein(reference.draws) == 0
-    assert reference.wasserstein(reference.draws + reference.draws.std(axis=0)) == pytest.approx(1)
-    single = np.mean([reference.wasserstein(reference.draws[i : i + 1]) for i in range(300)])
-    assert single == pytest.approx(2 / math.sqrt(math.pi), rel=0.05)
+    scale = np.array([1, 2, 3, 4])
+    reference = scores.Posterior(rng.standard_normal((2000, 4)) * scale)
+    own = {width: reference.crps(width * scale * rng.standard_normal((2000, 4))) for width in (0.5, 1.0, 2.0)}
+    assert own[1.0] == pytest.approx(1, abs=0.1)
+    assert min(own[0.5], own[2.0]) > own[1.0] + 0.03
+    # Of a normal: √2 for a point at its mean, and 2 for a draw of it.
+    assert reference.crps(reference.draws.mean(axis=0, keepdims=True)) == pytest.approx(math.sqrt(2), rel=0.05)
+    single = np.mean([reference.crps(reference.draws[i : i + 1]) for i in range(300)])
+    assert single == pytest.approx(2, rel=0.1)
 
 
 def test_coverage_is_nine_tenths_for_the_posterior_itself():

@@ -6,6 +6,14 @@ import numpy as np
 import pytest
 
 from experiments import fig4_2, fig5_1, fig_pdp_1, on_average
+from tests.overlaps import no_overlaps
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_text_on_another():
+    with no_overlaps():
+        yield
+
 
 FIGURES = {"fig4_2": fig4_2, "fig5_1": fig5_1, "fig_pdp_1": fig_pdp_1}
 

@@ -21,6 +21,13 @@ from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.storage import checkpoint
 from dpmcmc.storage.run_folder import RunFolder
 from experiments import fig_per_record
+from tests.overlaps import no_overlaps
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_text_on_another():
+    with no_overlaps():
+        yield
 
 
 @pytest.mark.slow

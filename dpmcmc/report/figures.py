@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from cycler import cycler
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from dpmcmc.privacy.accounting.rounding import round_up
 
@@ -21,16 +23,21 @@ if TYPE_CHECKING:
 #: Where a picture goes: a path, or an open file, which gets a PNG.
 File = Path | BinaryIO
 
-#: Matplotlib settings of every figure.
+#: Okabe and Ito's colours (2008), which people with any colour vision tell apart; grey is for what is compared with.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
+#: Matplotlib settings of every figure, here and in the experiments.
 STYLE: Any = {
     "figure.figsize": (6.4, 4.0),
     "figure.dpi": 130,
     "axes.grid": True,
+    "axes.prop_cycle": cycler(color=COLOURS),
     "grid.alpha": 0.3,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "font.size": 9.5,
     "axes.titlesize": 10.5,
+    "legend.frameon": False,
+    "svg.hashsalt": "dpmcmc",
 }
 
 
@@ -55,10 +62,10 @@ def traces(path: File, shown: Mapping[str, np.ndarray], kept: tuple[int, int], t
         axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)
         for axis, (label, lines) in zip(axes[:, 0], shown.items(), strict=True):
             axis.plot(steps, lines.T, lw=0.8)
-            # Inside: names of a network's parameters are longer than an axis.
-            name = plain(label.replace("theta", "θ"))
-            axis.text(0.005, 0.96, name, transform=axis.transAxes, va="top", fontsize=8, color="0.35")
-        axes[0, 0].set_title(plain(title))
+            # Above: names of a network's parameters are longer than an axis is high.
+            axis.set_title(plain(label.replace("theta", "θ")), loc="left", fontsize=8, color="0.35", pad=3)
+            axis.yaxis.set_major_locator(MaxNLocator(3, prune="both"))
+        figure.suptitle(plain(title), fontsize=STYLE["axes.titlesize"])
         axes[-1, 0].set_xlabel("step")
 
 
@@ -117,7 +124,7 @@ def temperature(
             # More room than on the left, so that two constants are two lines.
             _from_zero(right, noise_multipliers, room=1.7)
         handles = [*lines, axis.lines[1]]
-        axis.legend(handles=handles, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=len(handles))
+        axis.legend(handles=handles, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=len(handles))
         axis.set_title(plain(title))
 
 
@@ -187,9 +194,8 @@ def _from_zero(axis: Axes, values: np.ndarray, room: float) -> None:
 def _picture(path: File, note: str | None, size: tuple[float, float] = (6.4, 4.0)) -> Iterator[Figure]:
     """Yield a figure to draw on, and save it with its note."""
     with rc_context(STYLE):
-        figure = Figure(figsize=size)
+        figure = Figure(figsize=size, layout="constrained")
         yield figure
         if note:
-            figure.text(0.99, 0.005, plain(note), ha="right", va="bottom", fontsize=8, color="C3", weight="bold")
-        figure.tight_layout(rect=(0, 0.03 if note else 0, 1, 1))
+            figure.supxlabel(plain(note), x=0.99, ha="right", fontsize=8, color="C3", weight="bold")
         figure.savefig(path, format=None if isinstance(path, Path) else "png")

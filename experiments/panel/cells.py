@@ -30,14 +30,14 @@ COLUMNS = (
     "version",
     "encoding",
     "single_draw_accuracy",
-    "wasserstein",
+    "crps",
     "coverage90",
     "seconds",
 )
 #: Columns that tell the rows of one cell.
 _KEY = ("version", "method", "encoding", "epsilon", "repeat")
 #: Columns that hold a number, or nothing.
-_NUMBERS = ("epsilon", "delta", "repeat", "accuracy", "guarantee_epsilon", "wasserstein")
+_NUMBERS = ("epsilon", "delta", "repeat", "accuracy", "guarantee_epsilon", "crps")
 
 Row = dict[str, Any]
 

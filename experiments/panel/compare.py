@@ -20,6 +20,7 @@ from experiments.panel.methods import METHODS
 #: (version, method) that ours are held against.
 BASELINES = (
     ("tight", "objective_perturbation"),
+    ("tight", "objective_clipped"),
     ("tight", "output_perturbation"),
     ("tight", "ops_printed"),
     ("tight", "noisy_sgd"),

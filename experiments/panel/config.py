@@ -87,8 +87,9 @@ class Panel(FigureSection):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return all that results depend on, in plain numbers: all but the grids that settings were chosen from."""
-        body = self.model_dump(exclude={"grids", "quick", "choosing_runs", "choosing_survivors"})
+        """Return all that one cell's result depends on, in plain numbers; the grids say which cells there are."""
+        cells = {"encodings", "epsilons", "repeats"}
+        body = self.model_dump(exclude={"grids", "quick", "choosing_runs", "choosing_survivors", *cells})
         return json.loads(json.dumps(body))
 
 

@@ -1,139 +1,153 @@
-"""Pictures of a panel: accuracy against ε, the thesis's version beside ours, on the same axes."""
+"""Pictures of a panel: what privacy costs in accuracy against ε, as printed and with tight accounting."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
-from dpmcmc.report.figures import STYLE
 from experiments.panel.cells import Row
 from experiments.panel.config import Panel
 from experiments.panel.methods import METHODS, Method
+from experiments.pictures import (
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    LIGHT,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    name_ends,
+    on_epsilon,
+    saved,
+)
 
-#: Columns of the results that can be drawn, and how they are called.
-QUANTITIES = {
-    "accuracy": "test accuracy",
-    "log_predictive_density": "log predictive density (test)",
-    "wasserstein": "distance to the posterior (mean marginal W₁, in stds)",
-    "coverage90": "posterior mass in the draws' 90 % interval",
-}
 _VERSIONS = {
-    "printed": "as printed: ε is the source's claim (what is proved of it)",
+    "printed": "as printed: ε is the source's claim",
     "tight": "tight accounting: ε is the guarantee",
 }
-#: Colour, marker, dashes: samplers solid, one-shot releases dashed.
+#: Colour, marker, dashes: gradient samplers in colour, what they are compared with in grey.
 _LOOKS: dict[tuple[str, str], tuple[str, str, str]] = {
-    ("tight", "sgld"): ("C0", "o", "-"),
-    ("tight", "sghmc"): ("C2", "s", "-"),
-    ("tight", "sgnht"): ("C4", "^", "-"),
-    ("tight", "sgfs"): ("C9", "D", "-"),
-    ("tight", "hybrid"): ("C1", "P", "-"),
-    ("tight", "certified_ops"): ("C6", "*", "-"),
-    ("tight", "noisy_sgd"): ("0.55", "o", ":"),
-    ("tight", "objective_perturbation"): ("C3", "v", "--"),
-    ("tight", "output_perturbation"): ("0.25", "x", "--"),
-    ("tight", "ops_printed"): ("C5", "<", "--"),
-    ("tight", "ops_range"): ("C8", ">", "--"),
-    ("tight", "ops_gdp"): ("darkgoldenrod", "h", "--"),
-    ("printed", "objective_perturbation"): ("C3", "v", "--"),
-    ("printed", "output_perturbation"): ("0.25", "x", "--"),
-    ("printed", "ops"): ("C5", "<", "--"),
-    ("printed", "sgld"): ("C0", "o", "-"),
-    ("printed", "sgnht"): ("C4", "^", "-"),
-    ("printed", "hybrid"): ("C1", "P", "-"),
+    ("tight", "sgld"): (BLUE, "o", "-"),
+    ("tight", "sghmc"): (GREEN, "s", "-"),
+    ("tight", "sgnht"): (PURPLE, "^", "-"),
+    ("tight", "sgfs"): (SKY, "D", "-"),
+    ("tight", "hybrid"): (ORANGE, "P", "-"),
+    ("tight", "certified_ops"): (RED, "*", "-"),
+    ("tight", "objective_perturbation"): (GREY, "v", "--"),
+    ("tight", "objective_clipped"): (DARK, "v", "-"),
+    ("tight", "output_perturbation"): (LIGHT, "x", "--"),
+    ("tight", "ops_gdp"): (GREY, "h", ":"),
+    ("printed", "objective_perturbation"): (GREY, "v", "--"),
+    ("printed", "output_perturbation"): (LIGHT, "x", "--"),
+    ("printed", "ops"): (DARK, "h", ":"),
+    ("printed", "sgld"): (BLUE, "o", "-"),
+    ("printed", "sgnht"): (PURPLE, "^", "-"),
+    ("printed", "hybrid"): (ORANGE, "P", "-"),
 }
+#: Smallest gap that is drawn, in points of accuracy: a mean beyond it is at the non-private fit.
+_LEAST = 0.03
 
 
-def look(method: Method) -> dict[str, Any]:
-    """How a method's curve is drawn."""
-    colour, marker, dashes = _LOOKS[method.version, method.name]
-    return {"color": colour, "marker": marker, "ls": dashes, "ms": 4.5, "lw": 1.3, "mew": 1.0, "capsize": 2}
+def of(rows: list[Row], encoding: str, version: str, method: str) -> list[Row]:
+    """Return the rows of one method."""
+    return [r for r in rows if (r["encoding"], r["version"], r["method"]) == (encoding, version, method)]
 
 
-def curve(rows: list[Row], encoding: str, method: Method, quantity: str) -> np.ndarray:
-    """(ε, mean, standard deviation) rows over repeats, where there are numbers."""
+def curve(rows: list[Row], quantity: str) -> np.ndarray:
+    """(ε, mean, standard error) rows over repeats, where there are numbers."""
     values: dict[float, list[float]] = {}
     for row in rows:
-        if (row["encoding"], row["version"], row["method"]) == (encoding, method.version, method.name) and row[
-            quantity
-        ] != "":
+        if row[quantity] != "":
             values.setdefault(float(row["epsilon"]), []).append(float(row[quantity]))
-    return np.array([(e, np.mean(v), np.std(v, ddof=1) if len(v) > 1 else 0.0) for e, v in sorted(values.items())])
+    return np.array([(e, np.mean(v), np.std(v) / np.sqrt(max(1, len(v) - 1))) for e, v in sorted(values.items())])
 
 
-def proved(rows: list[Row], encoding: str, method: Method) -> str:
-    """Return what is proved of a claimed ε, as a share of it, for a legend."""
-    shares = [
-        float(row["guarantee_epsilon"]) / float(row["epsilon"])
-        for row in rows
-        if (row["encoding"], row["version"], row["method"]) == (encoding, method.version, method.name)
-    ]
+def non_private(rows: list[Row], encoding: str) -> tuple[float, str]:
+    """(accuracy, name) of the best fit without privacy; the clipped loss is one of them."""
+    names = {"nuts": "posterior", "map": "mode", "map_clipped": "mode of the clipped loss"}
+    return max((float(r["accuracy"]), names[m]) for m in names for r in of(rows, encoding, "non-private", m))
+
+
+def gaps(
+    axis: Axes, rows: list[Row], encoding: str, version: str, best: float, only: Collection[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Draw each method's gap to the best non-private fit, in points, with names at the ends; returns the gaps."""
+    found, ends = {}, []
+    for method in METHODS:
+        points = (
+            curve(of(rows, encoding, version, method.name), "accuracy") if method.version == version else np.zeros(0)
+        )
+        if not len(points) or (version, method.name) not in _LOOKS or (only and method.name not in only):
+            continue
+        colour, marker, dashes = _LOOKS[version, method.name]
+        epsilon, mean, error = points.T
+        gap = 100 * (best - mean)
+        shown = np.maximum(gap, _LEAST)
+        # An error bar ends at the axis.
+        bars = [np.minimum(100 * error, shown - 0.8 * _LEAST), 100 * error]
+        axis.errorbar(epsilon, shown, bars, color=colour, marker=marker, ls=dashes, ms=4.5, lw=1.3, elinewidth=0.7)
+        found[method.label] = gap
+        ends.append((float(shown[-1]), method.label + _proved(rows, encoding, method), colour))
+    axis.set_yscale("log")
+    if found:
+        widest = max(float(gap.max()) for gap in found.values())
+        least = min(float(np.maximum(gap, _LEAST).min()) for gap in found.values())
+        axis.set_ylim(0.8 * least, 1.4 * widest)
+        ticks = [t for t in (0.03, 0.1, 0.3, 1, 3, 10, 30) if 0.8 * least <= t <= 1.4 * widest]
+        axis.set_yticks(ticks, [f"≤ {t:g}" if t == _LEAST else f"{t:g}" for t in ticks])
+        axis.minorticks_off()
+        name_ends(axis, ends)
+    return found
+
+
+def _proved(rows: list[Row], encoding: str, method: Method) -> str:
+    """Return what is proved of a claimed ε, as a share of it; nothing where ε is the guarantee."""
+    if method.version != "printed":
+        return ""
+    shares = [float(r["guarantee_epsilon"]) / float(r["epsilon"]) for r in of(rows, encoding, "printed", method.name)]
     low, high = (f"{share:.2g}" for share in (min(shares), max(shares)))
     return f" ({low} ε)" if low == high else f" ({low} to {high} ε)"
 
 
-def curves(axis: Any, rows: list[Row], encoding: str, version: str, quantity: str) -> list[Any]:
-    """Draw every curve of a version; returns handles for a legend."""
-    drawn = [m for m in METHODS if m.version == version and len(curve(rows, encoding, m, quantity))]
-    handles = []
-    for at, method in enumerate(drawn):
-        epsilon, mean, std = curve(rows, encoding, method, quantity).T
-        # Slightly apart, so that error bars do not hide each other.
-        shifted = epsilon * 1.012 ** (at - len(drawn) / 2)
-        label = method.label + (proved(rows, encoding, method) if version == "printed" else "")
-        handles.append(axis.errorbar(shifted, mean, std, label=label, elinewidth=0.8, **look(method)))
-    plain = [float(r[quantity]) for r in rows if (r["encoding"], r["method"]) == (encoding, "nuts") and r[quantity]]
-    if plain and quantity in ("accuracy", "log_predictive_density"):
-        handles.append(axis.axhline(plain[0], color="k", lw=1, ls="-.", label="not private (NUTS)"))
-    return handles
-
-
-def on_epsilon(axis: Any, epsilons: list[float]) -> None:
-    """A logarithmic ε axis with the grid's own values."""
-    axis.set_xscale("log")
-    axis.set_xticks(epsilons, [f"{e:g}" for e in epsilons])
-    axis.minorticks_off()
-    axis.set_xlabel("ε")
-
-
 def panel_figure(path: Path, panel: Panel, rows: list[Row], encoding: str, about: str, note: str | None) -> None:
-    """Both versions of one panel side by side.
+    """Save both versions of one panel side by side, each with a scale of its own.
 
     Args:
-        path: PNG file.
+        path: PNG file; an SVG and a PDF are saved beside it.
         panel: whose results these are.
         rows: of ``results.csv``.
         encoding: drawn.
-        about: data, encoding, δ and adjacency, for the title.
+        about: data, encoding, δ, adjacency and runs.
         note: what must stand on the picture, or None.
     """
-    with rc_context(STYLE):
-        figure = Figure(figsize=(11.0, 6.4))
-        axes = figure.subplots(1, 2, sharex=True, sharey=True)
-        for axis, (version, title) in zip(axes, _VERSIONS.items(), strict=True):
-            handles = curves(axis, rows, encoding, version, "accuracy")
-            on_epsilon(axis, panel.epsilons)
-            axis.set_title(title)
-            axis.legend(
-                handles=handles,
-                frameon=False,
-                ncols=2 if version == "printed" else 3,
-                loc="upper center",
-                bbox_to_anchor=(0.5, -0.12),
-                fontsize=8.5,
-            )
-        axes[0].set_ylabel(QUANTITIES["accuracy"])
-        figure.suptitle(about, fontsize=11)
-        finish(figure, path, note)
+    best, name = non_private(rows, encoding)
+    about = f"{about}. Non-private: {name}, accuracy {best:.4f}. Bars: one standard error. In brackets: what is proved"
+    with saved(path, (11.0, 5.2), said(panel, rows, encoding, best), about, note) as figure:
+        for axis, (version, title) in zip(figure.subplots(1, 2), _VERSIONS.items(), strict=True):
+            on_epsilon(axis, sorted({float(r["epsilon"]) for r in rows if r["version"] != "non-private"}))
+            axis.set_title(title, loc="left")
+            gaps(axis, rows, encoding, version, best)
+            axis.set_ylabel("accuracy lost to privacy, in points")
 
 
-def finish(figure: Figure, path: Path, note: str | None) -> None:
-    """Write a picture, with what must stand on it."""
-    if note:
-        figure.text(0.99, 0.005, note, ha="right", va="bottom", fontsize=8, color="C3", weight="bold")
-    figure.tight_layout(rect=(0, 0.03 if note else 0, 1, 1))
-    figure.savefig(path)
+def said(panel: Panel, rows: list[Row], encoding: str, best: float) -> str:
+    """Return the sentence above: what the best of each version loses at the ε nearest to 1."""
+    epsilons = {float(r["epsilon"]) for r in rows if r["version"] != "non-private"}
+    if not epsilons:
+        return panel.data
+    nearest = min(epsilons, key=lambda e: abs(np.log(e)))
+
+    def least(version: str) -> str:
+        curves = [curve(of(rows, encoding, version, m.name), "accuracy") for m in METHODS if m.version == version]
+        means = [mean for points in curves if len(points) for e, mean, _ in points if e == nearest]
+        return f"{max(0.0, 100 * (best - max(means))):.2g}" if means else "–"
+
+    return (
+        f"{panel.data.replace('_', ' ')}: at ε = {nearest:g} the best method loses {least('tight')} points to privacy, "
+        f"and {least('printed')} as printed"
+    )

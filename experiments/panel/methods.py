@@ -38,6 +38,7 @@ METHODS: tuple[Method, ...] = (
     Method("tight", "hybrid", "hybrid (OPS + SGLD)", one_shot.hybrid, ours=True),
     Method("tight", "certified_ops", "certified OPS", one_shot.certified, ours=True),
     Method("tight", "objective_perturbation", "objective perturbation", one_shot.objective("tight")),
+    Method("tight", "objective_clipped", "objective pert., clipped loss", one_shot.objective("tight")),
     Method("tight", "output_perturbation", "output perturbation", one_shot.output),
     Method("tight", "ops_printed", "OPS, 4B", one_shot.ops("printed")),
     Method("tight", "ops_range", "OPS, range", one_shot.ops("range")),

@@ -42,10 +42,16 @@ def plan_of(mechanism: Any, epsilon: float, site: Site) -> MechanismPlan:
 
 
 def objective(calibration: str) -> Run:
-    """Objective perturbation; its settings are ``regularisation``."""
+    """Objective perturbation; its settings are ``regularisation`` and, for the Huberised loss, ``clip``."""
 
     def make(settings: Settings, epsilon: float, site: Site) -> MechanismPlan:
-        return plan_of(ObjectivePerturbation(settings["regularisation"], calibration), epsilon, site)  # type: ignore[arg-type]
+        return plan_of(
+            ObjectivePerturbation(
+                clip=settings.get("clip"), regularisation=settings["regularisation"], calibration=calibration
+            ),
+            epsilon,
+            site,
+        )  # type: ignore[arg-type]
 
     def run(trials: Sequence[Trial], site: Site, report: Report) -> list[Outcome]:
         outcomes = []

@@ -12,6 +12,8 @@ import jax
 import numpy as np
 
 from dpmcmc.diagnostics import reference
+from dpmcmc.mechanisms.huberised import HuberisedLogistic
+from dpmcmc.mechanisms.minimise import minimise
 from dpmcmc.storage.regular_file import opened
 from experiments.nuts import nuts_posterior
 from experiments.panel.config import Panel
@@ -37,3 +39,10 @@ def nuts(panel: Panel, site: Site, encoding: str, folder: Path) -> np.ndarray:
 def mode(site: Site) -> np.ndarray:
     """The MAP as one draw, (1, d)."""
     return np.asarray(reference.maximum_a_posteriori(site.target(), site.records).mean, np.float32)[None]
+
+
+def clipped_mode(site: Site, clip: float = 0.5) -> np.ndarray:
+    """The minimiser of the clipped loss as one draw, (1, d): clipped gradients without privacy go there."""
+    target = site.target()
+    theta, _ = minimise(HuberisedLogistic.of(target, clip), site.in_double, target.prior_precision, tolerance=1e-6)
+    return np.asarray(theta, np.float32)[None]

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from experiments.pictures import BLUE, ORANGE, PURPLE, saved
 from experiments.two_dimensions.measures import Found, label
 from experiments.two_dimensions.methods import PRINTED, SAME_STEP, SAMPLERS
 from experiments.two_dimensions.problem import Problem
 from experiments.two_dimensions.settings import Settings
 
-STYLE: Any = {
-    "figure.dpi": 100,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "font.size": 9,
-    "axes.titlesize": 9.5,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-}
-_PLAIN, _PRIVATE, _CLAIMED = "C0", "C1", "#6a00a8"
+_PLAIN, _PRIVATE, _CLAIMED = BLUE, ORANGE, PURPLE
 #: Points of a run that are drawn: more hide the contours.
 _SHOWN = 500
 
@@ -36,8 +25,16 @@ def draw(path: Path, settings: Settings, problem: Problem, found: list[Found], n
     for one in found:
         by_name.setdefault(one.method.name, []).append(one)
     promise = settings.privacy
-    with rc_context(STYLE):
-        figure = Figure(figsize=(10.2, 8.5))
+    says = (
+        f"At ε = {promise.epsilon:g} private draws match plain ones; DP-SGLD as printed has half the posterior's "
+        "covariance"
+    )
+    about = (
+        f"Bayesian linear regression, N = {problem.num_records:,}, δ = {promise.delta:.0e}. ".replace("e-0", "e-")
+        + "Grey: the exact posterior, by the share inside (above left: by distance in its standard deviations). "
+        "Dashed: 90 % by the draws' own mean and covariance"
+    )
+    with saved(path, (10.6, 9.2), says, about, note) as figure:
         grid = figure.add_gridspec(2, 6, height_ratios=(1.12, 1))
         above = [figure.add_subplot(grid[0, :3]), figure.add_subplot(grid[0, 3:])]
         below = [figure.add_subplot(grid[1, 2 * i : 2 * i + 2]) for i in range(3)]
@@ -49,22 +46,6 @@ def draw(path: Path, settings: Settings, problem: Problem, found: list[Found], n
             axis.set_xlabel("θ₁")
         for axis in (above[0], above[1], below[0]):
             axis.set_ylabel("θ₂")
-        figure.suptitle(
-            f"Bayesian linear regression, N = {problem.num_records:,}: ε = {promise.epsilon:g}, "
-            f"δ = {promise.delta:.0e}".replace("e-0", "e-")
-            + ("" if note is None else f"  ({note})"),
-            fontsize=11,
-        )
-        figure.text(
-            0.5,
-            0.012,
-            "grey: the exact posterior, by the share inside (above left: by distance in its standard deviations); "
-            "dashed: 90 % by the draws' own mean and covariance",
-            ha="center",
-            fontsize=8,
-        )
-        figure.tight_layout(rect=(0, 0.03, 1, 1), h_pad=2.2)
-        figure.savefig(path)
 
 
 def _contours(axis: Axes, problem: Problem, limits: tuple[np.ndarray, np.ndarray], levels: dict[float, str]) -> None:
