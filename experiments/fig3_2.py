@@ -27,7 +27,7 @@ from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from experiments.arguments import Parser
 from experiments.commands import command, folder_for
 from experiments.figure_files import checked
-from experiments.panel import choose, compare, draw, posterior, scores
+from experiments.panel import choose, compare, draw, posterior, scores, summary
 from experiments.panel.cells import Results, Row, alone
 from experiments.panel.config import Panel, load
 from experiments.panel.methods import METHODS, Method
@@ -125,11 +125,10 @@ def figure(panel: Panel, folder: Path, console: Console, methods: Sequence[Metho
                 done = bar.tasks[0].completed
                 bench.run(method, lambda share, done=done: bar.update(task, completed=done + round(share * each)))
                 bar.update(task, completed=done + each)
+    means = summary.summarised(results.rows)
+    summary.write(folder / "summary.csv", means)
     for encoding in panel.encodings:
-        about = f"Encoding {encoding}, δ = {panel.delta:g}, {panel.adjacency}, mean of {panel.repeats} runs"
-        draw.panel_figure(
-            folder / f"{panel.name}_{encoding}.png", panel, results.rows, encoding, about, notes[encoding]
-        )
+        draw.panel_figure(folder / f"{panel.name}_{encoding}.png", panel, means, encoding, notes[encoding])
     lines = compare.table(panel, results.rows)
     compare.write(folder / "comparison.csv", lines)
     for line in compare.lines_of(lines):

@@ -32,7 +32,8 @@ from experiments.arguments import Parser
 from experiments.commands import command, folder_for
 from experiments.figure_files import FigureSection, load
 from experiments.panel import draw
-from experiments.panel.cells import Row, read_table
+from experiments.panel.cells import Row
+from experiments.panel.summary import Mean, read
 from experiments.panel.trial import clock
 from experiments.pictures import BLUE, DARK, GREEN, GREY, ORANGE, RED, SKY, name_ends, on_epsilon, saved
 
@@ -124,11 +125,12 @@ def intervals(config: Headline, tables: list[Row]) -> dict[str, list[Row]]:
     return {way: rows for way, rows in found.items() if rows}
 
 
-def headline(path: Path, config: Headline, rows: list[Row], tables: list[Row]) -> None:
+def headline(path: Path, config: Headline, means: list[Mean], tables: list[Row]) -> None:
     """Save accuracy on the panel, and coverage, width and score of intervals on simulated tables."""
     found = intervals(config, tables)
-    best, _ = draw.non_private(rows, config.encoding)
-    runs = len({r["repeat"] for r in rows})
+    best, _ = draw.non_private(means, config.encoding)
+    shown = [m for m in means if m.encoding == config.encoding and m.version == "tight" and m.method in _ACCURACY]
+    runs = f"{min(m.runs for m in shown)} to {max(m.runs for m in shown)}"
     counts = sorted({int(r["tables"]) for way in found.values() for r in way})
     about = (
         f"Accuracy: {config.panel}, {config.encoding} encoding, δ = {config.noise.delta:g}, mean of {runs} runs. "
@@ -138,9 +140,8 @@ def headline(path: Path, config: Headline, rows: list[Row], tables: list[Row]) -
     says = _said(found)
     with saved(path, (13.5, 8.0), says, about) as figure:
         axes = figure.subplots(2, 2)
-        epsilons = sorted({float(r["epsilon"]) for r in rows if math.isfinite(float(r["epsilon"]))})
-        on_epsilon(axes[0, 0], epsilons)
-        draw.gaps(axes[0, 0], rows, config.encoding, "tight", best, _ACCURACY)
+        on_epsilon(axes[0, 0], sorted({m.epsilon for m in shown}))
+        draw.gaps(axes[0, 0], means, config.encoding, "tight", best, _ACCURACY)
         axes[0, 0].set_title("accuracy lost to privacy, in points", loc="left")
         for axis, (quantity, title, right) in zip(axes.flat[1:], _QUANTITIES, strict=True):
             _intervals(axis, found, quantity, right)
@@ -231,7 +232,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     elapsed, console = clock(), Console(highlight=False, soft_wrap=True, markup=False)
     config = load(Path(arguments.config), Headline)
-    source = Path(arguments.results) / "results.csv"
+    source = Path(arguments.results) / "summary.csv"
     if not source.exists():
         raise CommandError(
             f"--results: {source} is not there; make it with `python -m experiments.fig3_2 --panel {config.panel} "
@@ -241,9 +242,7 @@ def main(argv: list[str] | None = None) -> None:
         raise CommandError(
             f"--coverage: {arguments.coverage} is not there; make it with `python -m experiments.coverage`."
         )
-    rows = read_table(source, "--results")
-    if not rows:
-        raise CommandError(f"--results: {source} holds no row; make it anew.")
+    means = read(source, "--results")
     epsilons = [e for e in config.epsilons if not arguments.quick or e in (1, 10)]
     folder = Path(arguments.out)
     with folder_for(folder):
@@ -257,7 +256,7 @@ def main(argv: list[str] | None = None) -> None:
             told = ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value is not None)
             console.print(f"epsilon {epsilon:g}: {told}")
         noise_figure(folder / "noise.png", config, found)
-        headline(folder / "headline.png", config, rows, coverage.read(arguments.coverage))
+        headline(folder / "headline.png", config, means, coverage.read(arguments.coverage))
         console.print(f"written to {folder}\nwall time {elapsed():.0f} s")
 
 

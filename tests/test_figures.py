@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from dpmcmc.cli.refusals import CommandError
 from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.report import figures
 from experiments import coverage, headline, pictures
 from experiments.calibration import picture as coverage_picture
 from experiments.figure_files import load
-from experiments.panel import config, draw
+from experiments.panel import config, draw, summary
 from experiments.panel.methods import METHODS
+from experiments.panel.summary import Mean
 from tests.overlaps import no_overlaps, overlapping
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,36 +46,48 @@ def test_figures_of_a_run_folder_have_no_text_on_another(saved, tmp_path):
     assert len(saved) == 8
 
 
-def rows_of(epsilons, versions=("tight", "printed")):
+def means_of(epsilons):
     """Results of every method, some level with each other and some better than the non-private fit."""
-    rng = np.random.default_rng(1)
-    rows = [
-        {
-            "version": m.version, "method": m.name, "encoding": "public", "epsilon": str(e), "repeat": str(i),
-            "accuracy": str(0.848 - 0.01 * rng.integers(0, 3) / (1 + e) ** 2), "guarantee_epsilon": str(0.37 * e),
-        }
-        for m in METHODS if m.version in versions for e in epsilons for i in range(2)
-    ]  # fmt: skip
-    fits = {"nuts": "0.8468", "map": "0.847", "map_clipped": "0.848"}
-    alone = {"version": "non-private", "encoding": "public", "epsilon": "inf", "repeat": "0"}
-    return rows + [{**alone, "method": method, "accuracy": accuracy} for method, accuracy in fits.items()]
+    rng, none = np.random.default_rng(1), float("inf")
+    means = [
+        Mean("public", m.version, m.name, e, 3, 0.848 - 0.01 * rng.integers(0, 3) / (1 + e) ** 2, 0.001, 0.37 * e, 1.0)
+        for m in METHODS
+        for e in epsilons
+    ]
+    fits = {"nuts": 0.8468, "map": 0.847, "map_clipped": 0.848}
+    return means + [Mean("public", "non-private", name, none, 1, fit, 0.0, none, 1.0) for name, fit in fits.items()]
 
 
 @pytest.mark.parametrize("epsilons", [[0.1, 0.3, 1, 3, 10], [1.0]], ids=["all", "quick"])
 def test_figure_3_2_has_no_text_on_another(saved, tmp_path, epsilons):
     panel = config.load(ROOT / "configs/figures/fig3_2_adult.yaml")
-    draw.panel_figure(tmp_path / "a.png", panel, rows_of(epsilons), "public", "Encoding public, δ = 1e-06", "a note")
+    draw.panel_figure(tmp_path / "a.png", panel, means_of(epsilons), "public", "generated stand-in: not the real data")
     assert saved
 
 
 def test_the_headline_and_the_noise_have_no_text_on_another(saved, tmp_path):
     settings = load(ROOT / "configs/figures/headline.yaml", headline.Headline)
     tables = coverage.read(ROOT / "docs/images/coverage.csv")
-    headline.headline(tmp_path / "headline.png", settings, rows_of([0.1, 1, 10]), tables)
+    headline.headline(tmp_path / "headline.png", settings, means_of([0.1, 1, 10]), tables)
     multipliers = {e: {name: 3.0 ** (i // 2) / e for i, name in enumerate(headline.ACCOUNTS)} for e in (0.1, 1, 10)}
     headline.noise_figure(tmp_path / "noise.png", settings, multipliers)
     coverage_picture.draw(tmp_path / "coverage.png", tables, coverage.BAND)
     assert len(saved) == 9
+
+
+def test_a_summary_is_read_as_it_was_written(tmp_path):
+    rows = [
+        {"encoding": "public", "version": "tight", "method": "sgld", "epsilon": "0.3", "accuracy": str(0.8 + 0.01 * i),
+         "guarantee_epsilon": "0.2999", "crps": "1.25"}
+        for i in range(3)
+    ]  # fmt: skip
+    (mean,) = summary.summarised(rows)
+    assert mean == Mean("public", "tight", "sgld", 0.3, 3, 0.81, 0.01, 0.2999, 1.25)
+    summary.write(tmp_path / "summary.csv", [mean])
+    assert summary.read(tmp_path / "summary.csv", "--results") == [mean]
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(CommandError, match=r"other\.csv is no summary of a panel"):
+        summary.read(tmp_path / "other.csv", "--results")
 
 
 def test_planted_fault_a_legend_on_a_title_is_found():

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from experiments.panel.cells import Row
 from experiments.panel.config import Panel
-from experiments.panel.methods import METHODS, Method
+from experiments.panel.methods import METHODS
+from experiments.panel.summary import Mean
 from experiments.pictures import (
     BLUE,
     DARK,
@@ -53,46 +53,37 @@ _LOOKS: dict[tuple[str, str], tuple[str, str, str]] = {
 _LEAST = 0.03
 
 
-def of(rows: list[Row], encoding: str, version: str, method: str) -> list[Row]:
-    """Return the rows of one method."""
-    return [r for r in rows if (r["encoding"], r["version"], r["method"]) == (encoding, version, method)]
+def of(means: list[Mean], encoding: str, version: str, method: str | None = None) -> list[Mean]:
+    """Return the means of one version, or of one of its methods, by ε."""
+    those = [m for m in means if (m.encoding, m.version) == (encoding, version) and method in (None, m.method)]
+    return sorted(those, key=lambda m: m.epsilon)
 
 
-def curve(rows: list[Row], quantity: str) -> np.ndarray:
-    """(ε, mean, standard error) rows over repeats, where there are numbers."""
-    values: dict[float, list[float]] = {}
-    for row in rows:
-        if row[quantity] != "":
-            values.setdefault(float(row["epsilon"]), []).append(float(row[quantity]))
-    return np.array([(e, np.mean(v), np.std(v) / np.sqrt(max(1, len(v) - 1))) for e, v in sorted(values.items())])
-
-
-def non_private(rows: list[Row], encoding: str) -> tuple[float, str]:
-    """(accuracy, name) of the best fit without privacy; the clipped loss is one of them."""
+def non_private(means: list[Mean], encoding: str) -> tuple[float, str]:
+    """(accuracy, name) of the best fit without privacy; that of the clipped loss is one of them."""
     names = {"nuts": "posterior", "map": "mode", "map_clipped": "mode of the clipped loss"}
-    return max((float(r["accuracy"]), names[m]) for m in names for r in of(rows, encoding, "non-private", m))
+    return max((m.accuracy, names[m.method]) for m in of(means, encoding, "non-private"))
 
 
 def gaps(
-    axis: Axes, rows: list[Row], encoding: str, version: str, best: float, only: Collection[str] | None = None
+    axis: Axes, means: list[Mean], encoding: str, version: str, best: float, only: Collection[str] | None = None
 ) -> dict[str, np.ndarray]:
     """Draw each method's gap to the best non-private fit, in points, with names at the ends; returns the gaps."""
     found, ends = {}, []
     for method in METHODS:
-        points = (
-            curve(of(rows, encoding, version, method.name), "accuracy") if method.version == version else np.zeros(0)
-        )
-        if not len(points) or (version, method.name) not in _LOOKS or (only and method.name not in only):
+        points = of(means, encoding, version, method.name) if method.version == version else []
+        if not points or (version, method.name) not in _LOOKS or (only and method.name not in only):
             continue
         colour, marker, dashes = _LOOKS[version, method.name]
-        epsilon, mean, error = points.T
-        gap = 100 * (best - mean)
+        gap = np.array([100 * (best - point.accuracy) for point in points])
         shown = np.maximum(gap, _LEAST)
+        error = np.array([100 * point.error for point in points])
         # An error bar ends at the axis.
-        bars = [np.minimum(100 * error, shown - 0.8 * _LEAST), 100 * error]
+        bars = [np.minimum(error, shown - 0.8 * _LEAST), error]
+        epsilon = [point.epsilon for point in points]
         axis.errorbar(epsilon, shown, bars, color=colour, marker=marker, ls=dashes, ms=4.5, lw=1.3, elinewidth=0.7)
         found[method.label] = gap
-        ends.append((float(shown[-1]), method.label + _proved(rows, encoding, method), colour))
+        ends.append((float(shown[-1]), method.label + _proved(points), colour))
     axis.set_yscale("log")
     if found:
         widest = max(float(gap.max()) for gap in found.values())
@@ -105,49 +96,50 @@ def gaps(
     return found
 
 
-def _proved(rows: list[Row], encoding: str, method: Method) -> str:
+def _proved(points: list[Mean]) -> str:
     """Return what is proved of a claimed ε, as a share of it; nothing where ε is the guarantee."""
-    if method.version != "printed":
+    if points[0].version != "printed":
         return ""
-    shares = [float(r["guarantee_epsilon"]) / float(r["epsilon"]) for r in of(rows, encoding, "printed", method.name)]
+    shares = [point.proved / point.epsilon for point in points]
     low, high = (f"{share:.2g}" for share in (min(shares), max(shares)))
     return f" ({low} ε)" if low == high else f" ({low} to {high} ε)"
 
 
-def panel_figure(path: Path, panel: Panel, rows: list[Row], encoding: str, about: str, note: str | None) -> None:
+def panel_figure(path: Path, panel: Panel, means: list[Mean], encoding: str, note: str | None) -> None:
     """Save both versions of one panel side by side, each with a scale of its own.
 
     Args:
         path: PNG file; an SVG and a PDF are saved beside it.
         panel: whose results these are.
-        rows: of ``results.csv``.
+        means: of its results.
         encoding: drawn.
-        about: data, encoding, δ, adjacency and runs.
         note: what must stand on the picture, or None.
     """
-    best, name = non_private(rows, encoding)
-    about = f"{about}. Non-private: {name}, accuracy {best:.4f}. Bars: one standard error. In brackets: what is proved"
-    with saved(path, (11.0, 5.2), said(panel, rows, encoding, best), about, note) as figure:
+    best, name = non_private(means, encoding)
+    runs = {m.runs for m in means if m.encoding == encoding and m.version != "non-private"}
+    counted = f"mean of {min(runs)}" + (f" to {max(runs)}" if len(runs) > 1 else "")
+    about = (
+        f"Encoding {encoding}, δ = {panel.delta:g}, {panel.adjacency}; {counted} runs; bars: one standard error.\n"
+        f"Without privacy: {name}, accuracy {best:.4f}. In brackets: the ε that is proved, where less than is claimed"
+    )
+    with saved(path, (11.0, 5.4), said(panel, means, encoding, best), about, note) as figure:
         for axis, (version, title) in zip(figure.subplots(1, 2), _VERSIONS.items(), strict=True):
-            on_epsilon(axis, sorted({float(r["epsilon"]) for r in rows if r["version"] != "non-private"}))
+            on_epsilon(axis, sorted({m.epsilon for m in means if m.version != "non-private"}))
             axis.set_title(title, loc="left")
-            gaps(axis, rows, encoding, version, best)
+            gaps(axis, means, encoding, version, best)
             axis.set_ylabel("accuracy lost to privacy, in points")
 
 
-def said(panel: Panel, rows: list[Row], encoding: str, best: float) -> str:
+def said(panel: Panel, means: list[Mean], encoding: str, best: float) -> str:
     """Return the sentence above: what the best of each version loses at the ε nearest to 1."""
-    epsilons = {float(r["epsilon"]) for r in rows if r["version"] != "non-private"}
-    if not epsilons:
-        return panel.data
-    nearest = min(epsilons, key=lambda e: abs(np.log(e)))
+    epsilons = {m.epsilon for m in means if m.version != "non-private"}
+    nearest = min(epsilons, key=lambda epsilon: abs(np.log(epsilon)))
 
     def least(version: str) -> str:
-        curves = [curve(of(rows, encoding, version, m.name), "accuracy") for m in METHODS if m.version == version]
-        means = [mean for points in curves if len(points) for e, mean, _ in points if e == nearest]
-        return f"{max(0.0, 100 * (best - max(means))):.2g}" if means else "–"
+        there = [m.accuracy for m in of(means, encoding, version) if m.epsilon == nearest]
+        return f"{max(0.0, 100 * (best - max(there))):.2g}" if there else "–"
 
     return (
-        f"{panel.data.replace('_', ' ')}: at ε = {nearest:g} the best method loses {least('tight')} points to privacy, "
-        f"and {least('printed')} as printed"
+        f"{panel.data.replace('_', ' ').capitalize()}: at ε = {nearest:g} the best loses {least('tight')} points "
+        f"to privacy with tight accounting, and {least('printed')} as printed"
     )
