@@ -1,5 +1,6 @@
 """A number of accounting that the documentation states is the one that the code gives."""
 
+import csv
 import re
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from dpmcmc.privacy.interactive import AboveThreshold, Thresholdout
 from dpmcmc.privacy.ledger.filters import Renyi, best_order, split_delta
 from dpmcmc.privacy.ledger.terms import OVERFLOW_SHARE
 from experiments.calibration import scores
+from experiments.panel import summary
 from tests.coverage_tables import filled, results
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -179,3 +181,97 @@ def test_the_noise_of_the_file_in_plain_jax():
     expected = [plan.noise_std[0], own, plan.noise_std[0], plan.noise_multipliers[0], temperature]
     assert stated[:5] == pytest.approx([float(n) for n in expected], rel=3e-3)
     assert stated[5] == pytest.approx(plan.guarantee.epsilon, abs=1e-3)
+
+
+#: Rows of the tables of figure 3.2: version and method of each label.
+METHODS_OF_TABLES = {
+    "SGLD": ("tight", "sgld"),
+    "SGHMC": ("tight", "sghmc"),
+    "SGNHT": ("tight", "sgnht"),
+    "SGFS (diagonal)": ("tight", "sgfs"),
+    "SGFS": ("tight", "sgfs"),
+    "hybrid (OPS, SGLD)": ("tight", "hybrid"),
+    "certified OPS, one draw": ("tight", "certified_ops"),
+    "certified OPS": ("tight", "certified_ops"),
+    "OPS, Gaussian DP, one draw": ("tight", "ops_gdp"),
+    "OPS, Gaussian DP": ("tight", "ops_gdp"),
+    "OPS, range, one draw": ("tight", "ops_range"),
+    "OPS, 4B, one draw": ("tight", "ops_printed"),
+    "objective perturbation": ("tight", "objective_perturbation"),
+    "objective perturbation, clipped loss": ("tight", "objective_clipped"),
+    "output perturbation": ("tight", "output_perturbation"),
+    "noisy gradient descent": ("tight", "noisy_sgd"),
+    "OPS (4B)": ("printed", "ops"),
+    "hybrid (OPS, DP-SGNHT)": ("printed", "hybrid"),
+    "hybrid": ("printed", "hybrid"),
+    "OBJPERT (KST12)": ("printed", "objective_perturbation"),
+    "DP-SGLD": ("printed", "sgld"),
+    "DP-SGNHT": ("printed", "sgnht"),
+    "hybrid, 18 passes": ("printed", "hybrid_18"),
+    "DP-SGLD, 18 passes": ("printed", "sgld_18"),
+    "DP-SGNHT, 18 passes": ("printed", "sgnht_18"),
+}
+CELL = re.compile(r"(0\.\d+)(?: ± (0\.\d+))?(?: \(([\d.]+)\))?$")
+
+
+@pytest.mark.parametrize("panel", ["adult", "abalone"])
+def test_tables_of_figure_3_2_are_rows_of_its_summary(panel):
+    """Pictures are drawn from the same files (``docs/images/fig3_2_*.csv``)."""
+    means = summary.read(ROOT / "docs" / "images" / f"fig3_2_{panel}.csv", "docs")
+    text = page("docs/figures.md")
+    start = text.index("**Finding on Adult.**" if panel == "adult" else "**On Abalone**")
+    part, seen = text[start : text.index("**On Abalone**" if panel == "adult" else "**On two normals**")], 0
+    printed, encoding = False, "public"
+    for line in part.splitlines():
+        cells = [cell.strip().replace("**", "") for cell in line.split("|")[1:-1]]
+        if len(cells) != 6 or cells[0] in ("---", ""):
+            continue
+        if CELL.match(cells[1]) is None:
+            printed, encoding = cells[0].startswith("as printed"), "linear" if "`linear`" in cells[0] else "public"
+            continue
+        label, _, version = cells[0].partition(", tight") if ", tight" in cells[0] else cells[0].partition(", printed")
+        version, method = METHODS_OF_TABLES[label]
+        if label == "output perturbation" and (printed or ", printed" in cells[0]):
+            version = "printed"
+        for epsilon, cell in zip((0.1, 0.3, 1, 3, 10), cells[1:], strict=True):
+            at = (encoding, version, method, epsilon)
+            (mean,) = [m for m in means if (m.encoding, m.version, m.method, m.epsilon) == at]
+            accuracy, std, proved = CELL.match(cell).groups()
+            digits = len(accuracy) - 2
+            assert accuracy == f"{mean.accuracy:.{digits}f}", (line, epsilon)
+            assert std is None or std == f"{mean.std:.{digits}f}", (line, epsilon)
+            assert proved is None or float(proved) == pytest.approx(mean.proved, rel=0.06), (line, epsilon)
+            seen += 1
+    assert seen >= 60
+
+
+def test_numbers_of_the_headline():
+    text = page("docs/figures.md")
+    said = re.findall(r"needs (\d+) with the constant .* needs, and (\d+) as printed", text.replace("\n", " "))
+    with (ROOT / "docs" / "images" / "noise_multipliers.csv").open() as file:
+        at_one = next(row for row in csv.DictReader(file) if row["epsilon"] == "1")
+    z = {name: float(value) for name, value in at_one.items()}
+    assert said == [(f"{z['thesis, constant 256']:.0f}", f"{z['thesis as printed, 128 (not proved)']:.0f}")]
+    for name, digits in (("advanced composition, fixed size", 0), ("Rényi, fixed size", 0), ("Rényi, Poisson", 1)):
+        assert re.search(rf"\b{z[name]:.{digits}f}\b", text), name
+    assert f"loss distributions {z['loss distributions, Poisson']:.1f}" in text
+    about = ("logistic", "10", "10000", "1", "1")
+    with (ROOT / "docs" / "images" / "coverage.csv").open(encoding="utf-8") as file:
+        tables = [
+            row
+            for row in csv.DictReader(file)
+            if tuple(row[name] for name in ("task", "d", "N", "truth_scale", "epsilon")) == about
+        ]
+    found = {row["way"]: row for row in tables}
+    flat = " ".join(text.split())
+    for way, words in (
+        (
+            "noise_aware",
+            "noise-aware intervals cover {c} at {w:.2f} times the width without privacy, and their CRPS is {s:.2f}",
+        ),
+        ("sgld", "cover {c} at {w:.1f} times the width, with {s:.1f} times the CRPS"),
+        ("metric", "covers {c}, at {w:.1f} times the width"),
+    ):
+        row = found[way]
+        coverage = f"{float(row['coverage']):.2f}".removeprefix("0")
+        assert words.format(c=coverage, w=float(row["width"]), s=float(row["crps"])) in flat

@@ -136,7 +136,9 @@ def said(panel: Panel, means: list[Mean], encoding: str, best: float) -> str:
     nearest = min(epsilons, key=lambda epsilon: abs(np.log(epsilon)))
 
     def least(version: str) -> str:
-        there = [m.accuracy for m in of(means, encoding, version) if m.epsilon == nearest]
+        there = [
+            m.accuracy for m in of(means, encoding, version) if m.epsilon == nearest and (version, m.method) in _LOOKS
+        ]
         return f"{max(0.0, 100 * (best - max(there))):.2g}" if there else "–"
 
     return (
