@@ -7,6 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from dpmcmc.cli.refusals import CommandError
+from dpmcmc.inference import names
+from dpmcmc.inference.predictive import calibration_curve
 from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.report import figures
 from experiments import coverage, headline, pictures
@@ -29,11 +31,12 @@ def saved():
 def test_figures_of_a_run_folder_have_no_text_on_another(saved, tmp_path):
     rng = np.random.default_rng(0)
     note = "generated stand-in for adult: not the real data"
-    draws = {"a very long name of a layer of a network": 1e5 * rng.standard_normal((2, 50, 3, 4))}
+    draws = names.few({"a very long name of a layer of a network": 1e5 * rng.standard_normal((2, 50, 3, 4))}, None)
     figures.traces(tmp_path / "traces.png", draws, (500, 10), "Draws of adult: ε = 1, δ = 1e-6, replace_one", note)
-    figures.traces(tmp_path / "one.png", rng.standard_normal((1, 50, 1)), (5, 1), "Draws", None)
+    figures.traces(tmp_path / "one.png", {"θ": rng.standard_normal((1, 50))}, (5, 1), "Draws", None)
     chance = rng.random(400)
-    curves = {name: (chance, rng.random(400) < chance) for name in ("private", "not private, by Laplace")}
+    curve = calibration_curve(chance, rng.random(400) < chance)
+    curves = dict.fromkeys(("private", "not private, by Laplace"), (curve, chance))
     figures.calibration(tmp_path / "calibration.png", curves, "income above 50,000", "Calibration of adult", note)
     labels = rng.standard_normal(100)
     figures.predictions(tmp_path / "predictions.png", {"private": labels + 0.1}, labels, "Predictions", note)
