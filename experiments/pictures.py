@@ -1,6 +1,6 @@
-"""What all figures of the experiments share: a sentence above, names beside lines, and how they are saved.
+"""Shared by all figures of the experiments: a sentence above, names beside lines, and how they are saved.
 
-Colours and type are those of ``dpmcmc.report.figures.STYLE``. What a figure compares with is grey.
+Colours and type are those of ``dpmcmc.report.figures.STYLE``. Baselines are grey.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-#: What takes longest first; the headline reads two of the others.
+#: Longest first; the headline reads two of the others.
 NAMES = ("fig3_1", "coverage", "fig3_2_two_normals", "fig_per_record", "adaops", "fig5_1", "fig4_2", "fig_pdp_1")
 
 
