@@ -188,7 +188,7 @@ _REPLACED = {"mean": "the data set replaced", "regression": "one person replaced
 def draw(path: Path, settings: Settings, rows: list[dict[str, Any]], note: str | None) -> None:
     """ε above, losses below."""
     sizes = {"mean": settings.mean.num_records, "regression": settings.regression.num_records}
-    says = "On-average KL is the generalisation gap over γ, and is far below differential privacy's worst case"
+    says = "On-average KL is γ times the generalisation gap, and far below differential privacy's worst case"
     about = f"{settings.mean.repeats:,} and {settings.regression.repeats:,} repeats; generated data"
     with saved(path, (10.4, 8.4), says, about, note) as figure:
         axes = figure.subplots(2, 2)
