@@ -133,7 +133,7 @@ def test_prepared_rows_have_the_sums_of_the_rows(name, features, aligned):
     x[3, 0] = np.nan
     target, batch = dataclasses.replace(BUILT_IN[name], num_features=features), {"x": x, "y": Y[name]}
     prepared, mask = target.prepared(batch), jnp.arange(N) % 3 != 1
-    assert ("x_aligned" not in prepared) if aligned is None else prepared["x_aligned"].shape == (N, aligned)
+    assert ("x_aligned" not in prepared) if aligned is None else prepared["x_aligned"].table.shape == (N, aligned)
     theta = jnp.asarray(RNG.normal(size=features), jnp.float32)
     plain, ready = (
         jax.jit(target.clipped_gradient_sum)(theta, rows, mask, 0.5).to_float64(0.5, 21) for rows in (batch, prepared)

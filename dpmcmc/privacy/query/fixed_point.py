@@ -29,6 +29,8 @@ million rows do not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -36,6 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
+from dpmcmc.privacy.query.rows import Rows
 from dpmcmc.storage.pytree import PyTree
 
 if TYPE_CHECKING:
@@ -132,16 +135,20 @@ def unit_factor(norm: Float[jax.Array, " n"], mask: Bool[jax.Array, " n"], clip:
     return jnp.where(good, jnp.minimum(1.0 / float32(clip), 1.0 / norm), 0.0)
 
 
-def held(tree: PyTree) -> PyTree:
+def held(tree: PyTree, then: Callable[[PyTree], PyTree] = lambda kept: kept) -> PyTree:
     """The same numbers, computed once: a norm and the vector it scales must be those of ONE computation.
 
     XLA computes what is cheap again wherever it is used, and a·b − c·d contracted differently (FMA) in two places can
     differ without bound relative to itself: rows were seen at 1773 times the clip norm. An optimization barrier does
     not prevent it on CPU; the carry of a loop is a buffer.
+
+    Args:
+        tree: the numbers.
+        then: what is made of them in the loop's second round and returned in their place, of the same shapes.
     """
 
     def keep(kept: PyTree, i: jax.Array) -> tuple[PyTree, None]:
-        return jax.tree.map(lambda new, old: jnp.where(i == 0, new, old), tree, kept), None
+        return jax.tree.map(lambda new, old: jnp.where(i == 0, new, old), tree, then(kept)), None
 
     with jax.named_scope("held"):  # by this name tests find the loop in what a compiler has made of it
         return jax.lax.scan(keep, jax.tree.map(jnp.zeros_like, tree), jnp.arange(2))[0]
@@ -180,7 +187,7 @@ def row_norms(rows: PyTree) -> Float[jax.Array, " n"]:
 
 def linear_sum(
     residual: Float[jax.Array, " n"],
-    x: Num[jax.Array, "n d"],
+    x: Num[jax.Array, "n d"] | Rows,
     mask: Bool[jax.Array, " n"],
     clip: Clip,
     bits: int,
@@ -199,12 +206,34 @@ def linear_sum(
     Returns:
         FixedPoint with leaves (d,).
     """
-    residual, x = held(residual), as_float(x)
-    norm = jnp.abs(residual) * (row_norms(x) if norms is None else norms)
-    factor = unit_factor(norm, mask & jnp.isfinite(residual), clip)
-    weight = jnp.where(factor > 0, residual * factor, 0.0) * np.float32(2.0**bits)
-    scaled = jnp.where((factor > 0)[:, None], x * weight[:, None], 0.0)
-    return sum_rows(scaled.astype(jnp.int32))
+    rows = x if isinstance(x, Rows) else Rows(as_float(x))
+    norms = row_norms(rows.read()) if norms is None else norms
+
+    def weighted(residual: jax.Array) -> jax.Array:
+        factor = unit_factor(jnp.abs(residual) * norms, mask & jnp.isfinite(residual), clip)
+        return jnp.where(factor > 0, residual * factor, 0.0) * np.float32(2.0**bits)
+
+    def summed(rows: Rows, weight: jax.Array, parts: int = 1) -> FixedPoint:
+        size = weight.shape[0] // parts
+        every = [slice(k * size, (k + 1) * size) for k in range(parts)]
+        return sum_rows(sum(_integers(rows.read(part), weight[part]) for part in every), parts)
+
+    weight = held(residual, weighted)
+    return jax.lax.platform_dependent(rows, weight, cpu=partial(summed, parts=_parts(weight.shape[0])), default=summed)
+
+
+def _integers(x: Float[jax.Array, "n d"], weight: Float[jax.Array, " n"]) -> Num[jax.Array, "n d"]:
+    """Rows times their weights, truncated; those of weight zero are left out, NaN or not."""
+    weight = weight[:, None]
+    return jnp.where(weight != 0, x * weight, 0.0).astype(jnp.int32)
+
+
+def _parts(rows: int) -> int:
+    """Parts of a batch that a CPU adds up side by side, in vectors: of equal size, too many rows for one loop of it."""
+    parts = 1
+    while parts < 8 and rows % (2 * parts) == 0 and rows // (2 * parts) > 32:
+        parts *= 2
+    return parts
 
 
 def add_noise(total: FixedPoint, noise: PyTree) -> FixedPoint:
@@ -227,17 +256,17 @@ def add_noise(total: FixedPoint, noise: PyTree) -> FixedPoint:
     return _carry(FixedPoint(high, low))
 
 
-def sum_rows(integers: PyTree) -> FixedPoint:
-    """Exact sum over axis 0 of int32 leaves bounded by 2^30 / BLOCK_ROWS in size."""
+def sum_rows(integers: PyTree, each: int = 1) -> FixedPoint:
+    """Exact sum over axis 0 of int32 leaves, each the sum of so many numbers bounded by 2^30 / BLOCK_ROWS in size."""
 
     def blocks(leaf: jax.Array) -> jax.Array:
-        n = leaf.shape[0]
-        if n > 1 << 23:  # so that the sum of 2^14 low limbs fits an int32
-            raise InputError(f"sum at most 2^23 rows at once, got {n}; add FixedPoint sums of smaller blocks")
-        short = -n % BLOCK_ROWS if n > BLOCK_ROWS else 0
+        n, block = leaf.shape[0], BLOCK_ROWS // each
+        if n * each > 1 << 23:  # so that the sum of 2^14 low limbs fits an int32
+            raise InputError(f"sum at most 2^23 rows at once, got {n * each}; add FixedPoint sums of smaller blocks")
+        short = -n % block if n > block else 0
         if short:
             leaf = jnp.pad(leaf, ((0, short),) + ((0, 0),) * (leaf.ndim - 1))
-        return leaf.reshape((-1, min(max(n, 1), BLOCK_ROWS), *leaf.shape[1:])).sum(axis=1)
+        return leaf.reshape((-1, min(max(n, 1), block), *leaf.shape[1:])).sum(axis=1)
 
     return sum_blocks(jax.tree.map(blocks, integers))
 

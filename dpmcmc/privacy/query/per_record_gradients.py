@@ -15,6 +15,7 @@ from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
 from dpmcmc.privacy.query.label_blind import label_blind_weight
 from dpmcmc.privacy.query.metric import PublicMatrix, flat
 from dpmcmc.privacy.query.moment_sum import MomentSum
+from dpmcmc.privacy.query.rows import Rows
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.storage.pytree import PyTree, length_of, size_of
 
@@ -149,8 +150,11 @@ class PerRecordGradients:
 
 def gathered(records: PyTree, indices: jax.Array) -> PyTree:
     """The records at these places, which lie within them."""
-    # Without the fill of places outside, a masked copy of the whole batch.
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf).at[indices].get(mode="clip"), records)
+
+    def taken(leaf: jax.Array | Rows) -> jax.Array | Rows:
+        return leaf.taken(indices) if isinstance(leaf, Rows) else Rows(jnp.asarray(leaf), indices).read()
+
+    return jax.tree.map(taken, records, is_leaf=lambda node: isinstance(node, Rows))
 
 
 def scanned(rows: RowSum, records: PyTree, batch: Batch, count: int, width: int) -> PyTree:

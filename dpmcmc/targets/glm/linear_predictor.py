@@ -14,14 +14,13 @@ import jax.numpy as jnp
 from dpmcmc.privacy.query import fixed_point
 from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
 from dpmcmc.privacy.query.label_blind import label_blind_weight
+from dpmcmc.privacy.query.rows import LANES, Rows
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.glm.base import GeneralisedLinear
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Num
 
-#: Numbers that one vector instruction takes; a row that is no multiple of it ends in single ones, a sixth of the step.
-_LANES = 8
 #: A copy is not made where it would be longer than the row by more than this, nor of more than so many bytes.
 _LONGER = 1 / 8
 _COPIED = 1 << 30
@@ -67,10 +66,11 @@ class LinearPredictor(GeneralisedLinear):
             records: ``{"x": (N, d), ...}``; x_aligned is left out where d is a multiple of 8, or zeros would cost more.
         """
         x = fixed_point.as_float(jnp.asarray(records["x"]))
-        more = {"x_norm": fixed_point.row_norms(x)}
-        short = -x.shape[1] % _LANES
+        more: dict[str, jax.Array | Rows] = {"x_norm": fixed_point.row_norms(x)}
+        # A row that is no multiple of a vector ends in single numbers, a sixth of the step.
+        short = -x.shape[1] % LANES
         if 0 < short <= _LONGER * x.shape[1] and x.nbytes <= _COPIED:
-            more["x_aligned"] = jnp.pad(x, ((0, 0), (0, short)))
+            more["x_aligned"] = Rows(jnp.pad(x, ((0, 0), (0, short))))
         return {**records, **more}
 
     def clipped_gradient_sum(
@@ -92,9 +92,8 @@ class LinearPredictor(GeneralisedLinear):
             bits: grid exponent; ``result.to_float(clip, bits)`` has shape (d,).
             label_blind: whether w is :func:`label_blind_weight`; otherwise 1.
         """
-        x = batch.get("x_aligned", batch["x"])
-        margin = x @ jnp.pad(params, (0, x.shape[1] - params.shape[0]))
-        norms = fixed_point.row_norms(x) if "x_norm" not in batch else batch["x_norm"]
-        residual = self.weighted_residual(margin, batch["y"], norms, clip if label_blind else None)
-        total = fixed_point.linear_sum(residual, x, mask, clip, bits, norms)
+        rows = batch.get("x_aligned") or Rows(fixed_point.as_float(batch["x"]))
+        norms = fixed_point.row_norms(rows.read()) if "x_norm" not in batch else batch["x_norm"]
+        residual = self.weighted_residual(rows.margins(params), batch["y"], norms, clip if label_blind else None)
+        total = fixed_point.linear_sum(residual, rows, mask, clip, bits, norms)
         return FixedPoint(*(limb[: params.shape[0]] for limb in total))
