@@ -38,7 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.query.rows import Rows
+from dpmcmc.privacy.query.rows import Rows, parts_on_cpu, truncated
 from dpmcmc.storage.pytree import PyTree
 
 if TYPE_CHECKING:
@@ -216,24 +216,12 @@ def linear_sum(
     def summed(rows: Rows, weight: jax.Array, parts: int = 1) -> FixedPoint:
         size = weight.shape[0] // parts
         every = [slice(k * size, (k + 1) * size) for k in range(parts)]
-        return sum_rows(sum(_integers(rows.read(part), weight[part]) for part in every), parts)
+        return sum_rows(sum(truncated(rows.read(part), weight[part]) for part in every), parts)
 
     weight = held(residual, weighted)
-    return jax.lax.platform_dependent(rows, weight, cpu=partial(summed, parts=_parts(weight.shape[0])), default=summed)
-
-
-def _integers(x: Float[jax.Array, "n d"], weight: Float[jax.Array, " n"]) -> Num[jax.Array, "n d"]:
-    """Rows times their weights, truncated; those of weight zero are left out, NaN or not."""
-    weight = weight[:, None]
-    return jnp.where(weight != 0, x * weight, 0.0).astype(jnp.int32)
-
-
-def _parts(rows: int) -> int:
-    """Parts of a batch that a CPU adds up side by side, in vectors: of equal size, too many rows for one loop of it."""
-    parts = 1
-    while parts < 8 and rows % (2 * parts) == 0 and rows // (2 * parts) > 32:
-        parts *= 2
-    return parts
+    return jax.lax.platform_dependent(
+        rows, weight, cpu=partial(summed, parts=parts_on_cpu(weight.shape[0])), default=summed
+    )
 
 
 def add_noise(total: FixedPoint, noise: PyTree) -> FixedPoint:

@@ -59,3 +59,17 @@ class Rows(NamedTuple):
         if width % LANES or width > _WRITTEN_OUT:
             return product(self, theta)
         return jax.lax.platform_dependent(self, theta, cpu=by_lanes, default=product)
+
+
+def truncated(x: Float[jax.Array, "n d"], weight: Float[jax.Array, " n"]) -> Num[jax.Array, "n d"]:
+    """Rows times their weights, truncated; those of weight zero are left out, NaN or not."""
+    weight = weight[:, None]
+    return jnp.where(weight != 0, x * weight, 0.0).astype(jnp.int32)
+
+
+def parts_on_cpu(rows: int) -> int:
+    """Parts of a batch that a CPU adds up side by side, in vectors: of equal size, too many rows for one loop of it."""
+    parts = 1
+    while parts < 8 and rows % (2 * parts) == 0 and rows // (2 * parts) > 32:
+        parts *= 2
+    return parts
