@@ -43,22 +43,33 @@ class Rows(NamedTuple):
 
     def margins(self, params: Float[jax.Array, " d"]) -> Float[jax.Array, " n"]:
         """x·θ of every row, whose columns beyond the length of θ are left out, (n,)."""
-        width = self.table.shape[1]
-        theta = jnp.pad(params, (0, width - params.shape[0]))
+        theta = jnp.pad(params, (0, self.table.shape[1] - params.shape[0]))
+        if self.at is None or theta.size % LANES or theta.size > _WRITTEN_OUT:
+            return self.read() @ theta
+        return jax.lax.platform_dependent(self.table, self.at, theta, cpu=_by_lanes, default=_product)
 
-        def product(rows: Rows, theta: jax.Array) -> jax.Array:
-            return rows.read() @ theta
 
-        def by_lanes(rows: Rows, theta: jax.Array) -> jax.Array:
-            x = rows.read()
-            total = x[:, :LANES] * theta[:LANES]
-            for first in range(LANES, width, LANES):
-                total += x[:, first : first + LANES] * theta[first : first + LANES]
-            return total.sum(axis=1)
+def _product(table: jax.Array, at: jax.Array, theta: jax.Array) -> jax.Array:
+    return Rows(table, at).read() @ theta
 
-        if width % LANES or width > _WRITTEN_OUT:
-            return product(self, theta)
-        return jax.lax.platform_dependent(self, theta, cpu=by_lanes, default=product)
+
+@jax.custom_batching.custom_vmap
+def _by_lanes(table: jax.Array, at: jax.Array, theta: jax.Array) -> jax.Array:
+    """x·θ of rows that are read in place, a vector of each at a time."""
+    x = Rows(table, at).read()
+    total = x[:, :LANES] * theta[:LANES]
+    for first in range(LANES, theta.size, LANES):
+        total += x[:, first : first + LANES] * theta[first : first + LANES]
+    return total.sum(axis=1)
+
+
+@_by_lanes.def_vmap
+def _(cells: int, batched: list[bool], *arguments: jax.Array) -> tuple[jax.Array, bool]:
+    """One cell alone by lanes; of several XLA makes no vectors, and a library's product is faster."""
+    axes = [0 if each else None for each in batched]
+    if cells > 1:
+        return jax.vmap(_product, axes)(*arguments), True
+    return _by_lanes(*(leaf[0] if axis == 0 else leaf for leaf, axis in zip(arguments, axes, strict=True)))[None], True
 
 
 def truncated(x: Float[jax.Array, "n d"], weight: Float[jax.Array, " n"]) -> Num[jax.Array, "n d"]:
