@@ -25,8 +25,9 @@ class Hardware(NamedTuple):
     """Sizes for one kind of device.
 
     Attributes:
-        work: bytes that a block's cells should work on at a time.
-        cells: so many cells make a block even where they work on more: they share what they have in common.
+        work: bytes within which one core is faster than several.
+        lane: bytes that the cells of a lane should work on at a time.
+        cells: so many cells make a lane even where they work on more, unless each reads rows of its own alone.
         drawn: most bytes of random numbers that are drawn together.
         chunk: most bytes of positions that a device call leaves behind.
         branches: whether a group of steps may depend on a condition: left out, or taken in fewer slots.
@@ -34,6 +35,7 @@ class Hardware(NamedTuple):
     """
 
     work: int
+    lane: int
     cells: int
     drawn: int
     chunk: int
@@ -43,10 +45,14 @@ class Hardware(NamedTuple):
 
 #: By the name that JAX gives to a device's platform. On a CPU four cells beyond the cache are up to twice as fast
 #: together as one by one.
-KINDS = {"cpu": Hardware(work=1 << 20, cells=4, drawn=1 << 20, chunk=32 << 20, branches=True, overlaps=False)}
+KINDS = {
+    "cpu": Hardware(work=1 << 20, lane=5 << 16, cells=4, drawn=1 << 20, chunk=32 << 20, branches=True, overlaps=False)
+}
 #: Any other device. With 1,024 chains of logistic regression these sizes need less than 256 MB beside the records
 #: (docs/performance.md).
-ACCELERATOR = Hardware(work=MOST_WORK, cells=1, drawn=64 << 20, chunk=64 << 20, branches=False, overlaps=True)
+ACCELERATOR = Hardware(
+    work=MOST_WORK, lane=MOST_WORK, cells=1, drawn=64 << 20, chunk=64 << 20, branches=False, overlaps=True
+)
 
 
 def hardware(platform: str) -> Hardware:

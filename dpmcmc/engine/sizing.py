@@ -53,7 +53,10 @@ def cells_at_once(program: Program, positions: PyTree, records: PyTree) -> int:
     count = jax.tree.leaves(positions)[0].shape[0]
     each = cell_bytes(program, positions, records)
     suited = hardware(program.platform)
-    most = max(suited.work // each, min(suited.cells, MOST_WORK // each), 1)
+    # Cells that read rows of their own, in place, have nothing in common but the program.
+    alone = program.slots < program.num_records and hasattr(program.target.without(), "clipped_gradient_sum")
+    few = 1 if alone else suited.cells
+    most = max(suited.lane // each, min(few, MOST_WORK // each), 1)
     parts = sizes(program.mesh)[0] if program.mesh is not None else min(cores(program.platform), count)
     even = math.ceil(count / math.ceil(count / (most * parts)))
     return math.ceil(even / parts) * parts

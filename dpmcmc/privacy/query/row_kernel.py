@@ -80,7 +80,7 @@ def linear_sum(
         bits: grid exponent.
         interpret: whether to run the kernel on a CPU, operation by operation.
     """
-    x, (places, mask) = records.get("x_aligned", records["x"]), batch
+    x, (places, mask) = records["x_aligned"].table if "x_aligned" in records else records["x"], batch
     columns = pl.next_power_of_2(x.shape[1])
     height = min(_NUMBERS // columns, fixed_point.BLOCK_ROWS)
     blocks = -(-places.shape[0] // height)
