@@ -186,7 +186,11 @@ def _noised(plan: dpmcmc.Plan, theta: jax.Array, total: jax.Array, normal: jax.A
 def with_norms(data: Any) -> Any:
     """Aligned records, with the norm of each row."""
     ready = LogisticRegression().prepared(data)
-    return {"x": ready["x_aligned"].table if "x_aligned" in ready else data["x"], "y": data["y"], "norm": ready["x_norm"]}
+    return {
+        "x": ready["x_aligned"].table if "x_aligned" in ready else data["x"],
+        "y": data["y"],
+        "norm": ready["x_norm"],
+    }
 
 
 def _by_hand(gradient: Gradient, data: Any, size: Size) -> Clock:
