@@ -13,6 +13,7 @@ small that 2^-11 of the first step's μ buys a τ of about 2^-11·σ/Λ or less.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -109,8 +110,8 @@ class ObjectivePerturbation(OneShot):
         shapes = jax.eval_shape(plan.target.init, jax.random.key(0))
         tilt, last = jax.random.split(streams.noise)
         noise = plan.settings["noise_std"] * standard_normal(tilt, (size_of(shapes),))
-        losses = self._losses(plan.target)
-        return noisy_minimiser(plan, records, plan.settings["output_noise_std"], last, noise, losses)
+        clipped = dataclasses.replace(plan, target=self._losses(plan.target))
+        return noisy_minimiser(clipped, records, plan.settings["output_noise_std"], last, noise)
 
     def _losses(self, target: Target) -> Target:
         """Return the target whose losses are minimised."""

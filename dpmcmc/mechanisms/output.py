@@ -98,12 +98,7 @@ class OutputPerturbation(OneShot):
 
 
 def noisy_minimiser(
-    plan: MechanismPlan,
-    records: PyTree,
-    noise_std: float,
-    key: jax.Array,
-    linear: np.ndarray | None = None,
-    target: Target | None = None,
+    plan: MechanismPlan, records: PyTree, noise_std: float, key: jax.Array, linear: np.ndarray | None = None
 ) -> PyTree:
     """Return a plan's minimiser plus Gaussian noise, leaves (1, ...).
 
@@ -113,17 +108,12 @@ def noisy_minimiser(
         noise_std: of the noise.
         key: secret, used for the noise alone.
         linear: b of a tilted objective.
-        target: whose losses, if not the plan's.
 
     Raises:
         NotConverged: the minimiser was not reached; for the data holder alone.
     """
     settings = plan.settings
     theta, _ = minimise(
-        target or plan.target,
-        records,
-        settings["regularisation"],
-        tolerance=settings["gradient_tolerance"],
-        linear=linear,
+        plan.target, records, settings["regularisation"], tolerance=settings["gradient_tolerance"], linear=linear
     )
     return jax.tree.map(lambda leaf: leaf[None], unravel(theta, gaussian_release(ravel(theta), noise_std, key)))
