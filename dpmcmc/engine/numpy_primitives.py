@@ -76,9 +76,10 @@ def _slice(params: Params, x: np.ndarray) -> np.ndarray:
 
 def _pad(params: Params, x: np.ndarray, value: np.ndarray) -> np.ndarray:
     config = params["padding_config"]
-    apart = np.full([n + max(n - 1, 0) * i for n, (_, _, i) in zip(x.shape, config, strict=True)], value)
-    apart[tuple(slice(None, None, i + 1) for _, _, i in config)] = x
-    out = np.pad(apart, [(max(low, 0), max(high, 0)) for low, high, _ in config], constant_values=value)
+    apart = [n + max(n - 1, 0) * i for n, (_, _, i) in zip(x.shape, config, strict=True)]
+    before, after = [max(low, 0) for low, _, _ in config], [max(high, 0) for _, high, _ in config]
+    out = np.full([sum(sizes) for sizes in zip(before, apart, after, strict=True)], value)
+    out[tuple(slice(b, b + n, i + 1) for b, n, (_, _, i) in zip(before, apart, config, strict=True))] = x
     ends = zip(out.shape, config, strict=True)
     return out[tuple(slice(max(-low, 0), n - max(-high, 0)) for n, (low, high, _) in ends)]
 

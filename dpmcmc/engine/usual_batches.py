@@ -56,6 +56,7 @@ def unless_done(
     """Return what ``take`` makes of the states, computed only where a cell has a step t or a later one to take."""
     if not hardware(program.platform).branches:
         return take(states)
+    take = jax.jit(take, inline=True)  # its shapes and its branch are of one trace
 
     def skip(states: PyTree) -> tuple[PyTree, PyTree]:
         return states, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(take, states)[1])

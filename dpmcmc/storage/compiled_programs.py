@@ -44,7 +44,8 @@ def keep_compiled_programs() -> None:
             return  # a cache that cannot be made costs time, never a run
         _own = str(folder)
         jax.config.update("jax_compilation_cache_dir", _own)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+        # The small ones too: a run has some thirty, and each takes five times as long to compile as to load.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     refuse_unsafe_caches()
 
 
