@@ -302,6 +302,7 @@ def _blocks(evaluate: Evaluate, flat_draws: PyTree, records: PyTree) -> Iterator
     """``evaluate(params, records)`` at every draw, in blocks (draws of the block, ...) of bounded size."""
     # Records are an argument: a closure would write them into the compilation cache.
     records = jax.tree.map(jnp.asarray, records)
+    flat_draws = jax.tree.map(np.asarray, flat_draws)  # NumPy picks those of a block, without a program of its own
     num_rows = len(jax.tree.leaves(records)[0])
     at_once = max(1, min(16, _ROWS_AT_ONCE // num_rows))
 
