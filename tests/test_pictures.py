@@ -31,25 +31,26 @@ PROGRAM = """
         return some
 
     def child():
+        pictures.draw_beside()
         (one,) = multiprocessing.active_children()
         return one
 
-    pictures.draw_beside()
-    os.kill(child().pid, signal.SIGINT)
+    one = child()
+    os.kill(one.pid, signal.SIGINT)
     assert list(begun().save(folder("beside"))) == ["Traces"]
     assert "matplotlib" not in sys.modules, "drawn here"
-    child().join()
+    one.join()
     pictures._beside = None
     begun().save(folder("here"))
     assert "matplotlib" in sys.modules
 
-    pictures.draw_beside()
+    one = child()
     some = begun()
-    child().kill()
-    child().join()
+    one.kill()
+    one.join()
     some.save(folder("killed"))
 
-    pictures.draw_beside()
+    one = child()
     some = pictures.Pictures()
     some.begin("no_such_picture", "")
     try:
@@ -58,9 +59,8 @@ PROGRAM = """
         assert "no_such_picture" in str(error)
     else:
         raise AssertionError
-    child().join()
+    one.join()
 
-    pictures.draw_beside()
     print(child().pid, flush=True)
     os._exit(3)  # as a command that is killed
 """

@@ -35,15 +35,17 @@ def draw_beside() -> None:
         return
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
+    # Ctrl-C is for the command, which then ends the process that draws: it is never delivered there.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     with contextlib.suppress(OSError), there:
         context.Process(target=_draw_what_comes, args=(here, there), daemon=True).start()
         _beside = here
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _draw_what_comes(other_end: Connection, pipe: Connection) -> None:
     """Draw until the command is gone, and return all pictures when asked for them."""
     other_end.close()  # or its end would not be seen
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which then ends this process
     with contextlib.suppress(Exception):  # the command draws them itself, and says what fails
         pipe.recv()
         import dpmcmc.report.figures  # noqa: F401
