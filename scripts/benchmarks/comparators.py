@@ -73,6 +73,7 @@ def tables(size: Size) -> list[Table]:
         steps = size.steps if not name.startswith("SGFS") else max(size.steps // 10, 20)
         plan = make_plan(size.num_records, size.features, size.batch, steps, sampler=sampler)
         clocks["dpmcmc", name, "yes", "Poisson"] = sampled(plan, data)
+    clocks["none: the two products alone", "x·θ, r·x", "no", "given"] = scanned(bare_products(data, size), size.steps)
     if find_spec("blackjax"):
         for name in ("SGLD", "SGHMC", TEN, "SGNHT"):
             for draw in DRAWS:
@@ -115,6 +116,26 @@ def tables(size: Size) -> list[Table]:
             }
         )
     return [table]
+
+
+def bare_products(data: Any, size: Size) -> Callable[[], Any]:
+    """The least that a step does: gather the rows of a given batch, and multiply by them twice; on one thread.
+
+    The rows are as long as dpmcmc's own, a multiple of eight numbers.
+    """
+    x = jnp.pad(data["x"], ((0, 0), (0, -size.features % 8)))
+    batches = jax.random.randint(jax.random.key(0), (size.steps, size.batch), 0, size.num_records)
+    options = ONE_THREAD if jax.default_backend() == "cpu" else None
+
+    @functools.partial(jax.jit, compiler_options=options)
+    def run(theta: jax.Array, x: jax.Array, batches: jax.Array) -> Any:
+        def body(theta: jax.Array, batch: jax.Array) -> tuple[jax.Array, None]:
+            rows = x.at[batch].get(mode="clip")
+            return theta - 1e-3 * ((rows @ theta) @ rows), None
+
+        return jax.lax.scan(body, theta, batches)[0]
+
+    return functools.partial(run, jnp.ones(x.shape[1]), x, batches)
 
 
 def log_prior(theta: jax.Array) -> jax.Array:
