@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("tutorials", "how-to", "explanation", "migration")
 PAGES = sorted(page for folder in FOLDERS for page in (ROOT / "docs" / folder).glob("*.md"))
-CELL = re.compile(r"^ *```\{code-cell\}\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+CELL = re.compile(r"^```\{code-cell\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 THEIRS = re.compile(r"^<!-- theirs: (\w+) -->\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
