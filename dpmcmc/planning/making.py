@@ -19,7 +19,7 @@ from dpmcmc.privacy.accounting.promise import Privacy, check_delta
 from dpmcmc.privacy.accounting.sampling import Full, Sampling, expected_batch
 from dpmcmc.privacy.calibration import smallest_noise
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.privacy.query.second_moment import SecondMoment, asked, multiples, released_shape
+from dpmcmc.privacy.query.second_moment import SecondMoment, asked, every_of, multiples, released_shape
 from dpmcmc.samplers.base import Sampler, missing_of
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes
@@ -86,10 +86,8 @@ def plan(
         _check_alone(after, curvature)
         in_metric = planned_metric(metric, target, bound, num_records, privacy)
     coordinates = None if privacy is None or not privacy.hardened else _coordinates(target, second)
-    released = () if in_metric is None else in_metric.events
-    every = 1 if second is None else second.every
-    size = (num_records, chains, multiples(second), after, coordinates, released, every)
-    queries = Schedule(np.zeros(steps), sampling, *size)
+    how = (multiples(second), after, coordinates, () if in_metric is None else in_metric.events, every_of(second))
+    queries = Schedule(np.zeros(steps), sampling, num_records, chains, *how)
     if privacy is not None:
         check_deviations(privacy.epsilon, queries, privacy)
     if getattr(bound, "unresolved", False):

@@ -20,7 +20,7 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Sampling, expected_batch
 from dpmcmc.privacy.calibration import closed_form
-from dpmcmc.privacy.query.second_moment import SecondMoment, multiples
+from dpmcmc.privacy.query.second_moment import SecondMoment, every_of, multiples
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.targets.base import Target
 
@@ -172,7 +172,7 @@ class Plan(AnyPlan):
             self.after,
             self.coordinates,
             () if self.metric is None else self.metric.events,
-            1 if self.second is None else self.second.every,
+            every_of(self.second),
         )
 
     @property
@@ -271,7 +271,7 @@ class Plan(AnyPlan):
         return {
             "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
             "multiples": list(multiples(self.second)),
-            "second_every": 1 if self.second is None else self.second.every,
+            "second_every": every_of(self.second),
             "steps": self.steps,
             "chains": self.chains,
             "sampling": {

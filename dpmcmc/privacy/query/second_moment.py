@@ -116,6 +116,11 @@ def asked(queries: Sequence[object]) -> SecondMoment | None:
     return moments[0] if moments else None
 
 
+def every_of(second: SecondMoment | None) -> int:
+    """Steps from one step that asks for it to the next."""
+    return 1 if second is None else second.every
+
+
 def multiples(second: SecondMoment | None) -> tuple[float, ...]:
     """Noise multiplier of each minibatch of a step that asks for it, as multiples of the gradient's z_g.
 
