@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from dpmcmc.engine import usual_batches
 from dpmcmc.engine.hardware import DRAWN_STEPS, hardware, platform_of, query_class
 from dpmcmc.engine.mesh import DATA, sizes
-from dpmcmc.engine.recorded import recorded, with_scatter
+from dpmcmc.engine.recorded import lasting, recorded, with_scatter
 from dpmcmc.engine.template import Template
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import Sampling, shard_rows
@@ -149,11 +149,17 @@ class Program:
         records: PyTree,
         drawn: Drawn,
     ) -> tuple[PyTree, PyTree]:
-        """(state after step t, info); the state as it was where the cell has done all its steps."""
+        """(state after step t, info); what is read at the end stays as it was where the cell has done all its steps."""
         draws, key = drawn
         gradient = self.query(cell).answer(state.position, records, draws, noise_std, t)
         following, info = self._sampler(cell).step(key, state, gradient, t)
-        return jax.tree.map(lambda new, old: jnp.where(t < cell.steps, new, old), following, state), info
+        # Matrices that nothing reads at the end are not copied in every step.
+        lasts = {id(leaf) for leaf in jax.tree.leaves(lasting(following))}
+
+        def kept(new: jax.Array, old: jax.Array) -> jax.Array:
+            return jnp.where(t < cell.steps, new, old) if id(new) in lasts else new
+
+        return jax.tree.map(kept, following, state), info
 
     def step(
         self, cell: Cells, state: PyTree, t: jax.Array, noise_std: jax.Array, records: PyTree

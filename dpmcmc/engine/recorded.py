@@ -136,6 +136,11 @@ def recorded(plan: Plan, sampler: Template) -> Template:
     return RecordedTemplate(sampler.kind, sampler.settings, sampler.names, sampler.whole, blocks)
 
 
+def lasting(state: PyTree) -> PyTree:
+    """Return what is read of a state after its cell's last step: the position, and the scatter where there is one."""
+    return (state.position, state.scatter) if isinstance(state, RecordedState) else state.position
+
+
 def with_scatter(output: PyTree, states: PyTree) -> PyTree:
     """Return what is kept of a chunk, (positions, info), with the scatter in the states after it, (1, cells, d, d).
 

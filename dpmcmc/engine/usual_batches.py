@@ -32,7 +32,7 @@ def slots(program: Program, draws: StepRandomness) -> int | None:
     mask = draws.batch[1] if hardware(program.platform).branches else None
     # Steps are compiled twice for it, which only those of a linear model are worth; shards, each with a batch of its
     # own, would have to go the same way; and rows from the disk come with all their slots.
-    if mask is None or program.second is not None or program.mesh is not None or program.supplied:
+    if mask is None or draws.second_batch is not None or program.mesh is not None or program.supplied:
         return None
     target, metric = program.target.without(), getattr(program.sampler.without(), "metric", None)
     if metric is not None or not (hasattr(target, "prepared") and hasattr(target, "clipped_gradient_sum")):

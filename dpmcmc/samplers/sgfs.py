@@ -204,12 +204,22 @@ class SGFS(Langevin):
         form = form_of(self.structure, position.size)
         s2 = jnp.square(gradient.noise_std)
         fisher = self._averaged(form, state.fisher, white, s2, gradient, t)
-        factors, curvature = self._renewed(form, state, fisher, t)
+        kept = (state.factors, state.curvature)
+        if self.fisher == "query":
+            # At a distance of one step or more the estimate is that of an earlier step, but for the first of all.
+            estimate = fisher if self.query_every > 1 else jnp.where(t == 0, fisher, state.fisher)
+            before, since = (t - 1) // self.query_every, (t - 1) % self.query_every
+            due = (t == 0) | ((t > 1) & (since == 0) & renews(before + 1, self.refactor))
+            kept = self._renewed(form, estimate, kept, due)
+        factors, curvature = kept
         damping = jnp.asarray(2 / self.eta(t)) if self.temperature == 0 else s2 / self.temperature
         move = factors.solve(damping, white)
         if self._f is not None:
             move = self._f.whiten(move, transpose=True)
-        following = SGFSState(unflatten(position - 2 * move), fisher, factors, curvature)
+        if self.fisher == "gradients":
+            # Own gradients inform the NEXT step, so that A does not depend on the noise it divides.
+            kept = self._renewed(form, fisher, kept, renews(t + 1, self.refactor))
+        following = SGFSState(unflatten(position - 2 * move), fisher, *kept)
         return following, SGFSInfo(tree_norm(gradient.value), curvature)
 
     @property
@@ -233,35 +243,33 @@ class SGFS(Langevin):
             return jax.lax.cond(self._second.asks(t), asked, lambda: old)
         return mean(t, form.shifted(form.outer(white), -s2) / (self.temperature + self._minibatch_share))
 
-    def _renewed(self, form: Form, state: SGFSState, fisher: jax.Array, t: jax.Array) -> tuple[Factors, jax.Array]:
-        """(factors, curvature) for step t: those of the state, or of its estimate where enough has been added to it."""
-        kept = lambda: (state.factors, state.curvature)  # noqa: E731
-        if self.fisher == "public":
-            return kept()
-        every = self.query_every if self.fisher == "query" else 1
-        due = ((t - 1) % every == 0) & renews((t - 1) // every + 1, self.refactor)
-        # Own gradients inform the NEXT step, so that A does not depend on the noise it divides.
-        estimate = state.fisher
-        if self.fisher == "query":
-            due, estimate = due | (t == 0), jnp.where(t == 0, fisher, estimate)
-        return jax.lax.cond(due, lambda: self._factorised(form, estimate), kept)
+    def _renewed(
+        self, form: Form, estimate: jax.Array, kept: tuple[Factors, jax.Array], due: jax.Array
+    ) -> tuple[Factors, jax.Array]:
+        """(factors, curvature): those of the estimate where that is due, else those that are kept."""
+        return jax.lax.cond(due, lambda: self._factorised(form, estimate), lambda: kept)
 
     def _factorised(self, form: Form, estimate: jax.Array) -> tuple[Factors, jax.Array]:
         """Factors of (1 + r/T)D̂ + λ, and the mean over directions of Ĥ = D̂ + λ; whitened."""
-        prior = self._prior(form, len(estimate))
-        data = self._data_curvature(form, estimate, prior)
+        prior, d = self._prior(form, len(estimate)), len(estimate)
+        data = form.factors(self._data_curvature(form, estimate, prior))
         minibatch = self._minibatch_share / self.temperature if self.temperature > 0 else 0.0
-        return form.factors((1 + minibatch) * data + prior), form.trace(data + prior) / len(estimate)
+        weighted = data._replace(values=(1 + minibatch) * data.values)
+        every = form.trace(prior) / d
+        curvature = jnp.mean(data.values) + every
+        if self._f is None or self._f.array.ndim == 0:  # the prior is the same in every direction
+            return weighted._replace(values=weighted.values + every), curvature
+        return form.factors(weighted.matrix() + prior), curvature
 
     def _data_curvature(self, form: Form, estimate: jax.Array, prior: jax.Array) -> jax.Array:
-        """D, whitened and projected onto the positive semidefinite matrices."""
+        """D, whitened; its projection onto the positive semidefinite matrices is that of its factors."""
         if isinstance(self.public_fisher, PublicMatrix):
             assert self.num_records is not None
             return self.num_records * form.of(self._whitened(self.public_fisher.operator(len(prior))))
         if self.fisher == "gradients":
             # E[g̃g̃ᵀ − s²] = T(D + λ) + rD: of the prior they show the share T/(T + r).
-            estimate = estimate - self.temperature / (self.temperature + self._minibatch_share) * prior
-        return form.projected(estimate)
+            return estimate - self.temperature / (self.temperature + self._minibatch_share) * prior
+        return estimate
 
     def _prior(self, form: Form, d: int) -> jax.Array:
         """λF⁻¹F⁻ᵀ, or its diagonal."""

@@ -24,7 +24,7 @@ import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query import fixed_point, integer_noise, randomness
-from dpmcmc.privacy.query.fixed_point import FixedPoint, float32
+from dpmcmc.privacy.query.fixed_point import FixedPoint, float32, held
 from dpmcmc.privacy.query.metric import flat
 from dpmcmc.privacy.query.per_record_gradients import LINEAR_ROWS, Batch, PerRecordGradients
 from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, Step
@@ -183,7 +183,8 @@ class GradientQuery(PerRecordGradients):
             if self.clip is None:
                 return moment.plain(self.plain_moment(params, records, draws.second_batch or draws.batch))
             in_grid, scale = moment.noise_in_grid(noise_std), moment.noise_scale
-            noise = drawn_noise(draws.second_noise, moment.entries, in_grid, scale, self.levels[1])
+            # Held, or a compiler draws it again for each of its uses.
+            noise = held(drawn_noise(draws.second_noise, moment.entries, in_grid, scale, self.levels[1]))
             total = self.moment_sum(params, records, draws.second_batch or draws.batch)
             return moment.released(_with_noise(total, noise, in_grid, scale), noise_std)
 

@@ -40,6 +40,10 @@ class Factors(NamedTuple):
             return vector / (self.values + shift)
         return self.vectors @ ((vector @ self.vectors) / (self.values + shift))
 
+    def matrix(self) -> jax.Array:
+        """The matrix, in its form."""
+        return self.values if self.vectors is None else (self.vectors * self.values) @ self.vectors.T
+
 
 class Form(NamedTuple):
     """Functions of matrices of one form.
@@ -49,8 +53,7 @@ class Form(NamedTuple):
         of: matrix of either form -> that matrix in this form; a diagonal keeps no other entries.
         outer: vector (p,) -> v vᵀ.
         shifted: (A, number) -> A plus that multiple of the identity.
-        factors: A positive semidefinite -> its :class:`Factors`.
-        projected: A -> the nearest positive semidefinite matrix.
+        factors: A -> :class:`Factors` of the nearest positive semidefinite matrix.
         trace: A -> sum of the diagonal entries, ().
         exact: (rows (n, p) of norm at most 1, bits) -> exact sum of the entries of v vᵀ that are released, (entries,).
         summed: rows (n, p) -> sum of their products in float32, (entries,): never of private rows before noise.
@@ -63,7 +66,6 @@ class Form(NamedTuple):
     outer: Callable[[jax.Array], jax.Array]
     shifted: Callable[[jax.Array, jax.Array | float], jax.Array]
     factors: Callable[[jax.Array], Factors]
-    projected: Callable[[jax.Array], jax.Array]
     trace: Callable[[jax.Array], jax.Array]
     exact: Callable[[jax.Array, int], FixedPoint]
     summed: Callable[[jax.Array], jax.Array]
@@ -80,13 +82,6 @@ def _factors(matrix: Float[jax.Array, "p p"]) -> Factors:
     """Eigenvalues, the negative ones put to zero, and eigenvectors."""
     values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
     return Factors(jnp.maximum(values, 0.0), vectors)
-
-
-def _projected(matrix: Float[jax.Array, "p p"]) -> Float[jax.Array, "p p"]:
-    """The matrix with its negative eigenvalues put to zero."""
-    values, vectors = _factors(matrix)
-    assert vectors is not None
-    return (vectors * values) @ vectors.T
 
 
 def _outer(vector: Float[jax.Array, " p"]) -> Float[jax.Array, "p p"]:
@@ -126,7 +121,6 @@ DENSE = Form(
     outer=_outer,
     shifted=lambda matrix, by: matrix + by * jnp.eye(len(matrix), dtype=matrix.dtype),
     factors=_factors,
-    projected=_projected,
     trace=jnp.trace,
     exact=_dense_sum,
     summed=lambda rows: (rows.T @ rows)[np.triu_indices(rows.shape[1])],
@@ -139,7 +133,6 @@ DIAGONAL = Form(
     outer=jnp.square,
     shifted=lambda matrix, by: matrix + by,
     factors=lambda matrix: Factors(jnp.maximum(matrix, 0.0)),
-    projected=lambda matrix: jnp.maximum(matrix, 0.0),
     trace=jnp.sum,
     exact=_diagonal_sum,
     summed=lambda rows: jnp.sum(jnp.square(rows), axis=0),
