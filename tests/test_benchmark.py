@@ -89,7 +89,8 @@ def test_what_is_not_installed_is_named_and_left_out(monkeypatch):
     monkeypatch.setattr(comparators, "find_spec", lambda name: None)
     monkeypatch.setattr(comparators, "SAMPLERS", {})
     nowhere = dataclasses.replace(TINY, torch_python="/nowhere/python")
-    (table,) = comparators.tables(nowhere)
+    table, among = comparators.tables(nowhere)
+    assert not among.rows
     assert not table.rows
     assert [line.split(":")[0] for line in table.skipped] == ["blackjax", "jax-privacy", "Opacus"]
 
@@ -149,7 +150,7 @@ def test_near_batches_stay_near():
 
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated")  # jax-privacy 2.0 calls it
-@pytest.mark.parametrize("section", ["comparators", "growth", "sweep", "bandwidth", "networks"])
+@pytest.mark.parametrize("section", ["comparators", "growth", "sweep", "host", "bandwidth", "networks"])
 def test_every_section_in_this_process_yields_rows(section):
     size = dataclasses.replace(TINY, num_records=2000)
     for table in importlib.import_module(f"benchmarks.{section}").tables(size):

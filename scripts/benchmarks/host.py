@@ -99,7 +99,7 @@ def tables(size: Size) -> list[Table]:
         ledgers = {entries: Path(folder) / f"{entries}.ledger" for entries in (1, _ENTRIES)}
         assert run.guarantee is not None
         for entries, path in ledgers.items():
-            terms = {"num_records": size.num_records, "adjacency": "replace_one", "epsilon": 100.0, "delta": 1e-5}
+            terms = {"num_records": size.num_records, "adjacency": "replace_one", "epsilon": 8.0, "delta": 1e-5}
             Ledger.init(path, name="benchmark", typical=run.guarantee, **terms)  # type: ignore[arg-type]
             for _ in range(entries if entries > 1 else 0):
                 charged(path, run.guarantee)()
