@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from dpmcmc.engine import usual_batches
 from dpmcmc.engine.hardware import DRAWN_STEPS, hardware, platform_of, query_class
 from dpmcmc.engine.mesh import DATA, sizes
-from dpmcmc.engine.recorded import lasting, recorded, with_scatter
+from dpmcmc.engine.recorded import going_on, recorded, with_scatter
 from dpmcmc.engine.template import Template
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import Sampling, shard_rows
@@ -153,13 +153,7 @@ class Program:
         draws, key = drawn
         gradient = self.query(cell).answer(state.position, records, draws, noise_std, t)
         following, info = self._sampler(cell).step(key, state, gradient, t)
-        # Matrices that nothing reads at the end are not copied in every step.
-        lasts = {id(leaf) for leaf in jax.tree.leaves(lasting(following))}
-
-        def kept(new: jax.Array, old: jax.Array) -> jax.Array:
-            return jnp.where(t < cell.steps, new, old) if id(new) in lasts else new
-
-        return jax.tree.map(kept, following, state), info
+        return going_on(t < cell.steps, following, state), info
 
     def step(
         self, cell: Cells, state: PyTree, t: jax.Array, noise_std: jax.Array, records: PyTree

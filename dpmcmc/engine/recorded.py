@@ -136,9 +136,15 @@ def recorded(plan: Plan, sampler: Template) -> Template:
     return RecordedTemplate(sampler.kind, sampler.settings, sampler.names, sampler.whole, blocks)
 
 
-def lasting(state: PyTree) -> PyTree:
-    """Return what is read of a state after its cell's last step: the position, and the scatter where there is one."""
-    return (state.position, state.scatter) if isinstance(state, RecordedState) else state.position
+def going_on(goes: jax.Array, following: PyTree, state: PyTree) -> PyTree:
+    """Return the state after a step, but for what is read at the end, which stays as it was where the cell is done.
+
+    That is the position, and the scatter where there is one. Other leaves, such as a sampler's matrices, would be
+    copied in every step for nothing.
+    """
+    read = (following.position, following.scatter) if isinstance(following, RecordedState) else following.position
+    ends = {id(leaf) for leaf in jax.tree.leaves(read)}
+    return jax.tree.map(lambda new, old: jnp.where(goes, new, old) if id(new) in ends else new, following, state)
 
 
 def with_scatter(output: PyTree, states: PyTree) -> PyTree:
