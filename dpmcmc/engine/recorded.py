@@ -137,10 +137,9 @@ def recorded(plan: Plan, sampler: Template) -> Template:
 
 
 def going_on(goes: jax.Array, following: PyTree, state: PyTree) -> PyTree:
-    """Return the state after a step, but for what is read at the end, which stays as it was where the cell is done.
+    """Return the state after a step; position and scatter, which are read at the end, stay where the cell is done.
 
-    That is the position, and the scatter where there is one. Other leaves, such as a sampler's matrices, would be
-    copied in every step for nothing.
+    Other leaves, such as a sampler's matrices, would be copied in every step for nothing.
     """
     read = (following.position, following.scatter) if isinstance(following, RecordedState) else following.position
     ends = {id(leaf) for leaf in jax.tree.leaves(read)}

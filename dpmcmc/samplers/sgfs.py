@@ -206,7 +206,7 @@ class SGFS(Langevin):
         fisher = self._averaged(form, state.fisher, white, s2, gradient, t)
         kept = (state.factors, state.curvature)
         if self.fisher == "query":
-            # At a distance of one step or more the estimate is that of an earlier step, but for the first of all.
+            # At a distance of one step or more the estimate is that of an earlier step, except in the first.
             estimate = fisher if self.query_every > 1 else jnp.where(t == 0, fisher, state.fisher)
             before, since = (t - 1) // self.query_every, (t - 1) % self.query_every
             due = (t == 0) | ((t > 1) & (since == 0) & renews(before + 1, self.refactor))

@@ -1,4 +1,4 @@
-"""What is computed around the steps of a run, against such a run: planning it, a noise-aware release, the ledger."""
+"""Costs around the steps of a run, against such a run: planning it, a noise-aware release, the ledger."""
 
 from __future__ import annotations
 
