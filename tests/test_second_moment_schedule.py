@@ -16,8 +16,10 @@ from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
-from dpmcmc.privacy.query.query import PrivateGradient
+from dpmcmc.privacy.query.metric import PublicMatrix
+from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient
 from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment, multiples
+from dpmcmc.privacy.query.selection import selector
 from dpmcmc.report.files import privacy_json
 from dpmcmc.samplers.sgfs import renews
 from tests.planted.benches import CLIP, REPLACEMENTS, plan, rows, with_first
@@ -181,3 +183,18 @@ def test_a_step_does_not_depend_on_its_own_estimate(fisher):
         np.testing.assert_array_equal(a, b)
     if fisher == "query":
         assert other[at + 1][1] > one[at + 1][1]
+
+
+@pytest.mark.parametrize("asked", [{"clip": None}, {"metric": PublicMatrix(2.0)}, {"second": SecondMoment()}])
+@pytest.mark.parametrize("blind", [False, True])
+def test_rows_with_aligned_copies_reach_the_queries_that_differentiate_record_by_record(asked, blind):
+    """109 columns have an aligned copy of the rows, which a batch leaves in place: it is no array of a batch."""
+    target, n = dpmcmc.targets.LogisticRegression(num_features=109), 40
+    records = target.prepared({"x": jnp.ones((n, 109)) / 109, "y": jnp.zeros(n, jnp.int32)})
+    assert any(not hasattr(leaf, "shape") for leaf in records.values())
+    select = selector(Poisson(8.0), n, 16)
+    settings = {"clip": 1.0, "select": select, "label_blind": blind and asked != {"clip": None}} | asked
+    query = GradientQuery(target, n, 8.0, **settings)
+    keys = jax.random.split(jax.random.key(0))
+    released = jax.eval_shape(query, jnp.zeros(109), records, *keys, jnp.float32(1.0))
+    assert released.value.shape == (109,)

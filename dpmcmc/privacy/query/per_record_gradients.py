@@ -15,7 +15,7 @@ from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
 from dpmcmc.privacy.query.label_blind import label_blind_weight
 from dpmcmc.privacy.query.metric import PublicMatrix, flat
 from dpmcmc.privacy.query.moment_sum import MomentSum
-from dpmcmc.privacy.query.rows import Rows
+from dpmcmc.privacy.query.rows import Rows, arrays
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.storage.pytree import PyTree, length_of, size_of
 
@@ -78,8 +78,10 @@ class PerRecordGradients:
         """Σ −∇ log-likelihood over the batch, unclipped, float32: the plain query."""
 
         def rows(batch: PyTree, mask: jax.Array) -> PyTree:
+            each_record = arrays(batch)
+
             def loss(p: PyTree) -> jax.Array:
-                each = jax.vmap(lambda record: self.target.log_likelihood(p, record))(batch)
+                each = jax.vmap(lambda record: self.target.log_likelihood(p, record))(each_record)
                 return -jnp.sum(jnp.where(mask, each, 0.0))
 
             return jax.grad(loss)(params)
@@ -110,7 +112,7 @@ class PerRecordGradients:
 
     def _longest(self, params: PyTree, batch: PyTree) -> jax.Array:
         """Largest norm of each row's gradient over all labels, (n,)."""
-        whitened = self.metric is not None
+        whitened, batch = self.metric is not None, arrays(batch)
 
         def labels(record: PyTree) -> jax.Array:
             target: Any = self.target
@@ -127,7 +129,7 @@ class PerRecordGradients:
         def negative_score(record: PyTree) -> PyTree:
             return jax.grad(lambda p: -self.target.log_likelihood(p, record))(params)
 
-        each = jax.vmap(negative_score)(batch)
+        each = jax.vmap(negative_score)(arrays(batch))
         if self.metric is None:
             return each
         metric = self.metric

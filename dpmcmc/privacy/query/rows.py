@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dpmcmc.storage.pytree import PyTree
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Num
 
@@ -47,6 +49,13 @@ class Rows(NamedTuple):
         if self.at is None or theta.size % LANES or theta.size > _WRITTEN_OUT:
             return self.read() @ theta
         return jax.lax.platform_dependent(self.table, self.at, theta, cpu=_by_lanes, default=_product)
+
+
+def arrays(batch: PyTree) -> PyTree:
+    """Return a batch whose rows are read, for what takes one record at a time."""
+    return jax.tree.map(
+        lambda leaf: leaf.read() if isinstance(leaf, Rows) else leaf, batch, is_leaf=lambda node: isinstance(node, Rows)
+    )
 
 
 def _product(table: jax.Array, at: jax.Array, theta: jax.Array) -> jax.Array:
