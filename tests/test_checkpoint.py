@@ -15,6 +15,7 @@ from dpmcmc.engine import lanes, sizing
 from dpmcmc.engine.charged_again import INTERRUPTED
 from dpmcmc.mechanisms import OPS, Hybrid, OutputPerturbation, release
 from dpmcmc.privacy import Ledger
+from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.storage import checkpoint, sealed_files
 from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError
 from dpmcmc.storage.fingerprint import plan_digest
@@ -99,7 +100,7 @@ def test_chains_beside_each_other_go_on_too_on_whatever_cores(tmp_path, monkeypa
 
 def test_a_finished_run_is_read_and_holds_no_key(tmp_path, alone):
     folder = tmp_path / "c"
-    key = dpmcmc.SecretKey()
+    key = dpmcmc.SecretKey._of(streams_of(None)[0])
     words = [np.asarray(jax.random.key_data(k)).tolist() for k in key._streams]
     first = dpmcmc.sample(PLAN, DATA, key=key, checkpoint=folder)
     kept = json.loads((folder / "run.json").read_text())

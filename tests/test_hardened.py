@@ -11,7 +11,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.config import ConfigError, dump, make_plan
+from dpmcmc.config import dump, make_plan
 from dpmcmc.config.file import load
 from dpmcmc.engine.sweep import sample_all
 from dpmcmc.planning import noise
@@ -202,6 +202,8 @@ def test_fresh_keys_are_of_the_plans_generator(plans):
 
 
 def test_a_secret_key_of_the_other_generator_is_refused_and_stays_unused(plans):
+    assert SecretKey().fits(True)
+    assert SecretKey().fits(False)
     for hardened in (False, True):
         key = SecretKey(hardened=not hardened)
         with pytest.raises(ValueError, match="other generator"):
@@ -288,9 +290,10 @@ def test_an_epsilon_at_which_the_deviation_shows_is_refused():
     assert DRAW_SHARE < 1e-3
 
 
-def test_a_target_whose_shape_is_not_known_is_refused():
-    with pytest.raises(ValueError, match="num_features"):
-        make(target=dpmcmc.targets.LogisticRegression())
+def test_a_target_whose_shape_is_not_known_is_charged_for_a_million_numbers():
+    known, unknown = make(), make(target=dpmcmc.targets.LogisticRegression())
+    assert unknown.coordinates == 10**6
+    assert known.guarantee.epsilon <= unknown.guarantee.epsilon <= known.guarantee.epsilon * (1 + 1e-9)
 
 
 class Growing:
@@ -396,7 +399,7 @@ privacy: {{epsilon: 1.0, delta: 1.0e-6, hardened: true}}
 """
 
 
-def test_a_config_makes_a_hardened_plan_and_a_mechanism_refuses_it(tmp_path):
+def test_a_config_makes_a_hardened_plan_of_a_sampler_and_of_a_mechanism(tmp_path):
     path = tmp_path / "c.yaml"
     how = "sampler: {name: sgld, step_size: 1.0}\nsampling: {scheme: poisson, batch_size: 50}\nrun: {steps: 10}"
     path.write_text(CONFIG.format(how=how))
@@ -406,8 +409,11 @@ def test_a_config_makes_a_hardened_plan_and_a_mechanism_refuses_it(tmp_path):
     path.write_text(dump(config, tmp_path))
     assert load(path, []) == config
     path.write_text(CONFIG.format(how="mechanism: {name: output_perturbation}"))
-    with pytest.raises(ConfigError, match=r"privacy\.hardened"):
-        load(path, [])
+    config = load(path, [])
+    assert make_plan(config).hardened
+    path.write_text(dump(config, tmp_path))
+    assert load(path, []) == config
+    assert not make_plan(load(path, ["privacy.hardened=false"])).hardened
 
 
 # --- the query ------------------------------------------------------------------------------------------

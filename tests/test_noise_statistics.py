@@ -199,12 +199,17 @@ def _base() -> list[int]:
     return exact_gaussian(discrete_gaussian.BASE**2, 24 * discrete_gaussian.BASE)
 
 
+def whole_threshold(first: int, *others: int) -> int:
+    """The 115 bits of a threshold whose words are these, the first with an alias in its 13 low bits."""
+    return functools.reduce(lambda upper, word: upper << 32 | word, others, first >> 13)
+
+
 def law_of(words: np.ndarray) -> list[int]:
-    """Probability of each column over 2^96, from the table as it is stored."""
-    bits, columns = 96 - 13, words.shape[1]
+    """Probability of each column over 2^128, from the table as it is stored."""
+    bits, columns = 128 - 13, words.shape[1]
     law = [0] * columns
-    for i, (first, middle, last) in enumerate(words.T.tolist()):
-        kept = (first >> 13) << 64 | middle << 32 | last
+    for i, (first, *others) in enumerate(words.T.tolist()):
+        kept = whole_threshold(first, *others)
         law[i] += kept
         law[first & 8191] += (1 << bits) - kept
     return law
@@ -213,15 +218,15 @@ def law_of(words: np.ndarray) -> list[int]:
 def test_the_table_is_the_discrete_gaussian(base):
     table = discrete_gaussian.table()
     law = law_of(table.words)
-    assert sum(law) == 1 << 96
+    assert sum(law) == 1 << 128
     assert tuple(law) == table.weights
     whole = base[0] + 2 * sum(base[1:])
-    # All over 2^96·whole, so that every number is an integer.
-    exact = [base[abs(k)] << 96 for k in range(-4096, 4096)]
-    off = sum(abs(p * whole - q) for p, q in zip(law, exact, strict=True)) + (whole << 96) - sum(exact)
-    distance = off / (2 * (whole << 96))
+    # All over 2^128·whole, so that every number is an integer.
+    exact = [base[abs(k)] << 128 for k in range(-4096, 4096)]
+    off = sum(abs(p * whole - q) for p, q in zip(law, exact, strict=True)) + (whole << 128) - sum(exact)
+    distance = off / (2 * (whole << 128))
     assert distance <= table.deviation * (1 + 1e-6)
-    assert table.deviation < 2.0**-84
+    assert table.deviation < 2.0**-116
     assert distance > 0.5 * table.deviation
 
 
@@ -229,7 +234,7 @@ def test_a_table_that_is_off_is_found(base):
     """Planted faults: 64-bit probabilities, and an alias that points elsewhere."""
     table = discrete_gaussian.table()
     words = table.words.copy()
-    words[2] = 0
+    words[2:] = 0
     assert tuple(law_of(words)) != table.weights
     words = table.words.copy()
     words[0, 100] ^= 1
@@ -241,10 +246,10 @@ def at_thresholds(monkeypatch, offset: int) -> tuple[np.ndarray, np.ndarray]:
     words = discrete_gaussian.table().words
     rng = np.random.default_rng(0)
     columns = np.concatenate([rng.integers(0, 8192, 200), [0, 8191, 4096]]).astype(np.uint64)
-    thresholds = [int(words[0, c]) >> 13 << 64 | int(words[1, c]) << 32 | int(words[2, c]) for c in columns]
-    levels = [min(max(t + offset, 0), (1 << 83) - 1) for t in thresholds]
-    first = [(level >> 64) << 13 | int(c) for level, c in zip(levels, columns, strict=True)]
-    more = [level >> 32 & 0xFFFFFFFF for level in levels] + [level & 0xFFFFFFFF for level in levels]
+    thresholds = [whole_threshold(*(int(word) for word in words[:, c])) for c in columns]
+    levels = [min(max(t + offset, 0), (1 << 115) - 1) for t in thresholds]
+    first = [(level >> 96) << 13 | int(c) for level, c in zip(levels, columns, strict=True)]
+    more = [level >> shift & 0xFFFFFFFF for shift in (64, 32, 0) for level in levels]
     with monkeypatch.context() as patch:
         patch.setattr(integer_noise.jax.random, "bits", lambda *_: jnp.asarray(np.array(first, np.uint32)))
         patch.setattr(integer_noise.chacha, "more_words", lambda *_: jnp.asarray(np.array(more, np.uint32)))
@@ -254,7 +259,7 @@ def at_thresholds(monkeypatch, offset: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_a_draw_reads_the_table_at_its_thresholds(monkeypatch):
-    for offset in (-1, 0, -(1 << 32), 1 << 32, -(1 << 64), 1 << 64):
+    for offset in (-1, 0, -(1 << 32), 1 << 32, -(1 << 64), 1 << 64, -(1 << 96), 1 << 96):
         np.testing.assert_array_equal(*at_thresholds(monkeypatch, offset))
     # Planted: a draw that ties with its threshold's upper bits is settled by these alone.
     monkeypatch.setattr(integer_noise.jax.lax, "cond", lambda which, settled, unsettled: unsettled())

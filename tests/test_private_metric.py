@@ -319,7 +319,6 @@ def test_released_metric_is_saved_with_the_draws(tmp_path):
     ("error", "said", "change"),
     [
         (UnsupportedCombination, "privacy budget", {"privacy": None}),
-        (UnsupportedCombination, "hardened", {"privacy": dpmcmc.Privacy(epsilon=1.0, delta=1e-4, hardened=True)}),
         (UnsupportedCombination, "calibrator free", {"privacy": dpmcmc.Privacy(calibrator="free", delta=1e-4)}),
         (UnsupportedCombination, "metric of its own", {"sampler": dpmcmc.SGFS(step_size=1.0, metric=2.0)}),
         (InputError, "row_bound", {"target": dataclasses.replace(LOGISTIC, row_bound=None)}),
@@ -342,7 +341,7 @@ def test_plan_that_has_no_private_metric_is_refused(error, said, change):
     assert error is not UnsupportedCombination or seen.value.about == "metric"
 
 
-@pytest.mark.parametrize("change", ["privacy=null", "privacy.calibrator=closed_form", "privacy.hardened=true"])
+@pytest.mark.parametrize("change", ["privacy=null", "privacy.calibrator=closed_form"])
 def test_refusal_of_a_metric_begins_with_its_yaml_path(change):
     with pytest.raises(InputError, match=r"^metric: (?!metric)"):
         config.make_plan(config_file.load("adult_metric", [change]))

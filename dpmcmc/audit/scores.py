@@ -296,7 +296,8 @@ class Estimated:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             for _ in range(count - 1):
-                out.append(self._along(self.plan.mechanism.draw(self.plan, data, streams_of(next(self.keys))[0])))
+                streams, _ = streams_of(next(self.keys), self.plan.hardened)
+                out.append(self._along(self.plan.mechanism.draw(self.plan, data, streams)))
         return np.stack(out)
 
     def _along(self, draws: PyTree) -> np.ndarray:

@@ -175,4 +175,5 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
         epsilon=config.privacy.epsilon,
         delta=config.privacy.delta,
         adjacency=config.privacy.adjacency,
+        hardened=config.privacy.hardened,
     )

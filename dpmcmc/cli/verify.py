@@ -22,6 +22,7 @@ from dpmcmc.privacy.accounting import Adjacency, Event, discrete_gaussian
 from dpmcmc.privacy.accounting.effort import TooMuchWork, at_most
 from dpmcmc.privacy.accounting.grouping import grouped
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.promise import UNHARDENED
 from dpmcmc.privacy.accounting.queries import queries as kinds
 from dpmcmc.privacy.accounting.sampling import Poisson
 from dpmcmc.storage.regular_file import opened_text
@@ -149,7 +150,7 @@ class Run:
             rate=_number((body.get("sampling") or {}).get("rate", 0.0)),
             draws=_number(body.get("charged_draws", _count(events, _DRAWS))),
             settled=_number((body.get("settings") or {}).get("noise_multiplier", math.inf)),
-            deviations=_deviations(body, minibatches),
+            deviations=_deviations(body, minibatches, events),
             says_steps="steps" in body,
             unit="owner" if str(body.get("unit", "")).startswith("owner") else "record",
         )
@@ -159,7 +160,7 @@ def _count(events: tuple[Event, ...], mechanisms: tuple[str, ...]) -> int:
     return sum(e.count for e in events if e.mechanism in mechanisms)
 
 
-def _deviations(body: dict[str, Any], minibatches: float) -> dict[str, float]:
+def _deviations(body: dict[str, Any], minibatches: float, events: tuple[Event, ...]) -> dict[str, float]:
     """Least that a run deviates by in all its steps, by event."""
     need = {"batch_overflow": 0.0, "approximate_draw": 0.0}
     if "steps" in body:
@@ -169,8 +170,12 @@ def _deviations(body: dict[str, Any], minibatches: float) -> dict[str, float]:
             scheme.validate(int(records))
             need["batch_overflow"] = minibatches * scheme.truncation(int(records), int(_number(sampling["slots"])))
         if body["hardened"]:
-            each = discrete_gaussian.deviation(discrete_gaussian.LEVELS[-1])
-            need["approximate_draw"] = each * _number(body["coordinates"]) * body["steps"] * body["chains"]
+            numbers = _number(body["coordinates"]) * body["steps"] * body["chains"]
+            numbers += _number((body.get("metric") or {}).get("numbers", 0))
+            need["approximate_draw"] = discrete_gaussian.deviation(discrete_gaussian.LEVELS[-1]) * numbers
+    elif body.get("hardened") and any(e.mechanism in discrete_gaussian.NOISY for e in events):
+        draws = discrete_gaussian.releases_event()
+        need["approximate_draw"] = draws.rate * draws.count
     return need
 
 
@@ -244,6 +249,8 @@ def verify(
     few = grouped(many)
     print(f"stated       epsilon {run.epsilon:.6g} at delta {recomputed.delta:g}")
     print(f"recomputed   {said}")
+    if body.get("hardened") is False:
+        print(f"unproved     {UNHARDENED}")
     if len(few) < len(many):
         print(
             f"grouped      {len(many)} kinds of query are charged as {len(few)}, each group at its least noise and "

@@ -109,9 +109,9 @@ else:
     SamplingSection = choice(SCHEMES, "scheme")
 
 #: Keys of a promise that concern samplers alone.
-_OF_SAMPLERS = ("release", "accountant", "calibrator", "clip", "clipping", "hardened")
+_OF_SAMPLERS = ("release", "accountant", "calibrator", "clip", "clipping")
 #: Those that a hybrid, which has a mechanism's start, does not take either.
-_NOT_OF_HYBRIDS = ("release", "hardened")
+_NOT_OF_HYBRIDS = ("release",)
 
 
 class Config(Keyed):
@@ -192,8 +192,7 @@ class Config(Keyed):
             yield "privacy", "a mechanism needs epsilon and delta"
         for key in self.not_taken:
             if key in getattr(self.privacy, "model_fields_set", ()):
-                why = "has no integer noise" if key == "hardened" else "settles this itself"
-                yield f"privacy.{key}", f"mechanism {mechanism} {why}; leave it out"
+                yield f"privacy.{key}", f"mechanism {mechanism} settles this itself; leave it out"
 
 
 def is_secret(config: Config) -> bool:

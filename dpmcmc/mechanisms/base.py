@@ -27,7 +27,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.planning.description import guaranteed
+from dpmcmc.planning.description import guaranteed, unhardened
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import Verdict, of_one_shot
 from dpmcmc.privacy.accounting.events import Event
@@ -55,6 +55,7 @@ class MechanismPlan(AnyPlan):
         run: plan of a hybrid's run, or None.
         schema: public facts of a table's columns, or None where records are arrays.
         reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
+        hardened: whether its keys are ChaCha20's and its Gaussian noise is drawn in integers.
 
     Example:
         >>> from dpmcmc.mechanisms import ObjectivePerturbation
@@ -77,6 +78,7 @@ class MechanismPlan(AnyPlan):
     run: Plan | None = None
     schema: Schema | None = None
     reasons: tuple[str, ...] = ()
+    hardened: bool = False
 
     @property
     def charged_draws(self) -> int:
@@ -118,7 +120,12 @@ class MechanismPlan(AnyPlan):
     def facts(self) -> dict[str, object]:
         """Return what ``privacy.json`` says of the plan beside its guarantee."""
         settled = {"mechanism": repr(self.mechanism), "settings": self.settings, "charged_draws": self.charged_draws}
-        return {"num_records": self.num_records, **({} if self.run is None else self.run.facts()), **settled}
+        return {
+            "num_records": self.num_records,
+            "hardened": self.hardened,
+            **({} if self.run is None else self.run.facts()),
+            **settled,
+        }
 
     def to_json(self, secret: bool = True) -> dict[str, object]:
         """The plan in numbers; holds no record and no key. ``secret``: whether the release's noise is."""
@@ -144,7 +151,7 @@ class MechanismPlan(AnyPlan):
         else:
             out.append(("guarantee", guaranteed(self.guarantee, secret)))
         said = (f"{name} {_said(name, value)}" for name, value in self.settings.items())
-        out.append(("settings", ", ".join(said)))
+        out += [("settings", ", ".join(said)), *(unhardened(self) if self.run is None else ())]
         return out if self.run is not None else out + self.verdict.lines()
 
 

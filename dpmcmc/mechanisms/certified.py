@@ -45,7 +45,8 @@ from dpmcmc.privacy.accounting import Event, noisy_descent
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 from dpmcmc.privacy.accounting.search import largest
-from dpmcmc.privacy.query.randomness import Streams, noise_on_grid
+from dpmcmc.privacy.query.gaussian_release import noise_on_grid
+from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target, shared_by_equal_targets
 

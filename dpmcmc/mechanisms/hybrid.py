@@ -95,6 +95,7 @@ class Hybrid:
         delta: float,
         adjacency: str = "replace_one",
         schema: Schema | None = None,
+        hardened: bool = True,
     ) -> MechanismPlan:
         """Settle the draw at its share, then the run's noise so that both together meet (ε, δ); reads no record.
 
@@ -103,7 +104,12 @@ class Hybrid:
         """
         target = target if schema is None else schema.told(target)
         first = self.start.plan(
-            target, num_records=num_records, epsilon=self.share * epsilon, delta=delta, adjacency=adjacency
+            target,
+            num_records=num_records,
+            epsilon=self.share * epsilon,
+            delta=delta,
+            adjacency=adjacency,
+            hardened=hardened,
         )
         run = making.plan(
             target,
@@ -122,6 +128,7 @@ class Hybrid:
                 calibrator=self.calibrator,
                 clip=self.clip,
                 clipping=self.clipping,
+                hardened=hardened,
             ),
             curvature=self.curvature,
             after=first.guarantee,
@@ -134,8 +141,9 @@ class Hybrid:
             "noise_multiplier": float(run.noise_multipliers.min()),
             "temperature": float(run.temperatures.max()),
         }
+        draws = run.num_draws * run.chains
         return MechanismPlan(
-            self, target, num_records, run.guarantee, settings, run.num_draws * run.chains, first, run, schema
+            self, target, num_records, run.guarantee, settings, draws, first, run, schema, hardened=hardened
         )
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams, checkpoint: Path | None = None) -> PyTree:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dpmcmc.data.schema import Schema
-from dpmcmc.errors import InputError, check_fields
+from dpmcmc.errors import InputError, UnsupportedCombination, check_fields
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.privacy.accounting import Adjacency, Event
+from dpmcmc.privacy.accounting import Adjacency, Event, discrete_gaussian
+from dpmcmc.privacy.accounting.charging import DRAW_SHARE, check_price
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import check_delta
@@ -35,6 +36,7 @@ class Asked:
         epsilon: ε.
         delta: δ, below 1/N.
         adjacency: which data sets are neighbours.
+        hardened: whether Gaussian noise is drawn in integers, with keys of ChaCha20.
 
     Raises:
         ValueError: numbers outside these, named by the argument first.
@@ -44,6 +46,7 @@ class Asked:
     epsilon: float
     delta: float
     adjacency: Adjacency
+    hardened: bool = False
 
     def __post_init__(self) -> None:
         if self.num_records < 1:
@@ -61,6 +64,12 @@ class Asked:
     def mu(self) -> float:
         """Largest μ whose Gaussian mechanism keeps the promise."""
         return gaussian_mu(self.epsilon, self.delta)
+
+    @property
+    def of_events(self) -> Asked:
+        """What the events alone have to keep: integer noise may take a small share of δ besides."""
+        spent = discrete_gaussian.price(discrete_gaussian.releases_event(), self.epsilon) if self.hardened else 0.0
+        return dataclasses.replace(self, delta=self.delta - min(spent, DRAW_SHARE * self.delta))
 
     @property
     def most_records(self) -> int:
@@ -107,6 +116,7 @@ class OneShot:
         delta: float,
         adjacency: str = "replace_one",
         schema: Schema | None = None,
+        hardened: bool = True,
     ) -> MechanismPlan:
         """Settle the guarantee and every number that it rests on; reads no record.
 
@@ -117,16 +127,17 @@ class OneShot:
             delta: δ, below 1/N.
             adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
             schema: public ranges and levels of a table's columns; see :func:`dpmcmc.plan`.
+            hardened: as of :class:`dpmcmc.Privacy`. Draws from a posterior are computed in floating point either way.
 
         Raises:
             UnsupportedCombination: no derivation for this target or adjacency.
             CalibrationError: (ε, δ) is out of reach.
             ValueError: impossible numbers, named by the argument first; a public bound that is not given.
         """
-        asked = Asked(num_records, epsilon, delta, Adjacency(adjacency))
-        if schema is None:
-            return self.settle(target, asked)
-        return dataclasses.replace(schema.told(self, target).settle(schema.told(target), asked), schema=schema)
+        asked = Asked(num_records, epsilon, delta, Adjacency(adjacency), hardened)
+        target, told = (target, self) if schema is None else (schema.told(target), schema.told(self, target))
+        plan = told.settle(target, asked.of_events)
+        return dataclasses.replace(plan, schema=schema, hardened=hardened, guarantee=_of_all(plan.guarantee, asked))
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Return the plan that keeps the promise; raises as :meth:`OneShot.plan`."""
@@ -163,3 +174,33 @@ class OneShot:
             assumptions=assumptions,
         )
         return MechanismPlan(self, target, asked.num_records, guarantee, settings, max(1, self.draws))
+
+
+def _of_all(guarantee: Guarantee, asked: Asked) -> Guarantee:
+    """Return the guarantee of a mechanism's events and of its integer noise, at the whole δ.
+
+    Any mechanism is charged for ``MOST_RELEASES`` releases of ``MOST_NUMBERS`` numbers each; a release of more numbers
+    is refused (``integer_noise.py``), and more releases are refused here. It costs less than 1e-19 of δ times 1 + e^ε.
+    """
+    if not asked.hardened:
+        return guarantee
+    noisy = [e.count * (e.steps or 1) for e in guarantee.events if e.mechanism in discrete_gaussian.NOISY]
+    events = guarantee.events
+    if noisy:
+        if sum(noisy) > discrete_gaussian.MOST_RELEASES:
+            raise UnsupportedCombination(
+                f"hardened: {sum(noisy):,} releases with noise are more than the {discrete_gaussian.MOST_RELEASES:,} "
+                "that integer noise is charged for; ask for hardened: false.",
+                "hardened",
+            )
+        draws = discrete_gaussian.releases_event()
+        check_price(draws, asked.epsilon, asked.delta)
+        events = (*events, draws)
+    return Guarantee.from_events(
+        events,
+        delta=asked.delta,
+        adjacency=guarantee.adjacency,
+        accountant=guarantee.accountant,
+        release=guarantee.release,
+        assumptions=guarantee.assumptions,
+    )

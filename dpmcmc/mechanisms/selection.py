@@ -67,7 +67,14 @@ class Candidate(Protocol):
     """A mechanism of one draw, or a :class:`Chain`."""
 
     def plan(
-        self, target: Target, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+        self,
+        target: Target,
+        *,
+        num_records: int,
+        epsilon: float,
+        delta: float,
+        adjacency: str = "replace_one",
+        hardened: bool = True,
     ) -> _CandidatePlan:
         """Return the plan of a candidate on its part of the records."""
 
@@ -98,7 +105,14 @@ class Chain:
     clip: float = 1.0
 
     def plan(
-        self, target: Target, *, num_records: int, epsilon: float, delta: float, adjacency: str = "replace_one"
+        self,
+        target: Target,
+        *,
+        num_records: int,
+        epsilon: float,
+        delta: float,
+        adjacency: str = "replace_one",
+        hardened: bool = True,
     ) -> Plan:
         """Return the run's plan on ``num_records`` records."""
         return making.plan(
@@ -108,7 +122,13 @@ class Chain:
             sampling=self.sampling,
             steps=self.steps,
             burn_in=self.steps - 1,
-            privacy=Privacy(epsilon=epsilon, delta=delta, adjacency=adjacency, clip=self.clip),  # type: ignore[arg-type]
+            privacy=Privacy(
+                epsilon=epsilon,
+                delta=delta,
+                adjacency=adjacency,  # type: ignore[arg-type]
+                clip=self.clip,
+                hardened=hardened,
+            ),
         )
 
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from dpmcmc.planning.verdict import INTERVALS
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.promise import UNHARDENED
 from dpmcmc.privacy.accounting.rounding import three_digits
 from dpmcmc.privacy.accounting.sampling import Poisson
 
 if TYPE_CHECKING:
+    from dpmcmc.planning.any_plan import AnyPlan
     from dpmcmc.planning.plan import Plan
 
 
@@ -51,6 +53,7 @@ def lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
         ("free", _free_line(plan)),
         ("temperature", _temperature_line(plan, heat, high)),
         ("time", _time_line(plan)),
+        *unhardened(plan),
     ]
     return out + plan.verdict.lines()
 
@@ -60,6 +63,11 @@ def guaranteed(guarantee: Guarantee, secret: bool) -> str:
     if secret:
         return str(guarantee)
     return f"NONE: insecure_noise_seed makes the noise known (secret noise would give {guarantee})"
+
+
+def unhardened(plan: AnyPlan) -> list[tuple[str, str]]:
+    """Return a line for a plan whose noise is not proved, and none for one whose noise is."""
+    return [] if plan.hardened else [("unproved", UNHARDENED)]
 
 
 def html_table(rows: Iterable[Sequence[str]], titles: Sequence[str] = ()) -> str:

@@ -13,7 +13,7 @@ from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.planning.metric import PrivateMetric, planned_metric
 from dpmcmc.planning.noise import check_deviations, own_noise, settled, unit_of
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.charging import Schedule
+from dpmcmc.privacy.accounting.charging import UNKNOWN_COORDINATES, Schedule
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import Privacy, check_delta
 from dpmcmc.privacy.accounting.sampling import Full, Sampling, expected_batch
@@ -212,14 +212,14 @@ def _solved(sampler: Any, queries: Schedule, privacy: Privacy | None) -> Sampler
 
 
 def _coordinates(target: Target, second: SecondMoment | None) -> int:
-    """Noisy numbers that a step releases, as the target has them now; the query holds the run to them."""
+    """Return how many noisy numbers a step is charged for; the query holds the run to them.
+
+    As many as the target has now; where only the data tell, so many that hardly any target has more: a number costs
+    less than 1e-32 of δ.
+    """
     params = parameter_shapes(target)
     if params is None:
-        raise InputError(
-            "hardened: integer noise is charged by the coordinate, and this target has its shape from the data alone; "
-            "give its number of features (num_features)",
-            "hardened",
-        )
+        return UNKNOWN_COORDINATES
     return size_of([params] if second is None else [params, released_shape(second, params).value])
 
 

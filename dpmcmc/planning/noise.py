@@ -6,14 +6,13 @@ reads the same array, so what is charged is what is added. A step where the samp
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
-from dpmcmc.errors import CalibrationError, InputError, UnsupportedCombination
+from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.privacy.accounting import discrete_gaussian
-from dpmcmc.privacy.accounting.charging import DRAW_SHARE, Schedule, charged_guarantee
+from dpmcmc.privacy.accounting.charging import Schedule, charged_guarantee, check_price
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import expected_batch
@@ -109,15 +108,9 @@ def own_noise(sampler: Sampler, steps: int) -> np.ndarray:
 
 def check_deviations(epsilon: float | None, queries: Schedule, privacy: Privacy) -> None:
     """Refuse a run whose integer noise deviates from its proof's by more than a small share of δ."""
-    distance = sum(e.rate * e.count for e in queries.deviations)
-    if epsilon is None or not distance:
-        return
-    spent = (1 + math.exp(epsilon)) * distance if epsilon < 600 else math.inf
-    if spent > DRAW_SHARE * privacy.delta:
-        raise UnsupportedCombination(
-            f"hardened: at epsilon {epsilon:.4g} the distance {distance:.2g} of integer noise from a Gaussian's costs "
-            f"{spent:.2g} of delta {privacy.delta:g}, more than its share of {DRAW_SHARE:g}; ask for a smaller epsilon."
-        )
+    if epsilon is not None:
+        for event in queries.deviations:
+            check_price(event, epsilon, privacy.delta)
 
 
 def _grids(z: np.ndarray, second: SecondMoment | None, hardened: bool) -> tuple[int, int, tuple[int, int]]:

@@ -216,8 +216,10 @@ def _seeded_keys(patch: Patch) -> None:
 
 
 def _keys_used_again(patch: Patch) -> None:
-    def streams(self: SecretKey) -> Streams:
-        assert self._streams is not None
+    real = SecretKey.streams
+
+    def streams(self: SecretKey, hardened: bool = False) -> Streams:
+        self._streams = self._streams or real(self, hardened)
         return self._streams
 
     patch.setattr(SecretKey, "streams", streams)

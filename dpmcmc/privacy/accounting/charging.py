@@ -22,6 +22,7 @@ from dpmcmc.privacy.accounting import (
     DEVIATIONS,
     Adjacency,
     Event,
+    UnsupportedCombination,
     accountant_for,
     base_epsilon,
     discrete_gaussian,
@@ -38,6 +39,8 @@ from dpmcmc.privacy.accounting.sampling import Poisson, Sampling
 OVERFLOW_SHARE = 1e-3
 #: Largest part of δ that the deviation of integer noise may take.
 DRAW_SHARE = 1e-4
+#: Numbers that a step is charged for where the target has its shape from the data alone; a run with more is refused.
+UNKNOWN_COORDINATES = 10**6
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +103,7 @@ class Schedule:
         """Event of integer noise that is not exactly what its proof is about (``discrete_gaussian.py``)."""
         if self.coordinates is None:
             return ()
-        each = discrete_gaussian.deviation(discrete_gaussian.LEVELS[-1])
-        count = self.coordinates * len(self.noise_multipliers) * self.chains
-        return (Event("approximate_draw", 0.0, each, count),)
+        return (discrete_gaussian.draws_event(self.coordinates * len(self.noise_multipliers) * self.chains),)
 
     @property
     def beside(self) -> tuple[Event, ...]:
@@ -157,6 +158,26 @@ def charged_guarantee(schedule: Schedule, privacy: Privacy) -> tuple[Guarantee, 
         assumptions=() if after is None else after.assumptions,
     )
     return guarantee, slots
+
+
+def check_price(draws: Event, epsilon: float, delta: float) -> None:
+    """Refuse integer noise whose distance from a Gaussian's costs more than a small share of δ.
+
+    Args:
+        draws: of ``discrete_gaussian.draws_event``.
+        epsilon, delta: of the whole promise.
+
+    Raises:
+        UnsupportedCombination: it does.
+    """
+    spent = discrete_gaussian.price(draws, epsilon)
+    if spent > DRAW_SHARE * delta:
+        raise UnsupportedCombination(
+            f"hardened: at epsilon {epsilon:.4g} the distance {draws.rate * draws.count:.2g} of integer noise from a "
+            f"Gaussian's costs {spent:.2g} of delta {delta:g}, more than its share of {DRAW_SHARE:g}; ask for a "
+            "smaller epsilon, or for hardened: false.",
+            "hardened",
+        )
 
 
 def charged_again(guarantee: Guarantee, again: Schedule) -> tuple[Event, ...]:

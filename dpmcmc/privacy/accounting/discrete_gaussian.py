@@ -19,12 +19,12 @@ real μ and every s >= τ = ``SMOOTH`` = 2,
    of N(x, S²) at k over 1 ± η; and by (1) so is x + N_Z(S²)'s. Up to two factors as in 1, the release is therefore a
    post-processing, which does not look at x, of the Gaussian mechanism with std √(S² − τ²) >= σ: the accountants of
    the Gaussian apply as they are, and τ costs nothing, for S² − τ² >= σ² + σ₀² − τ².
-3. *Tables.* X_j is drawn by Walker's alias method from 2^13 columns with thresholds of 83 bits: 96 random bits a draw,
-   one comparison, no rejection. The last 64 bits are drawn only where the first 19 of some draw equal its threshold's,
-   for without that they decide nothing. Its law is a table of integers over 2^96, whose total variation distance from
-   N_Z(σ₀²), the tail beyond 10.6σ₀ included, is summed in 60 digits: ``table().deviation``, below 2^-84.
+3. *Tables.* X_j is drawn by Walker's alias method from 2^13 columns with thresholds of 115 bits: 128 random bits a
+   draw, one comparison, no rejection. The last 96 bits are drawn only where the first 19 of some draw equal its
+   threshold's, for without that they decide nothing. Its law is a table of integers over 2^128, whose total variation
+   distance from N_Z(σ₀²), the tail beyond 16σ₀ included, is summed in 70 digits: ``table().deviation``, below 2^-116.
 
-So a coordinate of a step is within total variation L·2^-84 + (L+1)·2^-111 (:func:`deviation`) of a post-processing of
+So a coordinate of a step is within total variation L·2^-116 + (L+1)·2^-111 (:func:`deviation`) of a post-processing of
 the Gaussian mechanism, whatever x. A run is within the sum over its coordinates, steps and chains, which is charged as
 ``approximate_draw``: a distance β costs (1 + e^ε)β of δ. S exceeds σ by at most :func:`excess`, which is not credited.
 
@@ -53,14 +53,16 @@ from typing import NamedTuple
 import numpy as np
 
 from dpmcmc.errors import InputError
+from dpmcmc.privacy.accounting.events import Event
 
 #: σ₀, std of a table's draw, and τ of the module's docstring.
-BASE = 384
+BASE = 256
 SMOOTH = 2
-#: 2^13 columns, −4096..4095; the other bits of three words are the threshold's.
+#: 2^13 columns, −4096..4095; the other bits of four words are the threshold's.
 INDEX_BITS = 13
 HALF = 1 << (INDEX_BITS - 1)
-_THRESHOLD_BITS = 96 - INDEX_BITS
+_WORDS = 4
+_THRESHOLD_BITS = 32 * _WORDS - INDEX_BITS
 #: Bound on c_j / √(1 + Σ_{i<j} c_i²) that the choice of coefficients aims at: 2 % below σ₀√(τ⁻² − σ₀⁻²), which the
 #: proof needs, for float32 roundings.
 RATIO = 0.49 * BASE
@@ -68,19 +70,27 @@ RATIO = 0.49 * BASE
 SLACK = 2.0**-20
 #: Draws per coordinate, at least (fewer would make S too coarse) and at most (beyond, a coefficient leaves float32).
 LEVELS = (3, 4, 5)
+#: Most numbers of one release that is not a step's, and most such releases, that a mechanism is charged for.
+MOST_NUMBERS = 1 << 26
+MOST_RELEASES = 1 << 16
+#: Events of one-shot mechanisms whose noise is Gaussian; a descent has one release a step.
+NOISY = ("gaussian", "noisy_descent")
 #: Largest relative excess of S over the asked std that a plan may have, and the one that another level is spent on.
 MOST_EXCESS = 1e-2
 FINE_EXCESS = 1e-5
 #: Twice the η of (1) with room for the powers of (1+η)/(1−η) that multiply up.
 _CONVOLUTION = 2.0**-111
+#: Bound on ``table().deviation``: a plan needs this alone, and makes no table.
+_TABLE = 2.0**-116
+_WHOLE = 1 << 32 * _WORDS
 
 
 class Table(NamedTuple):
     """Alias table of N_Z(BASE²).
 
     Attributes:
-        words: (3, 8192) uint32: threshold's top 19 bits and the alias column; its middle word; its last word.
-        weights: probability of −4096 + i as an integer over 2^96.
+        words: (4, 8192) uint32: threshold's top 19 bits and the alias column; its other words, from the upper one down.
+        weights: probability of −4096 + i as an integer over 2^128.
         deviation: upper bound on the total variation distance from N_Z(BASE²).
     """
 
@@ -91,7 +101,7 @@ class Table(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def table() -> Table:
-    """Return the alias table, in exact integers from 60-digit probabilities."""
+    """Return the alias table, in exact integers from probabilities of 70 digits."""
     with decimal.localcontext() as context:
         context.prec = 80
         # exp(−k²/2σ₀²) from k − 1 by one factor, which shrinks by a constant one: k² roundings of 80 digits.
@@ -102,27 +112,22 @@ def table() -> Table:
             half.append(half[-1] * factor)
             factor *= square
         whole = half[0] + 2 * sum(half[1:], decimal.Decimal(0))
-        scale = decimal.Decimal(1 << 96) / whole
+        scale = decimal.Decimal(_WHOLE) / whole
         exact = [half[abs(k)] * scale for k in range(-HALF, HALF)]
         weights = [int(p.to_integral_value()) for p in exact]
-        weights[HALF] += (1 << 96) - sum(weights)
-        tail = decimal.Decimal(1 << 96) - sum(exact, decimal.Decimal(0))
-        distance = sum((abs(w - p) for w, p in zip(weights, exact, strict=True)), tail) / 2 / (1 << 96)
+        weights[HALF] += _WHOLE - sum(weights)
+        tail = decimal.Decimal(_WHOLE) - sum(exact, decimal.Decimal(0))
+        distance = sum((abs(w - p) for w, p in zip(weights, exact, strict=True)), tail) / 2 / _WHOLE
     columns, aliases = _alias(weights)
-    words = np.array(
-        [
-            [(t >> 64) << INDEX_BITS | alias for t, alias in zip(columns, aliases, strict=True)],
-            [t >> 32 & 0xFFFFFFFF for t in columns],
-            [t & 0xFFFFFFFF for t in columns],
-        ],
-        np.uint32,
-    )
-    # Room for the sixtieth digit.
+    shifts = range(32 * (_WORDS - 1), -1, -32)
+    words = np.array([[t >> shift & 0xFFFFFFFF for t in columns] for shift in shifts], np.uint32)
+    words[0] = words[0] << INDEX_BITS | np.array(aliases, np.uint32)
+    # Room for the last digits.
     return Table(words, tuple(weights), float(distance) * (1 + 1e-9) + 1e-50)
 
 
 def _alias(weights: list[int]) -> tuple[list[int], list[int]]:
-    """(thresholds, aliases) of Walker's method (Vose 1991) in integers: column i keeps its threshold of 2^83."""
+    """(thresholds, aliases) of Walker's method (Vose 1991) in integers: column i keeps its threshold of 2^115."""
     full = 1 << _THRESHOLD_BITS
     left = list(weights)
     thresholds, aliases = [0] * len(left), list(range(len(left)))
@@ -140,7 +145,23 @@ def _alias(weights: list[int]) -> tuple[list[int], list[int]]:
 
 def deviation(levels: int) -> float:
     """Upper bound on the total variation distance of one coordinate's noise from the docstring's."""
-    return levels * table().deviation + (levels + 1) * _CONVOLUTION
+    return levels * _TABLE + (levels + 1) * _CONVOLUTION
+
+
+def draws_event(numbers: int) -> Event:
+    """Return the charge of so many numbers of integer noise, each of the most draws."""
+    return Event("approximate_draw", 0.0, deviation(LEVELS[-1]), numbers)
+
+
+def releases_event() -> Event:
+    """Return the charge of the integer noise of a one-shot mechanism, whatever it releases."""
+    return draws_event(MOST_NUMBERS * MOST_RELEASES)
+
+
+def price(event: Event, epsilon: float) -> float:
+    """Return the part of δ that a :func:`draws_event` costs at ε."""
+    distance = event.rate * event.count
+    return (1 + math.exp(epsilon)) * distance if epsilon < 600 else math.inf
 
 
 def reach(levels: int) -> float:
@@ -170,7 +191,7 @@ def levels_for(smallest: float, largest: float) -> int:
     if not able:
         raise InputError(
             f"hardened: a noise std of {largest:.3g} grid steps is beyond the {reach(LEVELS[-1]):.3g} that integer "
-            "noise reaches; lower the largest noise multiplier",
+            "noise reaches; lower the largest noise multiplier, or ask for hardened: false",
             "hardened",
         )
     fine = [levels for levels in able if excess(smallest, levels) <= FINE_EXCESS]
@@ -178,7 +199,8 @@ def levels_for(smallest: float, largest: float) -> int:
     if excess(smallest, chosen) > MOST_EXCESS:
         raise InputError(
             f"hardened: a noise std of {smallest:.3g} grid steps is too small for integer noise, which would be up "
-            f"to {excess(smallest, chosen):.1%} louder; raise the smallest noise multiplier",
+            f"to {excess(smallest, chosen):.1%} louder; raise the smallest noise multiplier, or ask for "
+            "hardened: false",
             "hardened",
         )
     return chosen

@@ -15,6 +15,11 @@ TraceAccountant = Literal["pld", "rdp", "advanced"]
 Release = Literal["trace", "last_iterate", "one_sample", "estimate"]
 Calibrator = Literal["numeric", "closed_form", "free"]
 Clipping = Literal["residual", "label_blind"]
+#: What a run says that asked for ``hardened: false``.
+UNHARDENED = (
+    "hardened: false, so the guarantee takes floating-point noise for exactly Gaussian, which is not proved, and its "
+    "generator is not claimed to be cryptographic; leave hardened out for noise that is proved"
+)
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,8 @@ class Privacy:
         clipping: residual or label_blind. The first shrinks each gradient by its own norm, which biases the draws.
             The second shrinks it by the largest norm that any label would give it, which does not. It is the default
             of targets with bounded labels (logistic and softmax regression), and other targets refuse it.
-        hardened: ChaCha20 keys, and noise drawn in integers, proved bit by bit. For a sampler's run; a mechanism's
-            release is not.
+        hardened: keys are ChaCha20's, and noise is drawn in integers, proved bit by bit. With false, noise is computed
+            in floating point, which is not proved, from a generator that is not claimed to be cryptographic.
 
     Raises:
         ValueError: a value outside these.
@@ -54,7 +59,7 @@ class Privacy:
     calibrator: Calibrator = "numeric"
     clip: Annotated[float, Ge(1e-9), Le(1e9)] = 1.0
     clipping: Clipping | None = None
-    hardened: bool = False
+    hardened: bool = True
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -28,6 +28,8 @@ branches or addresses that depend on a secret; what a compiler makes of it is no
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -37,10 +39,14 @@ from jax.extend.random import define_prng_impl
 from dpmcmc.errors import InputError
 from dpmcmc.storage.pytree import PyTree
 
+#: Words in NumPy or in JAX; four rows of them.
+Words = TypeVar("Words", np.ndarray, jax.Array)
+Rows = tuple[Words, Words, Words, Words]
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", "<u4").astype(np.uint32)
 _KEY_WORDS = 8
 _BLOCK_WORDS = 16
 _MOST_BLOCKS = 1 << 32
+_DOUBLE_ROUNDS = 10
 _BITS, _SPLIT, _FOLD, _AT, _MORE = 1, 2, 3, 4, 5
 
 
@@ -87,16 +93,32 @@ def _columns(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> jax.Arr
     constants = jnp.broadcast_to(_CONSTANTS[:, None], (4, columns))
     start = (constants, across(keys[:, :4]), across(keys[:, 4:]), last)
 
-    def double_round(_: jax.Array, rows: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        a, b, c, d = _quarter_rounds(*rows)
-        # The diagonals become columns, and columns again.
-        a, b, c, d = _quarter_rounds(a, _moved(b, 1), _moved(c, 2), _moved(d, 3))
-        return a, _moved(b, 3), _moved(c, 2), _moved(d, 1)
-
     # A loop: unrolled, XLA on a CPU computes the rounds again for every word of the output.
-    end = jax.lax.fori_loop(0, 10, double_round, start)
+    end = jax.lax.fori_loop(0, _DOUBLE_ROUNDS, lambda _, rows: _double_round(rows, _moved), start)
     words = jnp.concatenate([x + y for x, y in zip(start, end, strict=True)])
     return words.reshape(_BLOCK_WORDS, count, each).swapaxes(0, 1)
+
+
+def words_on_host(key: jax.Array, count: int, first: int = 0) -> np.ndarray:
+    """Return ``count`` words of a key's random bits from block ``first`` on, uint32, in NumPy: nothing is compiled."""
+    blocks = -(-count // _BLOCK_WORDS)
+    if first + blocks > _MOST_BLOCKS:
+        raise InputError(f"a ChaCha20 key gives {_MOST_BLOCKS} blocks for one use, and {first + blocks} were asked for")
+    column = [_CONSTANTS, np.asarray(jax.random.key_data(key)), np.array([0, _BITS, 0, 0], np.uint32)]
+    state = np.repeat(np.concatenate(column)[:, None], blocks, axis=1)
+    state[12] = np.arange(first, first + blocks)
+    start = (state[:4], state[4:8], state[8:12], state[12:])
+    end = start
+    for _ in range(_DOUBLE_ROUNDS):
+        end = _double_round(end, lambda rows, by: np.roll(rows, -by, 0))
+    return np.concatenate([x + y for x, y in zip(start, end, strict=True)]).reshape(-1)[:count]
+
+
+def _double_round(rows: Rows, moved: Callable[[Words, int], Words]) -> Rows:
+    a, b, c, d = _quarter_rounds(*rows)
+    # The diagonals become columns, and columns again.
+    a, b, c, d = _quarter_rounds(a, moved(b, 1), moved(c, 2), moved(d, 3))
+    return a, moved(b, 3), moved(c, 2), moved(d, 1)
 
 
 def _moved(rows: jax.Array, by: int) -> jax.Array:
@@ -105,7 +127,7 @@ def _moved(rows: jax.Array, by: int) -> jax.Array:
     return jax.lax.concatenate(parts, 0)
 
 
-def _quarter_rounds(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> tuple[jax.Array, ...]:
+def _quarter_rounds(a: Words, b: Words, c: Words, d: Words) -> Rows:
     """Four quarter rounds side by side, one per column (RFC 8439, section 2.1)."""
     for turns in ((16, 12), (8, 7)):
         a = a + b
@@ -115,7 +137,7 @@ def _quarter_rounds(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> t
     return a, b, c, d
 
 
-def _rotated(words: jax.Array, bits: int) -> jax.Array:
+def _rotated(words: Words, bits: int) -> Words:
     return (words << np.uint32(bits)) | (words >> np.uint32(32 - bits))
 
 

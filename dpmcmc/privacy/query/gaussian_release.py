@@ -5,9 +5,14 @@ the released bits are round(value) + round(noise), a post-processing of the Gaus
 Rounding moves either of two neighbouring values by at most √size·grid/2, so a sensitivity grows by √size·grid, which
 :func:`gaussian_event` charges. ``KAPPA`` is charged on top for the noise's own float64 arithmetic.
 
-The noise is Box–Muller in float64 with its radius and its angle each from 64 random bits: correct to a few 2^-53,
-2^20 values for each step of the grid, tails to 9.4σ. A float32 normal would need a second, finer one to
-resolve the grid (``fixed_point.py``).
+A hardened release has a ChaCha20 key, and its noise is drawn in integers (``accounting/discrete_gaussian.py``, with the
+proof): its std is 2^30 to 2^31 steps of the grid, which the tables reach. Each number is then within a tiny distance of
+a post-processing of the Gaussian mechanism on the rounded value, which a mechanism's plan charges for
+(``mechanisms/one_shot.py``), and a metric's (``planning/metric.py``).
+
+Without, the noise is Box–Muller in float64 with its radius and its angle each from 64 random bits: correct to a few
+2^-53, 2^20 values for each step of the grid, tails to 9.4σ. A float32 normal would need a second, finer one to resolve
+the grid (``fixed_point.py``).
 """
 
 from __future__ import annotations
@@ -21,8 +26,10 @@ import numpy as np
 from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.discrete_gaussian import LEVELS
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.query import chacha, fixed_point, integer_noise, randomness
 
 #: Largest grid relative to the noise std.
 GRID = 2.0**-30
@@ -37,7 +44,7 @@ def gaussian_release(value: np.ndarray, noise_std: float, key: jax.Array) -> np.
         value: (size,) float64, finite. Coordinates beyond 2^30 noise stds are clamped, which moves no two values
             apart.
         noise_std: > 0, public.
-        key: secret JAX key, used for nothing else.
+        key: secret JAX key, used for nothing else; of ChaCha20 for noise in integers.
 
     Returns:
         (size,) float64, on the grid.
@@ -50,7 +57,10 @@ def gaussian_release(value: np.ndarray, noise_std: float, key: jax.Array) -> np.
         raise InputError("value: has entries that are not finite; nothing was released")
     unit = grid(noise_std)
     steps = np.rint(np.clip(value, -_LARGEST * unit, _LARGEST * unit) / unit).astype(np.int64)
-    noise = np.rint(standard_normal(key, value.shape) * (noise_std / unit)).astype(np.int64)
+    if chacha.is_chacha(key):
+        noise = integer_noise.on_host(key, value.size, noise_std / unit).reshape(value.shape)
+    else:
+        noise = np.rint(standard_normal(key, value.shape) * (noise_std / unit)).astype(np.int64)
     return (steps + noise).astype(np.float64) * unit
 
 
@@ -110,6 +120,26 @@ def mu_std(sensitivity: float, size: int, mu: float) -> float:
             f"epsilon: so small a budget (mu {mu:.3g}) needs noise so large that it has no grid", "epsilon"
         )
     return sensitivity * (1 + KAPPA) / left
+
+
+def noise_on_grid(key: jax.Array, size: int, noise_std: jax.Array, grid: jax.Array) -> jax.Array:
+    """Return Gaussian noise as whole multiples of a grid, for a float64 sum that is rounded to it; (size,) float64.
+
+    In integers where the key is ChaCha20's. Else, as in the query, a coarse part and a fine one, which reaches the bits
+    that a float32 does not (``fixed_point.py``).
+
+    Args:
+        key: used for nothing else.
+        size: number of coordinates.
+        noise_std: std of the noise, in units of the sum.
+        grid: a power of two.
+    """
+    if chacha.is_chacha(key):
+        integer_noise.check_numbers(size)
+        high, low = integer_noise.noise(key, size, (noise_std / grid).astype(jnp.float32), LEVELS[-1])
+        return high.astype(jnp.float64) * 65536 + low
+    coarse, fine = randomness.normal(key, (2, size)).astype(jnp.float64)
+    return jnp.round(noise_std * (coarse + fixed_point.FINE_NOISE * fine) / grid)
 
 
 def standard_normal(key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:

@@ -117,6 +117,11 @@ class GramRelease:
         trace_std = 0.0 if rows.trace_declared(adjacency) else mu_std(trace_moves, 1, trace_mu)
         return cls(rows, mu_std(moves, entries(rows.size), mu), trace_std)
 
+    @property
+    def numbers(self) -> int:
+        """Numbers that noise is added to."""
+        return entries(self.rows.size) + bool(self.trace_std)
+
     def events(self, adjacency: Adjacency) -> tuple[Event, ...]:
         """Return what the release costs."""
         moves, trace_moves = self.rows.moved(adjacency)

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.privacy.accounting.discrete_gaussian import BASE, HALF, INDEX_BITS, RATIO, SLACK, table
+from dpmcmc.errors import InputError
+from dpmcmc.privacy.accounting.discrete_gaussian import (
+    BASE,
+    HALF,
+    INDEX_BITS,
+    LEVELS,
+    MOST_NUMBERS,
+    RATIO,
+    SLACK,
+    table,
+)
 from dpmcmc.privacy.query import chacha
+from dpmcmc.privacy.query.chacha import Words
 from dpmcmc.privacy.query.randomness import unraveled
 from dpmcmc.storage.pytree import PyTree, size_of
 
 _COLUMN = (1 << INDEX_BITS) - 1
 
 
-def coefficients(std: jax.Array, levels: int) -> jax.Array:
-    """c_2, …, c_L for a noise of at least this std.
+def coefficients(std: Words, levels: int, xp: ModuleType = jnp) -> Words:
+    """Return c_2, …, c_L for a noise of at least this std.
 
     Args:
         std: any shape, float32, in grid units, at most ``reach(levels)``.
         levels: L.
+        xp: where to compute: jax.numpy or numpy.
 
     Returns:
         (levels − 1, *shape) int32.
@@ -29,24 +43,24 @@ def coefficients(std: jax.Array, levels: int) -> jax.Array:
     share = np.float32(math.sqrt(1 - RATIO**-2))
     asked = std * np.float32((1 + SLACK) / BASE)
     # From the largest down, each as large as leaves the ones before it wide enough to smooth it.
-    top = jnp.floor(asked * share)
+    top = xp.floor(asked * share)
     # a² − c² without cancellation; a − c is exact.
     rest = (asked - top) * (asked + top)
     found = [top]
     for _ in range(levels - 3):
-        here = jnp.floor(jnp.sqrt(rest) * share)
-        rest = jnp.maximum(rest - here * here, 0)
+        here = xp.floor(xp.sqrt(rest) * share)
+        rest = xp.maximum(rest - here * here, 0)
         found.append(here)
-    last = jnp.floor(jnp.sqrt(rest))
-    found.append(jnp.where(last * last < rest, last + 1, last))
-    return jnp.stack(found[::-1]).astype(jnp.int32)
+    last = xp.floor(xp.sqrt(rest))
+    found.append(xp.where(last * last < rest, last + 1, last))
+    return xp.stack(found[::-1]).astype(xp.int32)
 
 
 def draw(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Return independent draws of the table, int32.
 
     The 19 upper bits of a threshold settle a draw, unless the drawn bits equal them: once in 2^19 draws. Only then are
-    the other 64 bits drawn and compared, for all draws alike. Whether that happens does not depend on the column.
+    the other 96 bits drawn and compared, for all draws alike. Whether that happens does not depend on the column.
 
     Args:
         key: used for nothing else; one of another generator is adopted (``chacha.adopted``).
@@ -63,7 +77,7 @@ def draw(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 @jax.custom_batching.custom_vmap
 def _below(less: jax.Array, tied: jax.Array, column: jax.Array, key: jax.Array) -> jax.Array:
-    """Return whether each draw is below its column's threshold of 83 bits, bool; leading axes are those of the keys.
+    """Return whether each draw is below its column's threshold of 115 bits; leading axes are those of the keys.
 
     Args:
         less, tied: how its upper bits compare, (..., n) bool.
@@ -72,13 +86,19 @@ def _below(less: jax.Array, tied: jax.Array, column: jax.Array, key: jax.Array) 
     """
 
     def settled() -> jax.Array:
-        keys = key.reshape(-1, key.shape[-1])
-        words = jax.vmap(lambda one: chacha.more_words(one, 2 * column.shape[-1]))(keys)
-        upper, lower = (part.reshape(column.shape) for part in jnp.split(words, 2, axis=-1))
-        middle, last = (jnp.asarray(row)[column] for row in table().words[1:])
-        return less | (tied & ((upper < middle) | ((upper == middle) & (lower < last))))
+        keys, lower = key.reshape(-1, key.shape[-1]), table().words[1:]
+        words = jax.vmap(lambda one: chacha.more_words(one, len(lower) * column.shape[-1]))(keys)
+        parts = (part.reshape(column.shape) for part in jnp.split(words, len(lower), axis=-1))
+        return _settled(less, tied, parts, (jnp.asarray(row)[column] for row in lower))
 
     return jax.lax.cond(jnp.any(tied), settled, lambda: less)
+
+
+def _settled(less: Words, tied: Words, words: Iterable[Words], thresholds: Iterable[Words]) -> Words:
+    """Return whether drawn bits are below a threshold, going on from what their upper bits say; NumPy or JAX."""
+    for word, threshold in zip(words, thresholds, strict=True):
+        less, tied = less | (tied & (word < threshold)), tied & (word == threshold)
+    return less
 
 
 @_below.def_vmap
@@ -86,6 +106,38 @@ def _(size: int, batched: list[bool], *inputs: jax.Array) -> tuple[jax.Array, bo
     # One question for all of them, so that it stays a branch, and the further words are not drawn every time.
     each = (x if own else jnp.broadcast_to(x, (size, *x.shape)) for x, own in zip(inputs, batched, strict=True))
     return _below(*each), True
+
+
+def on_host(key: jax.Array, size: int, std: float) -> np.ndarray:
+    """Return integer noise of at least this std, (size,) int64, in NumPy, where nothing has to be compiled.
+
+    Args:
+        key: of ChaCha20, used for nothing else.
+        size: number of coordinates, at most ``MOST_NUMBERS``.
+        std: in grid units, at most the reach of the most levels.
+    """
+    check_numbers(size)
+    levels, rows = LEVELS[-1], table().words
+    blocks = -(-size * len(rows) // 16)
+    total = np.zeros(size, np.int64)
+    factors = coefficients(np.asarray(std, np.float32), levels, np)
+    for level, factor in enumerate((1, *factors.tolist())):
+        words = chacha.words_on_host(key, size * len(rows), level * blocks).reshape(len(rows), size)
+        column = words[0] & np.uint32(_COLUMN)
+        entry = rows[0][column]
+        top, kept = words[0] >> np.uint32(INDEX_BITS), entry >> np.uint32(INDEX_BITS)
+        below = _settled(top < kept, top == kept, words[1:], (row[column] for row in rows[1:]))
+        total += factor * (np.where(below, column, entry & np.uint32(_COLUMN)).astype(np.int64) - HALF)
+    return total
+
+
+def check_numbers(size: int) -> None:
+    """Refuse a release of more numbers than a mechanism is charged for."""
+    if size > MOST_NUMBERS:
+        raise InputError(
+            f"hardened: a release has {size} numbers, and {MOST_NUMBERS} are charged for; ask for hardened: false",
+            "hardened",
+        )
 
 
 def noise(key: jax.Array, size: int, std: jax.Array, levels: int) -> tuple[jax.Array, jax.Array]:

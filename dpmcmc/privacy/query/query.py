@@ -210,7 +210,7 @@ class GradientQuery(PerRecordGradients):
         if released > self.coordinates:
             raise InputError(
                 f"hardened: a step releases {released} numbers and the plan charged for {self.coordinates}; bind the "
-                "target to its data's shape (num_features) before planning."
+                "target to its data's shape (num_features) before planning, or ask for hardened: false."
             )
 
     def clipped_sum(self, params: PyTree, records: PyTree, batch_key: jax.Array) -> FixedPoint:

@@ -4,9 +4,9 @@ Whoever knows a key can subtract the noise, so keys come from the operating syst
 cannot be pickled and are never written to a released folder. Streams are separated by purpose (which
 records, which noise, a sampler's own dynamics, starting points), then by chain, then by step.
 
-Two generators. ``threefry2x32``, JAX's own: counter-based, 64-bit keys, not claimed to be cryptographic. A hardened
-run has ChaCha20 with 256-bit keys for every purpose (``chacha.py``), and for privacy integer noise
-(``discrete_gaussian.py``) in place of :func:`normal`.
+Two generators. A run has ChaCha20 with 256-bit keys for every purpose (``chacha.py``), and for privacy integer noise
+(``discrete_gaussian.py``). With ``hardened: false`` it has ``threefry2x32``, JAX's own (counter-based, 64-bit keys, not
+claimed to be cryptographic), and for privacy :func:`normal`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.query import chacha, fixed_point
+from dpmcmc.privacy.query import chacha
 from dpmcmc.privacy.query.words import random_words
 from dpmcmc.storage.pytree import PyTree, size_of
 
@@ -72,7 +72,8 @@ class SecretKey:
     ``dpmcmc.sample`` draws one itself where it is given none.
 
     Args:
-        hardened: ChaCha20 keys, for a plan with ``Privacy(hardened=True)``, and for no other.
+        hardened: whether the keys are ChaCha20's, for a plan with ``Privacy(hardened=True)`` alone, or not, for a plan
+            without; None: whichever the run asks for.
 
     Example:
         >>> import dpmcmc
@@ -92,21 +93,29 @@ class SecretKey:
         True
     """
 
-    __slots__ = ("_process", "_streams")
+    __slots__ = ("_hardened", "_process", "_streams", "_used")
 
-    def __init__(self, hardened: bool = False) -> None:
-        self._process = os.getpid()
-        self._streams: Streams | None = Streams(*(_entropy(hardened) for _ in PURPOSES))
+    def __init__(self, hardened: bool | None = None) -> None:
+        self._process, self._used = os.getpid(), False
+        self._hardened = hardened
+        self._streams: Streams | None = None
 
     @classmethod
     def _of(cls, streams: Streams) -> SecretKey:
-        """A key of streams that were derived from another's, for a part of that one's run."""
-        key = cls.__new__(cls)
-        key._process, key._streams = os.getpid(), streams
+        """Return a key of streams that were derived from another's, for a part of that one's run."""
+        key = cls(streams.hardened)
+        key._streams = streams
         return key
 
-    def streams(self) -> Streams:
-        """The per-purpose keys. Never print, log or save them.
+    def fits(self, hardened: bool) -> bool:
+        """Return whether a run that is hardened, or is not, can take it."""
+        return self._hardened is None or self._hardened == hardened
+
+    def streams(self, hardened: bool = False) -> Streams:
+        """Return the per-purpose keys. Never print, log or save them.
+
+        Args:
+            hardened: of ChaCha20, where that is still open.
 
         Raises:
             ValueError: taken before, or made in the process that this one was forked from. The same noise on two data
@@ -117,9 +126,13 @@ class SecretKey:
                 "a SecretKey is for one run, and a forked process has a copy of its parent's; make another here"
             )
         with _TAKING:
-            streams, self._streams = self._streams, None
-        if streams is None:
+            used, self._used = self._used, True
+        if used:
             raise InputError("a SecretKey is for one run, and this one has been used; make another")
+        streams, self._streams = self._streams, None
+        if streams is None:
+            chosen = hardened if self._hardened is None else self._hardened
+            streams = Streams(*(_entropy(chosen) for _ in PURPOSES))
         return streams
 
     def __repr__(self) -> str:
@@ -134,7 +147,7 @@ def is_secret(key: object) -> bool:
     return key is None or isinstance(key, SecretKey)
 
 
-def streams_of(key: SecretKey | jax.Array | int | None, hardened: bool = False) -> tuple[Streams, bool]:
+def streams_of(key: SecretKey | jax.Array | int | None, hardened: bool = True) -> tuple[Streams, bool]:
     """(streams, secret?). A plain JAX key or an int seed gives reproducible streams that are not secret.
 
     Args:
@@ -146,12 +159,12 @@ def streams_of(key: SecretKey | jax.Array | int | None, hardened: bool = False) 
         ValueError: a SecretKey of the other generator, which stays unused; or one that has been used.
     """
     if key is None:
-        key = SecretKey(hardened)
+        key = SecretKey()
     if isinstance(key, SecretKey):
-        if key._streams is not None and key._streams.hardened != hardened:
+        if not key.fits(hardened):
             asked, call = ("hardened", "SecretKey(hardened=True)") if hardened else ("not hardened", "SecretKey()")
             raise InputError(f"key is of the other generator: the run is {asked}, so give it {call}, or None")
-        return key.streams(), True
+        return key.streams(hardened), True
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
         key = jax.random.key(int(key), impl=chacha.CHACHA20 if hardened else None)
     if isinstance(key, jax.Array):
@@ -213,21 +226,6 @@ def _cos_sin(turn: jax.Array) -> tuple[jax.Array, jax.Array]:
     steep = (octant + 1) % 4 >= 2
     cosine, sine = jnp.where(steep, sine, cosine), jnp.where(steep, cosine, sine)
     return jnp.where((octant >= 2) & (octant < 6), -cosine, cosine), jnp.where(octant >= 4, -sine, sine)
-
-
-def noise_on_grid(key: jax.Array, size: int, noise_std: jax.Array, grid: jax.Array) -> Float[jax.Array, " size"]:
-    """Gaussian noise as whole multiples of a grid, for a float64 sum that is rounded to it; (size,) float64.
-
-    As in the query, a coarse part and a fine one, which reaches the bits that a float32 does not (``fixed_point.py``).
-
-    Args:
-        key: used for nothing else.
-        size: number of coordinates.
-        noise_std: std of the noise, in units of the sum.
-        grid: a power of two.
-    """
-    coarse, fine = normal(key, (2, size)).astype(jnp.float64)
-    return jnp.round(noise_std * (coarse + fixed_point.FINE_NOISE * fine) / grid)
 
 
 def tree_normal(key: jax.Array, like: PyTree, copies: int = 1) -> list[PyTree]:
