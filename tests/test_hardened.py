@@ -14,12 +14,16 @@ from dpmcmc.cli.commands import main
 from dpmcmc.config import dump, make_plan
 from dpmcmc.config.file import load
 from dpmcmc.engine.sweep import sample_all
+from dpmcmc.mechanisms import OPS, AdaOPS, CertifiedOPS, ObjectivePerturbation, OutputPerturbation, SufficientStatistics
+from dpmcmc.mechanisms.float64 import float64
 from dpmcmc.planning import noise
 from dpmcmc.privacy.accounting import discrete_gaussian
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.query import chacha, fixed_point, integer_noise, query, randomness
+from dpmcmc.privacy.query import gaussian_release as release_room
 from dpmcmc.privacy.query.chacha import CHACHA20
+from dpmcmc.privacy.query.gaussian_release import gaussian_release, grid, noise_on_grid
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import SecretKey, streams_of
 from dpmcmc.privacy.query.second_moment import SecondMoment
@@ -527,3 +531,153 @@ def test_plain_runs_and_mechanisms_have_no_hardened_keys():
     with pytest.raises(ValueError, match="not hardened"):
         dpmcmc.sample(plain, DATA, key=key)
     assert randomness.PURPOSES == ("batch", "noise", "dynamics", "init")
+
+
+# --- one-shot releases ----------------------------------------------------------------------------------
+
+CHACHA_KEY = jax.random.key(11, impl=CHACHA20)
+LINEAR = dpmcmc.targets.LinearRegression(num_features=D, row_bound=1.0, label_bound=1.0)
+LOGISTIC = dpmcmc.targets.LogisticRegression(num_features=D, row_bound=1.0)
+
+
+def test_words_on_the_host_are_the_generators():
+    for count in (1, 15, 16, 100):
+        words = chacha.words_on_host(CHACHA_KEY, count)
+        np.testing.assert_array_equal(words, jax.random.bits(CHACHA_KEY, (count,), jnp.uint32))
+    # Blocks from a first one on go on where those before end.
+    whole = chacha.words_on_host(CHACHA_KEY, 96).reshape(16, 6)
+    np.testing.assert_array_equal(chacha.words_on_host(CHACHA_KEY, 64, 2).reshape(16, 4), whole[:, 2:])
+    with pytest.raises(ValueError, match="4294967296 blocks"):
+        chacha.words_on_host(CHACHA_KEY, 17, 2**32 - 1)
+
+
+def one_by_one(key, size: int, std: float) -> list[int]:
+    """Noise on the host by whole numbers: each draw compares 115 bits at once."""
+    rows, levels = discrete_gaussian.table().words.astype(object), discrete_gaussian.LEVELS[-1]
+    factors = [1, *np.asarray(integer_noise.coefficients(jnp.float32(std), levels)).tolist()]
+    blocks = -(-4 * size // 16)
+    total = [0] * size
+    for level, factor in enumerate(factors):
+        words = chacha.words_on_host(key, 4 * size, level * blocks).reshape(4, size).astype(object)
+        for i in range(size):
+            drawn, column = int(words[0, i]) >> 13, int(words[0, i]) & 8191
+            kept = int(rows[0, column]) >> 13
+            for at in (1, 2, 3):
+                drawn, kept = drawn << 32 | int(words[at, i]), kept << 32 | int(rows[at, column])
+            total[i] += factor * ((column if drawn < kept else int(rows[0, column]) & 8191) - 4096)
+    return total
+
+
+def test_noise_on_the_host_is_that_of_the_tables(monkeypatch):
+    assert integer_noise.on_host(CHACHA_KEY, 37, 2.0**30.7).tolist() == one_by_one(CHACHA_KEY, 37, 2.0**30.7)
+
+    def z_of_variance() -> float:
+        found = integer_noise.on_host(CHACHA_KEY, 40_000, 2.0**30.7) / 2.0**30.7
+        return (np.mean(found**2) - 1) / math.sqrt(2 / len(found))
+
+    assert abs(z_of_variance()) < 4
+    honest = integer_noise.coefficients
+    monkeypatch.setattr(integer_noise, "coefficients", lambda *given: honest(*given) // 2)  # planted: half the noise
+    assert abs(z_of_variance()) > 40
+
+
+def test_a_release_of_neighbours_differs_by_their_values_alone(monkeypatch):
+    value, other = np.array([0.3, -7.25, 1e6]), np.array([1.3, -7.25, 1e6 + 0.5])
+    unit = grid(2.0)
+    released = [gaussian_release(x, 2.0, CHACHA_KEY) / unit for x in (value, other)]
+    np.testing.assert_array_equal(released[1] - released[0], np.rint(other / unit) - np.rint(value / unit))
+    # Planted: the last bits of the noise depend on the value, as those of a float's sum do.
+    honest = integer_noise.on_host
+    monkeypatch.setattr(integer_noise, "on_host", lambda key, size, std: honest(key, size, std) + len(sums.pop()))
+    sums = [[1], [1, 2]]
+    released = [gaussian_release(x, 2.0, CHACHA_KEY) / unit for x in (value, other)]
+    assert np.any(released[1] - released[0] != np.rint(other / unit) - np.rint(value / unit))
+
+
+@pytest.mark.parametrize("hardened", [False, True])
+def test_the_noise_of_a_mechanism_is_that_of_its_plan(monkeypatch, hardened):
+    """Without the noise in integers a hardened release is exact: it has no other; nor has one of floats."""
+    names = {True: (integer_noise, "on_host"), False: (release_room, "standard_normal")}
+    plan = SufficientStatistics().plan(LINEAR, num_records=N, epsilon=2.0, delta=1e-5, hardened=hardened)
+    assert plan.hardened == hardened
+    data = {"x": np.asarray(DATA["x"], np.float64) / 8, "y": DATA["y"].astype(np.float64)}
+    noisy = [np.ravel(dpmcmc.sample(plan, data, key=key).draws) for key in (1, 2)]
+    assert np.all(noisy[0] != noisy[1])
+    for silent in (True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr(*names[silent], lambda _, shape, *rest: np.zeros(shape, np.int64))
+            quiet = [np.ravel(dpmcmc.sample(plan, data, key=key).draws) for key in (1, 2)]
+        assert np.array_equal(*quiet) == (silent == hardened)
+
+
+def test_a_mechanism_charges_its_integer_noise():
+    for mechanism, target in (
+        (SufficientStatistics(), LINEAR),
+        (AdaOPS(), LINEAR),
+        (OutputPerturbation(), LOGISTIC),
+        (CertifiedOPS(steps=20), LOGISTIC),
+        (ObjectivePerturbation(regularisation=10.0), LOGISTIC),
+    ):
+        plans = [
+            mechanism.plan(target, num_records=N, epsilon=2.0, delta=1e-5, hardened=hardened)
+            for hardened in (False, True)
+        ]
+        standard, hardened = (plan.guarantee for plan in plans)
+        draws = discrete_gaussian.releases_event()
+        assert draws in hardened.events
+        assert [e.mechanism for e in hardened.events if e != draws] == [e.mechanism for e in standard.events]
+        assert hardened.delta == standard.delta
+        assert standard.epsilon * (1 - 1e-9) <= hardened.epsilon <= 2.0
+        assert hardened.epsilon == pytest.approx(standard.epsilon, rel=1e-9)
+    # One that adds no Gaussian noise is charged for none.
+    assert not any(e.mechanism == "approximate_draw" for e in pure(2.0).guarantee.events)
+
+
+def pure(epsilon: float):
+    return OPS(form="range", radius=1.0).plan(LOGISTIC, num_records=N, epsilon=epsilon, delta=1e-5)
+
+
+def test_what_integer_noise_is_not_charged_for_is_refused_with_a_way_out():
+    many = CertifiedOPS(steps=discrete_gaussian.MOST_RELEASES + 1)
+    for mechanism, epsilon, how in ((OutputPerturbation(), 60.0, {}), (many, 1.0, {})):
+        with pytest.raises(dpmcmc.privacy.UnsupportedCombination, match="hardened: false"):
+            mechanism.plan(LOGISTIC, num_records=N, epsilon=epsilon, delta=1e-5, **how)
+        mechanism.plan(LOGISTIC, num_records=N, epsilon=epsilon, delta=1e-5, hardened=False)
+    pure(60.0)
+    with pytest.raises(ValueError, match="hardened: false"):
+        integer_noise.on_host(CHACHA_KEY, discrete_gaussian.MOST_NUMBERS + 1, 2.0**30)
+
+
+def test_verify_wants_the_deviation_of_a_hardened_mechanism(tmp_path, capsys):
+    path = tmp_path / "privacy.json"
+
+    def verified(content) -> int:
+        path.write_text(json.dumps(content))
+        return main(["verify", str(path)])
+
+    for hardened in (True, False):
+        plan = OutputPerturbation().plan(LOGISTIC, num_records=N, epsilon=2.0, delta=1e-5, hardened=hardened)
+        body = privacy_json(plan, plan.guarantee)
+        assert verified(body) == 0
+        assert ("unproved" in capsys.readouterr().out) == (not hardened)
+        assert verified(without(body, "approximate_draw")) == int(hardened)
+        capsys.readouterr()
+
+
+def test_what_is_not_proved_is_said():
+    for hardened in (True, False):
+        said = {name: text for name, text in make(hardened).lines() if name == "unproved"}
+        assert bool(said) == (not hardened)
+        assert hardened or "not claimed to be cryptographic" in said["unproved"]
+    assert "the draw from the posterior" in str(pure(1.0))
+    assert "unproved" not in str(OutputPerturbation().plan(LOGISTIC, num_records=N, epsilon=2.0, delta=1e-5))
+
+
+def test_noise_on_a_grid_of_float64_is_whole_and_as_loud_as_asked():
+    for key in (CHACHA_KEY, jax.random.key(3)):
+        with float64():
+            found = jax.jit(lambda key: noise_on_grid(key, 20_000, jnp.float64(3.0), jnp.float64(2.0**-31)))(key)
+            found = np.asarray(found)
+        assert found.dtype == np.float64
+        np.testing.assert_array_equal(found, np.rint(found))
+        assert abs(np.mean((found * 2.0**-31 / 3) ** 2) - 1) < 4 * math.sqrt(2 / 20_000)

@@ -96,6 +96,7 @@ class AdaOPS(OneShot):
     residual_share: Annotated[float, Ge(0), Lt(1)] = 0.1
 
     release = "one_sample"
+    in_floats = "the draw from the posterior"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -27,11 +27,12 @@ from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.planning.description import guaranteed, unhardened
+from dpmcmc.planning.description import guaranteed
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import Verdict, of_one_shot
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.promise import UNHARDENED
 from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.privacy.query.gram_release import within
 from dpmcmc.privacy.query.randomness import Streams
@@ -127,6 +128,13 @@ class MechanismPlan(AnyPlan):
             **settled,
         }
 
+    def _unproved(self) -> list[tuple[str, str]]:
+        """Return what the proof of the noise does not cover, as :meth:`lines` do."""
+        in_floats = getattr(self.mechanism if self.first is None else self.first.mechanism, "in_floats", "")
+        if not self.hardened:
+            return [] if self.run is not None else [("unproved", UNHARDENED)]  # the run has said so
+        return [("unproved", f"{in_floats} is computed in floating point, hardened or not")] if in_floats else []
+
     def to_json(self, secret: bool = True) -> dict[str, object]:
         """The plan in numbers; holds no record and no key. ``secret``: whether the release's noise is."""
         return {
@@ -151,7 +159,7 @@ class MechanismPlan(AnyPlan):
         else:
             out.append(("guarantee", guaranteed(self.guarantee, secret)))
         said = (f"{name} {_said(name, value)}" for name, value in self.settings.items())
-        out += [("settings", ", ".join(said)), *(unhardened(self) if self.run is None else ())]
+        out += [("settings", ", ".join(said)), *self._unproved()]
         return out if self.run is not None else out + self.verdict.lines()
 
 

@@ -102,6 +102,11 @@ class Exponential(OneShot):
         else:
             self._check_hypotheses()
 
+    @property
+    def in_floats(self) -> str:  # type: ignore[override]
+        """A draw from a ball; a hypothesis is chosen by whole numbers."""
+        return OPS.in_floats if self.hypotheses is None else ""
+
     def _check_ball(self) -> None:
         for name in ("penalty", "loss", "loss_bound"):
             if getattr(self, name) is not None:

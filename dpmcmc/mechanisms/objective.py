@@ -69,6 +69,8 @@ class ObjectivePerturbation(OneShot):
         True
     """
 
+    in_floats = "the tilt of the objective"
+
     regularisation: Positive | None = None
     calibration: Literal["tight", "kst12"] = "tight"
     clip: Annotated[float, Gt(0), Le(1)] | None = None

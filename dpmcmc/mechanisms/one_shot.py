@@ -103,6 +103,8 @@ class OneShot:
     release = "estimate"
     accountant = "one_sample"
     draws = 1
+    #: What the mechanism draws in floating point, hardened or not; empty where all its randomness is in integers.
+    in_floats = ""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -80,6 +80,7 @@ class OPS(OneShot):
     steps: Annotated[int, Ge(2)] | None = None
 
     release = "one_sample"
+    in_floats = "the draw from the posterior"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -163,6 +163,11 @@ class PrivateSelection(OneShot):
         if len(self.candidates) < 2:
             raise InputError(f"candidates: a choice needs at least 2, got {len(self.candidates)}", "candidates")
 
+    @property
+    def in_floats(self) -> str:  # type: ignore[override]
+        """That of a candidate."""
+        return next((said for one in self.candidates if (said := getattr(one, "in_floats", ""))), "")
+
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Plan every candidate on its part, and the vote on the last.
 

@@ -14,7 +14,6 @@ from dpmcmc.privacy.accounting.rounding import three_digits
 from dpmcmc.privacy.accounting.sampling import Poisson
 
 if TYPE_CHECKING:
-    from dpmcmc.planning.any_plan import AnyPlan
     from dpmcmc.planning.plan import Plan
 
 
@@ -53,7 +52,7 @@ def lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
         ("free", _free_line(plan)),
         ("temperature", _temperature_line(plan, heat, high)),
         ("time", _time_line(plan)),
-        *unhardened(plan),
+        *([] if plan.hardened else [("unproved", UNHARDENED)]),
     ]
     return out + plan.verdict.lines()
 
@@ -63,11 +62,6 @@ def guaranteed(guarantee: Guarantee, secret: bool) -> str:
     if secret:
         return str(guarantee)
     return f"NONE: insecure_noise_seed makes the noise known (secret noise would give {guarantee})"
-
-
-def unhardened(plan: AnyPlan) -> list[tuple[str, str]]:
-    """Return a line for a plan whose noise is not proved, and none for one whose noise is."""
-    return [] if plan.hardened else [("unproved", UNHARDENED)]
 
 
 def html_table(rows: Iterable[Sequence[str]], titles: Sequence[str] = ()) -> str:
