@@ -262,7 +262,7 @@ def test_a_draw_reads_the_table_at_its_thresholds(monkeypatch):
     for offset in (-1, 0, -(1 << 32), 1 << 32, -(1 << 64), 1 << 64, -(1 << 96), 1 << 96):
         np.testing.assert_array_equal(*at_thresholds(monkeypatch, offset))
     # Planted: a draw that ties with its threshold's upper bits is settled by these alone.
-    monkeypatch.setattr(integer_noise.jax.lax, "cond", lambda which, settled, unsettled: unsettled())
+    monkeypatch.setattr(integer_noise.jax.lax, "cond", lambda which, settled, unsettled, *given: unsettled(*given))
     found, right = at_thresholds(monkeypatch, -1)
     assert np.mean(found == right) < 0.1
 

@@ -174,8 +174,13 @@ class DeviceCalls:
         self._advance_cells = jax.vmap(self._advance_cell, in_axes=(0, 0, None, 0, rows, 0))
 
     def draw(self, cells: Cells, first: jax.Array, noise_std: jax.Array) -> Drawn:
-        """Everything random of a chunk's queries."""
-        return self._draw_steps(cells, self._steps_from(first), noise_std.T)
+        """Everything random of a chunk's queries, drawn for a group of steps at a time."""
+        inputs = (self._steps_from(first), noise_std.T)
+        drawn = jax.eval_shape(self._draw_steps, cells, *inputs)
+        size = self._group_steps(num_bytes(drawn) // self._width)
+        groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), inputs)
+        drawn = jax.lax.map(lambda its: self._draw_steps(cells, *its), groups)
+        return jax.tree.map(lambda leaf: leaf.reshape(self._width, *leaf.shape[2:]), drawn)
 
     def chunk(
         self, states: PyTree, cells: Cells, first: jax.Array, noise_std: jax.Array, kept: jax.Array, records: PyTree

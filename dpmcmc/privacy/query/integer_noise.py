@@ -85,13 +85,17 @@ def _below(less: jax.Array, tied: jax.Array, column: jax.Array, key: jax.Array) 
         key: (..., 8) uint32.
     """
 
-    def settled() -> jax.Array:
+    def settled(less: jax.Array, tied: jax.Array, column: jax.Array, key: jax.Array) -> jax.Array:
         keys, lower = key.reshape(-1, key.shape[-1]), table().words[1:]
         words = jax.vmap(lambda one: chacha.more_words(one, len(lower) * column.shape[-1]))(keys)
         parts = (part.reshape(column.shape) for part in jnp.split(words, len(lower), axis=-1))
         return _settled(less, tied, parts, (jnp.asarray(row)[column] for row in lower))
 
-    return jax.lax.cond(jnp.any(tied), settled, lambda: less)
+    def where_tied(*inputs: jax.Array) -> jax.Array:
+        return jax.lax.cond(jnp.any(tied), settled, lambda less, *_: less, *inputs)
+
+    # On an accelerator a branch costs more than the words.
+    return jax.lax.platform_dependent(less, tied, column, key, cpu=where_tied, default=settled)
 
 
 def _settled(less: Words, tied: Words, words: Iterable[Words], thresholds: Iterable[Words]) -> Words:
