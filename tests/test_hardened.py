@@ -287,10 +287,18 @@ def test_a_second_moment_is_charged_by_the_entry():
     assert np.all(np.isfinite(dpmcmc.sample(plan, DATA, key=0).draws))
 
 
-def test_an_epsilon_at_which_the_deviation_shows_is_refused():
-    with pytest.raises(dpmcmc.privacy.UnsupportedCombination, match="hardened: at epsilon"):
-        make(epsilon=60.0)
-    assert make(False, epsilon=60.0).guarantee.epsilon <= 60
+def test_an_epsilon_at_which_the_deviation_shows_is_taken_for_the_largest_at_which_it_does_not():
+    hot = dpmcmc.SGLD(step_size=1e6)
+    plan = make(epsilon=1000.0, sampler=hot)
+    (draw,) = plan.schedule.deviations
+    spent = discrete_gaussian.price(draw, plan.privacy.epsilon)
+    assert spent == pytest.approx(DRAW_SHARE * 1e-5, rel=1e-6)
+    assert 30 < plan.guarantee.epsilon <= plan.privacy.epsilon < 60
+    assert "epsilon 1000 was asked for" in dict(plan.lines())["note"]
+    assert "note" not in dict(make().lines())
+    assert 900 < make(False, epsilon=1000.0, sampler=hot).guarantee.epsilon <= 1000
+    with pytest.raises(dpmcmc.privacy.UnsupportedCombination, match="hardened: false"):
+        make(epsilon=None, sampler=hot, privacy={"calibrator": "free"})
     assert DRAW_SHARE < 1e-3
 
 
@@ -639,13 +647,20 @@ def pure(epsilon: float):
 
 def test_what_integer_noise_is_not_charged_for_is_refused_with_a_way_out():
     many = CertifiedOPS(steps=discrete_gaussian.MOST_RELEASES + 1)
-    for mechanism, epsilon, how in ((OutputPerturbation(), 60.0, {}), (many, 1.0, {})):
-        with pytest.raises(dpmcmc.privacy.UnsupportedCombination, match="hardened: false"):
-            mechanism.plan(LOGISTIC, num_records=N, epsilon=epsilon, delta=1e-5, **how)
-        mechanism.plan(LOGISTIC, num_records=N, epsilon=epsilon, delta=1e-5, hardened=False)
-    pure(60.0)
+    with pytest.raises(dpmcmc.privacy.UnsupportedCombination, match="hardened: false"):
+        many.plan(LOGISTIC, num_records=N, epsilon=1.0, delta=1e-5)
+    many.plan(LOGISTIC, num_records=N, epsilon=1.0, delta=1e-5, hardened=False)
     with pytest.raises(ValueError, match="hardened: false"):
         integer_noise.on_host(CHACHA_KEY, discrete_gaussian.MOST_NUMBERS + 1, 2.0**30)
+
+
+def test_a_mechanism_takes_no_larger_epsilon_than_integer_noise_is_proved_for():
+    plan = OutputPerturbation().plan(LOGISTIC, num_records=N, epsilon=500.0, delta=1e-5)
+    draws = discrete_gaussian.releases_event()
+    assert 20 < plan.guarantee.epsilon < 30
+    assert discrete_gaussian.price(draws, plan.guarantee.epsilon) <= DRAW_SHARE * 1e-5
+    assert "epsilon 500 was asked for" in str(plan)
+    assert not pure(500.0).note  # a draw without Gaussian noise
 
 
 def test_verify_wants_the_deviation_of_a_hardened_mechanism(tmp_path, capsys):

@@ -27,7 +27,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.planning.description import guaranteed
+from dpmcmc.planning.description import guaranteed, noted
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import Verdict, of_one_shot
 from dpmcmc.privacy.accounting.events import Event
@@ -56,6 +56,7 @@ class MechanismPlan(AnyPlan):
         run: plan of a hybrid's run, or None.
         schema: public facts of a table's columns, or None where records are arrays.
         reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
+        note: how the promise was taken, where not as it was asked for.
         hardened: whether its keys are ChaCha20's and its Gaussian noise is drawn in integers.
 
     Example:
@@ -79,6 +80,7 @@ class MechanismPlan(AnyPlan):
     run: Plan | None = None
     schema: Schema | None = None
     reasons: tuple[str, ...] = ()
+    note: str = ""
     hardened: bool = False
 
     @property
@@ -157,7 +159,7 @@ class MechanismPlan(AnyPlan):
             # The run's own guarantee and verdict already cover the draw before it.
             out += [line for line in self.run.lines(secret) if line[0] not in ("target", "sampler")]
         else:
-            out.append(("guarantee", guaranteed(self.guarantee, secret)))
+            out += [("guarantee", guaranteed(self.guarantee, secret)), *noted(self.note)]
         said = (f"{name} {_said(name, value)}" for name, value in self.settings.items())
         out += [("settings", ", ".join(said)), *self._unproved()]
         return out if self.run is not None else out + self.verdict.lines()

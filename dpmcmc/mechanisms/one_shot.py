@@ -18,7 +18,7 @@ from dpmcmc.errors import InputError, UnsupportedCombination, check_fields
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.privacy.accounting import Adjacency, Event, discrete_gaussian
-from dpmcmc.privacy.accounting.charging import DRAW_SHARE, check_price
+from dpmcmc.privacy.accounting.charging import DRAW_SHARE, capped, provable
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import check_delta
@@ -139,7 +139,12 @@ class OneShot:
         asked = Asked(num_records, epsilon, delta, Adjacency(adjacency), hardened)
         target, told = (target, self) if schema is None else (schema.told(target), schema.told(self, target))
         plan = told.settle(target, asked.of_events)
-        return dataclasses.replace(plan, schema=schema, hardened=hardened, guarantee=_of_all(plan.guarantee, asked))
+        if hardened and _noisy(plan):
+            taken = provable(epsilon, delta, (discrete_gaussian.releases_event(),))
+            if taken < epsilon:
+                asked = dataclasses.replace(asked, epsilon=taken)
+                plan = dataclasses.replace(told.settle(target, asked.of_events), note=capped(epsilon, taken))
+        return dataclasses.replace(plan, schema=schema, hardened=hardened, guarantee=_of_all(plan, asked))
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Return the plan that keeps the promise; raises as :meth:`OneShot.plan`."""
@@ -178,28 +183,29 @@ class OneShot:
         return MechanismPlan(self, target, asked.num_records, guarantee, settings, max(1, self.draws))
 
 
-def _of_all(guarantee: Guarantee, asked: Asked) -> Guarantee:
-    """Return the guarantee of a mechanism's events and of its integer noise, at the whole δ.
+def _noisy(plan: MechanismPlan) -> int:
+    """Return how many releases have Gaussian noise; a descent has one a step."""
+    events = plan.guarantee.events
+    return sum(e.count * (e.steps or 1) for e in events if e.mechanism in discrete_gaussian.NOISY)
+
+
+def _of_all(plan: MechanismPlan, asked: Asked) -> Guarantee:
+    """Return the guarantee of a plan's events and of its integer noise, at the whole δ.
 
     Any mechanism is charged for ``MOST_RELEASES`` releases of ``MOST_NUMBERS`` numbers each; a release of more numbers
     is refused (``integer_noise.py``), and more releases are refused here. It costs less than 1e-19 of δ times 1 + e^ε.
     """
+    guarantee, releases = plan.guarantee, _noisy(plan)
     if not asked.hardened:
         return guarantee
-    noisy = [e.count * (e.steps or 1) for e in guarantee.events if e.mechanism in discrete_gaussian.NOISY]
-    events = guarantee.events
-    if noisy:
-        if sum(noisy) > discrete_gaussian.MOST_RELEASES:
-            raise UnsupportedCombination(
-                f"hardened: {sum(noisy):,} releases with noise are more than the {discrete_gaussian.MOST_RELEASES:,} "
-                "that integer noise is charged for; ask for hardened: false.",
-                "hardened",
-            )
-        draws = discrete_gaussian.releases_event()
-        check_price(draws, asked.epsilon, asked.delta)
-        events = (*events, draws)
+    if releases > discrete_gaussian.MOST_RELEASES:
+        raise UnsupportedCombination(
+            f"hardened: {releases:,} releases with noise are more than the {discrete_gaussian.MOST_RELEASES:,} that "
+            "integer noise is charged for; ask for hardened: false.",
+            "hardened",
+        )
     return Guarantee.from_events(
-        events,
+        (*guarantee.events, discrete_gaussian.releases_event()) if releases else guarantee.events,
         delta=asked.delta,
         adjacency=guarantee.adjacency,
         accountant=guarantee.accountant,

@@ -47,6 +47,7 @@ def lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     spread = f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
     out += [
         ("guarantee", guaranteed(plan.guarantee, secret)),
+        *noted(plan.note),
         ("noise", f"multiplier {spread} (noise std on the clipped sum / clip {plan.privacy.clip:g})"),
         ("thesis", _thesis_line(plan)),
         ("free", _free_line(plan)),
@@ -62,6 +63,11 @@ def guaranteed(guarantee: Guarantee, secret: bool) -> str:
     if secret:
         return str(guarantee)
     return f"NONE: insecure_noise_seed makes the noise known (secret noise would give {guarantee})"
+
+
+def noted(note: str) -> list[tuple[str, str]]:
+    """Return the line of a plan's note; none where it is empty."""
+    return [("note", note)] if note else []
 
 
 def html_table(rows: Iterable[Sequence[str]], titles: Sequence[str] = ()) -> str:

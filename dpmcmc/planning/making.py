@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -11,9 +12,9 @@ import numpy as np
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.planning.metric import PrivateMetric, planned_metric
-from dpmcmc.planning.noise import check_deviations, own_noise, settled, unit_of
+from dpmcmc.planning.noise import own_noise, settled, unit_of
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.charging import UNKNOWN_COORDINATES, Schedule
+from dpmcmc.privacy.accounting.charging import UNKNOWN_COORDINATES, Schedule, capped, provable
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import Privacy, check_delta
 from dpmcmc.privacy.accounting.sampling import Full, Sampling, expected_batch
@@ -79,17 +80,17 @@ def plan(
         raise InputError(f"curvature must be a finite number > 0, got {curvature}", "curvature")
     bound = _bound(sampler, sampling, num_records)
     second = asked(bound.queries)
+    coordinates = None if privacy is None or not privacy.hardened else _coordinates(target, second)
+    size = (num_records, chains, multiples(second), after, coordinates)
+    queries = Schedule(np.zeros(steps), sampling, *size, every=every_of(second))
+    privacy, note = _proved(privacy, queries)
     in_metric = None
     if metric is not None:
         if not isinstance(metric, PrivateMetric):
             raise InputError(f"metric must be a dpmcmc.PrivateMetric or None, got {metric!r}", "metric")
         _check_alone(after, curvature)
         in_metric = planned_metric(metric, target, bound, num_records, privacy)
-    coordinates = None if privacy is None or not privacy.hardened else _coordinates(target, second)
-    how = (multiples(second), after, coordinates, () if in_metric is None else in_metric.events, every_of(second))
-    queries = Schedule(np.zeros(steps), sampling, num_records, chains, *how)
-    if privacy is not None:
-        check_deviations(privacy.epsilon, queries, privacy)
+        queries = dataclasses.replace(queries, metric=in_metric.events)
     if getattr(bound, "unresolved", False):
         bound = _solved(bound, queries, privacy)
     check_fit(target, bound)
@@ -112,6 +113,7 @@ def plan(
         coordinates=coordinates,
         metric=in_metric,
         schema=schema,
+        note=note,
         **noise._asdict(),
     )
 
@@ -146,6 +148,14 @@ def _check_promise(privacy: Privacy | None, num_records: int, after: Guarantee |
             "rounding: use release trace, or mechanism certified_ops for a last iterate and ops for one draw."
         )
     check_delta(privacy.delta, num_records)
+
+
+def _proved(privacy: Privacy | None, queries: Schedule) -> tuple[Privacy | None, str]:
+    """Return the promise with an ε that integer noise is proved for, and a note where that is not the one asked for."""
+    if privacy is None or privacy.epsilon is None:
+        return privacy, ""
+    epsilon = provable(privacy.epsilon, privacy.delta, queries.deviations)
+    return dataclasses.replace(privacy, epsilon=epsilon), capped(privacy.epsilon, epsilon)
 
 
 def _check_alone(after: Guarantee | None, curvature: float | None) -> None:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmcmc.errors import CalibrationError, InputError
+from dpmcmc.errors import CalibrationError, InputError, UnsupportedCombination
 from dpmcmc.privacy.accounting import discrete_gaussian
-from dpmcmc.privacy.accounting.charging import Schedule, charged_guarantee, check_price
+from dpmcmc.privacy.accounting.charging import DRAW_SHARE, Schedule, charged_guarantee, provable
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import expected_batch
@@ -108,9 +108,12 @@ def own_noise(sampler: Sampler, steps: int) -> np.ndarray:
 
 def check_deviations(epsilon: float | None, queries: Schedule, privacy: Privacy) -> None:
     """Refuse a run whose integer noise deviates from its proof's by more than a small share of δ."""
-    if epsilon is not None:
-        for event in queries.deviations:
-            check_price(event, epsilon, privacy.delta)
+    if epsilon is not None and provable(epsilon, privacy.delta, queries.deviations) < epsilon * (1 - 1e-9):
+        raise UnsupportedCombination(
+            f"hardened: at epsilon {epsilon:.4g} the distance of integer noise from a Gaussian's costs more than "
+            f"{DRAW_SHARE:g} of delta {privacy.delta:g}; ask for hardened: false, or for more noise.",
+            "hardened",
+        )
 
 
 def _grids(z: np.ndarray, second: SecondMoment | None, hardened: bool) -> tuple[int, int, tuple[int, int]]:

@@ -51,6 +51,7 @@ class Plan(AnyPlan):
             units.
         schema: public facts of a table's columns, or None where records are arrays.
         reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
+        note: how the promise was taken, where not as it was asked for.
 
     Example:
         >>> import dpmcmc
@@ -95,6 +96,7 @@ class Plan(AnyPlan):
     metric: PlannedMetric | None = None
     schema: Schema | None = None
     reasons: tuple[str, ...] = ()
+    note: str = ""
 
     @property
     def hardened(self) -> bool:

@@ -22,7 +22,6 @@ from dpmcmc.privacy.accounting import (
     DEVIATIONS,
     Adjacency,
     Event,
-    UnsupportedCombination,
     accountant_for,
     base_epsilon,
     discrete_gaussian,
@@ -160,24 +159,25 @@ def charged_guarantee(schedule: Schedule, privacy: Privacy) -> tuple[Guarantee, 
     return guarantee, slots
 
 
-def check_price(draws: Event, epsilon: float, delta: float) -> None:
-    """Refuse integer noise whose distance from a Gaussian's costs more than a small share of δ.
+def provable(epsilon: float, delta: float, draws: tuple[Event, ...]) -> float:
+    """Return ε, or the largest at which integer noise costs no more than its share of δ, where that is less.
 
     Args:
-        draws: of ``discrete_gaussian.draws_event``.
         epsilon, delta: of the whole promise.
-
-    Raises:
-        UnsupportedCombination: it does.
+        draws: events of ``discrete_gaussian.draws_event``.
     """
-    spent = discrete_gaussian.price(draws, epsilon)
-    if spent > DRAW_SHARE * delta:
-        raise UnsupportedCombination(
-            f"hardened: at epsilon {epsilon:.4g} the distance {draws.rate * draws.count:.2g} of integer noise from a "
-            f"Gaussian's costs {spent:.2g} of delta {delta:g}, more than its share of {DRAW_SHARE:g}; ask for a "
-            "smaller epsilon, or for hardened: false.",
-            "hardened",
-        )
+    distance = sum(e.rate * e.count for e in draws)
+    return min(epsilon, math.log(DRAW_SHARE * delta / distance - 1) * (1 - 1e-12)) if distance else epsilon
+
+
+def capped(asked: float, taken: float) -> str:
+    """Return the note of a plan whose ε was taken for less than was asked for; empty where it was not."""
+    if taken >= asked:
+        return ""
+    return (
+        f"epsilon {asked:g} was asked for, and noise in integers is proved for {taken:.4g} at most, which the plan "
+        "keeps; hardened: false may take less noise"
+    )
 
 
 def charged_again(guarantee: Guarantee, again: Schedule) -> tuple[Event, ...]:
