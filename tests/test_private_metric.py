@@ -16,6 +16,7 @@ from dpmcmc.config import file as config_file
 from dpmcmc.engine import metric as stage
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.privacy.accounting import DEVIATIONS
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.query.gradient_rows import gradient_rows
 from dpmcmc.privacy.query.gram_release import GramRelease, entries, gram_of, svec
@@ -47,7 +48,7 @@ def test_guarantee_is_the_accountants_on_the_list_of_its_events(accountant, samp
     assert released == plan.metric.events
     assert set(released) <= set(plan.guarantee.events)
     again = dpmcmc.Guarantee.from_events(
-        (*plan.schedule.queries, *released, *(e for e in plan.guarantee.events if e.mechanism == "batch_overflow")),
+        (*plan.schedule.queries, *released, *(e for e in plan.guarantee.events if e.mechanism in DEVIATIONS)),
         delta=1e-4,
         adjacency="replace_one",
         accountant=accountant,

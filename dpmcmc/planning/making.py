@@ -90,7 +90,7 @@ def plan(
             raise InputError(f"metric must be a dpmcmc.PrivateMetric or None, got {metric!r}", "metric")
         _check_alone(after, curvature)
         in_metric = planned_metric(metric, target, bound, num_records, privacy)
-        queries = dataclasses.replace(queries, metric=in_metric.events)
+        queries = dataclasses.replace(queries, metric=in_metric.events, metric_numbers=in_metric.release.numbers)
     if getattr(bound, "unresolved", False):
         bound = _solved(bound, queries, privacy)
     check_fit(target, bound)

@@ -25,9 +25,8 @@ from annotated_types import Gt, Lt
 from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.errors import InputError, UnsupportedCombination, check_fields
 from dpmcmc.inference.metric import MetricName
-from dpmcmc.privacy.accounting import discrete_gaussian
 from dpmcmc.privacy.accounting.adjacency import Adjacency
-from dpmcmc.privacy.accounting.events import DEVIATIONS, Event
+from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.query.gram_release import GramRelease, Rows
@@ -115,7 +114,7 @@ class PlannedMetric:
             "size": self.release.rows.size,
             "noise_std": self.release.noise_std,
             "trace_noise_std": self.release.trace_std,
-            "releases": sum(event.count for event in self.events if event.mechanism not in DEVIATIONS),
+            "releases": sum(event.count for event in self.events),
             "numbers": self.release.numbers,
         }
 
@@ -160,10 +159,7 @@ def planned_metric(
     if not metric.of_rows:
         # Gradients may be far shorter than their bound; the noisy matrix tells its own trace (``engine/metric.py``).
         release = dataclasses.replace(release, trace_std=0.0)
-    events = release.events(adjacency)
-    if privacy.hardened:
-        events = (*events, discrete_gaussian.draws_event(release.numbers))
-    return PlannedMetric(metric, release, events)
+    return PlannedMetric(metric, release, release.events(adjacency))
 
 
 def _promised(privacy: Privacy | None, sampler: Sampler) -> tuple[float, float, Adjacency]:

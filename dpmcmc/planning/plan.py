@@ -175,6 +175,7 @@ class Plan(AnyPlan):
             self.coordinates,
             () if self.metric is None else self.metric.events,
             every_of(self.second),
+            metric_numbers=0 if self.metric is None else self.metric.release.numbers,
         )
 
     @property

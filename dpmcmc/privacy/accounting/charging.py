@@ -57,6 +57,7 @@ class Schedule:
         after: guarantee of releases before the run, which the run's guarantee covers too; or None.
         coordinates: numbers that a step adds integer noise to; None where noise is from floats.
         metric: events of the metric that the run releases before its first step.
+        metric_numbers: numbers of that release, which have integer noise where a step's have.
     """
 
     noise_multipliers: np.ndarray
@@ -69,6 +70,7 @@ class Schedule:
     metric: tuple[Event, ...] = ()
     every: int = 1
     first: int = 0
+    metric_numbers: int = 0
 
     @property
     def asks(self) -> np.ndarray:
@@ -102,7 +104,8 @@ class Schedule:
         """Event of integer noise that is not exactly what its proof is about (``discrete_gaussian.py``)."""
         if self.coordinates is None:
             return ()
-        return (discrete_gaussian.draws_event(self.coordinates * len(self.noise_multipliers) * self.chains),)
+        of_steps = self.coordinates * len(self.noise_multipliers) * self.chains
+        return (discrete_gaussian.draws_event(of_steps + self.metric_numbers),)
 
     @property
     def beside(self) -> tuple[Event, ...]:

@@ -61,7 +61,7 @@ def block(key: jax.Array, counter: jax.Array, nonce: jax.Array | np.ndarray | tu
     Returns:
         (16, n) uint32, word by word.
     """
-    words = jnp.stack([jnp.asarray(word).astype(jnp.uint32) for word in nonce]) if isinstance(nonce, tuple) else nonce
+    words = jnp.stack([jnp.asarray(word, jnp.uint32) for word in nonce]) if isinstance(nonce, tuple) else nonce
     return _of_keys(key[None], counter.astype(jnp.uint32)[None], jnp.asarray(words, jnp.uint32)[None])[0]
 
 

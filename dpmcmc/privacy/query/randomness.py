@@ -166,7 +166,7 @@ def streams_of(key: SecretKey | jax.Array | int | None, hardened: bool = True) -
             raise InputError(f"key is of the other generator: the run is {asked}, so give it {call}, or None")
         return key.streams(hardened), True
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
-        key = jax.random.key(int(key), impl=chacha.CHACHA20 if hardened else None)
+        key = jax.random.key(int(key))
     if isinstance(key, jax.Array):
         if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             key = jax.random.wrap_key_data(key)
