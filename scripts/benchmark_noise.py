@@ -148,8 +148,6 @@ def main() -> None:
     both("generator: the four keys of a step", keys, keys)
     both(f"generator: {2 * slots} words of a batch", words(2 * slots), words(2 * slots))
     both(f"generator and sampler: noise of {d} coordinates", noise(0, d), noise(levels, d))
-    plain = (part(noise(0, d), None, steps), part(noise(levels, d), None, steps))
-    compare("sampler alone: the same, both from threefry", *plain, steps, repeats)
 
 
 if __name__ == "__main__":

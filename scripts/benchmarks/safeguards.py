@@ -223,7 +223,7 @@ def _query(plan: dpmcmc.Plan, data: Any, size: Size) -> Clock:
         return state, (state.position, info)
 
     state = plan.sampler.init(jax.random.key(0), start)
-    return _scan(draw, advance, streams_of(0)[0], state, plan.target.prepared(data), size.steps)
+    return _scan(draw, advance, streams_of(0, False)[0], state, plan.target.prepared(data), size.steps)
 
 
 def _scan(draw: Any, advance: Any, keys: Any, state: Any, data: Any, steps: int) -> Clock:

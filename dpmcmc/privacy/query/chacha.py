@@ -95,8 +95,15 @@ def _columns(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> jax.Arr
 
     # A loop: unrolled, XLA on a CPU computes the rounds again for every word of the output.
     end = jax.lax.fori_loop(0, _DOUBLE_ROUNDS, lambda _, rows: _double_round(rows, _moved), start)
-    words = jnp.concatenate([x + y for x, y in zip(start, end, strict=True)])
-    return words.reshape(_BLOCK_WORDS, count, each).swapaxes(0, 1)
+    words = jnp.concatenate([x + y for x, y in zip(start, end, strict=True)]).reshape(_BLOCK_WORDS, count, each)
+    if count == 1 or each == 1:
+        return words.swapaxes(0, 1)
+
+    def key_by_key(words: jax.Array) -> jax.Array:
+        return jax.lax.map(lambda at: jax.lax.dynamic_index_in_dim(words, at, 1, keepdims=False), jnp.arange(count))
+
+    # A loop writes its result down; a CPU would else look up where each word is wherever one is used, by divisions.
+    return jax.lax.platform_dependent(words, cpu=key_by_key, default=lambda words: words.swapaxes(0, 1))
 
 
 def words_on_host(key: jax.Array, count: int, first: int = 0) -> np.ndarray:
