@@ -563,21 +563,25 @@ def one_by_one(key, size: int, std: float) -> list[int]:
     """Noise on the host by whole numbers: each draw compares 115 bits at once."""
     rows, levels = discrete_gaussian.table().words.astype(object), discrete_gaussian.LEVELS[-1]
     factors = [1, *np.asarray(integer_noise.coefficients(jnp.float32(std), levels)).tolist()]
-    blocks = -(-4 * size // 16)
+    words = chacha.words_on_host(key, 4 * levels * size).reshape(4, levels, size).astype(object)
     total = [0] * size
     for level, factor in enumerate(factors):
-        words = chacha.words_on_host(key, 4 * size, level * blocks).reshape(4, size).astype(object)
         for i in range(size):
-            drawn, column = int(words[0, i]) >> 13, int(words[0, i]) & 8191
-            kept = int(rows[0, column]) >> 13
-            for at in (1, 2, 3):
-                drawn, kept = drawn << 32 | int(words[at, i]), kept << 32 | int(rows[at, column])
-            total[i] += factor * ((column if drawn < kept else int(rows[0, column]) & 8191) - 4096)
+            first, *others = (int(word) for word in words[:, level, i])
+            drawn, kept = first >> 13, int(rows[0, first & 8191]) >> 13
+            for at, word in enumerate(others, 1):
+                drawn, kept = drawn << 32 | word, kept << 32 | int(rows[at, first & 8191])
+            total[i] += factor * ((first & 8191 if drawn < kept else int(rows[0, first & 8191]) & 8191) - 4096)
     return total
 
 
 def test_noise_on_the_host_is_that_of_the_tables(monkeypatch):
     assert integer_noise.on_host(CHACHA_KEY, 37, 2.0**30.7).tolist() == one_by_one(CHACHA_KEY, 37, 2.0**30.7)
+    with monkeypatch.context() as patch:
+        patch.setattr(integer_noise, "_AT_A_TIME", 16)  # no two parts read the same block
+        several = integer_noise.on_host(CHACHA_KEY, 37, 2.0**30.7)
+    assert len(np.unique(several)) == 37
+    assert several[:16].tolist() == integer_noise.on_host(CHACHA_KEY, 16, 2.0**30.7).tolist()
 
     def z_of_variance() -> float:
         found = integer_noise.on_host(CHACHA_KEY, 40_000, 2.0**30.7) / 2.0**30.7

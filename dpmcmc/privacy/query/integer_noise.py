@@ -27,6 +27,8 @@ from dpmcmc.privacy.query.randomness import unraveled
 from dpmcmc.storage.pytree import PyTree, size_of
 
 _COLUMN = (1 << INDEX_BITS) - 1
+#: Numbers that the host draws at a time.
+_AT_A_TIME = 1 << 15
 
 
 def coefficients(std: Words, levels: int, xp: ModuleType = jnp) -> Words:
@@ -121,17 +123,20 @@ def on_host(key: jax.Array, size: int, std: float) -> np.ndarray:
         std: in grid units, at most the reach of the most levels.
     """
     check_numbers(size)
-    levels, rows = LEVELS[-1], table().words
-    blocks = -(-size * len(rows) // 16)
+    rows = table().words
+    factors = np.array([1, *coefficients(np.asarray(std, np.float32), LEVELS[-1], np).tolist()])
     total = np.zeros(size, np.int64)
-    factors = coefficients(np.asarray(std, np.float32), levels, np)
-    for level, factor in enumerate((1, *factors.tolist())):
-        words = chacha.words_on_host(key, size * len(rows), level * blocks).reshape(len(rows), size)
+    for start in range(0, size, _AT_A_TIME):
+        part = total[start : start + _AT_A_TIME]
+        shape = (len(rows), len(factors), part.size)
+        # A block has 16 words, and those before this part have taken as many as this part may.
+        first = start * len(rows) * len(factors) // 16
+        words = chacha.words_on_host(key, math.prod(shape), first).reshape(shape)
         column = words[0] & np.uint32(_COLUMN)
         entry = rows[0][column]
         top, kept = words[0] >> np.uint32(INDEX_BITS), entry >> np.uint32(INDEX_BITS)
         below = _settled(top < kept, top == kept, words[1:], (row[column] for row in rows[1:]))
-        total += factor * (np.where(below, column, entry & np.uint32(_COLUMN)).astype(np.int64) - HALF)
+        part[:] = factors @ (np.where(below, column, entry & np.uint32(_COLUMN)).astype(np.int64) - HALF)
     return total
 
 
