@@ -69,12 +69,15 @@ def test_blocks_are_those_of_the_rfc(key, counter, nonce, words):
 
 def test_fewer_rounds_are_not_those_of_the_rfc(monkeypatch):
     loop = jax.lax.fori_loop
-    chacha._columns.clear_cache()
+    compiled = (chacha._columns, chacha._side_by_side)
+    for function in compiled:
+        function.clear_cache()
     key, counter, nonce, words = VECTORS[0]
     with monkeypatch.context() as patch:
         patch.setattr(chacha.jax.lax, "fori_loop", lambda a, b, body, start: loop(a, b - 1, body, start))
         found = chacha.block(words_of(key), jnp.asarray([counter], jnp.uint32), words_of(nonce))[:, 0]
-    chacha._columns.clear_cache()
+    for function in compiled:
+        function.clear_cache()
     assert f"{int(found[0]):08x}" != words[:8]
 
 
@@ -552,6 +555,11 @@ def test_words_on_the_host_are_the_generators():
     for count in (1, 15, 16, 100):
         words = chacha.words_on_host(CHACHA_KEY, count)
         np.testing.assert_array_equal(words, jax.random.bits(CHACHA_KEY, (count,), jnp.uint32))
+    # Of many keys, a few of which are computed at a time.
+    keys = jax.random.split(CHACHA_KEY, (2, 6))
+    found = jax.jit(jax.vmap(jax.vmap(lambda key: jax.random.bits(key, (1100,), jnp.uint32))))(keys)
+    for i, j in ((0, 0), (0, 5), (1, 3)):
+        np.testing.assert_array_equal(chacha.words_on_host(keys[i, j], 1100), found[i, j])
     # Blocks from a first one on go on where those before end.
     whole = chacha.words_on_host(CHACHA_KEY, 96).reshape(16, 6)
     np.testing.assert_array_equal(chacha.words_on_host(CHACHA_KEY, 64, 2).reshape(16, 4), whole[:, 2:])

@@ -34,6 +34,7 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.random import define_prng_impl
 
 from dpmcmc.errors import InputError
@@ -47,6 +48,8 @@ _KEY_WORDS = 8
 _BLOCK_WORDS = 16
 _MOST_BLOCKS = 1 << 32
 _DOUBLE_ROUNDS = 10
+#: Blocks whose state a CPU's nearest cache holds.
+_IN_CACHE = 256
 _BITS, _SPLIT, _FOLD, _AT, _MORE = 1, 2, 3, 4, 5
 
 
@@ -82,6 +85,24 @@ def _(size: int, batched: list[bool], *inputs: jax.Array) -> tuple[jax.Array, bo
 # Compiled as one function, so that blocks of one shape are traced once in a process.
 @jax.jit
 def _columns(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> jax.Array:
+    """Return what :func:`_of_keys` does, a few keys at a time on a CPU, so that their state stays in its cache."""
+    count, each = counters.shape
+    together = max((size for size in range(1, count + 1) if count % size == 0 and size * each <= _IN_CACHE), default=1)
+    if each == 1 or together == count:
+        return _side_by_side(keys, counters, nonces)
+
+    def in_groups(*inputs: jax.Array) -> jax.Array:
+        groups = tuple(x.reshape(-1, together, x.shape[-1]) for x in inputs)
+        # XLA on a CPU makes one function of such a call: nothing is dispatched for each round.
+        with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
+            found = jax.lax.map(lambda its: _side_by_side(*its), groups)
+        return found.reshape(count, _BLOCK_WORDS, each)
+
+    return jax.lax.platform_dependent(keys, counters, nonces, cpu=in_groups, default=_side_by_side)
+
+
+@jax.jit
+def _side_by_side(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> jax.Array:
     """Return what :func:`_of_keys` does; a column of the state is one block."""
     count, each = counters.shape
     columns = count * each
@@ -92,18 +113,10 @@ def _columns(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> jax.Arr
     last = jnp.concatenate([counters.reshape(1, columns), across(nonces)])
     constants = jnp.broadcast_to(_CONSTANTS[:, None], (4, columns))
     start = (constants, across(keys[:, :4]), across(keys[:, 4:]), last)
-
     # A loop: unrolled, XLA on a CPU computes the rounds again for every word of the output.
     end = jax.lax.fori_loop(0, _DOUBLE_ROUNDS, lambda _, rows: _double_round(rows, _moved), start)
-    words = jnp.concatenate([x + y for x, y in zip(start, end, strict=True)]).reshape(_BLOCK_WORDS, count, each)
-    if count == 1 or each == 1:
-        return words.swapaxes(0, 1)
-
-    def key_by_key(words: jax.Array) -> jax.Array:
-        return jax.lax.map(lambda at: jax.lax.dynamic_index_in_dim(words, at, 1, keepdims=False), jnp.arange(count))
-
-    # A loop writes its result down; a CPU would else look up where each word is wherever one is used, by divisions.
-    return jax.lax.platform_dependent(words, cpu=key_by_key, default=lambda words: words.swapaxes(0, 1))
+    words = jnp.concatenate([x + y for x, y in zip(start, end, strict=True)])
+    return words.reshape(_BLOCK_WORDS, count, each).swapaxes(0, 1)
 
 
 def words_on_host(key: jax.Array, count: int, first: int = 0) -> np.ndarray:
