@@ -29,7 +29,7 @@ from dpmcmc.privacy.query.query import GradientQuery, StepRandomness, select_by
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.base import Sampler
-from dpmcmc.storage.pytree import PyTree, num_bytes
+from dpmcmc.storage.pytree import PyTree, map_in_groups, num_bytes
 
 #: Randomness of queries, and the keys of the sampler's own.
 Drawn = tuple[StepRandomness, jax.Array]
@@ -176,11 +176,8 @@ class DeviceCalls:
     def draw(self, cells: Cells, first: jax.Array, noise_std: jax.Array) -> Drawn:
         """Everything random of a chunk's queries, drawn for a group of steps at a time."""
         inputs = (self._steps_from(first), noise_std.T)
-        drawn = jax.eval_shape(self._draw_steps, cells, *inputs)
-        size = self._group_steps(num_bytes(drawn) // self._width)
-        groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), inputs)
-        drawn = jax.lax.map(lambda its: self._draw_steps(cells, *its), groups)
-        return jax.tree.map(lambda leaf: leaf.reshape(self._width, *leaf.shape[2:]), drawn)
+        size = self._group_steps(num_bytes(jax.eval_shape(self._draw_steps, cells, *inputs)) // self._width)
+        return map_in_groups(lambda its: self._draw_steps(cells, *its), inputs, size)
 
     def chunk(
         self, states: PyTree, cells: Cells, first: jax.Array, noise_std: jax.Array, kept: jax.Array, records: PyTree

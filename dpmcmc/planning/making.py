@@ -76,8 +76,7 @@ def plan(
     _check_counts(num_records, steps, chains, burn_in, thin)
     sampling.validate(num_records)
     _check_promise(privacy, num_records, after)
-    if curvature is not None and not (curvature > 0 and math.isfinite(curvature)):
-        raise InputError(f"curvature must be a finite number > 0, got {curvature}", "curvature")
+    _check_curvature(curvature)
     bound = _bound(sampler, sampling, num_records)
     second = asked(bound.queries)
     coordinates = None if privacy is None or not privacy.hardened else _coordinates(target, second)
@@ -148,6 +147,11 @@ def _check_promise(privacy: Privacy | None, num_records: int, after: Guarantee |
             "rounding: use release trace, or mechanism certified_ops for a last iterate and ops for one draw."
         )
     check_delta(privacy.delta, num_records)
+
+
+def _check_curvature(curvature: float | None) -> None:
+    if curvature is not None and not (curvature > 0 and math.isfinite(curvature)):
+        raise InputError(f"curvature must be a finite number > 0, got {curvature}", "curvature")
 
 
 def _proved(privacy: Privacy | None, queries: Schedule) -> tuple[Privacy | None, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import jax
@@ -24,3 +25,10 @@ def size_of(tree: PyTree) -> int:
 def num_bytes(tree: PyTree) -> int:
     """Bytes of a pytree of arrays or of their shapes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def map_in_groups(function: Callable[[PyTree], PyTree], rows: PyTree, size: int) -> PyTree:
+    """Return what a function of ``size`` rows makes of each group of them in turn, as one; sizes divide the rows."""
+    groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), rows)
+    made = jax.lax.map(function, groups)
+    return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0] * size, *leaf.shape[2:]), made)
