@@ -155,7 +155,7 @@ def draws_event(numbers: int) -> Event:
 
 def releases_event() -> Event:
     """Return the charge of the integer noise of a one-shot mechanism, whatever it releases."""
-    return draws_event(MOST_NUMBERS * MOST_RELEASES)
+    return Event("approximate_draw", 0.0, deviation(LEVELS[-1]) * MOST_NUMBERS * MOST_RELEASES, 1)
 
 
 def price(event: Event, epsilon: float) -> float:
