@@ -15,7 +15,7 @@ TraceAccountant = Literal["pld", "rdp", "advanced"]
 Release = Literal["trace", "last_iterate", "one_sample", "estimate"]
 Calibrator = Literal["numeric", "closed_form", "free"]
 Clipping = Literal["residual", "label_blind"]
-#: What a run says that asked for ``hardened: false``.
+#: Sentence of a run that asked for ``hardened: false``.
 UNHARDENED = (
     "hardened: false, so the guarantee takes floating-point noise for exactly Gaussian, which is not proved, and its "
     "generator is not claimed to be cryptographic; leave hardened out for noise that is proved"
