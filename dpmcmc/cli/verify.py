@@ -174,9 +174,8 @@ def _deviations(body: dict[str, Any], minibatches: float, events: tuple[Event, .
             numbers = _number(body["coordinates"]) * body["steps"] * body["chains"]
             numbers += _number((body.get("metric") or {}).get("numbers", 0))
             need["approximate_draw"] = discrete_gaussian.deviation(discrete_gaussian.LEVELS[-1]) * numbers
-    elif body.get("hardened") and any(e.mechanism in discrete_gaussian.NOISY for e in events):
-        draws = discrete_gaussian.releases_event()
-        need["approximate_draw"] = draws.rate * draws.count
+    elif body.get("hardened"):
+        need["approximate_draw"] = sum(e.rate * e.count for e in discrete_gaussian.releases_event(events))
     return need
 
 

@@ -104,7 +104,7 @@ class Exponential(OneShot):
 
     @property
     def in_floats(self) -> str:  # type: ignore[override]
-        """A draw from a ball; a hypothesis is chosen by whole numbers."""
+        """Name a draw from a ball; a hypothesis is chosen by whole numbers."""
         return OPS.in_floats if self.hypotheses is None else ""
 
     def _check_ball(self) -> None:

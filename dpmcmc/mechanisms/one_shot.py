@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dpmcmc.data.schema import Schema
-from dpmcmc.errors import InputError, UnsupportedCombination, check_fields
+from dpmcmc.errors import InputError, check_fields
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.privacy.accounting import Adjacency, Event, discrete_gaussian
@@ -25,6 +25,9 @@ from dpmcmc.privacy.accounting.promise import check_delta
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
+
+#: Integer noise of more releases than a mechanism has, which leaves room for its own in δ.
+_MANY = discrete_gaussian.draws_event(discrete_gaussian.MOST_NUMBERS << 20)
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,8 @@ class Asked:
 
     @property
     def of_events(self) -> Asked:
-        """What the events alone have to keep: integer noise may take a small share of δ besides."""
-        spent = discrete_gaussian.price(discrete_gaussian.releases_event(), self.epsilon) if self.hardened else 0.0
+        """Return the promise that the events alone have to keep: integer noise may take a small share of δ besides."""
+        spent = discrete_gaussian.price(_MANY, self.epsilon) if self.hardened else 0.0
         return dataclasses.replace(self, delta=self.delta - min(spent, DRAW_SHARE * self.delta))
 
     @property
@@ -103,7 +106,7 @@ class OneShot:
     release = "estimate"
     accountant = "one_sample"
     draws = 1
-    #: What the mechanism draws in floating point, hardened or not; empty where all its randomness is in integers.
+    #: Part that the mechanism draws in floating point, hardened or not; empty where all its randomness is in integers.
     in_floats = ""
 
     def __post_init__(self) -> None:
@@ -139,12 +142,13 @@ class OneShot:
         asked = Asked(num_records, epsilon, delta, Adjacency(adjacency), hardened)
         target, told = (target, self) if schema is None else (schema.told(target), schema.told(self, target))
         plan = told.settle(target, asked.of_events)
-        if hardened and _noisy(plan):
-            taken = provable(epsilon, delta, (discrete_gaussian.releases_event(),))
+        if hardened:
+            taken = provable(epsilon, delta, discrete_gaussian.releases_event(plan.guarantee.events))
             if taken < epsilon:
                 asked = dataclasses.replace(asked, epsilon=taken)
                 plan = dataclasses.replace(told.settle(target, asked.of_events), note=capped(epsilon, taken))
-        return dataclasses.replace(plan, schema=schema, hardened=hardened, guarantee=_of_all(plan, asked))
+            plan = dataclasses.replace(plan, guarantee=_of_all(plan.guarantee, asked))
+        return dataclasses.replace(plan, schema=schema, hardened=hardened)
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Return the plan that keeps the promise; raises as :meth:`OneShot.plan`."""
@@ -183,29 +187,13 @@ class OneShot:
         return MechanismPlan(self, target, asked.num_records, guarantee, settings, max(1, self.draws))
 
 
-def _noisy(plan: MechanismPlan) -> int:
-    """Return how many releases have Gaussian noise; a descent has one a step."""
-    events = plan.guarantee.events
-    return sum(e.count * (e.steps or 1) for e in events if e.mechanism in discrete_gaussian.NOISY)
+def _of_all(guarantee: Guarantee, asked: Asked) -> Guarantee:
+    """Return the guarantee of a mechanism's events and of its integer noise, at the whole δ.
 
-
-def _of_all(plan: MechanismPlan, asked: Asked) -> Guarantee:
-    """Return the guarantee of a plan's events and of its integer noise, at the whole δ.
-
-    Any mechanism is charged for ``MOST_RELEASES`` releases of ``MOST_NUMBERS`` numbers each; a release of more numbers
-    is refused (``integer_noise.py``), and more releases are refused here. It costs less than 1e-19 of δ times 1 + e^ε.
+    Each release is charged for ``MOST_NUMBERS`` numbers, and one of more is refused (``integer_noise.py``).
     """
-    guarantee, releases = plan.guarantee, _noisy(plan)
-    if not asked.hardened:
-        return guarantee
-    if releases > discrete_gaussian.MOST_RELEASES:
-        raise UnsupportedCombination(
-            f"hardened: {releases:,} releases with noise are more than the {discrete_gaussian.MOST_RELEASES:,} that "
-            "integer noise is charged for; ask for hardened: false.",
-            "hardened",
-        )
     return Guarantee.from_events(
-        (*guarantee.events, discrete_gaussian.releases_event()) if releases else guarantee.events,
+        (*guarantee.events, *discrete_gaussian.releases_event(guarantee.events)),
         delta=asked.delta,
         adjacency=guarantee.adjacency,
         accountant=guarantee.accountant,

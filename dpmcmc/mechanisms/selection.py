@@ -165,7 +165,7 @@ class PrivateSelection(OneShot):
 
     @property
     def in_floats(self) -> str:  # type: ignore[override]
-        """That of a candidate."""
+        """Name what a candidate draws so."""
         return next((said for one in self.candidates if (said := getattr(one, "in_floats", ""))), "")
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:

@@ -48,6 +48,7 @@ from __future__ import annotations
 import decimal
 import functools
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -70,11 +71,8 @@ RATIO = 0.49 * BASE
 SLACK = 2.0**-20
 #: Draws per coordinate, at least (fewer would make S too coarse) and at most (beyond, a coefficient leaves float32).
 LEVELS = (3, 4, 5)
-#: Most numbers of one release that is not a step's, and most such releases, that a mechanism is charged for.
-MOST_NUMBERS = 1 << 26
-MOST_RELEASES = 1 << 16
-#: Events of one-shot mechanisms whose noise is Gaussian; a descent has one release a step.
-NOISY = ("gaussian", "noisy_descent")
+#: Most numbers of one release that is not a step's; a mechanism is charged for as many whatever it releases.
+MOST_NUMBERS = 1 << 22
 #: Largest relative excess of S over the asked std that a plan may have, and the one that another level is spent on.
 MOST_EXCESS = 1e-2
 FINE_EXCESS = 1e-5
@@ -153,9 +151,11 @@ def draws_event(numbers: int) -> Event:
     return Event("approximate_draw", 0.0, deviation(LEVELS[-1]), numbers)
 
 
-def releases_event() -> Event:
-    """Return the charge of the integer noise of a one-shot mechanism, whatever it releases."""
-    return Event("approximate_draw", 0.0, deviation(LEVELS[-1]) * MOST_NUMBERS * MOST_RELEASES, 1)
+def releases_event(events: Iterable[Event]) -> tuple[Event, ...]:
+    """Return the charge of the integer noise of a one-shot mechanism with these events; none where it adds no noise."""
+    noisy = ("gaussian", "noisy_descent")  # a descent has a release a step
+    count = sum(e.count * (e.steps or 1) for e in events if e.mechanism in noisy)
+    return (Event("approximate_draw", 0.0, deviation(LEVELS[-1]) * MOST_NUMBERS, count),) if count else ()
 
 
 def price(event: Event, epsilon: float) -> float:
