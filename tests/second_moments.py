@@ -58,7 +58,7 @@ def query_plan(sampling=None, *, steps=40, chains=1, n=400, ratio=3.0, own=False
 
 
 def queries_of(plan) -> list:
-    return [e for e in plan.guarantee.events if e.mechanism != "batch_overflow"]
+    return [e for e in plan.guarantee.events if e.noise_multiplier]
 
 
 def one_event_per_minibatch(plan) -> None:

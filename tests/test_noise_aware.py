@@ -346,7 +346,7 @@ def linear_table(n, d, seed):
 def test_without_noise_the_posterior_of_linear_regression_is_the_conjugate_one():
     records, _ = linear_table(2000, 4, 0)
     target = linear(4)
-    plan = NoiseAware(draws=20_000).plan(target, num_records=2000, epsilon=1e7, delta=1e-6)
+    plan = NoiseAware(draws=20_000).plan(target, num_records=2000, epsilon=1e7, delta=1e-6, hardened=False)
     draws = release(plan, records, key=0).draws[0]
     mean, covariance = target.posterior(records)
     sd = np.sqrt(np.diag(covariance))
@@ -469,7 +469,9 @@ def test_an_intercepts_prior_is_kept_in_linear_regression():
     """Without noise the posterior is the conjugate one under the prior diag(3², 1, 1, 1)."""
     records, _ = linear_table(300, 4, 0)
     mechanism = NoiseAware(draws=20_000, intercept_scale=3.0, structure=RowStructure(constant=0))
-    draws = release(mechanism.plan(linear(4), num_records=300, epsilon=1e7, delta=1e-6), records, key=0).draws[0]
+    draws = release(
+        mechanism.plan(linear(4), num_records=300, epsilon=1e7, delta=1e-6, hardened=False), records, key=0
+    ).draws[0]
     x, y = (np.asarray(records[name], np.float64) for name in ("x", "y"))
     covariance = np.linalg.inv(x.T @ x / 0.25 + np.diag([1 / 9, 1, 1, 1]))
     sd = np.sqrt(np.diag(covariance))
