@@ -12,6 +12,7 @@ c(1 − c) for c <= 1/2 and 1/4 otherwise. Both are times the row bound, or its 
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 import jax
@@ -22,7 +23,7 @@ from dpmcmc.targets.glm import LogisticRegression
 
 @dataclass(frozen=True)
 class HuberisedLogistic(LogisticRegression):
-    """Logistic regression with residuals clipped to ``clip``, for its gradients alone.
+    """Logistic regression with residuals clipped to ``clip``.
 
     Args:
         clip: c in (0, 1].
@@ -44,6 +45,15 @@ class HuberisedLogistic(LogisticRegression):
     def curvature_bound(self) -> float:  # type: ignore[override]
         """Largest curvature in the margin: that of σ(1 − σ) on σ <= c."""
         return min(self.clip, 0.5) * (1 - min(self.clip, 0.5))
+
+    def log_density(self, margin: jax.Array, y: jax.Array) -> jax.Array:
+        """Minus the loss: that of the logistic up to where its residual is c, and linear beyond; ().
+
+        Gradients that JAX takes of it are the clipped ones too.
+        """
+        kink = math.log(self.clip / (1 - self.clip)) if self.clip < 1 else math.inf
+        wrong = (1 - 2 * y) * margin  # the residual is ±σ of it
+        return -(jax.nn.softplus(jnp.minimum(wrong, kink)) + self.clip * jnp.maximum(wrong - kink, 0.0))
 
     def residual(self, margin: jax.Array, y: jax.Array) -> jax.Array:
         """clip(σ(m) − y, −c, c)."""
