@@ -17,7 +17,6 @@ import os
 import signal
 import sys
 from multiprocessing.connection import Connection
-from typing import Any
 
 from dpmcmc.storage.run_folder import RunFolder
 
@@ -94,7 +93,7 @@ class Pictures:
         return {caption: picture for caption, picture in zip(self._captions, drawn, strict=True) if caption}
 
 
-def _send(message: Any) -> None:
+def _send(message: object) -> None:
     global _beside
     if _beside is not None:
         try:
