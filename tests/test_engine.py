@@ -3,6 +3,7 @@
 import itertools
 import os
 import threading
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,8 @@ import dpmcmc
 from dpmcmc.diagnostics import reference
 from dpmcmc.engine import compilation, lanes, sizing, usual_batches
 from dpmcmc.engine.hardware import KINDS
+from dpmcmc.engine.recorded import going_on
+from dpmcmc.samplers.sgld import SGLDState
 
 RNG = np.random.default_rng(0)
 N, D = 400, 3
@@ -292,3 +295,22 @@ def test_non_finite_record_inside_a_run_changes_nothing_but_its_own_share():
         query.clipped_sum(jnp.ones(D), bad, key).to_float64(1.0, 21),
         query.clipped_sum(jnp.ones(D), without, key).to_float64(1.0, 21),
     )
+
+
+class Computed(NamedTuple):
+    """State of a sampler that computes its position."""
+
+    flat: jax.Array
+
+    @property
+    def position(self):
+        return {"theta": self.flat + 0.0}
+
+
+@pytest.mark.parametrize("kind", [Computed, SGLDState])
+def test_a_chain_that_has_done_its_steps_stays_where_it_is(kind):
+    """Padding steps read records and are not charged; a position that they move to may be found to have diverged."""
+    state, following = (kind(jnp.full(2, value)) for value in (1.0, jnp.inf))
+    after = jax.jit(lambda goes: going_on(goes, following, state).position)
+    assert np.all(np.isinf(jax.tree.leaves(after(True))[0]))
+    assert np.all(jax.tree.leaves(after(False))[0] == 1.0)

@@ -139,11 +139,17 @@ def recorded(plan: Plan, sampler: Template) -> Template:
 def going_on(goes: jax.Array, following: PyTree, state: PyTree) -> PyTree:
     """Return the state after a step; position and scatter, which are read at the end, stay where the cell is done.
 
-    Other leaves, such as a sampler's matrices, would be copied in every step for nothing.
+    Other leaves, such as a sampler's matrices, would be copied in every step for nothing. A state that computes its
+    position stays as a whole: steps that are not charged must not decide whether a chain has diverged.
     """
     read = (following.position, following.scatter) if isinstance(following, RecordedState) else following.position
     ends = {id(leaf) for leaf in jax.tree.leaves(read)}
-    return jax.tree.map(lambda new, old: jnp.where(goes, new, old) if id(new) in ends else new, following, state)
+    apart = ends <= {id(leaf) for leaf in jax.tree.leaves(following)}
+
+    def of(new: jax.Array, old: jax.Array) -> jax.Array:
+        return new if apart and id(new) not in ends else jnp.where(goes, new, old)
+
+    return jax.tree.map(of, following, state)
 
 
 def with_scatter(output: PyTree, states: PyTree) -> PyTree:

@@ -24,7 +24,7 @@ from dpmcmc.storage.row_blocks import blocks
 #: Libraries whose version may decide a rounding.
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "numpyro", "flax", "optax")
 #: Environment variables, by how they begin.
-_VARIABLES = ("XLA_", "JAX_", "OPENBLAS", "OMP_", "MKL_", "BLIS_", "NPROC")
+_VARIABLES = ("XLA_", "JAX_", "OPENBLAS", "OMP_", "MKL_", "BLIS_", "NPROC", "DPMCMC_ROW_KERNEL")
 #: Identity of this process: if nothing makes an accelerator compute the same bits again, no two are the same platform.
 _ONCE = secrets.token_hex(8)
 
