@@ -15,7 +15,7 @@ of the grid C·2^-p and added as an integer, so the sum is exact in any order, o
   n) = S + round(n) for S on the grid, so it is post-processing of the real-valued Gaussian mechanism.
 * A row's rounding is taken not to depend on its place in the batch, for a record that is chosen moves the others by
   one. Poisson batches have room in multiples of 8, for XLA multiplies what is left of one in another order; and where
-  a batch outgrows its usual room. 5e-6·C was seen. What is proved here takes 2.4e-5 of ``KAPPA``, and leaves 6.5e-6.
+  a batch outgrows its usual room. 5e-6·C was seen. The proof here takes 2.4e-5 of ``KAPPA``, and leaves 6.5e-6.
 * A float32 n has 24 bits: at n >= 2^24 grid steps (already at z = 8) it is even, and the sum's own low bits would
   show through. So noise comes in two independent parts, σ and ``FINE_NOISE``·σ; the fine part resolves the grid and
   smooths the coarse part's lattice, whose spacing is below 1/200 of its std, away.
