@@ -179,7 +179,7 @@ DATA = {"x": RNG.normal(size=(N, D)).astype(np.float32) / 2, "y": RNG.integers(0
 
 
 def make(hardened=True, sampler=None, target=None, epsilon=2.0, sampling=None, **kwargs):
-    privacy = dpmcmc.Privacy(epsilon=epsilon, delta=1e-5, hardened=hardened, **kwargs.pop("privacy", {}))
+    privacy = dpmcmc.Privacy(**{"epsilon": epsilon, "delta": 1e-5, "hardened": hardened, **kwargs.pop("privacy", {})})
     kwargs = {"steps": 12, "chains": 2, **kwargs}
     return dpmcmc.plan(
         dpmcmc.targets.LogisticRegression(num_features=D) if target is None else target,
@@ -303,6 +303,19 @@ def test_an_epsilon_at_which_the_deviation_shows_is_taken_for_the_largest_at_whi
     with pytest.raises(dpmcmc.privacy.UnsupportedCombination, match="hardened: false"):
         make(epsilon=None, sampler=hot, privacy={"calibrator": "free"})
     assert DRAW_SHARE < 1e-3
+
+
+def test_a_delta_that_integer_noise_takes_whole_is_refused_with_a_way_out():
+    common = {"num_records": N, "epsilon": 2.0}
+    for release in (
+        lambda: make(privacy={"delta": 1e-28}),
+        lambda: make(epsilon=None, privacy={"delta": 1e-28, "calibrator": "free"}),
+        lambda: OutputPerturbation().plan(LOGISTIC, delta=1e-22, **common),
+        lambda: SufficientStatistics().plan(LINEAR, delta=1e-26, **common),
+    ):
+        with pytest.raises(ValueError, match="at any epsilon; take a larger delta, or ask for hardened: false"):
+            release()
+    assert OutputPerturbation().plan(LOGISTIC, delta=1e-22, hardened=False, **common).guarantee.delta == 1e-22
 
 
 def test_a_target_whose_shape_is_not_known_is_charged_for_a_million_numbers():
@@ -560,6 +573,9 @@ def test_words_on_the_host_are_the_generators():
     found = jax.jit(jax.vmap(jax.vmap(lambda key: jax.random.bits(key, (1100,), jnp.uint32))))(keys)
     for i, j in ((0, 0), (0, 5), (1, 3)):
         np.testing.assert_array_equal(chacha.words_on_host(keys[i, j], 1100), found[i, j])
+    # Of keys that XLA computes on several threads each, which a small call cannot.
+    words = jax.jit(jax.vmap(lambda key: jax.random.bits(key, (1 << 17,), jnp.uint32)))(keys[0, :2])
+    np.testing.assert_array_equal(words[1], chacha.words_on_host(keys[0, 1], 1 << 17))
     # Blocks from a first one on go on where those before end.
     whole = chacha.words_on_host(CHACHA_KEY, 96).reshape(16, 6)
     np.testing.assert_array_equal(chacha.words_on_host(CHACHA_KEY, 64, 2).reshape(16, 4), whole[:, 2:])

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import (
     DEVIATIONS,
     Adjacency,
@@ -168,9 +169,21 @@ def provable(epsilon: float, delta: float, draws: tuple[Event, ...]) -> float:
     Args:
         epsilon, delta: of the whole promise.
         draws: events of ``discrete_gaussian.draws_event``.
+
+    Raises:
+        ValueError: a δ so small that it costs more at any ε.
     """
     distance = sum(e.rate * e.count for e in draws)
-    return min(epsilon, math.log(DRAW_SHARE * delta / distance - 1) * (1 - 1e-12)) if distance else epsilon
+    if not distance:
+        return epsilon
+    room = DRAW_SHARE * delta / distance - 1
+    if room <= 1:
+        raise InputError(
+            f"hardened: integer noise is at a distance {distance:.2g} from a Gaussian's, which costs more than "
+            f"{DRAW_SHARE:g} of delta {delta:g} at any epsilon; take a larger delta, or ask for hardened: false",
+            "hardened",
+        )
+    return min(epsilon, math.log(room) * (1 - 1e-12))
 
 
 def capped(asked: float, taken: float) -> str:

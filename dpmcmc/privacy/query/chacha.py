@@ -50,6 +50,8 @@ _MOST_BLOCKS = 1 << 32
 _DOUBLE_ROUNDS = 10
 #: Blocks whose state a CPU's nearest cache holds.
 _IN_CACHE = 256
+#: Blocks of one key that XLA computes on one thread, with room (it was seen to take several from 4,096 on).
+_ONE_THREAD = 1024
 _BITS, _SPLIT, _FOLD, _AT, _MORE = 1, 2, 3, 4, 5
 
 
@@ -93,8 +95,10 @@ def _columns(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> jax.Arr
 
     def in_groups(*inputs: jax.Array) -> jax.Array:
         groups = tuple(x.reshape(-1, together, x.shape[-1]) for x in inputs)
-        # XLA on a CPU makes one function of such a call: nothing is dispatched for each round.
-        with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
+        # XLA on a CPU makes one function of such a call: nothing is dispatched for each round. It has one thread, and a
+        # program that wants several in it cannot be compiled.
+        small = {"xla_cpu_small_call": "true", "inlineable": "false"} if each <= _ONE_THREAD else {}
+        with set_xla_metadata(**small):
             found = jax.lax.map(lambda its: _side_by_side(*its), groups)
         return found.reshape(count, _BLOCK_WORDS, each)
 
