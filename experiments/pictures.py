@@ -36,8 +36,9 @@ def saved(path: Path, size: tuple[float, float], says: str, about: str, note: st
     """
     with rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
-        figure.suptitle(says, x=0.01, ha="left", fontsize=11, weight="bold")
-        figure.supxlabel(about if note is None else f"{about}. {note}", x=0.01, ha="left", fontsize=8, color=DARK)
+        figure.suptitle(says, x=0.01, ha="left", fontsize=11, weight="bold", wrap=True)
+        about = about if note is None else f"{about}. {note}"
+        figure.supxlabel(about, x=0.01, ha="left", fontsize=8, color=DARK, wrap=True)
         yield figure
         figure.savefig(path)
         # No date, and identifiers of the picture alone (``svg.hashsalt``): the same numbers give the same bytes.

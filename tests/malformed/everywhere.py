@@ -6,6 +6,7 @@ before it computes anything, so a line costs milliseconds.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import random
@@ -15,12 +16,13 @@ from pathlib import Path
 
 import yaml
 
-from experiments.panel.cells import COLUMNS
+from experiments.panel.summary import Mean
 from tests.malformed.case import CONFIGS, REFUSED, Case, Make, beside, changed, leaves, npz, on_file, plant, records
 from tests.malformed.ledgers import good as good_ledger
 
 #: Experiments that take nothing but --quick, --config and --out.
 FIGURES = ("adaops", "coverage", "fig3_1", "fig4_2", "fig5_1", "fig_pdp_1", "fig_per_record")
+_SUMMARY = [field.name for field in dataclasses.fields(Mean)]
 _BUDGET = "--epsilon 1 --delta 1e-6"
 INPUTS = (
     "plan IN",
@@ -161,13 +163,13 @@ def _before(folder: Path) -> list[str]:
             "rows.parquet": _parquet(),
             "receipt.json": b'{"id": "a", "sequence": Infinity, "hash": "b"}',
             "deep.json": b"[" * 100_000,
-            "bad/results.csv": b"epsilon,accuracy\nx,y\n",
-            "good/results.csv": ",".join(COLUMNS).encode() + b"\n" + b"1" + b",1" * (len(COLUMNS) - 1) + b"\n",
+            "bad/summary.csv": b"epsilon,accuracy\nx,y\n",
+            "good/summary.csv": ",".join(_SUMMARY).encode() + b"\n" + b"1" + b",1" * (len(_SUMMARY) - 1) + b"\n",
         },
     )
     (folder / "folder.yaml").mkdir()
     (folder / "piped").mkdir()
-    for name in ("pipe.yaml", "piped/results.csv"):
+    for name in ("pipe.yaml", "piped/summary.csv"):
         os.mkfifo(folder / name)
     for name, target in (("zero.yaml", "/dev/zero"), ("null.yaml", "/dev/null"), ("loop.yaml", folder / "loop.yaml")):
         (folder / name).symlink_to(target)
