@@ -441,3 +441,12 @@ def test_the_query_without_clip_is_the_plain_gradient():
     got = jax.jit(q)(params, records, jax.random.key(0), jax.random.key(1), jnp.float32(0.0)).value
     residual = records["x"] @ np.ones(d) - records["y"]
     np.testing.assert_allclose(got, residual @ records["x"] + 1, rtol=1e-4)
+
+
+def test_rows_that_a_target_computes_are_held_as_its_residuals_are():
+    """A norm must be that of the numbers that are scaled, and XLA computes again what is cheap."""
+
+    def total(residual, x):
+        return fixed_point.linear_sum(residual, x * x - x, jnp.ones(8, bool), 1.0, BITS)
+
+    assert str(jax.make_jaxpr(total)(jnp.ones(8), jnp.ones((8, 3)))).count("scan[") == 2

@@ -206,7 +206,7 @@ def linear_sum(
     Returns:
         FixedPoint with leaves (d,).
     """
-    rows = x if isinstance(x, Rows) else Rows(as_float(x))
+    rows = x if isinstance(x, Rows) else Rows(held(as_float(x)))  # an array may be computed, and so computed twice
     norms = row_norms(rows.read()) if norms is None else norms
 
     def weighted(residual: jax.Array) -> jax.Array:
