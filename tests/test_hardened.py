@@ -298,6 +298,10 @@ def test_an_epsilon_at_which_the_deviation_shows_is_taken_for_the_largest_at_whi
     assert spent == pytest.approx(DRAW_SHARE * 1e-5, rel=1e-6)
     assert 30 < plan.guarantee.epsilon <= plan.privacy.epsilon < 60
     assert "epsilon 1000 was asked for" in dict(plan.lines())["note"]
+    in_metric = make(epsilon=1000.0, sampler=hot, target=LOGISTIC, metric=dpmcmc.PrivateMetric("gram"))
+    assert 30 < in_metric.guarantee.epsilon <= in_metric.privacy.epsilon <= plan.privacy.epsilon
+    assert "epsilon 1000 was asked for" in in_metric.note
+    assert discrete_gaussian.price(*in_metric.schedule.deviations, in_metric.privacy.epsilon) <= DRAW_SHARE * 1e-5
     assert "note" not in dict(make().lines())
     assert 900 < make(False, epsilon=1000.0, sampler=hot).guarantee.epsilon <= 1000
     with pytest.raises(dpmcmc.privacy.UnsupportedCombination, match="hardened: false"):

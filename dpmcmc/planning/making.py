@@ -82,7 +82,7 @@ def plan(
     coordinates = None if privacy is None or not privacy.hardened else _coordinates(target, second)
     size = (num_records, chains, multiples(second), after, coordinates)
     queries = Schedule(np.zeros(steps), sampling, *size, every=every_of(second))
-    privacy, note = _proved(privacy, queries)
+    privacy, note = _proved(privacy, queries, metric is not None)
     in_metric = None
     if metric is not None:
         if not isinstance(metric, PrivateMetric):
@@ -154,10 +154,14 @@ def _check_curvature(curvature: float | None) -> None:
         raise InputError(f"curvature must be a finite number > 0, got {curvature}", "curvature")
 
 
-def _proved(privacy: Privacy | None, queries: Schedule) -> tuple[Privacy | None, str]:
+def _proved(privacy: Privacy | None, queries: Schedule, in_metric: bool) -> tuple[Privacy | None, str]:
     """Return the promise with an ε that integer noise is proved for, and a note where that is not the one asked for."""
     if privacy is None or privacy.epsilon is None:
         return privacy, ""
+    if in_metric and queries.coordinates is not None:
+        # Its noise is settled from ε, so its numbers are not known yet: a symmetric matrix's and a trace at most.
+        most = queries.coordinates * (queries.coordinates + 1) // 2 + 1
+        queries = dataclasses.replace(queries, metric_numbers=most)
     epsilon = provable(privacy.epsilon, privacy.delta, queries.deviations)
     return dataclasses.replace(privacy, epsilon=epsilon), capped(privacy.epsilon, epsilon)
 
