@@ -698,6 +698,9 @@ def test_verify_wants_the_deviation_of_a_hardened_mechanism(tmp_path, capsys):
         path.write_text(json.dumps(content))
         return main(["verify", str(path)])
 
+    floats = pure(2.0)  # hardened, and its draw is computed in floating point
+    assert verified(privacy_json(floats, floats.guarantee)) == 0
+    assert "unproved     a part of this release is drawn in floating point" in capsys.readouterr().out
     for hardened in (True, False):
         plan = OutputPerturbation().plan(LOGISTIC, num_records=N, epsilon=2.0, delta=1e-5, hardened=hardened)
         body = privacy_json(plan, plan.guarantee)

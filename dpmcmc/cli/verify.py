@@ -251,6 +251,8 @@ def verify(
     print(f"recomputed   {said}")
     if body.get("hardened") is False:
         print(f"unproved     {UNHARDENED}")
+    elif body.get("in_floats"):
+        print("unproved     a part of this release is drawn in floating point, hardened or not: its plan names it")
     if len(few) < len(many):
         print(
             f"grouped      {len(many)} kinds of query are charged as {len(few)}, each group at its least noise and "

@@ -126,16 +126,22 @@ class MechanismPlan(AnyPlan):
         return {
             "num_records": self.num_records,
             "hardened": self.hardened,
+            "in_floats": self._in_floats,
             **({} if self.run is None else self.run.facts()),
             **settled,
         }
 
     def _unproved(self) -> list[tuple[str, str]]:
         """Return what the proof of the noise does not cover, as :meth:`lines` do."""
-        in_floats = getattr(self.mechanism if self.first is None else self.first.mechanism, "in_floats", "")
         if not self.hardened:
             return [] if self.run is not None else [("unproved", UNHARDENED)]  # the run has said so
-        return [("unproved", f"{in_floats} is computed in floating point, hardened or not")] if in_floats else []
+        said = self._in_floats
+        return [("unproved", f"{said} is computed in floating point, hardened or not")] if said else []
+
+    @property
+    def _in_floats(self) -> str:
+        """Name the part that is drawn in floating point, hardened or not; empty where none is."""
+        return getattr(self.mechanism if self.first is None else self.first.mechanism, "in_floats", "")
 
     def to_json(self, secret: bool = True) -> dict[str, object]:
         """The plan in numbers; holds no record and no key. ``secret``: whether the release's noise is."""
