@@ -708,6 +708,9 @@ def test_verify_wants_the_deviation_of_a_hardened_mechanism(tmp_path, capsys):
         assert ("unproved" in capsys.readouterr().out) == (not hardened)
         assert verified(without(body, "approximate_draw")) == int(hardened)
         capsys.readouterr()
+        silent = without({key: value for key, value in body.items() if key != "hardened"}, "approximate_draw")
+        assert verified(silent) == 0
+        assert "unproved" in capsys.readouterr().out
 
 
 def test_what_is_not_proved_is_said():
