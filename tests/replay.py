@@ -267,7 +267,8 @@ def share(first: Trace, second: Trace, i: int = 0) -> np.ndarray:
     other = np.linalg.norm(first.moment_of(i) - second.moment_of(i), axis=-1)
     if second_moment.own_batch:
         return np.maximum(moved / one, other / one**2)
-    ratio = second_moment.ratio
+    # A step that does not ask for it releases, and is charged for, the gradient alone.
+    ratio = np.where(second_moment.asks(np.arange(moved.shape[-1])), second_moment.ratio, np.inf)
     return np.hypot(moved, other / ratio) / np.hypot(one, one**2 / ratio)
 
 

@@ -27,10 +27,11 @@ from dpmcmc.mechanisms import (
 )
 from dpmcmc.privacy import UnsupportedCombination
 from dpmcmc.privacy.accounting.account import account
-from dpmcmc.privacy.query import fixed_point, query
+from dpmcmc.privacy.query import fixed_point
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
+from tests.planted import faults_query
 
 N, BATCH, DELTA = 200, 20, 1e-5
 LOGISTIC = LogisticRegression(num_features=2, row_bound=1.0)
@@ -43,7 +44,8 @@ def _compiled_once():
     keep_compiled_programs()
 
 
-def planned(sampler=None, *, sampling=None, steps=1, chains=1, epsilon=2.0, adjacency="replace_one", accountant="pld"):
+def planned(sampler=None, *, sampling=None, steps=1, chains=1, accountant="pld", **promise):
+    promise = {"epsilon": 2.0, "delta": DELTA, "adjacency": "replace_one", "accountant": accountant} | promise
     return dpmcmc.plan(
         LOGISTIC,
         num_records=N,
@@ -51,7 +53,7 @@ def planned(sampler=None, *, sampling=None, steps=1, chains=1, epsilon=2.0, adja
         sampling=dpmcmc.Full() if sampling is None else sampling,
         steps=steps,
         chains=chains,
-        privacy=dpmcmc.Privacy(epsilon=epsilon, delta=DELTA, adjacency=adjacency, accountant=accountant),
+        privacy=dpmcmc.Privacy(**promise),
     )
 
 
@@ -230,20 +232,20 @@ def accused(plan, **options):
 
 
 @pytest.mark.slow
-def test_halved_noise_is_caught(monkeypatch):
-    plan = planned(sampling=dpmcmc.Poisson(BATCH), steps=10)
-    with_noise = query._with_noise
-    monkeypatch.setattr(query, "_with_noise", lambda total, key, size, *rest: with_noise(total, key, size / 2, *rest))
+@pytest.mark.parametrize("hardened", [True, False])
+def test_halved_noise_is_caught(hardened, monkeypatch):
+    plan = planned(sampling=dpmcmc.Poisson(BATCH), steps=10, hardened=hardened)
+    faults_query.scaled_noise(monkeypatch, 0.5)
     assert accused(plan)
 
 
 @pytest.mark.slow
-def test_halved_noise_is_caught_with_proof(monkeypatch):
+@pytest.mark.parametrize("hardened", [True, False])
+def test_halved_noise_is_caught_with_proof(hardened, monkeypatch):
     pytest.importorskip("jax_privacy")
-    plan = planned()
+    plan = planned(hardened=hardened)
     assert not accused(plan, method="clopper_pearson")
-    with_noise = query._with_noise
-    monkeypatch.setattr(query, "_with_noise", lambda total, key, size, *rest: with_noise(total, key, size / 2, *rest))
+    faults_query.scaled_noise(monkeypatch, 0.5)
     assert accused(plan, method="clopper_pearson")
 
 

@@ -71,6 +71,7 @@ SAMPLERS = st.one_of(
         "fisher": st.just("query"),
         "noise_ratio": st.sampled_from([0.3, 1.0, 30.0]),
         "own_batch": st.booleans(),
+        "query_every": st.sampled_from([1, 2, 10]),
         "structure": st.sampled_from(["dense", "diagonal"]),
         "metric": st.sampled_from([None, 7.0, [1.0, 0.1, 30.0], [[2.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.5, 3.0]]]),
         "prior_precision": st.just(1.0),

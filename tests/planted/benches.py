@@ -108,6 +108,11 @@ def poisson() -> Any:
     return plan(40, sampling=dpmcmc.Poisson(9.5), chains=2, burn_in=100)
 
 
+def floats() -> Any:
+    """Noise that is computed from floats."""
+    return plan(12, steps=200, privacy={"hardened": False})
+
+
 def quiet() -> Any:
     """Hardly any noise, and a position far from the prior's mean."""
     sampler = dpmcmc.SGLD(step_size=1.0, temperature=0.0)
@@ -154,6 +159,7 @@ def _owned(first: np.ndarray, seed: int = 5) -> Any:
 
 BENCHES = {
     "poisson": _given(poisson, 40),
+    "floats": _given(floats, 12, {"opposite": -_LONG}),
     "quiet": _given(quiet, 40),
     "second": _given(second, 12),
     "thermostat": _given(thermostat, 12),

@@ -178,6 +178,11 @@ def released_noise_is_as_stated(scene: Scene) -> None:
     _as_stated(scene.see("poisson"), "gradient")
 
 
+def float_noise_is_as_stated(scene: Scene) -> None:
+    """Likewise in a run whose noise is computed from floats."""
+    _as_stated(scene.see("floats"), "gradient with noise from floats")
+
+
 def the_release_is_prior_and_normalised_sum(scene: Scene) -> None:
     """Where there is hardly any noise, what is released is −∇log prior + (N/b)Σ, b the public expected batch size."""
     noise = _noise(scene.see("quiet"))
@@ -314,7 +319,8 @@ def _multipliers(seen: Observed, i: int) -> np.ndarray:
     z: Any = call.noise_std.astype(np.float64) * unit
     if q.second is None:
         return z
-    moment = q.second.ratio * z
+    # A step that does not ask for it has, and states, infinite noise.
+    moment = np.where(q.second.asks(np.arange(z.shape[-1])), q.second.ratio * z, np.inf)
     stated = call.released.releases[0].noise_std.astype(np.float64) * unit / float(q.clip)
     require(np.allclose(stated, moment, rtol=1e-6), "the second moment states another noise than its ratio")
     return (z**-2.0 + ((1 + KAPPA) / moment) ** 2) ** -0.5

@@ -13,7 +13,7 @@ from dpmcmc.data.owners import MASK
 from dpmcmc.engine import program as program_room
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
-from dpmcmc.privacy.query import chacha, fixed_point, integer_noise, query, randomness, selection
+from dpmcmc.privacy.query import chacha, fixed_point, integer_noise, query, randomness, selection, shard_selection
 from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import SecretKey, Streams
@@ -81,8 +81,8 @@ def _changed_release(patch: Patch, change: Any) -> None:
     """What the query releases becomes ``change(query, params, count of the batch, value without prior, prior)``."""
     real = GradientQuery.answer
 
-    def answer(self: GradientQuery, params: Any, records: Any, draws: Any, noise_std: Any) -> Any:
-        out = real(self, params, records, draws, noise_std)
+    def answer(self: GradientQuery, params: Any, records: Any, draws: Any, noise_std: Any, t: Any = None) -> Any:
+        out = real(self, params, records, draws, noise_std, t)
         count = self.num_records if self.select is None else jnp.sum(draws.batch[1])
         prior = _prior_gradient(self, params)
         likelihood = jax.tree.map(jnp.subtract, out.value, prior)
@@ -125,28 +125,32 @@ def _rows_of_owners_are_clipped(patch: Patch) -> None:
 # Noise.
 
 
-def _scaled_noise(patch: Patch, factor: float) -> None:
-    real = query._with_noise
-    patch.setattr(query, "_with_noise", lambda total, noise, std, *more: real(total, noise, factor * std, *more))
+def scaled_noise(patch: Patch, factor: float) -> None:
+    """Noise of a std that is ``factor`` times the one charged, whether it is drawn in integers or from floats."""
+    drawn, added = query.drawn_noise, query._with_noise
+    # The std of noise in integers is that of its draw; normals are given theirs where they are added.
+    patch.setattr(query, "drawn_noise", lambda key, like, std, *more: drawn(key, like, factor * std, *more))
+    patch.setattr(query, "_with_noise", lambda total, noise, std, *more: added(total, noise, factor * std, *more))
 
 
 def _noise_per_record(patch: Patch) -> None:
     real = query.drawn_noise
 
-    def summed(key: Any, *more: Any) -> Any:
+    def summed(key: Any, like: Any, std: Any, scale: Any, levels: int) -> Any:
         rows = 4
-        parts = [real(one, *more) for one in jax.random.split(key, rows)]
-        return jax.tree.map(lambda *normals: sum(normals) / rows, *parts)
+        parts = [real(one, like, std / rows, scale, levels) for one in jax.random.split(key, rows)]
+        # Normals are multiplied by the std of the whole where they are added.
+        return jax.tree.map(lambda *each: sum(each) if levels else sum(each) / rows, *parts)
 
     patch.setattr(query, "drawn_noise", summed)
 
 
 def _same_noise_for_every_leaf(patch: Patch) -> None:
-    def by_leaf(key: Any, like: Any, copies: int = 1) -> list[Any]:
-        one = jax.tree.map(lambda leaf: randomness.normal(key, leaf.shape), like)
-        return [one] * copies
+    def from_the_start(like: Any, numbers: Any) -> Any:
+        return jax.tree.map(lambda leaf: numbers[: leaf.size].reshape(leaf.shape), like)
 
-    patch.setattr(randomness, "tree_normal", by_leaf)
+    for room in (randomness, integer_noise):
+        patch.setattr(room, "unraveled", from_the_start)
 
 
 def _same_noise_for_both_queries(patch: Patch) -> None:
@@ -240,7 +244,7 @@ def _select_poisson_by(patch: Patch, wrong: Any) -> None:
     def selector(sampling: Any, n: int, slots: int) -> Any:
         return (wrong if isinstance(sampling, Poisson) else real)(sampling, n, slots)
 
-    patch.setattr(selection, "selector", selector)
+    patch.setattr(shard_selection, "selector", selector)
 
 
 def _shuffled_epochs(patch: Patch) -> None:
@@ -402,20 +406,24 @@ FAULTS = (
     Fault(
         "noise halved",
         "Noise of half the std that is charged, for instance a variance taken for a std.",
-        lambda patch: _scaled_noise(patch, 0.5),
-        (checks.released_noise_is_as_stated, accounting.an_audit_finds_no_more_than_is_claimed),
+        lambda patch: scaled_noise(patch, 0.5),
+        (
+            checks.released_noise_is_as_stated,
+            checks.float_noise_is_as_stated,
+            accounting.an_audit_finds_no_more_than_is_claimed,
+        ),
     ),
     Fault(
         "noise per record at the wrong scale",
         "Every row of a batch of b gets noise of std σ/b, and the sum of them has σ/√b.",
         _noise_per_record,
-        (checks.released_noise_is_as_stated,),
+        (checks.released_noise_is_as_stated, checks.float_noise_is_as_stated),
     ),
     Fault(
         "same noise for two leaves",
         "One key draws the noise of every leaf of the parameters, and a difference of leaves is free of noise.",
         _same_noise_for_every_leaf,
-        (checks.released_noise_is_as_stated,),
+        (checks.released_noise_is_as_stated, checks.float_noise_is_as_stated),
     ),
     Fault(
         "same noise for gradient and second moment",
