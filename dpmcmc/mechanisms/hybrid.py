@@ -8,6 +8,7 @@ worth a Gaussian query, and a full-batch run after it costs μ² + μ'².
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,6 +24,7 @@ from dpmcmc.errors import InputError, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.planning import making
+from dpmcmc.planning.hardening import where_proved
 from dpmcmc.privacy.accounting.promise import Clipping, Privacy
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
 from dpmcmc.privacy.query.randomness import SecretKey, Streams
@@ -95,13 +97,16 @@ class Hybrid:
         delta: float,
         adjacency: str = "replace_one",
         schema: Schema | None = None,
-        hardened: bool = True,
+        hardened: bool | None = None,
     ) -> MechanismPlan:
         """Settle the draw at its share, then the run's noise so that both together meet (ε, δ); reads no record.
 
         Raises:
             UnsupportedCombination, CalibrationError, ValueError: see :class:`OPS` and :func:`dpmcmc.plan`.
         """
+        if hardened is None:
+            of = functools.partial(self.plan, target, num_records=num_records, epsilon=epsilon, delta=delta)
+            return where_proved(lambda chosen: of(adjacency=adjacency, schema=schema, hardened=chosen))
         target = target if schema is None else schema.told(target)
         first = self.start.plan(
             target,
@@ -143,7 +148,17 @@ class Hybrid:
         }
         draws = run.num_draws * run.chains
         return MechanismPlan(
-            self, target, num_records, run.guarantee, settings, draws, first, run, schema, hardened=hardened
+            self,
+            target,
+            num_records,
+            run.guarantee,
+            settings,
+            draws,
+            first,
+            run,
+            schema,
+            note=first.note or run.note,
+            hardened=hardened,
         )
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams, checkpoint: Path | None = None) -> PyTree:

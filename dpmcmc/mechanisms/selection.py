@@ -74,7 +74,7 @@ class Candidate(Protocol):
         epsilon: float,
         delta: float,
         adjacency: str = "replace_one",
-        hardened: bool = True,
+        hardened: bool | None = None,
     ) -> _CandidatePlan:
         """Return the plan of a candidate on its part of the records."""
 
@@ -112,7 +112,7 @@ class Chain:
         epsilon: float,
         delta: float,
         adjacency: str = "replace_one",
-        hardened: bool = True,
+        hardened: bool | None = None,
     ) -> Plan:
         """Return the run's plan on ``num_records`` records."""
         return making.plan(

@@ -69,7 +69,7 @@ def settled(own: np.ndarray, queries: Schedule, privacy: Privacy | None, second:
         )
     check_deviations(guarantee.epsilon, queries, privacy)
     free = float(np.mean(noise_std == _round_up(own)))
-    grids = _grids(noise_multipliers, second, privacy.hardened)
+    grids = _grids(noise_multipliers, second, bool(privacy.hardened))
     return Noise(noise_std, noise_multipliers, required, guarantee, free, slots, *grids)
 
 

@@ -101,7 +101,7 @@ class Plan(AnyPlan):
     @property
     def hardened(self) -> bool:
         """Whether its keys are ChaCha20's and its noise is drawn in integers."""
-        return self.privacy is not None and self.privacy.hardened
+        return self.privacy is not None and bool(self.privacy.hardened)
 
     @property
     def in_metric(self) -> bool:

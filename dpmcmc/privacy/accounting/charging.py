@@ -187,13 +187,10 @@ def provable(epsilon: float, delta: float, draws: tuple[Event, ...]) -> float:
 
 
 def capped(asked: float, taken: float) -> str:
-    """Return the note of a plan whose ε was taken for less than was asked for; empty where it was not."""
+    """Return why integers do not prove the ε that was asked for; empty where they do."""
     if taken >= asked:
         return ""
-    return (
-        f"epsilon {asked:g} was asked for, and noise in integers is proved for {taken:.4g} at most, which the plan "
-        "keeps; hardened: false may take less noise"
-    )
+    return f"epsilon {asked:g} was asked for, and noise in integers is proved for {taken:.4g} at most"
 
 
 def charged_again(guarantee: Guarantee, again: Schedule) -> tuple[Event, ...]:

@@ -15,10 +15,10 @@ TraceAccountant = Literal["pld", "rdp", "advanced"]
 Release = Literal["trace", "last_iterate", "one_sample", "estimate"]
 Calibrator = Literal["numeric", "closed_form", "free"]
 Clipping = Literal["residual", "label_blind"]
-#: Sentence of a run that asked for ``hardened: false``.
+#: Sentence of a run whose noise is computed in floating point.
 UNHARDENED = (
-    "hardened: false, so the guarantee takes floating-point noise for exactly Gaussian, which is not proved, and its "
-    "generator is not claimed to be cryptographic; leave hardened out for noise that is proved"
+    "noise is in floating point: the guarantee takes it for exactly Gaussian, which is not proved, and its "
+    "generator is not claimed to be cryptographic; hardened: true takes noise that is proved"
 )
 
 
@@ -38,8 +38,10 @@ class Privacy:
         clipping: residual or label_blind. The first shrinks each gradient by its own norm, which biases the draws.
             The second shrinks it by the largest norm that any label would give it, which does not. It is the default
             of targets with bounded labels (logistic and softmax regression), and other targets refuse it.
-        hardened: keys are ChaCha20's, and noise is drawn in integers, proved bit by bit. With false, noise is computed
-            in floating point, which is not proved, from a generator that is not claimed to be cryptographic.
+        hardened: with true, keys are ChaCha20's, and noise is drawn in integers, proved bit by bit; a promise beyond
+            that proof (an ε above 30 to 50) is taken for the largest that it covers. With false, noise is computed in
+            floating point, which is not proved, from a generator that is not claimed to be cryptographic. Left out,
+            noise is drawn in integers wherever that is proved, and the plan says where it is not.
 
     Raises:
         ValueError: a value outside these.
@@ -59,7 +61,7 @@ class Privacy:
     calibrator: Calibrator = "numeric"
     clip: Annotated[float, Ge(1e-9), Le(1e9)] = 1.0
     clipping: Clipping | None = None
-    hardened: bool = True
+    hardened: bool | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
