@@ -309,13 +309,29 @@ def test_an_epsilon_at_which_the_deviation_shows_is_taken_for_the_largest_at_whi
     assert DRAW_SHARE < 1e-3
 
 
+def test_left_open_it_is_integers_where_they_are_proved_and_floats_that_are_named_beyond():
+    hot, common = dpmcmc.SGLD(step_size=1e6), {"num_records": N, "delta": 1e-5}
+    for plan, hardened in [
+        (make(None), True),
+        (make(None, epsilon=1000.0, sampler=hot), False),
+        (make(None, epsilon=None, sampler=hot, privacy={"calibrator": "free"}), False),
+        (make(None, epsilon=1000.0), True),  # the sampler's own noise is the same either way, and enough
+        (OutputPerturbation().plan(LOGISTIC, epsilon=2.0, **common), True),
+        (OutputPerturbation().plan(LOGISTIC, epsilon=500.0, **common), False),
+    ]:
+        assert plan.hardened is hardened
+        lines = dict(plan.lines())
+        assert ("noise from floats" in lines.get("note", "")) == ("unproved" in lines) == (not hardened)
+        assert hardened or plan.guarantee.epsilon > 60
+
+
 def test_a_delta_that_integer_noise_takes_whole_is_refused_with_a_way_out():
     common = {"num_records": N, "epsilon": 2.0}
     for release in (
         lambda: make(privacy={"delta": 1e-28}),
         lambda: make(epsilon=None, privacy={"delta": 1e-28, "calibrator": "free"}),
-        lambda: OutputPerturbation().plan(LOGISTIC, delta=1e-22, **common),
-        lambda: SufficientStatistics().plan(LINEAR, delta=1e-26, **common),
+        lambda: OutputPerturbation().plan(LOGISTIC, delta=1e-22, hardened=True, **common),
+        lambda: SufficientStatistics().plan(LINEAR, delta=1e-26, hardened=True, **common),
     ):
         with pytest.raises(ValueError, match="at any epsilon; take a larger delta, or ask for hardened: false"):
             release()
@@ -683,7 +699,7 @@ def test_what_integer_noise_is_not_charged_for_is_refused_with_a_way_out():
 
 
 def test_a_mechanism_takes_no_larger_epsilon_than_integer_noise_is_proved_for():
-    plan = OutputPerturbation().plan(LOGISTIC, num_records=N, epsilon=500.0, delta=1e-5)
+    plan = OutputPerturbation().plan(LOGISTIC, num_records=N, epsilon=500.0, delta=1e-5, hardened=True)
     (draws,) = discrete_gaussian.releases_event(plan.guarantee.events)
     assert 30 < plan.guarantee.epsilon < 45
     assert discrete_gaussian.price(draws, plan.guarantee.epsilon) <= DRAW_SHARE * 1e-5
