@@ -123,8 +123,9 @@ class Blocks:
         return sizing.Sizes(block, lanes, steps, room, work), ahead
 
     def _drawn(self) -> PyTree:
-        """Shapes of the randomness of one step of one cell."""
-        program, cell = self._program, jax.tree.map(lambda leaf: leaf[0], self._cells)
+        """Shapes of the randomness of one step of one cell; on a mesh, of all its shards together."""
+        program = dataclasses.replace(self._program, mesh=None)
+        cell = jax.tree.map(lambda leaf: leaf[0], self._cells)
         position = jax.eval_shape(program.start, cell).position
         return jax.eval_shape(program.draw, cell, position, np.int32(0), np.float32(1))
 

@@ -27,18 +27,18 @@ class Rows(NamedTuple):
     """Rows of a table.
 
     Attributes:
-        table: (N, w).
+        table: (N, w), or (N, ...) where rows are only read.
         at: places of the rows, (n,), all within the table; None for all rows.
     """
 
-    table: Num[jax.Array, "N w"]
+    table: Num[jax.Array, "N ..."]
     at: jax.Array | None = None
 
     def taken(self, indices: jax.Array) -> Rows:
         """The rows at these places of a whole table."""
         return Rows(self.table, indices)
 
-    def read(self, part: slice = slice(None)) -> Num[jax.Array, "m w"]:
+    def read(self, part: slice = slice(None)) -> Num[jax.Array, "m ..."]:
         """Some of the rows, as an array."""
         # Without the fill of places outside, a masked copy of the whole batch.
         return self.table[part] if self.at is None else self.table.at[self.at[part]].get(mode="clip")
