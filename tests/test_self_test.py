@@ -148,7 +148,7 @@ def test_records_on_disk_are_drawn_and_stepped_as_the_program_says(tmp_path, mon
     monkeypatch.setattr(self_test, "_KEYS", 1)
     assert dpmcmc.sample(make(), mapped).guarantee is not None
     tampering(monkeypatch, given=scaled(np.float32(0)))
-    # The noise of rows from disk is drawn by a program of its own. The size of noise from floats is applied by this one.
+    # The noise of rows from disk is drawn by a program of its own. The size of float noise is applied by this one.
     with pytest.raises(MiscompiledError):
         dpmcmc.sample(make(privacy={"hardened": False}), mapped)
 
