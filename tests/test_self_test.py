@@ -7,10 +7,11 @@ import pytest
 
 import dpmcmc
 from dpmcmc.engine import blocks as engine
-from dpmcmc.engine import self_test
+from dpmcmc.engine import compilation, self_test, sizing
 from dpmcmc.engine.self_test import MiscompiledError
 from dpmcmc.engine.uncompiled import evaluate, host
 from dpmcmc.targets import Custom, LogisticRegression
+from tests.planted import faults_state
 
 #: Bits or sensitivities of what users run.
 pytestmark = pytest.mark.optimised
@@ -53,6 +54,18 @@ def tampering(monkeypatch, **how):
     return made
 
 
+@pytest.fixture
+def drawn(monkeypatch):
+    """Says whether randomness is drawn ahead of the steps, and forgets what was compiled."""
+
+    def set_to(ahead):
+        compilation._compile_cached.cache_clear()
+        monkeypatch.setattr(sizing, "draws_ahead", lambda *_: ahead)
+
+    yield set_to
+    compilation._compile_cached.cache_clear()
+
+
 def scaled(factor):
     return lambda states, cells, first, noise, kept, records: (states, cells, first, factor * noise, kept, records)
 
@@ -77,11 +90,22 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_wrong_executable_is_found_before_any_step_on_the_records(fault, monkeypatch):
+def test_a_wrong_executable_is_found_before_any_step_on_the_records(fault, drawn, monkeypatch):
+    drawn(False)  # it is given the noise's size and the key
     made = tampering(monkeypatch, **FAULTS[fault])
     with pytest.raises(MiscompiledError, match="self-test"):
         dpmcmc.sample(make(chains=2), RECORDS)
     assert [one.calls for one in made] == [3]  # of the test alone, one for each key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hardened", [True, False])
+@pytest.mark.parametrize("ahead", [True, False])
+def test_noise_that_was_compiled_otherwise_is_found_wherever_it_is_drawn(hardened, ahead, drawn, monkeypatch):
+    drawn(ahead)
+    faults_state.compiled_with_noise(monkeypatch, 0.9)
+    with pytest.raises(MiscompiledError):
+        dpmcmc.sample(make(privacy={"hardened": hardened}), RECORDS)
 
 
 @pytest.mark.slow
@@ -141,16 +165,22 @@ def test_what_is_compiled_here_passes_under_the_first_key(name, monkeypatch):
 
 
 @pytest.mark.slow
-def test_records_on_disk_are_drawn_and_stepped_as_the_program_says(tmp_path, monkeypatch):
+def test_records_on_disk_are_drawn_and_stepped_as_the_program_says(tmp_path, drawn, monkeypatch):
     for name, leaf in RECORDS.items():
         np.save(tmp_path / f"{name}.npy", leaf)
     mapped = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in RECORDS}
     monkeypatch.setattr(self_test, "_KEYS", 1)
     assert dpmcmc.sample(make(), mapped).guarantee is not None
-    tampering(monkeypatch, given=scaled(np.float32(0)))
-    # The noise of rows from disk is drawn by a program of its own. The size of float noise is applied by this one.
+    # The randomness of rows from disk is drawn by a program of its own: integer noise whole, normals without their
+    # size, which is applied by the steps.
+    with monkeypatch.context() as patch:
+        tampering(patch, given=scaled(np.float32(0)))
+        with pytest.raises(MiscompiledError):
+            dpmcmc.sample(make(privacy={"hardened": False}), mapped)
+    drawn(True)
+    faults_state.compiled_with_noise(monkeypatch, 0.9)
     with pytest.raises(MiscompiledError):
-        dpmcmc.sample(make(privacy={"hardened": False}), mapped)
+        dpmcmc.sample(make(), mapped)
 
 
 # The reference.

@@ -139,7 +139,7 @@ def _draws_first(patch: Patch) -> None:
     patch.setattr(result_room.Result, "save", save)
 
 
-def _compiled_with_noise(patch: Patch, factor: float) -> None:
+def compiled_with_noise(patch: Patch, factor: float) -> None:
     """What is compiled scales its noise, as in a cache that was filled from another copy of the code."""
     real = program_room.DeviceCalls._draw_cell
 
@@ -153,11 +153,11 @@ def _compiled_with_noise(patch: Patch, factor: float) -> None:
 
 
 def _program_without_noise(patch: Patch) -> None:
-    _compiled_with_noise(patch, 0.0)
+    compiled_with_noise(patch, 0.0)
 
 
 def _program_with_less_noise(patch: Patch) -> None:
-    _compiled_with_noise(patch, 0.9)
+    compiled_with_noise(patch, 0.9)
 
 
 def _cache_of_others(patch: Patch) -> None:
