@@ -98,7 +98,8 @@ def _given(make: Callable[[], Any], n: int, replacements: dict[str, np.ndarray] 
 
 def plan(n: int, **changes: Any) -> Any:
     """A short private plan on records with a gradient of their own."""
-    privacy = {"epsilon": 10.0, "delta": 1e-3, "accountant": "rdp", "clip": CLIP} | changes.pop("privacy", {})
+    privacy = {"epsilon": 10.0, "delta": 1e-3, "accountant": "rdp", "clip": CLIP, "hardened": True}
+    privacy |= changes.pop("privacy", {})
     settings: dict[str, Any] = {"sampler": dpmcmc.SGLD(step_size=1.0), "steps": 300, "num_records": n} | changes
     return dpmcmc.plan(GIVEN, privacy=dpmcmc.Privacy(**privacy), **settings)
 
