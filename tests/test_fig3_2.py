@@ -114,7 +114,8 @@ def test_every_cell_has_one_row_with_the_stated_columns(finished):
     rows = rows_of(finished)
     assert tuple(rows[0]) == COLUMNS
     cells = {(r["version"], r["method"], r["epsilon"], r["repeat"]) for r in rows}
-    assert len(cells) == len(rows) == 2 + len(FEW) * len(EPSILONS) * 2
+    assert {r["method"] for r in rows if r["version"] == "non-private"} == {"nuts", "map", "map_clipped"}
+    assert len(cells) == len(rows) == 3 + len(FEW) * len(EPSILONS) * 2
     assert all(0.5 < float(r["accuracy"]) <= 1 for r in rows)
     for suffix in ("png", "svg", "pdf"):
         assert (finished / f"tiny_public.{suffix}").stat().st_size > 10_000
@@ -148,7 +149,7 @@ def test_a_killed_run_goes_on_at_its_finished_cells(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fig3_2.figure(panel_of(), tmp_path, quiet(), (counted(FEW[0]), counted(FEW[1], kill=True)))
     before = rows_of(tmp_path)
-    assert {r["method"] for r in before} == {"nuts", "map", "sgld"}
+    assert {r["method"] for r in before} == {"nuts", "map", "map_clipped", "sgld"}
     # As a kill in the middle of writing would leave it.
     (tmp_path / "results.tmp").write_text("method,eps")
     fig3_2.figure(panel_of(), tmp_path, quiet(), tuple(counted(m) for m in FEW))
@@ -180,11 +181,37 @@ def test_resumed_and_uninterrupted_runs_have_the_same_numbers(finished, tmp_path
 
 def test_another_configuration_is_refused_in_one_sentence(finished, tmp_path, capsys):
     path = tmp_path / "changed.yaml"
-    path.write_text(yaml.safe_dump(panel_body(repeats=3)))
+    before = rows_of(finished)
+    for change, said in (
+        ({"transitions": 11}, "transitions was 10, and is 11"),
+        ({"prior_scale": 2.0}, "prior_scale was 3.0, and is 2.0"),
+        ({"encodings": ["other", "public"]}, "first_encoding was 'public', and is 'other'"),
+    ):
+        body = panel_body(**change)
+        with pytest.raises(CommandError, match=said):
+            Results(finished, config.Panel.model_validate(body))
+    path.write_text(yaml.safe_dump(panel_body(transitions=11)))
     assert fig3_2.main(["--panel", str(path), "--out", str(finished)]) == 2
     told = capsys.readouterr().err
-    assert "repeats was 2, and is 3" in told
+    assert "transitions was 10, and is 11" in told
     assert told.count("\n") == 1
+    assert rows_of(finished) == before
+
+
+def test_more_repeats_add_to_a_folder(finished, tmp_path):
+    """Cells depend neither on how many there are nor on each other."""
+    fig3_2.figure(panel_of(repeats=1), tmp_path, quiet(), FEW[1:])
+    fewer = rows_of(tmp_path)
+    assert max(int(r["repeat"]) for r in fewer) == 0
+    fig3_2.figure(panel_of(), tmp_path, quiet(), FEW[1:])
+    assert rows_of(tmp_path)[: len(fewer)] == fewer
+
+    def numbers(folder):
+        rows = [r for r in rows_of(folder) if r["method"] != "sgld"]
+        key = ("method", "epsilon", "repeat")
+        return sorted(({k: v for k, v in r.items() if k != "seconds"} for r in rows), key=lambda r: [r[k] for k in key])
+
+    assert numbers(tmp_path) == numbers(finished)
 
 
 def test_a_changed_setting_is_named(finished):
@@ -267,20 +294,25 @@ def test_grids_are_crossed_where_they_apply():
 
 
 def test_the_best_setting_is_chosen_and_written(tmp_path):
+    """The worse setting releases noise: one run of twenty is as good as the other's, which six runs in a row are not.
+
+    (1/20)⁶ at each ε is below 1e-7.
+    """
     path = tmp_path / "panel.yaml"
-    grids = {"tight": {"output_perturbation": [{"regularisation": [1.0e-3, 30.0]}]}}
-    path.write_text("# A comment to keep.\n" + yaml.safe_dump(panel_body(grids=grids, settings={}), sort_keys=False))
+    grids = {"tight": {"output_perturbation": [{"regularisation": [1.0e-3, 300.0]}]}}
+    body = panel_body(grids=grids, settings={}, choosing_runs=[6, 7])
+    path.write_text("# A comment to keep.\n" + yaml.safe_dump(body, sort_keys=False))
     said = []
     choose.choose(path, tmp_path / "choosing", say=said.append)
     chosen = config.load(path).settings["tight"]["output_perturbation"]["public"]
-    assert {epsilon: s["regularisation"] for epsilon, s in chosen.items()} == {0.5: 30.0, 3.0: 30.0}
+    assert {epsilon: s["regularisation"] for epsilon, s in chosen.items()} == {0.5: 300.0, 3.0: 300.0}
     assert path.read_text().startswith("# A comment to keep.")
     # Again: nothing left to run, nothing changed.
     text = path.read_text()
     choose.choose(path, tmp_path / "choosing", say=said.append)
     assert path.read_text() == text
-    # Both settings once, the better one twice, at two values of ε.
-    assert "6 runs" in said[0]
+    # Both settings six times, the better one once more, at two values of ε.
+    assert "26 runs" in said[0]
     assert "0 runs" in said[1]
 
 

@@ -87,10 +87,14 @@ class Panel(FigureSection):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return all that one cell's result depends on, in plain numbers; the grids say which cells there are."""
+        """Return all that one cell's result depends on, in plain numbers.
+
+        Which cells there are, it leaves out: more repeats, ε or encodings add to a folder. The first encoding is in it,
+        since its settings are those of an encoding that has none of its own.
+        """
         cells = {"encodings", "epsilons", "repeats"}
         body = self.model_dump(exclude={"grids", "quick", "choosing_runs", "choosing_survivors", *cells})
-        return json.loads(json.dumps(body))
+        return json.loads(json.dumps({**body, "first_encoding": self.encodings[0]}))
 
 
 def load(path: str | Path) -> Panel:

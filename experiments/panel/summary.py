@@ -21,7 +21,7 @@ class Mean:
         encoding, version, method, epsilon: which.
         runs: how many have draws.
         accuracy, std: mean of the test accuracy, and its standard deviation over runs (0 of one run).
-        proved: ε of the guarantee; infinite where there is none.
+        proved: ε of the guarantee; infinite where there is none, NaN where the table does not say.
         crps: mean score for the posterior (``scores.Posterior.crps``), NaN where there is none.
     """
 
@@ -58,7 +58,7 @@ def summarised(rows: Iterable[Row]) -> list[Mean]:
                 runs=len(those),
                 accuracy=round(float(accuracy.mean()), 5),
                 std=round(float(accuracy.std(ddof=1)), 5) if len(those) > 1 else 0.0,
-                proved=float(f"{float(those[0]['guarantee_epsilon']):.4g}"),
+                proved=float(f"{float(those[0]['guarantee_epsilon'] or 'nan'):.4g}"),
                 crps=float(f"{np.mean(scored):.4g}") if scored else float("nan"),
             )
         )
