@@ -89,8 +89,8 @@ class Panel(FigureSection):
     def to_json(self) -> dict[str, Any]:
         """Return all that one cell's result depends on, in plain numbers.
 
-        Which cells there are, it leaves out: more repeats, ε or encodings add to a folder. The first encoding is in it,
-        since its settings are those of an encoding that has none of its own.
+        The list of cells is left out: more repeats, ε or encodings add to a folder. The first encoding is in it, since
+        its settings are those of an encoding that has none of its own.
         """
         cells = {"encodings", "epsilons", "repeats"}
         body = self.model_dump(exclude={"grids", "quick", "choosing_runs", "choosing_survivors", *cells})
