@@ -191,18 +191,18 @@ def a_run_that_read_records_stays_charged(scene: Scene) -> None:
 
 def a_run_executes_what_its_program_says(scene: Scene) -> None:
     """No program that somebody else could have put in the cache, and none that takes other steps under a known key."""
-    _run_as_it_says(_tiny())
+    _run_as_it_says(hardened=True)
 
 
 def a_run_with_float_noise_executes_what_its_program_says(scene: Scene) -> None:
     """Likewise in a run whose noise is computed from floats."""
-    _run_as_it_says(_tiny(hardened=False))
+    _run_as_it_says(hardened=False)
 
 
-def _run_as_it_says(made: Any) -> None:
+def _run_as_it_says(hardened: bool) -> None:
     """Raise Caught where a run is stopped because of what it would execute."""
     try:
-        dpmcmc.sample(made, _RECORDS)
+        dpmcmc.sample(_tiny(hardened=hardened), _RECORDS)
     except (MiscompiledError, UnsafeCache) as error:
         require(False, str(error))
 
