@@ -159,5 +159,6 @@ def test_intervals_from_synthetic_tables_cover():
         ):
             low, high = synthetic.rubin(*(np.array(part) for part in zip(*answers, strict=True))).intervals(0.9).T
             found.append(np.mean((low < truth) & (truth < high)))
+    # Eight tables that all cover have a spread of zero, and an error all the same.
     for found in (of_theta, of_means):
-        assert_covers((float(np.mean(found)), float(np.std(found) / math.sqrt(len(found)))))
+        assert_covers((float(np.mean(found)), max(0.02, float(np.std(found) / math.sqrt(len(found))))))
