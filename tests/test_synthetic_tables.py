@@ -141,11 +141,15 @@ def test_rules_recover_the_variance_of_the_posterior():
 
 @pytest.mark.slow
 def test_intervals_from_synthetic_tables_cover():
-    """N = 20,000, d = 8, ε = 1; with 20 tables 40 repeats gave .938 ± .025, and .946 ± .015 for means of columns."""
+    """N = 20,000, d = 8, ε = 1; 12 tables.
+
+    40 repeats gave .963 ± .013 at 90 %, and .964 ± .015 for means of columns: 8 may all cover, so that their own spread
+    is no error, and intervals that are too wide are told at 50 %. There 40 repeats gave .50 ± .036 and .55 ± .045.
+    """
     target = LogisticRegression(prior_scale=1.0, num_features=8, row_bound=1.0)
     plan = NoiseAware(draws=100, structure=STRUCTURE).plan(target, num_records=20_000, epsilon=1.0, delta=1e-6)
     means = rows(400_000, np.random.default_rng(99)).mean(0)[1:]
-    of_theta, of_means = [], []
+    of_theta, of_means = [], []  # at 90 % and at 50 %
     for seed in range(8):
         rng = np.random.default_rng(seed)
         x, theta = rows(20_000, rng), rng.normal(size=8)
@@ -157,8 +161,11 @@ def test_intervals_from_synthetic_tables_cover():
             (of_theta, fits, CONTRASTS @ theta),
             (of_means, [(table["x"][:, 1:].mean(0), table["x"][:, 1:].var(0) / 20_000) for table in tables], means),
         ):
-            low, high = synthetic.rubin(*(np.array(part) for part in zip(*answers, strict=True))).intervals(0.9).T
-            found.append(np.mean((low < truth) & (truth < high)))
-    # Eight tables that all cover have a spread of zero, and an error all the same.
+            pooled = synthetic.rubin(*(np.array(part) for part in zip(*answers, strict=True)))
+            bounds = [pooled.intervals(level).T for level in (0.9, 0.5)]
+            found.append([np.mean((low < truth) & (truth < high)) for low, high in bounds])
     for found in (of_theta, of_means):
-        assert_covers((float(np.mean(found)), max(0.02, float(np.std(found) / math.sqrt(len(found))))))
+        wide, narrow = np.mean(found, axis=0)
+        error, narrow_error = np.maximum(np.std(found, axis=0) / math.sqrt(len(found)), [0.03, 0.08])
+        assert_covers((wide, error))
+        assert abs(narrow - 0.5) < 3 * narrow_error
