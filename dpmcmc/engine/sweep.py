@@ -53,7 +53,8 @@ def sample_all(
     """Run many plans on the same records; a plan given several times is run that often, independently.
 
     Args:
-        plans: from :func:`dpmcmc.plan`, of any kind. Those that differ in numbers alone run as one program.
+        plans: from :func:`dpmcmc.plan`, of any kind. Those that differ in numbers alone run as one program, and where
+            noise is in integers those of as many ``levels``.
         data: as of :func:`dpmcmc.sample`, of N = ``num_records`` of every plan.
         keys: one per plan, as :func:`dpmcmc.sample` takes it; None is fresh OS entropy for every plan. Under one JAX
             key or int a plan has the draws that ``sample`` gives it, up to float32 rounding; a Poisson plan with fewer
