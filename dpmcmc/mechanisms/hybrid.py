@@ -25,6 +25,7 @@ from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.planning import making
 from dpmcmc.planning.hardening import where_proved
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.promise import Clipping, Privacy
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
 from dpmcmc.privacy.query.randomness import SecretKey, Streams
@@ -138,6 +139,10 @@ class Hybrid:
             curvature=self.curvature,
             after=first.guarantee,
         )
+        return self._of(first, run, schema, hardened)
+
+    def _of(self, first: MechanismPlan, run: Plan, schema: Schema | None, hardened: bool) -> MechanismPlan:
+        """Return the plan of the draw and the run together."""
         assert run.guarantee is not None
         assert run.noise_multipliers is not None
         settings = {f"start_{name}": value for name, value in first.settings.items()}
@@ -149,8 +154,8 @@ class Hybrid:
         draws = run.num_draws * run.chains
         return MechanismPlan(
             self,
-            target,
-            num_records,
+            run.target,
+            run.num_records,
             run.guarantee,
             settings,
             draws,
