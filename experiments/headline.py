@@ -233,7 +233,7 @@ def main(argv: list[str] | None = None) -> None:
     elapsed, console = clock(), Console(highlight=False, soft_wrap=True, markup=False)
     config = load(Path(arguments.config), Headline)
     source = Path(arguments.results) / "summary.csv"
-    if not source.exists():
+    if not source.is_file():
         raise CommandError(
             f"--results: {source} is not there; make it with `python -m experiments.fig3_2 --panel {config.panel} "
             f"--out {arguments.results}`."

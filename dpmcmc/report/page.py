@@ -27,7 +27,7 @@ FILE = "report.html"
 #: Share of false alarms at which the power of an attack is stated.
 _FALSE_ALARMS = 0.05
 #: Events that add noise to what they release; others draw what they release at random.
-_ADDED = ("gaussian", "poisson_gaussian", "fixed_size_gaussian", "noisy_descent", "batch_overflow")
+_ADDED = ("gaussian", "poisson_gaussian", "fixed_size_gaussian", "noisy_descent", "batch_overflow", "approximate_draw")
 
 
 @dataclass(frozen=True)
