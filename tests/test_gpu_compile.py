@@ -29,7 +29,7 @@ LIMITS = {
     "1,024 chains": (20, 0, 4.5, 256),
     "one chain, row kernel": (9, 0, 1.5, 8),
     "1,024 chains, row kernel": (10, 0, 1.6, 256),
-    "hardened": (29, 1 / 32, 8.5, 8),
+    "hardened": (29, 1 / 32, 14, 8),
     "SGFS": (32, 1, 8, 8),
     "digits network": (56, 0, 80, 32),
 }
