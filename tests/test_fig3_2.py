@@ -273,7 +273,7 @@ def test_the_score_is_proper_and_one_for_the_posterior_itself():
     own = {width: reference.crps(width * scale * rng.standard_normal((2000, 4))) for width in (0.5, 1.0, 2.0)}
     assert own[1.0] == pytest.approx(1, abs=0.1)
     assert min(own[0.5], own[2.0]) > own[1.0] + 0.03
-    # Of a normal: √2 for a point at its mean, and 2 for a draw of it.
+    # A point at a normal's mean has √2, and a draw of it 2.
     assert reference.crps(reference.draws.mean(axis=0, keepdims=True)) == pytest.approx(math.sqrt(2), rel=0.05)
     single = np.mean([reference.crps(reference.draws[i : i + 1]) for i in range(300)])
     assert single == pytest.approx(2, rel=0.1)

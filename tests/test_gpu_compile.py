@@ -85,7 +85,7 @@ def test_nothing_asks_the_host_and_no_sum_depends_on_its_order(name):
     assert opcodes.isdisjoint({"infeed", "outfeed", "send", "recv", "select-and-scatter"})
     added = [each for each in found.module.instructions() if each.opcode == "scatter"]
     assert not [each.shape for each in added if not each.shape.startswith(("s32", "u32", "pred"))]
-    # What adds in an order of its own: an addition in memory, or an exchange in memory that is tried again.
+    # Additions in an order of their own: an addition in memory, or an exchange in memory that is tried again.
     assert found.kernels.count(".entry") > 5
     assert not re.findall(r"\b(?:atom|red)\.[\w.:]*(?:f16|f32|f64|cas)[\w.]*", found.kernels)
     assert "f64[" not in found.text

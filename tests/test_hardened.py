@@ -588,12 +588,12 @@ def test_words_on_the_host_are_the_generators():
     for count in (1, 15, 16, 100):
         words = chacha.words_on_host(CHACHA_KEY, count)
         np.testing.assert_array_equal(words, jax.random.bits(CHACHA_KEY, (count,), jnp.uint32))
-    # Of many keys, a few of which are computed at a time.
+    # Many keys: a few are computed at a time.
     keys = jax.random.split(CHACHA_KEY, (2, 6))
     found = jax.jit(jax.vmap(jax.vmap(lambda key: jax.random.bits(key, (1100,), jnp.uint32))))(keys)
     for i, j in ((0, 0), (0, 5), (1, 3)):
         np.testing.assert_array_equal(chacha.words_on_host(keys[i, j], 1100), found[i, j])
-    # Of keys that XLA computes on several threads each, which a small call cannot.
+    # Keys that XLA computes on several threads each, which a small call cannot.
     words = jax.jit(jax.vmap(lambda key: jax.random.bits(key, (1 << 17,), jnp.uint32)))(keys[0, :2])
     np.testing.assert_array_equal(words[1], chacha.words_on_host(keys[0, 1], 1 << 17))
     # Blocks from a first one on go on where those before end.

@@ -31,7 +31,7 @@ def event(sigma: float, regularisation: float, curvature: float = 0.25) -> Event
 
 
 def clipped_event(sigma: float, regularisation: float, clip: float) -> Event:
-    """Of noise std σ·clip: z is relative to the gradient's bound."""
+    """Privacy of noise with std σ·clip: z is relative to the gradient's bound."""
     price = math.log1p(HuberisedLogistic(clip=clip).curvature_bound / regularisation)
     return Event("clipped_objective_perturbation", sigma, 1.0, 1, epsilon=price)
 

@@ -56,7 +56,7 @@ class MechanismPlan(AnyPlan):
         run: plan of a hybrid's run, or None.
         schema: public facts of a table's columns, or None where records are arrays.
         reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
-        note: how the promise was taken, where not as it was asked for.
+        note: why the promise was not taken as it was asked for, where it was not.
         hardened: whether its keys are ChaCha20's and its Gaussian noise is drawn in integers.
 
     Example:
@@ -165,7 +165,7 @@ class MechanismPlan(AnyPlan):
             # The run's own guarantee and verdict already cover the draw before it.
             out += [line for line in self.run.lines(secret) if line[0] not in ("target", "sampler")]
         else:
-            out += [("guarantee", guaranteed(self.guarantee, secret)), *noted(self.note)]
+            out += [("guarantee", guaranteed(self.guarantee, secret)), *noted(self.note, self.hardened)]
         said = (f"{name} {_said(name, value)}" for name, value in self.settings.items())
         out += [("settings", ", ".join(said)), *self._unproved()]
         return out if self.run is not None else out + self.verdict.lines()

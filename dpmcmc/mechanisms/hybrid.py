@@ -107,7 +107,7 @@ class Hybrid:
         """
         if hardened is None:
             of = functools.partial(self.plan, target, num_records=num_records, epsilon=epsilon, delta=delta)
-            return where_proved(lambda chosen: of(adjacency=adjacency, schema=schema, hardened=chosen))
+            return where_proved(functools.partial(of, adjacency=adjacency, schema=schema))
         target = target if schema is None else schema.told(target)
         first = self.start.plan(
             target,
@@ -170,7 +170,7 @@ class Hybrid:
         """Draws of the run, leaves (chains·draws, ...).
 
         Args:
-            plan: made by :meth:`OneShot.plan`.
+            plan: made by :meth:`Hybrid.plan`.
             records: pytree, leaves (N, ...).
             streams: secret keys.
             checkpoint: folder that the run commits to, and goes on from where the same keys have begun it.

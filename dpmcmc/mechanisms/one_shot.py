@@ -18,7 +18,7 @@ from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.planning.hardening import kept, where_proved
+from dpmcmc.planning.hardening import where_proved
 from dpmcmc.privacy.accounting import Adjacency, Event, discrete_gaussian
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE, capped, provable
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
@@ -143,7 +143,7 @@ class OneShot:
         """
         if hardened is None:
             of = functools.partial(self.plan, target, num_records=num_records, epsilon=epsilon, delta=delta)
-            return where_proved(lambda chosen: of(adjacency=adjacency, schema=schema, hardened=chosen))
+            return where_proved(functools.partial(of, adjacency=adjacency, schema=schema))
         asked = Asked(num_records, epsilon, delta, Adjacency(adjacency), hardened)
         target, told = (target, self) if schema is None else (schema.told(target), schema.told(self, target))
         plan = told.settle(target, asked.of_events)
@@ -151,7 +151,7 @@ class OneShot:
             taken = provable(epsilon, delta, discrete_gaussian.releases_event(plan.guarantee.events))
             if taken < epsilon:
                 asked = dataclasses.replace(asked, epsilon=taken)
-                plan = dataclasses.replace(told.settle(target, asked.of_events), note=kept(capped(epsilon, taken)))
+                plan = dataclasses.replace(told.settle(target, asked.of_events), note=capped(epsilon, taken))
             plan = dataclasses.replace(plan, guarantee=_of_all(plan.guarantee, asked))
         return dataclasses.replace(plan, schema=schema, hardened=hardened)
 

@@ -47,7 +47,7 @@ def lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     spread = f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
     out += [
         ("guarantee", guaranteed(plan.guarantee, secret)),
-        *noted(plan.note),
+        *noted(plan.note, plan.hardened),
         ("noise", f"multiplier {spread} (noise std on the clipped sum / clip {plan.privacy.clip:g})"),
         ("thesis", _thesis_line(plan)),
         ("free", _free_line(plan)),
@@ -65,9 +65,14 @@ def guaranteed(guarantee: Guarantee, secret: bool) -> str:
     return f"NONE: insecure_noise_seed makes the noise known (secret noise would give {guarantee})"
 
 
-def noted(note: str) -> list[tuple[str, str]]:
-    """Return the line of a plan's note; none where it is empty."""
-    return [("note", note)] if note else []
+def noted(note: str, hardened: bool) -> list[tuple[str, str]]:
+    """Return the line of a plan's note, with what the plan does about it; none where it is empty."""
+    so = (
+        "the plan keeps that, and hardened: false may take less noise"
+        if hardened
+        else "the plan takes noise from floats"
+    )
+    return [("note", f"{note}; {so}")] if note else []
 
 
 def html_table(rows: Iterable[Sequence[str]], titles: Sequence[str] = ()) -> str:

@@ -19,35 +19,28 @@ from dpmcmc.planning.plan import Plan
 if TYPE_CHECKING:
     from dpmcmc.mechanisms.base import MechanismPlan
 
-#: End of the note of a plan that was asked to be hardened.
-KEPT = "; the plan keeps that, and hardened: false may take less noise"
 _Arguments = ParamSpec("_Arguments")
 _AnyPlan = TypeVar("_AnyPlan", Plan, "MechanismPlan")
 
 
-def kept(why: str) -> str:
-    """Return the note of a hardened plan that takes a smaller ε for this reason; empty without one."""
-    return why and why + KEPT
-
-
-def where_proved(plan: Callable[[bool], _AnyPlan]) -> _AnyPlan:
+def where_proved(plan: Callable[..., _AnyPlan]) -> _AnyPlan:
     """Return the hardened plan, or the one with noise from floats where the promise is beyond what integers prove.
 
     Args:
-        plan: from whether it is hardened to the plan.
+        plan: ``plan(hardened=...)`` makes the plan.
     """
     try:
-        made = plan(True)
+        made = plan(hardened=True)
         if not made.note:
             return made
-        why = made.note.removesuffix(KEPT)
+        why = made.note
     except InputError as refusal:
         # One that has nothing to do with integers is met again below.
         made, why = None, str(refusal).removeprefix("hardened: ").partition("; ")[0]
-    floats = plan(False)
+    floats = plan(hardened=False)
     if isinstance(made, Plan) and isinstance(floats, Plan) and np.array_equal(made.noise_std, floats.noise_std):
         return dataclasses.replace(made, note="")  # the sampler's own noise is enough either way
-    return dataclasses.replace(floats, note=f"{why}; the plan takes noise from floats")
+    return dataclasses.replace(floats, note=why)
 
 
 def of_privacy(plan: Callable[_Arguments, Plan]) -> Callable[_Arguments, Plan]:

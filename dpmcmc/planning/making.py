@@ -11,7 +11,7 @@ import numpy as np
 
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.planning.hardening import kept, of_privacy
+from dpmcmc.planning.hardening import of_privacy
 from dpmcmc.planning.metric import PrivateMetric, planned_metric
 from dpmcmc.planning.noise import own_noise, settled, unit_of
 from dpmcmc.planning.plan import Plan
@@ -165,7 +165,7 @@ def _proved(privacy: Privacy | None, queries: Schedule, in_metric: bool) -> tupl
         most = queries.coordinates * (queries.coordinates + 1) // 2 + 1
         queries = dataclasses.replace(queries, metric_numbers=most)
     epsilon = provable(privacy.epsilon, privacy.delta, queries.deviations)
-    return dataclasses.replace(privacy, epsilon=epsilon), kept(capped(privacy.epsilon, epsilon))
+    return dataclasses.replace(privacy, epsilon=epsilon), capped(privacy.epsilon, epsilon)
 
 
 def _check_alone(after: Guarantee | None, curvature: float | None) -> None:

@@ -51,7 +51,7 @@ class Plan(AnyPlan):
             units.
         schema: public facts of a table's columns, or None where records are arrays.
         reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
-        note: how the promise was taken, where not as it was asked for.
+        note: why the promise was not taken as it was asked for, where it was not.
 
     Example:
         >>> import dpmcmc

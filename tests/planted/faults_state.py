@@ -140,7 +140,7 @@ def _draws_first(patch: Patch) -> None:
 
 
 def compiled_with_noise(patch: Patch, factor: float) -> None:
-    """What is compiled scales its noise, as in a cache that was filled from another copy of the code."""
+    """The compiled program scales its noise, as in a cache that was filled from another copy of the code."""
     real = program_room.DeviceCalls._draw_cell
 
     # Compiled into the steps, and into what draws ahead of them; the program itself says what it should.

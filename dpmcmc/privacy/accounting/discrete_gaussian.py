@@ -35,7 +35,7 @@ samplers whose work depends on the value); sums whose precision depends on the d
 Floating-point sums also exceed their stated sensitivity (Casacuberta et al. 2022, arXiv 2207.10635): ``fixed_point.py``
 has exact ones.
 
-**What remains.** A group of steps takes longer where one of its draws ties with its threshold. This has the same
+**Not covered.** A group of steps takes longer where one of its draws ties with its threshold. This has the same
 probability, 2^-19, for each of the columns, and a column and its alias are two values of the noise among thousands; it
 is not a function of the records. Table look-ups reach the cache at addresses that depend on the noise; a compiler may
 change the timing of anything, and is trusted to keep integer arithmetic; the random words are those of ``chacha.py``,

@@ -38,7 +38,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.random import define_prng_impl
 
 from dpmcmc.errors import InputError
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import PyTree, map_in_groups
 
 #: Words in NumPy or in JAX; four rows of them.
 Words = TypeVar("Words", np.ndarray, jax.Array)
@@ -94,13 +94,11 @@ def _columns(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> jax.Arr
         return _side_by_side(keys, counters, nonces)
 
     def in_groups(*inputs: jax.Array) -> jax.Array:
-        groups = tuple(x.reshape(-1, together, x.shape[-1]) for x in inputs)
         # XLA on a CPU makes one function of such a call: nothing is dispatched for each round. It has one thread, and a
         # program that wants several in it cannot be compiled.
         small = {"xla_cpu_small_call": "true", "inlineable": "false"} if each <= _ONE_THREAD else {}
         with set_xla_metadata(**small):
-            found = jax.lax.map(lambda its: _side_by_side(*its), groups)
-        return found.reshape(count, _BLOCK_WORDS, each)
+            return map_in_groups(lambda its: _side_by_side(*its), inputs, together)
 
     return jax.lax.platform_dependent(keys, counters, nonces, cpu=in_groups, default=_side_by_side)
 
