@@ -171,7 +171,7 @@ def test_the_slope_of_a_clipped_column():
 
 
 def test_the_noise_of_the_file_in_plain_jax():
-    """The lines that docs/from_scratch.md prints before a record is read; the library charges 0.2 % more, for rounding."""
+    """Lines that docs/from_scratch.md prints before a record is read; the library charges 0.2 % more, for rounding."""
     stated = numbers(
         re.findall(r"^noise added .*\ntemperature .*\nguarantee .*$", page("docs/from_scratch.md"), re.M)[0]
     )
