@@ -31,7 +31,7 @@ from dpmcmc.privacy.query import fixed_point
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
-from tests.planted import faults_query
+from tests.planted import faults_randomness
 
 N, BATCH, DELTA = 200, 20, 1e-5
 LOGISTIC = LogisticRegression(num_features=2, row_bound=1.0)
@@ -235,7 +235,7 @@ def accused(plan, **options):
 @pytest.mark.parametrize("hardened", [True, False])
 def test_halved_noise_is_caught(hardened, monkeypatch):
     plan = planned(sampling=dpmcmc.Poisson(BATCH), steps=10, hardened=hardened)
-    faults_query.scaled_noise(monkeypatch, 0.5)
+    faults_randomness.scaled_noise(monkeypatch, 0.5)
     assert accused(plan)
 
 
@@ -245,7 +245,7 @@ def test_halved_noise_is_caught_with_proof(hardened, monkeypatch):
     pytest.importorskip("jax_privacy")
     plan = planned(hardened=hardened)
     assert not accused(plan, method="clopper_pearson")
-    faults_query.scaled_noise(monkeypatch, 0.5)
+    faults_randomness.scaled_noise(monkeypatch, 0.5)
     assert accused(plan, method="clopper_pearson")
 
 

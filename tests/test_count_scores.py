@@ -24,8 +24,8 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query import gram_release
 from dpmcmc.privacy.query.gram_release import Rows, SumRelease
 from dpmcmc.targets import NegativeBinomialRegression, PoissonRegression
+from tests.noise_aware_tables import rows
 from tests.releases import recorded
-from tests.test_noise_aware import rows
 
 DISPERSIONS = (0.0, 1e-3, 0.5, 2.0)
 ETAS = (-8.0, -3.0, -0.7, 0.0, 0.3, 1.0, 2.2, 5.0, 8.0)

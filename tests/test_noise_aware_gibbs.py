@@ -10,7 +10,7 @@ from dpmcmc.inference import noise_aware
 from dpmcmc.inference.noise_aware import Gaussian, Local, Release
 from dpmcmc.mechanisms.linear_statistics import split, statistics
 from dpmcmc.privacy.query.gram_release import svec, symmetric
-from tests.test_noise_aware import linear_table
+from tests.noise_aware_tables import linear_table
 
 
 def gibbs(noisy_gram, noisy_moment, std, variance, rng, sweeps):

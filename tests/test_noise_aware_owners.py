@@ -18,8 +18,8 @@ from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query import gram_release
 from dpmcmc.targets import LastLayer, LinearRegression, PoissonRegression, SoftmaxRegression
 from dpmcmc.targets.per_owner import PerOwner
+from tests.noise_aware_tables import assert_covers, linear, logistic, rows
 from tests.releases import released_stds
-from tests.test_noise_aware import assert_covers, linear, logistic, rows
 
 M = 4
 

@@ -22,7 +22,7 @@ from dpmcmc.targets import (
     PoissonRegression,
     SoftmaxRegression,
 )
-from tests.test_noise_aware import assert_covers
+from tests.noise_aware_tables import assert_covers
 
 STRUCTURE = RowStructure(constant=0, blocks=((1, 2, 3), (4, 5)))
 #: Coefficients that the columns identify: those of a block relative to its first level.

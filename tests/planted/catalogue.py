@@ -11,6 +11,7 @@ from tests.planted import (
     faults_metric,
     faults_noise_aware,
     faults_query,
+    faults_randomness,
     faults_release,
     faults_schema,
     faults_state,
@@ -20,6 +21,7 @@ from tests.planted import (
 
 FAULTS: tuple[Fault, ...] = (
     *faults_query.FAULTS,
+    *faults_randomness.FAULTS,
     *faults_metric.FAULTS,
     *faults_accounting.FAULTS,
     *faults_state.FAULTS,

@@ -1,0 +1,181 @@
+"""Noise-aware intervals cover, and constants that are wrong show."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.inference import noise_aware
+from dpmcmc.inference.noise_aware import Gaussian, Local, Release
+from dpmcmc.mechanisms import NoiseAware, release
+from dpmcmc.targets import LinearRegression, LogisticRegression
+from tests.noise_aware_tables import assert_covers, covered, linear, linear_table, logistic, rows, table
+
+
+@pytest.mark.parametrize("epsilon", [0.3, pytest.param(3.0, marks=pytest.mark.slow)])
+def test_intervals_of_logistic_regression_cover(epsilon):
+    assert_covers(covered(NoiseAware(draws=400), logistic(5), table, epsilon, 40, 2000))
+
+
+@pytest.mark.parametrize("n", [2000, 20_000])
+def test_intervals_of_linear_regression_cover(n):
+    assert_covers(covered(NoiseAware(draws=400), linear(4), linear_table, 1.0, 40, n))
+
+
+@pytest.mark.slow
+def test_under_a_wrong_model_the_sandwich_covers_and_the_model_does_not():
+    """Residuals that grow with a column: the truth is the pseudo-true parameter."""
+
+    def wrong(n, d, seed):
+        rng = np.random.default_rng(seed)
+        x, truth = rows(n, d, rng), rng.normal(size=d)
+        y = x @ truth + rng.normal(size=n) * (2 * np.abs(x[:, -1]) + 0.1)
+        return {"x": x.astype(np.float32), "y": np.clip(y, -4, 4).astype(np.float32)}, truth
+
+    target = dataclasses.replace(linear(3, label_bound=4.0), noise_scale=0.25)
+    share, error = covered(NoiseAware(draws=400), target, wrong, 10.0, 60, 20_000)
+    assert share + 3 * error < 0.86, (share, error)
+    assert_covers(covered(NoiseAware(draws=400, covariance="sandwich"), target, wrong, 10.0, 60, 20_000))
+
+
+@pytest.mark.slow
+def test_an_intercept_has_a_prior_of_its_own():
+    """Labels as rare, or common, as an intercept of prior sd 4 makes them; under the others' prior it is missed."""
+
+    def rare(n, d, seed):
+        rng = np.random.default_rng(seed)
+        x, truth = rows(n, d, rng), 0.5 * rng.normal(size=d)
+        truth[0] *= 8
+        return {"x": x.astype(np.float32), "y": (rng.random(n) < expit(x @ truth)).astype(np.int32)}, truth
+
+    structure, target = RowStructure(constant=0), dataclasses.replace(logistic(5), prior_scale=0.5)
+    own = NoiseAware(draws=400, intercept_scale=4.0, structure=structure)
+    assert_covers(covered(own, target, rare, 1.0, 60, 5000))
+    share, _ = covered(NoiseAware(draws=400, structure=structure), target, rare, 1.0, 24, 5000)
+    assert share < 0.8
+    assert own.plan(target, num_records=5000, epsilon=1.0, delta=1e-5).usable_for == ["prediction", "intervals"]
+    wide = dataclasses.replace(own, intercept_scale=5.0)
+    assert wide.plan(target, num_records=5000, epsilon=1.0, delta=1e-5).usable_for == ["prediction"]
+    with pytest.raises(ValueError, match="intercept_scale: nothing declares"):
+        NoiseAware(intercept_scale=4.0).plan(target, num_records=5000, epsilon=1.0, delta=1e-5)
+
+
+def test_an_intercepts_prior_is_kept_in_linear_regression():
+    """Without noise the posterior is the conjugate one under the prior diag(3², 1, 1, 1)."""
+    records, _ = linear_table(300, 4, 0)
+    mechanism = NoiseAware(draws=20_000, intercept_scale=3.0, structure=RowStructure(constant=0))
+    draws = release(
+        mechanism.plan(linear(4), num_records=300, epsilon=1e7, delta=1e-6, hardened=False), records, key=0
+    ).draws[0]
+    x, y = (np.asarray(records[name], np.float64) for name in ("x", "y"))
+    covariance = np.linalg.inv(x.T @ x / 0.25 + np.diag([1 / 9, 1, 1, 1]))
+    sd = np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose(draws.mean(0), covariance @ x.T @ y / 0.25, atol=0.05 * sd.max())
+    np.testing.assert_allclose(draws.std(0), sd, rtol=0.05)
+
+
+def simulated_coverage(believed, tables=400, d=4):
+    """Coverage of 90 % intervals where H, score, noise and error of H are as equation (1) says.
+
+    Args:
+        believed: (Release, Local) -> (Release, Local), what the posterior takes them for.
+    """
+    rng, scale, std = np.random.default_rng(7), 0.25, 40.0
+    gram, prior = 400 * np.eye(d), Gaussian(np.zeros(d), np.eye(d))
+    noise, inside = 200 * np.eye(d), []
+    for _ in range(tables):
+        truth, estimate = rng.normal(size=d), gram + std * noise_aware.symmetric_noise(rng, d)
+        local = Local(scale * estimate, scale * gram, lambda q: scale**2 * noise_aware.isotropic_error(std)(q))
+        score = rng.multivariate_normal(np.zeros(d), local.score + noise)
+        seen = Release(np.zeros(d), scale * gram @ -truth + score, noise)
+        found = noise_aware.posterior(*believed(seen, local), np.eye(d), prior, rounds=12)
+        inside.append(np.abs(found.mean - truth) < 1.6449 * np.sqrt(np.diag(found.covariance)))
+    return float(np.mean(inside)), math.sqrt(0.09 / tables)
+
+
+FAULTS = {
+    "none": lambda seen, local: (seen, local),
+    "no error of the Gram matrix": lambda seen, local: (seen, local._replace(curvature_error=np.zeros_like)),
+    "c in the place of c²": lambda seen, local: (
+        seen,
+        local._replace(curvature_error=lambda q: local.curvature_error(q) / 0.25),
+    ),
+    "no noise": lambda seen, local: (seen._replace(noise=0 * seen.noise), local),
+    "an eighth of the noise": lambda seen, local: (seen._replace(noise=seen.noise / 8), local),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_coverage_shows_a_constant_that_is_wrong(fault):
+    share, error = simulated_coverage(FAULTS[fault])
+    right = abs(share - 0.9) < 0.02 + error
+    assert right == (fault == "none"), (share, error)
+
+
+@pytest.mark.slow
+def test_evidence_finds_a_prior_scale_that_the_records_contradict():
+    """Truths three times as long as the prior says: evidence covers more."""
+
+    def far(n, d, seed):
+        rng = np.random.default_rng(seed)
+        x, truth = rows(n, d, rng), 3 * rng.normal(size=d)
+        return {"x": x.astype(np.float32), "y": (rng.random(n) < expit(x @ truth)).astype(np.int32)}, truth
+
+    given, _ = covered(NoiseAware(draws=400), logistic(5), far, 1.0, 20, 2000)
+    chosen, _ = covered(NoiseAware(draws=400, prior_scale="evidence"), logistic(5), far, 1.0, 20, 2000)
+    assert chosen > given + 0.05
+
+
+def test_a_plan_says_intervals_with_its_predicted_width_and_few_draws_say_none():
+    plan = NoiseAware().plan(logistic(10), num_records=10_000, epsilon=1.0, delta=1e-5)
+    assert plan.usable_for == ["prediction", "intervals"]
+    assert 1.0 < plan.settings["predicted_width"] < 1.6
+    strong = LogisticRegression(prior_scale=2.5, num_features=10, row_bound=1.0)
+    for mechanism, target in ((NoiseAware(draws=20), None), (NoiseAware(steps=8), None), (NoiseAware(), strong)):
+        few = mechanism.plan(target or logistic(10), num_records=10_000, epsilon=1.0, delta=1e-5)
+        assert few.usable_for == ["prediction"]
+
+
+@pytest.mark.slow
+def test_one_coefficient_is_covered_though_only_the_trace_is_released_of_its_rows():
+    """d = 1: the Gram matrix is its trace, whose noise is all there is."""
+
+    def single(n, d, seed):
+        rng = np.random.default_rng(seed)
+        x, truth = 0.3 * rng.uniform(0.5, 1, size=(n, 1)), 4 * rng.normal(size=1)
+        return {"x": x.astype(np.float32), "y": (rng.random(n) < expit(x @ truth)).astype(np.int32)}, truth
+
+    target = LogisticRegression(prior_scale=4.0, num_features=1, row_bound=1.0)
+    share, error = covered(NoiseAware(draws=400), target, single, 0.1, 120, 2000)
+    assert share + 2 * error > 0.86, (share, error)
+
+
+def test_intervals_of_a_linear_regression_are_no_wider_than_the_noise_asks_for(monkeypatch):
+    """Rows with no preferred direction; planted: G as it was released."""
+
+    def seen(tables=50, d=8, n=2000):
+        target = LinearRegression(prior_scale=0.3, noise_scale=0.1, label_bound=0.75, num_features=d, row_bound=1.0)
+        plan = NoiseAware(draws=400).plan(target, num_records=n, epsilon=0.4, delta=1e-5)
+        found = []
+        for seed in range(tables):
+            rng = np.random.default_rng(seed)
+            x = rng.normal(size=(n, d))
+            x /= np.linalg.norm(x, axis=1, keepdims=True)
+            truth = 0.3 * rng.normal(size=d)
+            y = np.clip(x @ truth + 0.1 * rng.normal(size=n), -0.75, 0.75)
+            draws = release(plan, {"x": x.astype(np.float32), "y": y.astype(np.float32)}).draws[0]
+            std = draws.std(0)
+            found.append((np.mean(((draws.mean(0) - truth) / std) ** 2), np.mean(std)))
+        return np.mean(found, axis=0)
+
+    square, width = seen()
+    assert square == pytest.approx(1, abs=0.2)
+    monkeypatch.setattr("dpmcmc.mechanisms.noise_aware.linear.shrunk", lambda noisy: noisy)
+    planted, wider = seen()
+    assert planted < square - 0.1
+    assert wider > 1.2 * width

@@ -1,0 +1,226 @@
+"""Runs, configs and pages that take a table by its schema."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import yaml
+from sklearn.datasets import load_wine
+
+import dpmcmc
+from dpmcmc.cli.commands import main
+from dpmcmc.data import Levels, Range, Schema
+from dpmcmc.data.frames import no_schema
+from dpmcmc.data.split import fixed_split
+from dpmcmc.errors import InputError
+from tests.test_schema import SCHEMA, TABLE
+
+
+def test_a_table_without_a_schema_gets_one_to_fill_in():
+    enum = pl.DataFrame({"point": ["int"], "age": [3]}, schema={"point": pl.Enum(["int"]), "age": pl.Int8})
+    for table in (pd.DataFrame(TABLE), pl.DataFrame(TABLE), pa.table(TABLE), TABLE):
+        said = str(no_schema(table))
+        assert "\n" not in said
+        assert "'job': Levels([...])" in said
+        assert "office" not in said
+        if table is not TABLE:
+            assert "'age': Range(low, high)" in said
+    assert "'point': Levels([...]), 'age': Range(low, high)" in str(no_schema(enum))
+    frame = pd.DataFrame({"owns": [True], "age": [3], "late": ["no"], "job": ["office"]})
+    for table in (frame, pl.from_pandas(frame), pa.table(frame)):
+        with pytest.raises(InputError) as caught:
+            dpmcmc.fit("late ~ owns + age:owns", table)
+        made = "{'owns': Levels([False, True]), 'age': Range(low, high), 'late': Levels([...])}, label='late')"
+        assert str(caught.value).endswith(f"schema=Schema({made}")
+    assert str(no_schema(frame, ["age", "no"])).endswith("Schema({'age': Range(low, high)}, label='...')")
+    assert "'job'" in str(no_schema(frame, "late ~ ."))
+
+
+def test_sample_takes_a_table_when_the_plan_has_a_schema():
+    schema = Schema({"age": Range(0, 1), "y": Levels(["no", "yes"])}, label="y")
+    frame = pd.DataFrame({"age": np.linspace(0, 1, 40), "y": ["no", "yes"] * 20})
+    promise = {"epsilon": 1.0, "delta": 1e-3}
+    plan = dpmcmc.plan(
+        dpmcmc.targets.LogisticRegression(), num_records=40, sampler=dpmcmc.SGLD(step_size=0.1), steps=4, schema=schema
+    )
+    assert (plan.target.num_features, plan.target.row_bound) == (2, 1.0)
+    assert plan.to_json()["schema"] == schema.to_yaml()
+    assert dpmcmc.sample(plan, frame, key=0).draws.shape == (1, 4, 2)
+    want = dpmcmc.sample(plan, schema.encode(frame), key=0).draws
+    np.testing.assert_array_equal(dpmcmc.sample(plan, pl.from_pandas(frame), key=0).draws, want)
+    by_name = {name: frame[name].tolist() for name in frame}
+    np.testing.assert_array_equal(dpmcmc.sample(plan, by_name, key=0).draws, want)
+    bare = dpmcmc.plan(dpmcmc.targets.LogisticRegression(), num_records=40, sampler=dpmcmc.SGLD(step_size=0.1), steps=4)
+    with pytest.raises(InputError, match=r"plan with schema=Schema\(\{'age': Range"):
+        dpmcmc.sample(bare, frame, key=0)
+    one_shot = dpmcmc.mechanisms.NoiseAware(draws=100, steps=32).plan(
+        dpmcmc.targets.LogisticRegression(), num_records=40, schema=schema, **promise
+    )
+    assert one_shot.mechanism.structure == schema.structure
+    assert one_shot.schema is schema
+    with pytest.raises(InputError, match="has 5, and the data have 2"):
+        schema.told(dpmcmc.targets.LogisticRegression(num_features=5))
+    with pytest.raises(InputError, match="has 3, and the data have 2"):
+        schema.told(dpmcmc.targets.SoftmaxRegression(num_classes=3))
+    assert schema.told(dpmcmc.targets.SoftmaxRegression()).num_classes == 2
+
+
+def test_coefficients_in_original_units_predict_the_same():
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame(
+        {
+            "age": rng.uniform(17, 90, 30),
+            "income": np.where(rng.random(30) < 0.3, np.nan, rng.uniform(0, 1e5, 30)),
+            "job": rng.choice(["office", "field", "sea"], 30),
+            "region": rng.choice([1.0, 2.0, np.nan], 30),
+            "late": rng.choice(["no", "yes"], 30),
+        }
+    )
+    own = pd.DataFrame({"age": table.age, "income": np.log1p(table.income).fillna(0), "intercept": 1.0})
+    own["income=missing"] = table.income.isna()
+    for job in ("office", "field", "other"):
+        own[f"job={job}"] = table.job.replace("sea", "other") == job
+        own[f"age:job={job}"] = own["age"] * own[f"job={job}"]
+    for region in ("1", "2", "3"):
+        own[f"region={region}"] = table.region == float(region)
+    own["region=missing"] = table.region.isna()
+    for pre in ("", "=missing"):
+        own[f"age:income{pre}"] = own["age"] * own[f"income{pre}"]
+    crossed = SCHEMA.with_formula("late ~ age + job + income + age:job + age:income")
+    only_crossed = SCHEMA.with_formula("late ~ job + age:job")
+    for schema in (SCHEMA, crossed, only_crossed):
+        draws = rng.normal(size=(2, 3, schema.num_features))
+        found = schema.to_original_units(draws)
+        assert found.shape == draws.shape
+        # Levels are compared with the first, where another term can take up the first one's effect.
+        zero = {"job=office", "region=1"} | ({"age:job=office"} if schema is crossed else set())
+        assert {name for name, one in zip(schema.names, found.any(axis=(0, 1)), strict=True) if not one} == zero & {
+            *schema.names
+        }
+        want = draws @ schema.encode_features(table).T.astype(float)
+        np.testing.assert_allclose(found @ own[list(schema.names)].to_numpy(float).T, want, rtol=1e-5, atol=1e-5)
+    real = Schema(SCHEMA.columns | {"late": Range(10, 50)}, label="late")
+    draws = rng.normal(size=(4, real.num_features))
+    want = 30 + 20 * draws @ real.encode_features(table).T.astype(float)
+    found = real.to_original_units(draws) @ own[list(real.names)].to_numpy(float).T
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-4)
+    classes = Schema(SCHEMA.columns | {"late": Levels(["a", "b", "c"])}, label="late")
+    each = rng.normal(size=(5, SCHEMA.num_features, 3))
+    for k in range(3):
+        want = SCHEMA.to_original_units(each[..., k])
+        np.testing.assert_array_equal(classes.to_original_units(each)[..., k], want)
+    with pytest.raises(InputError, match="need the term intercept"):
+        SCHEMA.with_formula("late ~ age - 1").to_original_units(np.zeros(1))
+    with pytest.raises(InputError, match="need the term job=office"):
+        SCHEMA.with_formula("late ~ age:job").to_original_units(np.zeros(4))
+
+
+def test_public_tables_of_scikit_learn():
+    wine = load_wine(as_frame=True).frame
+    ranges = {name: Range(0, 2000 if name == "proline" else 200, scale="log1p") for name in wine.columns[:-1]}
+    schema = Schema({**ranges, "target": Levels([0, 1, 2])}, label="target")
+    for frame in (wine, pl.from_pandas(wine), pa.Table.from_pandas(wine)):
+        records = schema.encode(frame)
+        assert records["x"].shape == (178, 14)
+        np.testing.assert_array_equal(records["y"], wine["target"])
+    assert schema.names == (*wine.columns[:-1], "intercept")
+
+
+CONFIG = """
+name: late
+data:
+  path: people.csv
+  num_records: 40
+  test_fraction: 0.2
+  schema:
+    columns: {age: {range: [0, 1]}, job: {levels: [a, b], other: true}, late: {levels: ["no", "yes"]}}
+    label: late
+target: {name: logistic_regression}
+sampler: {name: sgld, step_size: 0.1}
+sampling: {scheme: full}
+privacy: {epsilon: 1.0, delta: 1.0e-3}
+run: {steps: 4}
+"""
+PEOPLE = pd.DataFrame(
+    {"age": np.linspace(0, 1.5, 50), "job": [*"abcab"] * 10, "late": ["no", "yes"] * 25, "who": [*range(25)] * 2}
+)
+
+
+@pytest.mark.slow
+def test_a_run_of_a_csv_keeps_its_schema_and_its_counts_to_itself(tmp_path, capsys):
+    PEOPLE.to_csv(tmp_path / "people.csv", index=False)
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    assert main(["run", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "run")]) == 0
+    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    kept = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["data"]["schema"]
+    assert Schema.from_yaml(plan["schema"]) == Schema.from_yaml(kept)
+    private = json.loads((tmp_path / "run" / "confidential" / "diagnostics.json").read_text())
+    assert private["outside_schema"] == {"age": 17, "job": 10, "late": 0}
+    assert "accuracy" in private
+    released = [path.read_text(errors="ignore") for path in (tmp_path / "run").glob("*.*")]
+    assert not any("outside_schema" in text for text in (*released, capsys.readouterr().out))
+
+
+def test_a_config_takes_a_csv(tmp_path):
+    PEOPLE.to_csv(tmp_path / "people.csv", index=False)
+    found = dpmcmc.data.load(yaml.safe_load(CONFIG)["data"], base_dir=str(tmp_path))
+    schema = found.spec.schema
+    whole = schema.encode(PEOPLE)
+    train, _ = fixed_split(50, 10)
+    np.testing.assert_array_equal(found.train["x"], whole["x"][train])
+    assert found.columns == schema.names == ("age", "job=a", "job=b", "job=other", "intercept")
+    assert (found.spec.num_features, found.spec.row_bound, found.spec.num_classes) == (5, 1.0, 2)
+    owned = {"owner": "who", "num_owners": 25, "records_per_owner": 2, "num_records": None}
+    found = dpmcmc.data.load(yaml.safe_load(CONFIG)["data"] | owned, base_dir=str(tmp_path))
+    assert found.train["x"].shape == (20, 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("data.schema=null", "data.schema: schema: a table needs one"),
+        ("data.row_bound=1.0", "data.row_bound: is said by the schema"),
+        ("data.schema.label=z", "data.schema.label"),
+        ("data.schema.colour=z", "data.schema.colour: unknown key"),
+        ("data.schema.columns.age.wide=3", "data.schema.columns.age"),
+        ("data.schema.formula=late ~ scale(age)", r"data.schema.formula: formula: scale\(\) would be fitted"),
+        ("data.num_records=41", "data.num_records: declares 41"),
+    ],
+)
+def test_a_config_with_a_wrong_schema_is_one_sentence(override, said, tmp_path, capsys):
+    PEOPLE.to_csv(tmp_path / "people.csv", index=False)
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    assert main(["run", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "run"), "--set", override]) == 2
+    error = capsys.readouterr().err
+    assert len(error.strip().splitlines()) == 1
+    assert re.search(said, error)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_the_python_of_the_page_runs_and_covers_its_own_truth(capsys):
+    page = (Path(__file__).resolve().parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names = {}
+    exec(block, names)
+    assert capsys.readouterr().out.count("\n") == 5
+    assert np.isfinite(names["per_year"]).all()
+
+
+def test_the_config_of_the_page_makes_a_plan(tmp_path, capsys):
+    page = (Path(__file__).resolve().parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "late.yaml").write_text(block)
+    assert main(["plan", str(tmp_path / "late.yaml")]) == 0  # there is no people.csv
+    assert "5 features" in capsys.readouterr().out
+
+
+def test_the_factor_that_the_page_states_for_a_clipped_column():
+    v = np.linspace(-2, 2, 200_001)
+    clipped = np.clip(v, -1, 1)
+    assert np.mean(v * clipped) / np.mean(clipped**2) == pytest.approx(1.375, abs=1e-4)
