@@ -39,6 +39,10 @@ COLUMNS = (
     "median",
     "largest",
     "smallest",
+    "below_0.2",
+    "above_promised",
+    "mean_label_0",
+    "mean_label_1",
     "clipped_share",
     "times_exact",
     "run_seconds",
@@ -116,6 +120,9 @@ def run(settings: Settings, where: Path, quick: bool) -> tuple[list[dict[str, An
                     "median": float(np.median(each)),
                     "largest": float(each.max()),
                     "smallest": float(each.min()),
+                    "below_0.2": float(np.mean(each < 0.2)),
+                    "above_promised": float(np.mean(each > plan.guarantee.epsilon)),
+                    **{f"mean_label_{label}": float(each[data.train["y"] == label].mean()) for label in (0, 1)},
                     "clipped_share": float(account.clipped_share.mean()),
                     "times_exact": float(np.mean(each / exact.epsilon)),
                     "run_seconds": seconds,
@@ -129,16 +136,19 @@ def run(settings: Settings, where: Path, quick: bool) -> tuple[list[dict[str, An
 def draw(path: Path, rows: list[dict[str, Any]], shown: list[tuple[Panel, PerRecord]]) -> None:
     """A histogram for each run."""
     first = next(row for row in rows if row["panel"] == shown[0][0].title)
-    says = f"Half of the people of Adult cost at most {first['median'] / first['promised']:.0%} of the guarantee"
-    about = "Records of Adult by the ε that each cost, one private run a panel"
-    with saved(path, (5.2 * len(shown) + 0.8, 5.2), says, about) as figure:
+    half = 100 * first["median"] / first["promised"]
+    says = f"Half of the records of Adult cost at most {half:.0f} % of the guarantee"
+    about = (
+        "Records of Adult by the ε that each cost, one private run a panel. Their ε, and that of one that is clipped at "
+        "every step, are by Rényi divergences; the guarantee is by loss distributions"
+    )
+    with saved(path, (5.2 * len(shown) + 0.8, 4.8), says, about) as figure:
         axes = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
         for axis, (panel, account) in zip(axes, shown, strict=True):
             promised = next(row["promised"] for row in rows if row["panel"] == panel.title)
             colours = histogram(axis, account.epsilon, account.clipped_share, account.worst_case, promised)
             axis.set_title(panel.title)
             axis.set_xlabel(f"ε of a record at δ = {account.delta:.0e}, {account.adjacency}".replace("e-0", "e-"))
-            axis.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.15))
             axis.label_outer()
         figure.colorbar(colours, ax=list(axes), label="share of steps in which the record is clipped")
 

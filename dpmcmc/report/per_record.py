@@ -29,14 +29,15 @@ def plot(path: Path, account: PerRecord, promised: float, title: str) -> None:
         shown = histogram(axis, account.epsilon, account.clipped_share, account.worst_case, promised)
         axis.set_xlabel(f"ε of a record at δ = {account.delta:.3g}, {account.adjacency}")
         axis.set_title(plain(title))
-        axis.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.15))
         figure.colorbar(shown, ax=axis, label="share of steps in which it was clipped")
         path.touch(mode=0o600)
         figure.savefig(path)
 
 
 def histogram(axis: Axes, epsilon: np.ndarray, clipped: np.ndarray, worst: float, promised: float) -> ScalarMappable:
-    """Draw bars of records by ε in the colour of their mean clipped share; return the map of a colour bar.
+    """Draw bars of records by ε in the colour of their mean clipped share, and name the mean and both bounds.
+
+    Returns the map of a colour bar.
 
     Args:
         axis: of Matplotlib.
@@ -51,14 +52,15 @@ def histogram(axis: Axes, epsilon: np.ndarray, clipped: np.ndarray, worst: float
     shown = ScalarMappable(Normalize(0, 1), colormaps["viridis"])
     colours = shown.to_rgba(total / np.maximum(counts, 1))
     axis.bar(edges[:-1], counts, np.diff(edges), align="edge", color=colours, edgecolor="white", linewidth=0.3)
-    # A few records still show.
+    # A few records still show, and names stand above the bars, each at a height of its own.
     axis.set_yscale("log")
-    axis.set_ylim(0.7, counts.max() * 2)
+    axis.set_ylim(0.7, counts.max() * 40)
     axis.set_ylabel("records")
-    for value, colour, dashes, name in (
-        (float(epsilon.mean()), "C1", "-", "mean"),
-        (worst, "C3", "-", "clipped at every step, by the same accountant"),
-        (promised, "C3", "--", "the run's guarantee"),
-    ):
-        axis.axvline(value, color=colour, ls=dashes, lw=1.7, label=f"{name}: ε = {round_up(value, 3)}")
+    said = (worst, "-", "clipped at every step"), (promised, "--", "the run's guarantee"), (epsilon.mean(), ":", "mean")
+    for line, (value, dashes, name) in enumerate(said):
+        height = 0.97 - 0.06 * line  # below the names before it, which a line would cross
+        axis.axvline(value, ymax=height + 0.02, color="C3", ls=dashes, lw=1.7)
+        side, by = ("right", -4) if value > edges[-1] / 2 else ("left", 4)
+        place = (value, height), (by, 0), ("data", "axes fraction"), "offset points"
+        axis.annotate(f"{name}: {round_up(float(value), 3)}", *place, color="C3", fontsize=8.5, ha=side, va="center")
     return shown

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from experiments.pictures import BLUE, ORANGE, PURPLE, saved
+from experiments.pictures import BLUE, PURPLE, RED, saved
 from experiments.two_dimensions.measures import Found, label
 from experiments.two_dimensions.methods import PRINTED, SAME_STEP, SAMPLERS
 from experiments.two_dimensions.problem import Problem
 from experiments.two_dimensions.settings import Settings
 
-_PLAIN, _PRIVATE, _CLAIMED = BLUE, ORANGE, PURPLE
+_PLAIN, _PRIVATE, _CLAIMED = BLUE, RED, PURPLE
 #: Points of a run that are drawn: more hide the contours.
 _SHOWN = 500
 
@@ -82,60 +82,64 @@ def _draw_trajectories(axis: Axes, problem: Problem, by_name: dict[str, list[Fou
     far = problem.distance(np.zeros(2))
     rings = {r: f"{r:g}σ" for r in (3.0, *np.arange(8.0, 1.1 * far, 6.0))}
     _contours(axis, problem, limits, rings)
+    names = []
     for one, colour, name in (
         (plain, _PLAIN, "SGLD"),
         (private, _PRIVATE, "DP-SGLD, T = 1"),
         (printed, _CLAIMED, "DP-SGLD as printed"),
     ):
         path = np.concatenate([np.zeros((1, 2)), one.draws[0]])
-        axis.plot(*path.T, color=colour, lw=0.9, alpha=0.75, label=f"{name}: {label(one)}")
+        axis.plot(*path.T, color=colour, lw=0.9, alpha=0.75)
+        names.append((f"{name}: {label(one)}", colour))
     axis.plot(0, 0, "o", color="k", ms=6, zorder=5)
     axis.annotate("start: the prior mean", (0, 0), (8, -3), textcoords="offset points", fontsize=8.5, va="top")
     axis.plot(*problem.mean, "+", color="k", ms=9, mew=1.4, zorder=5)
     axis.annotate("posterior mean", problem.mean, (38, -3), textcoords="offset points", fontsize=8.5, zorder=6)
-    _legend(axis)
-    axis.set_title(f"One chain each, {printed.method.plan.steps:,} steps of the same size")
+    _title(axis, f"One chain each, {printed.method.plan.steps:,} steps of the same size", names)
 
 
 def _draw_ends(axis: Axes, problem: Problem, by_name: dict[str, list[Found]]) -> None:
+    names = []
     for one, colour, name in (
         (by_name[SAME_STEP][0], _PRIVATE, "T = 1"),
         (by_name[PRINTED][0], _CLAIMED, "as printed"),
     ):
         temperature = one.rows[-1]["temperature"]
-        label = f"{name}: covariance {temperature:.2f} of the posterior's"
+        names.append((f"{name}: covariance {temperature:.2f} of the posterior's", colour))
         # Ends of the tail alone: neighbours on a path are nearly the same point.
         points = one.kept[:, :: max(1, one.kept.shape[1] // 8)].reshape(-1, 2)
-        _cloud(axis, points, colour, label, *one.pooled)
+        _cloud(axis, points, colour, *one.pooled)
     _contours(axis, problem, _near(problem), _MASSES)
-    _legend(axis)
     tail = by_name[PRINTED][0].method.tail
-    axis.set_title(f"Last {100 * tail:.0f} % of {len(by_name[PRINTED][0].draws)} chains each")
+    _title(axis, f"Last {100 * tail:.0f} % of {len(by_name[PRINTED][0].draws)} chains each", names)
 
 
 def _draw_samples(axis: Axes, problem: Problem, name: str, pair: list[Found]) -> None:
+    names = []
     for one, colour in zip(pair, (_PLAIN, _PRIVATE), strict=True):
         temperature = one.rows[-1]["temperature"]
         points = one.kept[0]
         shown = np.unique(np.linspace(0, len(points) - 1, _SHOWN).astype(int))
-        _cloud(axis, points[shown], colour, f"{label(one)}: T = {temperature:.2f}", *one.pooled)
+        _cloud(axis, points[shown], colour, *one.pooled)
+        names.append((f"{label(one)}: T = {temperature:.2f}", colour))
     _contours(axis, problem, _near(problem), _MASSES)
-    _legend(axis)
     off = np.mean([row["covariance_error"] for row in pair[-1].rows[:-1]])
-    axis.set_title(f"{name}: private covariance off by {100 * off:.0f} %")
+    _title(axis, f"{name}: private covariance off by {100 * off:.0f} %", names)
 
 
-def _cloud(axis: Axes, points: np.ndarray, colour: str, label: str, mean: np.ndarray, covariance: np.ndarray) -> None:
+def _cloud(axis: Axes, points: np.ndarray, colour: str, mean: np.ndarray, covariance: np.ndarray) -> None:
     """Draws, and the ellipse that holds 90 % of the normal with their mean and covariance."""
-    axis.plot(*points.T, "o", ms=2.4, mew=0, alpha=0.4, color=colour, label=label)
+    axis.plot(*points.T, "o", ms=2.4, mew=0, alpha=0.4, color=colour)
     turn = np.linspace(0, 2 * np.pi, 181)
     circle = _mass(0.9) * np.stack([np.cos(turn), np.sin(turn)])
     axis.plot(*(mean[:, None] + np.linalg.cholesky(covariance) @ circle), color=colour, lw=1.6, ls="--", zorder=4)
 
 
-def _legend(axis: Axes) -> None:
-    # Below: nothing of a cloud or a path is hidden.
-    legend = axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), handlelength=1.2)
-    for handle in legend.legend_handles:
-        handle.set_alpha(1)
-        handle.set_markersize(max(6.0, handle.get_markersize()))
+def _title(axis: Axes, title: str, names: list[tuple[str, str]]) -> None:
+    """Write a title, and under it, above the axis, each name in its colour: nothing of a cloud is hidden."""
+    axis.set_title(title, loc="left", pad=6 + 12 * len(names))
+    for line, (name, colour) in enumerate(reversed(names)):
+        axis.annotate(
+            name, (0, 1), (0, 4 + 12 * line), xycoords="axes fraction", textcoords="offset points", color=colour,
+            fontsize=9, weight="bold",
+        )  # fmt: skip

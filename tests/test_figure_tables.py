@@ -1,0 +1,187 @@
+"""Each table of docs/figures.md that reports a figure's numbers is made of the results beside the picture.
+
+``docs/images/NAME.csv`` is the ``results.csv`` of the run that drew ``NAME.svg``.
+"""
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpmcmc.config.file import load
+from dpmcmc.config.plans import make_plan
+from dpmcmc.privacy.accounting.account import account
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def results(name):
+    with (ROOT / "docs" / "images" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def section(title):
+    """Text of one section of the page, on one line for a sentence that wraps."""
+    text = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
+    (part,) = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    return part
+
+
+def tables(text):
+    """Cells of each table, header first, without emphasis."""
+    return [
+        [
+            [cell.strip().replace("**", "") for cell in line.strip("|").split("|")]
+            for line in block.strip().splitlines()
+            if not re.fullmatch(r"[|\- ]+", line)
+        ]
+        for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    ]
+
+
+def number(cell):
+    return float(cell.replace(",", "").replace("−", "-").split()[0])
+
+
+def said(cell, value, *, up=False):
+    """Whether a cell is a value to as many digits as it shows, or, of an ε, rounded up."""
+    text = cell.replace(",", "").split()[0]
+    digits = len(text.partition(".")[2])
+    unit = 10.0**-digits if digits else 10.0 ** (len(text) - len(text.rstrip("0")))
+    gap = (float(text) - value) / unit
+    return -1e-6 <= gap < 1 if up else abs(gap) <= 0.5 + 1e-6
+
+
+def with_error(cell, value, error):
+    mean, _, spread = cell.partition(" ± ")
+    return said(mean, value) and said(spread, error)
+
+
+def test_planted_fault_a_cell_that_is_off_by_one_digit_is_seen():
+    assert said("0.455", 0.4553)
+    assert not said("0.456", 0.4553)
+    assert said("2.64", 2.6304, up=True)
+    assert not said("2.63", 2.6304, up=True)
+    assert said("5,740", 5736.0)
+    assert not with_error("8.99 ± 0.02", 8.993, 0.03)
+
+
+def test_figure_4_2():
+    rows = {(row["panel"], float(row["gamma"])): row for row in results("fig4_2")}
+    lines = {
+        "On-average KL, closed form of each pair": ("kl", "kl_error"),
+        "γ × gap, training and fresh risks": ("gap", "gap_error"),
+        "DP of the data set, 4γ": ("dp_printed",),
+        "DP of one person, 4γ/100": ("dp_record",),
+        "DP of one person as printed, 64γ": ("dp_printed",),
+    }
+    shown = tables(section("Figure 4.2"))
+    assert [len(table) for table in shown] == [5, 4]
+    for panel, (header, *body) in zip(("mean", "regression"), shown, strict=True):
+        for label, *cells in body:
+            for gamma, cell in zip(header[1:], cells, strict=True):
+                row = rows[panel, number(gamma)]
+                values = [float(row[name]) for name in lines[label]]
+                if lines[label][0] == "gap":
+                    values = [number(gamma) * value for value in values]
+                assert (with_error if len(values) == 2 else said)(cell, *values), (label, gamma)
+    most = max(float(row["disagreement"]) for row in rows.values())
+    assert said(re.findall(r"differ by no more than ([\d.]+) standard errors", section("Figure 4.2"))[0], most)
+
+
+def test_figure_5_1():
+    columns = {
+        "differential privacy": "dp",
+        "anyone who could join these data": "for_all",
+        "mean of the people in the data": "data_mean",
+        "differential privacy of the draw": "dp",
+        "exponential mechanism, pure DP": "pure_dp",
+        "excess risk": "excess_risk",
+    }
+    rows = results("fig5_1")
+
+    def mean(panel, level, column):
+        return np.mean([float(r[column]) for r in rows if (r["panel"], float(r["level"])) == (panel, level)])
+
+    for panel, (header, *body) in zip(("left", "right"), tables(section("Figure 5.1")), strict=True):
+        for label, *cells in body:
+            for level, cell in zip(header[1:], cells, strict=True):
+                at = panel, number(level)
+                if label == "DP over that mean":
+                    assert number(cell) == pytest.approx(mean(*at, "dp") / mean(*at, "data_mean"), rel=0.01)
+                else:
+                    value, epsilon = mean(*at, columns[label]), columns[label] != "excess_risk"
+                    assert said(cell, value, up=epsilon), (label, level, value)
+    pure, people = re.findall(r"pure ε of the ball, ([\d.]+), is hardly .*\n?([\d.]+): the", section("Figure 5.1"))[0]
+    assert said(pure, mean("right", 0.03, "pure_dp"))
+    assert said(people, mean("right", 0.03, "data_mean"), up=True)
+
+
+def test_the_figure_of_per_instance_privacy():
+    found = {}
+    for row in results("fig_pdp_1"):
+        found.setdefault(row["level"], []).append(float(row["epsilon"]))
+    ((_, dp, everybody, people, most),) = tables(section("Figure 1 of the per-instance DP paper"))
+    levels = (dp, "differential privacy"), (everybody, "for all, proved"), (people, "in the data, mean")
+    for cells, level in (*levels, (most, "in the data, largest")):
+        assert said(cells[1], found[level][0], up=True), cells
+        if level != "differential privacy":
+            ratios = np.array(found["differential privacy"]) / found[level]
+            assert said(cells[2], ratios[0]), (cells, ratios[0])
+            ends = cells[3].split(" to ") if cells[3] else ()
+            assert not ends or (said(ends[0], ratios.min()) and said(ends[1], ratios.max())), (cells, ratios)
+    attained = re.findall(r"\(([\d.]+) attained\)", everybody[1])[0]
+    assert said(attained, found["for all, attained"][0])
+
+
+def test_adaops():
+    rows = {(r["design"], float(r["epsilon"]), r["method"]): float(r["error"]) for r in results("adaops")}
+    names = {
+        "OPS, best fixed ridge": "OPS, fixed ridge",
+        "objective perturbation, best ridge": "objective perturbation",
+        "output perturbation, best ridge": "output perturbation",
+    }
+    ((header, *body),) = tables(section("AdaOPS beside the other methods of linear regression"))
+    designs = [design for design in ("isotropic", "skewed", "diabetes") for _ in range(3)]
+    for label, *cells in body:
+        for design, epsilon, cell in zip(designs, header[1:], cells, strict=True):
+            at = design, number(epsilon.rpartition(" ")[2]), names.get(label, label)
+            assert said(cell, rows[at]), (at, rows[at])
+
+
+def test_cost_to_each_record():
+    text, rows = section("Cost of a private run on Adult to each record"), results("fig_per_record")
+    every = {int(row["every"]): row for row in rows if row["panel"].startswith("minibatches")}
+    (_, *shown), (header, means, times) = tables(text)
+    for cells, row in zip(shown, (every[1], rows[-1]), strict=True):
+        columns = ("promised", "worst_case", "mean", "median", "smallest")
+        for cell, name in zip(cells[1:6], columns, strict=True):
+            assert said(cell, float(row[name]), up=True), (cells[0], name)
+        for cell, name in zip(cells[6:], ("below_0.2", "above_promised"), strict=True):
+            assert said(cell, 100 * float(row[name])), (cells[0], name)
+    for k, mean, ratio in zip(header[1:], means[1:], times[1:], strict=True):
+        assert said(mean, float(every[int(k)]["mean"]), up=True), k
+        assert said(ratio, float(every[int(k)]["times_exact"])), k
+    flat = " ".join(text.split())
+    rare, others = re.findall(r"lose ([\d.]+) on average with minibatches, the others ([\d.]+)\.", flat)[0]
+    assert said(rare, float(every[1]["mean_label_1"]))
+    assert said(others, float(every[1]["mean_label_0"]))
+    larger = float(every[1]["worst_case"]) / float(every[1]["promised"])
+    assert said(re.findall(r"(\d+) % larger here", flat)[0], 100 * (larger - 1))
+
+
+def test_one_step_of_the_run_whose_records_are_shown():
+    plan = make_plan(load(ROOT / "configs" / "adult.yaml", ["privacy.adjacency=zero_out"]))
+    flat = " ".join(section("Cost of a private run on Adult to each record").split())
+    renyi, pld = re.findall(r"one step costs ([\d.]+) by Rényi divergences, ([\d.]+) by", flat)[0]
+    for cell, accountant in ((renyi, "rdp"), (pld, "pld")):
+        one = account(
+            plan.noise_multipliers[0], steps=1, sampling=plan.sampling, num_records=plan.num_records, delta=1e-6,
+            adjacency="zero_out", accountant=accountant,
+        )  # fmt: skip
+        assert float(cell) == pytest.approx(one.epsilon, abs=6e-4)
+    steps, batch, times = re.findall(r"([\d,]+) Poisson batches of (\d+)\).*computes (\d+) times as many", flat)[0]
+    assert (number(steps), float(batch)) == (plan.steps, plan.batch_size)
+    assert float(times) == round(plan.num_records / plan.batch_size)
