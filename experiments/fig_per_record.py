@@ -139,7 +139,7 @@ def draw(path: Path, rows: list[dict[str, Any]], shown: list[tuple[Panel, PerRec
     half = 100 * first["median"] / first["promised"]
     says = f"Half of the records of Adult cost at most {half:.0f} % of the guarantee"
     about = (
-        "Records of Adult by the ε that each cost, one private run a panel. Their ε, and that of one that is clipped at "
+        "Records of Adult by the ε that each cost, one private run a panel. Their ε, and that of one clipped at "
         "every step, are by Rényi divergences; the guarantee is by loss distributions"
     )
     with saved(path, (5.2 * len(shown) + 0.8, 4.8), says, about) as figure:
