@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def saved():
-    with no_overlaps() as figures:
+    with no_overlaps(write=False) as figures:
         yield figures
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +20,7 @@ from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.versions import installed
 
 if TYPE_CHECKING:
     import h5netcdf
@@ -52,13 +52,7 @@ def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[st
 
 def versions() -> dict[str, str]:
     """Versions of what computed the guarantee."""
-    out = {}
-    for name in ("dpmcmc", "jax", "numpy", "scipy"):
-        try:
-            out[name] = version(name)
-        except PackageNotFoundError:
-            out[name] = "source"
-    return out
+    return {name: installed(name) for name in ("dpmcmc", "jax", "numpy", "scipy")}
 
 
 def draws_content(

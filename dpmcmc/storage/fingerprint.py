@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import json
@@ -10,7 +11,6 @@ import platform as machine
 import re
 import secrets
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import CellType, CodeType
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ import numpy as np
 
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import blocks
+from dpmcmc.storage.versions import installed
 
 #: Libraries whose version may decide a rounding.
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "numpyro", "flax", "optax")
@@ -60,12 +61,6 @@ def platform(own: bool = True) -> str:
     On an accelerator that holds only under ``XLA_FLAGS=--xla_gpu_deterministic_ops=true``; else every process is a
     platform of its own, unless ``own`` is false: arithmetic number by number is the same there too.
     """
-    package = Path(__file__).parents[1]
-    sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(package.rglob("*.py"))))
-    try:
-        info = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        info = machine.processor()
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:
@@ -73,22 +68,29 @@ def platform(own: bool = True) -> str:
     settings: Any = jax.config
     fixed = jax.default_backend() == "cpu" or "xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
     facts = (
-        (machine.python_version(), machine.machine(), [_version(name) for name in _LIBRARIES]),
-        sorted(set(re.findall(r"^(?:model name|flags|Features)\s*:.*$", info, re.M))),
+        *_of_process(),
         (cores, settings.jax_enable_x64, settings.jax_default_matmul_precision),
         sorted((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES)),
         [device.device_kind for device in jax.devices()],
-        sources.hexdigest(),
         "" if fixed or not own else _ONCE,
     )
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
-def _version(name: str) -> str:
+@functools.cache
+def _of_process() -> tuple[object, ...]:
+    """Facts that stay what they are while a process lives: versions, processor, and the package's source."""
+    package = Path(__file__).parents[1]
+    sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(package.rglob("*.py"))))
     try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
+        info = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        info = machine.processor()
+    return (
+        (machine.python_version(), machine.machine(), [installed(name) for name in _LIBRARIES]),
+        sorted(set(re.findall(r"^(?:model name|flags|Features)\s*:.*$", info, re.M))),
+        sources.hexdigest(),
+    )
 
 
 def plan_digest(plan: Described) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from importlib.metadata import version
 from pathlib import Path
 
 from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.cache import cache_folder, make_private, refuse_unsafe
+from dpmcmc.storage.versions import installed
 
 _PACKAGES = ("dpmcmc", "numpy", "scipy")
 
@@ -40,7 +40,7 @@ def remember(inputs: dict[str, object], noise_multiplier: float) -> None:
 
 
 def _full(inputs: dict[str, object]) -> dict[str, object]:
-    versions = {name: _version(name) for name in _PACKAGES}
+    versions = {name: installed(name) for name in _PACKAGES}
     return json.loads(json.dumps({**inputs, "versions": versions, "source": _source()}))
 
 
@@ -51,13 +51,6 @@ def _source() -> str:
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except ModuleNotFoundError:
-        return "source"
 
 
 def _path(inputs: dict[str, object]) -> Path:
