@@ -25,6 +25,7 @@ from dpmcmc.engine.recorded import going_on, recorded, with_scatter
 from dpmcmc.engine.template import Template
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import Sampling, shard_rows
+from dpmcmc.privacy.query.integer_noise import levels_of
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness, select_by
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.second_moment import SecondMoment
@@ -57,7 +58,7 @@ class Program:
         clip: C, None without privacy, or traced where runs may differ in it.
         bits: grid exponents of the gradient's sum and the second moment's.
         second: what is released beside the gradient.
-        levels: draws per coordinate of integer noise on each; 0 where noise is from floats.
+        levels: draws per coordinate of integer noise on each, all that its runs have; 0 where noise is from floats.
         label_blind: whether gradients are weighted before they are clipped.
         coordinates: numbers with integer noise that a step is charged for, or None.
         mesh: devices that share the work, or None for one.
@@ -76,7 +77,7 @@ class Program:
     clip: float | Literal["traced"] | None
     bits: tuple[int, int]
     second: SecondMoment | None
-    levels: tuple[int, int]
+    levels: tuple[tuple[int, ...], ...]
     label_blind: bool
     coordinates: int | None = None
     mesh: Mesh | None = None
@@ -94,7 +95,8 @@ class Program:
         bits = (plan.bits, plan.second_bits)
         size = (plan.num_records, plan.batch_size, plan.slots)
         sampler = recorded(plan, sampler)
-        how, platform = (plan.second, plan.levels, plan.label_blind), platform_of(mesh)
+        levels, platform = tuple((count,) for count in plan.levels), platform_of(mesh)
+        how = (plan.second, levels, plan.label_blind)
         made = cls(target, sampler, plan.sampling, *size, clip, bits, *how, plan.coordinates, mesh)
         return dataclasses.replace(made, platform=platform, reads=query_class(platform))
 
@@ -120,7 +122,7 @@ class Program:
             second=self.second,
             second_bits=self.bits[1],
             metric=getattr(self._sampler(cell), "metric", None),
-            levels=self.levels,
+            levels=levels_of(self.levels, cell.numbers.get("query", {}).get("levels")),
             coordinates=self.coordinates,
             rows=shard_rows(self.num_records, shards),
             axis=None if shards == 1 else DATA,

@@ -2,9 +2,9 @@
 
 An experiment of 8 values of ε and 10 repeats is 80 plans of one sampler. ``sample`` in a loop checks and copies the
 records 80 times and drives one chain at a time; here a block of cells shares each step. Plans of one program may
-differ in noise (where that is in integers, as far as it takes as many draws), steps, burn-in, thinning, chains, clip
-norm, room for a batch, and every number of the sampler and the target that the code does not branch on. These numbers
-are found by tracing a step with all of them open; where that fails, with those that can be.
+differ in noise and its draws, steps, burn-in, thinning, chains, clip norm, room for a batch, and every number of the
+sampler and the target that the code does not branch on. These numbers are found by tracing a step with all of them
+open; where that fails, with those that can be.
 
 **Guarantee.** Nothing is shared that is secret: each plan has keys of its own, and reads records through its own query.
 So each result carries its own plan's guarantee, and what leaves a sweep costs the composition of them all, as 80
@@ -53,8 +53,7 @@ def sample_all(
     """Run many plans on the same records; a plan given several times is run that often, independently.
 
     Args:
-        plans: from :func:`dpmcmc.plan`, of any kind. Those that differ in numbers alone run as one program, and where
-            noise is in integers those of as many ``levels``.
+        plans: from :func:`dpmcmc.plan`, of any kind. Those that differ in numbers alone run as one program.
         data: as of :func:`dpmcmc.sample`, of N = ``num_records`` of every plan.
         keys: one per plan, as :func:`dpmcmc.sample` takes it; None is fresh OS entropy for every plan. Under one JAX
             key or int a plan has the draws that ``sample`` gives it, up to float32 rounding; a Poisson plan with fewer
@@ -120,10 +119,7 @@ def _grouped(lives: list[Life]) -> list[_Group]:
             program, run = opener.open(run)
             program = dataclasses.replace(program, mesh=life.mesh)
         group = groups.setdefault(_identity(program, run) if key is None else key, _Group(program))
-        group.program = dataclasses.replace(program, slots=max(program.slots, group.program.slots))
-        group.places.append(at)
-        group.runs.append(run)
-        group.lives.append(life)
+        group.add(at, program, run, life)
     return list(groups.values())
 
 
@@ -135,6 +131,21 @@ class _Group:
     runs: list[BoundPlan] = dataclasses.field(default_factory=list)
     places: list[int] = dataclasses.field(default_factory=list)
     lives: list[Life] = dataclasses.field(default_factory=list)
+
+    def add(self, at: int, program: Program, run: BoundPlan, life: Life) -> None:
+        """Add a run with its program, which may have fewer slots and other numbers of draws than the group's."""
+        levels = tuple(tuple(sorted({*a, *b})) for a, b in zip(program.levels, self.program.levels, strict=True))
+        self.program = dataclasses.replace(program, slots=max(program.slots, self.program.slots), levels=levels)
+        self.places.append(at)
+        self.runs.append(run)
+        self.lives.append(life)
+
+    def told(self) -> list[BoundPlan]:
+        """Return the runs, each with its own numbers of draws where these differ."""
+        if all(len(among) == 1 for among in self.program.levels):
+            return self.runs
+        own = [run.numbers.get("query", {}) | {"levels": np.array(run.plan.levels, np.int32)} for run in self.runs]
+        return [run._replace(numbers=run.numbers | {"query": query}) for run, query in zip(self.runs, own, strict=True)]
 
     def begin(self) -> Given | None:
         """Spend the budget of every run, which the group is about to take steps of; see :meth:`Chains.begin`."""
@@ -155,7 +166,7 @@ def _run(groups: list[_Group], records: PyTree, progress: Progress | None) -> li
             if progress is not None:
                 progress(before + done, total)
 
-        outcomes = run_together(group.program, group.runs, records, report, None, group.begin)
+        outcomes = run_together(group.program, group.told(), records, report, None, group.begin)
         found |= zip(group.places, outcomes, strict=True)
         before += sum(run.plan.steps for run in group.runs)
     # A diverged run stops before its last step.
@@ -166,12 +177,17 @@ def _run(groups: list[_Group], records: PyTree, progress: Progress | None) -> li
 
 def _identity(program: Program, run: BoundPlan) -> Hashable:
     """Equal for runs that go together."""
-    same = dataclasses.replace(program, slots=0), run.streams.batch.dtype, run.starts is None
+    same = _alike(program), run.streams.batch.dtype, run.starts is None
     try:
         hash(same)
     except TypeError:
         return id(run.plan)
     return same
+
+
+def _alike(program: Program) -> Program:
+    """Return a program without what those of one group may differ in; noise from floats is not among it."""
+    return dataclasses.replace(program, slots=0, levels=tuple((min(n[0], 1),) for n in program.levels))
 
 
 class _Opener:
@@ -194,7 +210,7 @@ class _Opener:
         except TypeError:  # a user's target or sampler without a hash is like nothing else
             names = []
         if names and not self._works(run, names):
-            whole = _program(run, names)
+            whole = _alike(_program(run, names))
             if whole not in self._alone:
                 self._alone[whole] = [name for name in names if self._works(run, [name])]
             names = self._alone[whole]
@@ -204,7 +220,8 @@ class _Opener:
     def _works(self, run: BoundPlan, names: list[Name]) -> bool:
         """Whether a step can be traced with these numbers open, and keeps the form of the state."""
         program = _program(run, names)
-        if program not in self._traces:
+        alike = _alike(program)
+        if alike not in self._traces:
 
             def step(cell: Cells, noise_std: jax.Array, records: PyTree) -> tuple[PyTree, PyTree]:
                 state = program.start(cell)
@@ -214,10 +231,10 @@ class _Opener:
             try:
                 state, following = jax.eval_shape(step, cell, np.float32(1), self._records)
                 same = jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), state, following)
-                self._traces[program] = all(jax.tree.leaves(same))
+                self._traces[alike] = all(jax.tree.leaves(same))
             except Exception:  # code that branches on a number, or wants it as a Python one, fails in ways of its own
-                self._traces[program] = False
-        return self._traces[program]
+                self._traces[alike] = False
+        return self._traces[alike]
 
 
 def _numbers(run: BoundPlan) -> dict[Name, np.float32]:

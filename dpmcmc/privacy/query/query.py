@@ -109,7 +109,7 @@ class GradientQuery(PerRecordGradients):
         ((2,), 8.0)
     """
 
-    levels: tuple[int, int] = (0, 0)
+    levels: tuple[integer_noise.Levels, ...] = (0, 0)
     coordinates: int | None = None
     rows: int | None = None
 
@@ -255,7 +255,9 @@ class GradientQuery(PerRecordGradients):
                 raise InputError(f"records have {leaf.shape[0]} rows, the query was planned for {wanted}")
 
 
-def drawn_noise(key: jax.Array, like: PyTree, in_grid: jax.Array, scale: float | np.ndarray, levels: int) -> PyTree:
+def drawn_noise(
+    key: jax.Array, like: PyTree, in_grid: jax.Array, scale: float | np.ndarray, levels: integer_noise.Levels
+) -> PyTree:
     """Noise for :func:`_with_noise` shaped like a pytree.
 
     In integers of std ``in_grid · scale`` grid units where ``levels`` says of how many draws
