@@ -123,6 +123,22 @@ def test_leaves_and_entries_of_one_release_have_noise_of_their_own():
     assert len(set(flat)) == 25
 
 
+def test_runs_of_one_program_have_the_noise_of_their_own_number_of_draws():
+    like, key, std = {"a": jnp.zeros(7, jnp.int32)}, jax.random.key(1, impl=CHACHA20), jnp.float32(2.0**20)
+
+    def noise(levels):
+        return integer_noise.tree_noise(key, like, std, 1.0, levels)
+
+    among = ((3, 4, 5), (4,))
+    both = jax.jit(jax.vmap(lambda own: tuple(map(noise, integer_noise.levels_of(among, own)))))
+    # Of a number that is not among them, planted: noise of the most draws, and not none.
+    gradient, second = both(jnp.array([[3, 4], [4, 4], [5, 4], [9, 9]]))
+    for at, count in enumerate((3, 4, 5, 5)):
+        jax.tree.map(lambda found, alone, at=at: np.testing.assert_array_equal(found[at], alone), gradient, noise(count))
+        jax.tree.map(lambda found, alone, at=at: np.testing.assert_array_equal(found[at], alone), second, noise(4))
+    assert len(np.unique(gradient[1]["a"][:3])) == 21
+
+
 def test_the_noise_of_a_second_moment_has_its_scales():
     scale = np.array([1, 0.5**0.5, 1, 0.5**0.5], np.float32)
     like = jnp.zeros(4, jnp.int32)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-from collections import Counter
 from dataclasses import dataclass
 
 import jax
@@ -53,11 +52,6 @@ def programs(monkeypatch):
     return seen
 
 
-def shared(plans):
-    """How many plans each program of a sweep should hold: integer noise of more draws is a program of its own."""
-    return sorted(Counter(plan.levels for plan in plans).values())
-
-
 def grouped(plans, monkeypatch):
     """How many plans each program of a sweep would hold; nothing runs."""
     seen = []
@@ -89,8 +83,8 @@ def test_plans_that_differ_in_numbers_alone_are_one_program_and_draw_what_they_d
     )
     plans = [make(**change) for change in changes]
     results = sample_all(plans, DATA, keys=list(range(len(plans))))
-    assert sorted(programs) == shared(plans)
-    assert len(programs) < len(plans)
+    assert programs == [len(plans)]
+    assert len({plan.levels for plan in plans}) == 2  # integer noise of more draws is no program of its own
     assert_as_alone(plans, results, range(len(plans)))
     assert all(result.guarantee is None for result in results)
 
@@ -124,7 +118,7 @@ def test_every_sampler_shares_a_program_over_its_numbers(name, programs):
     plans = [make(sampler=SAMPLERS[name](f), epsilon=2.0, clip=c, steps=8) for f, c in ((1.0, 1.0), (0.5, 0.5))]
     assert len({(plan.slots, plan.bits, plan.second_bits) for plan in plans}) == 1
     results = sample_all(plans, DATA, keys=[1, 2])
-    assert sorted(programs) == shared(plans)
+    assert programs == [len(plans)]
     assert_as_alone(plans, results, (1, 2), rtol=2e-4)
 
 

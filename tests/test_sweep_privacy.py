@@ -25,6 +25,23 @@ def test_secret_keys_carry_each_plans_own_guarantee_and_others_none(tmp_path):
     assert (tmp_path / "run" / "privacy.json").exists()
 
 
+@pytest.mark.slow
+def test_noise_of_every_number_of_draws_passes_the_self_test(monkeypatch):
+    plans = [make(clip=clip, steps=3) for clip in (0.25, 1.0, 0.25)]
+    assert [plan.levels[0] for plan in plans] == [5, 4, 5]
+    tested = []
+
+    def spied(program, functions, executable, block, noise, *rest):
+        tested.append((int(block.numbers["query"]["levels"][0, 0]), noise[0, 0]))
+        check_steps(program, functions, executable, block, noise, *rest)
+
+    check_steps = engine.check_steps
+    monkeypatch.setattr(engine, "check_steps", spied)
+    sample_all(plans, DATA)
+    assert [levels for levels, _ in tested] == [4, 5]
+    assert {noise for _, noise in tested} <= {plan.noise_std[0] for plan in plans}
+
+
 def first_noise(results, plans):
     """Noise of the first step, in std, (cells, D): what is left of the first draw without the public rest.
 

@@ -153,10 +153,17 @@ class Blocks:
         options = sizing.compiler_options(size.work // size.lanes, size.lanes, self._program.platform)
         executable, option = _executable(self._functions, arguments, options)
         if option not in self._functions.tested and any(r.secret and r.plan.guarantee is not None for r in self._runs):
-            block, noise = arguments[1], arguments[3]
-            check_steps(self._program, self._functions, executable, block, noise, size.room, self._shapes)
+            for at in self._unlike():
+                block = _block(self._cells, at, size.lane, self._program.mesh)
+                noise, _ = lanes.schedules(self.traces[at : at + size.lane], size, 0)
+                check_steps(self._program, self._functions, executable, block, noise, size.room, self._shapes)
             self._functions.tested.add(option)
         return executable
+
+    def _unlike(self) -> list[int]:
+        """First cell of each number of draws of integer noise, whose steps draw it apart from others'."""
+        levels = [self._runs[i].plan.levels for i in self._owners]
+        return [levels.index(each) for each in sorted(set(levels))]
 
     def lanes_of(self, start: int, first: int) -> list[lanes.Lane]:
         """Lanes of the block that begins at cell ``start``, about to take step ``first``."""

@@ -94,10 +94,8 @@ class Program:
         clip: Any = None if plan.privacy is None else "traced" if trace_clip else plan.privacy.clip
         bits = (plan.bits, plan.second_bits)
         size = (plan.num_records, plan.batch_size, plan.slots)
-        sampler = recorded(plan, sampler)
-        levels, platform = tuple((count,) for count in plan.levels), platform_of(mesh)
-        how = (plan.second, levels, plan.label_blind)
-        made = cls(target, sampler, plan.sampling, *size, clip, bits, *how, plan.coordinates, mesh)
+        how, platform = (plan.second, tuple((n,) for n in plan.levels), plan.label_blind), platform_of(mesh)
+        made = cls(target, recorded(plan, sampler), plan.sampling, *size, clip, bits, *how, plan.coordinates, mesh)
         return dataclasses.replace(made, platform=platform, reads=query_class(platform))
 
     def start(self, cell: Cells) -> PyTree:

@@ -27,7 +27,6 @@ branches or addresses that depend on a secret; what a compiler makes of it is no
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import TypeVar
@@ -180,8 +179,6 @@ def _seed(seed: jax.Array) -> jax.Array:
     return jnp.concatenate([jnp.stack([low, high]), jnp.zeros(_KEY_WORDS - 2, jnp.uint32)])
 
 
-# Compiled as one function, for a call outside of one would dispatch thirty operations.
-@functools.partial(jax.jit, static_argnums=1, inline=True)
 def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     size = math.prod(shape)
     halves = _blocks(key, -(-size // 2), _SPLIT).T.reshape(-1, _KEY_WORDS)

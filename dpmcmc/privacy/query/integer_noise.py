@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import ModuleType
 from typing import NamedTuple
 
@@ -47,7 +47,7 @@ class Choice(NamedTuple):
 Levels = int | Choice
 
 
-def levels_of(among: tuple[tuple[int, ...], ...], own: Sequence[jax.Array] | None) -> tuple[Levels, ...]:
+def levels_of(among: tuple[tuple[int, ...], ...], own: jax.Array | None) -> tuple[Levels, ...]:
     """Return the numbers of draws of a query's releases: of each the only one, or a run's own of several."""
     return tuple(n[0] if own is None or len(n) == 1 else Choice(n, own[k]) for k, n in enumerate(among))
 

@@ -25,6 +25,7 @@ import numpy as np
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query import fixed_point, integer_noise, randomness
 from dpmcmc.privacy.query.fixed_point import FixedPoint, float32, held
+from dpmcmc.privacy.query.integer_noise import Levels
 from dpmcmc.privacy.query.metric import flat
 from dpmcmc.privacy.query.per_record_gradients import LINEAR_ROWS, Batch, PerRecordGradients
 from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, Step
@@ -109,7 +110,7 @@ class GradientQuery(PerRecordGradients):
         ((2,), 8.0)
     """
 
-    levels: tuple[integer_noise.Levels, ...] = (0, 0)
+    levels: tuple[Levels, ...] = (0, 0)
     coordinates: int | None = None
     rows: int | None = None
 
@@ -220,9 +221,8 @@ class GradientQuery(PerRecordGradients):
     def sums(self, params: PyTree, records: PyTree, draws: StepRandomness) -> tuple[FixedPoint, FixedPoint | None]:
         """(exact clipped gradient sum, exact second-moment sum or None), before noise. Private: must not leave."""
         total = self.gradient_sum(params, records, draws)
-        return total, None if self.second is None else self.moment_sum(
-            params, records, draws.second_batch or draws.batch
-        )
+        batch = draws.second_batch or draws.batch
+        return total, None if self.second is None else self.moment_sum(params, records, batch)
 
     def gradient_sum(self, params: PyTree, records: PyTree, draws: StepRandomness) -> FixedPoint:
         """Exact clipped gradient sum, before noise. Private: must not leave."""
@@ -255,17 +255,15 @@ class GradientQuery(PerRecordGradients):
                 raise InputError(f"records have {leaf.shape[0]} rows, the query was planned for {wanted}")
 
 
-def drawn_noise(
-    key: jax.Array, like: PyTree, in_grid: jax.Array, scale: float | np.ndarray, levels: integer_noise.Levels
-) -> PyTree:
+def drawn_noise(key: jax.Array, like: PyTree, std: jax.Array, scale: float | np.ndarray, levels: Levels) -> PyTree:
     """Noise for :func:`_with_noise` shaped like a pytree.
 
-    In integers of std ``in_grid · scale`` grid units where ``levels`` says of how many draws
+    In integers of std ``std · scale`` grid units where ``levels`` says of how many draws
     (``discrete_gaussian.py``). Else two trees of standard normals: a coarse part and a fine one, which reaches the bits
     that the coarse part, a float32, does not (``fixed_point.py``).
     """
     if levels:
-        return FixedPoint(*integer_noise.tree_noise(key, like, in_grid, scale, levels))
+        return FixedPoint(*integer_noise.tree_noise(key, like, std, scale, levels))
     return tuple(randomness.tree_normal(key, like, copies=2))
 
 
