@@ -134,7 +134,9 @@ def test_runs_of_one_program_have_the_noise_of_their_own_number_of_draws():
     # Of a number that is not among them, planted: noise of the most draws, and not none.
     gradient, second = both(jnp.array([[3, 4], [4, 4], [5, 4], [9, 9]]))
     for at, count in enumerate((3, 4, 5, 5)):
-        jax.tree.map(lambda found, alone, at=at: np.testing.assert_array_equal(found[at], alone), gradient, noise(count))
+        jax.tree.map(
+            lambda found, alone, at=at: np.testing.assert_array_equal(found[at], alone), gradient, noise(count)
+        )
         jax.tree.map(lambda found, alone, at=at: np.testing.assert_array_equal(found[at], alone), second, noise(4))
     assert len(np.unique(gradient[1]["a"][:3])) == 21
 
