@@ -2,18 +2,19 @@
 
 Each one in a folder and a process of its own, whose memory goes back when it ends; N of them at a time, each on cores
 of its own. One that was stopped goes on from its finished cells when this is started again, and one that is finished is
-left alone: its folder has a file ``finished``.
+left alone: its folder has a file ``finished``. ``times.csv`` and the last lines say what each took; docs/figures.md has
+the measured ones.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -51,22 +52,34 @@ class Cores:
             cores = self.free.pop()
         line = [sys.executable, "-m", *command(name, out), *(["--quick"] if quick else [])]
         started = time.perf_counter()
-        process = subprocess.Popen(line, cwd=ROOT, preexec_fn=lambda: os.sched_setaffinity(0, cores))
+        process = subprocess.Popen(line, cwd=ROOT)
+        os.sched_setaffinity(process.pid, cores)
         _, status, used = os.wait4(process.pid, 0)
         with self.lock:
             self.free.append(cores)
-        code = os.waitstatus_to_exitcode(status)
+        # ``process`` does not know that it was waited for.
+        code = process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - started
+        (out / name).mkdir(parents=True, exist_ok=True)
+        with (out / name / "spent").open("a") as file:  # a line for each time that it was started
+            file.write(f"{seconds:.1f} {used.ru_utime + used.ru_stime:.1f}\n")
         if code == 0:
             done.touch()
-        print(
-            f"== {name}: {time.perf_counter() - started:.0f} s, {cpu(used):.0f} s of CPU, exit code {code}", flush=True
-        )
+        print(f"== {name}: {seconds:.0f} s, exit code {code}", flush=True)
         return code
 
 
-def cpu(used: resource.struct_rusage) -> float:
-    """Return seconds of CPU time."""
-    return used.ru_utime + used.ru_stime
+def report(names: Iterable[str], out: Path) -> None:
+    """Print, and write to ``times.csv``, the seconds and CPU seconds that each figure took, all its starts together."""
+    rows = []
+    for name in (name for name in names if (out / name / "spent").exists()):
+        starts = [line.split() for line in (out / name / "spent").read_text().splitlines()]
+        rows.append((name, *(sum(float(start[i]) for start in starts) for i in (0, 1))))
+    rows.append(("all", *(sum(row[i] for row in rows) for i in (1, 2))))
+    lines = [f"{name},{seconds:.0f},{cpu:.0f}" for name, seconds, cpu in rows]
+    (out / "times.csv").write_text("\n".join(["figure,seconds,cpu_seconds", *lines, ""]))
+    for name, seconds, cpu in rows:
+        print(f"{name:<20} {seconds:6.0f} s  {cpu:6.0f} s of CPU")
 
 
 def main() -> int:
@@ -87,6 +100,7 @@ def main() -> int:
     for name, code in codes.items():
         if code:
             print(f"failed: {name}", file=sys.stderr)
+    report(codes, out)
     print(f"{time.perf_counter() - started:.0f} s in all")
     return 1 if any(codes.values()) else 0
 
