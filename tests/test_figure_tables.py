@@ -3,9 +3,7 @@
 ``docs/images/NAME.csv`` is the ``results.csv`` of the run that drew ``NAME.svg``.
 """
 
-import csv
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,50 +11,7 @@ import pytest
 from dpmcmc.config.file import load
 from dpmcmc.config.plans import make_plan
 from dpmcmc.privacy.accounting.account import account
-
-ROOT = Path(__file__).resolve().parents[1]
-
-
-def results(name):
-    with (ROOT / "docs" / "images" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def section(title):
-    """Text of one section of the page, on one line for a sentence that wraps."""
-    text = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
-    (part,) = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
-    return part
-
-
-def tables(text):
-    """Cells of each table, header first, without emphasis."""
-    return [
-        [
-            [cell.strip().replace("**", "") for cell in line.strip("|").split("|")]
-            for line in block.strip().splitlines()
-            if not re.fullmatch(r"[|\- ]+", line)
-        ]
-        for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
-    ]
-
-
-def number(cell):
-    return float(cell.replace(",", "").replace("−", "-").split()[0])
-
-
-def said(cell, value, *, up=False):
-    """Whether a cell is a value to as many digits as it shows, or, of an ε, rounded up."""
-    text = cell.replace(",", "").split()[0]
-    digits = len(text.partition(".")[2])
-    unit = 10.0**-digits if digits else 10.0 ** (len(text) - len(text.rstrip("0")))
-    gap = (float(text) - value) / unit
-    return -1e-6 <= gap < 1 if up else abs(gap) <= 0.5 + 1e-6
-
-
-def with_error(cell, value, error):
-    mean, _, spread = cell.partition(" ± ")
-    return said(mean, value) and said(spread, error)
+from tests.page_tables import ROOT, number, results, said, section, tables, with_error
 
 
 def test_planted_fault_a_cell_that_is_off_by_one_digit_is_seen():
