@@ -15,6 +15,7 @@ from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import constrain_fn, potential_energy
 
 import dpmcmc
+from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import TargetError, bind, check, from_numpyro
 from dpmcmc.targets.checks import check_target
 
@@ -185,6 +186,31 @@ def cauchy(x, y):
     w = weights(x)
     with numpyro.plate("records", x.shape[0]):
         numpyro.sample("y", dist.Cauchy(x @ w, 1.0), obs=y)
+
+
+def dose(age, given, response=None):
+    w = weights(age)
+    effect = numpyro.sample("effect", dist.Normal(0.0, 1.0))
+    with numpyro.plate("records", age.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=age @ w + effect * given), obs=response)
+
+
+def test_a_result_predicts_from_the_models_own_arguments_by_name():
+    given = RNG.integers(2, size=N)
+    plan = dpmcmc.plan(from_numpyro(dose), num_records=N, sampler=dpmcmc.SGLD(step_size=0.1), steps=20)
+    draws = {"w": RNG.normal(size=(1, 20, D)), "effect": RNG.normal(size=(1, 20))}
+    result = dpmcmc.Result(plan, draws, draws, None, None, {})
+    found = result.predict(age=X[:5], given=given[:5])
+    logits = draws["w"][0] @ X[:5].T + draws["effect"][0][:, None] * given[:5]
+    np.testing.assert_allclose(found, (1 / (1 + np.exp(-logits))).mean(axis=0), rtol=1e-5)
+    for arguments, said in [
+        ({"x": X[:5]}, r"model dose\(age, given, response=None\) has no argument 'x'"),
+        ({"age": X[:5]}, "depends on given too; give it by name"),
+        ({"age": X[:5], "given": given[:4]}, "one row each for every row"),
+        ({"age": X[:5, :2], "given": given[:5]}, "predict fails on rows of shape"),
+    ]:
+        with pytest.raises(TargetError, match=said):
+            result.predict(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -507,7 +533,9 @@ class Unhashable:
 
 def test_a_target_that_is_not_bound_says_how_to_bind_it():
     target = from_numpyro(poisson)
-    with pytest.raises(TargetError, match=r"dpmcmc.targets.bind\(target, one_record\)"):
+    with pytest.raises(TargetError, match=r"dpmcmc.targets.bind\(target, one_record\) .* a dict of x, y that"):
         target.init(jax.random.key(0))
+    with pytest.raises(TargetError, match=r"dpmcmc.targets.bind\(target, one_record\)"):
+        NoiseAware().plan(target, num_records=N, epsilon=1.0, delta=1e-5)
     assert getattr(target, "predict", None) is None
     assert target.num_classes is None

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
+from dpmcmc.planning import making
 from dpmcmc.privacy import CalibrationError, UnsupportedCombination
 from dpmcmc.privacy.accounting.account import account
 from dpmcmc.privacy.accounting.float_excess import KAPPA
@@ -25,7 +26,7 @@ def make(**changes):
         "burn_in": 100,
         "privacy": dpmcmc.Privacy(epsilon=1.0, delta=1e-5),
     }
-    return dpmcmc.plan(TARGET, **(settings | changes))
+    return dpmcmc.plan(changes.pop("target", TARGET), **(settings | changes))
 
 
 def test_guarantee_is_what_account_says_of_the_plans_noise():
@@ -124,6 +125,52 @@ def test_printed_plan_names_heat_time_and_the_thesis_formula():
     for word in ("temperature", "thesis", "relaxation times", "guarantee", "poisson"):
         assert word in text
     assert "nan" not in text
+
+
+class Cooling(dpmcmc.SGLD):
+    """SGLD whose own temperature falls from 100 to 1."""
+
+    def noise_std(self, t):
+        return super().noise_std(t) * (1 + 99 * 0.9**t) ** 0.5
+
+
+def test_a_falling_temperature_is_held_against_the_samplers_own_step_by_step():
+    quick = {"sampling": dpmcmc.Full(), "privacy": dpmcmc.Privacy(epsilon=1.0, delta=1e-5, accountant="rdp")}
+
+    def heat(sampler):
+        return dict(make(sampler=sampler, **quick).lines())["temperature"]
+
+    assert "and the sampler alone has 1 to 100: privacy needs more" in heat(Cooling(step_size=100.0))
+    assert "and the sampler alone has 1: privacy needs more" in heat(dpmcmc.SGLD(step_size=100.0))
+    # Noise that is enough at every step is what the sampler wants, however hot it is at the start.
+    assert heat(Cooling(step_size=1e-4)).startswith("1 to 100, of the noise alone")
+
+
+@pytest.mark.parametrize("hardened", [None, False])
+def test_plan_json_says_in_sentences_what_the_console_says(hardened):
+    privacy = dpmcmc.Privacy(epsilon=1000.0, delta=1e-5, accountant="rdp", hardened=hardened)
+    plan = make(sampler=dpmcmc.SGLD(step_size=1e6), sampling=dpmcmc.Full(), privacy=privacy)
+    stated, lines = plan.to_json(), dict(plan.lines())
+    assert stated["note"] == lines.get("note", "")
+    assert ("takes noise from floats" in stated["note"]) == (hardened is None)
+    assert stated["unproved"] == lines["unproved"]
+    assert stated["thesis_condition"] in lines["thesis"]
+    assert make().to_json()["unproved"] == make().to_json()["note"] == ""
+
+
+def test_a_plan_that_is_refused_for_another_reason_than_integers_is_planned_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(making, "_check_promise", lambda privacy, *_: asked.append(privacy.hardened))
+    with pytest.raises(ValueError, match="clipping label_blind"):
+        make(
+            target=dpmcmc.targets.LinearRegression(),
+            privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-5, clipping="label_blind"),
+        )
+    assert asked == [True]
+    asked.clear()
+    hot = dpmcmc.Privacy(epsilon=1000.0, delta=1e-5, accountant="rdp")
+    assert not make(sampler=dpmcmc.SGLD(step_size=1e6), sampling=dpmcmc.Full(), privacy=hot).hardened
+    assert asked == [True, False]
 
 
 @pytest.mark.parametrize(

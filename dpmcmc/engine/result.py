@@ -18,7 +18,7 @@ import numpy as np
 from dpmcmc.data.base import DataSet
 from dpmcmc.data.frames import Table, is_table, no_schema
 from dpmcmc.engine.recorded import Means
-from dpmcmc.errors import UnsupportedCombination
+from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import predictive
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
@@ -42,6 +42,7 @@ from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.run_folder import RunFolder, today
 from dpmcmc.targets.base import Target, bind, record_shapes
 from dpmcmc.targets.last_layer import LastLayer
+from dpmcmc.targets.numpyro.model import NumPyroTarget
 from dpmcmc.targets.per_owner import by_row
 
 if TYPE_CHECKING:
@@ -242,26 +243,32 @@ class Result:
         """Return a Matplotlib figure of :meth:`summary`: means, and intervals where these may be reported."""
         return self.summary(level, original_units, ROWS).plot()
 
-    def predict(self, x: np.ndarray | Table) -> np.ndarray:
+    def predict(self, x: np.ndarray | Table | None = None, **arguments: np.ndarray) -> np.ndarray:
         """Return the posterior predictive mean of rows; it costs nothing more.
 
         Args:
             x: rows, (n, d), encoded as those of the records; or a table, if the plan has a schema. A real label is then
                 predicted in its own units.
+            arguments: of a NumPyro model: its arguments by name, leaves (n, ...), without what it observes.
 
         Returns:
             P(y = 1), (n,), of two classes; class probabilities (n, K) of more; else the mean of y, (n,).
 
         Raises:
-            ValueError: rows of another width; a target that does not predict.
+            ValueError: rows of another width; a target that does not predict; arguments that a model does not have.
         """
-        if is_table(x):
+        if is_table(x) and not arguments:
             if self.plan.schema is None:
                 raise no_schema(x)
             return self.plan.schema.label_of(self.predict(self.plan.schema.encode_features(x)))
+        target, _ = by_row(self.plan.target, {})
+        if isinstance(target, NumPyroTarget):
+            inputs = {name: np.asarray(value) for name, value in (arguments | ({} if x is None else {"x": x})).items()}
+            return predictive.mean(target.predictor(inputs), self.flat_draws(), inputs)
+        if x is None or arguments:
+            raise InputError(f"predict: {type(target).__name__} predicts from rows x alone: give predict(x)", "x")
         rows = {"x": np.asarray(x)}
         rows["y"] = np.zeros(len(rows["x"]))
-        target, _ = by_row(self.plan.target, rows)
         return predictive.mean(bind(target, record_shapes(rows)), self.flat_draws(), rows["x"])
 
     def to_arviz(self, original_units: bool = False) -> arviz.InferenceData | xarray.DataTree:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,14 @@ _NUMBERS_AT_ONCE = 2**22
 
 #: A target's method of parameters and records, and what it gives for each record.
 Evaluate = Callable[[PyTree, PyTree], jax.Array]
+
+
+class Predicts(Protocol):
+    """A target as it predicts."""
+
+    @property
+    def predict(self) -> Evaluate:
+        """(params, rows) -> class probabilities or mean of each row."""
 
 
 @dataclass(frozen=True)
@@ -109,13 +117,13 @@ def predict(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> 
     return binary(target, flat_draws, rows) if _classes(target) == 2 else multiclass(target, flat_draws, rows)
 
 
-def mean(target: Target, flat_draws: PyTree, x: np.ndarray) -> np.ndarray:
+def mean(target: Predicts, flat_draws: PyTree, x: PyTree) -> np.ndarray:
     """Return the posterior predictive mean of rows, float64.
 
     Args:
         target: with ``predict``.
         flat_draws: pytree of parameters, leaves (draws, ...).
-        x: (rows, d).
+        x: (rows, d), or whatever pytree ``predict`` takes, leaves (rows, ...).
 
     Returns:
         P(y = 1), (rows,), of two classes; class probabilities (rows, K) of more; else the mean of y, (rows,).
@@ -125,6 +133,7 @@ def mean(target: Target, flat_draws: PyTree, x: np.ndarray) -> np.ndarray:
     """
     if getattr(target, "predict", None) is None:
         raise TargetError(f"{type(target).__name__} has no predict, so its draws predict nothing; give it one")
+    _tried(target, jax.tree.map(lambda leaf: leaf[0], flat_draws), x)
     found, _ = _over_draws(target, flat_draws, x, lambda p: np.zeros(len(p)))
     return found[..., 1] if _classes(target) == 2 and found.ndim == 2 else found
 
@@ -138,15 +147,24 @@ def check(target: Target, rows: dict[str, np.ndarray]) -> None:
     target, rows = by_row(target, rows)
     if measure(target) is None:
         return
-    x = jax.ShapeDtypeStruct(np.shape(rows["x"]), jnp.result_type(rows["x"]))
-    try:
-        found = jax.eval_shape(target.predict, jax.eval_shape(target.init, jax.random.key(0)), x).shape
-    except Exception as error:  # a user's code may raise anything
-        reason = " ".join(str(error).split())[:200]
-        raise TargetError(
-            f"{type(target).__name__}.predict fails on rows of shape {x.shape} ({type(error).__name__}: {reason})"
-        ) from error
+    found = _tried(target, jax.eval_shape(target.init, jax.random.key(0)), rows["x"])
     _check_shape(target, found, len(rows["x"]))
+
+
+def _tried(target: Predicts, params: PyTree, x: PyTree) -> tuple[int, ...]:
+    """Return the shape of predictions; only shapes are evaluated.
+
+    Raises:
+        TargetError: ``predict`` fails.
+    """
+    x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)), x)
+    try:
+        return jax.eval_shape(target.predict, params, x).shape
+    except Exception as error:  # a user's code may raise anything
+        reason, shapes = " ".join(str(error).split())[:200], jax.tree.map(lambda leaf: leaf.shape, x)
+        raise TargetError(
+            f"{type(target).__name__}.predict fails on rows of shape {shapes} ({type(error).__name__}: {reason})"
+        ) from error
 
 
 def binary(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) -> Prediction:
@@ -199,11 +217,11 @@ def regression(target: Target, flat_draws: PyTree, rows: dict[str, np.ndarray]) 
 
 
 def _over_draws(
-    target: Target, flat_draws: PyTree, x: np.ndarray, score: Callable[[np.ndarray], np.ndarray]
+    target: Predicts, flat_draws: PyTree, x: PyTree, score: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """(prediction of each row averaged over draws, float64; score of each draw, of predictions (draws, rows, ...))."""
     total, each = np.zeros(()), []
-    for block in _blocks(_predict(target, len(x)), flat_draws, x):
+    for block in _blocks(_predict(target, len(jax.tree.leaves(x)[0])), flat_draws, x):
         total = total + block.sum(axis=0, dtype=np.float64)
         each.append(score(block))
     scores = np.concatenate(each)
@@ -277,8 +295,8 @@ def _classes(target: object) -> int | None:
     return getattr(target, "num_classes", None)
 
 
-def _predict(target: Target, num_rows: int) -> Evaluate:
-    def checked(params: PyTree, x: jax.Array) -> jax.Array:
+def _predict(target: Predicts, num_rows: int) -> Evaluate:
+    def checked(params: PyTree, x: PyTree) -> jax.Array:
         out = target.predict(params, x)
         _check_shape(target, out.shape, num_rows)
         return out
@@ -286,7 +304,7 @@ def _predict(target: Target, num_rows: int) -> Evaluate:
     return checked
 
 
-def _check_shape(target: Target, found: tuple[int, ...], num_rows: int) -> None:
+def _check_shape(target: object, found: tuple[int, ...], num_rows: int) -> None:
     classes = _classes(target)
     allowed: list[tuple[int, ...]] = [(num_rows,)] if classes in (None, 2) else []
     if classes is not None:

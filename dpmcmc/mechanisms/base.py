@@ -27,7 +27,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.planning.description import guaranteed, noted
+from dpmcmc.planning.description import guaranteed, labelled
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import Verdict, of_one_shot
 from dpmcmc.privacy.accounting.events import Event
@@ -131,12 +131,12 @@ class MechanismPlan(AnyPlan):
             **settled,
         }
 
-    def _unproved(self) -> list[tuple[str, str]]:
-        """Return what the proof of the noise does not cover, as :meth:`lines` do."""
+    @property
+    def unproved(self) -> str:
+        """What the proof of the noise does not cover; empty where it covers all of it."""
         if not self.hardened:
-            return [] if self.run is not None else [("unproved", UNHARDENED)]  # the run has said so
-        said = self._in_floats
-        return [("unproved", f"{said} is computed in floating point, hardened or not")] if said else []
+            return UNHARDENED
+        return f"{self._in_floats} is computed in floating point, hardened or not" if self._in_floats else ""
 
     @property
     def _in_floats(self) -> str:
@@ -155,19 +155,22 @@ class MechanismPlan(AnyPlan):
             "run": None if self.run is None else self.run.to_json(secret),
             "guarantee": self.guarantee.to_json() if secret else None,
             **self.schema_json(),
+            **self.sentences_json(),
             **self.verdict.to_json(),
         }
 
     def lines(self, secret: bool = True) -> list[tuple[str, str]]:
         """(label, sentence) pairs that describe the plan to a person."""
         out = [("target", repr(self.target)), ("mechanism", repr(self.mechanism))]
+        out += labelled("note", self.said_note)
         if self.run is not None:
             # The run's own guarantee and verdict already cover the draw before it.
-            out += [line for line in self.run.lines(secret) if line[0] not in ("target", "sampler")]
+            own = ("target", "sampler", "note", "unproved")
+            out += [line for line in self.run.lines(secret) if line[0] not in own]
         else:
-            out += [("guarantee", guaranteed(self.guarantee, secret)), *noted(self.note, self.hardened)]
+            out.append(("guarantee", guaranteed(self.guarantee, secret)))
         said = (f"{name} {_said(name, value)}" for name, value in self.settings.items())
-        out += [("settings", ", ".join(said)), *self._unproved()]
+        out += [("settings", ", ".join(said)), *labelled("unproved", self.unproved)]
         return out if self.run is not None else out + self.verdict.lines()
 
 

@@ -200,7 +200,10 @@ class PrivateSelection(OneShot):
             "coefficient": voting.settings["coefficient"],
         }
         plan = self.planned(target, asked, events, settings, assumptions)
-        return _SelectionPlan(self, target, asked.num_records, plan.guarantee, settings, parts=plans, voting=voting)
+        notes = dict.fromkeys(f"a candidate: {one.note}" for one in plans if one.note)
+        return _SelectionPlan(
+            self, target, asked.num_records, plan.guarantee, settings, note="; ".join(notes), parts=plans, voting=voting
+        )
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
         """Return the chosen candidate's release, leaves (1, ...)."""

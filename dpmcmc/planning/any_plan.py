@@ -19,6 +19,7 @@ from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.description import html_table
 from dpmcmc.planning.verdict import Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.accounting.promise import UNHARDENED
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
 
@@ -38,6 +39,7 @@ class AnyPlan(abc.ABC):
         schema: public ranges and levels of the columns of a table, or None where records are arrays.
         released_path: of a run in a metric that was saved; None of a plan that can be run.
         reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
+        note: why the promise was not taken as it was asked for, where it was not.
 
     Example:
         >>> import dpmcmc
@@ -54,6 +56,7 @@ class AnyPlan(abc.ABC):
     schema: Schema | None
     released_path: Trace | None = None
     reasons: tuple[str, ...] = ()
+    note: str = ""
 
     @property
     @abc.abstractmethod
@@ -74,6 +77,20 @@ class AnyPlan(abc.ABC):
     def hardened(self) -> bool:
         """Whether its keys are ChaCha20's and its noise is drawn in integers."""
         return False
+
+    @property
+    def said_note(self) -> str:
+        """The note, with what the plan does about it; empty without one."""
+        if not self.note:
+            return ""
+        if self.hardened:
+            return f"{self.note}; the plan keeps that, and hardened: false may take less noise"
+        return f"{self.note}; the plan takes noise from floats"
+
+    @property
+    def unproved(self) -> str:
+        """What the proof of the noise does not cover; empty where it covers all of it."""
+        return "" if self.guarantee is None or self.hardened else UNHARDENED
 
     @abc.abstractmethod
     def verdict_of(self, diagnostics: dict[str, float | None] | None, metric: ReleasedMetric | None = None) -> Verdict:
@@ -144,6 +161,10 @@ class AnyPlan(abc.ABC):
     def schema_json(self) -> dict[str, object]:
         """Return the schema's part of ``plan.json``."""
         return {} if self.schema is None else {"schema": self.schema.to_yaml()}
+
+    def sentences_json(self) -> dict[str, object]:
+        """Return the part of ``plan.json`` that says what is not as it was asked for, what is not proved, and why."""
+        return {"note": self.said_note, "unproved": self.unproved, "reasons": list(self.reasons)}
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<12} {text}" for name, text in self._said())

@@ -6,10 +6,11 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dpmcmc.planning.verdict import INTERVALS
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.promise import UNHARDENED
 from dpmcmc.privacy.accounting.rounding import three_digits
 from dpmcmc.privacy.accounting.sampling import Poisson
 
@@ -38,8 +39,7 @@ def lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
             f"one in {plan.thin}",
         ),
     ]
-    low, high = float(plan.temperatures.min()), float(plan.temperatures.max())
-    heat = f"{low:.3g}" if high <= low * 1.001 else f"{low:.3g} to {high:.3g}"
+    heat = _range(plan.temperatures)
     if plan.privacy is None or plan.guarantee is None or plan.noise_multipliers is None:
         out += [("privacy", "none: plain SG-MCMC, no guarantee"), ("temperature", heat)]
         return out + plan.verdict.lines()
@@ -47,13 +47,13 @@ def lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     spread = f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
     out += [
         ("guarantee", guaranteed(plan.guarantee, secret)),
-        *noted(plan.note, plan.hardened),
+        *labelled("note", plan.said_note),
         ("noise", f"multiplier {spread} (noise std on the clipped sum / clip {plan.privacy.clip:g})"),
         ("thesis", _thesis_line(plan)),
         ("free", _free_line(plan)),
-        ("temperature", _temperature_line(plan, heat, high)),
+        ("temperature", _temperature_line(plan, heat)),
         ("time", _time_line(plan)),
-        *([] if plan.hardened else [("unproved", UNHARDENED)]),
+        *labelled("unproved", plan.unproved),
     ]
     return out + plan.verdict.lines()
 
@@ -65,14 +65,9 @@ def guaranteed(guarantee: Guarantee, secret: bool) -> str:
     return f"NONE: insecure_noise_seed makes the noise known (secret noise would give {guarantee})"
 
 
-def noted(note: str, hardened: bool) -> list[tuple[str, str]]:
-    """Return the line of a plan's note, with what the plan does about it; none where it is empty."""
-    so = (
-        "the plan keeps that, and hardened: false may take less noise"
-        if hardened
-        else "the plan takes noise from floats"
-    )
-    return [("note", f"{note}; {so}")] if note else []
+def labelled(label: str, sentence: str) -> list[tuple[str, str]]:
+    """Return a line of a plan's description; none where nothing is to be said."""
+    return [(label, sentence)] if sentence else []
 
 
 def html_table(rows: Iterable[Sequence[str]], titles: Sequence[str] = ()) -> str:
@@ -110,14 +105,20 @@ def _free_line(plan: Plan) -> str:
     return f"privacy is free on {share:.0f} % of the steps; the other {100 - share:.0f} % add {more}"
 
 
-def _temperature_line(plan: Plan, heat: str, high: float) -> str:
-    wanted = plan.sampler.temperature
+def _range(values: np.ndarray) -> str:
+    """Return the least and the largest number, or the one where they agree within a thousandth."""
+    low, high = float(values.min()), float(values.max())
+    return f"{low:.3g}" if high <= low * 1.001 else f"{low:.3g} to {high:.3g}"
+
+
+def _temperature_line(plan: Plan, heat: str) -> str:
+    own = plan.own_temperatures
     # A temperature as asked promises nothing where time or clipping disqualify the draws.
     kept = "as asked" if INTERVALS in plan.usable_for else "of the noise alone: see intervals below"
     line = (
         f"{heat}, {kept}"
-        if high <= wanted * 1.001
-        else f"{heat}, and the sampler alone has {wanted:g}: privacy needs more noise than the sampler injects, so "
+        if np.all(plan.temperatures <= own * 1.001)
+        else f"{heat}, and the sampler alone has {_range(own)}: privacy needs more noise than the sampler injects, so "
         "draws of a chain that has mixed are wider than the posterior"
     )
     # A sampler that is told the rate allows for minibatch noise itself.

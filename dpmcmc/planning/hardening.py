@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import numpy as np
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def where_proved(plan: Callable[..., _AnyPlan]) -> _AnyPlan:
             return made
         why = made.note
     except InputError as refusal:
-        # One that has nothing to do with integers is met again below.
+        # Noise in integers takes a share of δ, without which a calibration may succeed; no other refusal is about it.
+        if refusal.about != "hardened" and not isinstance(refusal, CalibrationError):
+            raise
         made, why = None, str(refusal).removeprefix("hardened: ").partition("; ")[0]
     floats = plan(hardened=False)
     if isinstance(made, Plan) and isinstance(floats, Plan) and np.array_equal(made.noise_std, floats.noise_std):

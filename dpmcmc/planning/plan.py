@@ -13,6 +13,7 @@ from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning import description as plan_text
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.metric import PlannedMetric
+from dpmcmc.planning.noise import own_noise
 from dpmcmc.planning.verdict import Verdict, of_plan, of_result
 from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
@@ -134,6 +135,12 @@ class Plan(AnyPlan):
         return np.broadcast_to(self.sampler.temperature_at(self.noise_std.astype(np.float64), t), t.shape)
 
     @property
+    def own_temperatures(self) -> np.ndarray:
+        """Temperature that the sampler's own noise alone would keep at each step, (steps,) float64."""
+        t, own = np.arange(self.steps, dtype=np.float64), own_noise(self.sampler, self.steps)
+        return np.broadcast_to(self.sampler.temperature_at(own, t), t.shape)
+
+    @property
     def times(self) -> np.ndarray:
         """Langevin time η_t of each step, (steps,) float64; over the friction for momentum samplers."""
         t = np.arange(self.steps, dtype=np.float64)
@@ -239,6 +246,7 @@ class Plan(AnyPlan):
             "noise_multiplier": None if z is None else {"min": float(z.min()), "max": float(z.max())},
             "required_multiplier": None if z is None else self.required_multiplier,
             "thesis_multiplier": self.thesis_multiplier[0],
+            "thesis_condition": self.thesis_multiplier[1],
             "free_fraction": None if self.privacy is None else self.free_fraction,
             "temperature": {"min": float(temperatures.min()), "max": float(temperatures.max())},
             "temperature_per_step": self._per_step(temperatures),
@@ -247,6 +255,7 @@ class Plan(AnyPlan):
             "guarantee": self.guarantee.to_json() if self.guarantee is not None and secret else None,
             **self._metric_json(),
             **self.schema_json(),
+            **self.sentences_json(),
             **self.verdict.to_json(),
         }
 

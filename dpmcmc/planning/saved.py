@@ -96,7 +96,8 @@ class SavedPlan(AnyPlan):
         """(label, sentence) pairs: what was run, its guarantee and its verdict."""
         how = [(name, str(self.stated[name])) for name in ("sampler", "mechanism") if self.stated.get(name)]
         said = [("target", repr(self.target)), *how, ("guarantee", str(self.guarantee or "none"))]
-        return said + self.verdict.lines()
+        noted = [(name, str(self.stated[name])) for name in ("note", "unproved") if self.stated.get(name)]
+        return said + noted + self.verdict.lines()
 
 
 def target_of(said: str) -> Target:

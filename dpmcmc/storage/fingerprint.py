@@ -26,6 +26,8 @@ from dpmcmc.storage.versions import installed
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "numpyro", "flax", "optax")
 #: Environment variables, by how they begin.
 _VARIABLES = ("XLA_", "JAX_", "OPENBLAS", "OMP_", "MKL_", "BLIS_", "NPROC", "DPMCMC_ROW_KERNEL")
+#: Keys of plan.json that hold sentences, which a later version may word otherwise.
+_SENTENCES = ("usable_for_reasons", "note", "unproved", "reasons", "thesis_condition")
 #: Identity of this process: if nothing makes an accelerator compute the same bits again, no two are the same platform.
 _ONCE = secrets.token_hex(8)
 
@@ -97,8 +99,7 @@ def plan_digest(plan: Described) -> str:
     """Digest of a plan: what it says of itself, its noise to the last bit, and the code that a user gave it."""
     run: Any = getattr(plan, "run", plan)
     # An object's address is no part of what it is.
-    said = plan.to_json()
-    said.pop("usable_for_reasons", None)  # sentences, which a later version may word otherwise
+    said = {key: value for key, value in plan.to_json().items() if key not in _SENTENCES}
     text = re.sub(r" at 0x[0-9a-f]+", "", json.dumps(said, sort_keys=True, default=repr))
     digest = hashlib.sha256(text.encode())
     if run is not None:

@@ -35,14 +35,19 @@ class Sites:
         observed: names of the sites observed once per record.
         shared: names of deterministic sites that are functions of the latent ones alone.
         num_classes: K where the one observed site is a class, else None.
-        no_prediction: why x alone has no predicted mean; empty where it has one.
+        inputs: arguments of the model that the mean of its observed site depends on; x is one of them where there is
+            an x.
+        labels: arguments whose values it observes.
+        no_prediction: why no arguments have a predicted mean; empty where they have one.
     """
 
     latent: tuple[tuple[str, tuple[int, ...]], ...]
     observed: tuple[str, ...]
     shared: tuple[str, ...]
-    num_classes: int | None
-    no_prediction: str
+    num_classes: int | None = None
+    inputs: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    no_prediction: str = ""
 
 
 def log_prior(model: Callable, sites: Sites, params: PyTree, batch: PyTree) -> dict[str, jax.Array]:

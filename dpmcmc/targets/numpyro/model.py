@@ -13,6 +13,7 @@ so draws of ``constrain(z)`` follow the model's posterior. A record's log-likeli
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import ModuleType
@@ -27,7 +28,7 @@ from jax.typing import DTypeLike
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import blocks
-from dpmcmc.targets.base import Positive, TargetError
+from dpmcmc.targets.base import Positive, TargetError, record_shapes
 
 if TYPE_CHECKING:
     from dpmcmc.targets.numpyro.density import Sites
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 Leaves = tuple[tuple[str, tuple[int, ...], str], ...]
 #: Records checked at once.
 _ROWS = 1024
+
+
+#: Kinds of arguments that are given by name.
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def from_numpyro(model: Callable, *, init_radius: float = 0.0, gradient_bound: float | None = None) -> NumPyroTarget:
@@ -140,14 +145,56 @@ class NumPyroTarget:
         Raises:
             AttributeError: saying why the model has no prediction from x alone.
         """
-        reason = self.sites.no_prediction if self.leaves is not None else "it is not bound to records yet"
+        reason = self._not_from_x()
         if reason:
             raise AttributeError(f"{self!r} has no predict: {reason}")
-        return self._predict
+        return lambda params, x: InputPredictor(self).predict(params, {"x": x})
 
-    def _predict(self, params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-        # The mean does not depend on what stands in for y: ``read`` has tried.
-        return _density().predicted(self.model, self.sites, params, {**self._blank(x.shape[0]), "x": x})
+    def _not_from_x(self) -> str:
+        """Return why the model has no prediction from x alone; empty where it has one."""
+        if self.leaves is None:
+            return "it is not bound to records yet"
+        sites = self.sites
+        if sites.no_prediction or sites.inputs == ("x",):
+            return sites.no_prediction
+        if "x" not in sites.inputs:
+            return "records have no leaf x beside what is observed"
+        return f"the mean of site {sites.observed[0]!r} depends on more of a record than x"
+
+    def predictor(self, inputs: dict[str, np.ndarray]) -> InputPredictor:
+        """Return what predicts rows from arguments of the model, whose records need not be known yet.
+
+        Args:
+            inputs: arguments by name, (n, ...) each; what the model observes may be left out.
+
+        Raises:
+            TargetError: arguments that it does not have, or fewer than its mean depends on; it has no mean.
+        """
+        said = f"{model_name(self.model)}{inspect.signature(self.model)}"
+        named = {name: p for name, p in inspect.signature(self.model).parameters.items() if p.kind in _BY_NAME}
+        for name in inputs:
+            if named and name not in named:
+                raise TargetError(f"predict: model {said} has no argument {name!r}; give its own, by name")
+        if () in (lengths := {np.shape(value)[:1] for value in inputs.values()}) or len(lengths) != 1:
+            raise TargetError(f"predict: give the arguments of model {said} by name, with one row each for every row")
+        known = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape, dtype in self.leaves or ()}
+        one = jax.ShapeDtypeStruct((), jnp.int32)  # every distribution takes it, those of classes nothing else
+        left = {
+            name: known.get(name, one)
+            for name, p in named.items()
+            if name not in inputs and (name in known or p.default in (inspect.Parameter.empty, None))
+        }
+        try:
+            bound = self.bind(left | record_shapes(inputs))
+        except (ValueError, TypeError) as error:  # NumPyro's too
+            lacks = f" (not given: {', '.join(left)})" if left else ""
+            raise TargetError(f"predict: {' '.join(str(error).split())[:300]}{lacks}") from None
+        if bound.sites.no_prediction:
+            raise TargetError(f"predict: {bound.sites.no_prediction}")
+        lacks = ", ".join(name for name in bound.sites.inputs if name in left)
+        if lacks:
+            raise TargetError(f"predict: the mean of model {said} depends on {lacks} too; give it by name")
+        return InputPredictor(bound)
 
     def check_records(self, records: PyTree) -> None:
         """Raise ValueError on a record whose observed values cannot occur, whatever the parameters.
@@ -183,8 +230,10 @@ class NumPyroTarget:
         """(name, shape, dtype) of each leaf of one record."""
         if self.leaves is None:
             raise TargetError(
-                "the model is not bound to records yet: use dpmcmc.targets.bind(target, one_record), or let "
-                "dpmcmc.sample do it"
+                f"the sites of {self!r} follow from the shapes of its records, which are not known yet: give "
+                "dpmcmc.targets.bind(target, one_record) in its place, one_record a dict of "
+                f"{', '.join(inspect.signature(self.model).parameters)} that has the shape and dtype of one record's "
+                "(values are not read); dpmcmc.sample does it for a sampler's plan"
             )
         return self.leaves
 
@@ -192,7 +241,30 @@ class NumPyroTarget:
         return _density().zeros(self.bound_leaves, count)
 
     def __repr__(self) -> str:
-        return f"from_numpyro({getattr(self.model, '__name__', type(self.model).__name__)})"
+        return f"from_numpyro({model_name(self.model)})"
+
+
+@dataclass(frozen=True)
+class InputPredictor:
+    """Mean of the observed site of a bound model, from arguments of the model by name."""
+
+    target: NumPyroTarget
+
+    @property
+    def num_classes(self) -> int | None:
+        """K of a class."""
+        return self.target.num_classes
+
+    def predict(self, params: dict[str, jax.Array], inputs: dict[str, jax.Array]) -> jax.Array:
+        """Return the mean, (n, ...); P(y = 1) (n,) or (n, K) where it is a class."""
+        model, sites, count = self.target.model, self.target.sites, len(next(iter(inputs.values())))
+        # The mean does not depend on what stands in for the rest: ``trial.py`` has tried.
+        return _density().predicted(model, sites, params, self.target._blank(count) | inputs)
+
+
+def model_name(model: Callable) -> str:
+    """Return the name of a model's function."""
+    return getattr(model, "__name__", type(model).__name__)
 
 
 def _dtype(dtype: DTypeLike) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,8 @@ from numpyro.primitives import Messenger
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import TargetError
 from dpmcmc.targets.numpyro.density import Site, Sites, zeros
-from dpmcmc.targets.numpyro.model import Leaves
-from dpmcmc.targets.numpyro.trial import independent_sites, prediction
+from dpmcmc.targets.numpyro.model import Leaves, model_name
+from dpmcmc.targets.numpyro.trial import independent_sites, with_prediction
 
 
 @functools.lru_cache(maxsize=64)
@@ -59,10 +59,8 @@ def read(model: Callable, leaves: Leaves) -> Sites:
         for name, found in two.deterministic.items()
         if three.deterministic.get(name) == found and plate not in found[1]
     )
-    sites = Sites(tuple(latent), tuple(two.observed), shared, None, "")
-    shared = independent_sites(model, sites, leaves)
-    num_classes, no_prediction = prediction(model, sites, leaves)
-    return Sites(sites.latent, sites.observed, shared, num_classes, no_prediction)
+    sites = Sites(tuple(latent), tuple(two.observed), shared)
+    return with_prediction(model, replace(sites, shared=independent_sites(model, sites, leaves)), leaves)
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ class _Look:
                 raise TargetError(
                     f"{self._wrong_size(next(reversed(self.plates)))}; there it fails ({reason})"
                 ) from error
-            raise TargetError(f"model {_name(model)} fails on {count} synthetic records ({reason})") from error
+            raise TargetError(f"model {model_name(model)} fails on {count} synthetic records ({reason})") from error
         self.plates = watch.plates
         self._refuse_subsamples()
         self.latent: dict[str, _Latent] = {}
@@ -211,10 +209,6 @@ def _check_arguments(model: Callable, leaves: Leaves) -> None:
         inspect.signature(model).bind(**dict.fromkeys(names))
     except TypeError as error:
         raise TargetError(
-            f"model {_name(model)}{inspect.signature(model)} cannot be called with the leaves of a record, "
+            f"model {model_name(model)}{inspect.signature(model)} cannot be called with the leaves of a record, "
             f"{', '.join(names)} ({error})"
         ) from None
-
-
-def _name(model: Callable) -> str:
-    return getattr(model, "__name__", type(model).__name__)

@@ -7,6 +7,7 @@ looked at.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -82,37 +83,44 @@ def _close(a: np.ndarray | float, b: np.ndarray | float) -> bool:
     return np.shape(a) == np.shape(b) and np.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
-def prediction(model: Callable, sites: Sites, leaves: Leaves) -> tuple[int | None, str]:
-    """(number of classes or None, why there is no prediction from x alone or '')."""
+def with_prediction(model: Callable, sites: Sites, leaves: Leaves) -> Sites:
+    """Return the sites with what the mean of the observed one depends on, or why it is no prediction."""
     if len(sites.observed) > 1:
-        return None, f"the model observes several sites ({', '.join(sites.observed)})"
+        return replace(sites, no_prediction=f"the model observes several sites ({', '.join(sites.observed)})")
     (name,) = sites.observed
-    x = synthetic(leaves, 3, 1).get("x")
-    if x is None or len(leaves) < 2:
-        return None, "records have no leaf x beside what is observed"
     seen: dict[str, Any] = {}
 
     @jax.jit
-    def mean(params: PyTree, batch: PyTree) -> jax.Array:
-        seen["fn"] = replay(model, params, batch)[name]["fn"]
-        return predicted(model, sites, params, batch)
+    def evaluate(params: PyTree, batch: PyTree) -> tuple[jax.Array, jax.Array]:
+        site = replay(model, params, batch)[name]
+        seen["fn"] = site["fn"]
+        return predicted(model, sites, params, batch), site["value"]
 
-    blank = zeros(leaves, 3)
-    params = _synthetic_params(sites, 1)
+    params, batch = _synthetic_params(sites, 1), synthetic(leaves, 3, 1)
     try:
-        first, other = (mean(params, {**rest, "x": x}) for rest in (blank, jax.tree.map(jnp.ones_like, blank)))
+        first, value = evaluate(params, batch)
     except NotImplementedError:
-        return None, f"{type(unwrapped(seen['fn'])).__name__} has no mean in NumPyro"
+        return replace(sites, no_prediction=f"{type(unwrapped(seen['fn'])).__name__} has no mean in NumPyro")
     if first.shape[:1] != (3,) or not np.isfinite(first).all():
-        return None, f"the mean of site {name!r} is not one finite value per record"
-    if not _close(first, other):
-        return None, f"the mean of site {name!r} depends on more of a record than x"
+        return replace(sites, no_prediction=f"the mean of site {name!r} is not one finite value per record")
+    blank = zeros(leaves, 3)
+    others = [blank, jax.tree.map(jnp.ones_like, blank), synthetic(leaves, 3, 2)]
+    inputs, labels = [], []
+    for leaf, _, _ in leaves:
+        found = [evaluate(params, {**batch, leaf: other[leaf]}) for other in others]
+        if any(not _close(mean, first) for mean, _ in found) or leaf == "x":
+            inputs.append(leaf)
+        if any(not _close(observed, value) for _, observed in found):
+            labels.append(leaf)
+    both = [leaf for leaf in labels if leaf in inputs]
+    reason = f"the mean of site {name!r} depends on {both[0]}, which it observes" if both else ""
+    sites = replace(sites, inputs=tuple(inputs), labels=tuple(labels), no_prediction=reason)
     fn, base = seen["fn"], unwrapped(seen["fn"])
-    if fn.event_shape or len(fn.batch_shape) != 1:
-        return None, ""
+    if reason or fn.event_shape or len(fn.batch_shape) != 1:
+        return sites
     if isinstance(base, _BERNOULLI):
-        return 2, ""
-    return (first.shape[-1] if isinstance(base, CATEGORICAL) else None), ""
+        return replace(sites, num_classes=2)
+    return replace(sites, num_classes=first.shape[-1]) if isinstance(base, CATEGORICAL) else sites
 
 
 def synthetic(leaves: Leaves, count: int, draw: int) -> dict[str, jax.Array]:
