@@ -1,5 +1,8 @@
 """An executable that does not do what its program says is found before a record is given to it."""
 
+import functools
+import tracemalloc
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -219,3 +222,16 @@ def test_the_reference_computes_what_a_compiled_function_does(name):
     for one, other in zip(found, wanted, strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)
         np.testing.assert_allclose(one, host(other), rtol=2e-5, atol=2e-6)
+
+
+def test_the_reference_lets_go_of_every_number_after_its_last_use():
+    """A step of a million parameters would otherwise hold gigabytes until its end."""
+    size = 1 << 20
+    steps = range(20)
+    traced = jax.make_jaxpr(lambda x: functools.reduce(lambda y, _: jnp.floor(y * 1.5) + 1, steps, x))(np.ones(size))
+    tracemalloc.start()
+    (found,) = evaluate(traced, np.ones(size, np.float32))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.shape == (size,)
+    assert peak < 5 * 4 * size

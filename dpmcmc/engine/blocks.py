@@ -234,7 +234,7 @@ class Blocks:
             if failures:
                 found.append(DivergedError(*min(failures), guarantee))
                 continue
-            positions, info = jax.tree.map(lambda *leaves: np.stack(leaves), *(trace.joined() for trace in chains))
+            positions, info = lanes.joined(chains)
             means = None
             if isinstance(self._program.sampler, RecordedTemplate):
                 info, means = info

@@ -13,7 +13,7 @@ from dpmcmc.engine.mesh import on_host
 from dpmcmc.engine.program import Cells
 from dpmcmc.engine.sizing import Sizes
 from dpmcmc.planning.plan import Plan
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import PyTree, length_of
 
 
 class Lane:
@@ -65,9 +65,20 @@ class Trace:
         self.norm = 0.0
         self.failure: tuple[int, float] | None = None
 
-    def joined(self) -> PyTree:
-        """(positions, info), leaves (draws, ...)."""
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *self.pieces)
+
+def joined(traces: list[Trace]) -> PyTree:
+    """(positions, info) of chains, leaves (chains, draws, ...); each piece is let go when it has been copied."""
+    count = sum(length_of(piece) for piece in traces[0].pieces)
+    shape = len(traces), count
+    out = jax.tree.map(lambda leaf: np.empty((*shape, *leaf.shape[1:]), leaf.dtype), traces[0].pieces[0])
+    for chain, trace in enumerate(traces):
+        begin = 0
+        while trace.pieces:
+            leaves, end = jax.tree.leaves(trace.pieces[0]), begin + length_of(trace.pieces.pop(0))
+            for whole, part in zip(jax.tree.leaves(out), leaves, strict=True):
+                whole[chain, begin:end] = part
+            begin = end
+    return out
 
 
 def split(states: PyTree, parts: int) -> list[PyTree]:

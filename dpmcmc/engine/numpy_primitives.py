@@ -51,8 +51,9 @@ def _convert(params: Params, x: np.ndarray) -> np.ndarray:
     kind: np.dtype[Any] = np.dtype(params["new_dtype"])
     if kind.kind in "iu" and x.dtype.kind not in "iub":
         # Beyond the range of integers as XLA has it: the nearest one, and zero for NaN.
-        bounds, wide = np.iinfo(kind), np.nan_to_num(x.astype(np.float64), nan=0.0)
-        return np.trunc(np.clip(wide, bounds.min, bounds.max)).astype(kind)
+        bounds, wide = np.iinfo(kind), np.atleast_1d(x.astype(np.float64))
+        np.clip(np.nan_to_num(wide, copy=False, nan=0.0), bounds.min, bounds.max, out=wide)
+        return np.trunc(wide, out=wide).astype(kind).reshape(x.shape)
     return x.astype(kind)
 
 

@@ -11,7 +11,7 @@ import jax
 from dpmcmc.engine.hardware import DRAWN_STEPS, MOST_WORK, hardware
 from dpmcmc.engine.mesh import sizes
 from dpmcmc.engine.program import Program
-from dpmcmc.privacy.query.per_record_gradients import LINEAR_ROWS, MICROBATCH
+from dpmcmc.privacy.query.per_record_gradients import GRADIENT_BYTES, LINEAR_ROWS, MICROBATCH
 from dpmcmc.storage.pytree import PyTree, num_bytes
 
 #: Most steps in one device call; fewer where the draws of a chunk would not fit (``hardware.py``), and a quarter where
@@ -65,7 +65,8 @@ def cells_at_once(program: Program, positions: PyTree, records: PyTree) -> int:
 def cell_bytes(program: Program, positions: PyTree, records: PyTree) -> int:
     """Bytes that one cell works on at a time: rows, or gradients of their own."""
     rows = min(program.slots, LINEAR_ROWS) * num_bytes(records) // program.num_records
-    return max(rows, MICROBATCH * num_bytes(positions) // jax.tree.leaves(positions)[0].shape[0], 1)
+    one = num_bytes(positions) // jax.tree.leaves(positions)[0].shape[0]
+    return max(rows, one, min(MICROBATCH * one, GRADIENT_BYTES), 1)
 
 
 def compiler_options(lane_work: int, lanes: int, platform: str) -> dict[str, str | bool]:

@@ -50,15 +50,19 @@ def host(value: np.ndarray | jax.Array) -> np.ndarray:
 def _run(jaxpr: Jaxpr, consts: Sequence[np.ndarray], arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
     known: dict[Var, np.ndarray] = dict(zip(jaxpr.constvars, map(host, consts), strict=True))
     known.update(zip(jaxpr.invars, arguments, strict=True))
+    # A number is let go after its last use: those of a million parameters would take gigabytes together.
+    last = {atom: at for at, equation in enumerate(jaxpr.eqns) for atom in equation.invars if isinstance(atom, Var)}
+    last |= {atom: len(jaxpr.eqns) for atom in jaxpr.outvars if isinstance(atom, Var)}
 
     def read(atom: Var | Literal) -> np.ndarray:
         return np.asarray(atom.val, _shaped(atom).dtype) if isinstance(atom, Literal) else known[atom]
 
-    for equation in jaxpr.eqns:
-        values = [read(atom) for atom in equation.invars]
-        results = _equation(equation, values)
-        for variable, result in zip(equation.outvars, results, strict=True):
-            known[variable] = result
+    for at, equation in enumerate(jaxpr.eqns):
+        results = _equation(equation, [read(atom) for atom in equation.invars])
+        known.update((v, one) for v, one in zip(equation.outvars, results, strict=True) if v in last)
+        for atom in equation.invars:
+            if isinstance(atom, Var) and last[atom] == at:
+                known.pop(atom, None)
     return [read(atom) for atom in jaxpr.outvars]
 
 

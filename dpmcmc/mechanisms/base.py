@@ -133,7 +133,7 @@ class MechanismPlan(AnyPlan):
 
     @property
     def unproved(self) -> str:
-        """What the proof of the noise does not cover; empty where it covers all of it."""
+        """Part that the proof of the noise does not cover; empty where it covers all of it."""
         if not self.hardened:
             return UNHARDENED
         return f"{self._in_floats} is computed in floating point, hardened or not" if self._in_floats else ""

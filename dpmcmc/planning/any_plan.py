@@ -89,7 +89,7 @@ class AnyPlan(abc.ABC):
 
     @property
     def unproved(self) -> str:
-        """What the proof of the noise does not cover; empty where it covers all of it."""
+        """Part that the proof of the noise does not cover; empty where it covers all of it."""
         return "" if self.guarantee is None or self.hardened else UNHARDENED
 
     @abc.abstractmethod

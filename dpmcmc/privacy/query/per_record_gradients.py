@@ -17,11 +17,13 @@ from dpmcmc.privacy.query.metric import PublicMatrix, flat
 from dpmcmc.privacy.query.moment_sum import MomentSum
 from dpmcmc.privacy.query.rows import Rows, arrays
 from dpmcmc.privacy.query.second_moment import SecondMoment
-from dpmcmc.storage.pytree import PyTree, length_of, size_of
+from dpmcmc.storage.pytree import PyTree, length_of, num_bytes, size_of
 
 #: Rows handled at once, of a generalised linear model and of others; larger batches are scanned.
 LINEAR_ROWS = 1 << 14
 MICROBATCH = 64
+#: Bytes of gradients of single records at once, unless one record's are more.
+GRADIENT_BYTES = 64 << 20
 
 #: (indices or None, mask or None): which records take part; all where both are None.
 Batch = tuple[jax.Array | None, jax.Array | None]
@@ -96,7 +98,11 @@ class PerRecordGradients:
             each = jax.vmap(lambda tree: flat(tree)[0])(self._gradients(params, batch))
             return self._moment(params).form.summed(jnp.where(mask[:, None], each, 0.0))
 
-        return self._plain_across(self._sum_of(outer, records, batch, self.microbatch))
+        return self._plain_across(self._sum_of(outer, records, batch, self._rows_at_once(params)))
+
+    def _rows_at_once(self, params: PyTree) -> int:
+        """Return how many records' gradients are held at once."""
+        return max(1, min(self.microbatch, GRADIENT_BYTES // num_bytes(params)))
 
     def _plain_across(self, total: PyTree) -> PyTree:
         return total if self.axis is None else jax.lax.psum(total, self.axis)
@@ -142,7 +148,8 @@ class PerRecordGradients:
     def moment_sum(self, params: PyTree, records: PyTree, batch: Batch) -> FixedPoint:
         """Exact second-moment sum over a batch, before noise. Private: must not leave."""
         # Gradients of a linear model are rows times numbers: as many at once as one block of an exact sum.
-        width = fixed_point.BLOCK_ROWS if hasattr(self.target, "clipped_gradient_sum") else self.microbatch
+        linear = hasattr(self.target, "clipped_gradient_sum")
+        width = fixed_point.BLOCK_ROWS if linear else self._rows_at_once(params)
         total = self._sum_of(lambda rows, mask: self._moment_sum(params, rows, mask), records, batch, width)
         return total if self.axis is None else total.across(self.axis)
 

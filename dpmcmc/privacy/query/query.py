@@ -85,7 +85,7 @@ class GradientQuery(PerRecordGradients):
         clip: C, a number or traced; None for the non-private query.
         select: key -> (indices, mask), or None for all records.
         bits: grid exponent of the fixed-point sum.
-        microbatch: rows per ``vmap`` of per-record gradients.
+        microbatch: rows per ``vmap`` of per-record gradients; fewer where these would be large.
         second: a second moment to release beside the gradient, or None.
         second_bits: its grid exponent.
         metric: public F in whose norm gradients are clipped and noised, or None for the identity.
@@ -230,7 +230,7 @@ class GradientQuery(PerRecordGradients):
         if self.metric is None and hasattr(self.target, "clipped_gradient_sum"):
             total = self._sum_of(partial(self._closed_form_sum, params), records, draws.batch, LINEAR_ROWS)
         else:
-            total = self._sum_of(partial(self._microbatch_sum, params), records, draws.batch, self.microbatch)
+            total = self._sum_of(partial(self._microbatch_sum, params), records, draws.batch, self._rows_at_once(params))
         return total if self.axis is None else total.across(self.axis)
 
     def _closed_form_sum(self, params: PyTree, batch: PyTree, mask: jax.Array) -> FixedPoint:

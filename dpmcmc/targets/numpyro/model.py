@@ -230,7 +230,7 @@ class NumPyroTarget:
         """(name, shape, dtype) of each leaf of one record."""
         if self.leaves is None:
             raise TargetError(
-                f"the sites of {self!r} follow from the shapes of its records, which are not known yet: give "
+                f"{self!r} is not bound to records yet, whose shapes decide its sites: give "
                 "dpmcmc.targets.bind(target, one_record) in its place, one_record a dict of "
                 f"{', '.join(inspect.signature(self.model).parameters)} that has the shape and dtype of one record's "
                 "(values are not read); dpmcmc.sample does it for a sampler's plan"
