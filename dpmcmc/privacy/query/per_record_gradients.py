@@ -98,9 +98,9 @@ class PerRecordGradients:
             each = jax.vmap(lambda tree: flat(tree)[0])(self._gradients(params, batch))
             return self._moment(params).form.summed(jnp.where(mask[:, None], each, 0.0))
 
-        return self._plain_across(self._sum_of(outer, records, batch, self._rows_at_once(params)))
+        return self._plain_across(self._sum_of(outer, records, batch, self._at_once(params)))
 
-    def _rows_at_once(self, params: PyTree) -> int:
+    def _at_once(self, params: PyTree) -> int:
         """Return how many records' gradients are held at once."""
         return max(1, min(self.microbatch, GRADIENT_BYTES // num_bytes(params)))
 
@@ -149,7 +149,7 @@ class PerRecordGradients:
         """Exact second-moment sum over a batch, before noise. Private: must not leave."""
         # Gradients of a linear model are rows times numbers: as many at once as one block of an exact sum.
         linear = hasattr(self.target, "clipped_gradient_sum")
-        width = fixed_point.BLOCK_ROWS if linear else self._rows_at_once(params)
+        width = fixed_point.BLOCK_ROWS if linear else self._at_once(params)
         total = self._sum_of(lambda rows, mask: self._moment_sum(params, rows, mask), records, batch, width)
         return total if self.axis is None else total.across(self.axis)
 

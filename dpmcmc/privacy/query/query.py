@@ -230,8 +230,7 @@ class GradientQuery(PerRecordGradients):
         if self.metric is None and hasattr(self.target, "clipped_gradient_sum"):
             total = self._sum_of(partial(self._closed_form_sum, params), records, draws.batch, LINEAR_ROWS)
         else:
-            rows = self._rows_at_once(params)
-            total = self._sum_of(partial(self._microbatch_sum, params), records, draws.batch, rows)
+            total = self._sum_of(partial(self._microbatch_sum, params), records, draws.batch, self._at_once(params))
         return total if self.axis is None else total.across(self.axis)
 
     def _closed_form_sum(self, params: PyTree, batch: PyTree, mask: jax.Array) -> FixedPoint:
