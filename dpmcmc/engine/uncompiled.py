@@ -168,9 +168,9 @@ def _while(equation: JaxprEqn, *values: np.ndarray) -> list[np.ndarray]:
 
 
 def _scan(equation: JaxprEqn, *values: np.ndarray) -> list[np.ndarray]:
-    params, count = equation.params, equation.params["num_carry"]
-    fixed, rest = values[: params["num_consts"]], values[params["num_consts"] :]
-    carry, rows = list(rest[:count]), rest[count:]
+    params = equation.params
+    first, count = _constants_and_carried(params)
+    fixed, carry, rows = values[:first], list(values[first : first + count]), values[first + count :]
     kept: list[list[np.ndarray]] = []
     order = range(params["length"])
     for at in reversed(order) if params["reverse"] else order:
@@ -183,6 +183,14 @@ def _scan(equation: JaxprEqn, *values: np.ndarray) -> list[np.ndarray]:
     if not kept:
         return [*carry, *(np.zeros(aval.shape, aval.dtype) for aval in shapes)]
     return [*carry, *(np.stack(leaves) for leaves in zip(*kept, strict=True))]
+
+
+def _constants_and_carried(params: dict[str, Any]) -> tuple[int, int]:
+    """How many inputs of a scan are constants, and how many are carried: numbers up to JAX 0.10, trees later."""
+    if "num_carry" in params:
+        return params["num_consts"], params["num_carry"]
+    constants, carried, _ = map(len, params["ft_in"].unpack())
+    return constants, carried
 
 
 #: Primitives that need the whole equation.
