@@ -6,6 +6,7 @@ for each core. A program is compiled once for all blocks and tested here; ``chai
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ from dpmcmc.engine.rows_on_disk import supply_of
 from dpmcmc.engine.self_test import check_steps
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.plan import Plan
+from dpmcmc.privacy.query.by_platform import traced_for
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.commit_point import Point
@@ -77,7 +79,7 @@ class Blocks:
 
     def __init__(self, program: Program, runs: Sequence[BoundPlan], records: PyTree, point: Point | None) -> None:
         supplied = on_disk(records)
-        self._program = dataclasses.replace(program, ahead=supplied, supplied=supplied)
+        self._program = dataclasses.replace(program, supplied=True) if supplied else program
         self._runs, self.point = runs, point
         # Chains that end together stand side by side, so that none waits for another.
         numbered = (i for i, run in enumerate(runs) for _ in range(run.plan.chains))
@@ -85,10 +87,9 @@ class Blocks:
         self.traces = [lanes.Trace(runs[i].plan) for i in self._owners]
         self._cells = _cells(runs, self._owners)
         self.sizes, ahead = self._measured(records)
-        self._program = dataclasses.replace(self._program, ahead=ahead)
         size = self.sizes
         shapes = (size.block, size.lanes, size.room, _facts((self._cells, records)))
-        self._functions = compiled(self._program, size.steps, shapes)
+        self._functions = compiled(self._program, size.steps, ahead, shapes)
         self._shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), records)
         self._first = self._started(0)
         self._records = records if supplied else self._prepared(records)
@@ -105,14 +106,16 @@ class Blocks:
     def _measured(self, records: PyTree) -> tuple[sizing.Sizes, bool]:
         """(sizes of the blocks and chunks, those of its checkpoint where the run goes on; whether to draw ahead)."""
         program, runs = self._program, self._runs
-        shapes = jax.eval_shape(jax.vmap(program.start), self._cells).position
+        shapes = jax.eval_shape(jax.vmap(program.traced.start), self._cells).position
         block = sizing.cells_at_once(program, shapes, records) if self.point is None else self.point.shape[0]
         lanes, work = sizing.lanes_beside(block, program), block * sizing.cell_bytes(program, shapes, records)
         drawn_ahead = sizing.draws_ahead(work // lanes, lanes, program.platform)
         ahead = program.supplied or (program.mesh is None and drawn_ahead)
         step_bytes = num_bytes(shapes) // len(self._owners)
         if ahead:
-            step_bytes += num_bytes(self._drawn())
+            # On a mesh of all its shards together.
+            whole = program if program.mesh is None else dataclasses.replace(program, mesh=None)
+            step_bytes += num_bytes(whole.traced.drawn(self._cells))
         if program.supplied:
             step_bytes += program.slots * num_bytes(records) // program.num_records
         longest = runs[self._owners[-1]].plan.steps
@@ -121,13 +124,6 @@ class Blocks:
             steps = self.point.shape[1]
         room = steps // min(run.plan.thin for run in runs) + 1
         return sizing.Sizes(block, lanes, steps, room, work), ahead
-
-    def _drawn(self) -> PyTree:
-        """Shapes of the randomness of one step of one cell; on a mesh, of all its shards together."""
-        program = dataclasses.replace(self._program, mesh=None)
-        cell = jax.tree.map(lambda leaf: leaf[0], self._cells)
-        position = jax.eval_shape(program.start, cell).position
-        return jax.eval_shape(program.draw, cell, position, np.int32(0), np.float32(1))
 
     def _started(self, start: int) -> list[tuple[Cells, PyTree]]:
         """Per lane of the block that begins at this cell: (its cells, their first states)."""
@@ -139,7 +135,7 @@ class Blocks:
         """Arguments of a lane's first chunk."""
         size, (block, states) = self.sizes, self._first[0]
         schedules = lanes.schedules(self.traces[: size.lane], size, 0)
-        supply = supply_of(self._program, self._functions.draw, self._records)
+        supply = supply_of(self._program, self._functions, self._records)
         records = self._records if supply is None else supply.shapes(block, schedules[0])
         return states, block, np.int32(0), *schedules, records
 
@@ -151,7 +147,8 @@ class Blocks:
         """
         size, arguments = self.sizes, self._arguments()
         options = sizing.compiler_options(size.work // size.lanes, size.lanes, self._program.platform)
-        executable, option = _executable(self._functions, arguments, options)
+        with traced_for(self._program.platform):
+            executable, option = _executable(self._functions, arguments, options)
         if option not in self._functions.tested and any(r.secret and r.plan.guarantee is not None for r in self._runs):
             for at in self._unlike():
                 block = _block(self._cells, at, size.lane, self._program.mesh)
@@ -173,7 +170,7 @@ class Blocks:
         if first and self.point is not None and self.point.states is not None:
             states = lanes.split(restored(self.point.states, states[0]), size.lanes)
             states = states if mesh is None else [spread(states[0], mesh, CHAIN)]
-        rows, supply = self.rows(start), supply_of(self._program, self._functions.draw, self._records)
+        rows, supply = self.rows(start), supply_of(self._program, self._functions, self._records)
         firsts = range(first, rows[-1].plan.steps, size.steps)
         found = []
         for k, (block, state) in enumerate(zip(blocks, states, strict=True)):
@@ -264,7 +261,8 @@ def _executable(functions: Compiled, arguments: tuple, options: dict[str, str | 
     option = tuple(sorted(options.items()))
     if option not in functions.executables:
         with ThreadPoolExecutor(1, "compile") as beside:
-            drawn = [beside.submit(functions.draw, *arguments[1:4])] if functions.ahead else []
+            draw = contextvars.copy_context().run, functions.draw, *arguments[1:4]
+            drawn = [beside.submit(*draw)] if functions.ahead else []
             functions.executables[option] = functions.chunk.lower(*arguments).compile(options)
             for future in drawn:
                 future.result()

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 from dpmcmc.engine.mesh import BATCHES, CHAIN, DATA, STEPS
 from dpmcmc.engine.program import Cells, DeviceCalls, Drawn, Program
 from dpmcmc.engine.sizing import ONE_THREAD
+from dpmcmc.privacy.query.by_platform import traced_for
 from dpmcmc.privacy.query.query import StepRandomness
 from dpmcmc.storage.compiled_programs import RUN_ONCE
 from dpmcmc.storage.pytree import PyTree
@@ -35,7 +36,7 @@ class Compiled(NamedTuple):
         draw: (cells, first step, noise (cells, steps)) -> (StepRandomness, keys), leaves (steps, cells, ...).
         chunk: (states, cells, first step, noise (cells, steps), offsets of the steps to keep (cells, room), records) ->
             (states, kept positions and infos (room, cells, ...), finite (cells,), norms of the positions (cells,)). In
-            the place of records, where the program draws ahead: (records, what ``draw`` gave), or of records on disk
+            the place of records, where it is drawn ahead: (records, what ``draw`` gave), or of records on disk
             (rows (steps, cells, slots, ...), what ``draw`` gave).
         ahead: whether ``chunk`` is given what ``draw`` gave, on one device.
         executables: of ``chunk``, by compiler options: what was compiled, or came from a cache.
@@ -51,20 +52,21 @@ class Compiled(NamedTuple):
     tested: set[Options]
 
 
-def compiled(program: Program, width: int, shapes: Hashable = None) -> Compiled:
+def compiled(program: Program, width: int, ahead: bool, shapes: Hashable = None) -> Compiled:
     """A program's functions for chunks of so many steps, shared by runs of equal programs.
 
     Args:
         program: what to compile.
         width: steps.
+        ahead: whether a chunk is given its randomness.
         shapes: of what they are called with, hashable: the functions serve these alone, so that of many shapes the
             oldest can be let go.
     """
     # A target or sampler that may change behind its hash, or has none, is compiled anew.
     if program.target.steady and program.sampler.steady:
         with contextlib.suppress(TypeError):
-            return _compile_cached(program, width, shapes)
-    return _compile_cached.__wrapped__(program, width, shapes)
+            return _compile_cached(program, width, ahead, shapes)
+    return _compile_cached.__wrapped__(program, width, ahead, shapes)
 
 
 #: Most programs, each of one set of shapes, that a process keeps: some 17 MiB and 180 memory maps each on a CPU, of the
@@ -73,14 +75,16 @@ KEPT_PROGRAMS = 32
 
 
 @functools.lru_cache(maxsize=KEPT_PROGRAMS)
-def _compile_cached(program: Program, width: int, shapes: Hashable) -> Compiled:
-    calls = DeviceCalls(program, width)
+def _compile_cached(program: Program, width: int, ahead: bool, shapes: Hashable) -> Compiled:
+    calls = DeviceCalls(program, width, ahead)
     draw, chunk = calls.draw, calls.chunk
     if program.mesh is not None:
         draw, chunk = _shared_out(calls, program.mesh, program.supplied)
-    start = jax.jit(jax.vmap(program.start), compiler_options=RUN_ONCE)
+    here = traced_for(program.platform)
+    draw, chunk = here(draw), here(chunk)
+    start = jax.jit(jax.vmap(program.traced.start), compiler_options=RUN_ONCE)
     chunks = jax.jit(chunk, donate_argnums=(0,))
-    ahead = program.ahead and program.mesh is None
+    ahead = ahead and program.mesh is None
     # Drawn beside steps that have a core of their own.
     draws = jax.jit(draw, compiler_options=ONE_THREAD if ahead and not program.supplied else None)
     return Compiled(jax.jit(program.prepared), start, draws, chunks, ahead, {}, set())

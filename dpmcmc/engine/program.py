@@ -23,6 +23,7 @@ from dpmcmc.engine.hardware import DRAWN_STEPS, hardware, platform_of, query_cla
 from dpmcmc.engine.mesh import DATA, sizes
 from dpmcmc.engine.recorded import going_on, recorded, with_scatter
 from dpmcmc.engine.template import Template
+from dpmcmc.engine.traced import Traced
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import Sampling, shard_rows
 from dpmcmc.privacy.query.integer_noise import levels_of
@@ -62,8 +63,7 @@ class Program:
         label_blind: whether gradients are weighted before they are clipped.
         coordinates: numbers with integer noise that a step is charged for, or None.
         mesh: devices that share the work, or None for one.
-        ahead: whether a chunk is given its randomness, which was drawn before it (``ahead.py``).
-        supplied: whether it is given the rows of each batch too, which the host has read (``rows_on_disk.py``).
+        supplied: whether a chunk is given the rows of each batch, which the host has read (``rows_on_disk.py``).
         platform: of the device that it is compiled for.
         reads: class of the query.
     """
@@ -81,7 +81,6 @@ class Program:
     label_blind: bool
     coordinates: int | None = None
     mesh: Mesh | None = None
-    ahead: bool = False
     supplied: bool = False
     platform: str = "cpu"
     reads: type[GradientQuery] = GradientQuery
@@ -105,6 +104,11 @@ class Program:
         if position is None:
             position = self.target.fill(cell.numbers.get("target", {})).init(key)
         return self.sampler.fill(cell.numbers.get("sampler", {})).init(dynamics, position)
+
+    @functools.cached_property
+    def traced(self) -> Traced:
+        """Functions of a cell, traced once."""
+        return Traced(self)
 
     def query(self, cell: Cells) -> GradientQuery:
         """A cell's access to the records, or on a mesh to a shard of them."""
@@ -163,21 +167,19 @@ class Program:
 
 
 class DeviceCalls:
-    """Functions that are traced for chunks of ``width`` steps; ``compilation.py`` compiles them."""
+    """Functions traced for chunks of ``width`` steps, given their randomness if that is drawn ahead (``ahead.py``)."""
 
-    def __init__(self, program: Program, width: int) -> None:
-        self._program, self._width = program, width
-        # Traced once, and not wherever it is used.
-        self._draw_cells = jax.vmap(jax.jit(self._draw_cell), in_axes=(0, None, 0))
-        self._draw_steps = jax.vmap(self._draw_cells, in_axes=(None, 0, 0))
+    def __init__(self, program: Program, width: int, ahead: bool) -> None:
+        self._program, self._width, self._ahead = program, width, ahead
+        draw_cells = jax.vmap(program.traced.draw, in_axes=(0, None, 0))
+        self._draw_steps = jax.vmap(draw_cells, in_axes=(None, 0, 0))
         rows = 0 if program.supplied else None
         self._advance_cells = jax.vmap(self._advance_cell, in_axes=(0, 0, None, 0, rows, 0))
 
     def draw(self, cells: Cells, first: jax.Array, noise_std: jax.Array) -> Drawn:
         """Everything random of a chunk's queries, drawn for a group of steps at a time."""
         inputs = (self._steps_from(first), noise_std.T)
-        size = self._group_steps(num_bytes(jax.eval_shape(self._draw_steps, cells, *inputs)) // self._width)
-        return map_in_groups(lambda its: self._draw_steps(cells, *its), inputs, size)
+        return map_in_groups(lambda its: self._draw_steps(cells, *its), inputs, self._group_steps(cells))
 
     def chunk(
         self, states: PyTree, cells: Cells, first: jax.Array, noise_std: jax.Array, kept: jax.Array, records: PyTree
@@ -191,10 +193,6 @@ class DeviceCalls:
         output = jax.tree.map(lambda leaf: leaf[kept.T, at], output)
         return states, with_scatter(output, states), finite, norm
 
-    def _draw_cell(self, cell: Cells, t: jax.Array, noise_std: jax.Array) -> Drawn:
-        position = jax.eval_shape(self._program.start, cell).position
-        return self._program.draw(cell, position, t, noise_std)
-
     def _advance_cell(
         self, cell: Cells, state: PyTree, t: jax.Array, noise_std: jax.Array, rows: PyTree, drawn: Drawn
     ) -> tuple[PyTree, PyTree]:
@@ -206,7 +204,7 @@ class DeviceCalls:
 
     def _take_steps(self, states: PyTree, cells: Cells, inputs: Inputs, records: PyTree) -> tuple[PyTree, PyTree]:
         """(states after the steps, (position, info) after each), a group of steps at a time."""
-        given, drawn = records if self._program.ahead else (records, None)
+        given, drawn = records if self._ahead else (records, None)
         rows, records = (given, None) if self._program.supplied else (None, given)
 
         def group(states: PyTree, its: tuple) -> tuple[PyTree, PyTree]:
@@ -215,8 +213,7 @@ class DeviceCalls:
             take = functools.partial(take, records=records)
             return usual_batches.unless_done(self._program, cells, inputs[0][0], take, states)
 
-        whole = jax.eval_shape(self._draw_steps, cells, *inputs) if drawn is None else drawn
-        size = self._group_steps(num_bytes(whole) // self._width)
+        size = self._group_steps(cells)
         groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), (inputs, drawn, rows))
         states, output = jax.lax.scan(group, states, groups)
         return states, jax.tree.map(lambda leaf: leaf.reshape(self._width, *leaf.shape[2:]), output)
@@ -247,10 +244,11 @@ class DeviceCalls:
 
         return jax.lax.scan(body, states, steps)
 
-    def _group_steps(self, step_bytes: int) -> int:
-        """Steps of a group: whole groups of a chunk, whose randomness, so many bytes a step, suits the device.
+    def _group_steps(self, cells: Cells) -> int:
+        """Steps of a group: whole groups of a chunk, whose randomness suits the device.
 
         Side by side, one step's random numbers cost a third of what they cost alone.
         """
+        step_bytes = cells.chain.shape[0] * num_bytes(self._program.traced.drawn(cells))
         most = max(1, min(DRAWN_STEPS, hardware(self._program.platform).drawn // max(step_bytes, 1)))
         return max(size for size in range(1, most + 1) if self._width % size == 0)

@@ -24,6 +24,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpmcmc.engine.ahead import DrawnAhead, one_ahead
+from dpmcmc.engine.compilation import Compiled
 from dpmcmc.engine.mesh import BATCHES, STEPS, sizes
 from dpmcmc.engine.program import Cells, Drawn, Program
 from dpmcmc.privacy.accounting.sampling import shard_rows
@@ -36,17 +37,17 @@ _HELD_BYTES = 256 << 20
 _AROUND = 256 << 10
 
 
-def supply_of(program: Program, draw: Callable[..., Drawn], records: PyTree) -> Supply | DrawnAhead | None:
+def supply_of(program: Program, functions: Compiled, records: PyTree) -> Supply | DrawnAhead | None:
     """Return the maker of what each chunk is given, or None where that is the records alone.
 
     Args:
         program: of the chunk.
-        draw: of its ``compilation.Compiled``.
+        functions: of the program.
         records: prepared, or those on disk.
     """
     if program.supplied:
-        return Supply(records, draw, program.mesh)
-    return DrawnAhead(records, draw) if program.ahead else None
+        return Supply(records, functions.draw, program.mesh)
+    return DrawnAhead(records, functions.draw) if functions.ahead else None
 
 
 class Supply:

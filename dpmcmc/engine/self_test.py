@@ -32,8 +32,9 @@ from dpmcmc.engine.compilation import Compiled
 from dpmcmc.engine.mesh import CHAIN, DATA, on_host, sizes, spread
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.rows_on_disk import supply_of
-from dpmcmc.engine.uncompiled import evaluate, host
+from dpmcmc.engine.uncompiled import NUMPY, evaluate, host
 from dpmcmc.errors import RunFailed
+from dpmcmc.privacy.query.by_platform import traced_for
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
@@ -96,7 +97,7 @@ def check_steps(
     given = made_up
     if not program.supplied:
         given = functions.prepared(made_up if program.mesh is None else spread(made_up, program.mesh, DATA))
-    supply = supply_of(program, functions.draw, given)
+    supply = supply_of(program, functions, given)
     for key in range(_KEYS):
         cells = _known_cells(block, key, steps)
         placed = cells if program.mesh is None else spread(cells, program.mesh, CHAIN)
@@ -247,7 +248,8 @@ class _Reference:
         if self._shards > 1:
             # Named, the axis of the shards is one of arrays, and their sums are sums along it.
             function = jax.vmap(function, axes, axis_name=DATA, axis_size=self._shards)
-        traced, results = jax.make_jaxpr(function, return_shape=True)(*types)
+        with traced_for(NUMPY):
+            traced, results = jax.make_jaxpr(function, return_shape=True)(*types)
         structure = jax.tree.structure(results)
 
         def call(*arguments: PyTree) -> PyTree:

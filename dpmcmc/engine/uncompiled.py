@@ -22,8 +22,12 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from dpmcmc.engine.numpy_primitives import ONE, PLAIN, SEVERAL, wrapped
+from dpmcmc.privacy.query.by_platform import traced_for
 from dpmcmc.storage.compiled_programs import RUN_ONCE
 from dpmcmc.storage.pytree import PyTree
+
+#: What is traced for here, which is no CPU of JAX: where there are two ways to the same numbers, the other way.
+NUMPY = "numpy"
 
 
 def evaluate(closed: ClosedJaxpr, *arguments: np.ndarray | jax.Array) -> list[np.ndarray]:
@@ -147,7 +151,8 @@ def _generator(impl: Any, name: str, size: tuple, shapes: tuple) -> ClosedJaxpr:
         "random_split": lambda key: impl.split(key, shape),
         "random_fold_in": impl.fold_in,
     }
-    return jax.make_jaxpr(jax.vmap(calls[name]))(*(jax.ShapeDtypeStruct(*each) for each in shapes))
+    with traced_for(NUMPY):
+        return jax.make_jaxpr(jax.vmap(calls[name]))(*(jax.ShapeDtypeStruct(*each) for each in shapes))
 
 
 # Control flow.

@@ -15,8 +15,8 @@ import pytest
 
 from dpmcmc.cli import run
 from dpmcmc.engine import chains
-from dpmcmc.engine import program as program_room
 from dpmcmc.engine import result as result_room
+from dpmcmc.engine import traced as traced_room
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.privacy import Guarantee, Ledger
 from dpmcmc.privacy.ledger import Receipt, costs, filters, inode
@@ -141,7 +141,7 @@ def _draws_first(patch: Patch) -> None:
 
 def compiled_with_noise(patch: Patch, factor: float) -> None:
     """The compiled program scales its noise, as in a cache that was filled from another copy of the code."""
-    real = program_room.DeviceCalls._draw_cell
+    real = traced_room.Traced._draw
 
     # Compiled into the steps, and into what draws ahead of them; the program itself says what it should.
     def scaled(self: Any, *arguments: Any) -> Any:
@@ -149,7 +149,7 @@ def compiled_with_noise(patch: Patch, factor: float) -> None:
         noise = jax.tree.map(lambda leaf: (leaf * factor).astype(leaf.dtype), draws.noise)
         return draws._replace(noise=noise), key
 
-    patch.setattr(program_room.DeviceCalls, "_draw_cell", scaled)
+    patch.setattr(traced_room.Traced, "_draw", scaled)
 
 
 def _program_without_noise(patch: Patch) -> None:

@@ -27,6 +27,7 @@ branches or addresses that depend on a secret; what a compiler makes of it is no
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import TypeVar
@@ -38,6 +39,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.random import define_prng_impl
 
 from dpmcmc.errors import InputError
+from dpmcmc.privacy.query.by_platform import by_platform, traced_platform
 from dpmcmc.storage.pytree import PyTree, map_in_groups
 
 #: Words in NumPy or in JAX; four rows of them.
@@ -73,7 +75,7 @@ def block(key: jax.Array, counter: jax.Array, nonce: jax.Array | np.ndarray | tu
 @jax.custom_batching.custom_vmap
 def _of_keys(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> jax.Array:
     """Return the blocks of several keys: (keys, 8), (keys, n) and (keys, 3) -> (keys, 16, n)."""
-    return _columns(keys, counters, nonces)
+    return _columns(keys, counters, nonces, traced_platform())
 
 
 @_of_keys.def_vmap
@@ -84,9 +86,9 @@ def _(size: int, batched: list[bool], *inputs: jax.Array) -> tuple[jax.Array, bo
     return found.reshape(size, len(found) // size, *found.shape[1:]), True
 
 
-# Compiled as one function, so that blocks of one shape are traced once in a process.
-@jax.jit
-def _columns(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> jax.Array:
+# Compiled as one function, so that blocks of one shape are traced once in a process for a platform.
+@functools.partial(jax.jit, static_argnums=3)
+def _columns(keys: jax.Array, counters: jax.Array, nonces: jax.Array, platform: str | None) -> jax.Array:
     """Return what :func:`_of_keys` does, a few keys at a time on a CPU, so that their state stays in its cache."""
     count, each = counters.shape
     together = max((size for size in range(1, count + 1) if count % size == 0 and size * each <= _IN_CACHE), default=1)
@@ -100,7 +102,7 @@ def _columns(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> jax.Arr
         with set_xla_metadata(**small):
             return map_in_groups(lambda its: _side_by_side(*its), inputs, together)
 
-    return jax.lax.platform_dependent(keys, counters, nonces, cpu=in_groups, default=_side_by_side)
+    return by_platform(keys, counters, nonces, cpu=in_groups, default=_side_by_side)
 
 
 @jax.jit

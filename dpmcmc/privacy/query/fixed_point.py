@@ -38,6 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
+from dpmcmc.privacy.query.by_platform import by_platform
 from dpmcmc.privacy.query.rows import Rows, parts_on_cpu, truncated
 from dpmcmc.storage.pytree import PyTree
 
@@ -219,9 +220,7 @@ def linear_sum(
         return sum_rows(sum(truncated(rows.read(part), weight[part]) for part in every), parts)
 
     weight = held(residual, weighted)
-    return jax.lax.platform_dependent(
-        rows, weight, cpu=partial(summed, parts=parts_on_cpu(weight.shape[0])), default=summed
-    )
+    return by_platform(rows, weight, cpu=partial(summed, parts=parts_on_cpu(weight.shape[0])), default=summed)
 
 
 def add_noise(total: FixedPoint, noise: PyTree) -> FixedPoint:

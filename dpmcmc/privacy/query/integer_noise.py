@@ -23,6 +23,7 @@ from dpmcmc.privacy.accounting.discrete_gaussian import (
     table,
 )
 from dpmcmc.privacy.query import chacha
+from dpmcmc.privacy.query.by_platform import by_platform
 from dpmcmc.privacy.query.chacha import Words
 from dpmcmc.privacy.query.randomness import unraveled
 from dpmcmc.storage.pytree import PyTree, size_of
@@ -118,7 +119,7 @@ def _below(less: jax.Array, tied: jax.Array, column: jax.Array, key: jax.Array) 
         return jax.lax.cond(jnp.any(tied), settled, lambda less, *_: less, *inputs)
 
     # On an accelerator a branch costs more than the words.
-    return jax.lax.platform_dependent(less, tied, column, key, cpu=where_tied, default=settled)
+    return by_platform(less, tied, column, key, cpu=where_tied, default=settled)
 
 
 def _settled(less: Words, tied: Words, words: Iterable[Words], thresholds: Iterable[Words]) -> Words:

@@ -30,6 +30,7 @@ import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query import fixed_point
+from dpmcmc.privacy.query.by_platform import by_platform
 from dpmcmc.privacy.query.fixed_point import BLOCK_ROWS, Clip, FixedPoint
 from dpmcmc.storage.pytree import PyTree
 
@@ -85,7 +86,7 @@ def clipped_sum(gradients: list[jax.Array | Outer], mask: jax.Array, clip: Clip,
     products = FixedPoint([], [])
     if pairs:
         add = [lambda pairs, sum_of=sum_of: sum_of(pairs, off > 0) for sum_of in (_row_by_row, _all_rows)]
-        products = jax.lax.platform_dependent(pairs, cpu=add[0], default=add[1])
+        products = by_platform(pairs, cpu=add[0], default=add[1])
     formed = fixed_point.scaled_sum([g for g in gradients if not isinstance(g, Outer)], factor, bits)
     found = {True: zip(*products, strict=True), False: zip(*formed, strict=True)}
     limbs = [next(found[isinstance(g, Outer)]) for g in gradients]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dpmcmc.privacy.query.by_platform import by_platform
 from dpmcmc.storage.pytree import PyTree
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Rows(NamedTuple):
         theta = jnp.pad(params, (0, self.table.shape[1] - params.shape[0]))
         if self.at is None or theta.size % LANES or theta.size > _WRITTEN_OUT:
             return self.read() @ theta
-        return jax.lax.platform_dependent(self.table, self.at, theta, cpu=_by_lanes, default=_product)
+        return by_platform(self.table, self.at, theta, cpu=_by_lanes, default=_product)
 
 
 def arrays(batch: PyTree) -> PyTree:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, GapTables, Poisson, Sampling, gap_tables
+from dpmcmc.privacy.query.by_platform import by_platform
 from dpmcmc.privacy.query.fixed_size_selection import draw_complement, draw_distinct
 from dpmcmc.privacy.query.table_lookup import rank
 from dpmcmc.privacy.query.words import random_words
@@ -88,4 +89,4 @@ def _running_sum(values: jax.Array, most: int) -> jax.Array:
             return jnp.minimum(jnp.cumsum(values), most)
         return jax.lax.associative_scan(lambda a, b: jnp.minimum(a + b, most), values)
 
-    return jax.lax.platform_dependent(values, cpu=in_vectors, default=in_pairs)
+    return by_platform(values, cpu=in_vectors, default=in_pairs)

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.privacy.query.by_platform import by_platform
+
 _PARITY = np.uint32(0x1BD11BDA)
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
@@ -44,7 +46,7 @@ def random_words(key: jax.Array, rows: int, count: int) -> jax.Array:
         # A loop keeps its result; elsewhere XLA would compute the words again wherever they are used.
         return jax.lax.map(row, jnp.arange(rows, dtype=jnp.uint32))
 
-    return jax.lax.platform_dependent(key, cpu=on_cpu, default=stock)
+    return by_platform(key, cpu=on_cpu, default=stock)
 
 
 def _threefry(first: jax.Array, second: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
