@@ -68,6 +68,7 @@ class ConfiguredRun:
     life: Life
     account: RecordAccount | None = None
     pictures: Pictures = field(default_factory=Pictures)
+    _drawn: tuple[Guarantee | None, ...] = ()
 
     @functools.cached_property
     def facts(self) -> PublicFacts:
@@ -246,16 +247,25 @@ class ConfiguredRun:
         told = dataclasses.replace(result, wall_seconds=result.wall_seconds | {"run": tenths})
         return {"wall_seconds": wall | told.wall_seconds, "steps_per_second": told.steps_per_second}
 
-    def _draw_chains(self, result: Result) -> None:
-        """Begin to draw traces, temperature and ε."""
-        guarantee, plan, draw = result.guarantee, self.trace, self.pictures.begin
-        said = self.facts.title(guarantee), self.facts.note(guarantee)
+    def draw_planned(self, guarantee: Guarantee | None) -> None:
+        """Begin to draw temperature and ε of what is planned, unless they are of this guarantee already."""
+        if self._drawn == (guarantee,):
+            return
+        self._drawn = (guarantee,)
+        plan, draw, said = self.trace, self.pictures.begin, (self.facts.title(guarantee), self.facts.note(guarantee))
         if plan is not None:
-            shown, kept = few(result.draws, result.columns), (plan.burn_in, plan.thin)
-            draw("traces", "Traces of up to six parameters", shown, kept, *said)
             draw("temperature", "", plan.temperatures, plan.noise_multipliers, *said)
         if guarantee is not None and np.isfinite(guarantee.epsilon):
             draw("epsilon_delta", "ε at every δ", guarantee, *said)
+
+    def _draw_chains(self, result: Result) -> None:
+        """Begin to draw traces, and what was planned where the run has come to cost more."""
+        guarantee, plan = result.guarantee, self.trace
+        if plan is not None:
+            shown, kept = few(result.draws, result.columns), (plan.burn_in, plan.thin)
+            said = self.facts.title(guarantee), self.facts.note(guarantee)
+            self.pictures.begin("traces", "Traces of up to six parameters", shown, kept, *said)
+        self.draw_planned(guarantee)
 
     def _draw_predictions(self, result: Result, shown: dict[str, predictive.Prediction], y: np.ndarray) -> None:
         """Draw reliability of classifiers, and predicted against observed of other targets, on public test labels y."""

@@ -157,8 +157,9 @@ def laplace(target: Target, records: PyTree, steps: int = 400, at: MaximumAPoste
         def column(direction: jax.Array) -> jax.Array:
             return jax.jvp(lambda f: gradient(f, records), (flat,), (direction,))[1]
 
-        # A few columns at a time: jax.hessian would hold what every column needs of every record.
-        return jax.lax.map(column, jnp.eye(size), batch_size=16)
+        # A few columns at a time: jax.hessian would hold what every column needs of every record. Columns beyond the
+        # last one fill its batch, since a shorter one is traced and compiled anew.
+        return jax.lax.map(column, jnp.eye(size + -size % 16, size), batch_size=16)[:size]
 
     precision = np.asarray(hessian(jnp.asarray(point.mean, jnp.float32), records), np.float64) * count
     precision = (precision + precision.T) / 2

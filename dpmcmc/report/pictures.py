@@ -63,12 +63,16 @@ def _png(name: str, arguments: tuple[object, ...]) -> bytes:
     return picture.getvalue()
 
 
+#: Pictures in the order of a page.
+_ORDER = ("traces", "temperature", "epsilon_delta", "calibration", "predictions")
+
+
 class Pictures:
-    """Pictures of one run, in the order in which they were begun."""
+    """Pictures of one run; of several of one name the last."""
 
     def __init__(self) -> None:
         self._jobs: list[Job] = []
-        self._captions: list[str] = []
+        self._captions: dict[str, str] = {}
         _send("a run begins")
 
     def begin(self, name: str, caption: str, *arguments: object) -> None:
@@ -80,7 +84,7 @@ class Pictures:
             arguments: of the function, after the file: plain numbers, NumPy's arrays, words.
         """
         self._jobs.append((name, arguments))
-        self._captions.append(caption)
+        self._captions[name] = caption
         _send(self._jobs[-1])
 
     def save(self, folder: RunFolder) -> dict[str, bytes]:
@@ -88,9 +92,10 @@ class Pictures:
         drawn = _returned()
         if len(drawn) != len(self._jobs):
             drawn = [_png(*job) for job in self._jobs]
-        for (name, _), picture in zip(self._jobs, drawn, strict=True):
+        found = {name: picture for (name, _), picture in zip(self._jobs, drawn, strict=True)}
+        for name, picture in found.items():
             folder.write(f"figures/{name}.png", picture)
-        return {caption: picture for caption, picture in zip(self._captions, drawn, strict=True) if caption}
+        return {self._captions[name]: found[name] for name in _ORDER if self._captions.get(name)}
 
 
 def _send(message: object) -> None:
