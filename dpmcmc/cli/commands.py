@@ -34,7 +34,7 @@ class _Lazy(TyperCommand):
         module = importlib.import_module(f"dpmcmc.cli.{self.name}")
         if not gc.isenabled():  # off since this process began
             gc.freeze()  # the libraries stay, so no later collection needs to walk through them
-            gc.set_threshold(50_000)  # what is traced and loaded stays too
+            gc.set_threshold(50_000)  # traces and programs stay too
             gc.enable()
         return typer.main.get_command(module.app).make_context(*arguments, **extra)
 

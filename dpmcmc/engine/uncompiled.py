@@ -26,7 +26,7 @@ from dpmcmc.privacy.query.by_platform import traced_for
 from dpmcmc.storage.compiled_programs import RUN_ONCE
 from dpmcmc.storage.pytree import PyTree
 
-#: What is traced for here, which is no CPU of JAX: where there are two ways to the same numbers, the other way.
+#: The platform of traces that are evaluated here: no CPU of JAX, so of two ways to the same numbers the other one.
 NUMPY = "numpy"
 
 

@@ -14,7 +14,7 @@ import jax
 
 from dpmcmc.storage.pytree import PyTree
 
-#: What this thread traces for, None where that is not known.
+#: The platform that this thread traces for, None where that is not known.
 _platform: ContextVar[str | None] = ContextVar("platform", default=None)
 
 
@@ -29,7 +29,7 @@ def traced_for(platform: str | None) -> Iterator[None]:
 
 
 def traced_platform() -> str | None:
-    """Return what this thread traces for, None where that is not known."""
+    """Return the platform that this thread traces for, None where that is not known."""
     return _platform.get()
 
 
