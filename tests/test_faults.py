@@ -5,6 +5,7 @@ import errno
 import stat
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -78,6 +79,19 @@ def test_an_error_of_numpy_is_no_users_error(capsys):
 def test_a_file_that_cannot_be_written_is_the_users(capsys):
     assert raising(OSError(errno.ENOSPC, "No space left on device"))([]) == 2
     assert "No space left" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["run", "audit"])
+def test_a_platform_without_a_device_is_the_users(name, tmp_path, capsys, monkeypatch):
+    def absent():
+        assert False  # as JAX raises it  # noqa: B011, PT015
+
+    monkeypatch.setattr(jax, "devices", absent)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    monkeypatch.chdir(tmp_path)
+    assert main([name, str(ROOT / "configs" / "breast_cancer.yaml")]) == 2
+    assert "JAX_PLATFORMS: 'cuda' names devices of which JAX finds none here; unset it" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_fault_of_a_run_is_told_in_its_confidential_folder(tmp_path, capsys, monkeypatch):

@@ -20,6 +20,7 @@ from dpmcmc.cli.options import AllowCode, AsJson, ConfigName, Overrides, one_of
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
+from dpmcmc.engine.mesh import check_devices
 from dpmcmc.engine.result import DivergedError
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import DrawError, MechanismPlan
@@ -83,6 +84,7 @@ def attack(
 ) -> None:
     """Run a configuration on worst-case synthetic neighbours, and bound its epsilon from below."""
     keep_compiled_programs()
+    check_devices()
     asked = config_file.load(config, overrides, allow_code=allow_code or ())
     plan = planned(asked, Problem(config, records, features, steps, canaries, method == "one_run"))
     options = {

@@ -33,6 +33,7 @@ from dpmcmc.cli.saved import ConfiguredRun
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
 from dpmcmc.engine.life import Life
+from dpmcmc.engine.mesh import check_devices
 from dpmcmc.engine.processes import connect
 from dpmcmc.engine.result import DivergedError, Result, write_json
 from dpmcmc.errors import InputError, RunFailed
@@ -126,7 +127,9 @@ def _mesh(config: Config) -> Mesh | None:
 
     Raises:
         CommandError: what several processes cannot do.
+        InputError: there is no device.
     """
+    check_devices()
     if jax.process_count() > 1:
         if config.run is None or config.run.mesh is None:
             raise CommandError(

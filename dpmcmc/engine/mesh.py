@@ -14,6 +14,8 @@ Each process of several holds the rows of its own devices (``processes.py``).
 
 from __future__ import annotations
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,6 +55,21 @@ def mesh(chain: int = 1, data: int | None = None) -> Mesh:
         said = f"mesh: with several processes it must span all {len(devices)} devices, not {chain * data}"
         raise InputError(said, "mesh")
     return Mesh(np.array(devices[: chain * data]).reshape(chain, data), (CHAIN, DATA))
+
+
+def check_devices() -> None:
+    """Refuse an environment that names a platform of which JAX finds no device.
+
+    Raises:
+        InputError: it does.
+    """
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError):  # JAX's own, by the platform
+        raise InputError(
+            f"JAX_PLATFORMS: {os.environ.get('JAX_PLATFORMS', '')!r} names devices of which JAX finds none here; unset "
+            "it to run on this machine's CPU, or install dpmcmc[cuda] where there is a GPU"
+        ) from None
 
 
 def checked(mesh: Mesh | None) -> Mesh | None:
