@@ -7,12 +7,9 @@ A constraint on an argument is declared once, in the annotation of the field tha
 with it, :func:`check_fields`, and the sections of a config are made of the same annotations (``config/sections.py``)::
 
     @dataclass(frozen=True)
-    class Dynamics:
+    class Dynamics(Checked):
         temperature: Annotated[float, Ge(0)] = 1.0
         structure: Literal["dense", "diagonal"] = "dense"
-
-        def __post_init__(self) -> None:
-            check_fields(self)
 """
 
 from __future__ import annotations
@@ -152,6 +149,13 @@ def check_fields(made: object) -> None:
         if not any(_meets(value, kind) for kind in kinds):
             wanted = " or ".join(text for text in map(_described, kinds) if text)
             raise InputError(f"{name} must be {wanted}, got {value!r}", name)
+
+
+class Checked:
+    """Base of dataclasses that are made only of fields that :func:`check_fields` takes."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @functools.cache

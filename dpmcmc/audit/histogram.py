@@ -25,7 +25,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from annotated_types import Ge, Gt, Lt
 
-from dpmcmc.errors import check_fields
+from dpmcmc.errors import Checked
 
 
 class Histogram(NamedTuple):
@@ -59,7 +59,7 @@ class Histogram(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tester:
+class Tester(Checked):
     """The tester of claims at one ε.
 
     Args:
@@ -74,9 +74,6 @@ class Tester:
     epsilon: Annotated[float, Ge(0), Lt(300)]
     bins: Annotated[int, Ge(2)]
     alpha: Annotated[float, Gt(0), Lt(1)]
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     @property
     def expected(self) -> float:

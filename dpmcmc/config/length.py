@@ -8,7 +8,7 @@ from typing import Annotated, TypedDict
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from dpmcmc.errors import InputError, check_fields
+from dpmcmc.errors import Checked, InputError, check_fields
 from dpmcmc.privacy.accounting.sampling import Sampling
 
 #: A plan holds its noise step by step in memory.
@@ -27,7 +27,7 @@ class Length(TypedDict):
 
 
 @dataclass(frozen=True)
-class Devices:
+class Devices(Checked):
     """Devices that share the work: chains side by side along one axis, records split along the other.
 
     Args:
@@ -37,9 +37,6 @@ class Devices:
 
     chain: Annotated[int, Gt(0)] = 1
     data: Annotated[int, Gt(0)] | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from annotated_types import Gt
 
-from dpmcmc.errors import DataError, InputError, check_fields
+from dpmcmc.errors import Checked, DataError, InputError, check_fields
 
 #: Names of the levels that a schema adds.
 OTHER, MISSING = "other", "missing"
@@ -269,7 +269,7 @@ class Levels:
 
 
 @dataclass(frozen=True)
-class Counts:
+class Counts(Checked):
     """Whole numbers from 0 to a public largest one; a larger count is clipped to it. For labels.
 
     Args:
@@ -282,9 +282,6 @@ class Counts:
     """
 
     largest: Annotated[int, Gt(0)]
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 Column = Range | Levels | Counts

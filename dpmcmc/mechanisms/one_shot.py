@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dpmcmc.data.schema import Schema
-from dpmcmc.errors import InputError, check_fields
+from dpmcmc.errors import Checked, InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.planning.hardening import where_proved
@@ -94,7 +94,7 @@ class Drawn(NamedTuple):
     evidence: Evidence | None = None
 
 
-class OneShot:
+class OneShot(Checked):
     """Base of one-shot mechanisms.
 
     Example:
@@ -110,9 +110,6 @@ class OneShot:
     draws = 1
     #: Part that the mechanism draws in floating point, hardened or not; empty where all its randomness is in integers.
     in_floats = ""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def plan(
         self,

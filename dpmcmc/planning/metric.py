@@ -23,7 +23,7 @@ from typing import Annotated
 from annotated_types import Gt, Lt
 
 from dpmcmc.data.row_structure import RowStructure
-from dpmcmc.errors import InputError, UnsupportedCombination, check_fields
+from dpmcmc.errors import Checked, InputError, UnsupportedCombination
 from dpmcmc.inference.metric import MetricName
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.events import Event
@@ -44,7 +44,7 @@ _MOST_PARAMETERS = 1024
 
 
 @dataclass(frozen=True)
-class PrivateMetric:
+class PrivateMetric(Checked):
     """Metric that a run releases before its first step, and then clips and adds noise in.
 
     Args:
@@ -76,9 +76,6 @@ class PrivateMetric:
     share: Annotated[float, Gt(0), Lt(0.95)] = 0.15
     clip_ratio: Annotated[float, Gt(0)] | None = None
     structure: RowStructure | None = dataclasses.field(default=None, kw_only=True, repr=False)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     @property
     def ratio(self) -> float:

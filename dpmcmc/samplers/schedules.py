@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
-from dpmcmc.errors import check_fields
+from dpmcmc.errors import Checked
 
 Positive = Annotated[float, Gt(0)]
 
@@ -26,7 +26,7 @@ PerStep = float | np.ndarray | jax.Array
 
 
 @dataclass(frozen=True)
-class Polynomial:
+class Polynomial(Checked):
     r"""step_size_t = a (b + t)^−gamma (Welling and Teh 2011; gamma in (0.5, 1] there).
 
     Args:
@@ -45,9 +45,6 @@ class Polynomial:
     b: Positive = 1.0
     gamma: Annotated[float, Ge(0)] = 0.55
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
     def __call__(self, t: PerStep) -> PerStep:
         """Step size at step t."""
         # Whole numbers cannot be raised to negative powers in JAX.
@@ -55,7 +52,7 @@ class Polynomial:
 
 
 @dataclass(frozen=True)
-class Floor:
+class Floor(Checked):
     r"""step_size_t = max(a/(t + 1), floor) (Wang, thesis section 3.5: η_t = max(1/(t + 1), η₀), so a = N there).
 
     Args:
@@ -72,16 +69,13 @@ class Floor:
     a: Positive
     floor: Positive
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
     def __call__(self, t: PerStep) -> PerStep:
         """Step size at step t."""
         return _namespace(t).maximum(self.a / (t + 1), self.floor)
 
 
 @dataclass(frozen=True)
-class Cyclical:
+class Cyclical(Checked):
     r"""step_size_t = (a/2)(1 + cos(π (t mod period)/period)), never below floor (Zhang et al. 2020).
 
     Args:
@@ -100,9 +94,6 @@ class Cyclical:
     period: Annotated[int, Gt(0)]
     floor: Annotated[float, Ge(0)] = 0.0
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
     def __call__(self, t: PerStep) -> PerStep:
         """Step size at step t."""
         xp = _namespace(t)
@@ -110,7 +101,7 @@ class Cyclical:
 
 
 @dataclass(frozen=True)
-class AlphaPhase:
+class AlphaPhase(Checked):
     r"""The thesis's α-phase: η_t = α ε²/(128 L² log(2.5k/δ) log(2/δ) t), t from 1 (Wang, section 3.4).
 
     From step αk on, the noise of plain SGLD at temperature 1, variance 2η, is what its formula asks for, so that
@@ -138,9 +129,6 @@ class AlphaPhase:
     steps: Annotated[int, Gt(0)]
     num_records: Annotated[int, Gt(0)]
     lipschitz: Positive = 1.0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def __call__(self, t: PerStep) -> PerStep:
         """Step size at step t."""

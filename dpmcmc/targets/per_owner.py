@@ -21,7 +21,7 @@ import numpy as np
 from annotated_types import Ge
 
 from dpmcmc.data.owners import MASK
-from dpmcmc.errors import check_fields
+from dpmcmc.errors import Checked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, TargetError, bind
 
@@ -30,7 +30,7 @@ _PASSED = ("predict", "constrain", "num_classes", "prior_precision", "num_featur
 
 
 @dataclass(frozen=True)
-class PerOwner:
+class PerOwner(Checked):
     """A target of rows as one of owners.
 
     Args:
@@ -49,9 +49,6 @@ class PerOwner:
 
     target: Target
     records_per_owner: Annotated[int, Ge(1)] | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def __getattr__(self, name: str) -> Any:
         if name in _PASSED:

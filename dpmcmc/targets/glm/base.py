@@ -19,14 +19,14 @@ import jax
 import jax.numpy as jnp
 from annotated_types import Gt
 
-from dpmcmc.errors import InputError, check_fields
+from dpmcmc.errors import Checked, InputError
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, features_of, require_bound
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 
 
 @dataclass(frozen=True)
-class GeneralisedLinear(GaussianPrior):
+class GeneralisedLinear(GaussianPrior, Checked):
     """A family is a frozen dataclass with these fields and its own; see the module for what it states.
 
     Attributes:
@@ -43,9 +43,6 @@ class GeneralisedLinear(GaussianPrior):
     residual_bound: ClassVar[float | None] = None
     bounded_labels: ClassVar[bool] = False
     log_concave = True
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     @property
     def curvature_bound(self) -> float:

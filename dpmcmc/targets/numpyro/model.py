@@ -25,7 +25,7 @@ import numpy as np
 from annotated_types import Ge
 from jax.typing import DTypeLike
 
-from dpmcmc.errors import InputError, check_fields
+from dpmcmc.errors import Checked, InputError
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import blocks
 from dpmcmc.targets.base import Positive, TargetError, record_shapes
@@ -73,7 +73,7 @@ def from_numpyro(model: Callable, *, init_radius: float = 0.0, gradient_bound: f
 
 
 @dataclass(frozen=True, repr=False)
-class NumPyroTarget:
+class NumPyroTarget(Checked):
     """Target that :func:`from_numpyro` returns; ``leaves`` is None until the records' shapes are known.
 
     Args:
@@ -85,9 +85,6 @@ class NumPyroTarget:
     init_radius: Annotated[float, Ge(0)] = 0.0
     gradient_bound: Positive | None = None
     leaves: Leaves | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def bind(self, record_shapes: PyTree) -> NumPyroTarget:
         """Read the model's sites from one record's shapes.
