@@ -24,15 +24,13 @@ from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import on_disk
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Target, check_bound
 from dpmcmc.targets.whitened import Whitened, WhitenedRows, in_metric, metric_of_rows
 
 #: Numbers of a target in a metric that its program leaves open.
 OPEN = ("inverse", "root")
 #: A chain that no run has: its first noise key is the metric's.
 _CHAIN = 0xFFFFFFFF
-#: Rows of float32 that were normalised may exceed their bound by rounding; more than this is another bound.
-_ROUNDING = 1e-5
 
 
 def check_metric(plan: Plan, records: PyTree, mesh: Mesh | None) -> None:
@@ -49,14 +47,7 @@ def check_metric(plan: Plan, records: PyTree, mesh: Mesh | None) -> None:
         raise InputError("metric: is released by one process alone; use one process, or leave metric out")
     if not plan.metric.asked.of_rows:
         return
-    bound = plan.metric.release.rows.row_bound
-    norms = np.linalg.norm(np.asarray(records["x"], np.float64), axis=1)
-    worst = int(np.argmax(norms))
-    if norms[worst] > bound * (1 + _ROUNDING):
-        raise InputError(
-            f"data['x'] row {worst} has norm {norms[worst]:.6g}, beyond the public row_bound {bound:g}: the metric's "
-            "guarantee rests on it; scale or clip rows to it"
-        )
+    check_bound(records["x"], plan.metric.release.rows.row_bound, "the metric's guarantee")
 
 
 def stand_in(plan: Plan, target: Target) -> WhitenedRows | Whitened:

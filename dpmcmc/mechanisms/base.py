@@ -38,6 +38,7 @@ from dpmcmc.privacy.query.gram_release import within
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.commit_point import Point
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import check_bound
 from dpmcmc.targets.last_layer import LastLayer
 
 
@@ -263,10 +264,6 @@ def _(plan: MechanismPlan) -> Work:
     return _OneShot(plan)
 
 
-#: Rows of float32 that were normalised may exceed their bound by rounding; more than this is another bound.
-_ROUNDING = 1e-5
-
-
 def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
     """NumPy arrays of the right length, finite, and within the public bounds that the proof rests on."""
     targets.check_rows(data, plan.num_records)
@@ -278,26 +275,15 @@ def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
     if row_bound is not None and not isinstance(model, LastLayer):  # it bounds its own features
         x = records["x"]
         rows = x.reshape(-1, *x.shape[2:]) if owners else x
-        records = {**records, "x": _within(rows, row_bound).reshape(x.shape)}
+        check_bound(rows, row_bound, "the guarantee")
+        # What rounding left beyond the bound is scaled back.
+        records = {**records, "x": within(np.asarray(rows, np.float64), row_bound).reshape(x.shape)}
     # In float64: the smallest signed integer has no absolute value of its own type.
     sizes = None if label_bound is None else np.abs(np.asarray(records["y"], np.float64))
     if sizes is not None and np.any(sizes > label_bound):
         worst = int(np.argmax(sizes))
         raise InputError(f"data['y'] row {worst} is beyond the public label_bound {label_bound:g}: clip labels to it")
     return records
-
-
-def _within(x: np.ndarray, row_bound: float) -> np.ndarray:
-    """Rows (N, d) float64 of norm at most ``row_bound``; what rounding left beyond it is scaled back."""
-    x = np.asarray(x, np.float64)
-    norms = np.linalg.norm(x.reshape(len(x), -1), axis=1)
-    worst = int(np.argmax(norms))
-    if norms[worst] > row_bound * (1 + _ROUNDING):
-        raise InputError(
-            f"data['x'] row {worst} has norm {norms[worst]:.6g}, beyond the public row_bound {row_bound:g}: the "
-            "guarantee rests on it; scale or clip rows to it"
-        )
-    return within(x, row_bound)
 
 
 def _said(name: str, value: float) -> str:

@@ -23,7 +23,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -61,22 +61,6 @@ def excess_of_choice(candidates: int, validation: int, *, epsilon: float, loss_b
 
 
 _CandidatePlan: TypeAlias = Plan | MechanismPlan
-
-
-class Candidate(Protocol):
-    """A mechanism of one draw, or a :class:`Chain`."""
-
-    def plan(
-        self,
-        target: Target,
-        *,
-        num_records: int,
-        epsilon: float,
-        delta: float,
-        adjacency: str = "replace_one",
-        hardened: bool | None = None,
-    ) -> _CandidatePlan:
-        """Return the plan of a candidate on its part of the records."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +138,7 @@ class PrivateSelection(OneShot):
         True
     """
 
-    candidates: Sequence[Candidate]
+    candidates: Sequence[OneShot | Chain]
     loss_bound: Positive
     loss: Loss | None = None
 

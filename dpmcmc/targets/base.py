@@ -27,6 +27,8 @@ from dpmcmc.storage.row_blocks import blocks
 Built = TypeVar("Built", bound=Callable[..., Any])
 #: A target, bound or not.
 Bindable = TypeVar("Bindable")
+#: Rows of float32 that were normalised may exceed their bound by rounding; more than this is another bound.
+_ROUNDING = 1e-5
 
 
 @runtime_checkable
@@ -156,6 +158,21 @@ def check(target: Target, records: PyTree) -> None:
     own = getattr(bound, "check_records", None)
     if own is not None:
         own(records)
+
+
+def check_bound(x: np.ndarray, row_bound: float, resting: str) -> None:
+    """Refuse rows, (N, ...), beyond a public bound on their norm; ``resting`` is what rests on it.
+
+    Raises:
+        InputError: naming the longest row.
+    """
+    norms = np.linalg.norm(np.asarray(x, np.float64).reshape(len(x), -1), axis=1)
+    worst = int(np.argmax(norms))
+    if norms[worst] > row_bound * (1 + _ROUNDING):
+        raise InputError(
+            f"data['x'] row {worst} has norm {norms[worst]:.6g}, beyond the public row_bound {row_bound:g}: {resting} "
+            "rests on it; scale or clip rows to it"
+        )
 
 
 def check_rows(data: PyTree, num_records: int, dtype: DTypeLike | None = None) -> None:

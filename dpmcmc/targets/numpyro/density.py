@@ -37,7 +37,6 @@ class Sites:
         num_classes: K where the one observed site is a class, else None.
         inputs: arguments of the model that the mean of its observed site depends on; x is one of them where there is
             an x.
-        labels: arguments whose values it observes.
         no_prediction: why no arguments have a predicted mean; empty where they have one.
     """
 
@@ -46,7 +45,6 @@ class Sites:
     shared: tuple[str, ...]
     num_classes: int | None = None
     inputs: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
     no_prediction: str = ""
 
 

@@ -114,7 +114,7 @@ def with_prediction(model: Callable, sites: Sites, leaves: Leaves) -> Sites:
             labels.append(leaf)
     both = [leaf for leaf in labels if leaf in inputs]
     reason = f"the mean of site {name!r} depends on {both[0]}, which it observes" if both else ""
-    sites = replace(sites, inputs=tuple(inputs), labels=tuple(labels), no_prediction=reason)
+    sites = replace(sites, inputs=tuple(inputs), no_prediction=reason)
     fn, base = seen["fn"], unwrapped(seen["fn"])
     if reason or fn.event_shape or len(fn.batch_shape) != 1:
         return sites
