@@ -276,7 +276,7 @@ def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
         x = records["x"]
         rows = x.reshape(-1, *x.shape[2:]) if owners else x
         check_bound(rows, row_bound, "the guarantee")
-        # What rounding left beyond the bound is scaled back.
+        # Rows that rounding left beyond the bound are scaled back.
         records = {**records, "x": within(np.asarray(rows, np.float64), row_bound).reshape(x.shape)}
     # In float64: the smallest signed integer has no absolute value of its own type.
     sizes = None if label_bound is None else np.abs(np.asarray(records["y"], np.float64))
