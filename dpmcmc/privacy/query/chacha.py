@@ -68,8 +68,17 @@ def block(key: jax.Array, counter: jax.Array, nonce: jax.Array | np.ndarray | tu
     Returns:
         (16, n) uint32, word by word.
     """
-    words = jnp.stack([jnp.asarray(word, jnp.uint32) for word in nonce]) if isinstance(nonce, tuple) else nonce
-    return _of_keys(key[None], counter.astype(jnp.uint32)[None], jnp.asarray(words, jnp.uint32)[None])[0]
+    if isinstance(nonce, tuple):
+        known = all(isinstance(word, int) for word in nonce)
+        nonce = np.array(nonce, np.uint32) if known else jnp.stack([jnp.asarray(word, jnp.uint32) for word in nonce])
+    return _of_key(key, counter, nonce, traced_platform())
+
+
+# Where it is traced, it is as if it were written there; elsewhere it is one call, and not ten.
+@functools.partial(jax.jit, static_argnums=3, inline=True)
+def _of_key(key: jax.Array, counter: jax.Array, nonce: jax.Array, platform: str | None) -> jax.Array:
+    """Return what :func:`block` does; ``platform`` is what it is traced for."""
+    return _of_keys(key[None], counter.astype(jnp.uint32)[None], nonce.astype(jnp.uint32)[None])[0]
 
 
 @jax.custom_batching.custom_vmap
