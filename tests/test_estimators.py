@@ -189,7 +189,9 @@ def test_a_ledger_knows_a_table_under_any_formula_and_from_any_source(tmp_path):
     [PrivateLogisticRegression(), PrivateLinearRegression()], expected_failed_checks=expected_failed_checks
 )
 def test_scikit_learn_checks(estimator, check):
-    check(estimator)
+    """Those that privacy rules out fail: what noise makes of one label alone, the check finds right in some fits."""
+    for _ in range(20 if check.func.__name__ == "check_classifiers_one_label" else 1):
+        check(estimator)
 
 
 @pytest.mark.exhaustive
