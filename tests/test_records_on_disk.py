@@ -37,10 +37,10 @@ def make(sampling=None, **more):
 
 
 PLANS = {
-    "poisson": make(),
-    "fixed_size": make(dpmcmc.FixedSize(40)),
-    "momentum": make(sampler=dpmcmc.SGHMC(step_size=0.1, friction=0.2)),
-    "plain": make(privacy=None),
+    "poisson": {},
+    "fixed_size": {"sampling": dpmcmc.FixedSize(40)},
+    "momentum": {"sampler": dpmcmc.SGHMC(step_size=0.1, friction=0.2)},
+    "plain": {"privacy": None},
 }
 
 
@@ -48,7 +48,7 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 def test_draws_are_those_of_records_in_memory(name, tmp_path, monkeypatch):
     monkeypatch.setattr(sizing, "_CHUNK_STEPS", 32)  # several chunks, so that rows are read ahead
-    plan = PLANS[name]
+    plan = make(**PLANS[name])
     inside = dpmcmc.sample(plan, {"x": X, "y": Y}, key=5).draws
     outside = dpmcmc.sample(plan, mapped(tmp_path, x=X, y=Y), key=5).draws
     # Another program may round otherwise.

@@ -97,12 +97,12 @@ _NAMES = [
     *(["1a:b", "a..b:c", "os:path.join"]),
     "a b:c",
 ]
-_GOOD = (CONFIGS / "two_normals.yaml").read_text()
+_GOOD = yaml.safe_load((CONFIGS / "two_normals.yaml").read_text())
 _MECHANISMS = ["ops", "certified_ops", "output_perturbation", "objective_perturbation", "sufficient_statistics"]
 
 
 def _with(section: str, name: str, keys: str = "", mechanism: str | None = None) -> Make:
-    body = yaml.safe_load(_GOOD)
+    body = dict(_GOOD)
     if mechanism is not None:
         body = {key: body[key] for key in ("name", "data", "target")} | {"privacy": {"epsilon": 1.0, "delta": 1e-4}}
         body["mechanism"] = {"name": mechanism} | ({"regularisation": 1.0} if "perturbation" in mechanism else {})
