@@ -23,7 +23,7 @@ from dpmcmc.inference.scores.logistic import Logistic
 from dpmcmc.privacy.query.gram_release import NoisyGram
 
 #: Clips residuals.
-RESIDUAL = dpmcmc.Privacy(epsilon=3.0, delta=1e-5, clipping="residual")
+RESIDUAL = dpmcmc.Privacy(epsilon=3.0, delta=1e-5, clipping="residual", hardened=False)
 
 
 def exact(gram):
@@ -227,7 +227,7 @@ def planned(target, n, **changes):
         "burn_in": 40,
         "thin": 5,
         "chains": 2,
-        "privacy": dpmcmc.Privacy(epsilon=3.0, delta=1e-5),
+        "privacy": dpmcmc.Privacy(epsilon=3.0, delta=1e-5, hardened=False),
         "metric": dpmcmc.PrivateMetric(clip_ratio=4.0),
         **changes,
     }

@@ -36,7 +36,7 @@ def test_sampling_warns_once_where_a_private_run_is_not_for_intervals():
 
 
 def test_the_warning_names_the_path_only_where_it_leads_to_intervals():
-    privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-6, accountant="rdp")
+    privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-6, accountant="rdp", hardened=False)
     linear = LinearRegression(num_features=3, row_bound=1.0, label_bound=1.0)
     logistic = LogisticRegression(num_features=3, row_bound=1.0)
     second = dpmcmc.PrivateMetric("second_moment")
