@@ -4,13 +4,12 @@
 
 One run with minibatches and one with full batches; of every record the ε of the smallest individual filter that would
 have let it through (``diagnostics/per_record``), coloured by the share of steps in which it was clipped.
-``results.csv`` has a row per panel and number of steps between checks: how large the bound is, and what it took beside
-the run itself. Adult is public; of other data all of this is confidential.
+``results.csv`` has a row per panel and number of steps between checks: how large the bound is. Adult is public; of
+other data all of this is confidential.
 """
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +44,6 @@ COLUMNS = (
     "mean_label_1",
     "clipped_share",
     "times_exact",
-    "run_seconds",
-    "account_seconds",
-    "times_run",
 )
 
 
@@ -77,19 +73,10 @@ class Settings(FigureSection):
     quick: Quick = Field(description="Settings that --quick shortens.")
 
 
-def positions_of(plan: Plan, data: Any, seed: int) -> tuple[np.ndarray, float]:
-    """(positions before each step, seconds of the run); logistic regression starts at zero."""
-    result = dpmcmc.sample(plan, data, key=seed)
-    after = np.asarray(result.positions)
-    return np.concatenate([np.zeros_like(after[:, :1]), after[:, :-1]], axis=1), result.wall_seconds["run"]
-
-
-def timed(plan: Plan, data: Any, positions: np.ndarray, every: int) -> tuple[PerRecord, float]:
-    """(account, seconds of a second call, for the first one compiles)."""
-    per_record.per_record_epsilon(plan, data, positions, every=every)
-    started = time.perf_counter()
-    account = per_record.per_record_epsilon(plan, data, positions, every=every)
-    return account, time.perf_counter() - started
+def positions_of(plan: Plan, data: Any, seed: int) -> np.ndarray:
+    """Return the positions before each step; logistic regression starts at zero."""
+    after = np.asarray(dpmcmc.sample(plan, data, key=seed).positions)
+    return np.concatenate([np.zeros_like(after[:, :1]), after[:, :-1]], axis=1)
 
 
 def run(settings: Settings, where: Path, quick: bool) -> tuple[list[dict[str, Any]], list[tuple[Panel, PerRecord]]]:
@@ -102,10 +89,10 @@ def run(settings: Settings, where: Path, quick: bool) -> tuple[list[dict[str, An
         plan, data = config_room.make_plan(config), dpmcmc.data.load(config.data)
         if not isinstance(plan, Plan) or plan.guarantee is None or not data.spec.public:
             raise CommandError(f"config: {settings.config} must be a private run of a sampler on public data.")
-        positions, seconds = positions_of(plan, data.train, settings.seed)
+        positions = positions_of(plan, data.train, settings.seed)
         exact = None
         for every in dict.fromkeys((1, settings.every, *(settings.looseness if i == 0 else ()))):
-            account, own = timed(plan, data.train, positions, every)
+            account = per_record.per_record_epsilon(plan, data.train, positions, every=every)
             exact = account if exact is None else exact
             if every == settings.every:
                 shown.append((panel, account))
@@ -125,9 +112,6 @@ def run(settings: Settings, where: Path, quick: bool) -> tuple[list[dict[str, An
                     **{f"mean_label_{label}": float(each[data.train["y"] == label].mean()) for label in (0, 1)},
                     "clipped_share": float(account.clipped_share.mean()),
                     "times_exact": float(np.mean(each / exact.epsilon)),
-                    "run_seconds": seconds,
-                    "account_seconds": own,
-                    "times_run": own / seconds,
                 }
             )
     return rows, shown
@@ -158,7 +142,7 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
     return [
         f"{row['panel']}, all norms every {row['every']}: mean ε {round_up(row['mean'], 3)}, median "
         f"{round_up(row['median'], 3)}, of {round_up(row['worst_case'], 3)} at most; {row['times_exact']:.2f} times "
-        f"exact, in {row['times_run']:.1f} times the run's {row['run_seconds']:.2f} s"
+        "exact"
         for row in rows
     ]
 
