@@ -3,6 +3,7 @@
 ``docs/images/NAME.csv`` is the ``results.csv`` of the run that drew ``NAME.svg``.
 """
 
+import importlib.util
 import re
 
 import numpy as np
@@ -21,6 +22,26 @@ def test_planted_fault_a_cell_that_is_off_by_one_digit_is_seen():
     assert not said("2.63", 2.6304, up=True)
     assert said("5,740", 5736.0)
     assert not with_error("8.99 ± 0.02", 8.993, 0.03)
+
+
+def test_the_time_of_each_figure():
+    """A quick run of all takes five minutes at most on two cores, and a full one an hour."""
+    rows = {row["figure"]: row for row in results("figure_times")}
+    ((_, *body, everything),) = tables(section("All figures at once"))
+    spec = importlib.util.spec_from_file_location("reproduce_figures", ROOT / "scripts" / "reproduce_figures.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert set(rows) == {"fig3_2_adult", "fig3_2_abalone", *script.NAMES, "headline"}
+    for label, *cells in body:
+        row = rows[label.strip("`")]
+        for cell, kind in zip(cells, ("quick", "full"), strict=True):
+            assert cell == f"{'' if row[f'{kind}_measured'] == '1' else 'about '}{int(row[kind]):,}", label
+    flat = " ".join(section("All figures at once").split())
+    minutes = re.findall(r"a quick run takes (\d+) minutes and a full one about (\d+)", flat)
+    for cell, kind, most, stated in zip(everything[1:], ("quick", "full"), (5, 60), minutes[0], strict=True):
+        seconds = sum(int(row[kind]) for row in rows.values())
+        assert cell == f"about {seconds:,}"
+        assert int(stated) == round(seconds / 120) <= most
 
 
 def test_figure_4_2():
