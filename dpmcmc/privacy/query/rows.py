@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 #: Numbers that one vector instruction takes.
 LANES = 8
-#: Longest rows whose margins are written out lane by lane; a longer one pays for a library's product.
-_WRITTEN_OUT = 512
+#: Rows whose margins are written out lane by lane. Of shorter ones LLVM unrolls the lanes and adds number by number, at
+#: half the speed of a library's product, which a longer one pays for too.
+_WRITTEN_OUT = range(104, 513)
 
 
 class Rows(NamedTuple):
@@ -47,7 +48,7 @@ class Rows(NamedTuple):
     def margins(self, params: Float[jax.Array, " d"]) -> Float[jax.Array, " n"]:
         """x·θ of every row, whose columns beyond the length of θ are left out, (n,)."""
         theta = jnp.pad(params, (0, self.table.shape[1] - params.shape[0]))
-        if self.at is None or theta.size % LANES or theta.size > _WRITTEN_OUT:
+        if self.at is None or theta.size % LANES:
             return self.read() @ theta
         return by_platform(self.table, self.at, theta, cpu=_by_lanes, default=_product)
 
@@ -65,7 +66,9 @@ def _product(table: jax.Array, at: jax.Array, theta: jax.Array) -> jax.Array:
 
 @jax.custom_batching.custom_vmap
 def _by_lanes(table: jax.Array, at: jax.Array, theta: jax.Array) -> jax.Array:
-    """x·θ of rows that are read in place, a vector of each at a time."""
+    """x·θ of rows; they are read in place, a vector of each at a time, where that is fastest."""
+    if theta.size not in _WRITTEN_OUT:
+        return _product(table, at, theta)
     x = Rows(table, at).read()
     total = x[:, :LANES] * theta[:LANES]
     for first in range(LANES, theta.size, LANES):
