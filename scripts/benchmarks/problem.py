@@ -65,7 +65,7 @@ def make_plan(
     thin: int = 1,
     private: bool = True,
     epsilon: float = 1.0,
-    hardened: bool = False,
+    hardened: bool | None = False,
 ) -> dpmcmc.Plan:
     """A plan of SGLD on logistic regression at ε = 1 and δ = min(1e-6, 0.1/N), unless told otherwise.
 
