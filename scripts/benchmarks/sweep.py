@@ -32,7 +32,8 @@ def tables(size: Size) -> list[Table]:
         f"A sweep of {len(plans)} cells",
         f"{len(epsilons)} values of ε, {repeats} runs each, {steps} steps a run; N {n:,}, d {d}, batch {size.batch}; "
         "noise in integers, the default. Whole seconds of the calls, from an empty in-memory compilation cache each "
-        "time; the share of compilation is the results' own `wall_seconds`. The ratio is the time of `sample_all` over that of `sample` in a loop.",
+        "time; the share of compilation is the results' own `wall_seconds`. The ratio is the time of `sample_all` over "
+        "that of `sample` in a loop.",
     )
     ways: dict[str, Callable[[], Any]] = {
         "`sample` in a loop": lambda: [dpmcmc.sample(plan, data, key=i) for i, plan in enumerate(plans)],
