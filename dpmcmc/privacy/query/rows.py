@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 #: Numbers that one vector instruction takes.
 LANES = 8
-#: Rows whose margins are written out lane by lane. Of shorter ones LLVM unrolls the lanes and adds number by number, at
-#: half the speed of a library's product, which a longer one pays for too.
+#: Lengths of rows whose margins are written out lane by lane. LLVM unrolls the lanes of shorter rows and adds number by
+#: number, at half the speed of a library's product; a longer row pays for that product too.
 _WRITTEN_OUT = range(104, 513)
 
 
