@@ -224,6 +224,19 @@ def test_the_reference_computes_what_a_compiled_function_does(name):
         np.testing.assert_allclose(one, host(other), rtol=2e-5, atol=2e-6)
 
 
+def test_made_up_records_of_long_rows_take_no_more_memory_than_is_filled():
+    tracemalloc.start()
+    made = self_test._made_up(jax.ShapeDtypeStruct((600, 1 << 20), np.float32), False)[:20]
+    filled = np.flatnonzero(made[:, 0])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_array_equal(filled, np.arange(4))
+    # Pages of zeros that nothing is written to cost none: 600 rows are only mapped.
+    assert peak < (600 + 20) * 4 << 20
+    short = self_test._made_up(jax.ShapeDtypeStruct((600, 3), np.float32), False)
+    np.testing.assert_array_equal(short[:509], np.random.default_rng(0).normal(size=(509, 3)).astype(np.float32))
+
+
 def test_the_reference_lets_go_of_every_number_after_its_last_use():
     """A step of a million parameters would otherwise hold gigabytes until its end."""
     size = 1 << 20

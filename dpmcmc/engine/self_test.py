@@ -139,7 +139,9 @@ def _made_up(leaf: jax.ShapeDtypeStruct | np.ndarray, supplied: bool) -> np.ndar
         leaf: array of rows.
         supplied: for records on disk: every row is the same, so that none takes memory.
     """
-    rng, rows, shape = np.random.default_rng(0), 1 if supplied else _PATTERN, leaf.shape[1:]
+    rng, shape, size = np.random.default_rng(0), leaf.shape[1:], leaf.size * leaf.dtype.itemsize
+    filled = min(leaf.shape[0], max(_FILLED_BYTES * leaf.shape[0] // max(size, 1), 1))
+    rows = 1 if supplied else max(min(_PATTERN, filled), 1)
     pattern: np.ndarray
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
         pattern = rng.integers(0, 2, (rows, *shape))
@@ -151,11 +153,9 @@ def _made_up(leaf: jax.ShapeDtypeStruct | np.ndarray, supplied: bool) -> np.ndar
     if supplied:
         return np.broadcast_to(pattern, leaf.shape)
     # Aligned, so that a CPU device shares the memory: pages that nothing is written to cost none.
-    size = leaf.size * leaf.dtype.itemsize
     raw = np.zeros(size + 64, np.uint8)
     first = -raw.ctypes.data % 64
     out = raw[first : first + size].view(leaf.dtype).reshape(leaf.shape)
-    filled = min(leaf.shape[0], max(_FILLED_BYTES * leaf.shape[0] // max(size, 1), 1))
     out[:filled] = np.resize(pattern, (filled, *shape))
     return out
 
