@@ -41,10 +41,29 @@ def words_of(raw: bytes) -> jax.Array:
     return jnp.asarray(np.frombuffer(raw, "<u4").astype(np.uint32))
 
 
+def words_in(text: str) -> list[str]:
+    return [text.replace(" ", "")[8 * i :][:8] for i in range(16)]
+
+
 @pytest.mark.parametrize(("key", "counter", "nonce", "words"), VECTORS, ids=["2.3.2", "A.1-1", "A.1-2"])
 def test_blocks_are_those_of_the_rfc(key, counter, nonce, words):
     found = chacha.block(words_of(key), jnp.asarray([counter], jnp.uint32), words_of(nonce))[:, 0]
-    assert [f"{word:08x}" for word in np.asarray(found)] == [words.replace(" ", "")[8 * i :][:8] for i in range(16)]
+    assert [f"{word:08x}" for word in np.asarray(found)] == words_in(words)
+
+
+def on_an_accelerator() -> jax.Array:
+    """Blocks of the RFC's keys, three of each, by the function for devices that are no CPU."""
+    keys, nonces = (jnp.stack([words_of(vector[part]) for vector in VECTORS]) for part in (0, 2))
+    counters = jnp.array([[vector[1] + k for k in range(3)] for vector in VECTORS], jnp.uint32)
+    return chacha._word_by_word(keys, counters, nonces)
+
+
+def test_an_accelerator_has_the_same_blocks():
+    found = on_an_accelerator()
+    for (key, counter, nonce, words), blocks in zip(VECTORS, found, strict=True):
+        assert [f"{word:08x}" for word in np.asarray(blocks[:, 0])] == words_in(words)
+        after = jnp.arange(counter, counter + 3, dtype=jnp.uint32)
+        np.testing.assert_array_equal(blocks, chacha.block(words_of(key), after, words_of(nonce)))
 
 
 def test_fewer_rounds_are_not_those_of_the_rfc(monkeypatch):
@@ -55,7 +74,8 @@ def test_fewer_rounds_are_not_those_of_the_rfc(monkeypatch):
         assert f"{int(chacha.block(*arguments)[0, 0]):08x}" == words[:8]
         patch.setattr(chacha.jax.lax, "fori_loop", lambda a, b, body, start: loop(a, b - 1, body, start))
         found = chacha.block(*arguments)[:, 0]
-    assert f"{int(found[0]):08x}" != words[:8]
+        there = on_an_accelerator()[0, :, 0]
+    assert f"{int(found[0]):08x}" != words[:8] != f"{int(there[0]):08x}"
 
 
 def inputs_read(monkeypatch) -> list[tuple[int, ...]]:

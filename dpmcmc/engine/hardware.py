@@ -51,7 +51,7 @@ KINDS = {
 #: Any other device. With 1,024 chains of logistic regression these sizes need less than 256 MB beside the records
 #: (docs/performance.md).
 ACCELERATOR = Hardware(
-    work=MOST_WORK, lane=MOST_WORK, cells=1, drawn=64 << 20, chunk=64 << 20, branches=False, overlaps=True
+    work=MOST_WORK, lane=MOST_WORK, cells=1, drawn=96 << 20, chunk=56 << 20, branches=False, overlaps=True
 )
 
 

@@ -1,8 +1,8 @@
 """Costs of a compiled program, read from its optimised HLO text: operations of the device and bytes that they move.
 
 A device operation is an instruction that is launched on its own: a fusion, a copy, a call of a library. Instructions
-that only name or group values are none. An operation in a loop counts as often as the loop goes round; of a
-conditional the dearest branch counts.
+that only name or group values are none. An operation in a loop counts as often as the loop goes round, and once where
+that is not known beforehand; such a loop counts as a conditional. The dearest branch of a conditional counts.
 
 Bytes of an operation are those of its operands and of its result. An operand that is only gathered or sliced from
 counts with what is taken of it, and a buffer that is updated in place with the update. This is what must pass between
@@ -141,7 +141,7 @@ class Module:
             # A loop of known length asks nothing of the device before it goes round again.
             rounds = self.cost(each.called["body"][0])
             if each.trips is None:
-                return rounds.plus(self.cost(each.called["condition"][0]))
+                return rounds.plus(self.cost(each.called["condition"][0])).plus(Cost(conditionals=1))
             return rounds.times(each.trips)
         if each.opcode == "conditional":
             branches = each.called.get("branch_computations", [])

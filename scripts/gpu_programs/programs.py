@@ -112,6 +112,7 @@ PROGRAMS = {
     "one chain, row kernel": lambda: regression()._replace(kernel=True),
     "1,024 chains, row kernel": lambda: regression(chains=1024)._replace(kernel=True),
     "hardened": lambda: regression(hardened=True),
+    "1,024 chains, hardened": lambda: regression(chains=1024, hardened=True),
     "SGFS": lambda: regression(sampler=dpmcmc.SGFS(step_size=1.0)),
     "digits network": network,
 }

@@ -50,6 +50,8 @@ _KEY_WORDS = 8
 _BLOCK_WORDS = 16
 _MOST_BLOCKS = 1 << 32
 _DOUBLE_ROUNDS = 10
+#: Double rounds that an accelerator computes in one operation, after the first.
+_AT_ONCE = 3
 #: Blocks whose state a CPU's nearest cache holds.
 _IN_CACHE = 256
 #: Blocks of one key that XLA computes on one thread, with room (it was seen to take several from 4,096 on).
@@ -101,17 +103,48 @@ def _columns(keys: jax.Array, counters: jax.Array, nonces: jax.Array, platform: 
     """Return what :func:`_of_keys` does, a few keys at a time on a CPU, so that their state stays in its cache."""
     count, each = counters.shape
     together = max((size for size in range(1, count + 1) if count % size == 0 and size * each <= _IN_CACHE), default=1)
-    if each == 1 or together == count:
-        return _side_by_side(keys, counters, nonces)
 
     def in_groups(*inputs: jax.Array) -> jax.Array:
+        if each == 1 or together == count:
+            return _side_by_side(*inputs)
         # XLA on a CPU makes one function of such a call: nothing is dispatched for each round. It has one thread, and a
         # program that wants several in it cannot be compiled.
         small = {"xla_cpu_small_call": "true", "inlineable": "false"} if each <= _ONE_THREAD else {}
         with set_xla_metadata(**small):
             return map_in_groups(lambda its: _side_by_side(*its), inputs, together)
 
-    return by_platform(keys, counters, nonces, cpu=in_groups, default=_side_by_side)
+    return by_platform(keys, counters, nonces, cpu=in_groups, default=_word_by_word)
+
+
+@jax.jit
+def _word_by_word(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> jax.Array:
+    """Return what :func:`_of_keys` does, for an accelerator; each of a state's words is an array of its own.
+
+    So a double round asks for nothing but numbers of its own block, and stays in a core's registers. The compiler takes
+    too long over many of them at once.
+    """
+    columns = (*_CONSTANTS, *keys.T[:, :, None], counters, *nonces.T[:, :, None])
+    start = [jnp.broadcast_to(word, counters.shape) for word in columns]
+
+    def rounds(_: int, words: list[jax.Array]) -> list[jax.Array]:
+        for _ in range(_AT_ONCE):
+            words = _double_round_by_word(words)
+        return words
+
+    # The first is before the loop, which can then overwrite what it is given.
+    end = jax.lax.fori_loop(0, (_DOUBLE_ROUNDS - 1) // _AT_ONCE, rounds, _double_round_by_word(start))
+    return jnp.stack([x + y for x, y in zip(start, end, strict=True)], axis=1)
+
+
+@jax.jit
+def _double_round_by_word(words: list[jax.Array]) -> list[jax.Array]:
+    words = list(words)
+    for off in (0, 1):  # columns, then diagonals
+        for k in range(4):
+            places = [4 * row + (k + off * row) % 4 for row in range(4)]
+            for at, word in zip(places, _quarter_round(*(words[at] for at in places)), strict=True):
+                words[at] = word
+    return words
 
 
 @jax.jit
@@ -168,6 +201,10 @@ def _quarter_rounds(a: Words, b: Words, c: Words, d: Words) -> Rows:
         c = c + d
         b = _rotated(b ^ c, turns[1])
     return a, b, c, d
+
+
+#: One quarter round, traced once for words of one shape.
+_quarter_round = jax.jit(_quarter_rounds)
 
 
 def _rotated(words: Words, bits: int) -> Words:

@@ -148,11 +148,11 @@ def held(tree: PyTree, then: Callable[[PyTree], PyTree] = lambda kept: kept) -> 
         then: what is made of them in the loop's second round and returned in their place, of the same shapes.
     """
 
-    def keep(kept: PyTree, i: jax.Array) -> tuple[PyTree, None]:
-        return jax.tree.map(lambda new, old: jnp.where(i == 0, new, old), tree, then(kept)), None
+    def keep(i: jax.Array, kept: PyTree) -> PyTree:
+        return jax.tree.map(lambda old, new: jnp.where(i == 0, old, new), kept, then(kept))
 
     with jax.named_scope("held"):  # by this name tests find the loop in what a compiler has made of it
-        return jax.lax.scan(keep, jax.tree.map(jnp.zeros_like, tree), jnp.arange(2))[0]
+        return jax.lax.fori_loop(0, 2, keep, tree)
 
 
 def clipped_sum(rows: PyTree, mask: Bool[jax.Array, " n"], clip: Clip, bits: int) -> FixedPoint:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import NamedTuple
 
@@ -23,7 +23,6 @@ from dpmcmc.privacy.accounting.discrete_gaussian import (
     table,
 )
 from dpmcmc.privacy.query import chacha
-from dpmcmc.privacy.query.by_platform import by_platform
 from dpmcmc.privacy.query.chacha import Words
 from dpmcmc.privacy.query.randomness import unraveled
 from dpmcmc.storage.pytree import PyTree, size_of
@@ -31,6 +30,8 @@ from dpmcmc.storage.pytree import PyTree, size_of
 _COLUMN = (1 << INDEX_BITS) - 1
 #: Numbers that the host draws at a time.
 _AT_A_TIME = 1 << 15
+#: One key in so many is settled at a time, and at least so many are: of keys of 436 draws, 27 in 32,768 tie on average.
+_KEYS_A_TIE, _FEWEST = 512, 8
 
 
 class Choice(NamedTuple):
@@ -80,46 +81,81 @@ def coefficients(std: Words, levels: int, xp: ModuleType = jnp) -> Words:
     return xp.stack(found[::-1]).astype(xp.int32)
 
 
-def draw(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Return independent draws of the table, int32.
+def draw(
+    key: jax.Array, shape: tuple[int, ...], then: Callable[..., PyTree] = lambda draws: draws, *given: jax.Array
+) -> PyTree:
+    """Return independent draws of the table, int32, or what ``then`` makes of them.
 
-    The 19 upper bits of a threshold settle a draw, unless the drawn bits equal them: once in 2^19 draws. Only then are
-    the other 96 bits drawn and compared, for all draws alike. Whether that happens does not depend on the column.
+    The 19 upper bits of a threshold settle a draw, unless the drawn bits equal them: once in 2^19 draws. Only for a key
+    where that happens are the other 96 bits drawn and compared, for all draws of the key alike. Whether it happens does
+    not depend on the column.
 
     Args:
         key: used for nothing else; one of another generator is adopted (``chacha.adopted``).
-        shape: of the result.
+        shape: of the draws.
+        then: (draws, *given) -> integers, with no array from outside.
+        given: arrays that it takes beside the draws.
     """
+
+    def first(words: jax.Array) -> tuple[jax.Array, ...]:
+        """(column, its threshold's upper bits and alias, whether each draw is below the threshold, whether it ties)."""
+        column = words & np.uint32(_COLUMN)
+        entry = jnp.asarray(table().words[0])[column]
+        top, kept = words >> np.uint32(INDEX_BITS), entry >> np.uint32(INDEX_BITS)
+        return column, entry, top < kept, top == kept
+
+    def made(column: jax.Array, entry: jax.Array, below: jax.Array, given: tuple[jax.Array, ...]) -> PyTree:
+        chosen = jnp.where(below, column, entry & np.uint32(_COLUMN))
+        return then((chosen.astype(jnp.int32) - HALF).reshape(shape), *given)
+
+    def unless_tied(_: jax.Array, words: jax.Array, *given: jax.Array) -> tuple[jax.Array, PyTree]:
+        column, entry, less, tied = first(words)
+        return jnp.any(tied), made(column, entry, less, given)
+
+    def settled(key: jax.Array, words: jax.Array, *given: jax.Array) -> PyTree:
+        (column, entry, less, tied), lower = first(words), table().words[1:]
+        more = chacha.more_words(key, len(lower) * column.size).reshape(len(lower), -1)
+        below = _settled(less, tied, more, (jnp.asarray(row)[column] for row in lower))
+        return made(column, entry, below, given)
+
+    @jax.custom_batching.custom_vmap
+    def of_keys(*rows: jax.Array) -> PyTree:
+        return _each(jax.vmap(unless_tied), jax.vmap(settled), rows)
+
+    @of_keys.def_vmap
+    def _(size: int, batched: list[bool], *rows: jax.Array) -> tuple[PyTree, PyTree]:
+        # One row of keys, so that one question is asked for all of them.
+        each = [x if own else jnp.broadcast_to(x, (size, *x.shape)) for x, own in zip(rows, batched, strict=True)]
+        found = of_keys(*(x.reshape(-1, *x.shape[2:]) for x in each))
+        apart = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), found)
+        return apart, jax.tree.map(lambda _: True, apart)
+
     key = chacha.adopted(key)
     words = jax.random.bits(key, shape, jnp.uint32).reshape(-1)
-    column = words & np.uint32(_COLUMN)
-    entry = jnp.asarray(table().words[0])[column]
-    top, kept = words >> np.uint32(INDEX_BITS), entry >> np.uint32(INDEX_BITS)
-    below = _below(top < kept, top == kept, column, jax.random.key_data(key))
-    return (jnp.where(below, column, entry & np.uint32(_COLUMN)).astype(jnp.int32) - HALF).reshape(shape)
+    return jax.tree.map(lambda x: x[0], of_keys(*(x[None] for x in (jax.random.key_data(key), words, *given))))
 
 
-@jax.custom_batching.custom_vmap
-def _below(less: jax.Array, tied: jax.Array, column: jax.Array, key: jax.Array) -> jax.Array:
-    """Return whether each draw is below its column's threshold of 115 bits; leading axes are those of the keys.
+def _each(
+    quick: Callable[..., tuple[jax.Array, PyTree]], exact: Callable[..., PyTree], rows: tuple[jax.Array, ...]
+) -> PyTree:
+    """Return what ``quick`` makes of each row, or ``exact`` where that leaves a row open, some rows at a time.
 
     Args:
-        less, tied: how its upper bits compare, (..., n) bool.
-        column: (..., n) uint32.
-        key: (..., 8) uint32.
+        quick: rows -> (which are open, (n,) bool; results).
+        exact: rows -> results.
+        rows: arrays of n rows.
     """
+    some = min(len(rows[0]), max(_FEWEST, len(rows[0]) // _KEYS_A_TIE))
 
-    def settled(less: jax.Array, tied: jax.Array, column: jax.Array, key: jax.Array) -> jax.Array:
-        keys, lower = key.reshape(-1, key.shape[-1]), table().words[1:]
-        words = jax.vmap(lambda one: chacha.more_words(one, len(lower) * column.shape[-1]))(keys)
-        parts = (part.reshape(column.shape) for part in jnp.split(words, len(lower), axis=-1))
-        return _settled(less, tied, parts, (jnp.asarray(row)[column] for row in lower))
+    def mended(state: tuple[jax.Array, PyTree]) -> tuple[jax.Array, PyTree]:
+        left, found = state
+        # Beside those that are left may be others, whose results stay what they are.
+        at = jax.lax.top_k(left.astype(jnp.int32), some)[1]
+        here = (exact(*(x[at] for x in rows)), jnp.zeros(some, bool))
+        found, left = jax.tree.map(lambda old, new: old.at[at].set(new, unique_indices=True), (found, left), here)
+        return left, found
 
-    def where_tied(*inputs: jax.Array) -> jax.Array:
-        return jax.lax.cond(jnp.any(tied), settled, lambda less, *_: less, *inputs)
-
-    # On an accelerator a branch costs more than the words.
-    return by_platform(less, tied, column, key, cpu=where_tied, default=settled)
+    return jax.lax.while_loop(lambda state: jnp.any(state[0]), mended, quick(*rows))[1]
 
 
 def _settled(less: Words, tied: Words, words: Iterable[Words], thresholds: Iterable[Words]) -> Words:
@@ -127,13 +163,6 @@ def _settled(less: Words, tied: Words, words: Iterable[Words], thresholds: Itera
     for word, threshold in zip(words, thresholds, strict=True):
         less, tied = less | (tied & (word < threshold)), tied & (word == threshold)
     return less
-
-
-@_below.def_vmap
-def _(size: int, batched: list[bool], *inputs: jax.Array) -> tuple[jax.Array, bool]:
-    # One question for all of them, so that it stays a branch, and the further words are not drawn every time.
-    each = (x if own else jnp.broadcast_to(x, (size, *x.shape)) for x, own in zip(inputs, batched, strict=True))
-    return _below(*each), True
 
 
 def on_host(key: jax.Array, size: int, std: float) -> np.ndarray:
@@ -183,14 +212,14 @@ def noise(key: jax.Array, size: int, std: jax.Array, levels: int) -> tuple[jax.A
     Returns:
         (high, low), (size,) int32 each; |low| < 2^28.
     """
-    each = draw(key, (levels, size))
-    factors = coefficients(std, levels)
-    factors = jnp.broadcast_to(factors.reshape(levels - 1, -1), (levels - 1, size))
-    # A product may have 37 bits: the factor's upper bits, then its lower twelve.
-    upper, lower = each[1:] * (factors >> 12), each[1:] * (factors & 0xFFF)
-    high = jnp.sum(upper >> 4, axis=0)
-    low = jnp.sum(((upper & 0xF) << 12) + lower, axis=0) + each[0]
-    return high, low
+
+    def limbs(each: jax.Array, factors: jax.Array) -> tuple[jax.Array, jax.Array]:
+        factors = jnp.broadcast_to(factors, (levels - 1, size))
+        # A product may have 37 bits: the factor's upper bits, then its lower twelve.
+        upper, lower = each[1:] * (factors >> 12), each[1:] * (factors & 0xFFF)
+        return jnp.sum(upper >> 4, axis=0), jnp.sum(((upper & 0xF) << 12) + lower, axis=0) + each[0]
+
+    return draw(key, (levels, size), limbs, coefficients(std, levels).reshape(levels - 1, -1))
 
 
 def tree_noise(

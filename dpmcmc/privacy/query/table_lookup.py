@@ -17,7 +17,7 @@ _GUIDE_BITS = 13
 def rank(thresholds: np.ndarray, words: jax.Array) -> jax.Array:
     """How many thresholds are <= each word."""
     below, most, shift = _guide(thresholds.tobytes())
-    found = jnp.asarray(below)[words >> shift]
+    found = jnp.asarray(below)[words >> shift].astype(jnp.int32)
     for step in (1 << k for k in reversed(range(most.bit_length()))):
         further = found + step
         last = jnp.asarray(thresholds).at[further - 1].get(mode="clip")
@@ -35,4 +35,5 @@ def _guide(thresholds: bytes) -> tuple[np.ndarray, int, np.uint32]:
     below = np.searchsorted(values, starts, side="right").astype(np.int32)
     through = np.append(below[1:], np.int32(np.searchsorted(values, WORD - 1, side="right")))
     # A threshold on the least word of the next bucket counts there; looked at here too, it is above every word.
-    return below, int(np.max(through - below, initial=0)), shift
+    # In few bytes, which a device reads once a word.
+    return below.astype(np.min_scalar_type(len(values))), int(np.max(through - below, initial=0)), shift
