@@ -136,7 +136,7 @@ def unit_factor(norm: Float[jax.Array, " n"], mask: Bool[jax.Array, " n"], clip:
     return jnp.where(good, jnp.minimum(1.0 / float32(clip), 1.0 / norm), 0.0)
 
 
-def held(tree: PyTree, then: Callable[[PyTree], PyTree] = lambda kept: kept) -> PyTree:
+def held(tree: PyTree, then: Callable[[PyTree], PyTree] | None = None) -> PyTree:
     """The same numbers, computed once: a norm and the vector it scales must be those of ONE computation.
 
     XLA computes what is cheap again wherever it is used, and a·b − c·d contracted differently (FMA) in two places can
@@ -149,10 +149,12 @@ def held(tree: PyTree, then: Callable[[PyTree], PyTree] = lambda kept: kept) -> 
     """
 
     def keep(i: jax.Array, kept: PyTree) -> PyTree:
-        return jax.tree.map(lambda old, new: jnp.where(i == 0, old, new), kept, then(kept))
+        # A loop that begins with the numbers and only keeps them would be taken out by the compiler.
+        first, second = (tree, kept) if then is None else (kept, then(kept))
+        return jax.tree.map(lambda one, two: jnp.where(i == 0, one, two), first, second)
 
     with jax.named_scope("held"):  # by this name tests find the loop in what a compiler has made of it
-        return jax.lax.fori_loop(0, 2, keep, tree)
+        return jax.lax.fori_loop(0, 2, keep, jax.tree.map(jnp.zeros_like, tree) if then is None else tree)
 
 
 def clipped_sum(rows: PyTree, mask: Bool[jax.Array, " n"], clip: Clip, bits: int) -> FixedPoint:
