@@ -139,9 +139,8 @@ def unit_factor(norm: Float[jax.Array, " n"], mask: Bool[jax.Array, " n"], clip:
 def held(tree: PyTree, then: Callable[[PyTree], PyTree] | None = None) -> PyTree:
     """The same numbers, computed once: a norm and the vector it scales must be those of ONE computation.
 
-    XLA computes what is cheap again wherever it is used, and a·b − c·d contracted differently (FMA) in two places can
-    differ without bound relative to itself: rows were seen at 1773 times the clip norm. An optimization barrier does
-    not prevent it on CPU; the carry of a loop is a buffer.
+    XLA computes what is cheap again where it is used, and a·b − c·d contracted differently (FMA) in two places can differ
+    without bound: rows were seen at 1773 times the clip norm. No barrier prevents it on CPU; a loop's carry is a buffer.
 
     Args:
         tree: the numbers.
@@ -150,8 +149,8 @@ def held(tree: PyTree, then: Callable[[PyTree], PyTree] | None = None) -> PyTree
 
     def keep(i: jax.Array, kept: PyTree) -> PyTree:
         # A loop that begins with the numbers and only keeps them would be taken out by the compiler.
-        first, second = (tree, kept) if then is None else (kept, then(kept))
-        return jax.tree.map(lambda one, two: jnp.where(i == 0, one, two), first, second)
+        both = (tree, kept) if then is None else (kept, then(kept))
+        return jax.tree.map(lambda one, two: jnp.where(i == 0, one, two), *both)
 
     with jax.named_scope("held"):  # by this name tests find the loop in what a compiler has made of it
         return jax.lax.fori_loop(0, 2, keep, jax.tree.map(jnp.zeros_like, tree) if then is None else tree)
