@@ -139,8 +139,9 @@ def unit_factor(norm: Float[jax.Array, " n"], mask: Bool[jax.Array, " n"], clip:
 def held(tree: PyTree, then: Callable[[PyTree], PyTree] | None = None) -> PyTree:
     """The same numbers, computed once: a norm and the vector it scales must be those of ONE computation.
 
-    XLA computes what is cheap again where it is used, and a·b − c·d contracted differently (FMA) in two places can differ
-    without bound: rows were seen at 1773 times the clip norm. No barrier prevents it on CPU; a loop's carry is a buffer.
+    XLA computes what is cheap again wherever it is used, and a·b − c·d contracted differently (FMA) in two places can
+    differ without bound relative to itself: rows were seen at 1773 times the clip norm. An optimization barrier does
+    not prevent it on CPU; the carry of a loop is a buffer.
 
     Args:
         tree: the numbers.
