@@ -18,7 +18,8 @@ for rows ‖x‖ <= b and labels |y| <= Y, N public. Three Gaussian-DP stages, e
    most 2kΦ(−t). γ is the largest whose μ is the share of stage 3.
 
 The parts that may fail (quantiles of stages 1 and 2, slabs) have total probability ``failure``, charged as
-``approximate_draw``. The proof with every constant, and what is wrong with the printed version, is in
+``approximate_draw``. The slabs belong to a pair of neighbours, so a group pays it for each of its records
+(``accounting/deviations.py``). The proof with every constant, and what is wrong with the printed version, is in
 ``docs/adaops.md``.
 """
 

@@ -113,7 +113,7 @@ class OPS(OneShot):
         settings = ball | found | {"prior_temper": found["temper"] if self.form == "printed" else 1.0}
         events: tuple[Event, ...] = (charged,)
         if self.total_variation is not None:
-            events += (Event("approximate_draw", 0.0, self.total_variation, self.draws),)
+            events += (Event("approximate_draw", 0.0, self.total_variation, self.draws, per_data_set=True),)
         plan = self.planned(target, asked, events, settings, self.assumptions(target))
         # A pure release is charged at δ 0, whatever the accountant could make of a positive one.
         spent = max(plan.guarantee.epsilon, self.draws * (charged.epsilon or 0.0))

@@ -10,6 +10,7 @@ import os
 from fractions import Fraction
 
 import numpy as np
+import pytest
 from scipy import stats
 from scipy.optimize import brentq
 
@@ -35,6 +36,8 @@ from dpmcmc.report.files import privacy_json
 from dpmcmc.targets import LogisticRegression
 from tests import test_above_threshold as streams_of_questions
 from tests import test_objective_perturbation as exact_minimisers
+from tests import test_one_process as one_process
+from tests import test_pair_deviations as pairs
 from tests.planted import Scene, require
 from tests.planted.benches import plan
 
@@ -134,6 +137,28 @@ def a_group_costs_its_closed_form(scene: Scene) -> None:
     for k in (2, 3, 5):
         exact, found = gaussian_epsilon(k / 4.0, DELTA), single.for_group(k).epsilon
         require(found >= exact, f"{k} records are said to cost {found:.4g}, and cost {exact:.4g}")
+
+
+def a_selection_keeps_its_promise_for_two_records(scene: Scene) -> None:
+    """Candidates that are (ε, δ)-DP and nothing else show a mark with two records, and never without."""
+    guarantee, seen = pairs.ladders_at_work(30, 9, 0.5, 0.03)
+    said = guarantee.for_group(2, 0.8 * seen)
+    require(math.isinf(said.epsilon), f"the mark is shown with probability {seen:.4g} or never, and {said} is said")
+
+
+def a_stream_answers_in_its_own_process_alone(scene: Scene) -> None:
+    """A forked process has the noise of its parent's streams, and is refused every answer."""
+    asked = one_process.questions()
+    for name, said in zip(asked, one_process.said_in_a_child(list(asked.values())), strict=True):
+        require(said != "answered", f"{name} answers in a forked process too")
+
+
+def a_stream_answers_one_question_at_a_time(scene: Scene) -> None:
+    """Two threads share what one answer was paid for."""
+    for name in one_process.last_answers():
+        with pytest.MonkeyPatch.context() as patch:
+            count = one_process.answers_at_once(one_process.last_answers()[name], patch)
+        require(count == 1, f"{name} gives its last answer {count} times")
 
 
 def minimisers_stay_within_their_profile(scene: Scene) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -12,12 +13,12 @@ from dpmcmc.mechanisms import OPS, base
 from dpmcmc.mechanisms.one_shot import Asked
 from dpmcmc.planning import making, noise
 from dpmcmc.privacy import Guarantee
-from dpmcmc.privacy.accounting import Event, grouping, objective, pld, rdp
+from dpmcmc.privacy.accounting import Event, group, grouping, objective, pld, rdp
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.charging import Schedule
 from dpmcmc.privacy.accounting.group import GroupGuarantee
 from dpmcmc.privacy.calibration import numeric, store
-from dpmcmc.privacy.interactive.above_threshold import WholeNumbers
+from dpmcmc.privacy.interactive.above_threshold import Once, WholeNumbers
 from tests.planted import Fault
 from tests.planted import checks_accounting as accounting
 from tests.planted import checks_query as checks
@@ -113,6 +114,18 @@ def _group_at_the_same_delta(patch: Patch) -> None:
         return GroupGuarantee(size, size * self.epsilon, self.delta, self.adjacency, self, ())
 
     patch.setattr(Guarantee, "for_group", for_group)
+
+
+def _pairs_paid_once(patch: Patch) -> None:
+    patch.setattr(group, "of_pairs", lambda events: 0.0)
+
+
+def _any_process(patch: Patch) -> None:
+    patch.setattr(Once, "_answering", lambda self: self._taken)
+
+
+def _answers_at_once(patch: Patch) -> None:
+    patch.setattr(Once, "_answering", lambda self: contextlib.nullcontext())
 
 
 def _no_determinant(patch: Patch) -> None:
@@ -232,6 +245,13 @@ FAULTS = (
         (accounting.a_group_costs_its_closed_form,),
     ),
     Fault(
+        "a pair's deviation paid once by a group",
+        "An ideal law that is made for two neighbours is taken for one that each data set has, so that only the ends of "
+        "a path pay for being near it.",
+        _pairs_paid_once,
+        (accounting.a_selection_keeps_its_promise_for_two_records,),
+    ),
+    Fault(
         "objective perturbation without the determinant",
         "The density of a minimiser has the Hessian's determinant as a factor, and a proof that forgets it says the "
         "Gaussian mechanism's ε.",
@@ -255,6 +275,18 @@ FAULTS = (
         "A stream that has halted answers the next question for free.",
         _never_halts,
         (accounting.a_stream_of_questions_costs_its_price,),
+    ),
+    Fault(
+        "AboveThreshold survives a fork",
+        "Processes that are forked from one share a stream's noisy threshold, and each goes on from where it stood.",
+        _any_process,
+        (accounting.a_stream_answers_in_its_own_process_alone,),
+    ),
+    Fault(
+        "two answers at once",
+        "Two threads find a stream that has not halted, or a budget of one, before either has answered.",
+        _answers_at_once,
+        (accounting.a_stream_answers_one_question_at_a_time,),
     ),
     Fault(
         "public row bound not enforced",

@@ -158,6 +158,12 @@ def releases_event(events: Iterable[Event]) -> tuple[Event, ...]:
     return (Event("approximate_draw", 0.0, deviation(LEVELS[-1]) * MOST_NUMBERS, count),) if count else ()
 
 
+def is_charge(event: Event) -> bool:
+    """Return whether an event is a :func:`draws_event` or a :func:`releases_event`, which their distance tells."""
+    one = deviation(LEVELS[-1])
+    return event.mechanism == "approximate_draw" and event.rate in (one, one * MOST_NUMBERS)
+
+
 def price(event: Event, epsilon: float) -> float:
     """Return the part of δ that a :func:`draws_event` costs at ε."""
     distance = event.rate * event.count

@@ -13,6 +13,8 @@ Every accountant reads only this list, so ε can be recomputed from a saved file
 * ``batch_overflow``      not a query: with probability ``rate`` a step truncated its batch;
 * ``approximate_draw``    not a query: a draw is within total variation ``rate`` of the one that is charged.
 
+``deviations.py`` says what the last two cost.
+
 ``noise_multiplier`` is always (std of the noise on the clipped gradient SUM) / (clip norm C). Whether a
 neighbour moves that sum by C or 2C is the adjacency's business, never hidden in z.
 """
@@ -68,6 +70,8 @@ class Event:
             a noisy objective.
         steps: of ``noisy_descent``; only the last leaves.
         contraction: c of ``noisy_descent``, by which a step without noise brings two chains together.
+        per_data_set: of ``approximate_draw``: True where each data set has an ideal law of its own, so that a group
+            pays ``rate`` once; left out, the ideal law may be one of a pair of neighbours (``deviations.py``).
 
     Example:
         >>> from dpmcmc.privacy import Event, Guarantee
@@ -86,6 +90,7 @@ class Event:
     epsilon: float | None = None
     steps: int | None = None
     contraction: float | None = None
+    per_data_set: bool | None = None
 
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
@@ -108,6 +113,8 @@ class Event:
             self.steps is not None and self.steps >= 1 and self.contraction is not None and 0 <= self.contraction < 1
         ):
             raise InputError("noisy_descent needs steps >= 1 and a contraction in [0, 1)")
+        if self.per_data_set is not None and (self.per_data_set is not True or self.mechanism != "approximate_draw"):
+            raise InputError("per_data_set is true, of an approximate_draw, or left out")
 
     def to_json(self) -> dict[str, Any]:
         """Return what the event says as a plain dict, without what it leaves open; the inverse is ``Event(**d)``."""

@@ -20,8 +20,10 @@ The result is the smallest of the bounds that are proved for what was charged:
   so k records have ε = Σ ε_i and δ = Σ d_i e^{ε_1 + … + ε_{i−1}}. ANY choice of the ε_i is a proof; equal ones give
   the textbook's kε and δ(e^{kε} − 1)/(e^ε − 1), and the best ones Theorem 2.14's composition of trade-off functions.
 
-A deviation (batch overflow, approximate draw: total variation β) concerns only the two ends of the path, and adds
-(1 + e^ε)β once. For more than a few people, a person as the unit of clipping is far better: ``docs/user_level.md``.
+A deviation (batch overflow, approximate draw: total variation β) from a law that every data set has of its own concerns
+only the two ends of the path, and adds (1 + e^ε)β once. Where the ideal law is one of a pair of neighbours, every step
+pays: d_i = δ(ε_i) + (1 + e^{ε_i})β, and only the conversion is proved. ``deviations.py`` says which is which, and why.
+For more than a few people, a person as the unit of clipping is far better: ``docs/user_level.md``.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from dpmcmc.privacy.accounting import (
     pure,
 )
 from dpmcmc.privacy.accounting.adjacency import Adjacency
-from dpmcmc.privacy.accounting.deviations import check_delta, with_deviations
+from dpmcmc.privacy.accounting.deviations import check_delta, of_pairs, with_deviations
 from dpmcmc.privacy.accounting.effort import spend
 from dpmcmc.privacy.accounting.grouping import grouped
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
@@ -139,17 +141,18 @@ def _epsilon(guarantee: Guarantee, size: int, delta: float, one_sided: bool) -> 
     """Smallest proved ε at total δ for ``size`` >= 2 records."""
     if delta == 0:  # every release is pure
         return size * guarantee.epsilon_at(0.0)
-    beta = overflow_probability(guarantee.events)
+    pairs = of_pairs(guarantee.events)
+    beta = overflow_probability(e for e in guarantee.events if not of_pairs([e]))
     lines = _lines(guarantee, delta)
     by_conversion = with_deviations(functools.partial(converted_epsilon, lines, size), beta, delta)
-    exact = _exact_epsilon(guarantee, size, by_conversion, one_sided)
+    exact = None if pairs else _exact_epsilon(guarantee, size, by_conversion, one_sided)
     if exact is None:
         return by_conversion
     return min(by_conversion, with_deviations(exact, beta, delta))
 
 
 def converted_epsilon(lines: tuple[np.ndarray, np.ndarray], size: int, delta: float) -> float:
-    """Smallest ε at δ that a path of ``size`` neighbours proves, deviations left out.
+    """Smallest ε at δ that a path of ``size`` neighbours proves, deviations that the lines leave out left out.
 
     Args:
         lines: (ε_i, d_i), each (n,), with P <= d_i + e^{ε_i} P' for neighbours.
@@ -197,7 +200,10 @@ def _mixed_paths(epsilon: np.ndarray, spent: np.ndarray, delta: float) -> float:
 
 @functools.lru_cache(maxsize=8)
 def _lines(guarantee: Guarantee, delta: float) -> tuple[np.ndarray, np.ndarray]:
-    """(ε_i, d_i) with P <= d_i + e^{ε_i} P' for neighbours, ε_i of either sign; empty where nothing is proved."""
+    """(ε_i, d_i) with P <= d_i + e^{ε_i} P' for neighbours, ε_i of either sign; empty where nothing is proved.
+
+    P and P' are ideal laws of their data sets; deviations of pairs are within d_i.
+    """
     base = functools.partial(base_delta, guarantee.accountant, guarantee.events, guarantee.adjacency)
     largest = base_epsilon(guarantee.accountant, guarantee.events, guarantee.adjacency, delta * 1e-12)
     if not math.isfinite(largest):
@@ -206,6 +212,9 @@ def _lines(guarantee: Guarantee, delta: float) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros(0), np.zeros(0)
     positive = np.linspace(0.0, largest, _POINTS)
     charged = np.array([base(float(e)) for e in positive])
+    if pairs := of_pairs(guarantee.events):
+        with np.errstate(over="ignore"):
+            charged = np.minimum(1.0, (charged + (1 + np.exp(positive)) * pairs) * (1 + _ROUNDING))
     mirrored = -np.expm1(-positive) + np.exp(-positive) * charged
     return np.concatenate([positive, -positive]), np.concatenate([charged, mirrored])
 

@@ -16,8 +16,11 @@ as one grid step of sensitivity: enough for float64, and not for float32, which 
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import NoReturn
 
@@ -46,7 +49,28 @@ class Halted(RuntimeError):
 
 
 class Once:
-    """Base of streams that cannot be copied: the same noise on two streams cancels."""
+    """Base of streams of one process that cannot be copied, and answer one question at a time.
+
+    The same noise on two streams cancels, and a forked process has its parent's noise. Two threads that were answered
+    at once could both be the first True, or spend the same answer of a budget.
+    """
+
+    def __init__(self) -> None:
+        self._process, self._taken = os.getpid(), threading.RLock()
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Hold the stream for one answer.
+
+        Raises:
+            ValueError: in a process that was forked from the stream's.
+        """
+        # The lock of a forked process may be held by a thread that it does not have.
+        if self._process != os.getpid():
+            name = type(self).__name__
+            raise InputError(f"a {name} is for one process, and a forked one has a copy of its noise; make another here")
+        with self._taken:
+            yield
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -64,6 +88,7 @@ class WholeNumbers(Once):
     """
 
     def __init__(self, threshold: int, epsilon: Fraction, sensitivity: int) -> None:
+        super().__init__()
         self.threshold_scale = 2 * sensitivity / epsilon
         self.query_scale = 4 * sensitivity / epsilon
         self.halted = False
@@ -74,11 +99,13 @@ class WholeNumbers(Once):
 
         Raises:
             Halted: it has halted.
+            ValueError: in a forked process.
         """
-        if self.halted:
-            raise Halted("this stream has halted at its first True; what comes after it is not covered: make another")
-        self.halted = value + discrete_laplace.sample(self.query_scale) > self._threshold
-        return self.halted
+        with self._answering():
+            if self.halted:
+                raise Halted("this stream has halted at its first True; what comes after it is not covered: make another")
+            self.halted = value + discrete_laplace.sample(self.query_scale) > self._threshold
+            return self.halted
 
 
 def exact(name: str, value: object, grid: Fraction) -> Fraction:
@@ -145,6 +172,7 @@ class AboveThreshold(Once):
         grid: float | None = None,
         label: str = "above threshold",
     ) -> None:
+        super().__init__()
         for name, number in (("epsilon", epsilon), ("sensitivity", sensitivity), ("grid", grid)):
             if number is not None and not (number > 0 and math.isfinite(number)):
                 raise InputError(f"{name} must be a finite number > 0, got {number}")
@@ -183,9 +211,10 @@ class AboveThreshold(Once):
 
     def begin(self) -> None:
         """Reserve the price and draw the threshold's noise; :meth:`above` does so by itself."""
-        if self._stream is None:
-            self._charge.reserve()
-            self._stream = WholeNumbers(self._rounded(self.threshold), Fraction(self.epsilon), self.steps)
+        with self._answering():
+            if self._stream is None:
+                self._charge.reserve()
+                self._stream = WholeNumbers(self._rounded(self.threshold), Fraction(self.epsilon), self.steps)
 
     def above(self, value: float | Fraction | Callable[[], float | Fraction]) -> bool:
         """Return whether ``value``, with noise, is above the noisy threshold.
@@ -197,16 +226,17 @@ class AboveThreshold(Once):
         Raises:
             Halted: True has been said.
             ValueError: a value that is not finite, which has no sensitivity, or of a type coarser than the grid
-                (float32). The data holder is told, nobody else.
+                (float32). The data holder is told, nobody else. Also in a process that was forked from the stream's.
         """
-        if self.halted:
-            raise Halted("AboveThreshold has halted at its first True; another stream costs another epsilon")
-        self.begin()
-        assert self._stream is not None
-        number = exact("value", value() if callable(value) else value, self.grid)
-        answer = self._stream.above(self._rounded(number))
-        self._charge.settle()
-        return answer
+        with self._answering():
+            if self.halted:
+                raise Halted("AboveThreshold has halted at its first True; another stream costs another epsilon")
+            self.begin()
+            assert self._stream is not None
+            number = exact("value", value() if callable(value) else value, self.grid)
+            answer = self._stream.above(self._rounded(number))
+            self._charge.settle()
+            return answer
 
     def _rounded(self, value: float | Fraction) -> int:
         """Nearest grid step, halves up."""

@@ -61,6 +61,7 @@ class EarlyStopping(Once):
         adjacency: str = "replace_one",
         label: str = "early stopping",
     ) -> None:
+        super().__init__()
         if (reach is None) == (patience is None):
             raise InputError("give exactly one of reach (a score) and patience (a number of scores)")
         if reach is not None and improvement:
@@ -89,16 +90,18 @@ class EarlyStopping(Once):
 
         Raises:
             Halted: it has said so before.
-            ValueError: a score that is not finite, or of a type coarser than the grid (float32).
+            ValueError: a score that is not finite, or of a type coarser than the grid (float32); in a process that was
+                forked from the stream's.
         """
-        if self._above.halted:
-            raise Halted("it has said to stop; going on needs another EarlyStopping, at another epsilon")
-        self._above.begin()
-        number = exact("score", score() if callable(score) else score, self._above.grid)
-        if self._patience is None:
-            return self._above.above(number)
-        self._scores.append(number)
-        earlier, latest = self._scores[: -self._patience], self._scores[-self._patience :]
-        if not earlier:
-            return False
-        return self._above.above(max(earlier) - max(latest))
+        with self._answering():
+            if self._above.halted:
+                raise Halted("it has said to stop; going on needs another EarlyStopping, at another epsilon")
+            self._above.begin()
+            number = exact("score", score() if callable(score) else score, self._above.grid)
+            if self._patience is None:
+                return self._above.above(number)
+            self._scores.append(number)
+            earlier, latest = self._scores[: -self._patience], self._scores[-self._patience :]
+            if not earlier:
+                return False
+            return self._above.above(max(earlier) - max(latest))

@@ -86,6 +86,7 @@ class Thresholdout(Once):
         *,
         label: str = "thresholdout",
     ) -> None:
+        super().__init__()
         for name, number in (("threshold", threshold), ("tolerance", tolerance)):
             if not (number > 0 and math.isfinite(number)):
                 raise InputError(f"{name} must be a finite number > 0, got {number}")
@@ -128,24 +129,26 @@ class Thresholdout(Once):
 
         Raises:
             BudgetSpent: the budget is used up; nothing is looked at.
+            Halted: ``phi`` itself asked, and was answered from the holdout.
+            ValueError: in a process that was forked from the one that made this.
         """
-        if self.budget < 1:
-            raise BudgetSpent("the holdout has answered as often as was paid for; a fresh one needs fresh records")
-        self._charge.reserve()
-        size, n = self._sizes
-        if self._test is None:
-            self._test = WholeNumbers(self._threshold, self._epsilon, _ONE)
-        on_train, on_holdout = _total(phi, self._train, size), _total(phi, self._holdout, n)
-        # The training mean in units of the holdout's sum; public as far as the holdout's guarantee goes.
-        expected = round(Fraction(on_train * n, size))
-        if not self._test.above(abs(on_holdout - expected)):
+        with self._answering():
+            if self.budget < 1:
+                raise BudgetSpent("the holdout has answered as often as was paid for; a fresh one needs fresh records")
+            self._charge.reserve()
+            size, n = self._sizes
+            test = self._test = self._test or WholeNumbers(self._threshold, self._epsilon, _ONE)
+            on_train, on_holdout = _total(phi, self._train, size), _total(phi, self._holdout, n)
+            # The training mean in units of the holdout's sum; public as far as the holdout's guarantee goes.
+            expected = round(Fraction(on_train * n, size))
+            if not test.above(abs(on_holdout - expected)):
+                self._charge.settle()
+                return on_train / (size * _ONE)
+            self.budget -= 1
+            self._test = None
+            answer = on_holdout + discrete_laplace.sample(_ONE / self._epsilon)
             self._charge.settle()
-            return on_train / (size * _ONE)
-        self.budget -= 1
-        self._test = None
-        answer = on_holdout + discrete_laplace.sample(_ONE / self._epsilon)
-        self._charge.settle()
-        return answer / (n * _ONE)
+            return answer / (n * _ONE)
 
 
 def _total(phi: Callable[[PyTree], float], records: PyTree, count: int) -> int:
