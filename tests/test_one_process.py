@@ -32,7 +32,8 @@ def holdout(budget: int = 1) -> Thresholdout:
 
 def questions() -> dict[str, Ask]:
     """One question to each kind of stream, whose noise is drawn where there is any to share."""
-    above, stopping, desk = AboveThreshold(0.5, 1.0, 1e-3), EarlyStopping(epsilon=1.0, sensitivity=1e-3, reach=9), holdout()
+    above, stopping = AboveThreshold(0.5, 1.0, 1e-3), EarlyStopping(epsilon=1.0, sensitivity=1e-3, reach=9)
+    desk = holdout()
     whole = WholeNumbers(9, Fraction(1), 1)
     above.begin()
     stopping.stop(0.0)

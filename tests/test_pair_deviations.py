@@ -1,4 +1,4 @@
-"""A deviation whose ideal law is one of a pair of neighbours is paid by every record of a group; others are paid once."""
+"""Every record of a group pays a deviation from a law of a pair of neighbours; other deviations are paid once."""
 
 import dataclasses
 import json

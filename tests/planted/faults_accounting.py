@@ -246,8 +246,8 @@ FAULTS = (
     ),
     Fault(
         "a pair's deviation paid once by a group",
-        "An ideal law that is made for two neighbours is taken for one that each data set has, so that only the ends of "
-        "a path pay for being near it.",
+        "An ideal law that is made for two neighbours is taken for one that each data set has, so that only the ends "
+        "of a path pay for being near it.",
         _pairs_paid_once,
         (accounting.a_selection_keeps_its_promise_for_two_records,),
     ),

@@ -68,7 +68,9 @@ class Once:
         # The lock of a forked process may be held by a thread that it does not have.
         if self._process != os.getpid():
             name = type(self).__name__
-            raise InputError(f"a {name} is for one process, and a forked one has a copy of its noise; make another here")
+            raise InputError(
+                f"a {name} is for one process, and a forked one has a copy of its noise; make another here"
+            )
         with self._taken:
             yield
 
@@ -103,7 +105,9 @@ class WholeNumbers(Once):
         """
         with self._answering():
             if self.halted:
-                raise Halted("this stream has halted at its first True; what comes after it is not covered: make another")
+                raise Halted(
+                    "this stream has halted at its first True; what comes after it is not covered: make another"
+                )
             self.halted = value + discrete_laplace.sample(self.query_scale) > self._threshold
             return self.halted
 
