@@ -31,7 +31,7 @@ LIMITS = {
     "1,024 chains, row kernel": (10, 0, 1.5, 256),
     "hardened": (17, 1 / 32, 4.8, 8),
     "1,024 chains, hardened": (20, 1 / 32, 5.0, 256),
-    "SGFS": (22, 1, 7.7, 8),
+    "SGFS": (28, 1, 7.7, 8),
     "digits network": (56, 0, 80, 32),
 }
 KERNELS = [name for name in PROGRAMS if "row kernel" in name]
