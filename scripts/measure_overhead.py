@@ -59,7 +59,7 @@ def main() -> int:
     assert plan.guarantee is not None
     kept, charged = Clock(), Clock()
     kept.watch(Checkpoint, ["__init__", "keys", "begin", "point", "start", "commit", "note", "remove"])
-    charged.watch(Reservation, ["__init__", "identify", "settle"])
+    charged.watch(Reservation, ["__init__", "identify", "start", "settle"])
     shares = []
     for repeat in range(arguments.repeats + 1):
         folder = Path(tempfile.mkdtemp(prefix="overhead-"))

@@ -199,6 +199,8 @@ def _said(entry: Entry) -> str:
         return f"{body['name']}: epsilon {body['epsilon']:g}, delta {body['delta']:g}, {body['filter']}"
     if entry.kind == "data":
         return "the data's fingerprint"
+    if entry.kind == "begin":
+        return "computes from records"
     if entry.kind == "settle":
         return body["outcome"]
     return f"{body.get('label', body.get('why'))}: {round_up(body['cost'])}"

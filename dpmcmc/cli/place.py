@@ -17,9 +17,9 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config, own_code
 from dpmcmc.config import file as config_file
 from dpmcmc.storage.checkpoint import REMOVED, Checkpoint, CheckpointError
-from dpmcmc.storage.run_folder import RunFolder, day_of, today
+from dpmcmc.storage.run_folder import CONFIDENTIAL, RunFolder, day_of, inside, today
 
-_CONFIDENTIAL, _CHECKPOINT = "confidential", "checkpoint"
+_CHECKPOINT = "checkpoint"
 #: Files that a run writes before anything is computed from a record.
 _STATED = ("plan.json", "privacy.json", "config.yaml")
 _COMPUTED = (
@@ -140,7 +140,7 @@ class Place:
     @property
     def command(self) -> str:
         """Command that goes on with the run."""
-        elsewhere = "" if self.confidential == self.folder / _CONFIDENTIAL else f" --confidential {self.confidential}"
+        elsewhere = "" if self.confidential == self.folder / CONFIDENTIAL else f" --confidential {self.confidential}"
         allowed = "".join(f" --allow-code {module}" for module in self.modules)
         return f"dpmcmc run --resume {self.folder}{elsewhere}{allowed}"
 
@@ -151,10 +151,10 @@ def new(asked: Options) -> tuple[Config, Place]:
         raise CommandError("config: give a YAML file, for example configs/adult.yaml, or --resume DIR.")
     config = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
     folder = _free_folder("--out", _default_folder(config.name) if asked.out is None else asked.out)
-    confidential = folder / _CONFIDENTIAL
+    confidential = folder / CONFIDENTIAL
     if asked.confidential is not None:
         confidential = _free_folder("--confidential", asked.confidential)
-        if confidential.resolve().is_relative_to(folder.resolve()):
+        if inside(confidential, folder):
             raise CommandError(
                 f"--confidential: {confidential} lies in the run folder, which is to be published; give one outside it."
             )
@@ -170,7 +170,7 @@ def resumed(asked: Options) -> tuple[Config, Place]:
     if asked.out is not None or (asked.overrides and not asked.config):
         raise CommandError("--resume: goes on in its own folder with its own config; leave --out and --set out.")
     folder = Path(asked.resume or "")
-    confidential = folder / _CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
+    confidential = folder / CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
     if not (folder / "config.yaml").is_file():
         raise CommandError(f"--resume: {folder} holds no config.yaml, so no run was begun there; start a new one.")
     done = (folder / "metrics.json").exists()

@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
-import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -33,6 +31,7 @@ from jax.sharding import Mesh
 from dpmcmc.engine import chains  # noqa: F401  # registers the work on a sampler's plan
 from dpmcmc.engine.charged_again import with_charged_again
 from dpmcmc.engine.mesh import checked, sizes
+from dpmcmc.engine.out_folder import check_apart, save
 from dpmcmc.engine.processes import agreed, check_alone, check_not_forked
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
@@ -91,6 +90,7 @@ class Life:
         self._open = contextlib.ExitStack()
         self.held: Reservation | None = None
         self.kept: Checkpoint | None = None
+        self._origin: str | None = None
         self.begun = False
 
     def __enter__(self) -> Self:
@@ -144,6 +144,7 @@ class Life:
         if self.kept is not None:
             shape = None if self.mesh is None else sizes(self.mesh)
             self.streams = self.kept.keys(self.plan, (data, starts), self.streams, self.secret, shape)
+            self._origin = self.kept.origin
 
     def begin(self) -> None:
         """Spend the budget: from here on something may be computed from a record.
@@ -157,7 +158,7 @@ class Life:
             if self.kept.elsewhere:
                 self._repeat(self.kept)
         if self.held is not None:
-            self.held.start(self.plan.guarantee)
+            self.held.start(self.plan.guarantee, self._origin)
         self.begun = True
 
     def _repeat(self, kept: Checkpoint) -> None:
@@ -213,11 +214,12 @@ def sample(
             are not public.
         progress: called with (steps done, steps in all); None: a bar where one can be seen; True: lines in a log too.
         checkpoint: folder of what a run that is stopped needs to go on; called again with the same plan and records,
-            the run goes on there. It holds keys until the run is done: confidential. Remove it once the draws are
-            saved. A one-shot release is made again to the same bits, and a hybrid's run goes on at its last commit;
-            elsewhere both begin anew with fresh keys and a second charge.
+            the run goes on there. It holds keys until the run is done: confidential, so it may not lie in ``out``,
+            but below ``out/confidential``. Remove it once the draws are saved. A one-shot release is made again to the
+            same bits, and a hybrid's run goes on at its last commit; elsewhere both begin anew with fresh keys and a
+            second charge.
         ledger: budget ledger to charge: the whole guarantee before a record is read. Whoever has reserved it already
-            gives the Reservation, and settles it.
+            gives the Reservation, and settles it; the run may be in another process, which gets a copy.
         mesh: devices that share a sampler's work, from :func:`dpmcmc.mesh`, under the same guarantee; None: one device.
 
     Returns:
@@ -229,8 +231,8 @@ def sample(
     Raises:
         OSError: ``out`` cannot be made.
         ValueError: wrong N or shapes, rows that are not finite or beyond the target's public bounds (before anything is
-            computed from them); a checkpoint or a ledger in one of several processes; a process forked from one that
-            has run.
+            computed from them); a checkpoint or a ledger in ``out``, or in one of several processes; a process forked
+            from one that has run.
         UnsafeCache: somebody else can change what is in a cache folder, compiled programs among it.
         MiscompiledError: the compiled program failed its self-test; no step was taken on the records, and nothing is
             charged.
@@ -240,6 +242,8 @@ def sample(
         DrawError: a mechanism could make no draw. The failure depends on the records: it is for the data holder alone.
     """
     day = today()
+    if out is not None:
+        check_apart(out, checkpoint, ledger)
     life = Life(plan, key=key, checkpoint=checkpoint, ledger=ledger, mesh=mesh)
     warn_unless_for_intervals(plan)
     if out is not None and jax.process_index() == 0:
@@ -248,17 +252,5 @@ def sample(
         life.read(data, starts)
         result = life.carry_out(report).named(data)
         if out is not None and jax.process_index() == 0:
-            _save(result, out, day)
+            save(result, out, day)
     return result
-
-
-def _save(result: Result, out: str | Path, day: datetime.date) -> None:
-    """Save a result whose cost is spent; where that fails, the caller still gets it."""
-    try:
-        result.save(out, day=day)
-    except OSError as error:
-        warnings.warn(
-            f"out: the result could not be saved ({error.filename or out}: {error.strerror or error}); it is returned, "
-            "so save it elsewhere with result.save(folder).",
-            stacklevel=3,
-        )

@@ -22,6 +22,9 @@ from dpmcmc.storage.pytree import PyTree
 class Reservation:
     """The budget that one run holds; what a crash leaves stays spent.
 
+    A copy, also in another process, is the same reservation: the ledger lets one start of one run begin under it, and
+    says how it is settled.
+
     Args:
         ledger: or its path.
         guarantee: of the whole run; None where there is none, which is refused.
@@ -61,19 +64,16 @@ class Reservation:
             name = f"{label} {secrets.token_hex(8)}"
             if checkpoint is not None:
                 checkpoint.note(reservation=name)
-        #: Whether the run may have computed something from a record, now or before it was stopped.
-        self.begun = checkpoint is not None and checkpoint.begun
-        if found is not None and not self.begun and not self.ledger.is_open(found):
+        begun = checkpoint is not None and checkpoint.begun
+        if found is not None and not begun and not self.ledger.is_open(found):
             raise LedgerError(
                 f"{self.ledger.path}: run {name!r} was settled and has not begun here: this is a copy of a run that "
                 "is done; start a new one."
             )
         self.receipt = self.ledger.reserve(guarantee, name) if found is None else found
-        # This start does not give back what another start of the run reserved.
-        self._own = found is None
-        self._open = found is None or self.ledger.is_open(found)
+        # This start does not settle what another start of the run reserved, until it has begun itself.
+        self._settles = found is None
         self._events = run_length(guarantee.events)
-        self._started = False
 
     def identify(self, data: PyTree, columns: Callable[[], Mapping[str, np.ndarray]] = dict) -> None:
         """Refuse records of another data set than the ledger's.
@@ -90,29 +90,32 @@ class Reservation:
             lambda key: {name: fingerprint(key, {name: column}) for name, column in columns().items()},
         )
 
-    def start(self, guarantee: Guarantee | None) -> None:
-        """The run of this guarantee begins to compute from records.
+    def start(self, guarantee: Guarantee | None, origin: str | None = None) -> None:
+        """The run of this guarantee begins to compute from records, or goes on.
+
+        Args:
+            guarantee: of the whole run.
+            origin: of its checkpoint, by which a run that goes on is known; None: it has none.
 
         Raises:
             LedgerError: it is not what was reserved, or the reservation has been used or settled.
         """
         if guarantee is None or run_length(guarantee.events) != self._events:
             raise LedgerError(f"{self.ledger.path}: the run is not the one that was reserved; reserve it by itself.")
-        if self._started or (not self.begun and not self._open):
-            raise LedgerError(f"{self.ledger.path}: a reservation is for one run, and this one has been used.")
-        self._started = self.begun = True
+        self.ledger.begin(self.receipt, origin)
+        self._settles = True
 
     def extend(self, events: tuple[Event, ...], why: str) -> None:
         """Charge what the run does beyond its guarantee, before it does."""
         self.ledger.extend(self.receipt, events, why)
 
     def settle(self) -> None:
-        """Spent where the run has begun; given back where it ended before it computed anything from a record."""
-        if not self._open or not (self.begun or self._own):
+        """Spent where the run has begun, here or elsewhere; given back where nothing was computed from a record."""
+        if not self._settles:
             return
         try:
-            self.ledger.settle(self.receipt, "released" if self.begun else "void")
+            self.ledger.settle(self.receipt)
         except (LedgerError, OSError) as error:
-            # Spent it is either way, and what the run released must not be lost.
-            warnings.warn(f"{error} The run's budget stays spent.", stacklevel=2)
-        self._open = False
+            # The run's result must not be lost.
+            warnings.warn(f"{error} The run was not settled: what its ledger holds for it stays spent.", stacklevel=2)
+        self._settles = False

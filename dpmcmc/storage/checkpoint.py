@@ -16,7 +16,7 @@ there the run takes fresh keys and is charged again for every step that may have
 charge stays finite because each commit says how far the run may go before the next.
 
 Keys are in ``run.json`` until the last commit, and erased with it. The records are known by a keyed digest: a bare hash
-of private data could be searched for.
+of private data could be searched for. Both stay, for a finished run must not answer for others: it is confidential too.
 """
 
 from __future__ import annotations
@@ -119,6 +119,11 @@ class Checkpoint:
         """Whether a run has keys here, so that it may have computed something from a record."""
         return "plan" in self._run
 
+    @property
+    def origin(self) -> str:
+        """Random name of the start that drew what :meth:`keys` returned."""
+        return str((self._run if self.begun else self._new).get("origin", ""))
+
     def note(self, **facts: object) -> None:
         """Keep facts of the caller's, JSON values, with the run."""
         self._run.setdefault("notes", {}).update(facts)
@@ -165,6 +170,7 @@ class Checkpoint:
             key = secrets.token_bytes(32)
             known = {"plan": plan_digest(plan), "records_key": key.hex(), "records": fingerprint(key, data)}
             self._new = known | {"again": [], "platform": here, "secret": secret, "keys": to_text(streams)}
+            self._new["origin"] = secrets.token_hex(16)
             return streams
         self.check(plan)
         if self._run["records"] != fingerprint(bytes.fromhex(self._run["records_key"]), data):

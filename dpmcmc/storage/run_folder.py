@@ -21,9 +21,28 @@ def today() -> datetime.date:
     return datetime.datetime.now(datetime.UTC).date()
 
 
+def inside(path: str | Path, folder: str | Path, apart: str | None = None) -> bool:
+    """Whether a path is a folder or lies in it, by its name or by what links lead to.
+
+    Args:
+        path, folder: need not exist.
+        apart: name of a folder in it, below which nothing counts.
+    """
+    ways = (os.path.abspath, os.path.realpath)
+    return any(
+        place.is_relative_to(top) and (apart is None or not place.parent.is_relative_to(top / apart))
+        for place in {Path(way(path)) for way in ways}
+        for top in {Path(way(folder)) for way in ways}
+    )
+
+
 def day_of(path: Path) -> datetime.date:
     """Return the day that a file bears."""
     return datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).date()
+
+
+#: Folder of a run folder that is never published.
+CONFIDENTIAL = "confidential"
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,27 @@ def test_settling_twice_or_an_unknown_run_is_refused(ledger, fifth):
             call()
 
 
+def test_a_run_begins_once_and_is_not_void_after(ledger, fifth):
+    receipt = ledger.reserve(fifth, "run")
+    ledger.begin(receipt, "this start")
+    ledger.begin(receipt.id, "this start")
+    for again in (None, "another start", ""):
+        with pytest.raises(LedgerError, match="has begun already, and a reservation is for one run"):
+            ledger.begin(receipt, again)
+    with pytest.raises(LedgerError, match="cannot be void"):
+        ledger.settle(receipt, "void")
+    assert [e.kind for e in ledger.history()] == ["init", "reserve", "begin"]
+    ledger.settle(receipt)
+    unused = ledger.reserve(fifth, "unused")
+    ledger.settle(unused)
+    ledger.settle(unused)
+    with pytest.raises(LedgerError, match="settled as void already, and a reservation is for one run"):
+        ledger.begin(unused)
+    assert [run.outcome for run in ledger.state().runs] == ["released", "void"]
+    with pytest.raises(LedgerError, match="no run"):
+        ledger.begin("nobody")
+
+
 def test_an_extension_is_charged_and_cannot_be_taken_back(ledger, fifth):
     receipt = ledger.reserve(fifth, "run")
     spent = ledger.state().spent

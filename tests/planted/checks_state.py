@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import json
 import os
@@ -21,6 +22,7 @@ from dpmcmc.cli import run
 from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.engine import result as result_room
 from dpmcmc.engine import sizing
+from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.self_test import MiscompiledError
 from dpmcmc.privacy import Ledger, OverBudget
 from dpmcmc.privacy.ledger import BrokenChain, LedgerError, store
@@ -187,6 +189,49 @@ def a_run_that_read_records_stays_charged(scene: Scene) -> None:
             dpmcmc.sample(_tiny(), _RECORDS, ledger=book, progress=progress)
         how = "finished" if progress is None else "was stopped"
         require(book.state().spent > spent, f"a run that {how} is not charged")
+
+
+def _reserved(scene: Scene) -> tuple[Ledger, Reservation]:
+    """A ledger, and one reservation in it."""
+    path = scene.folder / "one.ledger"
+    path.unlink(missing_ok=True)
+    terms = {"num_records": None, "adjacency": "zero_out", "epsilon": 50.0, "delta": DELTA}
+    book = Ledger.init(path, name="test", filter="gdp", **terms)
+    return book, Reservation(book, _tiny().guarantee, "one run")
+
+
+def a_reservation_is_for_one_run(scene: Scene) -> None:
+    """Whoever has a copy: the ledger says whether a run has begun under it."""
+    book, held = _reserved(scene)
+    twin = copy.deepcopy(held)
+    released = 0
+    for one in (held, twin):
+        with contextlib.suppress(LedgerError):
+            one.start(_tiny().guarantee)
+            released += 1
+    charged = sum(len(run.charges) for run in book.state().runs)
+    require(released == charged, f"{released} runs began for {charged} charge")
+
+
+def a_run_that_has_begun_is_not_void(scene: Scene) -> None:
+    """Whoever asks for it, as long as it runs and after a crash."""
+    book, held = _reserved(scene)
+    held.start(_tiny().guarantee)
+    with contextlib.suppress(LedgerError):
+        book.settle(held.receipt, "void")
+    require(book.state().spent > 0, "a run that has begun was given back")
+
+
+def nothing_that_is_kept_lies_in_what_is_published(scene: Scene) -> None:
+    """A run that is stopped leaves its keys, and they are not in its folder."""
+    out = Path(tempfile.mkdtemp(dir=scene.folder))
+
+    def stop(done: int, total: int) -> None:
+        raise RuntimeError("stopped")
+
+    with contextlib.suppress(RuntimeError, ValueError):
+        dpmcmc.sample(_tiny(), _RECORDS, out=out, checkpoint=out / "kept", progress=stop)
+    require(not list(out.rglob("run.json")), "keys lie in the folder that is published")
 
 
 def a_run_executes_what_its_program_says(scene: Scene) -> None:

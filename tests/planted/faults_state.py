@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from dpmcmc.cli import run
-from dpmcmc.engine import chains
+from dpmcmc.engine import chains, life
 from dpmcmc.engine import result as result_room
 from dpmcmc.engine import traced as traced_room
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.privacy import Guarantee, Ledger
-from dpmcmc.privacy.ledger import Receipt, costs, filters, inode
+from dpmcmc.privacy.ledger import LedgerError, Receipt, book, costs, filters, inode
 from dpmcmc.privacy.ledger.book import Book
 from dpmcmc.storage import checkpoint
 from tests.planted import Fault
@@ -111,6 +111,26 @@ def _always_given_back(patch: Patch) -> None:
         self.ledger.settle(self.receipt, "void")
 
     patch.setattr(Reservation, "settle", settle)
+    patch.setattr(book.Run, "read", False)
+
+
+def _begun_as_the_object_says(patch: Patch) -> None:
+    started: set[int] = set()
+
+    def begin(self: Ledger, receipt: Any, by: str | None = None) -> None:
+        if id(receipt) in started:
+            raise LedgerError("used already")
+        started.add(id(receipt))
+
+    patch.setattr(Ledger, "begin", begin)
+
+
+def _void_after_it_began(patch: Patch) -> None:
+    patch.setattr(book.Run, "read", False)
+
+
+def _anywhere(patch: Patch) -> None:
+    patch.setattr(life, "check_apart", lambda *_: None)
 
 
 def _same_keys_elsewhere(patch: Patch) -> None:
@@ -239,6 +259,24 @@ FAULTS = (
         "A run that ends is settled as void, whatever it has computed.",
         _always_given_back,
         (checks.a_run_that_read_records_stays_charged,),
+    ),
+    Fault(
+        "reservation that knows by itself whether it is used",
+        "Each copy of it, in this process or another, starts a run of its own, and one charge pays for all.",
+        _begun_as_the_object_says,
+        (checks.a_reservation_is_for_one_run,),
+    ),
+    Fault(
+        "a run voided after it began",
+        "Whoever types void gives back what a run that goes on, or crashed, may have released.",
+        _void_after_it_began,
+        (checks.a_run_that_has_begun_is_not_void,),
+    ),
+    Fault(
+        "checkpoint in the folder that is published",
+        "sample(out=, checkpoint=) keeps noise keys, and a keyed digest of the records, beside the draws.",
+        _anywhere,
+        (checks.nothing_that_is_kept_lies_in_what_is_published,),
     ),
     Fault(
         "resume with the same keys on another platform",

@@ -25,6 +25,7 @@ class Run:
         label: of the caller's.
         charges: (cost, overflow) of the reservation and of each extension.
         outcome: ``open`` | ``released`` | ``void``.
+        begun: name of the start that began it; empty where only its outcome tells that one did; None before.
         items: of a programme.
 
     Example:
@@ -43,7 +44,13 @@ class Run:
     label: str
     charges: list[tuple[float, float]] = field(default_factory=list)
     outcome: str = "open"
+    begun: str | None = None
     items: list[str] = field(default_factory=list)
+
+    @property
+    def read(self) -> bool:
+        """Whether it may have computed something from a record."""
+        return self.begun is not None or len(self.charges) > 1
 
 
 @dataclass
@@ -129,8 +136,13 @@ def fold(entries: Sequence[Entry], path: Path) -> Book:
             if entry.kind == "data":
                 book.fingerprints.add(body["fingerprint"])
                 book.columns |= body.get("columns", {})
+            elif entry.kind == "begin":
+                book.runs[entry.run].begun = str(body["by"])
             elif entry.kind == "settle":
-                book.runs[entry.run].outcome = body["outcome"]
+                run = book.runs[entry.run]
+                run.outcome = body["outcome"]
+                # Versions before 0.2.0 wrote no entry of a run's beginning.
+                run.begun = "" if run.begun is None and run.outcome == "released" else run.begun
             elif entry.kind in ("reserve", "extend"):
                 if entry.kind == "reserve":
                     book.runs[entry.run] = Run(entry.run, body["label"])

@@ -6,16 +6,15 @@ import hashlib
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from dpmcmc.privacy.accounting import ADJACENCIES, Adjacency, Event, overflow_probability, run_length
-from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import fitting, programme, store
 from dpmcmc.privacy.ledger.book import Run, fold
 from dpmcmc.privacy.ledger.chain import BrokenChain, Entry, LedgerError, Receipt, confirm
-from dpmcmc.privacy.ledger.terms import OVERFLOW_SHARE, Promise, Terms, fixed
+from dpmcmc.privacy.ledger.state import State, account
+from dpmcmc.privacy.ledger.terms import OVERFLOW_SHARE, Promise, fixed
 
 OUTCOMES = ("released", "void")
 
@@ -34,49 +33,6 @@ class OverBudget(LedgerError):
             ...
         dpmcmc.privacy.ledger.ledger.OverBudget: small.ledger: run 'too much' is refused: it costs 36.1 in...
     """
-
-
-@dataclass(frozen=True)
-class State:
-    """Account of a ledger: its terms, its runs, and what they have spent.
-
-    Attributes:
-        terms: what was fixed at ``init``.
-        spent, left: in the filter's unit; void runs cost nothing, open ones all they reserved.
-        overflow_left: of the budget for deviations.
-        epsilon: ε at the ledger's δ of a budget of just ``spent``; of a programme, its joint ε once a run was admitted.
-            For people: the promise about runs chosen adaptively is the whole budget, fixed in advance.
-        epsilon_left: ε at the ledger's δ of the largest single full-batch Gaussian run that is still admitted; of a
-            programme 0.
-        runs: every reservation in order.
-        entries: how many.
-        head: hash of the last entry.
-        identified: whether the data's fingerprint is known.
-
-    Example:
-        >>> from dpmcmc.privacy import Ledger
-        >>> terms = {"num_records": 1000, "adjacency": "replace_one", "epsilon": 1.0, "delta": 1e-5}
-        >>> ledger = Ledger.init("state.ledger", name="people", **terms)
-        >>> state = ledger.state()
-        >>> state.spent, state.entries
-        (0.0, 1)
-    """
-
-    terms: Terms
-    spent: float
-    left: float
-    overflow_left: float
-    epsilon: float
-    epsilon_left: float
-    runs: tuple[Run, ...]
-    entries: int
-    head: str
-    identified: bool
-
-    @property
-    def open(self) -> tuple[Run, ...]:
-        """Reservations that were not settled, of runs that go on or crashed."""
-        return tuple(run for run in self.runs if run.outcome == "open")
 
 
 class Ledger:
@@ -182,25 +138,53 @@ class Ledger:
                 return Receipt(entry.run, entry.sequence, entry.hash, self.path)
         raise OverBudget(f"{self.path}: run {label!r} is refused: {refusal}; {self._advice(guarantee)}.")
 
-    def settle(self, receipt_or_id: Receipt | str, outcome: str) -> None:
+    def begin(self, receipt_or_id: Receipt | str, by: str | None = None) -> None:
+        """Say that a run begins to compute from records: once, whoever holds its receipt, and it is never void after.
+
+        Args:
+            receipt_or_id: from :meth:`reserve`, or the run's id.
+            by: random name of the start, kept with the run's keys: a run that was stopped goes on under it, with the
+                same noise. None: a name that nobody else has.
+
+        Raises:
+            LedgerError: the run is settled, or another start has begun it.
+        """
+        by = secrets.token_hex(16) if by is None else by
+        with store.change(self.path) as (entries, append):
+            run = self._run(entries, receipt_or_id)
+            if run.begun is None and run.outcome == "open":
+                append("begin", run.id, {"by": by})
+            elif run.begun != by:
+                how = "has begun" if run.outcome == "open" else f"is settled as {run.outcome}"
+                raise LedgerError(
+                    f"{self.path}: run {run.id} ({run.label}) {how} already, and a reservation is for one run; reserve "
+                    "a new one."
+                )
+
+    def settle(self, receipt_or_id: Receipt | str, outcome: str | None = None) -> None:
         """Close a reservation.
 
         Args:
             receipt_or_id: from :meth:`reserve`, or the run's id.
             outcome: ``released`` keeps what was spent; ``void`` gives it back, and is for a run that ended before it
-                computed anything from a record.
+                computed anything from a record. None: ``released`` where the run has begun, else ``void``; a run that
+                is settled stays as it is.
 
         Raises:
-            LedgerError: an unknown or settled run, or ``void`` for one that was extended (it had begun).
+            LedgerError: an unknown or settled run, or ``void`` for one that has begun.
         """
-        if outcome not in OUTCOMES:
+        if outcome not in (None, *OUTCOMES):
             raise LedgerError(f"{self.path}: outcome must be one of {', '.join(OUTCOMES)}, got {outcome!r}.")
         with store.change(self.path) as (entries, append):
-            run = self._open_run(entries, receipt_or_id)
-            if outcome == "void" and len(run.charges) > 1:
+            run = self._run(entries, receipt_or_id)
+            if outcome is None and run.outcome != "open":
+                return
+            self._check_open(run)
+            outcome = outcome or ("released" if run.read else "void")
+            if outcome == "void" and run.read:
                 raise LedgerError(
-                    f"{self.path}: run {run.id} ({run.label}) was extended, so it had read records, and cannot be "
-                    "void; settle it as released."
+                    f"{self.path}: run {run.id} ({run.label}) has begun or was extended, so it may have read records, "
+                    "and cannot be void; settle it as released."
                 )
             append("settle", run.id, {"outcome": outcome})
 
@@ -217,7 +201,8 @@ class Ledger:
         """
         charge = self._charge(events, self.terms.adjacency, why)
         with store.change(self.path) as (entries, append):
-            run = self._open_run(entries, receipt_or_id)
+            run = self._run(entries, receipt_or_id)
+            self._check_open(run)
             refusal = fold(entries, self.path).refusal(charge)
             if refusal is None:
                 entry = append("extend", run.id, charge | {"why": why})
@@ -254,27 +239,7 @@ class Ledger:
 
     def state(self) -> State:
         """Return the account of the ledger as it is now."""
-        entries = self.history()
-        book = fold(entries, self.path)
-        terms = book.terms
-        left = max(0.0, terms.budget - book.spent)
-        if terms.filter == "programme":
-            epsilon, epsilon_left = (terms.joint_epsilon or 0.0) if book.spent else 0.0, 0.0
-        else:
-            epsilon = min(terms.epsilon, terms.additive.epsilon(book.spent, terms.charged_delta))
-            epsilon_left = gaussian_epsilon(terms.additive.gaussian(left) * (1 - 1e-9), terms.delta)
-        return State(
-            terms=terms,
-            spent=book.spent,
-            left=left,
-            overflow_left=max(0.0, terms.overflow - book.overflow),
-            epsilon=epsilon,
-            epsilon_left=epsilon_left,
-            runs=tuple(book.runs.values()),
-            entries=len(entries),
-            head=entries[-1].hash,
-            identified=bool(book.fingerprints),
-        )
+        return account(self.history(), self.path)
 
     def history(self) -> list[Entry]:
         """Every entry, the chain verified."""
@@ -374,18 +339,20 @@ class Ledger:
             return 1.0, overflow
         return self.terms.additive.cost(events, adjacency), overflow
 
-    def _open_run(self, entries: list[Entry], receipt_or_id: Receipt | str) -> Run:
+    def _run(self, entries: list[Entry], receipt_or_id: Receipt | str) -> Run:
         if isinstance(receipt_or_id, Receipt):
             confirm(entries, receipt_or_id, self.path)
             receipt_or_id = receipt_or_id.id
         run = fold(entries, self.path).runs.get(receipt_or_id)
         if run is None:
             raise LedgerError(f"{self.path}: no run {receipt_or_id!r}; ledger history lists them.")
+        return run
+
+    def _check_open(self, run: Run) -> None:
         if run.outcome != "open":
             raise LedgerError(
                 f"{self.path}: run {run.id} ({run.label}) is settled as {run.outcome} already; reserve a new one."
             )
-        return run
 
     def _advice(self, guarantee: Guarantee) -> str:
         """How to mend a refusal."""
