@@ -69,7 +69,7 @@ class Once:
         if self._process != os.getpid():
             name = type(self).__name__
             raise InputError(
-                f"a {name} is for one process, and a forked one has a copy of its noise; make another here"
+                f"this {name} is for one process, and a forked one has a copy of its noise; make another here"
             )
         with self._taken:
             yield
