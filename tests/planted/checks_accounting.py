@@ -203,8 +203,9 @@ def rows_beyond_their_public_bound_are_refused(scene: Scene) -> None:
     with contextlib.suppress(ValueError):
         release(made, {"x": x, "y": np.zeros(20, np.int32)}, key=0)
         require(False, "a row of norm 5.7 was taken where 1 is the public bound")
-    inside = base._within(np.full((20, 2), 0.5), 1.0)
-    require(np.all(np.linalg.norm(inside, axis=1) <= 1.0), "rows within the bound were moved beyond it")
+    rounded = np.full((20, 2), math.sqrt(0.5) * (1 + 5e-6))
+    kept = base._check_records(made, {"x": rounded, "y": np.zeros(20, np.int32)})["x"]
+    require(np.all(np.linalg.norm(kept, axis=1) <= 1.0), "what rounding left beyond the bound stays beyond it")
 
 
 def two_secret_keys_are_different(scene: Scene) -> None:

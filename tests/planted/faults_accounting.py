@@ -164,7 +164,8 @@ def _never_halts(patch: Patch) -> None:
 
 
 def _any_row(patch: Patch) -> None:
-    patch.setattr(base, "_within", lambda x, row_bound: np.asarray(x, np.float64))
+    patch.setattr(base, "check_bound", lambda x, row_bound, resting: None)
+    patch.setattr(base, "within", lambda x, row_bound: np.asarray(x, np.float64))
 
 
 def _groups_at_their_most_noise(patch: Patch) -> None:
