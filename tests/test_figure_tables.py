@@ -4,6 +4,7 @@
 """
 
 import importlib.util
+import math
 import re
 
 import numpy as np
@@ -65,6 +66,53 @@ def test_figure_4_2():
                 assert (with_error if len(values) == 2 else said)(cell, *values), (label, gamma)
     most = max(float(row["disagreement"]) for row in rows.values())
     assert said(re.findall(r"differ by no more than ([\d.]+) standard errors", section("Figure 4.2"))[0], most)
+
+
+def test_figure_3_1():
+    """Below, means over runs; above, all chains together, with the error that three independent draws a chain have."""
+    names = {
+        "SGLD at a fifth of the step": "SGLD at a smaller step",
+        "SGLD, same step, temperature 1": "SGLD at the printed step",
+        "SGLD, same step, not private": "SGLD at the printed step",
+    }
+    below, above = tables(section("Figure 3.1"))
+    for pooled, body in ((False, below[1:]), (True, above[1:])):
+        for label, epsilon, runs, *cells in body:
+            private = epsilon != "none"
+            rows = [
+                r
+                for r in results("fig3_1")
+                if r["method"] == names.get(label, label) and (r["private"] == "True") == private
+            ]
+            together, apart = [r for r in rows if r["repeat"] == "pooled"], [r for r in rows if r["repeat"] != "pooled"]
+            assert len(apart) == int(runs), label
+            assert not private or said(epsilon.partition(" / ")[2], float(rows[0]["guarantee_epsilon"]), up=True), label
+            shown = zip(("mean_error", "covariance_error", "temperature"), cells, strict=True)
+            for column, cell in shown:
+                values = [float(r[column]) for r in (together if pooled else apart)]
+                if "±" in cell:
+                    error = values[0] / math.sqrt(3 * int(runs)) if pooled else np.std(values, ddof=1)
+                    assert with_error(cell, np.mean(values), error), (label, column, values, error)
+                else:
+                    assert said(cell, np.mean(values)), (label, column, values)
+
+
+def test_two_normals():
+    rows = results("fig3_2_two_normals")
+    found = {(r["version"], r["method"], float(r["epsilon"])): (float(r["accuracy"]), float(r["std"])) for r in rows}
+    text = " ".join(section("Figure 3.2").split("**On two normals**")[1].split("![")[0].split())
+    at_one = [
+        accuracy for (version, _, epsilon), (accuracy, _) in found.items() if (version, epsilon) == ("tight", 1.0)
+    ]
+    samplers = ("sgld", "noisy_sgd", "sghmc", "sgnht", "sgfs", "hybrid")
+    at_a_tenth = [found["tight", name, 0.1][0] for name in samplers]
+    ranges = re.findall(r"(0\.\d+) to (0\.\d+)", text)
+    for (least, most), values in zip(ranges, (at_one, at_a_tenth), strict=True):
+        assert said(least, min(values)), min(values)
+        assert said(most, max(values)), max(values)
+    named = ("printed", "sgld", 1.0), ("tight", "objective_perturbation", 0.1), ("tight", "ops_printed", 0.1)
+    for cell, which in zip(re.findall(r"0\.\d+ ± 0\.\d+", text), named, strict=True):
+        assert with_error(cell, *found[which]), (cell, found[which])
 
 
 def test_figure_5_1():
