@@ -126,7 +126,7 @@ def _word_by_word(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> ja
     columns = (*_CONSTANTS, *keys.T[:, :, None], counters, *nonces.T[:, :, None])
     start = [jnp.broadcast_to(word, counters.shape) for word in columns]
 
-    def rounds(_: int, words: list[jax.Array]) -> list[jax.Array]:
+    def rounds(_: jax.Array | int, words: list[jax.Array]) -> list[jax.Array]:
         for _ in range(_AT_ONCE):
             words = _double_round_by_word(words)
         return words
