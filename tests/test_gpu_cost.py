@@ -69,9 +69,9 @@ def test_loops_count_as_often_as_they_go_round_and_conditionals_with_the_dearest
     assert module.operations(module.entry) == {"fused": 5, "next": 5}
 
 
-def test_a_loop_of_unknown_length_asks_the_device_once_a_round():
+def test_a_loop_of_unknown_length_counts_once_and_as_a_conditional():
     module = Module(TEXT.replace("MORE", NAMED))
-    assert module.cost(module.entry) == ROUND.plus(Cost(1, 1)).plus(Cost(1, 16, 1))
+    assert module.cost(module.entry) == ROUND.plus(Cost(1, 1, 1)).plus(Cost(1, 16, 1))
 
 
 def test_bytes_of_a_shape_are_those_of_its_arrays():

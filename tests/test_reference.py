@@ -33,7 +33,12 @@ PUBLIC = (
     "dpmcmc.errors",
 )
 #: Public in name alone: parts of other functions, which no page need explain.
-PARTS = {"dpmcmc.errors.check_fields", "dpmcmc.errors.alternatives"}
+PARTS = {
+    "dpmcmc.errors.Checked",
+    "dpmcmc.errors.alternatives",
+    "dpmcmc.errors.check_fields",
+    "dpmcmc.inference.predictive.Predicts",
+}
 #: Examples that run a chain, or fit several models.
 LONG = ("SecretKey", "Trace", "PerRecord", "AuditReport", "GradientQuery", "Result", "Evidence")
 
