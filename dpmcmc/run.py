@@ -3,10 +3,7 @@
 import sys
 
 if __name__ == "__main__":
-    from dpmcmc.cli.interrupt import while_importing
+    from dpmcmc.__main__ import main
 
-    while_importing()  # before what takes seconds to import
-
-    from dpmcmc.cli.commands import main
-
-    sys.exit(main(["run", *sys.argv[1:]]))
+    sys.argv.insert(1, "run")
+    sys.exit(main())

@@ -1,9 +1,13 @@
 """A command loads what it needs, when it needs it: libraries that take long to import wait for their first use."""
 
+import runpy
 import subprocess
 import sys
 import textwrap
 
+import pytest
+
+import dpmcmc.__main__ as installed
 from dpmcmc.config.shipped import shipped
 
 MODEL_LIBRARIES = {"flax", "numpyro"}
@@ -60,3 +64,12 @@ def test_libraries_wait_for_their_first_use(tmp_path):
 def test_importing_the_estimators_imports_no_model_library():
     code = f"import sys, dpmcmc.estimators; assert not {MODEL_LIBRARIES} & set(sys.modules), 'slow import'"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_module_s_own_command_starts_as_the_installed_one_does(monkeypatch):
+    """So that its pictures are drawn beside the run too; it took twice the time."""
+    monkeypatch.setattr(installed, "main", lambda: list(sys.argv[1:]))
+    monkeypatch.setattr(sys, "argv", ["run.py", "adult.yaml", "--quiet"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("dpmcmc.run", run_name="__main__")
+    assert ended.value.code == ["run", "adult.yaml", "--quiet"]
