@@ -1,4 +1,4 @@
-"""What is kept for a run lies apart from the folder that is published: keys, digests of records, the ledger."""
+"""Keys and all else that is kept for a run lie apart from the folder that is published."""
 
 import os
 

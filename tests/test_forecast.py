@@ -1,4 +1,4 @@
-"""What a plan predicts: relaxation times, widths, and the budget or records that would do."""
+"""Predictions of a plan: relaxation times, widths, and the budget or records that would do."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_runs_of_one_program_have_the_noise_of_their_own_number_of_draws():
 
     among = ((3, 4, 5), (4,))
     both = jax.jit(jax.vmap(lambda own: tuple(map(noise, integer_noise.levels_of(among, own)))))
-    # Of a number that is not among them, planted: noise of the most draws, and not none.
+    # Planted, a number that is not among them: it gives noise of the most draws, and not none.
     gradient, second = both(jnp.array([[3, 4], [4, 4], [5, 4], [9, 9]]))
     for at, count in enumerate((3, 4, 5, 5)):
         jax.tree.map(

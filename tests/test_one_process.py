@@ -47,7 +47,7 @@ def questions() -> dict[str, Ask]:
 
 
 def said_in_a_child(asks: list[Ask]) -> list[str]:
-    """What a forked process is told: an error, or that it was answered."""
+    """Return the answer to a forked process: an error, or that it was answered."""
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # JAX's and Python's own, of forking

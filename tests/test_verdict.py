@@ -1,4 +1,4 @@
-"""What draws may be used for, as every plan and every result says."""
+"""Uses that draws permit, as every plan and every result says."""
 
 from __future__ import annotations
 

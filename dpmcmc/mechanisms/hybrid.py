@@ -8,7 +8,6 @@ worth a Gaussian query, and a full-batch run after it costs μ² + μ'².
 from __future__ import annotations
 
 import dataclasses
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -24,7 +23,7 @@ from dpmcmc.errors import InputError, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.planning import making
-from dpmcmc.planning.hardening import where_proved
+from dpmcmc.planning.hardening import of_argument
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.promise import Clipping, Privacy
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
@@ -89,6 +88,7 @@ class Hybrid:
         if self.start.draws != 1:
             raise InputError(f"start: a hybrid starts at one draw, not at {self.start.draws}", "draws")
 
+    @of_argument
     def plan(
         self,
         target: Target,
@@ -105,9 +105,6 @@ class Hybrid:
         Raises:
             UnsupportedCombination, CalibrationError, ValueError: see :class:`OPS` and :func:`dpmcmc.plan`.
         """
-        if hardened is None:
-            of = functools.partial(self.plan, target, num_records=num_records, epsilon=epsilon, delta=delta)
-            return where_proved(functools.partial(of, adjacency=adjacency, schema=schema))
         target = target if schema is None else schema.told(target)
         first = self.start.plan(
             target,
@@ -139,7 +136,7 @@ class Hybrid:
             curvature=self.curvature,
             after=first.guarantee,
         )
-        return self._of(first, run, schema, hardened)
+        return self._of(first, run, schema, bool(hardened))
 
     def _of(self, first: MechanismPlan, run: Plan, schema: Schema | None, hardened: bool) -> MechanismPlan:
         """Return the plan of the draw and the run together."""

@@ -9,7 +9,6 @@ A mechanism is a frozen dataclass; its fields are what a YAML says about it. It 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from dpmcmc.data.schema import Schema
 from dpmcmc.errors import Checked, InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.planning.hardening import where_proved
+from dpmcmc.planning.hardening import of_argument
 from dpmcmc.privacy.accounting import Adjacency, Event, discrete_gaussian
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE, capped, provable
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
@@ -111,6 +110,7 @@ class OneShot(Checked):
     #: Part that the mechanism draws in floating point, hardened or not; empty where all its randomness is in integers.
     in_floats = ""
 
+    @of_argument
     def plan(
         self,
         target: Target,
@@ -138,10 +138,7 @@ class OneShot(Checked):
             CalibrationError: (ε, δ) is out of reach.
             ValueError: impossible numbers, named by the argument first; a public bound that is not given.
         """
-        if hardened is None:
-            of = functools.partial(self.plan, target, num_records=num_records, epsilon=epsilon, delta=delta)
-            return where_proved(functools.partial(of, adjacency=adjacency, schema=schema))
-        asked = Asked(num_records, epsilon, delta, Adjacency(adjacency), hardened)
+        asked = Asked(num_records, epsilon, delta, Adjacency(adjacency), bool(hardened))
         target, told = (target, self) if schema is None else (schema.told(target), schema.told(self, target))
         plan = told.settle(target, asked.of_events)
         if hardened:
@@ -150,7 +147,7 @@ class OneShot(Checked):
                 asked = dataclasses.replace(asked, epsilon=taken)
                 plan = dataclasses.replace(told.settle(target, asked.of_events), note=capped(epsilon, taken))
             plan = dataclasses.replace(plan, guarantee=_of_all(plan.guarantee, asked))
-        return dataclasses.replace(plan, schema=schema, hardened=hardened)
+        return dataclasses.replace(plan, schema=schema, hardened=asked.hardened)
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Return the plan that keeps the promise; raises as :meth:`OneShot.plan`."""

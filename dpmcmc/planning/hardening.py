@@ -61,3 +61,15 @@ def of_privacy(plan: Callable[_Arguments, Plan]) -> Callable[_Arguments, Plan]:
         return where_proved(choose)
 
     return planned
+
+
+def of_argument(plan: Callable[_Arguments, _AnyPlan]) -> Callable[_Arguments, _AnyPlan]:
+    """Return a planner that settles an argument ``hardened`` which is left open."""
+
+    @functools.wraps(plan)
+    def planned(*args: _Arguments.args, **settings: _Arguments.kwargs) -> _AnyPlan:
+        if settings.get("hardened") is not None:
+            return plan(*args, **settings)
+        return where_proved(lambda hardened: plan(*args, **(settings | {"hardened": hardened})))  # type: ignore[arg-type]
+
+    return planned

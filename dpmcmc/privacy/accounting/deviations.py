@@ -8,8 +8,9 @@ laws Q, Q'
 
 How much k records cost depends on whose law the ideal one is.
 
-**Of a data set.** One mechanism I has TV(M(D), I(D)) <= β for every D. Then the lines above hold for two data sets that
-are k neighbours apart, with Q = I(D), Q' = I(D') and the group's δ_base: β is paid once, at the two ends of the path.
+**The ideal law of a data set.** One mechanism I has TV(M(D), I(D)) <= β for every D. Then the lines above hold for two
+data sets that are k neighbours apart, with Q = I(D), Q' = I(D') and the group's δ_base: β is paid once, at the two ends
+of the path.
 
 * ``batch_overflow``: I reads every selected record. A batch is truncated with a probability that follows from the
   public rate and number of slots alone, the same for every D; a slot may hold a record, an owner, or nothing.
@@ -18,9 +19,9 @@ are k neighbours apart, with Q = I(D), Q' = I(D') and the group's δ_base: β is
   of one-shot mechanisms (``noise_aware`` of records or owners, output and objective perturbation, ``adassp``, ...).
 * ``OPS`` with ``total_variation``, also as the start of a hybrid: I draws from the exact posterior of D.
 
-**Of a pair.** For every pair of neighbours there are laws Q, Q' that are made for the pair. A data set in the middle of
-a path then has two ideal laws, one for each neighbour, and no inequality joins them. Only the sum of the first lines is
-proved: δ(ε) = δ_base(ε) + (1 + e^ε)β for one step, so every step of a path pays β (``group.py``).
+**The ideal laws of a pair.** For every pair of neighbours there are laws Q, Q' that are made for the pair. A data set
+in the middle of a path then has two ideal laws, one for each neighbour, and no inequality joins them. Only the sum of
+the first lines is proved: δ(ε) = δ_base(ε) + (1 + e^ε)β for one step, so every step of a path pays β (``group.py``).
 
 * ``PrivateSelection``: an (ε, δ)-DP pair has an ε-DP pair near by (Dwork and Roth 2014, Lemma 3.17), which is another
   one for every pair.

@@ -40,6 +40,7 @@ from jax.extend.random import define_prng_impl
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.by_platform import by_platform, traced_platform
+from dpmcmc.privacy.query.one_row import in_one_row
 from dpmcmc.storage.pytree import PyTree, map_in_groups
 
 #: Words in NumPy or in JAX; four rows of them.
@@ -83,18 +84,11 @@ def _of_key(key: jax.Array, counter: jax.Array, nonce: jax.Array, platform: str 
     return _of_keys(key[None], counter.astype(jnp.uint32)[None], nonce.astype(jnp.uint32)[None])[0]
 
 
-@jax.custom_batching.custom_vmap
+# Batched as they are, blocks would be many short rows, which a CPU computes at half the speed.
+@in_one_row
 def _of_keys(keys: jax.Array, counters: jax.Array, nonces: jax.Array) -> jax.Array:
     """Return the blocks of several keys: (keys, 8), (keys, n) and (keys, 3) -> (keys, 16, n)."""
     return _columns(keys, counters, nonces, traced_platform())
-
-
-@_of_keys.def_vmap
-def _(size: int, batched: list[bool], *inputs: jax.Array) -> tuple[jax.Array, bool]:
-    # As one long row: batched as they are, they would be many short ones, which a CPU computes at half the speed.
-    each = [x if own else jnp.broadcast_to(x, (size, *x.shape)) for x, own in zip(inputs, batched, strict=True)]
-    found = _of_keys(*(x.reshape(-1, x.shape[-1]) for x in each))
-    return found.reshape(size, len(found) // size, *found.shape[1:]), True
 
 
 # Compiled as one function, so that blocks of one shape are traced once in a process for a platform.

@@ -24,6 +24,7 @@ from dpmcmc.privacy.accounting.discrete_gaussian import (
 )
 from dpmcmc.privacy.query import chacha
 from dpmcmc.privacy.query.chacha import Words
+from dpmcmc.privacy.query.one_row import in_one_row
 from dpmcmc.privacy.query.randomness import unraveled
 from dpmcmc.storage.pytree import PyTree, size_of
 
@@ -118,17 +119,10 @@ def draw(
         below = _settled(less, tied, more, (jnp.asarray(row)[column] for row in lower))
         return made(column, entry, below, given)
 
-    @jax.custom_batching.custom_vmap
+    # One row of keys, so that one question is asked for all of them.
+    @in_one_row
     def of_keys(*rows: jax.Array) -> PyTree:
         return _each(jax.vmap(unless_tied), jax.vmap(settled), rows)
-
-    @of_keys.def_vmap
-    def _(size: int, batched: list[bool], *rows: jax.Array) -> tuple[PyTree, PyTree]:
-        # One row of keys, so that one question is asked for all of them.
-        each = [x if own else jnp.broadcast_to(x, (size, *x.shape)) for x, own in zip(rows, batched, strict=True)]
-        found = of_keys(*(x.reshape(-1, *x.shape[2:]) for x in each))
-        apart = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), found)
-        return apart, jax.tree.map(lambda _: True, apart)
 
     key = chacha.adopted(key)
     words = jax.random.bits(key, shape, jnp.uint32).reshape(-1)
