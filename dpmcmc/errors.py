@@ -19,7 +19,7 @@ import functools
 import math
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Integral
 from typing import Annotated, Any, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -56,8 +56,14 @@ class InputError(ValueError):
 class DataError(InputError):
     """Message to the data holder: the problem, its place, and how to mend it.
 
-    It may quote counts and row numbers of private records, so show it to whoever holds the data and never
-    write it into a released file.
+    Messages are logged and sent around. This one says which column or array it is about and what kind of thing is
+    wrong with it. It quotes no value, no count of rows and no row number. The rows are in ``rows``, for whoever holds
+    the data.
+
+    Args:
+        message: one sentence.
+        about: as of :class:`InputError`.
+        rows: numbers of the rows that it is about, counted from 0; empty where it is about none.
 
     Example:
         >>> import dpmcmc
@@ -66,6 +72,10 @@ class DataError(InputError):
             ...
         dpmcmc.errors.DataError: data.path: there is no file no_such_file.npz: correct the path (a relative...
     """
+
+    def __init__(self, message: str, about: str = "", rows: Iterable[int] = ()) -> None:
+        super().__init__(message, about)
+        self.rows = tuple(map(int, rows))
 
     @classmethod
     def at(cls, key: str, said: str) -> Self:
@@ -148,7 +158,20 @@ def check_fields(made: object) -> None:
         value = getattr(made, name)
         if not any(_meets(value, kind) for kind in kinds):
             wanted = " or ".join(text for text in map(_described, kinds) if text)
-            raise InputError(f"{name} must be {wanted}, got {value!r}", name)
+            raise InputError(f"{name} must be {wanted}, got {shown(value)}", name)
+
+
+def shown(value: object) -> str:
+    """Return what was given as a message quotes it: shortened if it is long, by its type if it cannot be written."""
+    try:
+        text = repr(value)
+    except Exception:  # Python writes no number of 5,000 digits, and a foreign class may raise anything
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}...{text[-_LONGEST // 4 :]}"
+
+
+#: Characters of a value that a message quotes.
+_LONGEST = 200
 
 
 class Checked:

@@ -21,6 +21,7 @@ from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment, asked
 from dpmcmc.privacy.query.symmetric import form_of
 from dpmcmc.samplers.base import Sampler, missing_of
+from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def gaussian_run(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) ->
     Returns:
         (positions (samples, chains, d) float64, the sampler's Info at the same steps, leaves (samples, chains)).
     """
+    check_not_forked()
     chains, noise_std, every = run["chains"], run.get("noise_std"), run.get("every", 10)
     d = len(curvature)
     w = jnp.asarray(curvature, jnp.float32)
@@ -177,6 +179,7 @@ def check_sampler(
         dimension: parameters of the Gaussian; 32, so that a thermostat shared by them is within its validity region.
         chains: fewer are faster and tell less.
     """
+    check_not_forked()
     missing = missing_of(sampler)
     if missing:
         raise AssertionError(f"{sampler} lacks {', '.join(missing)} of the Sampler protocol")

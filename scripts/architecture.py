@@ -30,7 +30,7 @@ STEP = {
     "targets/glm/linear_predictor.py": "gradients of a linear model in closed form",
     "samplers/sgld.py": "move the position",
 }
-MOST_FILES, MOST_LINES = 8, 1500
+MOST_FILES, MOST_LINES = 8, 1600
 #: Section of a docstring that shows the use of a class, and nothing of what a step does.
 EXAMPLE = re.compile(r"\n+ +Example:\n(?: {8}.*\n)+")
 

@@ -19,7 +19,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-SECTIONS = ("comparators", "growth", "sweep", "compiling", "memory", "host", "bandwidth", "safeguards", "networks")
+SECTIONS = (
+    "batches",
+    "comparators",
+    "growth",
+    "sweep",
+    "compiling",
+    "memory",
+    "host",
+    "bandwidth",
+    "safeguards",
+    "networks",
+)
 
 
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:

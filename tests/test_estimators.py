@@ -17,6 +17,7 @@ from dpmcmc.estimators import (
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivatePoissonRegression,
+    PublicKFold,
     expected_failed_checks,
 )
 from dpmcmc.mechanisms import NoiseAware
@@ -76,7 +77,7 @@ def test_nothing_is_learnt_from_data_beside_the_release():
     """A value beyond its range changes nothing, and a label outside the declared classes is refused, not learnt."""
     x, logit, rng = table(500)
     y = (rng.random(500) < expit(logit)).astype(int)
-    model = PrivateLogisticRegression(5.0, ranges=RANGES, random_state=1)
+    model = PrivateLogisticRegression(5.0, num_records=500, ranges=RANGES, random_state=1)
     far = x.copy()
     x[0, 0], far[0, 0] = 10.0, 1e6
     np.testing.assert_array_equal(clone(model).fit(x, y).coef_, clone(model).fit(far, y).coef_)
@@ -84,6 +85,23 @@ def test_nothing_is_learnt_from_data_beside_the_release():
         clone(model).fit(x, y + 1)
     with pytest.raises(ValueError, match="ranges"):
         clone(model).set_params(ranges=[(0, 1)] * 3).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"epsilon": None}, "epsilon: say how much privacy"),
+        ({"num_records": 399}, "num_records: 399 was declared, and fit was handed another number of rows"),
+        ({"num_records": (10, 20)}, r"num_records: \(10, 20\) was declared"),
+        ({"num_records": "seen"}, "num_records: seen was declared"),
+        ({"num_records": 400.0}, "num_records must be a whole number"),
+    ],
+)
+def test_an_estimator_has_no_default_for_epsilon_and_takes_no_number_of_rows_that_it_was_not_told(changes, said):
+    x, _, _ = table(400)
+    model = PrivateLinearRegression(**{"epsilon": 1.0, "ranges": RANGES, "label_range": (-1, 1)} | changes)
+    with pytest.raises(InputError, match=said):
+        model.fit(x, x[:, 1] / 2)
 
 
 def test_ranges_that_nobody_declared_are_warned_of():
@@ -102,15 +120,16 @@ def test_a_known_seed_has_no_guarantee_and_a_hopeless_fit_says_so():
 def test_a_meta_estimator_that_seeds_its_members_is_told_and_folds_add_up(tmp_path):
     x, logit, rng = table(900)
     y = (rng.random(900) < expit(logit)).astype(int)
-    model = PrivateLogisticRegression(2.0, ranges=RANGES)
+    folds = PublicKFold(3, num_records=900)
+    model = PrivateLogisticRegression(2.0, num_records=(folds.train_records, 900), ranges=RANGES)
     with pytest.warns(NoGuarantee, match="BaggingClassifier"):
         assert BaggingClassifier(model, n_estimators=1).fit(x, y).estimators_[0].guarantee_ is None
     ledger = Ledger.init(tmp_path / "l", name="t", num_records=900, adjacency="replace_one", epsilon=4, delta=1e-4)
     charged = clone(model).set_params(ledger=tmp_path / "l")
-    cross_val_score(charged, x, y, cv=3, error_score="raise")
+    cross_val_score(charged, x, y, cv=folds, error_score="raise")
     assert [run.outcome for run in ledger.state().runs] == ["released"] * 3
     with pytest.raises(LedgerError, match="is left"):
-        cross_val_score(charged, x, y, cv=3, error_score="raise")
+        cross_val_score(charged, x, y, cv=folds, error_score="raise")
     with pytest.raises(ValueError, match="without a guarantee"), pytest.warns(NoGuarantee):
         charged.set_params(random_state=0).fit(x, y)
 
@@ -129,7 +148,7 @@ def test_fit_goes_from_a_table_to_a_result(tmp_path):
     assert result.receipt is not None
     assert "intervals" in result.usable_for
     assert result.plan.schema.names == ("a", "b", "intercept")
-    assert dpmcmc.fit(["b"], frame, FRAME_SCHEMA).plan.schema.names == ("b", "intercept")
+    assert dpmcmc.fit(["b"], frame, FRAME_SCHEMA, 1.0).plan.schema.names == ("b", "intercept")
     with pytest.raises(NotAchievable):
         dpmcmc.fit(None, {k: v[:50] for k, v in frame.items()}, FRAME_SCHEMA, epsilon=0.1)
     with pytest.raises(ValueError, match="schema"):
@@ -139,10 +158,15 @@ def test_fit_goes_from_a_table_to_a_result(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        ((None, {}, FRAME_SCHEMA), "epsilon: say how much privacy the fit may spend.*1 or less is a strong promise"),
+        ((None, {}, FRAME_SCHEMA, 0.0), r"epsilon: must be a number in \(0, 1e\+06\], got 0.0"),
+        ((None, {}, FRAME_SCHEMA, "1"), "epsilon: must be a number"),
+        ((None, {}, FRAME_SCHEMA, True), "epsilon: must be a number"),
+        ((None, {}, FRAME_SCHEMA, float("nan")), "epsilon: must be a number"),
         ((pd.DataFrame({"a": [1.0]}), "y ~ a", FRAME_SCHEMA), "the table stands first; swap the two"),
         (({"a": [1.0]}, ["a"], FRAME_SCHEMA), "the table stands first; swap the two"),
-        (("b ~ a", {}, FRAME_SCHEMA), "its label is b, and the schema's is y"),
-        (("y ~ .", {}, FRAME_SCHEMA), r"leave the formula out \(None\)"),
+        (("b ~ a", {}, FRAME_SCHEMA, 1.0), "its label is b, and the schema's is y"),
+        (("y ~ .", {}, FRAME_SCHEMA, 1.0), r"leave the formula out \(None\)"),
     ],
 )
 def test_a_fit_that_cannot_be_meant_is_one_sentence(arguments, said):
@@ -150,11 +174,70 @@ def test_a_fit_that_cannot_be_meant_is_one_sentence(arguments, said):
         dpmcmc.fit(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("first", "schema", "said"),
+    [
+        ([], FRAME_SCHEMA, "the list of columns is empty"),
+        (["a + b"], FRAME_SCHEMA, "'a \\+ b' is no column of the schema"),
+        (["a", 3], FRAME_SCHEMA, "3 is no column of the schema"),
+        (["a", "y"], FRAME_SCHEMA, "the label y is a feature too"),
+        (3, FRAME_SCHEMA, "a formula, a list of columns or None stands first"),
+        (None, {"a": Range(0, 1)}, "schema: must be a Schema"),
+    ],
+)
+def test_columns_that_cannot_be_meant_are_one_sentence(first, schema, said):
+    with pytest.raises(InputError, match=said):
+        dpmcmc.fit(first, {"a": [1.0], "b": [1.0], "y": ["no"]}, schema, epsilon=1.0)
+
+
+def test_a_list_of_names_is_read_as_names():
+    """In a formula these would be a difference, an interaction and a syntax error."""
+    rng = np.random.default_rng(0)
+    columns = {name: Range(0, 1) for name in ("x-1", "a:b", "my age")}
+    frame = pd.DataFrame({name: rng.uniform(size=4000) for name in columns} | {"y": rng.integers(0, 2, 4000)})
+    schema = Schema({**columns, "y": Levels([0, 1])}, label="y", intercept=False)
+    result = dpmcmc.fit(["x-1", "a:b"], frame, schema, epsilon=3.0)
+    assert result.plan.schema.names == ("x-1", "a:b")  # and the schema's own word on the intercept
+
+
+SECRET = "31415926"
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "said"),
+    [
+        (pd.DataFrame({"a": [1, 2, "x" + SECRET]}), [0, 1, 0], "X: a column holds text"),
+        (np.array([float(SECRET), 1, 2]), [0, 1, 0], "Expected 2D array"),
+        (np.array(float(SECRET)), [0, 1, 0], "Expected 2D array"),
+        (np.full((3, 1), 1j * float(SECRET)), [0, 1, 0], "Complex data not supported"),
+        (np.zeros((3, 1)), np.full(3, 1j * float(SECRET)), "Complex data not supported"),
+        (np.ma.array(np.full((3, 1), float(SECRET)), mask=True), [0, 1, 0], "X is a masked array"),
+        (np.zeros((3, 1)), np.ma.array([0, 1, int(SECRET)], mask=[0, 0, 1]), "y is a masked array"),
+        (pd.DataFrame({"a": [1, 2, 10**400]}), [0, 1, 0], "X: a column holds text, or another value that is no number"),
+    ],
+)
+def test_no_refusal_of_rows_quotes_them(x, y, said):
+    """scikit-learn's own shows the array, or the text that is no number, and it drops a mask."""
+    model = PrivateLogisticRegression(ranges=(0, 1))
+    with pytest.raises(ValueError, match=said) as refusal:
+        model.fit(x, y)
+    assert SECRET[:4] not in str(refusal.value)
+    with pytest.raises(ValueError, match="y: a column holds text") as refusal:
+        PrivateLinearRegression(ranges=(0, 1)).fit(np.zeros((3, 1)), np.array(["x" + SECRET] * 3, object))
+    assert SECRET[:4] not in str(refusal.value)
+
+
+@pytest.mark.parametrize("ranges", [[(0, 10**400)], [(0, 1), (2,)], "ab", [(0, None)]])
+def test_ranges_that_are_no_numbers_are_one_sentence(ranges):
+    with pytest.raises(InputError, match=r"ranges: |range: "):
+        PrivateLinearRegression(ranges=ranges, label_range=(0, 1)).fit(np.zeros((3, 1)), np.zeros(3))
+
+
 def test_fit_reports_its_steps_and_needs_a_ledger_that_is_there(tmp_path):
     frame, seen = {"a": np.linspace(0, 10, 8000), "b": np.zeros(8000), "y": ["no", "yes"] * 4000}, []
     with pytest.raises(LedgerError, match="no such ledger"):
-        dpmcmc.fit("y ~ a", frame, FRAME_SCHEMA, ledger=tmp_path / "none.json")
-    dpmcmc.fit("y ~ a", frame, FRAME_SCHEMA, progress=lambda done, total: seen.append((done, total)))
+        dpmcmc.fit("y ~ a", frame, FRAME_SCHEMA, 1.0, ledger=tmp_path / "none.json")
+    dpmcmc.fit("y ~ a", frame, FRAME_SCHEMA, 1.0, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1] > 1
 
 
@@ -186,7 +269,8 @@ def test_a_ledger_knows_a_table_under_any_formula_and_from_any_source(tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(
-    [PrivateLogisticRegression(), PrivateLinearRegression()], expected_failed_checks=expected_failed_checks
+    [PrivateLogisticRegression(1.0, num_records="observed"), PrivateLinearRegression(1.0, num_records="observed")],
+    expected_failed_checks=expected_failed_checks,
 )
 def test_scikit_learn_checks(estimator, check):
     """Those that privacy rules out fail: what noise makes of one label alone, the check finds right in some fits."""
@@ -196,6 +280,11 @@ def test_scikit_learn_checks(estimator, check):
 
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks([PrivateLogisticRegression(classes="observed"), PrivatePoissonRegression()])
+@parametrize_with_checks(
+    [
+        PrivateLogisticRegression(1.0, num_records="observed", classes="observed"),
+        PrivatePoissonRegression(1.0, num_records="observed"),
+    ]
+)
 def test_every_scikit_learn_check_passes_where_classes_are_observed(estimator, check):
     check(estimator)

@@ -21,6 +21,7 @@ from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, PerOwner, SoftmaxRegression
 from dpmcmc.targets.glm import linear_predictor
+from dpmcmc.targets.glm import softmax as softmax_regression
 from dpmcmc.targets.tempered import Tempered
 from dpmcmc.targets.whitened import Whitened, WhitenedRows
 
@@ -88,10 +89,11 @@ def test_the_score_at_the_truth_is_unbiased_and_that_of_residual_clipping_is_not
     assert largest[True] < 5 < 12 < largest[False]
 
 
-def test_weights_that_see_the_label_are_caught(monkeypatch):
-    monkeypatch.setattr(linear_predictor, "label_blind_weight", lambda longest, clip: jnp.ones_like(longest))
+@pytest.mark.parametrize(("path", "room"), [("closed form", linear_predictor), ("softmax", softmax_regression)])
+def test_weights_that_see_the_label_are_caught(path, room, monkeypatch):
+    monkeypatch.setattr(room, "label_blind_weight", lambda longest, clip: jnp.ones_like(longest))
     with pytest.raises(AssertionError):
-        test_the_score_at_the_truth_is_unbiased_and_that_of_residual_clipping_is_not("closed form")
+        test_the_score_at_the_truth_is_unbiased_and_that_of_residual_clipping_is_not(path)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -125,17 +127,25 @@ def test_a_target_in_the_coordinates_of_a_metric_has_the_weights_of_that_metric(
 
 
 @pytest.mark.parametrize("clip", [1e-3, CLIP, 5.0])
-def test_the_closed_form_is_the_sum_of_weighted_gradients(clip):
-    records = table(500, TRUTH)
-    closed = exact_sum(query(LOGISTIC, 500, clip=clip), TRUTH, records)
-    generic = exact_sum(query(LOGISTIC, 500, clip=clip, metric=PublicMatrix(1.0)), TRUTH, records)
-    np.testing.assert_allclose(closed, generic, atol=500 * clip * KAPPA)
-    prepared = exact_sum(query(LOGISTIC, 500, clip=clip), TRUTH, LOGISTIC.prepared(records))
-    np.testing.assert_allclose(closed, prepared, atol=500 * clip * KAPPA)
-    p = expit(records["x"] @ TRUTH)
-    length = np.linalg.norm(records["x"], axis=1)
-    weight = np.minimum(1, clip / (np.maximum(p, 1 - p) * length))
-    np.testing.assert_allclose(closed, (weight * (p - records["y"])) @ records["x"], atol=500 * clip * KAPPA)
+@pytest.mark.parametrize(("target", "truth"), [(LOGISTIC, TRUTH), (SOFTMAX, CLASSES)], ids=["logistic", "softmax"])
+def test_the_closed_form_is_the_sum_of_weighted_gradients(target, truth, clip):
+    records, allowed = table(500, truth), 500 * clip * KAPPA
+    closed = exact_sum(query(target, 500, clip=clip), truth, records)
+    generic = exact_sum(query(target, 500, clip=clip, metric=PublicMatrix(1.0)), truth, records)
+    np.testing.assert_allclose(closed, generic, atol=allowed)
+    prepared = exact_sum(query(target, 500, clip=clip), truth, target.prepared(records))
+    np.testing.assert_allclose(closed, prepared, atol=allowed)
+    if truth.ndim == 1:
+        likely = np.stack([expit(-records["x"] @ truth), expit(records["x"] @ truth)], axis=1)
+    else:
+        likely = softmax(records["x"] @ truth, axis=1)
+    residual = np.eye(likely.shape[1]) - likely[:, None]
+    own = -residual[np.arange(500), records["y"]]
+    if truth.ndim == 1:
+        residual, own = residual[:, :, 1:], own[:, 1:]
+    longest = np.linalg.norm(residual, axis=2).max(axis=1) * np.linalg.norm(records["x"], axis=1)
+    weighted = np.minimum(1, clip / longest)[:, None] * own
+    np.testing.assert_allclose(closed, (records["x"].T @ weighted).ravel(), atol=allowed)
 
 
 @pytest.mark.slow

@@ -1,11 +1,9 @@
-"""One process, many runs: memory is bounded, threads do not disturb each other, and a forked child is refused."""
+"""One process, many runs: memory is bounded, and threads do not disturb each other."""
 
 import contextlib
 import functools
-import os
 import sys
 import threading
-import warnings
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -13,7 +11,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.engine import compilation, processes
+from dpmcmc.engine import compilation
 from dpmcmc.privacy.query.randomness import SecretKey
 from dpmcmc.targets import Custom
 
@@ -90,27 +88,3 @@ def test_a_key_is_given_to_one_of_many_threads():
         for thread in threads:
             thread.join()
         assert len(taken) == 1
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_a_forked_child_is_refused_and_has_no_key_of_its_parent(monkeypatch):
-    monkeypatch.setattr(processes, "_ran", os.getpid())
-    key, made, rows = SecretKey(), make(), records(3)
-    said, say = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # JAX's and Python's own, of forking
-        child = os.fork()
-    if child == 0:
-        for attempt in (lambda: dpmcmc.sample(made, rows), key.streams):
-            try:
-                attempt()
-            except ValueError as error:
-                os.write(say, f"{error}\n".encode())
-        os._exit(0)
-    os.close(say)
-    assert os.waitpid(child, 0)[1] == 0
-    with os.fdopen(said) as file:
-        first, second = file.read().splitlines()
-    assert "spawn" in first
-    assert "forked process" in second
-    key.streams()  # the parent's is still its own

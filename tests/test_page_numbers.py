@@ -119,7 +119,7 @@ def test_power_of_the_proved_audit():
 
 
 def test_widths_of_named_tables():
-    _, widths, counts = tables(page("from_a_table"))
+    _, widths, counts, _ = tables(page("from_a_table"))
     rows, name = results("widths"), ""
     for (label, size, epsilon, predicted, fits), row in zip(widths[1:], rows, strict=True):
         name = label.replace("`", "") or name

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpmcmc import targets
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
 from dpmcmc.privacy.query import fixed_point
@@ -249,6 +250,29 @@ def test_sums_do_not_depend_on_row_order(target):
     # θ = 0: a row's own gradient is then the same number wherever the row stands.
     q = query(target, n)
     np.testing.assert_array_equal(exact_sum(q, jnp.zeros(7), records), exact_sum(q, jnp.zeros(7), shuffled))
+
+
+@pytest.mark.parametrize("features", [8, 109], ids=["margins by a product", "margins by lanes"])
+@pytest.mark.parametrize("rows", [512, 513, 1501])
+def test_a_sum_in_blocks_is_that_of_its_rows_in_integers(features, rows):
+    """Dyadic numbers, whose margins are exact in any order; the last block is filled up, and a NaN row stays out."""
+    rng = np.random.default_rng(rows)
+    table = (rng.integers(-4, 5, (700, features)) / 8).astype(np.float32)
+    table[5, 1] = np.nan
+    y = rng.integers(-2, 3, 700).astype(np.float32)
+    at, mask = np.sort(rng.integers(0, 700, rows)).astype(np.int32), rng.random(rows) < 0.8
+    theta = (rng.integers(-2, 3, features) / 4).astype(np.float32)
+    target = targets.LinearRegression(num_features=features)
+    q = query(target, 700, select=lambda key: (jnp.asarray(at), jnp.asarray(mask)))
+    prepared = target.prepared({"x": table, "y": y})
+    norm, residual = np.asarray(prepared["x_norm"])[at], (table @ theta - y)[at]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        factor = np.minimum(np.float32(1), np.float32(1) / (np.abs(residual) * norm))
+    weight = np.where(mask & np.isfinite(factor), residual * factor, 0) * np.float32(2.0**BITS)
+    wanted = np.trunc(np.nan_to_num(table[at]) * weight[:, None]).astype(np.int64).sum(axis=0)
+    found = exact_sum(q, jnp.asarray(theta), prepared)
+    np.testing.assert_array_equal(found * 2.0**BITS, wanted)
+    assert np.abs(wanted).max() > 2**BITS
 
 
 def test_sums_do_not_depend_on_the_microbatch():

@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpmcmc.data import Counts, DataError, Levels, Range, Schema
+from dpmcmc.data.formula import of_names
 from dpmcmc.errors import InputError
 
 SCHEMA = Schema(
@@ -139,9 +141,6 @@ def test_a_scaler_that_learns_is_found():
     assert not depends_on_others(SCHEMA.encode, record, [other])
 
 
-UTC = pd.Timestamp("2020-01-01", tz="UTC")
-
-
 @pytest.mark.parametrize("make", [list, tuple, lambda values: np.array(values, object)])
 @pytest.mark.parametrize(
     ("levels", "values", "other"),
@@ -149,12 +148,12 @@ UTC = pd.Timestamp("2020-01-01", tz="UTC")
         (["true", "false"], [True, False, True, False], 2),
         ([1, 2], [float("nan"), 1, 2, 1], "x"),
         (["1", "a"], [1, "a", True, None], 2.5),
-        ([str(UTC)], ["z", UTC, UTC, None], UTC.tz_convert("Europe/Berlin")),
         (["(1, 2)"], ["z", 1, "(1, 2)", 2], "(1.0, 2)"),
+        ([2**53, 2**53 + 1], [2**53 + 1, 2**53, 2**53 + 1, 2**53], 0.5),
     ],
 )
 def test_one_value_decides_how_no_other_row_is_encoded(make, levels, values, other):
-    """NumPy gives a list one type, so [True, False, 2] would be 1, 0, 2; a cache gives equal times one text."""
+    """NumPy gives a list one type: [True, False, 2] would be 1, 0, 2, and whole numbers beside 0.5 would be rounded."""
     schema = Schema({"g": Levels(levels, other=True, missing=True), "y": Levels([0, 1])}, label="y")
     rows = {"g": make(values), "y": [0, 1, 0, 1]}
     for place in (0, 3):
@@ -261,14 +260,15 @@ SECRET = "31415926"
 @pytest.mark.parametrize(
     ("column", "values", "said"),
     [
-        ("age", ["x" + SECRET, 20], "no number in 1 rows"),
-        ("age", ["x" + SECRET, None], "has text, or another value that is no number in 1 rows"),
-        ("age", [None, float(SECRET)], "no value in 1 rows"),
+        ("age", ["x" + SECRET, 20], "has text, or another value that is no number"),
+        ("age", ["x" + SECRET, None], "has text, or another value that is no number"),
+        ("age", [None, float(SECRET)], "no value in some rows"),
         ("age", pd.to_datetime([SECRET[:4], "2020"]), "datetime64"),
-        ("age", [[1, 2], [3, 4]], "shape"),
-        ("job2", [SECRET, "office"], "no level in 1 rows"),
-        ("late", [SECRET, "no"], "no level in 1 rows"),
-        ("late", [None, "no"], "no value"),
+        ("age", np.zeros((2, 2)), "shape"),
+        ("age", [[SECRET], 3], "no number, text or truth value"),
+        ("job2", [SECRET, "office"], "a value that is no level"),
+        ("late", [SECRET, "no"], "a value that is no level"),
+        ("late", [None, "no"], "no value in some rows"),
         ("n", [float(SECRET) + 0.5, 1], "no whole number"),
         ("n", [1, 2, 3], "differ in length"),
     ],
@@ -283,6 +283,9 @@ def test_a_refusal_names_the_column_and_no_value(column, values, said):
     assert said in str(refusal.value)
     assert column in str(refusal.value)
     assert SECRET[:4] not in str(refusal.value)
+    assert refusal.value.rows == (
+        (0,) if "shape" not in said and "datetime" not in said and "length" not in said else ()
+    )
 
 
 def test_a_missing_column_and_a_missing_file_are_named(tmp_path):
@@ -294,9 +297,53 @@ def test_a_missing_column_and_a_missing_file_are_named(tmp_path):
     with pytest.raises(DataError, match="is no CSV file"):  # and does not wait for a writer
         SCHEMA.encode(tmp_path / "pipe.csv")
     (tmp_path / "bad.csv").write_text(f"a,b\n1,{SECRET},3\n")
-    with pytest.raises(DataError, match="row 0, counted from 0, differs") as refusal:
+    with pytest.raises(DataError, match="some have more or fewer") as refusal:
         SCHEMA.encode(tmp_path / "bad.csv")
     assert SECRET not in str(refusal.value)
+    assert refusal.value.rows == (0,)
+    (tmp_path / "twice.csv").write_text("age, age\n1,2\n")
+    with pytest.raises(DataError, match="no column, or one twice"):
+        SCHEMA.encode(tmp_path / "twice.csv")
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (pd.DataFrame(TABLE)[:0], "the table has no row"),
+        ({name: [] for name in TABLE}, "the table has no row"),
+        (pd.DataFrame(), "0 columns"),
+        (pl.DataFrame(TABLE, strict=False).lazy(), "LazyFrame is a query .* collect"),
+        (pd.Series(TABLE["age"]), "an object of type Series is no table"),
+        (pl.Series(TABLE["age"]), "an object of type Series is no table"),
+        (pa.array(TABLE["age"]), "an object of type DoubleArray is no table"),
+        (pa.table(TABLE).to_reader(), "an object of type RecordBatchReader is no table"),
+        (np.zeros((4, 2)), "an object of type ndarray is no table"),
+        (None, "an object of type NoneType is no table"),
+        ({**TABLE, "age": 3}, "column 'age' is of type int"),
+        ({**TABLE, "age": "abcd"}, "column 'age' is of type str"),
+    ],
+)
+def test_what_is_no_table_is_refused_with_one_sentence(table, said):
+    for encode in (SCHEMA.encode, SCHEMA.encode_features):
+        with pytest.raises(DataError, match=said):
+            encode(table)
+
+
+def test_columns_are_found_by_what_their_names_are_written_as():
+    schema = Schema({"0": Range(0, 1), "1": Levels([0, 1])}, label="1")
+    want = schema.encode({"0": [0.0, 1.0], "1": [0, 1]})
+    held = np.array([(0.0, 0), (1.0, 1)], [("0", float), ("1", int)])
+    tables = {
+        "pandas": pd.DataFrame([[0.0, 0], [1.0, 1]]),
+        "keys": {0: [0.0, 1.0], 1: [0, 1]},
+        "structured": held,
+        "records": held.view(np.recarray),
+        "masked": np.ma.array(held),
+    }
+    for name, table in tables.items():
+        assert same(schema.encode(table), want), name
+    with pytest.raises(DataError, match="2 columns '0'"):
+        schema.encode({0: [0.0], "0": [1.0], 1: [0]})
 
 
 @pytest.mark.parametrize(
@@ -305,12 +352,35 @@ def test_a_missing_column_and_a_missing_file_are_named(tmp_path):
         (lambda: Range(1, 1), "low"),
         (lambda: Range(-2, 1, scale="log1p"), "low"),
         (lambda: Range(0, float("inf")), "low"),
+        (lambda: Range(0, 10**400), "low"),
+        (lambda: Range(-(10**5000), 10**5000), "low"),
+        (lambda: Range(1e308, 1.7e308), "low"),
+        (lambda: Range(0, 5e-324), "low"),
+        (lambda: Range(1e300, 1e300 * (1 + 2**-50), scale="log1p"), "low"),
         (lambda: Range(0, 1, scale="log"), "scale"),
         (lambda: Levels([]), "levels"),
         (lambda: Levels("ab"), "levels"),
         (lambda: Levels([1, "1"]), "levels"),
         (lambda: Levels(["other"], other=True), "levels"),
+        (lambda: Levels([None]), "levels"),
+        (lambda: Levels([float("nan")]), "levels"),
+        (lambda: Levels([float("inf")]), "levels"),
+        (lambda: Levels([Decimal("sNaN")]), "levels"),
+        (lambda: Levels([Decimal("1e999999999")]), "levels"),
+        (lambda: Levels([10**5000]), "levels"),
+        (lambda: Levels([["a"]]), "levels"),
+        (lambda: Levels([b"a"]), "levels"),
+        (lambda: Levels(["a\0b"]), "levels"),
+        (lambda: Levels(["\ud800"]), "levels"),
         (lambda: Counts(0), "largest"),
+        (lambda: Counts(2**31), "largest"),
+        (lambda: Counts(10**5000), "largest"),
+        (lambda: Schema({"a\0": Range(0, 1), "y": Counts(3)}, label="y"), "columns"),
+        (lambda: Schema({"a\udc80": Range(0, 1), "y": Counts(3)}, label="y"), "columns"),
+        (lambda: Schema({"x": Range(0, 1), "y": Counts(3)}, formula="y ~ x\0"), "formula"),
+        (lambda: Schema({"x": Range(0, 1), "y": Counts(3)}, formula=3), "formula"),
+        (lambda: Schema.from_yaml(yaml.safe_load('{columns: {"a\\0": {range: [0, 1]}}, label: y}')), "columns"),
+        (lambda: Schema.from_yaml({"columns": {"x": {"range": [0, 10**400]}}, "label": "x"}), "columns.x"),
         (lambda: Schema({"x": Range(0, 1)}, label="y"), "label"),
         (lambda: Schema({"x": Range(0, 1), "y": Levels(["a"])}, label="y"), "label"),
         (lambda: Schema({"x": Counts(3), "y": Counts(3)}, label="y"), "columns.x"),
@@ -347,6 +417,20 @@ def test_a_formula_that_is_not_public_is_refused_with_its_name(formula, said):
     with pytest.raises(InputError, match=said) as refusal:
         SCHEMA.with_formula(formula)
     assert refusal.value.about == "formula"
+
+
+@pytest.mark.parametrize(
+    "name", ["x-1", "a:b", "my age", "1", "C", "class", "x", "`", "a`b``c", "y ~ x", "log(x)", "é"]
+)
+def test_a_list_of_names_is_no_formula(name):
+    schema = Schema({name: Range(0, 1), "x ": Range(0, 1), "y": Levels([0, 1])}, label="y")
+    for names, intercept in (([name], True), ([name, "x "], False)):
+        chosen = schema.with_formula(of_names("y", names, intercept))
+        assert chosen.terms == tuple((one,) for one in names)
+        assert chosen.intercept == intercept
+        assert Schema.from_yaml(chosen.to_yaml()).terms == chosen.terms
+    crossed = schema.with_formula(f"y ~ C(`{name.replace('`', '``')}`):`x `")
+    assert crossed.terms == ((name, "x "),)
 
 
 def test_a_formula_chooses_columns_and_multiplies_them():

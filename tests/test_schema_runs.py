@@ -8,16 +8,18 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from sklearn.datasets import load_wine
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.data import Levels, Range, Schema
+from dpmcmc.data import DataError, Levels, Range, Schema
 from dpmcmc.data.frames import no_schema
 from dpmcmc.data.split import fixed_split
 from dpmcmc.errors import InputError
+from dpmcmc.privacy.ledger import Ledger
 from tests.test_schema import SCHEMA, TABLE
 
 
@@ -166,6 +168,73 @@ def test_a_run_of_a_csv_keeps_its_schema_and_its_counts_to_itself(tmp_path, caps
     assert not any("outside_schema" in text for text in (*released, capsys.readouterr().out))
 
 
+def test_rows_of_a_refusal_are_shown_at_a_terminal_alone(tmp_path, capsys, monkeypatch):
+    (tmp_path / "people.csv").write_text("age,job,late\n1,a,no\n31415926x,b,no\n")
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    for terminal in (False, True):
+        monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)  # noqa: B023
+        assert main(["run", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "run")]) == 2
+        error = capsys.readouterr().err
+        assert "31415926" not in error
+        assert error.splitlines()[1:] == (["rows, counted from 0: 1"] if terminal else [])
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (lambda x, y: {"x": np.ma.array(x), "y": y}, r"data\['x'\] is a masked array"),
+        (lambda x, y: {"x": x, "y": np.ma.array(y, mask=y == 1)}, r"data\['y'\] is a masked array"),
+        (lambda x, y: {"x": pd.DataFrame(x), "y": y}, r"data\['x'\] is of type DataFrame"),
+        (lambda x, y: {"x": x, "y": pd.Series(y, dtype="Int64")}, r"data\['y'\] is of type Series"),
+        (lambda x, y: {"x": x, "y": pl.Series(y)}, r"data\['y'\] is of type Series"),
+        (lambda x, y: {"x": x, "y": pa.array(y)}, r"data\['y'\] is of type Int64Array"),
+        (lambda x, y: {"x": x.astype(object), "y": y}, r"data\['x'\] is of type ndarray and holds no plain numbers"),
+        (lambda x, y: {"x": x.astype(str), "y": y}, r"data\['x'\] is of type ndarray and holds no plain numbers"),
+        (lambda x, y: pl.DataFrame(x).lazy(), "LazyFrame is a query"),
+        (lambda x, y: pd.Series(y), "an object of type Series is no table"),
+    ],
+)
+@pytest.mark.parametrize("schema", [None, SCHEMA.with_formula("late ~ age")])
+def test_records_that_are_no_arrays_of_numbers_are_refused_and_not_quoted(data, said, schema):
+    """JAX's refusal of a data frame would show its first rows, and no conversion sees a mask."""
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(0, 0.5, (40, 2)), rng.integers(0, 2, 40)
+    model = dpmcmc.targets.LogisticRegression()
+    plan = dpmcmc.plan(model, num_records=40, sampler=dpmcmc.SGLD(step_size=0.1), steps=4, schema=schema)
+    with pytest.raises(DataError, match=said) as refusal:
+        dpmcmc.sample(plan, data(x, y), key=0)
+    assert "0." not in str(refusal.value)
+    result = dpmcmc.sample(plan, {"x": x, "y": pd.Series(y)}, key=0)
+    with pytest.raises(InputError, match="predict: x is a masked array"):
+        result.predict(np.ma.array(x))
+    with pytest.raises(InputError, match="predict: x has no row"):
+        result.predict(x[:0])
+
+
+def test_names_of_a_data_set_that_no_file_holds_are_refused_before_anything_is_charged(tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    np.save(tmp_path / "mine" / "x.npy", np.zeros((40, 1), np.float32))
+    np.save(tmp_path / "mine" / "y.npy", np.arange(40) % 2)
+    (tmp_path / "mine" / "names.txt").write_text("a\0b")
+    terms = {"name": "people", "num_records": 40, "adjacency": "replace_one"}
+    ledger = Ledger.init(tmp_path / "people.ledger", **terms, epsilon=9.0, delta=1e-2)
+    config = yaml.safe_load(CONFIG)
+    config["data"] = {"path": "mine", "num_records": 40, "row_bound": 1.0}
+    config["privacy"]["ledger"] = str(ledger.path)
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    for content, said in ((b"a\0b", "holds NUL or a surrogate"), (b"\xff", "names in UTF-8")):
+        (tmp_path / "mine" / "names.txt").write_bytes(content)
+        assert main(["run", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "run")]) == 2
+        assert said in capsys.readouterr().err
+        assert ledger.state().spent == 0
+    with pytest.raises(InputError, match="holds NUL or a surrogate"):
+        dpmcmc.data.DataSet(None, {}, None, False, "generated", {}, ("\ud800",))
+    for name in ("a\0b", "a\nb"):
+        pq.write_table(pa.table({name: [0.0, 1.0], "y": [0, 1]}), tmp_path / "t.parquet")
+        with pytest.raises(InputError, match=r"NUL or a surrogate|line break"):
+            dpmcmc.data.to_rows(tmp_path / "t.parquet", tmp_path / "rows", x=[name], y="y")
+
+
 def test_a_config_takes_a_csv(tmp_path):
     PEOPLE.to_csv(tmp_path / "people.csv", index=False)
     found = dpmcmc.data.load(yaml.safe_load(CONFIG)["data"], base_dir=str(tmp_path))
@@ -190,10 +259,22 @@ def test_a_config_takes_a_csv(tmp_path):
         ("data.schema.columns.age.wide=3", "data.schema.columns.age"),
         ("data.schema.formula=late ~ scale(age)", r"data.schema.formula: formula: scale\(\) would be fitted"),
         ("data.num_records=41", "data.num_records: declares 41"),
+        (
+            f"data.schema.columns.age.range=[0, 1{'0' * 400}]",
+            "data.schema.columns.age: age: range: ends must be finite",
+        ),
+        ('data.schema.columns={"a\\0b": {range: [0, 1]}}', "data.schema.columns.*holds NUL or a surrogate"),
+        ('data.schema.columns={"\\ud800": {range: [0, 1]}}', "data.schema.columns.*holds NUL or a surrogate"),
+        ('data.schema.columns.job.levels=["a\\0", b]', "data.schema.columns.job.*holds NUL or a surrogate"),
+        ('data.schema.formula="late ~ age\\0"', "data.schema.formula.*holds NUL or a surrogate"),
+        ("data.path=empty.csv", "the table has no row"),
+        ("data.path=ragged.csv", "some have more or fewer"),
     ],
 )
 def test_a_config_with_a_wrong_schema_is_one_sentence(override, said, tmp_path, capsys):
     PEOPLE.to_csv(tmp_path / "people.csv", index=False)
+    PEOPLE[:0].to_csv(tmp_path / "empty.csv", index=False)
+    (tmp_path / "ragged.csv").write_text("age,job,late\n1,a,no\n0.5,b\n")
     (tmp_path / "c.yaml").write_text(CONFIG)
     assert main(["run", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "run"), "--set", override]) == 2
     error = capsys.readouterr().err
@@ -205,11 +286,14 @@ def test_a_config_with_a_wrong_schema_is_one_sentence(override, said, tmp_path, 
 @pytest.mark.slow
 def test_the_python_of_the_page_runs_and_covers_its_own_truth(capsys):
     page = (Path(__file__).resolve().parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    first, refusal = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names = {}
-    exec(block, names)
+    exec(first, names)
     assert capsys.readouterr().out.count("\n") == 5
     assert np.isfinite(names["per_year"]).all()
+    exec(refusal, names)
+    assert capsys.readouterr().out.startswith("data: column 'age' has text, or another value that is no number: a col")
+    assert names["rows"] == (*range(3000),)
 
 
 def test_the_config_of_the_page_makes_a_plan(tmp_path, capsys):

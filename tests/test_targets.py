@@ -103,7 +103,7 @@ def test_per_record_gradients_add_up_to_that_of_the_batch(name):
 
 @pytest.mark.optimised
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["logistic_regression", "linear_regression"])
+@pytest.mark.parametrize("name", ["logistic_regression", "linear_regression", "softmax_regression"])
 @pytest.mark.parametrize("clip", [0.05, 0.5, 50.0])
 def test_fast_paths_equal_the_generic_one(name, clip):
     target, data = bound(name), jax.tree.map(jnp.asarray, records(name))

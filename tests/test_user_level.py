@@ -104,6 +104,25 @@ def test_numbers_that_are_no_owners_are_refused(owner, message):
         data.by_owner({"x": np.ones((2, D))}, np.array(owner), num_owners=4, records_per_owner=3)
 
 
+def test_a_refusal_of_owners_quotes_no_number_of_theirs():
+    owner = np.array([0, 31415926, 2, -27182818])
+    with pytest.raises(data.DataError) as refusal:
+        data.by_owner({"x": np.ones((4, D))}, owner, num_owners=4, records_per_owner=3)
+    said = "data: 'owner' has numbers outside 0 to 3: number the owners 0 to num_owners - 1 by a public list of them."
+    assert str(refusal.value) == said
+    assert refusal.value.rows == (1, 3)
+
+
+def test_masked_arrays_have_no_place_beside_owners():
+    """NumPy's conversion drops the mask, and a masked number would count."""
+    for rows, owner in (
+        ({"x": np.ma.array(np.ones((2, D)))}, np.array([0, 1])),
+        ({"x": np.ones((2, D))}, np.ma.array([0, 1], mask=[0, 1])),
+    ):
+        with pytest.raises(data.DataError, match="is a masked array"):
+            data.by_owner(rows, owner, num_owners=4, records_per_owner=3)
+
+
 def test_an_array_called_mask_and_counts_of_zero_are_refused():
     with pytest.raises(data.DataError, match="named 'mask'"):
         data.by_owner({"mask": np.ones(2)}, np.zeros(2, int), num_owners=1, records_per_owner=1)

@@ -31,12 +31,14 @@ from dpmcmc.mechanisms.sufficient import SufficientStatistics
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.sampling import FixedSize
-from dpmcmc.privacy.query import fixed_point
+from dpmcmc.privacy.query import fixed_point, outer_products
 from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.privacy.query.metric import PublicMatrix
+from dpmcmc.privacy.query.outer_products import Outer
 from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
+from dpmcmc.targets.tempered import untempered
 
 #: Length of a probe's records in clip norms.
 _BEYOND = 10.0
@@ -120,13 +122,26 @@ class Probe:
 
 @dataclass(frozen=True)
 class LinearProbe(Probe):
-    """A probe that takes the query's fast path, as generalised linear models do."""
+    """A probe that takes the query's way for models of one linear predictor."""
 
     def clipped_gradient_sum(
         self, params: jax.Array, batch: PyTree, mask: jax.Array, clip: float, bits: int
     ) -> FixedPoint:
         """Return Σ clip(x), exactly summed."""
         return fixed_point.linear_sum(jnp.ones(mask.shape, jnp.float32), batch["x"], mask, clip, bits)
+
+
+@dataclass(frozen=True)
+class OuterProbe(Probe):
+    """A probe that takes the query's way for gradients that are outer products."""
+
+    def clipped_gradient_sum(
+        self, params: jax.Array, batch: PyTree, mask: jax.Array, clip: float, bits: int
+    ) -> FixedPoint:
+        """Return Σ clip(x), exactly summed."""
+        rows = Outer(batch["x"], jnp.ones((len(mask), 1), jnp.float32))
+        (high,), (low,) = outer_products.clipped_sum([rows], mask, clip, bits)
+        return FixedPoint(high[:, 0], low[:, 0])
 
 
 def probe(plan: Plan, canaries: int = 1) -> tuple[Probe, Neighbours]:
@@ -156,7 +171,9 @@ def probe(plan: Plan, canaries: int = 1) -> tuple[Probe, Neighbours]:
     replaced = Adjacency(plan.privacy.adjacency) == Adjacency.REPLACE_ONE
     pull = isinstance(plan.sampling, FixedSize) and plan.batch_size < plan.num_records and canaries == 1
     outside = -x if replaced else np.zeros_like(x)
-    chosen = LinearProbe if hasattr(plan.target, "clipped_gradient_sum") else Probe
+    chosen: type[Probe] = Probe
+    if hasattr(plan.target, "clipped_gradient_sum"):
+        chosen = OuterProbe if isinstance(untempered(plan.target), SoftmaxRegression) else LinearProbe
     others = {"x": -x[0] if pull else zero}
     return chosen(size), Neighbours({"x": x}, {"x": outside}, others, plan.num_records)
 

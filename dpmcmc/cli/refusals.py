@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -40,7 +40,9 @@ def exit_code(work: Callable[[], object]) -> int:
     except InputError as error:
         # A config's refusals begin with their YAML path; others have the usual one of their kind.
         located = error.about and str(error).startswith(f"{error.about}: ")
-        return _say(str(error) if located or not error.section else f"{error.section}: {error}", 2)
+        code = _say(str(error) if located or not error.section else f"{error.section}: {error}", 2)
+        _show_rows(getattr(error, "rows", ()))
+        return code
     except RunFailed as error:
         return _say(str(error), 1)
     except OSError as error:
@@ -69,6 +71,17 @@ def exit_code(work: Callable[[], object]) -> int:
 _UsageError: Any = typer.BadParameter.__bases__[0]
 #: Characters of a sentence; what stands in the middle of a longer one is somebody's data.
 _LONGEST = 600
+
+
+def _show_rows(rows: Sequence[int]) -> None:
+    """Tell a person at a terminal which rows were refused; a log or a pipe, which others read, is not told."""
+    if rows and sys.stderr.isatty():
+        more = " and more" if len(rows) > _MOST_ROWS else ""
+        print(f"rows, counted from 0: {', '.join(map(str, rows[:_MOST_ROWS]))}{more}", file=sys.stderr)
+
+
+#: Rows that a terminal shows.
+_MOST_ROWS = 20
 
 
 def _say(message: str, code: int) -> int:

@@ -18,7 +18,8 @@ statistic would be an unaccounted release.
 
 A table with a ``Schema`` of public ranges and levels becomes records without any of that by hand (``docs/data.md``).
 
-Rooms: ``schema`` (of ``column_kinds``, read from ``frames``, chosen by a ``formula``); ``adult``, ``abalone`` (UCI
+Rooms: ``schema`` (of ``column_kinds``, read from ``frames``, whose columns are in ``containers`` and values are
+``cells``; chosen by a ``formula``); ``adult``, ``abalone`` (UCI
 files, found by ``store``), ``bundled`` (scikit-learn), ``synthetic`` (generated), ``user_file``, ``npy_folder``
 (records larger than memory); ``columnar`` (with ``columnar_files``) converts
 Parquet and Arrow to such a folder; ``owners`` groups rows by owner; ``encoding``, ``split`` and ``checks`` are shared.

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Lt
 
+from dpmcmc.data.checks import check_name
 from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import DataError, InputError, check_fields
@@ -92,6 +93,10 @@ class DataSet:
     columns: tuple[str, ...]
     outside: dict[str, int] | None = None
     table: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.columns:
+            check_name(name, "columns")
 
 
 @dataclass(frozen=True)

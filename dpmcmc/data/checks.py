@@ -1,45 +1,84 @@
 """Checks of a user's own records: finite, within the declared bound, and of a class that exists.
 
-Arrays are looked at block by block, so that those on disk need not fit in memory. Messages speak of single rows: they
-go to the data holder.
+Arrays are looked at block by block, so that those on disk need not fit in memory. Messages quote no value, count or
+row of the records: which rows are bad is in ``DataError.rows``, for the data holder.
 """
 
 from __future__ import annotations
 
 import math
 
+import jax
 import numpy as np
 
-from dpmcmc.errors import DataError
+from dpmcmc.errors import DataError, InputError
 from dpmcmc.storage.row_blocks import blocks
 
 #: A row that was normalised to the bound elsewhere may pass it by float32 rounding. Beyond this relative slack the
 #: row is the data holder's to mend.
 ROUNDING_SLACK = 1e-5
 LARGEST_CLASS = np.iinfo(np.int32).max
+#: Rows that a refusal keeps for the data holder.
+_MOST_ROWS = 1000
+#: Types of the arrays that a target takes.
+_NUMBERS = (np.integer, np.floating, np.bool_)
 #: Advice to whoever has labels that are no class numbers.
 RELABEL = "number the classes from 0 (-1 and 1 become 0 and 1), or store floats for regression"
 
 
-class Marked:
-    """Rows that were found bad, counted over blocks.
+def check_name(name: str, about: str) -> str:
+    """Return a name of a column or a level, if files can hold it.
 
-    Attributes:
-        count: how many.
-        first: the first one's number, counted from 0.
-        value: what is wrong with it.
+    Raises:
+        InputError: about ``about``: it has a character NUL, or half of a pair of surrogates, which no text file takes.
     """
+    if "\0" in name or any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise InputError(f"{about}: the name {name!r} holds NUL or a surrogate, which no file can; rename it", about)
+    return name
+
+
+def refuse_mask(array: object, name: str) -> None:
+    """Refuse a masked array of records, whatever its values are: what reads records would not see the mask."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise DataError(
+            f"{name} is a masked array, and records have no missing values: fill them by a public rule, or give a "
+            "table with a schema that declares missing=True."
+        )
+
+
+def refuse_other(array: object, name: str) -> None:
+    """Refuse what is no array of numbers of NumPy or JAX, such as a data frame among the arrays.
+
+    JAX's own refusal would quote its rows.
+    """
+    refuse_mask(array, name)
+    dtype = getattr(array, "dtype", None if hasattr(array, "__array__") else np.asarray(array).dtype)
+    # To NumPy, a difference of times is a whole number.
+    plain = isinstance(dtype, np.dtype) and dtype.kind != "m"
+    if not isinstance(array, jax.Array) and not (
+        plain and any(jax.dtypes.issubdtype(dtype, kind) for kind in _NUMBERS)
+    ):
+        raise DataError(
+            f"{name} is of type {type(array).__name__} and holds no plain numbers: give an array of numbers, or the "
+            "whole table and a plan with a schema."
+        )
+
+
+class Marked:
+    """Numbers of rows that were found bad, over blocks; none beyond the first thousand or so are kept."""
 
     def __init__(self) -> None:
-        self.count, self.first = 0, 0
-        self.value: object = None
+        self.rows: list[int] = []
 
-    def add(self, start: int, bad: np.ndarray, values: np.ndarray) -> None:
+    def add(self, start: int, bad: np.ndarray) -> None:
         """Mark ``bad`` (rows,) of the block that begins at row ``start``."""
-        if bad.any() and not self.count:
-            at = int(bad.argmax())
-            self.first, self.value = start + at, values[at]
-        self.count += int(bad.sum())
+        if len(self.rows) < _MOST_ROWS:
+            self.rows += (start + np.flatnonzero(bad)[:_MOST_ROWS]).tolist()
+
+    def refuse(self, message: str) -> None:
+        """Raise DataError with a message where a row was marked; its ``rows`` are these."""
+        if self.rows:
+            raise DataError(message, rows=self.rows)
 
 
 def norms(x: np.ndarray) -> np.ndarray:
@@ -61,7 +100,7 @@ def check_records(
         num_features: d, where it was declared.
 
     Raises:
-        DataError: what is wrong, and with which row first.
+        DataError: what is wrong; its ``rows`` say with which rows.
     """
     x_name, y_name = names
     if x.dtype.kind not in "fiub":
@@ -87,17 +126,13 @@ def check_records(
 
 
 def _check_labels(y: np.ndarray, name: str, where: str) -> None:
-    """Refuse integers (N,) that are no class numbers or counts: how many, and the first."""
+    """Refuse integers (N,) that are no class numbers or counts."""
     if y.dtype.kind in "fb":
         return
     bad = Marked()
     for start, part in blocks(y):
-        bad.add(start, (part < 0) | (part > LARGEST_CLASS), part)
-    if bad.count:
-        raise DataError(
-            f"{where}: {name!r} has {bad.count} integers that are no class numbers (first: row {bad.first}, counted "
-            f"from 0, value {bad.value}): {RELABEL}."
-        )
+        bad.add(start, (part < 0) | (part > LARGEST_CLASS))
+    bad.refuse(f"{where}: {name!r} has integers that are no class numbers: {RELABEL}.")
 
 
 def check_rows(x: np.ndarray, y: np.ndarray, bound: float, where: str) -> None:
@@ -110,24 +145,18 @@ def check_rows(x: np.ndarray, y: np.ndarray, bound: float, where: str) -> None:
         where: the file, for the message.
 
     Raises:
-        DataError: how many, and the first.
+        DataError: there are some; its ``rows`` say which.
     """
     infinite, beyond = Marked(), Marked()
     for start, block in blocks({"x": x, "y": y}):
         # A float64 beyond float32 becomes inf, and is then reported as such.
         with np.errstate(all="ignore"):
             rows = block["x"].astype(np.float32, copy=False)
-            infinite.add(start, ~(np.isfinite(rows).all(axis=1) & np.isfinite(block["y"].astype(np.float32))), rows)
+            infinite.add(start, ~(np.isfinite(rows).all(axis=1) & np.isfinite(block["y"].astype(np.float32))))
             if not math.isinf(bound):
-                sizes = norms(rows)
-                beyond.add(start, sizes > bound * (1.0 + ROUNDING_SLACK), sizes)
-    if infinite.count:
-        raise DataError(
-            f"{where}: {infinite.count} rows hold NaN or a value too large for float32 (first: row {infinite.first}, "
-            "counted from 0): repair or remove them."
-        )
-    if beyond.count:
-        raise DataError(
-            f"{where}: {beyond.count} rows have an l2 norm above data.row_bound = {bound:g} (first: row "
-            f"{beyond.first}, counted from 0, norm {beyond.value:.6g}): rescale the features, or raise row_bound."
-        )
+                beyond.add(start, norms(rows) > bound * (1.0 + ROUNDING_SLACK))
+    infinite.refuse(f"{where}: some rows hold NaN or a value too large for float32: repair or remove them.")
+    beyond.refuse(
+        f"{where}: some rows have an l2 norm above data.row_bound = {bound:g}: rescale the features, or raise "
+        "row_bound."
+    )

@@ -12,86 +12,35 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from annotated_types import Gt
+from annotated_types import Gt, Le
 
-from dpmcmc.errors import Checked, DataError, InputError, check_fields
+from dpmcmc.data.cells import (
+    LONGEST,
+    OtherKind,
+    Values,
+    as_float,
+    exact,
+    is_missing,
+    is_short,
+    number,
+    plain,
+    shortest,
+    spelled,
+)
+from dpmcmc.data.checks import check_name
+from dpmcmc.errors import Checked, InputError, check_fields, shown
 
 #: Names of the levels that a schema adds.
 OTHER, MISSING = "other", "missing"
-#: Types whose equal values have one text; equal times of two time zones, for example, have two.
-_PLAIN = (str, int, float, bool)
-
-
-class Values(NamedTuple):
-    """One column of a table.
-
-    Attributes:
-        name: of the column.
-        values: (N,) of numbers, booleans or objects.
-        missing: (N,) bool.
-    """
-
-    name: str
-    values: np.ndarray
-    missing: np.ndarray
-
-    def refuse(self, bad: np.ndarray, what: str, how: str) -> None:
-        """Raise DataError where a row of ``bad``, (N,), is marked; it says how many are, and which is the first."""
-        if bad.any():
-            raise DataError(
-                f"data: column {self.name!r} has {what} in {int(bad.sum())} rows (first: row {int(bad.argmax())}, "
-                f"counted from 0): {how}."
-            )
-
-    def refuse_missing(self, allowed: bool) -> None:
-        """Raise DataError where a value is missing, unless that is allowed."""
-        if not allowed:
-            self.refuse(
-                self.missing, "no value", "no row is dropped; fill them by a public rule, or declare missing=True"
-            )
-
-    def numbers(self) -> np.ndarray:
-        """Return the values as float64, (N,), NaN where one is missing.
-
-        Raises:
-            DataError: a value is no number.
-        """
-        how = "a column with a range or counts holds numbers; mend them, or declare levels"
-        if self.values.dtype.kind in "fiub":
-            return np.where(self.missing, np.nan, self.values.astype(np.float64))
-        found = np.array([_number(value) for value in self.values], np.float64)
-        self.refuse(np.isnan(found) & ~self.missing, "text, or another value that is no number", how)
-        return np.where(self.missing, np.nan, found)
-
-    def whole_numbers(self) -> np.ndarray:
-        """Return the values as whole float64, (N,).
-
-        Raises:
-            DataError: a value is missing, or is no whole number.
-        """
-        self.refuse_missing(False)
-        numbers = self.numbers()
-        self.refuse(np.floor(numbers) != numbers, "a value that is no whole number", "mend them, or declare a range")
-        return numbers
-
-    def words(self) -> np.ndarray:
-        """Return the values as texts, (N,) objects: 1, 1.0 and ``"1"`` are one level, however a table stores them."""
-        known = functools.lru_cache(None, typed=True)(word)
-
-        def text(value: object) -> str:
-            if type(value) in _PLAIN:
-                return known(value)
-            hash(value)  # A list has none.
-            return word(value)
-
-        try:
-            return np.array([text(value) for value in self.values.tolist()], object)
-        except TypeError:
-            raise DataError(f"data: column {self.name!r} holds lists: give one value for each row.") from None
+#: A level as it was declared: a text, a truth value or a number.
+Level = str | bool | int | float
+#: Largest count of a label, which is stored in 32 bits.
+_LARGEST_COUNT = np.iinfo(np.int32).max
 
 
 class Encoded(NamedTuple):
@@ -132,12 +81,18 @@ class Range:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not all(isinstance(end, int | float) and math.isfinite(end) for end in (self.low, self.high)):
-            raise InputError(f"range: ends must be finite numbers, got {self.low!r} and {self.high!r}", "low")
+        ends = (self.low, self.high)
+        if not all(isinstance(end, int | float) and math.isfinite(number(end)) for end in ends):
+            raise InputError(f"range: ends must be finite numbers, got {shown(self.low)} and {shown(self.high)}", "low")
         if not self.low < self.high:
             raise InputError(f"range: {self.low:g} is not below {self.high:g}; give the smaller end first", "low")
         if self.scale == "log1p" and self.low <= -1:
             raise InputError(f"range: scale log1p needs a lower end above -1, got {self.low:g}", "low")
+        middle, half = self.middle_and_half
+        if not (math.isfinite(middle) and 0 < half < math.inf and math.isfinite(1 / half)):
+            raise InputError(
+                f"range: {self.low:g} and {self.high:g} are too far apart, or too close, for 64-bit floats", "low"
+            )
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -189,7 +144,11 @@ class Range:
 class Levels:
     """Words, or numbers that stand for words, out of a public list.
 
-    A level is compared as text, so 1, 1.0 and ``"1"`` are the same level.
+    A value is compared by its kind and without rounding. A level that is a number takes numbers that are equal to it,
+    and texts that write such a number as JSON does: 1 takes 1.0, ``Decimal("1.0")``, ``"1"`` and ``"1.0"``. A level
+    that is a text takes that text, and a number or truth value whose text it is: ``"1"`` takes 1 and 1.0, and neither
+    ``"1.0"`` nor ``"01"``. True takes True and the texts ``"true"`` and ``"True"``, and no number. Spaces around a text
+    do not count.
 
     Args:
         levels: all of them, in the order of their columns.
@@ -197,7 +156,7 @@ class Levels:
         missing: whether a missing value becomes the level ``missing``; otherwise it is refused.
 
     Raises:
-        InputError: no level, or one that is there twice.
+        InputError: no level, one that is there twice, or one that is no text, number or truth value.
 
     Example:
         >>> from dpmcmc.data import Levels
@@ -205,29 +164,34 @@ class Levels:
         ('office', 'field')
     """
 
-    levels: tuple[str, ...]
+    levels: tuple[Level, ...]
     other: bool = False
     missing: bool = False
+    #: Types of the levels, since True is equal to 1.
+    _kinds: tuple[type, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         given = self.levels
         if isinstance(given, str) or not isinstance(given, Iterable):
-            raise InputError(f"levels must be a list, got {given!r}", "levels")
-        object.__setattr__(self, "levels", tuple(word(level) for level in given))
+            raise InputError(f"levels must be a list, got {shown(given)}", "levels")
+        object.__setattr__(self, "levels", tuple(map(_declared, given)))
+        object.__setattr__(self, "_kinds", tuple(map(type, self.levels)))
         if not self.levels:
             raise InputError("levels: the list is empty; name every level", "levels")
-        twice = sorted({name for name in self.names if self.names.count(name) > 1})
+        self._known  # noqa: B018  # refuses a level that is there twice
+        twice = set(self.texts).intersection(self.names[len(self.levels) :])
         if twice:
-            raise InputError(
-                f"levels: {', '.join(twice)} is there twice (1, 1.0 and '1' are one level, and so are the level "
-                "that other=True or missing=True adds and one of that name)",
-                "levels",
-            )
+            raise _twice(min(twice))
+
+    @functools.cached_property
+    def texts(self) -> tuple[str, ...]:
+        """Every declared level as a text."""
+        return tuple(map(_text, self.levels))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every level, with those that ``other`` and ``missing`` add."""
-        return (*self.levels, *([OTHER] if self.other else []), *([MISSING] if self.missing else []))
+        """Every level as a text, with those that ``other`` and ``missing`` add."""
+        return (*self.texts, *([OTHER] if self.other else []), *([MISSING] if self.missing else []))
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -239,28 +203,54 @@ class Levels:
         first, *others = (f"{name}{suffix}" for suffix in self.suffixes)
         return {first: {"": 1.0} | dict.fromkeys(others, -1.0)}
 
-    def named(self, column: Values) -> tuple[np.ndarray, int]:
-        """Return (level of every row, (N,) objects; rows sent to ``other``).
+    @functools.cached_property
+    def _known(self) -> dict[type, dict]:
+        """Type of a value -> value -> number of its level."""
+        known: dict[type, dict] = {kind: {} for kind in (str, bool, int, float, Decimal)}
+        for code, level in enumerate(self.levels):
+            for key in _met(level):
+                if known[type(key)].setdefault(key, code) != code:
+                    raise _twice(self.texts[code])
+        for kind in (float, Decimal):  # equal to an int where they are whole
+            known[kind] |= known[int]
+        return known
+
+    @functools.cached_property
+    def _spelled(self) -> dict[int | Decimal, int]:
+        """Number of the level -> its place, of levels that were declared as numbers."""
+        return {exact(level): k for k, level in enumerate(self.levels) if not isinstance(level, str | bool)}
+
+    def _of_text(self, text: str) -> int:
+        """Return the place of the level that takes a text, -1 where none does."""
+        text = text.strip()
+        code = self._known[str].get(text, -1)
+        found = spelled(text) if code < 0 and self._spelled else None
+        return code if found is None else self._spelled.get(found, -1)
+
+    def codes(self, column: Values) -> tuple[np.ndarray, int]:
+        """Return (number of every row's level in :attr:`names`, (N,) int; rows sent to ``other``).
 
         Raises:
             DataError: a value that is no level, or is missing, where the schema has no level for it.
         """
         column.refuse_missing(self.missing)
-        words, known = column.words(), set(self.levels)
-        unknown = np.array([value not in known for value in words], bool) & ~column.missing
+        known, cells = self._known, column.values.tolist()
+        if column.values.dtype == object:
+            texts = {cell for cell in cells if type(cell) is str}
+            known = known | {str: {text: self._of_text(text) for text in texts}, type(None): {}}
+        codes = np.array([known[type(cell)].get(cell, -1) for cell in cells], np.int64)
+        unknown = (codes < 0) & ~column.missing
         if not self.other:
             column.refuse(unknown, "a value that is no level", "complete the public list of levels, or give other=True")
-        words[unknown], words[column.missing] = OTHER, MISSING
-        return words, int(unknown.sum())
+        codes[unknown], codes[column.missing] = len(self.levels), len(self.names) - 1
+        return codes, int(unknown.sum())
 
     def encode(self, column: Values) -> Encoded:
-        """Return one column of 0 and 1 for each level, (N, k); raises as :meth:`named`."""
-        from sklearn.preprocessing import OneHotEncoder
-
-        names = np.array(self.names, object)
-        words, outside = self.named(column)
-        encoder = OneHotEncoder(categories=[names], sparse_output=False).fit(names[:, None])
-        return Encoded(encoder.transform(words[:, None]), outside)
+        """Return one column of 0 and 1 for each level, (N, k); raises as :meth:`codes`."""
+        codes, outside = self.codes(column)
+        block = np.zeros((len(codes), len(self.names)))
+        block[np.arange(len(codes)), codes] = 1.0
+        return Encoded(block, outside)
 
     def decoded(self, block: np.ndarray) -> np.ndarray:
         """Return the level of the largest of the encoded columns (N, k), (N,) objects; None is a missing value."""
@@ -281,7 +271,65 @@ class Counts(Checked):
         20
     """
 
-    largest: Annotated[int, Gt(0)]
+    largest: Annotated[int, Gt(0), Le(_LARGEST_COUNT)]
+
+
+def _declared(given: object) -> Level:
+    """Return a level as a text, a truth value or a finite number.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        level = plain(given)
+    except OtherKind:
+        level = None
+    if level is None or is_missing(level):
+        raise InputError(
+            "levels: each must be a text, a number or a truth value, and missing=True stands for a missing value",
+            "levels",
+        )
+    if isinstance(level, str):
+        return check_name(level.strip(), "levels")
+    if isinstance(level, bool):
+        return level
+    if not is_short(level):
+        raise InputError(f"levels: numbers must be finite and of at most {LONGEST} digits", "levels")
+    found = exact(level)
+    near = found if isinstance(found, int) else as_float(found)
+    return shortest(found) if near is None else near
+
+
+def _text(level: Level) -> str:
+    if isinstance(level, str):
+        return level
+    return str(level).lower() if isinstance(level, bool) else shortest(exact(level))
+
+
+def _met(level: Level) -> list[str | bool | int | float | Decimal]:
+    """Return what a level takes, apart from texts that write a number otherwise."""
+    if isinstance(level, bool):
+        return [level, *(form(str(level)) for form in (str, str.lower, str.upper))]
+    if not isinstance(level, str):
+        return _equal(exact(level))
+    truth = [value for value in (True, False) if str(value).lower() == level.lower()]
+    found = spelled(level)
+    numeral = found is not None and is_short(found) and shortest(exact(found)) == level
+    return [level, *truth, *(_equal(exact(found)) if found is not None and numeral else [])]
+
+
+def _equal(number: int | Decimal) -> list[str | bool | int | float | Decimal]:
+    """Return the numbers that are equal to one; a float that is not whole is the decimal that it is printed as."""
+    near = None if isinstance(number, int) else as_float(number)
+    return [number] if near is None else [number, near]
+
+
+def _twice(level: str) -> InputError:
+    return InputError(
+        f"levels: {level} is there twice (1, 1.0 and '1' are one level, and so are the level that other=True or "
+        "missing=True adds and one of that name)",
+        "levels",
+    )
 
 
 Column = Range | Levels | Counts
@@ -299,7 +347,9 @@ def column_of(name: str, given: object) -> Column:
     keys = [key for key in known if isinstance(given, Mapping) and key in given]
     try:
         if not isinstance(given, Mapping) or len(keys) != 1:
-            raise InputError(f"must be {{range: [low, high]}}, {{levels: [...]}} or {{counts: largest}}, got {given!r}")
+            raise InputError(
+                f"must be {{range: [low, high]}}, {{levels: [...]}} or {{counts: largest}}, got {shown(given)}"
+            )
         return known[keys[0]](given[keys[0]], **{key: value for key, value in given.items() if key != keys[0]})
     except (InputError, TypeError) as error:
         raise InputError(f"{name}: {error}", f"columns.{name}") from None
@@ -307,7 +357,7 @@ def column_of(name: str, given: object) -> Column:
 
 def _range(ends: Sequence[float], **options: object) -> Range:
     if not isinstance(ends, Sequence) or len(ends) != 2:
-        raise InputError(f"range must be [low, high], got {ends!r}")
+        raise InputError(f"range must be [low, high], got {shown(ends)}")
     low, high = ends
     return Range(low, high, **options)  # type: ignore[arg-type]
 
@@ -321,24 +371,3 @@ def to_yaml(column: Column) -> dict[str, object]:
         return first | (scale if column.scale != "linear" else {}) | ({"missing": True} if column.missing else {})
     flags = {name: True for name in (OTHER, MISSING) if getattr(column, name)}
     return {"levels": list(column.levels), **flags}
-
-
-def word(value: object) -> str:
-    """Return a value as the text that levels are compared by."""
-    if isinstance(value, bool | np.bool_):
-        return str(bool(value)).lower()
-    text = str(value).strip()
-    if text.lower() in ("true", "false"):
-        return text.lower()
-    number = _number(value)
-    if math.isfinite(number):
-        return str(int(number)) if number == int(number) and abs(number) < 2**53 else repr(number)
-    return text
-
-
-def _number(value: object) -> float:
-    """Return a value as a number; NaN where it is none."""
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return math.nan

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from dpmcmc.data.checks import LARGEST_CLASS, RELABEL, Marked
+from dpmcmc.data.checks import LARGEST_CLASS, RELABEL, Marked, check_name
 from dpmcmc.data.columnar_files import SUFFIXES, is_list, opened
 from dpmcmc.errors import DataError
 from dpmcmc.storage.atomic import flush_folder, write_atomically
@@ -75,7 +75,8 @@ def to_rows(
         Rows; what ``num_records`` says is to be declared in the config, if it is public.
 
     Raises:
-        DataError: naming the file, the column and the first row that cannot be had, or what is missing.
+        DataError: naming the file and the column, or what is missing; its ``rows`` say which rows of the batch that was
+            read, counted from 0 in their file, cannot be had.
     """
     folder = Path(folder)
     if os.path.lexists(folder):
@@ -83,6 +84,12 @@ def to_rows(
     if not folder.absolute().parent.is_dir():
         raise DataError(f"{folder} cannot be made, because {folder.absolute().parent} is no folder: make that first.")
     features = [x] if isinstance(x, str) else list(x)
+    for name in features:
+        check_name(name, "x")
+        if name.splitlines() != [name]:
+            raise DataError(
+                f"x: the name {name!r} is empty or has a line break, and {NAMES} has one name a line; rename it."
+            )
     if not features or len({*features, y}) != len(features) + 1:
         raise DataError(f"x, y: {', '.join([*features, y])} must be one or more features and a label, each named once.")
     parts = [_Source(source, features, y)]
@@ -220,18 +227,10 @@ def _arrays(
         labels = found.astype(kind)
     bad = Marked()
     if found.dtype.kind in "iu":
-        bad.add(start, (found < 0) | (found > LARGEST_CLASS), found)
-        if bad.count:
-            raise DataError(
-                f"{path}: column {y!r} has {bad.value} in row {bad.first}, counted from 0, which is no class number: "
-                f"{RELABEL}."
-            )
-    bad.add(start, ~(np.isfinite(rows).all(axis=1) & np.isfinite(labels)), labels)
-    if bad.count:
-        raise DataError(
-            f"{path}: row {bad.first}, counted from 0, holds NaN or a value too large for float32: repair or remove "
-            "such rows."
-        )
+        bad.add(start, (found < 0) | (found > LARGEST_CLASS))
+        bad.refuse(f"{path}: column {y!r} has integers that are no class numbers: {RELABEL}.")
+    bad.add(start, ~(np.isfinite(rows).all(axis=1) & np.isfinite(labels)))
+    bad.refuse(f"{path}: some rows hold NaN or a value too large for float32: repair or remove them.")
     return rows, labels
 
 
@@ -239,13 +238,9 @@ def _of_lists(column: pyarrow.Array, name: str, width: int, path: Path, start: i
     """(rows, width) of a column of lists."""
     _refuse_nulls(column, name, path, start)
     if not hasattr(column.type, "list_size"):
-        lengths = column.value_lengths().to_numpy(zero_copy_only=False)
-        if (lengths != width).any():
-            at = int(np.argmax(lengths != width))
-            raise DataError(
-                f"{path}: column {name!r} has lists of {width} numbers, and one of {lengths[at]} in row {start + at}, "
-                "counted from 0: make them alike."
-            )
+        bad = Marked()
+        bad.add(start, column.value_lengths().to_numpy(zero_copy_only=False) != width)
+        bad.refuse(f"{path}: column {name!r} has lists of unequal length: make them alike.")
     return _values(column.flatten(), name, path, start, width).reshape(len(column), width)
 
 
@@ -256,9 +251,8 @@ def _values(column: pyarrow.Array, name: str, path: Path, start: int, width: int
 
 
 def _refuse_nulls(column: pyarrow.Array, name: str, path: Path, start: int, width: int = 1) -> None:
-    if column.null_count:
-        first = start + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))) // width
-        raise DataError(
-            f"{path}: column {name!r} holds a null in row {first}, counted from 0: fill or remove such rows, by a rule "
-            "that does not look at other records."
-        )
+    bad = Marked()
+    bad.add(start, column.is_null().to_numpy(zero_copy_only=False).reshape(-1, width).any(axis=1))
+    bad.refuse(
+        f"{path}: column {name!r} holds nulls: fill or remove such rows, by a rule that does not look at other records."
+    )

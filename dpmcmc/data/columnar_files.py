@@ -55,7 +55,7 @@ class ColumnarFile:
         if len(x) == 1 and is_list(kinds[x[0]]):
             width = self._width(x[0])
             if not width:
-                raise DataError(f"{self.path}: column {x[0]!r} has an empty list in row 0: make all lists alike.")
+                raise DataError(f"{self.path}: column {x[0]!r} begins with an empty list: make all lists alike.")
             kinds[x[0]] = kinds[x[0]].value_type
         for name, kind in kinds.items():
             if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
@@ -122,7 +122,9 @@ def _pyarrow() -> ModuleType:
 
 
 def _damaged(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path} is damaged or cannot be read ({' '.join(str(error).split())[:200]}): make it anew.")
+    # Arrow's own words may quote what it read.
+    why = getattr(error, "strerror", None) or type(error).__name__
+    return DataError(f"{path} is damaged, or of a kind that Arrow cannot read ({why}): make it anew.")
 
 
 def _parquet(path: Path) -> ColumnarFile:

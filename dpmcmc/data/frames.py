@@ -1,8 +1,8 @@
-"""Columns of a table, wherever it comes from: pandas, polars, Arrow, a mapping of arrays, a CSV or a Parquet file.
+"""Columns of a table, wherever it comes from: pandas, polars, Arrow, NumPy, columns by name, a CSV, a Parquet file.
 
-A column is taken by its name, and whether a value is missing is decided by that value alone. All fields of a CSV are
-read as text, and a list is read value by value: a reader that guesses a column's type would let one row decide how
-another is read. A frame or an array that was made of mixed values before it comes here has what its maker made of them.
+A column is taken by its name and read by ``containers``. All fields of a CSV are read as text: a reader that guesses a
+column's type would let one row decide how another is read. A frame or an array that was made of mixed values before it
+comes here has what its maker made of them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import csv
 import itertools
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Number
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
 from dpmcmc.data import columnar, formula
-from dpmcmc.data.column_kinds import Values
+from dpmcmc.data.cells import Values
+from dpmcmc.data.containers import values_of
 from dpmcmc.errors import DataError, InputError
 from dpmcmc.storage.regular_file import opened_text
 
@@ -33,6 +34,10 @@ class Frame(Protocol):
         """Return a column."""
 
 
+#: A query of polars, which is no table yet.
+_LAZY = "LazyFrame"
+#: How libraries hand a table to others.
+_INTERCHANGE = ("__dataframe__", "__arrow_c_stream__", "__arrow_c_array__")
 #: A table that a schema encodes: in memory, arrays or lists by name, or the path of a file.
 Table = Frame | Mapping[str, Any] | str | os.PathLike
 #: Ends of the names of files that are tables.
@@ -41,9 +46,9 @@ SUFFIXES = (".csv", *columnar.SUFFIXES)
 
 def is_table(data: object) -> TypeGuard[Table]:
     """Return whether data are a table, and not the pytree of arrays that a target takes."""
-    return isinstance(data, str | os.PathLike) or any(
-        hasattr(data, name) for name in ("__dataframe__", "__arrow_c_stream__", "__arrow_c_array__")
-    )
+    if isinstance(data, str | os.PathLike) or type(data).__name__ == _LAZY:
+        return True
+    return _fields(data) is not None or any(hasattr(data, name) for name in _INTERCHANGE)
 
 
 def in_memory(table: Table) -> Frame | Mapping[str, Any]:
@@ -52,39 +57,69 @@ def in_memory(table: Table) -> Frame | Mapping[str, Any]:
     Raises:
         DataError: there is no such file, or it is no table.
     """
-    if not isinstance(table, str | os.PathLike):
+    if isinstance(table, str | os.PathLike):
+        path = Path(table)
+        return _csv(path) if path.suffix.lower() == ".csv" else columnar.table(path)
+    if isinstance(table, Mapping) or _fields(table) is not None:
         return table
-    path = Path(table)
-    if path.suffix.lower() == ".csv":
-        return _csv(path)
-    return columnar.table(path)
+    kind = type(table).__name__
+    if kind == _LAZY:
+        raise DataError("data: a LazyFrame is a query and holds no rows yet: give what its collect() returns.")
+    if _library(table) and (hasattr(table, "column_names") or hasattr(table, "columns")):
+        return table
+    if hasattr(table, "columns") and hasattr(table, "__arrow_c_stream__"):
+        import pyarrow
+
+        return pyarrow.table(table)
+    raise DataError(
+        f"data: an object of type {kind} is no table: give a data frame of pandas or polars, a table of Arrow, arrays "
+        "by name, or the path of a file."
+    )
+
+
+def _library(data: object) -> bool:
+    """Return whether an object is one of pandas, polars or Arrow."""
+    return any(kind.__module__.partition(".")[0] in ("pandas", "polars", "pyarrow") for kind in type(data).__mro__)
+
+
+def _fields(data: object) -> tuple[str, ...] | None:
+    """Return the names of the fields of a structured array of NumPy; None of anything else."""
+    return data.dtype.names if isinstance(data, np.ndarray) else None
+
+
+def _names(table: Frame | Mapping[str, Any]) -> list[object]:
+    """Return what a table calls its columns."""
+    if isinstance(table, Mapping):
+        return list(table)
+    found = _fields(table) or getattr(table, "column_names", None)
+    return list(table.columns if found is None else found)  # type: ignore[attr-defined]
 
 
 def column_names(table: Frame | Mapping[str, Any]) -> list[str]:
     """Return the names of a table's columns."""
-    if isinstance(table, Mapping):
-        return list(table)
-    found = getattr(table, "column_names", None)
-    return [str(name) for name in (table.columns if found is None else found)]  # type: ignore[attr-defined]
+    return [*map(str, _names(table))]
 
 
 def columns(table: Frame | Mapping[str, Any], names: list[str]) -> dict[str, Values]:
     """Return these columns of a table.
 
     Raises:
-        DataError: a column is not there, is there twice, or is longer than another.
+        DataError: a column is not there, is there twice, is longer than another, or has no row.
     """
-    there = column_names(table)
+    there = _names(table)
+    count, called = Counter(map(str, there)), {str(name): name for name in there}
     for name in names:
-        if there.count(name) != 1:
+        if count[name] != 1:
             raise DataError(
-                f"data: the table has {there.count(name)} columns {name!r}, and the schema declares one; rename or add "
-                "it."
+                f"data: the table has {count[name]} columns {name!r}, and the schema declares one; rename or add it."
             )
-    found = {name: _values(name, table[name]) for name in names}
-    lengths = {name: len(column.values) for name, column in found.items()}
-    if len(set(lengths.values())) > 1:
-        raise DataError(f"data: columns differ in length ({lengths}): give one value for each row.")
+    found = {name: values_of(name, table[called[name]]) for name in names}  # type: ignore[index]
+    first = names[0] if names else ""
+    for name in names:
+        if len(found[name].values) != len(found[first].values):
+            raise DataError(f"data: columns {first!r} and {name!r} differ in length: give one value for each row.")
+        if not len(found[name].values):
+            raise DataError("data: the table has no row: give one that has.")
     return found
 
 
@@ -107,48 +142,28 @@ def texts(table: Table, names: Iterable[str]) -> dict[str, np.ndarray]:
     for name in names:
         with contextlib.suppress(DataError):
             (column,) = columns(there, [name]).values()
-            words = column.words()
-            words[column.missing] = None
-            found[name] = np.frombuffer(json.dumps(words.tolist()).encode(), np.uint8)
+            found[name] = np.frombuffer(json.dumps(column.words()).encode(), np.uint8)
     return found
 
 
-def _values(name: str, column: object) -> Values:
-    # An array has its type. NumPy would choose one for a list, and one row would decide how the others are read.
-    values = np.asarray(column, None if hasattr(column, "__array__") else object)
-    if values.ndim != 1:
-        raise DataError(f"data: column {name!r} has shape {values.shape}: give one value for each row.")
-    if values.dtype.kind in "fiub":
-        return Values(name, values, values != values)  # NaN
-    if values.dtype.kind in "mM":
-        raise DataError(f"data: column {name!r} holds {values.dtype}: turn dates into numbers or words.")
-    values = values.astype(object)
-    return Values(name, values, np.array([_is_missing(value) for value in values], bool))
-
-
-def _is_missing(value: object) -> bool:
-    """None, NaN, NaT or pandas.NA."""
-    if isinstance(value, str):  # nearly all; the rest takes ten times as long
-        return False
-    nan = isinstance(value, Number) and bool(value != value)
-    return nan or value is None or type(value).__name__ in ("NAType", "NaTType")
-
-
-def _csv(path: Path) -> dict[str, np.ndarray]:
+def _csv(path: Path) -> dict[str, list[str | None]]:
     """Return the columns of a CSV file with a header, all texts; an empty field is a missing value."""
     try:
         with opened_text(path, "utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream, strict=True)
-            rows, names = list(reader), reader.fieldnames or []
+            reader = csv.reader(stream, strict=True)
+            names = [name.strip() for name in next(reader, [])]
+            rows = [row for row in reader if row]
     except FileNotFoundError:
         raise DataError(f"data.path: there is no file {path}: correct the path.") from None
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{path} is no CSV file with a header ({type(error).__name__}): write it anew.") from None
-    ragged = [number for number, row in enumerate(rows) if None in row or None in row.values()]
-    if ragged or not names or len(set(names)) < len(names):
-        what = f"row {ragged[0]}, counted from 0, differs from it" if ragged else "it names no column, or one twice"
-        raise DataError(f"{path}: every row needs the fields of the header, and {what}: mend it.")
-    return {name.strip(): np.array([row[name].strip() or None for row in rows], object) for name in names}
+    if not names or len(set(names)) < len(names):
+        raise DataError(f"{path}: the header names no column, or one twice: mend it.")
+    ragged = [number for number, row in enumerate(rows) if len(row) != len(names)]
+    if ragged:
+        said = f"{path}: every row needs the fields of the header, and some have more or fewer: mend them."
+        raise DataError(said, rows=ragged)
+    return {name: [row[k].strip() or None for row in rows] for k, name in enumerate(names)}
 
 
 def template(table: Frame | Mapping[str, Any], asked: str | Sequence[str] | None = None) -> str:
@@ -165,7 +180,8 @@ def template(table: Frame | Mapping[str, Any], asked: str | Sequence[str] | None
             label, names = found or label, list(dict.fromkeys([*itertools.chain(*terms), *([found] if found else [])]))
     elif asked is not None:
         names = [name for name in asked if name in names]
-    lines = (f"{name!r}: {_proposed(table[name])}" for name in names)
+    called = {str(name): name for name in _names(table)}
+    lines = (f"{name!r}: {_proposed(table[called[name]])}" for name in names)  # type: ignore[index]
     return f"Schema({{{', '.join(lines)}}}, label={label!r})"
 
 

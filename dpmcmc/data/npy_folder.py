@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from dpmcmc.data.base import DataError, DataRequest, DataSet
-from dpmcmc.data.checks import check_records
+from dpmcmc.data.checks import check_name, check_records
 from dpmcmc.data.columnar import NAMES
 from dpmcmc.data.user_file import checked_rows, describe, npy_header, path_of
 from dpmcmc.storage.regular_file import opened
@@ -64,7 +64,12 @@ def load(request: DataRequest) -> DataSet:
 def _columns(folder: Path, count: int) -> tuple[str, ...]:
     """Return the features' names that the folder states, or none."""
     path = folder / NAMES
-    found = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    try:
+        found = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    except (OSError, ValueError) as reason:
+        raise DataError(f"{path} cannot be read ({type(reason).__name__}): write names in UTF-8, one a line.") from None
+    for name in found:
+        check_name(name, str(path))
     if found and len(found) != count:
         raise DataError(f"{path} has {len(found)} names, one a line, for {count} features: mend or remove it.")
     return tuple(found)

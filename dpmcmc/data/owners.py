@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dpmcmc.data.base import DataError
+from dpmcmc.data.checks import refuse_mask
+from dpmcmc.errors import DataError
 
 #: The leaf that says which places of an owner hold a row.
 MASK = "mask"
@@ -38,6 +39,8 @@ def by_owner(
         DataError: arrays that do not fit each other, numbers that are no owners, or an array named ``mask``.
     """
     check_counts(num_owners, records_per_owner)
+    for name, array in rows.items():
+        refuse_mask(array, f"data: {name!r}")
     arrays = {name: np.asarray(array) for name, array in rows.items()}
     if MASK in arrays:
         raise DataError(f"data: an array named {MASK!r} has no place beside owners, whose padding it names; rename it.")
@@ -67,6 +70,7 @@ def checked_owner(owner: np.ndarray, num_owners: int, name: str = "owner") -> np
     Raises:
         DataError: not one whole number from 0 to num_owners − 1 per row.
     """
+    refuse_mask(owner, f"data: {name!r}")
     owner = np.asarray(owner)
     how = "number the owners 0 to num_owners - 1 by a public list of them"
     if owner.ndim != 1 or owner.dtype.kind not in "iu":
@@ -75,10 +79,7 @@ def checked_owner(owner: np.ndarray, num_owners: int, name: str = "owner") -> np
         )
     outside = np.flatnonzero((owner < 0) | (owner >= num_owners))
     if outside.size:
-        raise DataError(
-            f"data: {name!r} has {outside.size} numbers outside 0 to {num_owners - 1} (first: row {outside[0]}, "
-            f"counted from 0, value {owner[outside[0]]}): {how}."
-        )
+        raise DataError(f"data: {name!r} has numbers outside 0 to {num_owners - 1}: {how}.", rows=outside)
     return owner.astype(np.int64)
 
 

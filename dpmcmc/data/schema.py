@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -22,6 +23,8 @@ from typing import Literal
 import numpy as np
 
 from dpmcmc.data import formula, frames
+from dpmcmc.data.cells import Values
+from dpmcmc.data.checks import check_name
 from dpmcmc.data.column_kinds import Column, Counts, Levels, Range, column_of, to_yaml
 from dpmcmc.data.facts import Told, told
 from dpmcmc.data.frames import Table
@@ -85,9 +88,14 @@ class Schema:
         given = self.columns
         if not isinstance(given, Mapping) or not all(isinstance(name, str) and name for name in given):
             raise InputError("columns must map names to Range, Levels or Counts", "columns")
+        for name in given:
+            check_name(name, "columns")
         object.__setattr__(self, "columns", {name: column_of(name, column) for name, column in given.items()})
         terms: tuple[tuple[str, ...], ...] = tuple((name,) for name in self.columns if name != self.label)
+        if not isinstance(self.label, str) or not isinstance(self.formula, str | None):
+            raise InputError("label, formula: must be texts", "formula")
         if self.formula is not None:
+            check_name(self.formula, "formula")
             label, terms, intercept = formula.parsed(self.formula, tuple(self.columns))
             if label and self.label not in ("", label):
                 raise InputError(f"formula: its label is {label}, and label says {self.label}; give one", "formula")
@@ -110,7 +118,7 @@ class Schema:
                 raise InputError(f"{name}: counts are for labels; give a feature a range", f"columns.{name}")
             if name == self.label:
                 raise InputError(f"formula: the label {name} is a feature too; leave it out", "formula")
-        twice = {name for name in self.names if self.names.count(name) > 1}
+        twice = [name for name, count in Counter(self.names).items() if count > 1]
         if twice:
             raise InputError(f"columns: {', '.join(sorted(twice))} would name two features; rename one", "columns")
 
@@ -118,7 +126,9 @@ class Schema:
         return hash((tuple(self.columns.items()), self.label, self.intercept, self.formula))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Schema) and self.to_yaml() == other.to_yaml() and [*self.columns] == [*other.columns]
+        if not isinstance(other, Schema) or [*self.columns.items()] != [*other.columns.items()]:
+            return False
+        return (self.label, self.intercept, self.formula) == (other.label, other.intercept, other.formula)
 
     def with_formula(self, formula: str) -> Schema:
         """Return the schema whose features and label a formula chooses."""
@@ -205,7 +215,7 @@ class Schema:
         if isinstance(kind, Range):
             return Label(self.label, "real", bounds=(-1.0, 1.0))
         count = len(kind.levels)
-        return Label(self.label, "binary" if count == 2 else "classes", count, kind.levels)
+        return Label(self.label, "binary" if count == 2 else "classes", count, kind.texts)
 
     @property
     def facts(self) -> dict[str, object]:
@@ -253,7 +263,7 @@ class Schema:
         """Return the feature rows (N, d), float32, of a table that needs no label; raises as :meth:`encode`."""
         return self._rows(frames.columns(frames.in_memory(table), self._sources))[0]
 
-    def _rows(self, found: Mapping[str, frames.Values]) -> tuple[np.ndarray, dict[str, int]]:
+    def _rows(self, found: Mapping[str, Values]) -> tuple[np.ndarray, dict[str, int]]:
         if not found:
             raise DataError("data: the schema has no feature but the intercept, so no column tells the number of rows.")
         encoded = {name: _feature(self.columns[name]).encode(found[name]) for name in self._sources}
@@ -267,12 +277,10 @@ class Schema:
             start += block.shape[1]
         return x, {name: one.outside for name, one in encoded.items()}
 
-    def _labels(self, column: frames.Values) -> tuple[np.ndarray, int]:
+    def _labels(self, column: Values) -> tuple[np.ndarray, int]:
         kind = self.columns[self.label]
         if isinstance(kind, Levels):
-            words, _ = kind.named(column)
-            number = {level: k for k, level in enumerate(kind.levels)}
-            return np.array([number[value] for value in words], np.int32), 0
+            return kind.codes(column)[0].astype(np.int32), 0
         if isinstance(kind, Range):
             scaled, outside = kind.scaled(column)
             return scaled.astype(np.float32), outside
@@ -303,7 +311,7 @@ class Schema:
         """Return the table that encoded records stand for: :meth:`decode_features`, and the label within its bounds."""
         kind = self.columns[self.label]
         if isinstance(kind, Levels):
-            label = np.array(kind.levels, object)[np.asarray(y, int)]
+            label = np.array(kind.texts, object)[np.asarray(y, int)]
         else:
             label = kind.decoded(y[:, None]) if isinstance(kind, Range) else np.clip(y, 0, kind.largest).astype(int)
         return {**self.decode_features(x), self.label: label}
@@ -362,10 +370,16 @@ class Schema:
     def _index(self, parts: Iterable[str]) -> int:
         """Return the encoded column that is the product of these parts."""
         wanted = frozenset(parts)
-        for k, found in enumerate(itertools.chain(*self.blocks)):
-            if frozenset(found) == wanted:
-                return k
-        raise InputError(f"original units: need the term {':'.join(sorted(wanted)) or INTERCEPT}; add it to the schema")
+        if wanted not in self._places:
+            missing = ":".join(sorted(wanted)) or INTERCEPT
+            raise InputError(f"original units: need the term {missing}; add it to the schema")
+        return self._places[wanted]
+
+    @functools.cached_property
+    def _places(self) -> dict[frozenset[str], int]:
+        """Factors of each encoded column -> its place, the first of columns with the same ones."""
+        factors = [*map(frozenset, itertools.chain(*self.blocks))]
+        return {parts: k for k, parts in reversed([*enumerate(factors)])}
 
     def to_yaml(self) -> dict[str, object]:
         """Return the schema as a YAML says it; :meth:`from_yaml` takes it back."""

@@ -1,8 +1,7 @@
 """A user's own records, from an ``.npz`` file or from a table with a schema, checked before anything uses them.
 
-The checks run before any release, so their messages may speak of single rows: they go to the data holder.
-Nothing is scaled by what the file contains, and the types of the arrays are decided by the file's types and
-never by its values.
+The checks run before any release. Their messages quote nothing of the records. Nothing is scaled by what the file
+contains, and the types of the arrays are decided by the file's types and never by its values.
 """
 
 from __future__ import annotations
@@ -69,7 +68,9 @@ def load(request: DataRequest) -> DataSet:
         table = frames.in_memory(path)
         (rows, outside), columns = request.schema.encode_counted(table), request.schema.names
         found = frames.columns(table, more).items()
-        arrays = {name: column.whole_numbers().astype(np.int64) for name, column in found}
+        # Numbers that are no owners' stay so as int64, which has no infinity.
+        ends = (-1, 0 if owners is None else owners.count)
+        arrays = {name: np.clip(column.whole_numbers(), *ends).astype(np.int64) for name, column in found}
     elif path.suffix.lower() in frames.SUFFIXES:
         raise DataError.at("schema", f"{frames.no_schema(path)}")
     else:

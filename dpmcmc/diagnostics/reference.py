@@ -21,6 +21,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.special import ndtri
 
 from dpmcmc.errors import InputError
+from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import Target
 
@@ -104,6 +105,7 @@ def maximum_a_posteriori(target: Target, records: PyTree, steps: int = 400) -> M
     Raises:
         ValueError: the search left the finite numbers.
     """
+    check_not_forked()
     records = jax.tree.map(jnp.asarray, records)
     start, unravel = ravel_pytree(target.init(jax.random.key(0)))
     loss = _mean_loss(target, unravel)
@@ -145,6 +147,7 @@ def laplace(target: Target, records: PyTree, steps: int = 400, at: MaximumAPoste
     Raises:
         ValueError: too many parameters for a dense Hessian, or a Hessian that is not positive definite.
     """
+    check_not_forked()
     records = jax.tree.map(jnp.asarray, records)
     count, size = length_of(records), ravel_pytree(target.init(jax.random.key(0)))[0].size
     if size > _MOST_PARAMETERS:

@@ -23,7 +23,7 @@ from dpmcmc import targets
 from dpmcmc.engine import lanes
 from dpmcmc.engine.ahead import one_ahead
 from dpmcmc.engine.blocks import Blocks, BoundPlan
-from dpmcmc.engine.checks import check_on_disk, check_records, checked_starts
+from dpmcmc.engine.checks import check_on_disk, check_records, check_room, checked_starts
 from dpmcmc.engine.commits import Commits
 from dpmcmc.engine.hardware import hardware
 from dpmcmc.engine.metric import OPEN, check_metric, released, run_in, stand_in, with_open_metric
@@ -77,6 +77,7 @@ class Chains:
             self.model, rows = targets.on_rows(targets.bind(plan.target, targets.record_shapes(records)), records)
             self.records = rows if like is None else like.records
         check_metric(plan, self.records, mesh)
+        check_room(self.model, plan.num_draws * plan.chains)
         self._mesh, self._starts = mesh, checked_starts(plan, self.model, starts)
         self.target = self.model
         if plan.metric is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from dpmcmc import targets
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import FixedSize
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import PyTree, size_of
 from dpmcmc.storage.row_blocks import on_disk
 from dpmcmc.targets.base import Target
 
@@ -58,6 +60,35 @@ def check_on_disk(plan: Plan, data: PyTree) -> None:
         )
     if plan.second is not None and plan.second.own_batch:
         raise InputError("own_batch: not with memory-mapped records; set it to false, or use arrays in memory")
+
+
+def check_room(target: Target, draws: int, bytes_of_a_number: int = 8) -> None:
+    """Refuse more draws than the machine's memory holds, where the system says how much it has.
+
+    Args:
+        target: bound, so that the shape of a draw is known.
+        draws: of all chains.
+        bytes_of_a_number: that each number of a draw takes; a chain's float32, as it is kept and as it is handed out.
+
+    Raises:
+        InputError: too many.
+    """
+    numbers = size_of(jax.eval_shape(target.init, jax.random.key(0)))
+    memory = _memory()
+    if memory is not None and draws * numbers * bytes_of_a_number > memory:
+        raise InputError(
+            f"draws: {draws:,} draws of {numbers:,} numbers take more than the {memory / 2**30:.1f} GiB of this "
+            "machine's memory; take fewer",
+            "draws",
+        )
+
+
+def _memory() -> int | None:
+    """Return the bytes of memory of this machine; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
 
 
 def checked_starts(plan: Plan, target: Target, starts: PyTree) -> PyTree:

@@ -32,9 +32,10 @@ from dpmcmc.engine import chains  # noqa: F401  # registers the work on a sample
 from dpmcmc.engine.charged_again import with_charged_again
 from dpmcmc.engine.mesh import checked, sizes
 from dpmcmc.engine.out_folder import check_apart, save
-from dpmcmc.engine.processes import agreed, check_alone, check_not_forked
+from dpmcmc.engine.processes import agreed, check_alone
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
+from dpmcmc.engine.uncharged import Uncharged, carried_out, counted
 from dpmcmc.engine.work import Progress, work_of
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.verdict import warn_unless_for_intervals
@@ -45,6 +46,7 @@ from dpmcmc.privacy.query.randomness import SecretKey, Streams, is_secret, strea
 from dpmcmc.report.progress import shown
 from dpmcmc.storage.checkpoint import Checkpoint, opened
 from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
+from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.run_folder import today
 
@@ -91,6 +93,7 @@ class Life:
         self.held: Reservation | None = None
         self.kept: Checkpoint | None = None
         self._origin: str | None = None
+        self._uncharged: Uncharged | None = None
         self.begun = False
 
     def __enter__(self) -> Self:
@@ -159,6 +162,8 @@ class Life:
                 self._repeat(self.kept)
         if self.held is not None:
             self.held.start(self.plan.guarantee, self._origin)
+        elif not self.begun:
+            self._uncharged = counted(self.plan, self.guarantee)
         self.begun = True
 
     def _repeat(self, kept: Checkpoint) -> None:
@@ -177,11 +182,13 @@ class Life:
         Raises:
             DivergedError, MiscompiledError, LedgerError, CheckpointError: see :func:`sample`.
         """
-        return self.with_receipt(self.work.carry_out(self, progress))
+        with carried_out():
+            return self.with_receipt(self.work.carry_out(self, progress))
 
     def with_receipt(self, result: Result) -> Result:
-        """Return a result with the run's entry in its ledger, where it has one."""
-        return result if self.held is None else dataclasses.replace(result, receipt=self.held.receipt)
+        """Return a result with the run's entry in its ledger, or with the count of the runs that have none."""
+        told = {"uncharged": self._uncharged} if self.held is None else {"receipt": self.held.receipt}
+        return dataclasses.replace(result, **told) if any(told.values()) else result
 
     def settle(self) -> None:
         """Close the ledger's entry, unless it is the caller's: spent where the run has begun, else given back."""
@@ -232,7 +239,7 @@ def sample(
         OSError: ``out`` cannot be made.
         ValueError: wrong N or shapes, rows that are not finite or beyond the target's public bounds (before anything is
             computed from them); a checkpoint or a ledger in ``out``, or in one of several processes; a process forked
-            from one that has run.
+            from one that has used JAX.
         UnsafeCache: somebody else can change what is in a cache folder, compiled programs among it.
         MiscompiledError: the compiled program failed its self-test; no step was taken on the records, and nothing is
             charged.

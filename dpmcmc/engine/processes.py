@@ -102,25 +102,6 @@ def check_alone(**given: object) -> None:
             raise InputError(f"{name}: not with several processes; run on the devices of one process")
 
 
-#: Id of the process that first ran something; a forked child inherits it.
-_ran: int | None = None
-
-
-def check_not_forked() -> None:
-    """Refuse to run in a process that was forked from one that has run: JAX's threads are not there, and it may hang.
-
-    Raises:
-        ValueError: this is one.
-    """
-    global _ran
-    _ran = os.getpid() if _ran is None else _ran
-    if _ran != os.getpid():
-        raise InputError(
-            "this process was forked from one that has used JAX, which does not survive a fork; start workers by "
-            'multiprocessing.get_context("spawn"), or fork before the first run'
-        )
-
-
 def agreed(streams: Streams, secret: bool, plan: AnyPlan, records: PyTree, mesh: Mesh | None) -> Streams:
     """The keys of process 0, on every process.
 

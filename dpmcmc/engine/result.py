@@ -8,6 +8,7 @@ import datetime
 import functools
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +17,10 @@ import jax
 import numpy as np
 
 from dpmcmc.data.base import DataSet
+from dpmcmc.data.checks import refuse_mask
 from dpmcmc.data.frames import Table, is_table, no_schema
 from dpmcmc.engine.recorded import Means
+from dpmcmc.engine.uncharged import Uncharged
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import predictive
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
@@ -49,6 +52,10 @@ if TYPE_CHECKING:
     import arviz
     import xarray
     from matplotlib.figure import Figure
+
+
+#: Runs without a ledger from which on a summary adds them up.
+_SEVERAL = 2
 
 
 class DivergedError(RuntimeError):
@@ -90,6 +97,8 @@ class Result:
         columns: names of the columns of the records, public; None: those of the plan's schema, if it has one.
         evidence: what draws of mechanism noise_aware rest on, for checks and Bayes factors at no further cost; None of
             other runs.
+        uncharged: how many runs this process has begun on as many records without a ledger, and what their guarantees
+            add up to (``uncharged.py``); None of a run with a ledger, and of what was loaded or pickled.
 
     Example:
         >>> import dpmcmc
@@ -115,10 +124,11 @@ class Result:
     means: Means | None = None
     columns: tuple[str, ...] | None = None
     evidence: Evidence | None = None
+    uncharged: Uncharged | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what a pickle or a copy holds: all but the wall time, which no guarantee covers."""
-        return self.__dict__ | {"wall_seconds": {}}
+        """Return what a pickle or a copy holds: all but the wall time, which no guarantee covers, and this process."""
+        return self.__dict__ | {"wall_seconds": {}, "uncharged": None}
 
     def __post_init__(self) -> None:
         if isinstance(self.plan.target, LastLayer):  # its coefficients are of features, and not of columns
@@ -220,7 +230,8 @@ class Result:
         Coefficients of a softmax regression are differences from its first class, which are all that the data tell.
 
         Where the verdict on the draws refuses intervals and the path of the run gives a posterior that accounts for the
-        noise (:meth:`noise_aware`), the summary is that posterior's, and says so.
+        noise (:meth:`noise_aware`), the summary is that posterior's, and says so. From the second run on as many
+        records without a ledger, it says what the runs of the process add up to (``uncharged``).
 
         Args:
             level: share of the draws that the range holds.
@@ -231,6 +242,13 @@ class Result:
         Raises:
             ValueError: a level outside (0, 1); original units without a schema.
         """
+        summary = self._summary(level, original_units, most)
+        if self.uncharged is None or self.uncharged.runs < _SEVERAL:
+            return summary
+        return dataclasses.replace(summary, said=(*summary.said, ("together", str(self.uncharged))))
+
+    def _summary(self, level: float = 0.9, original_units: bool | None = None, most: int | None = None) -> Summary:
+        """Return the summary of this run alone, which a page may have."""
         reading = self._reading(original_units)
         if INTERVALS not in self.usable_for and self._of_path is not None:
             return Summary.of_path(self._of_path, reading, level, self.verdict)
@@ -255,9 +273,10 @@ class Result:
             P(y = 1), (n,), of two classes; class probabilities (n, K) of more; else the mean of y, (n,).
 
         Raises:
-            ValueError: rows of another width; a target that does not predict; arguments that a model does not have.
+            ValueError: rows of another width; a target that does not predict; arguments that a model does not have; a
+                process forked from one that has used JAX.
         """
-        if is_table(x) and not arguments:
+        if (is_table(x) or isinstance(x, Mapping)) and not arguments:
             if self.plan.schema is None:
                 raise no_schema(x)
             return self.plan.schema.label_of(self.predict(self.plan.schema.encode_features(x)))
@@ -267,6 +286,7 @@ class Result:
             return predictive.mean(target.predictor(inputs), self.flat_draws(), inputs)
         if x is None or arguments:
             raise InputError(f"predict: {type(target).__name__} predicts from rows x alone: give predict(x)", "x")
+        refuse_mask(x, "predict: x")
         rows = {"x": np.asarray(x)}
         rows["y"] = np.zeros(len(rows["x"]))
         return predictive.mean(bind(target, record_shapes(rows)), self.flat_draws(), rows["x"])
@@ -296,7 +316,7 @@ class Result:
         """
         context = context or Context(title(self.plan), today())
         context = dataclasses.replace(context, secret=self.guarantee is not None)
-        return page(self.plan, self.guarantee, self.summary(most=ROWS), context)
+        return page(self.plan, self.guarantee, self._summary(most=ROWS), context)
 
     def flat_draws(self) -> PyTree:
         """Positions of all chains in one axis, leaves (chains·draws, ...): what the target's functions take."""

@@ -4,11 +4,13 @@
 ``outlook``      width of intervals and accuracy to expect;  ``designs`` simulated rows that it rests on
 ``chain_rule``   settings of a chain whose draws are for prediction
 ``fitting``      ``dpmcmc.fit``: from a table to a result
-``regressions``  the same with scikit-learn's interface;  ``checks`` which of its checks privacy rules out
+``regressions``  the same with scikit-learn's interface;  ``folds`` for its cross-validation;  ``arrays`` its checks of
+                 arrays, which quote no value;  ``checks`` which of its checks privacy rules out
 """
 
 from dpmcmc.estimators.checks import expected_failed_checks as expected_failed_checks
 from dpmcmc.estimators.fitting import fit as fit
+from dpmcmc.estimators.folds import PublicKFold as PublicKFold
 from dpmcmc.estimators.regressions import PrivateLinearRegression as PrivateLinearRegression
 from dpmcmc.estimators.regressions import PrivateLogisticRegression as PrivateLogisticRegression
 from dpmcmc.estimators.regressions import PrivatePoissonRegression as PrivatePoissonRegression

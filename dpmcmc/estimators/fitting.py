@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from dpmcmc.data.formula import of_names
 from dpmcmc.data.frames import EncodedTable, Table, is_table, no_schema
 from dpmcmc.data.schema import Label, Schema
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.work import Progress
-from dpmcmc.errors import InputError
-from dpmcmc.estimators.suggestion import Given, Goal, suggest
+from dpmcmc.errors import InputError, shown
+from dpmcmc.estimators.suggestion import Given, Goal, asked_epsilon, suggest
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.targets.base import Target
@@ -36,7 +37,7 @@ def fit(
     formula_or_columns: str | Sequence[str] | None,
     data: Table,
     schema: Schema | None = None,
-    epsilon: float = 1.0,
+    epsilon: float | None = None,
     *,
     delta: float | None = None,
     goal: Goal = "intervals",
@@ -51,10 +52,11 @@ def fit(
     replace_one makes public.
 
     Args:
-        formula_or_columns: ``"income ~ age + C(job)"``, names of the columns that predict, or None for all of them.
+        formula_or_columns: ``"income ~ age + C(job)"``, a list of names of the columns that predict, which is no
+            formula, or None for all of them.
         data: pandas, polars or Arrow's table, arrays by name, or the path of a CSV or Parquet file.
         schema: public ranges and levels of the columns.
-        epsilon: ε.
+        epsilon: ε of this fit; it has to be given.
         delta: δ; None: the least of 1e-5 and N^-1.2.
         goal: ``intervals`` or ``prediction``; see :func:`dpmcmc.suggest`.
         target: another model than the label's own.
@@ -66,15 +68,20 @@ def fit(
 
     Raises:
         NotAchievable: the goal is out of reach; the message says which N or which ε would do.
-        InputError: no schema, a table that it does not fit, or a formula of another label.
+        InputError: no ε, no schema, a table that it does not fit, or a formula of another label.
         LedgerError: there is no such ledger, or the run is over its budget.
     """
     if isinstance(formula_or_columns, Mapping) or (
         is_table(formula_or_columns) and not isinstance(formula_or_columns, str)
     ):
         raise InputError("fit: the table stands first; swap the two: fit(formula_or_columns, data, schema)", "data")
+    if not isinstance(formula_or_columns, Iterable | None):
+        raise InputError("fit: a formula, a list of columns or None stands first", "formula_or_columns")
     if schema is None:
         raise no_schema(data, formula_or_columns)
+    if not isinstance(schema, Schema):
+        raise InputError(f"schema: must be a Schema, got a {type(schema).__name__}", "schema")
+    epsilon = asked_epsilon(epsilon)
     schema = _chosen(schema, formula_or_columns)
     records = schema.encode(data)
     given: Given = {}
@@ -96,7 +103,12 @@ def _chosen(schema: Schema, formula_or_columns: str | Sequence[str] | None) -> S
     if formula_or_columns is None:
         return schema
     if not isinstance(formula_or_columns, str):
-        return schema.with_formula(f"{schema.label} ~ {' + '.join(formula_or_columns)}")
+        names = list(formula_or_columns)
+        wrong = [name for name in names if not isinstance(name, str) or name not in schema.columns]
+        if wrong or not names:
+            what = f"{shown(wrong[0])} is no column of the schema" if wrong else "the list of columns is empty"
+            raise InputError(f"fit: {what}; name columns of the schema, or give None for all", "formula_or_columns")
+        return schema.with_formula(of_names(schema.label, names, schema.intercept))
     found = schema.with_formula(formula_or_columns)
     if found.label != schema.label:
         raise InputError(

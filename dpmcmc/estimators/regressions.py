@@ -1,17 +1,22 @@
 r"""Private regressions with scikit-learn's interface.
 
 All that scikit-learn's own estimators learn from data and that is not covered by a guarantee is an argument here: the
-range of each feature, the two classes, the range of a label. Values beyond a range are clipped to it, in ``fit`` and in
-``predict``. N is the number of rows, which replace_one makes public.
+range of each feature, the two classes, the range of a label, and ε itself. Values beyond a range are clipped to it, in
+``fit`` and in ``predict``.
 
 Coefficients are in the units of the features: logit or mean = x·coef_ + intercept_ for rows within their ranges.
 
-**Every fit spends ε.** ``cross_val_score`` with k folds spends k times ε, and ``GridSearchCV`` k times ε for each
-candidate and once more to refit; with ``ledger=`` all of it is charged to one budget. Scores on private rows are
-computed from records, and no guarantee covers them. A step of a ``Pipeline`` that is fitted before, such as
-``StandardScaler``, reads private rows, and nothing is charged for it: declare ranges in its place. Some
-meta-estimators, ``BaggingClassifier`` among them, set the ``random_state`` of their members: these have no guarantee,
-and warn.
+**Every fit spends ε, and a guarantee covers one fit.** k fits together cost k·ε at most where neighbouring tables lead
+to k pairs of training sets that differ in one record at most. :class:`~dpmcmc.estimators.PublicKFold` sees to that, and
+scikit-learn's default for classifiers does not. With ``ledger=`` all fits are charged to one budget.
+
+**The number of rows of a fit is public.** Whoever calls ``fit`` says so by calling it. A clone is fitted by
+cross-validation or by a meta-estimator, whose number of rows may be a private count, as of the two classes that
+``OneVsOneClassifier`` takes out. So a clone must be told ``num_records``, and refuses any other number.
+
+No fit sees what happens to rows before it, or to its predictions after it: a step of a ``Pipeline`` that is fitted, a
+calibration, a threshold or a choice by scores on private rows. ``docs/from_a_table.md`` lists which meta-estimators
+keep the promise.
 """
 
 from __future__ import annotations
@@ -20,22 +25,24 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
+from annotated_types import Gt, Le, Lt
 from numpy.typing import ArrayLike
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dpmcmc.data.column_kinds import Column, Counts, Levels, Range
 from dpmcmc.data.schema import Schema
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
-from dpmcmc.errors import InputError, NoGuarantee, NotForIntervals
+from dpmcmc.errors import InputError, NoGuarantee, NotForIntervals, check_fields, shown
+from dpmcmc.estimators.arrays import checked_records, checked_rows
 from dpmcmc.estimators.fitting import model_of, settings_of
 from dpmcmc.estimators.suggestion import Goal, NotAchievable, ask
 from dpmcmc.mechanisms.base import MechanismPlan
@@ -44,6 +51,8 @@ from dpmcmc.planning.verdict import INTERVALS
 
 Ranges = tuple[float, float] | list[tuple[float, float]]
 _LABEL = "label"
+#: Declares that what is read off the records is public: the labels that occur, or the number of rows of every fit.
+OBSERVED = "observed"
 #: Ends of what nobody declared.
 _UNDECLARED = (-1.0, 1.0)
 #: Predictors, of a row under a draw, that are held at once, and the largest of a count's that exp is taken of.
@@ -55,8 +64,11 @@ class PrivateRegression(BaseEstimator):
     """Common parts: encoding by public ranges, the plan of :func:`dpmcmc.suggest`, and coefficients in units of X.
 
     Args:
-        epsilon: ε.
+        epsilon: ε of one fit; ``fit`` refuses None, which stands here so that scikit-learn can make an estimator.
         delta: δ; None: the least of 1e-5 and N^-1.2.
+        num_records: public number of rows that ``fit`` is handed, or several of them; another number is refused. None:
+            the number in hand, and a clone, which cross-validation or a meta-estimator has made, is refused.
+            ``"observed"``: you declare that the number of rows of every fit is public, also where labels decide it.
         ranges: public (low, high) of all features, or one pair for each; values beyond are clipped. None: (-1, 1), with
             a warning.
         level: of the intervals.
@@ -72,6 +84,10 @@ class PrivateRegression(BaseEstimator):
         guarantee_: what was spent, or None.
         result_: the release itself.
 
+    Raises:
+        InputError: in ``fit``, before anything is charged: no ε, a number of rows that it was not told, or an argument
+            that cannot be.
+
     Warns:
         NoGuarantee: a fit with a ``random_state``.
         NotForIntervals: the goal is out of reach.
@@ -83,14 +99,17 @@ class PrivateRegression(BaseEstimator):
         0.5
     """
 
-    epsilon: float = 1.0
+    epsilon: Annotated[float, Gt(0), Le(1e6)] | None = None
     _: KW_ONLY
-    delta: float | None = None
+    delta: Annotated[float, Gt(0), Lt(1)] | None = None
+    num_records: int | Sequence[int] | Literal["observed"] | None = None
     ranges: Ranges | None = None
-    level: float = 0.9
+    level: Annotated[float, Gt(0), Lt(1)] = 0.9
     goal: Goal = "intervals"
     random_state: int | np.random.RandomState | None = None
     ledger: str | Path | None = None
+
+    _is_clone = False
 
     def _label(self) -> Column:
         """Return what is public about the label."""
@@ -100,11 +119,52 @@ class PrivateRegression(BaseEstimator):
         """Return labels as the schema takes them."""
         return y
 
+    def __sklearn_clone__(self) -> Self:
+        made = super().__sklearn_clone__()
+        made._is_clone = True
+        return made
+
+    def _read(self, X: ArrayLike, y: ArrayLike, **options: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return checked arrays of rows and labels."""
+        x, labels = checked_records(self, X, y, **options)
+        self._check(len(x))
+        return x, labels
+
+    def _check(self, rows: int) -> None:
+        """Refuse arguments that cannot be, and a number of rows that is not declared; it is private, so it is not said.
+
+        Raises:
+            InputError: one of these.
+        """
+        check_fields(self)
+        told = self.num_records
+        if told == OBSERVED or (told is None and not self._is_clone):
+            return
+        if told is None:
+            raise InputError(
+                "num_records: this is a clone, as cross-validation and meta-estimators make, whose number of rows may "
+                "be a private count; tell it, for example num_records=folds.train_records with cv=folds and "
+                "folds=dpmcmc.estimators.PublicKFold(5, num_records=...), or 'observed' where all of them are public",
+                "num_records",
+            )
+        if rows not in ((told,) if isinstance(told, int | np.integer | str) else told):
+            raise InputError(
+                f"num_records: {told} was declared, and fit was handed another number of rows, which is private then: "
+                "stratified folds and meta-estimators that take rows out by their labels do so; docs/from_a_table.md "
+                "lists what keeps the promise",
+                "num_records",
+            )
+
     def _schema(self, size: int) -> Schema:
-        pairs = np.asarray(_UNDECLARED if self.ranges is None else self.ranges, float)
+        given = _UNDECLARED if self.ranges is None else self.ranges
+        try:
+            pairs = np.asarray(given, float)
+        except (TypeError, ValueError, OverflowError):  # no numbers, or not as many for each column
+            pairs = np.empty(0)
         if pairs.shape not in ((2,), (size, 2)):
             raise InputError(
-                f"ranges: give (low, high) for all columns, or one pair for each of {size}, got shape {pairs.shape}"
+                f"ranges: give (low, high) for all columns, or one pair for each of {size}, got {shown(given)}",
+                "ranges",
             )
         ends = np.broadcast_to(pairs, (size, 2)).tolist()
         return Schema({**{f"x{j}": Range(*pair) for j, pair in enumerate(ends)}, _LABEL: self._label()}, label=_LABEL)
@@ -169,7 +229,7 @@ class PrivateRegression(BaseEstimator):
     def _mean(self, x: ArrayLike) -> np.ndarray:
         """Return the posterior predictive mean of the encoded label, (n,)."""
         check_is_fitted(self)
-        rows = self.schema_.encode_features(self._table(validate_data(self, x, reset=False)))
+        rows = self.schema_.encode_features(self._table(checked_rows(self, x)))
         draws = self.result_.flat_draws()
         block = max(1, _ENTRIES // len(draws))
         parts = (self._link(rows[i : i + block] @ draws.T).mean(axis=1) for i in range(0, len(rows), block))
@@ -208,7 +268,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateRegression):
         True
     """
 
-    classes: Sequence | Literal["observed"] | None = field(default=None, kw_only=True)
+    classes: ArrayLike | None = field(default=None, kw_only=True)
 
     def _label(self) -> Column:
         return Levels(("0", "1"))
@@ -222,9 +282,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateRegression):
         Raises:
             ValueError: a label that is no class, or values that are not finite.
         """
-        x, labels = validate_data(self, X, y)
+        x, labels = self._read(X, y)
         check_classification_targets(labels)
-        observed = isinstance(self.classes, str) and self.classes == "observed"
+        observed = isinstance(self.classes, str) and self.classes == OBSERVED
         given = np.unique(labels) if observed else (0, 1) if self.classes is None else self.classes
         self.classes_ = np.asarray(given)
         if len(self.classes_) != 2 or type_of_target(labels) == "multiclass":
@@ -275,7 +335,7 @@ class _PrivateRegressor(RegressorMixin, PrivateRegression):
         Raises:
             ValueError: values that are not finite.
         """
-        return self._fitted(*validate_data(self, X, y, y_numeric=True))
+        return self._fitted(*self._read(X, y, y_numeric=True))
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Return posterior predictive means, (n,)."""
@@ -309,7 +369,10 @@ class PrivateLinearRegression(_PrivateRegressor):
     label_range: tuple[float, float] | None = field(default=None, kw_only=True)
 
     def _label(self) -> Range:
-        return Range(*(_UNDECLARED if self.label_range is None else self.label_range))
+        ends = _UNDECLARED if self.label_range is None else self.label_range
+        if np.shape(ends) != (2,):
+            raise InputError(f"label_range: give (low, high), got {ends!r}", "label_range")
+        return Range(*ends)
 
     def _link(self, predictor: np.ndarray) -> np.ndarray:
         middle, half = self._label().middle_and_half

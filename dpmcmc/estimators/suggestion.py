@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 from dpmcmc.data.row_structure import RowStructure
@@ -43,6 +44,8 @@ _MEASURED = "; on five public tables settings tuned on the data predicted at mos
 _UNMEASURED = "; its settings were measured on public tables of logistic regression alone, and not for this model"
 #: Bound on rows where none is declared.
 _ROW_BOUND = 1.0
+#: Largest ε that a plan is made for.
+_MOST_EPSILON = 1e6
 #: Largest N and ε that are named as enough.
 _MOST_RECORDS, _LARGEST_EPSILON = 1e9, 100.0
 
@@ -131,17 +134,34 @@ def suggest(
     return found
 
 
+def asked_epsilon(epsilon: float | None) -> float:
+    """Return ε as it was asked for.
+
+    Raises:
+        InputError: it was not, or it is no such number.
+    """
+    if epsilon is None:
+        raise InputError(
+            "epsilon: say how much privacy the fit may spend, for it spends nothing unasked: 1 or less is a strong "
+            "promise, 2 to 4 a usual one, and at 8 or more it is weak",
+            "epsilon",
+        )
+    if isinstance(epsilon, bool) or not isinstance(epsilon, Real) or not 0 < epsilon <= _MOST_EPSILON:
+        raise InputError(f"epsilon: must be a number in (0, {_MOST_EPSILON:g}], got {epsilon!r}", "epsilon")
+    return float(epsilon)
+
+
 def ask(
     target: Target,
     num_records: int,
-    epsilon: float,
+    epsilon: float | None,
     delta: float | None,
     schema: Schema | None,
     num_features: int | None,
     given: Given,
 ) -> Request:
     """Return the question that :func:`suggest` answers, with the public facts of schema and defaults in the target."""
-    structure, reasons = None, []
+    epsilon, structure, reasons = asked_epsilon(epsilon), None, []
     if isinstance(target, str | type):
         said = f"target: {target!r} is no target; give an object, for example dpmcmc.targets.LogisticRegression()"
         raise InputError(said, "target")

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
+from dpmcmc.errors import InputError
+from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, TargetError
 from dpmcmc.targets.last_layer import on_rows
@@ -133,6 +135,8 @@ def mean(target: Predicts, flat_draws: PyTree, x: PyTree) -> np.ndarray:
     """
     if getattr(target, "predict", None) is None:
         raise TargetError(f"{type(target).__name__} has no predict, so its draws predict nothing; give it one")
+    if not len(jax.tree.leaves(x)[0]):
+        raise InputError("predict: x has no row: give one that has", "x")
     _tried(target, jax.tree.map(lambda leaf: leaf[0], flat_draws), x)
     found, _ = _over_draws(target, flat_draws, x, lambda p: np.zeros(len(p)))
     return found[..., 1] if _classes(target) == 2 and found.ndim == 2 else found
@@ -157,6 +161,7 @@ def _tried(target: Predicts, params: PyTree, x: PyTree) -> tuple[int, ...]:
     Raises:
         TargetError: ``predict`` fails.
     """
+    check_not_forked()
     x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf)), x)
     try:
         return jax.eval_shape(target.predict, params, x).shape
@@ -318,11 +323,12 @@ def _check_shape(target: object, found: tuple[int, ...], num_rows: int) -> None:
 
 def _blocks(evaluate: Evaluate, flat_draws: PyTree, records: PyTree) -> Iterator[np.ndarray]:
     """``evaluate(params, records)`` at every draw, in blocks (draws of the block, ...) of bounded size."""
+    check_not_forked()
     # Records are an argument: a closure would write them into the compilation cache.
     records = jax.tree.map(jnp.asarray, records)
     flat_draws = jax.tree.map(np.asarray, flat_draws)  # NumPy picks those of a block, without a program of its own
     num_rows = len(jax.tree.leaves(records)[0])
-    at_once = max(1, min(16, _ROWS_AT_ONCE // num_rows))
+    at_once = max(1, min(16, _ROWS_AT_ONCE // max(1, num_rows)))
 
     @jax.jit
     def over_draws(draws: PyTree, records: PyTree) -> jax.Array:

@@ -43,6 +43,7 @@ from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.gram import project
 from dpmcmc.inference.noise_aware import symmetric_noise
+from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.glm import LinearRegression, NegativeBinomialRegression, PoissonRegression
 
@@ -113,6 +114,7 @@ def tables(
         UnsupportedCombination: rows are not given and no Gram matrix was released; or labels of such a target.
         InputError: see :meth:`dpmcmc.data.Schema.decode_features`.
     """
+    check_not_forked()
     rng = np.random.default_rng(seed)
     parameters = evidence.posterior().draws(count, seed)
     out = []

@@ -28,7 +28,7 @@ from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.linear_bounds import linear_bounds, rounding
 from dpmcmc.mechanisms.linear_statistics import label_weight_of, settle_statistics, split, statistics
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
-from dpmcmc.privacy.query.gaussian_release import gaussian_event, gaussian_release, mu_std
+from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target
@@ -73,7 +73,7 @@ class AdaSSP(OneShot):
         event, settings = settle_statistics(
             target, asked, mu * math.sqrt(1 - self.eigenvalue_share), self.label_weight, "adassp"
         )
-        events = (gaussian_event(eigenvalue_std, eigenvalue, 1, asked.adjacency), event)
+        events = (asked.gaussian(eigenvalue_std, eigenvalue, 1), event)
         settings["eigenvalue_noise_std"] = eigenvalue_std
         return self.planned(target, asked, events, settings)
 

@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 from dpmcmc import targets
 from dpmcmc.data.schema import Schema
 from dpmcmc.engine.chains import Chains
+from dpmcmc.engine.checks import check_room
 from dpmcmc.engine.life import Life, sample
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.work import Progress, Work, work_of
@@ -38,8 +39,11 @@ from dpmcmc.privacy.query.gram_release import within
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.commit_point import Point
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import check_bound
+from dpmcmc.targets.base import Target, check_bound
 from dpmcmc.targets.last_layer import LastLayer
+
+#: Bytes that a number of a draw takes while it is made: its normal in float64, and the random words of that.
+_BYTES = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +94,11 @@ class MechanismPlan(AnyPlan):
         if self.first is not None:
             return self.first.charged_draws
         return 0 if getattr(self.mechanism, "release", None) == "estimate" else self.draws
+
+    @property
+    def runs(self) -> tuple[Plan, ...]:
+        """Plans of a sampler that the release carries out."""
+        return () if self.run is None else (self.run,)
 
     @property
     def label(self) -> str:
@@ -199,15 +208,18 @@ class _OneShot:
             if given is not None:
                 raise InputError(f"{name}: a mechanism's release takes none; leave it out")
         self.records = _check_records(self._plan, data)
+        check = getattr(self._plan.mechanism, "check", None)
+        if check is not None:
+            check(self._plan, self.records)
+        check_room(self._bound, self._plan.draws, _BYTES)
 
     def carry_out(self, life: Life, progress: Progress | None) -> Result:
         """Draw, unless the checkpoint holds what was drawn; see :class:`Work`."""
         plan, kept = self._plan, life.kept
-        if plan.run is not None and life.secret:
-            self._test_run(plan.run)
+        for run in plan.runs if life.secret else ():
+            self._test_run(run)
         life.begin()
-        started, guarantee = time.perf_counter(), life.guarantee
-        target = targets.bind(plan.target, targets.record_shapes(self.records))
+        started, guarantee, target = time.perf_counter(), life.guarantee, self._bound
         before = None if kept is None else kept.kept()
         if before is not None:
             structure = jax.tree.structure(jax.eval_shape(target.init, jax.random.key(0)))
@@ -224,12 +236,20 @@ class _OneShot:
         draws = positions if constrain is None else jax.tree.map(np.asarray, jax.vmap(jax.vmap(constrain))(positions))
         return Result(plan, draws, positions, None, guarantee, seconds, evidence=evidence)
 
+    @property
+    def _bound(self) -> Target:
+        """Target, bound to the records' shapes."""
+        return targets.bind(self._plan.target, targets.record_shapes(self.records))
+
     def _test_run(self, run: Plan) -> None:
-        """Compile and test a hybrid's run before it is charged; its start is not known yet, and zeros stand for it."""
-        target = targets.bind(run.target, targets.record_shapes(self.records))
-        shapes = jax.eval_shape(target.init, jax.random.key(0))
+        """Compile and test a sampler's run before it is charged; zeros stand for a start that is not known yet."""
+        starts = None
+        if run.after is not None:
+            shapes = jax.eval_shape(self._bound.init, jax.random.key(0))
+            starts = jax.tree.map(lambda leaf: np.zeros((run.chains, *leaf.shape)), shapes)
         chains = Chains(run)
-        chains.read(self.records, jax.tree.map(lambda leaf: np.zeros((run.chains, *leaf.shape)), shapes), None, None)
+        # A candidate of a selection has a part of the records.
+        chains.read(jax.tree.map(lambda leaf: leaf[: run.num_records], self.records), starts, None, None)
         chains.compile_and_test()
 
     def _drawn(

@@ -40,7 +40,7 @@ from dpmcmc.mechanisms.convex import Bounds, bounds_of, vouched
 from dpmcmc.mechanisms.float64 import float64
 from dpmcmc.mechanisms.minimise import rounding
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
-from dpmcmc.mechanisms.row_sums import in_float64, loss_gradient, summed_in_blocks
+from dpmcmc.mechanisms.row_sums import check_losses, in_float64, loss_gradient, summed_in_blocks
 from dpmcmc.privacy.accounting import Event, noisy_descent
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
@@ -97,6 +97,7 @@ class CertifiedOPS(OneShot):
             CalibrationError: a given temper that costs more than (ε, δ).
         """
         bounds = bounds_of(target, "certified_ops", self.prior_precision)
+        asked.check_numbers(bounds.size)
         if asked.num_records > _MOST_RECORDS:
             raise UnsupportedCombination(
                 f"certified_ops: rounding is proved for at most {_MOST_RECORDS:,} records, not for "
@@ -131,6 +132,10 @@ class CertifiedOPS(OneShot):
             "relaxations": self.steps * eta * bounds.prior_precision,
         }
         return self.planned(target, asked, (event,), settings, vouched(target))
+
+    def check(self, plan: MechanismPlan, records: PyTree) -> None:
+        """Refuse losses that fail in float64."""
+        check_losses(plan.target, records)
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
         """Return the draws, leaves (draws, ...); every step reads all records."""

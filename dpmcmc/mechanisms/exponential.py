@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -38,15 +37,12 @@ from dpmcmc.mechanisms.engines import ENGINES, EngineName, Wanted, drawn
 from dpmcmc.mechanisms.float64 import float64
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.mechanisms.ops import OPS
-from dpmcmc.mechanisms.row_sums import in_float64
+from dpmcmc.mechanisms.row_sums import Loss, check_loss, in_float64
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree, length_of
-from dpmcmc.targets.base import Positive, Target
+from dpmcmc.targets.base import Positive, Target, bind, record_shapes
 from dpmcmc.targets.tempered import Tempered
-
-#: (params, record) -> loss.
-Loss = Callable[[PyTree, PyTree], jax.Array]
 
 #: A loss in whole numbers, as a share of its bound.
 LEVELS = 1 << 20
@@ -117,7 +113,10 @@ class Exponential(OneShot):
     def _check_hypotheses(self) -> None:
         if self.loss_bound is None:
             raise InputError("loss_bound: hypotheses need a finite number > 0, got None", "loss_bound")
-        sizes = {len(leaf) for leaf in jax.tree.leaves(self.hypotheses)}
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(self.hypotheses)]
+        sizes = {len(np.atleast_1d(leaf)) for leaf in leaves}
+        if not all(np.issubdtype(leaf.dtype, np.number) and np.all(np.isfinite(leaf)) for leaf in leaves):
+            raise InputError("hypotheses: must be finite numbers", "hypotheses")
         if len(sizes) != 1 or min(sizes) < 1:
             raise InputError(
                 f"hypotheses: leaves must share a leading axis of at least 1, got lengths {sorted(sizes)}", "hypotheses"
@@ -152,6 +151,23 @@ class Exponential(OneShot):
         settings = {"coefficient": coefficient, "epsilon_per_draw": asked.epsilon}
         event = Event("pure", 0.0, 1.0, 1, epsilon=asked.epsilon)
         return self.planned(target, asked, (event,), settings, assumptions)
+
+    def check(self, plan: MechanismPlan, records: PyTree) -> None:
+        """Refuse hypotheses of other shapes than the parameters, and a loss that fails on them."""
+        if self.hypotheses is None:
+            return
+        wanted = jax.eval_shape(bind(plan.target, record_shapes(records)).init, jax.random.key(0))
+        shapes = jax.tree.map(lambda leaf: leaf.shape, wanted)
+        found = jax.tree.map(lambda leaf: np.shape(leaf)[1:], self.hypotheses)
+        if found != shapes:
+            raise InputError(
+                f"hypotheses: each must have the shape of the parameters, {shapes}, got {found}", "hypotheses"
+            )
+        self.check_vote(plan, records)
+
+    def check_vote(self, plan: MechanismPlan, records: PyTree) -> None:
+        """Refuse a loss that fails on parameters and records."""
+        check_loss(self._loss(plan.target), plan.target, records)
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
         """Return the hypothesis, leaves (1, ...).

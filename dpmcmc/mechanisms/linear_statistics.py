@@ -29,7 +29,7 @@ from dpmcmc.mechanisms.linear_bounds import gram_and_moment, linear_bounds
 from dpmcmc.mechanisms.one_shot import Asked
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.adjacency import Adjacency
-from dpmcmc.privacy.query.gaussian_release import gaussian_event, gaussian_release, mu_std
+from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std
 from dpmcmc.privacy.query.gram_release import Rows, entries, summing, svec, symmetric
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.glm import LinearRegression
@@ -60,7 +60,7 @@ def settle_statistics(
     unsure = summing(rows) * rows * record_norm(row, label, weight)
     sensitivity = together * sensitivity_of(row, label, weight, asked.adjacency) + 2 * unsure
     noise_std = mu_std(sensitivity, size, mu)
-    event = gaussian_event(noise_std, sensitivity, size, asked.adjacency)
+    event = asked.gaussian(noise_std, sensitivity, size)
     return event, {
         "sensitivity": sensitivity,
         "noise_std": noise_std,

@@ -32,7 +32,7 @@ from dpmcmc.privacy.accounting import Event, one_sample
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.search import smallest
-from dpmcmc.privacy.query.gaussian_release import gaussian_event, mu_std, standard_normal
+from dpmcmc.privacy.query.gaussian_release import mu_std, standard_normal
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree, size_of
 from dpmcmc.targets.base import Positive, Target
@@ -168,7 +168,7 @@ class _Tilted:
         gamma, tau = self.second_step(noise_std)
         return (
             Event(self.mechanism, self._multiplier(noise_std), 1.0, 1, epsilon=self.curvature),
-            gaussian_event(tau, 2 * gamma / self.strength, self.bounds.size, self.asked.adjacency),
+            self.asked.gaussian(tau, 2 * gamma / self.strength, self.bounds.size),
         )
 
     def published_std(self) -> float:

@@ -1,8 +1,9 @@
 """The shape that one-shot mechanisms share: how they are asked, and how what they settle becomes a plan.
 
-A mechanism is a frozen dataclass; its fields are what a YAML says about it. It has two methods of its own:
+A mechanism is a frozen dataclass; its fields are what a YAML says about it. It has these methods of its own:
 
 ``settle(target, asked)``          the plan: public numbers, and the events that they cost, from public facts alone
+``check(plan, records)``           refusals that are not the target's own, before anything is charged
 ``draw(plan, records, streams)``   the release, from one reading of the records
 """
 
@@ -23,6 +24,9 @@ from dpmcmc.privacy.accounting.charging import DRAW_SHARE, capped, provable
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import check_delta
+from dpmcmc.privacy.query.gaussian_release import gaussian_event
+from dpmcmc.privacy.query.gram_release import GramRelease
+from dpmcmc.privacy.query.integer_noise import check_numbers
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
@@ -79,6 +83,25 @@ class Asked:
     def most_records(self) -> int:
         """The larger number of records of two neighbours."""
         return self.num_records + (self.adjacency == Adjacency.ADD_REMOVE)
+
+    def gaussian(self, noise_std: float, sensitivity: float, size: int) -> Event:
+        """Return the charge of one ``gaussian_release``; arguments as of :func:`gaussian_event`.
+
+        Raises:
+            InputError: integer noise of more numbers than are charged for.
+        """
+        self.check_numbers(size)
+        return gaussian_event(noise_std, sensitivity, size, self.adjacency)
+
+    def gram(self, release: GramRelease) -> tuple[Event, ...]:
+        """Return the charge of one release of a second moment; raises as :meth:`gaussian`."""
+        self.check_numbers(release.numbers)
+        return release.events(self.adjacency)
+
+    def check_numbers(self, size: int) -> None:
+        """Refuse integer noise of more numbers than are charged for, before the release is planned."""
+        if self.hardened:
+            check_numbers(size)
 
 
 class Drawn(NamedTuple):
@@ -152,6 +175,15 @@ class OneShot(Checked):
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Return the plan that keeps the promise; raises as :meth:`OneShot.plan`."""
         raise NotImplementedError
+
+    def check(self, plan: MechanismPlan, records: PyTree) -> None:
+        """Refuse records, or code of the user's own, that :meth:`draw` would fail on; only shapes are evaluated.
+
+        Nothing is charged yet. A mechanism whose draw rests on more than the target's own check has its refusals here.
+
+        Raises:
+            InputError: one sentence of public facts.
+        """
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
         """Return the release: a pytree like the target's parameters, leaves (draws, ...), NumPy.

@@ -32,6 +32,7 @@ from dpmcmc.errors import CalibrationError, InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convex import strong_convexity, vouched
 from dpmcmc.mechanisms.engines import ENGINES, EngineName, Wanted, drawn
+from dpmcmc.mechanisms.engines.closed_form import MOST_TRIES
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.adjacency import Adjacency
@@ -87,6 +88,11 @@ class OPS(OneShot):
         if self.total_variation is not None and ENGINES[self.engine].EXACT:
             raise InputError(
                 f"total_variation: draws of engine {self.engine} are exact; leave it out", "total_variation"
+            )
+        if self.engine == "closed_form" and self.radius is not None and self.draws > MOST_TRIES:
+            raise InputError(
+                f"draws: engine closed_form makes at most {MOST_TRIES:,} draws on a ball; take fewer, or engine nuts",
+                "draws",
             )
         if self.form != "gdp" and self.radius is None:
             raise InputError(

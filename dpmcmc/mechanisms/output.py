@@ -22,7 +22,8 @@ from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.convex import bounds_of, vouched
 from dpmcmc.mechanisms.minimise import minimise, ravel, tolerance_of, unravel
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
-from dpmcmc.privacy.query.gaussian_release import calibrated_std, gaussian_event, gaussian_release
+from dpmcmc.mechanisms.row_sums import check_losses
+from dpmcmc.privacy.query.gaussian_release import calibrated_std, gaussian_release
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target
@@ -67,7 +68,7 @@ class OutputPerturbation(OneShot):
         gamma = tolerance_of(target, bounds, strength, asked.num_records, share=_TOLERANCE)
         sensitivity = (asked.moved * bounds.lipschitz + 2 * gamma) / strength
         noise_std = self._noise_std(sensitivity, bounds.size, asked)
-        event = gaussian_event(noise_std, sensitivity, bounds.size, asked.adjacency)
+        event = asked.gaussian(noise_std, sensitivity, bounds.size)
         settings = {
             "regularisation": strength,
             "sensitivity": sensitivity,
@@ -76,6 +77,10 @@ class OutputPerturbation(OneShot):
             "gradient_tolerance": gamma,
         }
         return self.planned(target, asked, (event,), settings, vouched(target))
+
+    def check(self, plan: MechanismPlan, records: PyTree) -> None:
+        """Refuse losses that fail in float64."""
+        check_losses(plan.target, records)
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
         """Return the noisy minimiser, leaves (1, ...).

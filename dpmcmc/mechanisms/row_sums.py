@@ -8,8 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.errors import InputError
+from dpmcmc.mechanisms.float64 import float64
 from dpmcmc.storage.pytree import PyTree, length_of
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Target, bind, record_shapes
+
+#: (parameters, record) -> loss.
+Loss = Callable[[PyTree, PyTree], jax.Array]
 
 
 def in_float64(records: PyTree) -> PyTree:
@@ -20,6 +25,49 @@ def in_float64(records: PyTree) -> PyTree:
         return jnp.asarray(leaf, jnp.float64 if np.issubdtype(leaf.dtype, np.floating) else None)
 
     return jax.tree.map(leaf_in_float64, records)
+
+
+def check_losses(target: Target, records: PyTree) -> None:
+    """Refuse a target whose losses, or gradients, fail in float64; only shapes are evaluated.
+
+    Raises:
+        InputError: naming the target, and the reason.
+    """
+    check_loss(lambda params, record: -target.log_likelihood(params, record), target, records, differentiated=True)
+
+
+def check_loss(loss: Loss, target: Target, records: PyTree, *, differentiated: bool = False) -> None:
+    """Refuse a loss that fails in float64, or is no single number; only shapes are evaluated.
+
+    Args:
+        loss: (params, record) -> number.
+        target: whose parameters it takes.
+        records: pytree of NumPy arrays, leaves (N, ...).
+        differentiated: whether its gradient is needed, too.
+
+    Raises:
+        InputError: naming the reason.
+    """
+
+    def shape(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        real = jnp.issubdtype(leaf.dtype, jnp.floating)
+        return jax.ShapeDtypeStruct(leaf.shape, jnp.float64 if real else leaf.dtype)
+
+    record = record_shapes(records)
+    params = jax.eval_shape(bind(target, record).init, jax.random.key(0))
+    with float64():
+        params, record = jax.tree.map(shape, (params, record))
+        try:
+            found = jax.eval_shape(loss, params, record)
+            if differentiated:
+                jax.eval_shape(jax.grad(loss), params, record)
+        except Exception as error:  # a user's code may raise anything
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(
+                f"loss: that of {type(target).__name__} fails in float64 ({type(error).__name__}: {reason})", "loss"
+            ) from error
+    if getattr(found, "shape", None) != ():
+        raise InputError("loss: must be one number of parameters and a record", "loss")
 
 
 def summed_in_blocks(of_block: Callable[[PyTree], jax.Array], records: PyTree, like: jax.Array, rows: int) -> jax.Array:

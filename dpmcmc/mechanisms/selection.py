@@ -32,8 +32,9 @@ import numpy as np
 from dpmcmc.engine.life import sample
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.exponential import Exponential, Loss
+from dpmcmc.mechanisms.exponential import Exponential
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
+from dpmcmc.mechanisms.row_sums import Loss
 from dpmcmc.planning import making
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event
@@ -147,6 +148,9 @@ class PrivateSelection(OneShot):
         super().__post_init__()
         if len(self.candidates) < 2:
             raise InputError(f"candidates: a choice needs at least 2, got {len(self.candidates)}", "candidates")
+        for one in self.candidates:
+            if not hasattr(one, "plan"):
+                raise InputError(f"candidates: must be mechanisms or Chains, and one is {one!r}", "candidates")
 
     @property
     def in_floats(self) -> str:  # type: ignore[override]
@@ -189,6 +193,14 @@ class PrivateSelection(OneShot):
         return _SelectionPlan(
             self, target, asked.num_records, plan.guarantee, settings, note="; ".join(notes), parts=plans, voting=voting
         )
+
+    def check(self, plan: MechanismPlan, records: PyTree) -> None:
+        """Refuse what a candidate refuses, and a loss of the vote that fails."""
+        assert isinstance(plan, _SelectionPlan)
+        for one in plan.parts:
+            if isinstance(one, MechanismPlan):
+                one.mechanism.check(one, jax.tree.map(lambda leaf, n=one.num_records: leaf[:n], records))
+        self._vote(np.zeros((1, 1))).check_vote(plan, records)
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
         """Return the chosen candidate's release, leaves (1, ...)."""
@@ -247,6 +259,11 @@ class _SelectionPlan(MechanismPlan):
 
     parts: tuple[_CandidatePlan, ...] = ()
     voting: MechanismPlan | None = None
+
+    @property
+    def runs(self) -> tuple[Plan, ...]:
+        """Plans of the candidates that are a sampler's."""
+        return tuple(one for one in self.parts if isinstance(one, Plan))
 
 
 def _released(plan: _CandidatePlan, records: PyTree, streams: Streams) -> PyTree:

@@ -10,9 +10,11 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 
 from dpmcmc.data.base import DataSet
+from dpmcmc.data.checks import refuse_other
 from dpmcmc.data.frames import EncodedTable, Table, is_table, no_schema, texts
 from dpmcmc.data.schema import Schema
 from dpmcmc.inference.metric import ReleasedMetric
@@ -132,14 +134,15 @@ class AnyPlan(abc.ABC):
 
         Raises:
             InputError: a table, and the plan has no schema. It names columns and types alone.
-            DataError: see :meth:`dpmcmc.data.Schema.encode`.
+            DataError: data that are no arrays of numbers, or masked ones; and see :meth:`dpmcmc.data.Schema.encode`.
         """
-        if isinstance(data, DataSet):
-            return data.train
         if isinstance(data, EncodedTable):
             return data.records
-        if not self._is_table(data):
-            return data
+        if isinstance(data, DataSet) or not self._is_table(data):
+            records = data.train if isinstance(data, DataSet) else data
+            for path, leaf in jax.tree_util.tree_leaves_with_path(records):
+                refuse_other(leaf, f"data{jax.tree_util.keystr(path)}")
+            return records
         if self.schema is None:
             raise no_schema(data)
         return self.schema.encode(data)
@@ -156,7 +159,7 @@ class AnyPlan(abc.ABC):
         """Return whether data are a table; where there is a schema, arrays by name are one if each is a column."""
         if self.schema is None or not isinstance(data, Mapping):
             return is_table(data)
-        return self.schema.label in data and all(np.ndim(column) == 1 for column in data.values())
+        return self.schema.label in data and all(getattr(column, "ndim", 1) == 1 for column in data.values())
 
     def schema_json(self) -> dict[str, object]:
         """Return the schema's part of ``plan.json``."""

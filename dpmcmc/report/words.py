@@ -157,7 +157,7 @@ def _column(column: Column) -> str:
         return f"counts from 0 to {column.largest:,}"
     if isinstance(column, Levels):
         other = "; any other value is the level other" if column.other else ""
-        said = f"levels {', '.join(column.levels)}{other}"
+        said = f"levels {', '.join(column.texts)}{other}"
     else:
         scale = ", on the scale of log(1 + value)" if column.scale == "log1p" else ""
         said = f"a number from {column.low:g} to {column.high:g}{scale}"

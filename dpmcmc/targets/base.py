@@ -20,6 +20,7 @@ from jax.typing import DTypeLike
 
 from dpmcmc.errors import InputError
 from dpmcmc.storage.compiled_programs import RUN_ONCE
+from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import blocks
 
@@ -128,6 +129,7 @@ def check(target: Target, records: PyTree) -> None:
         TargetError: naming the method that fails.
         ValueError: from ``check_records``.
     """
+    check_not_forked()
     shapes = record_shapes(records)
     doing = "bind"
     try:
@@ -138,6 +140,9 @@ def check(target: Target, records: PyTree) -> None:
         scalars = [jax.eval_shape(bound.log_prior, params)]
         doing = "log_likelihood"
         scalars.append(jax.eval_shape(bound.log_likelihood, params, shapes))
+        doing, constrain = "constrain", getattr(bound, "constrain", None)
+        if constrain is not None:
+            jax.eval_shape(constrain, params)
     except TargetError:  # already a sentence
         raise
     except Exception as error:  # a user's code may raise anything
@@ -193,6 +198,8 @@ def check_rows(data: PyTree, num_records: int, dtype: DTypeLike | None = None) -
         name = jax.tree_util.keystr(path)
         # np.asarray would make one array of a memory-mapped one, to be looked at as a whole.
         array = leaf if isinstance(leaf, (jax.Array, np.memmap)) else np.asarray(leaf)
+        if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool) or np.iscomplexobj(array):
+            raise InputError(f"data{name} has values of type {array.dtype}, and records are real numbers; convert them")
         if array.ndim == 0 or array.shape[0] != num_records:
             raise InputError(
                 f"data{name} has shape {array.shape}, and the plan is for num_records {num_records}: "

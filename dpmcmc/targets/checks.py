@@ -18,6 +18,7 @@ from jax.flatten_util import ravel_pytree
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.query import fixed_point
 from dpmcmc.privacy.query.fixed_point import FixedPoint
+from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, bind, check, record_shapes
 from dpmcmc.targets.per_owner import by_row
@@ -44,6 +45,7 @@ def check_target(target: Target, records: PyTree, seed: int = 0) -> None:
         records: pytree of arrays, leaves (n, ...): synthetic or public ones, because they are read without privacy.
         seed: of the check.
     """
+    check_not_forked()
     name = type(target).__name__
     missing = [method for method in ("init", "log_prior", "log_likelihood") if not hasattr(target, method)]
     _demand(not missing, f"{name} lacks {', '.join(missing)} of the Target protocol")

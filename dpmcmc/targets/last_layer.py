@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
+from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import on_disk
 from dpmcmc.targets.base import Positive, Target, TargetError
@@ -102,6 +103,23 @@ class LastLayer(SoftmaxRegression):
     def log_likelihood(self, params: jax.Array, record: PyTree) -> jax.Array:
         """log p_y."""
         return super().log_likelihood(params, self._on_row(record))
+
+    def prepared(self, records: PyTree) -> PyTree:
+        """Records with features in the place of x, and the squared norm of each."""
+        return super().prepared({**records, "x": jax.vmap(self._features)(jnp.asarray(records["x"]))})
+
+    def clipped_gradient_sum(
+        self,
+        params: jax.Array,
+        batch: PyTree,
+        mask: jax.Array,
+        clip: Clip,
+        bits: int = 21,
+        label_blind: bool = False,
+    ) -> FixedPoint:
+        """Σ clip(w·φ(x) ⊗ (p − e_y)) over unmasked rows, as :meth:`SoftmaxRegression.clipped_gradient_sum`."""
+        mapped = batch if "x_squares" in batch else self.prepared(batch)
+        return super().clipped_gradient_sum(params, mapped, mask, clip, bits, label_blind)
 
     def predict(self, params: jax.Array, x: jax.Array) -> jax.Array:
         """P(y = k | x, θ), (n, K)."""

@@ -8,6 +8,7 @@ from tests.planted import (
     Fault,
     faults_accounting,
     faults_code,
+    faults_estimators,
     faults_metric,
     faults_noise_aware,
     faults_query,
@@ -29,6 +30,7 @@ FAULTS: tuple[Fault, ...] = (
     *faults_release.FAULTS,
     *faults_noise_aware.FAULTS,
     *faults_schema.FAULTS,
+    *faults_estimators.FAULTS,
     *faults_code.FAULTS,
 )
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "trust.md"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
-from dpmcmc.data import Counts, DataError, Levels, Range, Schema
+from dpmcmc.data import Counts, DataError, DataSet, Levels, Range, Schema, by_owner
+from dpmcmc.errors import InputError
 from tests.planted import Scene, require
 
 _SCHEMA = Schema(
@@ -44,9 +48,67 @@ def no_row_is_dropped(scene: Scene) -> None:
     require(len(found) == 3, f"3 rows became {len(found)} records")
 
 
+def a_missing_value_of_a_dictionary_is_missing(scene: Scene) -> None:
+    """A null of Arrow's dictionaries is a missing value, whichever entries other people's rows give the dictionary."""
+    rows = [None, "2", None, "1", "other"]
+
+    def encoded(last: str) -> np.ndarray:
+        column = pa.chunked_array([pa.array([*rows[:-1], last]).dictionary_encode()])
+        return _SCHEMA.encode({"age": [1.0] * 5, "region": column, "late": ["no"] * 5})["x"]
+
+    changed = (encoded("1") != encoded("other")).any(axis=1)
+    require(changed.tolist() == [False] * 4 + [True], f"one changed person changes the rows {np.flatnonzero(changed)}")
+
+
+def a_masked_value_is_missing(scene: Scene) -> None:
+    """NumPy's mask says which values are missing, and what lies beneath it is no value."""
+    for beneath in (1, 2):
+        region = np.ma.array([beneath, 2], mask=[True, False])
+        row = _SCHEMA.encode({"age": [1.0] * 2, "region": region, "late": ["no"] * 2})["x"][0]
+        require(row[_SCHEMA.names.index("region=missing")] > 0, "a masked value counts as the number beneath its mask")
+
+
+def levels_are_compared_exactly(scene: Scene) -> None:
+    """Neighbouring whole numbers, and texts that write one number in two ways, are levels of their own."""
+    for levels in ([2**53, 2**53 + 1], ["01", "1"], [Decimal("0.1"), Decimal("0.1000000000000000001")]):
+        schema = None
+        with contextlib.suppress(InputError):
+            schema = Schema({"g": Levels(levels), "y": Levels([0, 1])}, formula="y ~ g - 1")
+        require(schema is not None, f"{levels} are refused as one level")
+        assert schema is not None
+        found = schema.encode({"g": levels, "y": [0, 1]})["x"]
+        require(np.array_equal(found, np.eye(2)), f"{levels} are encoded as {found.tolist()}")
+
+
 def refusals_quote_no_value(scene: Scene) -> None:
-    """A value that has no place in the schema is counted, and not shown."""
+    """A value that has no place in the schema is not shown, and neither is its row or how many there are."""
     try:
-        _SCHEMA.encode(_ONE | {"late": ["31415926"]})
+        _SCHEMA.encode({"age": [1.0] * 7, "region": [1] * 7, "late": ["no"] * 5 + ["31415926"] * 2})
     except DataError as error:
-        require("31415926" not in str(error), f"a refusal quotes a value: {error}")
+        told = [secret for secret in ("31415926", "5", "2") if secret in str(error)]
+        require(not told, f"a refusal quotes {told}: {error}")
+
+
+def refusals_quote_no_owner(scene: Scene) -> None:
+    """A number that is no owner's is not shown: it may be a number that the world knows the person by."""
+    try:
+        by_owner({"x": np.ones(2)}, np.array([0, 31415926]), num_owners=2, records_per_owner=1)
+    except DataError as error:
+        require("31415926" not in str(error), f"a refusal quotes an owner's number: {error}")
+
+
+def names_that_no_file_holds_are_refused(scene: Scene) -> None:
+    """A column's name with NUL or a surrogate is refused before a plan is made, and so before anything is charged."""
+    for name in ("a\0b", "\ud800"):
+        columns = {name: Range(0, 1), "y": Levels([0, 1])}
+        for made in (
+            lambda: Schema(columns, label="y"),  # noqa: B023
+            lambda: Levels([name]),  # noqa: B023
+            lambda: DataSet(None, {}, None, False, "", {}, (name,)),  # type: ignore[arg-type]  # noqa: B023
+        ):
+            refused = False
+            try:
+                made()
+            except InputError:
+                refused = True
+            require(refused, f"the name {name!r} is taken")

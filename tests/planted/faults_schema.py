@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpmcmc.data import DataError, Range, Schema, column_kinds
+from dpmcmc.data import DataError, Levels, Range, Schema, base, cells, column_kinds, containers, owners, schema
 from tests.planted import Fault
 from tests.planted import checks_schema as checks
 
@@ -26,7 +26,38 @@ def _learns_the_range(patch: Patch) -> None:
 
 
 def _compares_levels_as_they_are_stored(patch: Patch) -> None:
-    patch.setattr(column_kinds, "word", str)
+    codes = Levels.codes
+
+    def stored(self: Levels, column: Any) -> Any:
+        return codes(self, column._replace(values=np.array([*map(str, column.values.tolist())], object)))
+
+    patch.setattr(Levels, "_known", property(lambda self: {str: {text: k for k, text in enumerate(self.texts)}}))
+    patch.setattr(Levels, "_spelled", property(lambda self: {}))
+    patch.setattr(Levels, "codes", stored)
+
+
+def _compares_levels_as_floats(patch: Patch) -> None:
+    def rounded(cell: Any) -> Any:
+        number = cells.number(cell)
+        return cell if isinstance(cell, bool) or number != number else number
+
+    codes = Levels.codes
+
+    def compared(self: Levels, column: Any) -> Any:
+        return codes(self, column._replace(values=np.array([*map(rounded, column.values.tolist())], object)))
+
+    declared = column_kinds._declared
+    patch.setattr(column_kinds, "_declared", lambda level: declared(rounded(level)))
+    patch.setattr(Levels, "codes", compared)
+
+
+def _takes_the_last_entry_for_a_null(patch: Patch) -> None:
+    patch.setattr(containers, "_arrow", lambda column: (np.asarray(column).astype(object), None))
+
+
+def _ignores_masks(patch: Patch) -> None:
+    read = containers._numpy
+    patch.setattr(containers, "_numpy", lambda array: read(np.asarray(array)))
 
 
 def _rounds_the_scale_to_nearest(patch: Patch) -> None:
@@ -43,7 +74,32 @@ def _quotes_values(patch: Patch) -> None:
         if bad.any():
             raise DataError(f"data: column {self.name!r} has {what}, {self.values[bad.argmax()]}: {how}.")
 
-    patch.setattr(column_kinds.Values, "refuse", refuse)
+    patch.setattr(cells.Values, "refuse", refuse)
+
+
+def _quotes_rows(patch: Patch) -> None:
+    def refuse(self: Any, bad: np.ndarray, what: str, how: str) -> None:
+        if bad.any():
+            raise DataError(f"data: column {self.name!r} has {what} in row {bad.argmax()} and others: {how}.")
+
+    patch.setattr(cells.Values, "refuse", refuse)
+
+
+def _quotes_owners(patch: Patch) -> None:
+    checked = owners.checked_owner
+
+    def quoting(owner: np.ndarray, *arguments: Any) -> np.ndarray:
+        try:
+            return checked(owner, *arguments)
+        except DataError as error:
+            raise DataError(f"{error} The largest is {owner.max()}.") from None
+
+    patch.setattr(owners, "checked_owner", quoting)
+
+
+def _takes_any_name(patch: Patch) -> None:
+    for module in (base, column_kinds, schema):
+        patch.setattr(module, "check_name", lambda name, about: name)
 
 
 FAULTS = (
@@ -58,6 +114,25 @@ FAULTS = (
         "One missing value turns a column of whole numbers into real ones, and 1.0 is not the level 1 for any row.",
         _compares_levels_as_they_are_stored,
         (checks.a_row_is_encoded_by_itself_alone,),
+    ),
+    Fault(
+        "null of a dictionary taken for its last entry",
+        "Arrow's conversion gives a null the last entry of a dictionary, which depends on other people's rows: one "
+        "changed person moved 305 of 1,000 rows.",
+        _takes_the_last_entry_for_a_null,
+        (checks.a_missing_value_of_a_dictionary_is_missing,),
+    ),
+    Fault(
+        "mask of an array ignored",
+        "A conversion drops NumPy's mask, and what lies beneath it counts as a value.",
+        _ignores_masks,
+        (checks.a_masked_value_is_missing,),
+    ),
+    Fault(
+        "levels compared as floats",
+        "Texts that a float can be made of become one, so that 01 is 1, and 2⁵³ + 1 is 2⁵³.",
+        _compares_levels_as_floats,
+        (checks.levels_are_compared_exactly,),
     ),
     Fault(
         "scale of rows rounded to nearest",
@@ -76,5 +151,23 @@ FAULTS = (
         "The message shows the value that has no place in the schema, and messages are logged and sent around.",
         _quotes_values,
         (checks.refusals_quote_no_value,),
+    ),
+    Fault(
+        "refusal of a table quotes a row",
+        "The message shows how many rows were refused, and which one is the first: it says something of one person.",
+        _quotes_rows,
+        (checks.refusals_quote_no_value,),
+    ),
+    Fault(
+        "refusal of owners quotes a number",
+        "The message shows the number of an owner that is out of range, which may be a person's number elsewhere.",
+        _quotes_owners,
+        (checks.refusals_quote_no_owner,),
+    ),
+    Fault(
+        "name of a column that no file holds",
+        "A name with NUL is taken, and the run is charged before its draws cannot be written.",
+        _takes_any_name,
+        (checks.names_that_no_file_holds_are_refused,),
     ),
 )

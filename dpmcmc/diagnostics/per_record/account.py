@@ -59,6 +59,7 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.atomic import write_atomically
+from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 
 #: Bytes of a block of records' gradients at one position, and most records of a block.
@@ -216,6 +217,7 @@ class Account:
     """
 
     def __init__(self, plan: Plan, data: PyTree, every: int = 1) -> None:
+        check_not_forked()
         check(plan, every)
         assert plan.privacy is not None
         assert plan.guarantee is not None

@@ -21,7 +21,7 @@ from dpmcmc.targets.tempered import Tempered
 EXACT = True
 ASSUMES = "draws are exact, which they are up to float64 rounding."
 #: Candidates in all, and at a time.
-_MOST_TRIES = 1 << 20
+MOST_TRIES = 1 << 20
 _AT_ONCE = 1 << 12
 
 
@@ -53,7 +53,7 @@ def draw(target: Tempered, records: PyTree, wanted: Wanted, streams: Streams) ->
     generator = _generator(streams.noise)
     kept: list[np.ndarray] = []
     count = 0
-    for _ in range(_MOST_TRIES // _AT_ONCE):
+    for _ in range(MOST_TRIES // _AT_ONCE):
         size = wanted.draws if math.isinf(limit) else _AT_ONCE
         candidates = mean + generator.standard_normal((size, len(mean))) @ factor.T
         inside = candidates[np.linalg.norm(candidates, axis=1) <= limit]
@@ -62,7 +62,7 @@ def draw(target: Tempered, records: PyTree, wanted: Wanted, streams: Streams) ->
         if count >= wanted.draws:
             return np.concatenate(kept)[: wanted.draws]
     raise DrawError(
-        f"radius: of {_MOST_TRIES} draws from the posterior fewer than {wanted.draws} lie within {limit:g}; take "
+        f"radius: of {MOST_TRIES} draws from the posterior fewer than {wanted.draws} lie within {limit:g}; take "
         "engine nuts. Nothing was released"
     )
 

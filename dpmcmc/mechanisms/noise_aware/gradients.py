@@ -35,7 +35,7 @@ from dpmcmc.mechanisms.noise_aware.owners import COUNT_SHARE, Read, Sharing, rel
 from dpmcmc.mechanisms.noise_aware.prior import Concluded, Prior
 from dpmcmc.mechanisms.noise_aware.way import Settled
 from dpmcmc.mechanisms.one_shot import Asked, Drawn
-from dpmcmc.privacy.query.gaussian_release import gaussian_event, mu_std
+from dpmcmc.privacy.query.gaussian_release import mu_std
 from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, Rows, SumRelease, within
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
@@ -116,7 +116,7 @@ class Gradients:
                 found, clip = now, wider
         moves = asked.moved + 2 * design.rounding(self._clipped_at(clip).score)
         first = mu_std(moves, count, gradient_mu(share) * math.sqrt(self._shares[0]))
-        gradients = [gaussian_event(z, moves, count, adjacency) for z in multipliers(first, self._shares)]
+        gradients = [asked.gaussian(z, moves, count) for z in multipliers(first, self._shares)]
         settings = {
             "gram_share": share,
             "gram_noise_std": gram(share).noise_std,
@@ -126,13 +126,13 @@ class Gradients:
         }
         if isinstance(self.score, Counts):
             settings["clip_ratio"] = clip
-        events = gram(share).events(adjacency)
+        events = asked.gram(gram(share))
         if self._sums_rows:
             total = SumRelease.settle(rows, adjacency, mu * math.sqrt(mean_share))
             settings["sum_noise_std"] = total.noise_std
             events = (*events, total.event(adjacency))
         if self.together > 1:
-            event, settings["count_noise_std"] = settle_counts(self.together, adjacency, mu * math.sqrt(count_share))
+            event, settings["count_noise_std"] = settle_counts(self.together, asked, mu * math.sqrt(count_share))
             events = (*events, event)
         return (*events, *gradients), settings
 

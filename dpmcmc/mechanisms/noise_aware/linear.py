@@ -57,7 +57,7 @@ class Statistics:
             self.target, asked, budget * math.sqrt(1 - score_moment.SHARE), 1.0, "noise_aware", self.together
         )
         rows = residual_rows(self.target, asked.most_records, Prior.of(self.options, self.target).radius, self.together)
-        events, more = score_moment.settle(rows, asked.adjacency, budget)
+        events, more = score_moment.settle(rows, asked, budget)
         return (event, *events), settings | more
 
     def refusal(self, plan: MechanismPlan) -> str | None:

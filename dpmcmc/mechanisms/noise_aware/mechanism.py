@@ -91,6 +91,12 @@ class NoiseAware(OneShot):
             )
         return self.planned(target, asked, *way_of(self, target).settle(asked))
 
+    def check(self, plan: MechanismPlan, records: PyTree) -> None:
+        """Refuse records that a way of a family has been planned for otherwise."""
+        way = way_of(self, plan.target)
+        if isinstance(way, ModelGradients):
+            way.check(records)
+
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
         """Return posterior draws, leaves (draws, ...)."""
         return self.drawn(plan, records, streams).positions

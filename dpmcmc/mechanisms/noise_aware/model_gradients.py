@@ -34,7 +34,7 @@ from dpmcmc.mechanisms.noise_aware.way import Settled
 from dpmcmc.mechanisms.one_shot import Asked, Drawn
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.adjacency import Adjacency
-from dpmcmc.privacy.query.gaussian_release import gaussian_event, gaussian_release, mu_std
+from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std
 from dpmcmc.privacy.query.gram_release import GramRelease, Rows, summing
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
@@ -97,14 +97,14 @@ class ModelGradients:
             mus = (mu * math.sqrt(_SHARES[name] * part) for part in (1 - _TRACE, _TRACE))
             gram = GramRelease.settle(facts, adjacency, *mus)
             settings |= {f"{name}_noise_std": gram.noise_std, f"{name}_trace_noise_std": gram.trace_std}
-            events += gram.events(adjacency)
+            events += asked.gram(gram)
         for name, moves, times in (("leverage", (asked.moved + unsure) * LOG, len(_ENDS)), ("spread", 1 + unsure, 1)):
             settings[f"{name}_noise_std"] = std = mu_std(moves, 1, mu * math.sqrt(_SHARES[name]))
-            events += [gaussian_event(std, moves, 1, adjacency)] * times
+            events += [asked.gaussian(std, moves, 1)] * times
         left = 1 - sum(_SHARES.values()) - (len(_ENDS) - 1) * _SHARES["leverage"]
         parts = shares(options.steps, _GROWTH)
         settings["first_noise_multiplier"] = first = mu_std(asked.moved + unsure, d, mu * math.sqrt(left * parts[0]))
-        events += [gaussian_event(z, asked.moved + unsure, d, adjacency) for z in multipliers(first, parts)]
+        events += [asked.gaussian(z, asked.moved + unsure, d) for z in multipliers(first, parts)]
         return tuple(events), settings
 
     def refusal(self, plan: MechanismPlan) -> str | None:
@@ -141,11 +141,14 @@ class ModelGradients:
         rows = Rows(num_records, len(self._reading.centre), 1.0, rounding=more * num_records * 2.0**-44)
         return {name: rows for name in (*(f"metric_{phase}" for phase in range(len(_ENDS))), "curvature")}
 
-    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> Drawn:
-        """Return posterior draws on the real line, leaves (draws, ...)."""
+    def check(self, records: PyTree) -> None:
+        """Refuse records of other shapes than the plan's; see :meth:`OneShot.check`."""
         shapes = {name: tuple(leaf.shape) for name, leaf in record_shapes(records).items()}
         if shapes != {name: shape for name, shape, _ in self.target.bound_leaves}:
             raise InputError(f"data: one record has the shapes {shapes}, and the plan was made for others")
+
+    def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> Drawn:
+        """Return posterior draws on the real line, leaves (draws, ...)."""
         rows = ModelRows(self._reading, MODEL_SCORES[self._reading.family], records)
         return Drawn(_Run(self, plan, rows).draws(streams))
 

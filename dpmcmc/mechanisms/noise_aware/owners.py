@@ -32,8 +32,9 @@ import numpy as np
 from dpmcmc.data.owners import MASK
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference.scores import BoundedScore, Law
+from dpmcmc.mechanisms.one_shot import Asked
 from dpmcmc.privacy.accounting import Adjacency, Event
-from dpmcmc.privacy.query.gaussian_release import gaussian_event, gaussian_release, mu_std
+from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.glm.base import GeneralisedLinear
@@ -159,11 +160,11 @@ class SharedLimits:
         return Law(curvature, variance)
 
 
-def settle_counts(most: int, adjacency: Adjacency, mu: float) -> tuple[Event, float]:
+def settle_counts(most: int, asked: Asked, mu: float) -> tuple[Event, float]:
     """Return the cost of counting owners with 1 to m rows, and the std of each count's noise; it spends ``mu``."""
-    moved = math.sqrt(2) if adjacency == Adjacency.REPLACE_ONE else 1.0
+    moved = math.sqrt(2) if asked.adjacency == Adjacency.REPLACE_ONE else 1.0
     noise_std = mu_std(moved, most, mu)
-    return gaussian_event(noise_std, moved, most, adjacency), noise_std
+    return asked.gaussian(noise_std, moved, most), noise_std
 
 
 def release_counts(read: Read, most: int, noise_std: float, key: jax.Array) -> Sharing:

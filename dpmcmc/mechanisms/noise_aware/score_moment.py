@@ -22,25 +22,25 @@ import numpy as np
 
 from dpmcmc.inference.gram import project
 from dpmcmc.mechanisms.noise_aware.way import Settled
-from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.mechanisms.one_shot import Asked
 from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, Rows, entries
 
 #: Share of μ² for B, and the trace's part of it.
 SHARE, _TRACE_PART = 0.1, 0.2
 
 
-def settle(rows: Rows, adjacency: Adjacency, mu: float) -> Settled:
+def settle(rows: Rows, asked: Asked, mu: float) -> Settled:
     """Return what the release of B costs, and its settings.
 
     Args:
         rows: public facts of the vectors v.
-        adjacency: which data sets are neighbours.
+        asked: the promise.
         mu: of the whole mechanism.
     """
     mus = (mu * math.sqrt(SHARE * part) for part in (1 - _TRACE_PART, _TRACE_PART))
-    release = GramRelease.settle(rows, adjacency, *mus)
+    release = GramRelease.settle(rows, asked.adjacency, *mus)
     settings = {"score_noise_std": release.noise_std, "score_trace_noise_std": release.trace_std}
-    return release.events(adjacency), settings
+    return asked.gram(release), settings
 
 
 def released(

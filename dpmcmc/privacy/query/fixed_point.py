@@ -30,7 +30,6 @@ million rows do not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -39,7 +38,7 @@ import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.by_platform import by_platform
-from dpmcmc.privacy.query.rows import Rows, parts_on_cpu, truncated
+from dpmcmc.privacy.query.rows import Rows, over_blocks, parts_on_cpu, truncated
 from dpmcmc.storage.pytree import PyTree
 
 if TYPE_CHECKING:
@@ -221,8 +220,15 @@ def linear_sum(
         every = [slice(k * size, (k + 1) * size) for k in range(parts)]
         return sum_rows(sum(truncated(rows.read(part), weight[part]) for part in every), parts)
 
+    def on_cpu(rows: Rows, weight: jax.Array) -> FixedPoint:
+        size = weight.shape[0]
+        if size <= BLOCK_ROWS:
+            return summed(rows, weight, parts_on_cpu(size))
+        zero = jnp.zeros(rows.table.shape[1:], jnp.int32)
+        return over_blocks(rows, weight, summed, FixedPoint(zero, zero))
+
     weight = held(residual, weighted)
-    return by_platform(rows, weight, cpu=partial(summed, parts=parts_on_cpu(weight.shape[0])), default=summed)
+    return by_platform(rows, weight, cpu=on_cpu, default=summed)
 
 
 def add_noise(total: FixedPoint, noise: PyTree) -> FixedPoint:

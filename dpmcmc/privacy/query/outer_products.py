@@ -53,10 +53,12 @@ class Outer(NamedTuple):
     Attributes:
         a: (n, j).
         b: (n, k).
+        squares: :func:`squared_norm` of each row of a, (n,), where a is read from memory and not computed; else None.
     """
 
     a: jax.Array
     b: jax.Array
+    squares: jax.Array | None = None
 
 
 def clipped_sum(gradients: list[jax.Array | Outer], mask: jax.Array, clip: Clip, bits: int) -> FixedPoint:
@@ -71,7 +73,7 @@ def clipped_sum(gradients: list[jax.Array | Outer], mask: jax.Array, clip: Clip,
     Returns:
         FixedPoint of lists in the order of ``gradients``, leaves (...) and (j, k).
     """
-    gradients = fixed_point.held(gradients)
+    gradients = _held(gradients)
     off = taken_off(gradients, bits)
     norm = jnp.sqrt(squared_norms(gradients)) * np.float32(1 / (1 - off))
     factor = fixed_point.unit_factor(norm, mask, clip)
@@ -93,6 +95,16 @@ def clipped_sum(gradients: list[jax.Array | Outer], mask: jax.Array, clip: Clip,
     return FixedPoint([high for high, _ in limbs], [low for _, low in limbs])
 
 
+def _held(gradients: list[jax.Array | Outer]) -> list[jax.Array | Outer]:
+    """The same numbers, computed once; those that are read from memory are not copied for it."""
+    computed = [g.b if isinstance(g, Outer) and g.squares is not None else g for g in gradients]
+    kept = fixed_point.held(computed)
+    return [
+        g._replace(b=b) if isinstance(g, Outer) and g.squares is not None else b
+        for g, b in zip(gradients, kept, strict=True)
+    ]
+
+
 def taken_off(gradients: list[jax.Array | Outer], bits: int) -> float:
     """η: what rounding to the nearest may add to a row's norm, relative to C; 0 where products are truncated."""
     entries = sum(g.a.shape[1] * g.b.shape[1] for g in gradients if isinstance(g, Outer))
@@ -112,12 +124,12 @@ def squared_norms(gradients: list[jax.Array | Outer]) -> jax.Array:
     def of(leaf: jax.Array | Outer) -> jax.Array:
         if not isinstance(leaf, Outer):
             return fixed_point.squared_norms_of(leaf)
-        return _squared_norm(leaf.a) * _squared_norm(leaf.b) + _TINY
+        return (squared_norm(leaf.a) if leaf.squares is None else leaf.squares) * squared_norm(leaf.b) + _TINY
 
     return fixed_point.sum_in_pairs([of(leaf) for leaf in gradients])
 
 
-def _squared_norm(rows: jax.Array) -> jax.Array:
+def squared_norm(rows: jax.Array) -> jax.Array:
     """Squared norm of each row (n, d), by a tree that is spelt out, so that no compiler sums in another order."""
     squares = jnp.square(fixed_point.as_float(rows)) + _TINY
     while squares.shape[1] > 1:

@@ -102,7 +102,11 @@ class PerRecordGradients:
 
     def _at_once(self, params: PyTree) -> int:
         """Return how many records' gradients are held at once."""
-        return max(1, min(self.microbatch, GRADIENT_BYTES // num_bytes(params)))
+        return min(self.microbatch, self._fit(params))
+
+    def _fit(self, params: PyTree) -> int:
+        """Return how many records' gradients may be held at once."""
+        return max(1, GRADIENT_BYTES // num_bytes(params))
 
     def _plain_across(self, total: PyTree) -> PyTree:
         return total if self.axis is None else jax.lax.psum(total, self.axis)
@@ -149,7 +153,7 @@ class PerRecordGradients:
         """Exact second-moment sum over a batch, before noise. Private: must not leave."""
         # Gradients of a linear model are rows times numbers: as many at once as one block of an exact sum.
         linear = hasattr(self.target, "clipped_gradient_sum")
-        width = fixed_point.BLOCK_ROWS if linear else self._at_once(params)
+        width = min(fixed_point.BLOCK_ROWS, self._fit(params)) if linear else self._at_once(params)
         total = self._sum_of(lambda rows, mask: self._moment_sum(params, rows, mask), records, batch, width)
         return total if self.axis is None else total.across(self.axis)
 

@@ -7,6 +7,7 @@ reading would go through its memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -23,6 +24,9 @@ LANES = 8
 #: Lengths of rows whose margins are written out lane by lane. LLVM unrolls the lanes of shorter rows and adds number by
 #: number, at half the speed of a library's product; a longer row pays for that product too.
 _WRITTEN_OUT = range(104, 513)
+#: Most rows that a CPU takes at a time. Of 512 or more LLVM makes no vectors of lanes, which then take six times as
+#: long; and so many of a common length stay within a core's cache.
+_BLOCK = 256
 
 
 class Rows(NamedTuple):
@@ -69,11 +73,18 @@ def _by_lanes(table: jax.Array, at: jax.Array, theta: jax.Array) -> jax.Array:
     """x·θ of rows; they are read in place, a vector of each at a time, where that is fastest."""
     if theta.size not in _WRITTEN_OUT:
         return _product(table, at, theta)
-    x = Rows(table, at).read()
-    total = x[:, :LANES] * theta[:LANES]
-    for first in range(LANES, theta.size, LANES):
-        total += x[:, first : first + LANES] * theta[first : first + LANES]
-    return total.sum(axis=1)
+
+    def block(at: jax.Array) -> jax.Array:
+        x = Rows(table, at).read()
+        total = x[:, :LANES] * theta[:LANES]
+        for first in range(LANES, theta.size, LANES):
+            total += x[:, first : first + LANES] * theta[first : first + LANES]
+        return total.sum(axis=1)
+
+    size = at.shape[0]
+    if size <= _BLOCK:
+        return block(at)
+    return jax.lax.map(block, in_blocks(at)).reshape(-1)[:size]
 
 
 @_by_lanes.def_vmap
@@ -89,6 +100,34 @@ def truncated(x: Float[jax.Array, "n d"], weight: Float[jax.Array, " n"]) -> Num
     """Rows times their weights, truncated; those of weight zero are left out, NaN or not."""
     weight = weight[:, None]
     return jnp.where(weight != 0, x * weight, 0.0).astype(jnp.int32)
+
+
+def in_blocks(leaf: jax.Array) -> jax.Array:
+    """Return (n, ...) as (blocks, rows, ...): even blocks that suit a CPU, the last one filled up with zeros."""
+    size = leaf.shape[0]
+    blocks = -(-size // _BLOCK)
+    width = -(-size // (blocks * LANES)) * LANES
+    short = blocks * width - size
+    return jnp.pad(leaf, ((0, short),) + ((0, 0),) * (leaf.ndim - 1)).reshape(blocks, width, *leaf.shape[1:])
+
+
+def over_blocks(rows: Rows, weight: jax.Array, summed: Callable[..., PyTree], total: PyTree) -> PyTree:
+    """Return ``total`` plus the sums of a batch's blocks, taken one after another.
+
+    A table of a whole batch in integers would leave a CPU's cache between its making and its sum.
+
+    Args:
+        rows, weight: of the batch, (n,).
+        summed: (rows and weights of a block, parts that it is added up in) -> their sum.
+        total: zero.
+    """
+    places = jnp.arange(weight.shape[0]) if rows.at is None else rows.at
+
+    def add(total: PyTree, block: tuple[jax.Array, jax.Array]) -> tuple[PyTree, None]:
+        at, weight = block
+        return total + summed(Rows(rows.table, at), weight, parts_on_cpu(weight.shape[0])), None
+
+    return jax.lax.scan(add, total, (in_blocks(places), in_blocks(weight)))[0]
 
 
 def parts_on_cpu(rows: int) -> int:

@@ -25,6 +25,7 @@ from annotated_types import Ge
 
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
+from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, TargetError
 from dpmcmc.targets.flax import ghost_norms
@@ -125,6 +126,7 @@ class FlaxTarget(GaussianPrior):
             raise TargetError('records must be a dict {"x": inputs, "y": labels or numbers}')
         if tuple(record_shapes["y"].shape) != ():
             raise TargetError(f"y must be one number a record, and its shape is {tuple(record_shapes['y'].shape)}")
+        check_not_forked()
         x = record_shapes["x"]
         dtype = "float32" if jnp.issubdtype(x.dtype, jnp.floating) else str(jax.dtypes.canonicalize_dtype(x.dtype))
         row = (tuple(x.shape), dtype)

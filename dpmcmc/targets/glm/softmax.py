@@ -19,13 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 from annotated_types import Ge
 
+from dpmcmc.privacy.query import outer_products
+from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint, as_float
+from dpmcmc.privacy.query.label_blind import label_blind_weight
+from dpmcmc.privacy.query.outer_products import Outer, squared_norm
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import TargetError
 from dpmcmc.targets.glm.base import GeneralisedLinear
 from dpmcmc.targets.labels import check_labels
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Num
+    from jaxtyping import Bool, Float, Num
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,41 @@ class SoftmaxRegression(GeneralisedLinear):
         logits = record["x"] @ params
         chosen = jax.nn.one_hot(record["y"].astype(jnp.int32), params.shape[1])
         return chosen @ jax.nn.log_softmax(logits)
+
+    def prepared(self, records: PyTree) -> PyTree:
+        """Records with ``x_squares`` (N,), the squared norm of each row of x (N, d)."""
+        return {**records, "x_squares": squared_norm(jnp.asarray(records["x"]))}
+
+    def clipped_gradient_sum(
+        self,
+        params: Float[jax.Array, "d k"],
+        batch: PyTree,
+        mask: Bool[jax.Array, " n"],
+        clip: Clip,
+        bits: int = 21,
+        label_blind: bool = False,
+    ) -> FixedPoint:
+        """Σ clip(w·x ⊗ (p − e_y)) over unmasked rows, exactly summed.
+
+        Args:
+            params: θ, (d, K).
+            batch: ``{"x": (n, d), "y": (n,)}``, or what :meth:`prepared` makes of it.
+            mask: (n,) bool.
+            clip: C.
+            bits: grid exponent; ``result.to_float(clip, bits)`` has shape (d, K).
+            label_blind: whether w is :func:`label_blind_weight`; otherwise 1.
+        """
+        x = as_float(batch["x"])
+        squares = batch.get("x_squares")
+        chances, classes = jax.nn.softmax(x @ params), jnp.arange(params.shape[1])
+        residual = chances - (batch["y"][:, None] == classes)
+        if label_blind:
+            unlikely = jnp.argmin(chances, axis=1)  # the label with the longest gradient, as in longest_labels
+            squares = squared_norm(x) if squares is None else squares
+            longest = jnp.sqrt(squares * squared_norm(chances - (unlikely[:, None] == classes)))
+            residual *= label_blind_weight(longest, clip)[:, None]
+        (high,), (low,) = outer_products.clipped_sum([Outer(x, residual, squares)], mask, clip, bits)
+        return FixedPoint(high, low)
 
     def predict(self, params: Float[jax.Array, "d k"], x: Num[jax.Array, "n d"]) -> Float[jax.Array, "n k"]:
         """P(y = k | x, θ), (n, K)."""

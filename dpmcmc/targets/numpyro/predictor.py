@@ -25,6 +25,7 @@ from numpyro import distributions as dist
 from numpyro import handlers
 from numpyro.distributions import biject_to
 
+from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import TargetError
 from dpmcmc.targets.numpyro.density import Site, is_masked, replay, unwrapped, zeros
@@ -142,6 +143,7 @@ def read(target: NumPyroTarget) -> Reading:
     Raises:
         TargetError: one sentence on why it has none.
     """
+    check_not_forked()
     family, (real, values) = _family(target), _prior(target)
     trial = _Trial(
         Predictor(target, tuple(real), target.sites.shared, {k: v[0] for k, v in real.items()}), values | real

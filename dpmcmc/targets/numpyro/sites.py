@@ -19,6 +19,7 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.primitives import Messenger
 
+from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import TargetError
 from dpmcmc.targets.numpyro.density import Site, Sites, zeros
@@ -37,6 +38,7 @@ def read(model: Callable, leaves: Leaves) -> Sites:
     Raises:
         TargetError: one sentence on why the model is no sum over records.
     """
+    check_not_forked()
     _check_arguments(model, leaves)
     two, three = (_Look(model, leaves, count) for count in (2, 3))
     plate = _plate(two, three)
