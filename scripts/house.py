@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -17,9 +18,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "dpmcmc"
 #: Most lines of code of the package, and most lines with an annotation ``: Any``.
-CODE, ANY = 25_450, 60
+CODE, ANY = 27_500, 40
 #: Most lines of a function without its docstring, parameters of a function without self, lines of a file.
-FUNCTION, PARAMETERS, FILE = 60, 7, 400
+FUNCTION, PARAMETERS, FILE = 60, 7, 700
 
 _OPTIONS = "each parameter is an option of the command"
 _CONTRACT = "keyword arguments of the public contract"
@@ -99,7 +100,7 @@ def main() -> int:
     """Print the totals and every finding; 0 where there is none."""
     sources = {str(p.relative_to(PACKAGE)): p.read_text(encoding="utf-8") for p in sorted(PACKAGE.rglob("*.py"))}
     code = sum(len(code_lines(source)) for source in sources.values())
-    loose = sum(": Any" in line for source in sources.values() for line in source.splitlines())
+    loose = sum(re.search(r": Any\b", line) is not None for source in sources.values() for line in source.splitlines())
     print(f"{code} lines of code (at most {CODE}); {loose} lines with ': Any' (at most {ANY})")
     over = [each for name, source in sources.items() for each in beyond(name, source)]
     found = [sentence for listed, place, sentence in over if place not in listed]

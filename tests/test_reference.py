@@ -37,6 +37,7 @@ PARTS = {
     "dpmcmc.errors.Checked",
     "dpmcmc.errors.alternatives",
     "dpmcmc.errors.check_fields",
+    "dpmcmc.errors.shown",
     "dpmcmc.inference.predictive.Predicts",
 }
 #: Examples that run a chain, or fit several models.

@@ -24,7 +24,7 @@ LANES = 8
 #: Lengths of rows whose margins are written out lane by lane. LLVM unrolls the lanes of shorter rows and adds number by
 #: number, at half the speed of a library's product; a longer row pays for that product too.
 _WRITTEN_OUT = range(104, 513)
-#: Most rows that a CPU takes at a time. Of 512 or more LLVM makes no vectors of lanes, which then take six times as
+#: Most rows that a CPU takes at a time. LLVM makes no vectors of lanes of 512 rows or more, which then take six times as
 #: long; and so many of a common length stay within a core's cache.
 _BLOCK = 256
 
@@ -47,7 +47,7 @@ class Rows(NamedTuple):
     def read(self, part: slice = slice(None)) -> Num[jax.Array, "m ..."]:
         """Some of the rows, as an array."""
         # Without the fill of places outside, a masked copy of the whole batch.
-        return self.table[part] if self.at is None else self.table.at[self.at[part]].get(mode="clip")
+        return self.table[part] if self.at is None else jnp.asarray(self.table).at[self.at[part]].get(mode="clip")
 
     def margins(self, params: Float[jax.Array, " d"]) -> Float[jax.Array, " n"]:
         """x·θ of every row, whose columns beyond the length of θ are left out, (n,)."""
