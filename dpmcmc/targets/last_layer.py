@@ -29,6 +29,8 @@ from dpmcmc.targets.glm.softmax import SoftmaxRegression
 
 #: Float32 rounds the norm of a row that was brought to its bound; this much is left for it.
 _MARGIN = 1e-5
+#: Rows that pass through a network at a time before a run.
+_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,9 @@ class LastLayer(SoftmaxRegression):
 
     def prepared(self, records: PyTree) -> PyTree:
         """Records with features in the place of x, and the squared norm of each."""
-        return super().prepared({**records, "x": jax.vmap(self._features)(jnp.asarray(records["x"]))})
+        # Blocks of rows bound what the hidden layers of a network take.
+        rows = jax.lax.map(self._features, jnp.asarray(records["x"]), batch_size=_AT_ONCE)
+        return super().prepared({**records, "x": rows})
 
     def clipped_gradient_sum(
         self,
@@ -118,8 +122,9 @@ class LastLayer(SoftmaxRegression):
         label_blind: bool = False,
     ) -> FixedPoint:
         """Σ clip(w·φ(x) ⊗ (p − e_y)) over unmasked rows, as :meth:`SoftmaxRegression.clipped_gradient_sum`."""
-        mapped = batch if "x_squares" in batch else self.prepared(batch)
-        return super().clipped_gradient_sum(params, mapped, mask, clip, bits, label_blind)
+        if "x_squares" not in batch:  # features that are computed here are held by the sum, which then takes their norms
+            batch = {**batch, "x": jax.vmap(self._features)(batch["x"])}
+        return super().clipped_gradient_sum(params, batch, mask, clip, bits, label_blind)
 
     def predict(self, params: jax.Array, x: jax.Array) -> jax.Array:
         """P(y = k | x, θ), (n, K)."""
