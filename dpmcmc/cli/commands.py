@@ -21,7 +21,7 @@ COMMANDS = {
     "suggest": "Choose the settings of a configuration from public facts; read no record.",
     "verify": "Recompute the epsilon of a privacy.json from its events.",
     "ledger": "The privacy budget of a data set: init, show, history.",
-    "audit": "Bound from below the epsilon of what a configuration really releases.",
+    "audit": "Attack what a configuration releases, and hold a lower bound on epsilon beside the claimed one.",
     "data": "Convert Parquet or Arrow files to a folder of .npy files.",
 }
 
