@@ -13,7 +13,7 @@ not wait for JAX.
 
 import sys
 
-if "-m dpmcmc" in " ".join(sys.orig_argv) or "".join(sys.orig_argv[1:2]).endswith("/dpmcmc"):
+if "-m dpmcmc" in " ".join(sys.orig_argv) or "".join(sys.argv[:1]).endswith("/dpmcmc"):
     import _signal  # signal itself takes milliseconds, and this is before anything else
 
     # A command: until it has a handler of its own (`cli/interrupt.py`), Ctrl-C ends the process without a traceback.

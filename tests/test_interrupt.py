@@ -168,9 +168,10 @@ def test_a_command_is_stopped_while_it_is_imported():
         assert out == ""
 
 
-@pytest.mark.parametrize(
-    "command", [["-m", "dpmcmc"], ["-m", "dpmcmc.run"], [Path(sys.executable).with_name("dpmcmc")]]
-)
+INSTALLED = Path(sys.executable).with_name("dpmcmc")
+
+
+@pytest.mark.parametrize("command", [["-m", "dpmcmc"], ["-m", "dpmcmc.run"], [INSTALLED]], ids=str)
 def test_the_first_library_that_is_imported_may_be_interrupted(command):
     """The package's own import takes hundredths of a second before the command has a handler."""
     process = subprocess.Popen(
