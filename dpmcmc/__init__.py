@@ -11,6 +11,15 @@ Names are declared in ``__init__.pyi`` and load when they are first used, so tha
 not wait for JAX.
 """
 
+import sys
+
+if "-m dpmcmc" in " ".join(sys.orig_argv) or "".join(sys.argv[:1]).endswith("/dpmcmc"):
+    import _signal  # signal itself takes milliseconds, and this is before anything else
+
+    # A command: until it has a handler of its own (`cli/interrupt.py`), Ctrl-C ends the process without a traceback.
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
 import lazy_loader
 
 __version__ = "0.2.0"

@@ -77,6 +77,8 @@ def table(section: type[BaseModel]) -> list[str]:
         default = (
             "required" if field.default is PydanticUndefined else "null" if field.default is None else field.default
         )
+        if issubclass(section, Derived) and name != section.tag and not field.description:
+            raise TypeError(f"{section.constructor.__name__}: document {name} in the docstring's Args")
         rows.append(f"| `{name}` | {kind} | {default} | {(field.description or '').replace('|', chr(92) + '|')} |")
     return rows
 

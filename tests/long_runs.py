@@ -44,7 +44,7 @@ def check_sentences(found):
         assert why.count(". ") == 0
         assert why.startswith("Yes") == (name in found.usable_for)
     body = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    costs = {"relaxations", "predicted_inflation", "predicted_width", "clip_bias"}
+    costs = {"relaxations", "predicted_inflation", "predicted_width", "predicted_from", "clip_bias"}
     assert body.keys() == {"usable_for", "usable_for_reasons", *costs}
     assert (tuple(body["usable_for"]), body["usable_for_reasons"]) == (found.usable_for, found.reasons)
     assert verdict.Verdict.of_json(body) == found

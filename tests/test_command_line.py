@@ -107,6 +107,7 @@ def test_run_writes_a_folder_that_can_be_published(breast, tmp_path, capsys):
         "relaxations",
         "predicted_inflation",
         "predicted_width",
+        "predicted_from",
         "clip_bias",
     ):
         assert key in metrics

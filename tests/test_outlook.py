@@ -79,8 +79,8 @@ def test_designs_fill_less_and_less_of_their_ranges():
 
 def test_lines_say_a_range_where_designs_differ_and_no_loss_that_noise_makes():
     near, far = [outlook(r) for r in (1.1, 1.25, 1.3)], [outlook(r) for r in (1.1, 3.0, 9.0)]
-    assert width_line(near).startswith("intervals: about 1.25 times")
-    assert width_line(far).startswith("intervals: between 1.1 and 9 times")
+    assert width_line(near).startswith("intervals: predicted about 1.25 times")
+    assert width_line(far).startswith("intervals: predicted between 1.1 and 9 times")
     assert "less than 0.1 points" in accuracy_line([outlook(1.001)], Logistic())
     assert "±" in accuracy_line([outlook(8.0)] * 3, Logistic())
     lost = outlook(8.0).accuracy_lost(Logistic(), np.random.default_rng(0))

@@ -146,6 +146,57 @@ def test_a_falling_temperature_is_held_against_the_samplers_own_step_by_step():
     assert heat(Cooling(step_size=1e-4)).startswith("1 to 100, of the noise alone")
 
 
+class Heating(dpmcmc.SGLD):
+    """SGLD whose own temperature goes evenly from one end to the other."""
+
+    ends = (1.0, 1.0)
+
+    def noise_std(self, t):
+        low, high = self.ends
+        return super().noise_std(t) * (low + (high - low) * t / (STEPS_OF_HEAT - 1)) ** 0.5
+
+
+STEPS_OF_HEAT = 10
+NARROWER, WIDER, BOTH = "mixed are narrower than the posterior", "mixed are wider than the posterior", "at times wider"
+
+
+@pytest.mark.parametrize("privacy", [None, 1e3])
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ((0.1, 0.3), NARROWER),
+        ((0.01, 1.0), NARROWER),
+        ((0.9, 0.9), NARROWER),
+        ((1.0, 1.0), ""),
+        ((0.9999, 1.0001), ""),
+        ((1.0, 1.5), WIDER),
+        ((2.0, 2.0), WIDER),
+        ((3.0, 1.0), WIDER),
+        ((0.2, 3.0), BOTH),
+        ((3.0, 0.2), BOTH),
+    ],
+)
+def test_draws_are_called_narrower_below_temperature_one_and_wider_above_it(ends, said, privacy):
+    """Noise that privacy needs does not change it: what counts is the temperature that is kept."""
+    sampler = type("Heats", (Heating,), {"ends": ends})(step_size=1e-3)
+    promise = None if privacy is None else dpmcmc.Privacy(epsilon=privacy, delta=1e-5, accountant="rdp")
+    made = make(sampler=sampler, sampling=dpmcmc.Full(), steps=STEPS_OF_HEAT, burn_in=0, privacy=promise)
+    line = dict(made.lines())["temperature"]
+    for words in (NARROWER, WIDER, BOTH):
+        assert (words in line) == (words == said), line
+
+
+@pytest.mark.parametrize("hottest", [0.05, 0.5, 1.0, 5.0])
+def test_draws_that_privacy_heats_below_temperature_one_are_narrower_all_the_same(hottest):
+    """Private noise above the sampler's own: from a thousandth to ``hottest``, as in digits_bnn."""
+    step = 2 * hottest / float(make(sampler=dpmcmc.SGLD(1.0, temperature=1e-3)).noise_std[0]) ** 2
+    made = make(sampler=dpmcmc.SGLD(step * N, temperature=1e-3))
+    line = dict(made.lines())["temperature"]
+    np.testing.assert_allclose(made.temperatures, hottest, rtol=1e-3)
+    assert "privacy needs more noise than the sampler injects" in line
+    assert (NARROWER in line, WIDER in line) == (hottest < 1, hottest > 1)
+
+
 @pytest.mark.parametrize("hardened", [None, False])
 def test_plan_json_says_in_sentences_what_the_console_says(hardened):
     privacy = dpmcmc.Privacy(epsilon=1000.0, delta=1e-5, accountant="rdp", hardened=hardened)

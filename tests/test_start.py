@@ -73,3 +73,26 @@ def test_the_module_s_own_command_starts_as_the_installed_one_does(monkeypatch):
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("dpmcmc.run", run_name="__main__")
     assert ended.value.code == ["run", "adult.yaml", "--quiet"]
+
+
+def test_commands_need_no_docstrings(tmp_path):
+    """``python -OO`` drops docstrings and asserts; sections of a config are made of classes without them."""
+    program = """
+        from dpmcmc.cli.commands import COMMANDS, main
+        from dpmcmc.config import file
+        from dpmcmc.config.shipped import shipped
+        codes = {name: main([name, "--help"]) for name in COMMANDS}
+        codes |= {name: main(["plan", name]) for name in ("two_normals", "diabetes_noise_aware", "numpyro_poisson")}
+        codes["ledger"] = main(["ledger", "init", "people.ledger", "--epsilon", "1", "--delta", "1e-6"])
+        for name in shipped():
+            file.load(name)
+        raise SystemExit(str(codes) if any(codes.values()) else 0)
+    """
+    done = subprocess.run(
+        [sys.executable, "-OO", "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr

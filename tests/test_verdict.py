@@ -194,6 +194,13 @@ def test_hopeless_plans_are_for_nothing():
     assert dict(made.lines())["usable for"] == "nothing"
 
 
+def test_a_yes_for_prediction_names_no_number_that_every_method_shares():
+    """N·μ/√d is one number for every release of a budget, so it says nothing of the one at hand."""
+    said = long_run().verdict.reasons["prediction"]
+    assert said.startswith("Yes")
+    assert not any(character.isdigit() for character in said)
+
+
 def test_longer_runs_never_lose_intervals():
     said = ["intervals" in long_run(privacy=None, steps=BURN_IN + k * 300).usable_for for k in range(1, 8)]
     assert said == sorted(said)

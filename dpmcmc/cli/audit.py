@@ -1,5 +1,7 @@
 """``dpmcmc audit CONFIG``: a lower bound on the ε of what a config really releases, beside the claimed one.
 
+The bound of the default method is an estimate, which supposes Gaussian scores; the other methods prove theirs.
+
 All records are synthetic: neither the config's data nor any key is read or written. Exit code 0 where the runs are
 consistent with the claim, 1 where they contradict it or, by an unproved estimate, seem to, 2 for a user's error.
 """
@@ -82,7 +84,7 @@ def attack(
     seed: Annotated[int | None, typer.Option(help="Makes the audit reproducible; it holds no secret.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a configuration on worst-case synthetic neighbours, and bound its epsilon from below."""
+    """Run a configuration on worst-case synthetic neighbours, and estimate or prove a lower bound on its epsilon."""
     keep_compiled_programs()
     check_devices()
     asked = config_file.load(config, overrides, allow_code=allow_code or ())

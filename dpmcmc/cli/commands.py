@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import dpmcmc
+from dpmcmc.cli.interrupt import loading
 from dpmcmc.cli.refusals import exit_code
 
 #: Name -> what the list of commands says of it; the file of the name has a typer application ``app``.
@@ -21,7 +22,7 @@ COMMANDS = {
     "suggest": "Choose the settings of a configuration from public facts; read no record.",
     "verify": "Recompute the epsilon of a privacy.json from its events.",
     "ledger": "The privacy budget of a data set: init, show, history.",
-    "audit": "Bound from below the epsilon of what a configuration really releases.",
+    "audit": "Attack what a configuration releases, and hold a lower bound on epsilon beside the claimed one.",
     "data": "Convert Parquet or Arrow files to a folder of .npy files.",
 }
 
@@ -31,7 +32,8 @@ class _Lazy(TyperCommand):
 
     def make_context(self, *arguments: Any, **extra: Any) -> Any:
         """Return the context of the command itself, which is loaded here."""
-        module = importlib.import_module(f"dpmcmc.cli.{self.name}")
+        with loading():
+            module = importlib.import_module(f"dpmcmc.cli.{self.name}")
         if not gc.isenabled():  # off since this process began
             gc.freeze()  # the libraries stay, so no later collection needs to walk through them
             gc.set_threshold(50_000)  # traces and programs stay too

@@ -5,8 +5,15 @@ wrong. While the libraries are imported, nobody catches it. In a garbage collect
 ``__del__``, or under somebody's bare ``except``, it is swallowed, and the run goes on to its end. After the command is
 done, it breaks the interpreter's own shutdown.
 
-So a signal during imports ends the process there and then; one that comes during a command is raised again until it is
-being handled; and one that comes later is ignored, for the exit code is settled.
+A module that is stopped half way through its import does worse: a compiled one may turn the exception into another, or
+crash the process.
+
+So a signal while a command loads ends the process there and then. One that comes while a command runs is raised, not
+before an import that is under way is done, and raised again until it is being handled. One that comes later is ignored,
+for the exit code is settled.
+
+Before the package is imported the interpreter is on its own: in its first hundredths of a second Ctrl-C still shows a
+traceback of Python's.
 """
 
 from __future__ import annotations
@@ -28,27 +35,42 @@ _AGAIN = 0.2
 
 def while_importing() -> None:
     """Let SIGINT end the process while it loads, until its command begins."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler and _in_main_thread():
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL) and _in_main_thread():
         signal.signal(signal.SIGINT, _leave)
 
 
 @contextlib.contextmanager
-def heeded() -> Iterator[None]:
+def loading() -> Iterator[None]:
+    """Let SIGINT end the process inside a command that has done nothing yet, where the process is the command's own."""
+    before = signal.getsignal(signal.SIGINT) if _in_main_thread() else None
+    command = getattr(before, "__self__", None)
+    if not isinstance(command, _Command) or not command.alone:
+        yield
+        return
+    signal.signal(signal.SIGINT, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def heeded() -> Iterator[_Command]:
     """Raise KeyboardInterrupt inside on SIGINT, and again if it is swallowed.
 
     A handler that the caller has set stays.
     """
     before = signal.getsignal(signal.SIGINT) if _in_main_thread() else None
+    command = _Command(alone=before is _leave, caller=sys._getframe(2))  # beyond __enter__
     if before not in (signal.default_int_handler, _leave):
-        yield
+        yield command
         return
-    command = _Command()
     hook, sys.unraisablehook = sys.unraisablehook, command.unraisable
     command.hook = hook
     signal.signal(signal.SIGINT, command.interrupt)
     try:
         command.running = True
-        yield
+        yield command
     finally:
         command.running = False
         command.disarm()
@@ -57,29 +79,53 @@ def heeded() -> Iterator[None]:
         # Where eval() of a text let a KeyboardInterrupt through, Python ends the process by SIGINT, whoever caught it
         # further out. The next eval() of a text takes that back.
         eval("0")
+        if command.waiting:
+            raise KeyboardInterrupt
 
 
 _REPEATS = hasattr(signal, "setitimer")
 
 
 class _Command:
-    """Handlers of one command; silent once it is not running."""
+    """Handlers of one command; silent once it is not running.
 
-    def __init__(self) -> None:
-        self.running = False
+    Attributes:
+        alone: whether the process is the command's own, and ends with it.
+        caller: frame that the command is called from.
+        stopped: whether SIGINT has come.
+        waiting: whether it waits for the end of an import.
+    """
+
+    def __init__(self, alone: bool, caller: FrameType) -> None:
+        self.alone, self.caller, self.running = alone, caller, False
+        self.stopped, self.waiting = False, False
         self.hook: Callable[[sys.UnraisableHookArgs], object] = sys.__unraisablehook__
         self._alarm: Any = None
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
         """Handle SIGINT: raise KeyboardInterrupt, and go on raising it if it is swallowed."""
         if self.running:
+            self.stopped = True
             self._arm()
-            raise KeyboardInterrupt
+            self._raise_unless_importing(frame)
 
     def again(self, number: int, frame: FrameType | None) -> None:
         """Raise again some time after SIGINT, unless it is being handled."""
         if self.running and not _being_handled():
+            self._raise_unless_importing(frame)
+
+    def _raise_unless_importing(self, frame: FrameType | None) -> None:
+        self.waiting = _REPEATS and self._importing(frame)
+        if not self.waiting:
             raise KeyboardInterrupt
+
+    def _importing(self, frame: FrameType | None) -> bool:
+        """Whether the command is importing a module."""
+        while frame is not None and frame is not self.caller:
+            if frame.f_code.co_filename.startswith("<frozen importlib"):
+                return True
+            frame = frame.f_back
+        return False
 
     def _arm(self) -> None:
         """Have :meth:`again` called until the command ends; no sooner, since the caller may use the timer."""

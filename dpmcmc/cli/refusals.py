@@ -28,7 +28,7 @@ def exit_code(work: Callable[[], object]) -> int:
     not open, too little memory. Any other exception is a fault of the library, and has a code of its own.
     """
     try:
-        with heeded():
+        with heeded() as command:
             code = work()
     except CommandError as error:
         return _say(str(error), error.code)
@@ -59,7 +59,9 @@ def exit_code(work: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         code = STOPPED
     except Exception as error:
-        return _say(faults.sentence(error), faults.CODE)
+        if not command.stopped:
+            return _say(faults.sentence(error), faults.CODE)
+        code = STOPPED  # a library has made another error of the interrupt
     finally:
         faults.keep_in(None)
     if code == STOPPED:  # typer returns it since version 0.29, where it raised Abort before

@@ -38,9 +38,10 @@ from dpmcmc.planning.verdict import NO_DRAWS
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text
 from dpmcmc.report import page
+from dpmcmc.report.circumstances import Circumstances
 from dpmcmc.report.files import draws_content, privacy_json
 from dpmcmc.report.pictures import Pictures
-from dpmcmc.report.public_facts import PublicFacts
+from dpmcmc.report.public_facts import Declared, PublicFacts
 from dpmcmc.storage.checkpoint import CheckpointError
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import on_disk
@@ -74,7 +75,8 @@ class ConfiguredRun:
     def facts(self) -> PublicFacts:
         """Public facts of the run, known once the target has been found to fit the records."""
         secret = config_room.is_secret(self.config)
-        return PublicFacts.of(self.config.name, self.plan, secret, self.data, self.place.day)
+        declared: Declared = {"generated": self.config.data.generated, "settings": self.config.data.settings_chosen}
+        return PublicFacts.of(self.config.name, self.plan, secret, self.data, self.place.day, **declared)
 
     @property
     def trace(self) -> Plan | None:
@@ -157,11 +159,16 @@ class ConfiguredRun:
     def open(self) -> None:
         """State plan and guarantee before anything is released; privacy.json holds a run's cost from the start."""
         try:
-            self.place.run_folder.json("plan.json", self.plan.to_json(self.facts.secret))
+            self._write_plan()
             self._write_privacy(self.life.guarantee)
         except OSError as error:
             where = error.filename or self.place.folder
             raise CommandError(f"--out: {where} cannot be written ({error.strerror}); give another folder.") from None
+
+    def _write_plan(self, fit: bool = False) -> Circumstances:
+        told = self.facts.circumstances(fit)
+        self.place.run_folder.json("plan.json", self.plan.to_json(self.facts.secret) | told.to_json())
+        return told
 
     def _write_privacy(self, guarantee: Guarantee | None) -> None:
         receipt = None if self.life.held is None else self.life.held.receipt
@@ -207,7 +214,10 @@ class ConfiguredRun:
             self._draw_predictions(result, shown, facts.test["y"])
         pictures = self.pictures.save(run_folder)  # last: the results are saved, whatever becomes of their pictures
         scores = run_text.scores(facts, metrics)
-        context = page.Context(facts.name, facts.day, facts.described(), facts.note(guarantee), scores, pictures)
+        # Whether the fit of public records worked is known only now.
+        told = self._write_plan(fit=metrics["non_private"] is not None)
+        said = (facts.described(), facts.note(guarantee), scores, pictures)
+        context = page.Context(facts.name, facts.day, *said, told=told)
         run_folder.write(page.FILE, result.page(context))
         if self.account is not None:
             self.account.save(everything, self.data.train, f"{self.config.name}: what the run cost each record")

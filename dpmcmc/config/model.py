@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -20,7 +20,7 @@ from dpmcmc.config.length import Run
 from dpmcmc.config.refusals import ConfigError, located
 from dpmcmc.config.sections import Derived, Keyed, Section, choice, derived, of_a_size, refused
 from dpmcmc.data import DataRequest
-from dpmcmc.errors import InputError
+from dpmcmc.errors import DataError, InputError
 from dpmcmc.mechanisms import MECHANISMS, OPS
 from dpmcmc.mechanisms.hybrid import Share
 from dpmcmc.planning.metric import PrivateMetric
@@ -45,6 +45,26 @@ class HybridStart(OPS):
 
 #: A hybrid's section is that of its posterior draw, with the share of ε that it takes.
 ONE_SHOT: Mapping[str, type] = {**MECHANISMS, "hybrid": HybridStart}
+
+
+@dataclass(frozen=True)
+class Records(DataRequest):
+    """Source of the records: a registered ``name``, or the ``path`` of your own .npz file or folder of .npy files.
+
+    Args:
+        generated: declare that a program generated the rows of your file, so that nobody's data are in them;
+            ``report.html`` says so.
+        settings_chosen: how the settings, ranges and levels of this config were chosen. You vouch for it, and
+            ``report.html`` quotes you; null: nobody vouches, and it says that.
+    """
+
+    generated: bool = False
+    settings_chosen: Literal["without_these_records", "on_these_records"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.generated and self.path is None:
+            raise DataError.at("generated", f"is for your own file, and {self.name} is known; leave it out")
 
 
 @dataclass(frozen=True)
@@ -92,7 +112,7 @@ if TYPE_CHECKING:  # a section has the attributes of what it builds
 
         scheme: str
 
-    DataSection = DataRequest
+    DataSection = Records
     PrivacySection = Promise
     RunSection = Run
     MetricSection = PrivateMetric
@@ -101,7 +121,7 @@ if TYPE_CHECKING:  # a section has the attributes of what it builds
     MechanismSection = Named
     SamplingSection = Scheme
 else:
-    DataSection, RunSection, MetricSection = derived(DataRequest), derived(Run), derived(PrivateMetric)
+    DataSection, RunSection, MetricSection = derived(Records), derived(Run), derived(PrivateMetric)
     PrivacySection = derived(Promise, required=("delta",))
     TargetSection = choice(TARGETS, "name", CustomSection)
     SamplerSection = choice(SAMPLERS, "name", CustomSection)

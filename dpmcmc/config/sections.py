@@ -135,10 +135,8 @@ def derived(constructor: type, tag: str = "", name: str = "", required: tuple[st
     hints, described = get_type_hints(constructor, include_extras=True), descriptions(constructor)
     fields: dict[str, Any] = {tag: (Literal[name], ...)} if tag else {}
     for field in keys(constructor):
-        if field.name not in described:
-            raise TypeError(f"{constructor.__name__}: document {field.name} in the docstring's Args")
         default = ... if field.default is dataclasses.MISSING or field.name in required else field.default
-        fields[field.name] = (_yaml_type(hints[field.name]), Field(default, description=described[field.name]))
+        fields[field.name] = (_yaml_type(hints[field.name]), Field(default, description=described.get(field.name)))
     first = (inspect.getdoc(constructor) or "").split("\n\n")[0].split("; see")[0].rstrip(".") + "."
     with warnings.catch_warnings():  # the key ``schema`` has the name of a method of pydantic that nothing here calls
         warnings.simplefilter("ignore", UserWarning)
@@ -185,7 +183,10 @@ def schedule_section(value: object) -> Derived:
 
 
 def descriptions(constructor: type) -> dict[str, str]:
-    """Return what ``Args:`` of the docstrings of a class and its bases says about each argument."""
+    """Return what ``Args:`` of the docstrings of a class and its bases says about each argument.
+
+    ``python -OO`` keeps no docstrings: its sections describe nothing, and are otherwise the same.
+    """
     out: dict[str, str] = {}
     for cls in constructor.__mro__:
         text = cls.__dict__.get("__doc__") or ""

@@ -34,6 +34,7 @@ from dpmcmc.planning.path import trace_of
 from dpmcmc.planning.verdict import INTERVALS, Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
+from dpmcmc.report.circumstances import Circumstances
 from dpmcmc.report.coefficients import Reading
 from dpmcmc.report.files import datasets, draws_content, privacy_json
 from dpmcmc.report.page import FILE as PAGE
@@ -336,11 +337,12 @@ class Result:
         run_folder = RunFolder(Path(folder), day or today(), owner_only=not (covered or public))
         run_folder.make()
         run_folder.json("privacy.json", privacy_json(self.plan, self.guarantee, receipt=self.receipt))
-        run_folder.json("plan.json", self.plan.to_json(secret=self.guarantee is not None))
+        told = Circumstances.of_plan(self.plan, public)
+        run_folder.json("plan.json", self.plan.to_json(secret=self.guarantee is not None) | told.to_json())
         run_folder.write("draws.nc", draws_content(self.draws, self.info, self.guarantee, self.metric, self.columns))
         self.write_trace(run_folder)
         run_folder.json("metrics.json", self.diagnostics | self.verdict.to_json())
-        run_folder.write(PAGE, self.page(Context(title(self.plan), run_folder.day)))
+        run_folder.write(PAGE, self.page(Context(title(self.plan), run_folder.day, told=told)))
         return run_folder.folder
 
     @classmethod

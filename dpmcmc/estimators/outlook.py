@@ -201,9 +201,9 @@ def width_line(outlooks: list[Outlook]) -> str:
     typical, widths = mean_width(outlooks), [one.width for one in outlooks]
     low, high = min(widths), max(widths)
     if high <= _FACTOR * typical and typical <= _FACTOR * low:
-        said = f"about {typical:.3g} times as wide as without privacy ({low:.3g} to {high:.3g}"
+        said = f"predicted about {typical:.3g} times as wide as without privacy ({low:.3g} to {high:.3g}"
     else:
-        said = f"between {low:.3g} and {high:.3g} times as wide as without privacy ({typical:.3g} typically"
+        said = f"predicted between {low:.3g} and {high:.3g} times as wide as without privacy ({typical:.3g} typically"
     return f"intervals: {said}, by how much of their ranges columns fill): same table, same prior, no noise"
 
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from dpmcmc.planning.plan import Plan
 
 
+#: Temperatures that differ less are one.
+_SAME = 1e-3
+
+
 def lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     """(label, sentence) pairs that describe the plan to a person; ``secret`` as in ``Plan.to_json``."""
     rate = plan.sampling.rate(plan.num_records)
@@ -41,7 +45,7 @@ def lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     ]
     heat = _range(plan.temperatures)
     if plan.privacy is None or plan.guarantee is None or plan.noise_multipliers is None:
-        out += [("privacy", "none: plain SG-MCMC, no guarantee"), ("temperature", heat)]
+        out += [("privacy", "none: plain SG-MCMC, no guarantee"), ("temperature", _with_minibatches(plan, heat))]
         return out + plan.verdict.lines()
     z = plan.noise_multipliers
     spread = f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
@@ -118,13 +122,32 @@ def _temperature_line(plan: Plan, heat: str) -> str:
     line = (
         f"{heat}, {kept}"
         if np.all(plan.temperatures <= own * 1.001)
-        else f"{heat}, and the sampler alone has {_range(own)}: privacy needs more noise than the sampler injects, so "
-        "draws of a chain that has mixed are wider than the posterior"
+        else f"{heat}, and the sampler alone has {_range(own)}: privacy needs more noise than the sampler injects"
     )
+    return _with_minibatches(plan, line)
+
+
+def _with_minibatches(plan: Plan, line: str) -> str:
+    """Return a line on temperature with how wide draws are by it, and with what minibatches add."""
+    line += _width_clause(plan.temperatures[plan.burn_in :])
     # A sampler that is told the rate allows for minibatch noise itself.
     if plan.sampling.rate(plan.num_records) < 1 and not hasattr(plan.sampler, "with_rate"):
         line += "; the noise of minibatches adds to it"
     return line
+
+
+def _width_clause(kept: np.ndarray) -> str:
+    """Return how wide draws at these temperatures are; empty where the posterior's own is kept, or none is known."""
+    low, high = float(kept.min()), float(kept.max())
+    if not np.isfinite(low + high) or (low >= 1 - _SAME and high <= 1 + _SAME):
+        return ""
+    if high <= 1 + _SAME:
+        wide = "narrower than the posterior"
+    elif low >= 1 - _SAME:
+        wide = "wider than the posterior"
+    else:
+        wide = "at times narrower than the posterior (below temperature 1) and at times wider"
+    return f"; draws of a chain that has mixed are {wide}"
 
 
 def _time_line(plan: Plan) -> str:

@@ -59,6 +59,7 @@ class Verdict:
         relaxations: that the budget buys each chain in its slowest direction at temperature 1; None where unknown.
         predicted_inflation: predicted_width squared; None where unknown.
         clip_bias: ``none``, ``likely`` or ``unknown``; None without clipping, and for every one-shot release.
+        predicted_from: ``public_facts`` or, once it has been released, ``metric``; None without a prediction.
     """
 
     usable_for: tuple[str, ...]
@@ -66,6 +67,7 @@ class Verdict:
     relaxations: float | None = None
     predicted_inflation: float | None = None
     clip_bias: str | None = None
+    predicted_from: str | None = None
 
     @property
     def predicted_width(self) -> float | None:
@@ -87,6 +89,7 @@ class Verdict:
             "predicted_inflation": self.predicted_inflation,
             "predicted_width": self.predicted_width,
             "clip_bias": self.clip_bias,
+            "predicted_from": self.predicted_from,
         }
 
     def with_path(self) -> Verdict:
@@ -101,7 +104,8 @@ class Verdict:
     def of_json(cls, said: dict[str, Any]) -> Self:
         """Return the verdict that plan.json or metrics.json holds."""
         facts = {name: said[name] for name in ("relaxations", "predicted_inflation", "clip_bias")}
-        return cls(tuple(said["usable_for"]), said["usable_for_reasons"], **facts)
+        # Files of version 0.2.0 and before do not say what a prediction is from.
+        return cls(tuple(said["usable_for"]), said["usable_for_reasons"], **facts, predicted_from=said.get(_FROM))
 
     def lines(self) -> list[tuple[str, str]]:
         """(label, sentence) pairs for a person."""
@@ -118,12 +122,15 @@ class Verdict:
                 wide = f"intervals are {width} {more}, for simulated rows"
             else:
                 wide = f"an ideal answer from the run's gradients has intervals {width} {more}, and a real one wider"
-            out.append(("width", f"at this budget, {wide}, if the model is true"))
+            facts = "the released metric" if self.predicted_from == "metric" else "public facts"
+            out.append(("width", f"predicted from {facts}, not observed: {wide}, if the model is true"))
         if self.clip_bias is not None:
             out.append(("clip bias", _CLIP_BIAS[self.clip_bias]))
         return out
 
 
+#: A key of plan.json, and its value before a run has released a metric.
+_FROM, _FACTS = "predicted_from", "public_facts"
 _CLIP_BIAS = {
     "none": "none: clipping leaves the centre of the draws where it is",
     "likely": "likely: records with large gradients count for less than the model says",
@@ -174,7 +181,8 @@ def of_one_shot(
         width: predicted, of its intervals over the non-private ones, or None.
     """
     inflation = None if width is None else width**2
-    return replace(_verdict(_signal(guarantee, num_records, target), intervals), predicted_inflation=inflation)
+    verdict = _verdict(_signal(guarantee, num_records, target), intervals)
+    return replace(verdict, predicted_inflation=inflation, predicted_from=None if width is None else _FACTS)
 
 
 def warn_unless_for_intervals(plan: AnyPlan) -> None:
@@ -234,7 +242,9 @@ def _with_costs(plan: Plan, verdict: Verdict, metric: ReleasedMetric | None = No
     times, variance = bought(plan, known), inflation(plan, known, metric)
     if times is not None and not math.isfinite(times):
         times = None  # epsilon has no bound, and JSON no infinity
-    return replace(verdict, relaxations=times, predicted_inflation=variance, clip_bias=clip_bias(plan))
+    source = None if variance is None else _FACTS if metric is None else "metric"
+    predicted = replace(verdict, predicted_inflation=variance, predicted_from=source)
+    return replace(predicted, relaxations=times, clip_bias=clip_bias(plan))
 
 
 def _intervals(found: tuple[Obstacle, ...], one_chain: bool = False) -> tuple[bool, str]:
@@ -255,8 +265,8 @@ def _prediction(plan: Plan) -> tuple[bool, str]:
     spread = _spread(plan)
     if usable and spread is not None and not spread <= SPREAD:
         return False, (
-            f"No: heat makes the draws {three_digits(spread)} times as wide as the prior, where at most {SPREAD:g} "
-            "times is useful; take a smaller step or a larger epsilon."
+            f"No: heat is predicted to make the draws {three_digits(spread)} times as wide as the prior, where at most "
+            f"{SPREAD:g} times is useful; take a smaller step or a larger epsilon."
         )
     return usable, why
 
@@ -268,10 +278,12 @@ def _signal(guarantee: Guarantee, num_records: int, target: Target) -> tuple[boo
     size = _size(target)
     signal = num_records * gaussian_mu(guarantee.epsilon, guarantee.delta) / math.sqrt(size or 1)
     noise = "its noise" if size is not None else "its noise in one coordinate"
-    said = f"all records together can move the release {three_digits(signal)} times as far as {noise}"
     if signal < SIGNAL:
-        return False, f"No: {said}, where {SIGNAL:g} times is needed; take more records or a larger epsilon."
-    return True, f"Yes: {said} (at least {SIGNAL:g} times is needed)."
+        return False, (
+            f"No: all records together can move the release at most {three_digits(signal)} times as far as {noise}, "
+            f"where {SIGNAL:g} times is needed; take more records or a larger epsilon."
+        )
+    return True, "Yes: the noise of privacy leaves room for a signal; only test rows show how well the draws predict."
 
 
 def _size(target: Target) -> int | None:

@@ -75,7 +75,7 @@ def print_result(
         console.print(f"{name:<12} {text}")
     if plain.get("distance"):
         d = plain["distance"]
-        width = "" if d["std_ratio"] is None else f"; draws {d['std_ratio']:.2f} times as wide"
+        width = "" if d["std_ratio"] is None else f"; draws observed {d['std_ratio']:.2f} times as wide"
         console.print(
             f"posterior    marginal W₁ to the non-private posterior {d['wasserstein_mean']:.2f} of its std "
             f"(mean over coordinates){width}"

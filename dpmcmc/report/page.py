@@ -20,6 +20,7 @@ from dpmcmc.planning.verdict import FROM_PATH, INTERVALS, PREDICTION
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.report import words
+from dpmcmc.report.circumstances import Circumstances
 from dpmcmc.report.files import versions
 from dpmcmc.report.summary import Summary
 
@@ -42,6 +43,7 @@ class Context:
         scores: (label, sentence) pairs of released scores.
         pictures: PNG files by caption.
         secret: whether the noise of the run is.
+        told: whose records these are, and who vouches for the settings; None: what the plan tells of it.
     """
 
     title: str
@@ -51,6 +53,7 @@ class Context:
     scores: list[tuple[str, str]] = field(default_factory=list)
     pictures: dict[str, bytes] = field(default_factory=dict)
     secret: bool = True
+    told: Circumstances | None = None
 
 
 def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: Context) -> str:
@@ -80,6 +83,7 @@ def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: 
         "pictures": {name: base64.b64encode(content).decode() for name, content in context.pictures.items()},
         "claims": claims,
         "versions": versions(),
+        "told": context.told or Circumstances.of_plan(plan),
     }
     if guarantee is not None and math.isfinite(guarantee.epsilon):
         names["promise"] = guarantee

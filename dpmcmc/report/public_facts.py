@@ -24,6 +24,7 @@ import datetime
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -32,9 +33,17 @@ from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
+from dpmcmc.report.circumstances import Circumstances, Kind, Settings
 from dpmcmc.storage.row_blocks import on_disk
 from dpmcmc.targets import bind, record_shapes
 from dpmcmc.targets.base import Target
+
+
+class Declared(TypedDict, total=False):
+    """Facts that only a config declares; see :class:`PublicFacts`."""
+
+    generated: bool
+    settings: Settings | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +62,8 @@ class PublicFacts:
         on_disk: whether the records are a folder, of which only batches are read.
         test: test rows where these are public, else None.
         day: on which the run began.
+        generated: whether the config declares that a program generated the records.
+        settings: how these were chosen, as the config declares; None where nobody vouches.
     """
 
     name: str
@@ -66,10 +77,20 @@ class PublicFacts:
     on_disk: bool
     test: Mapping[str, np.ndarray] | None
     day: datetime.date
+    generated: bool = False
+    settings: Settings | None = None
 
     @classmethod
-    def of(cls, name: str, plan: AnyPlan, secret: bool, data: DataSet, day: datetime.date) -> PublicFacts:
-        """The public facts of a run on these records; nothing else is taken from them."""
+    def of(
+        cls, name: str, plan: AnyPlan, secret: bool, data: DataSet, day: datetime.date, **declared: Unpack[Declared]
+    ) -> PublicFacts:
+        """The public facts of a run on these records; nothing else is taken from them.
+
+        Args:
+            name, plan, secret, day: as the attributes.
+            data: the records.
+            declared: of them by the config.
+        """
         return cls(
             name,
             plan,
@@ -82,6 +103,7 @@ class PublicFacts:
             on_disk(data.train),
             data.test if data.test_is_public else None,
             day,
+            **declared,
         )
 
     @property
@@ -97,6 +119,17 @@ class PublicFacts:
     def publishable(self, guarantee: Guarantee | None) -> bool:
         """Whether draws with this guarantee may be published: it is finite, or the records are public."""
         return self.spec.public or (guarantee is not None and math.isfinite(guarantee.epsilon))
+
+    def circumstances(self, fit: bool) -> Circumstances:
+        """Return what the page says of records and settings.
+
+        Args:
+            fit: whether a fit without privacy is published.
+        """
+        origins: dict[str, Kind] = {"stand-in": "stand_in", "generated": "generated"}
+        declared: Kind = "generated" if self.generated else "public" if self.spec.public else "private"
+        times = self.spec.public and self.trace is self.plan
+        return Circumstances(origins.get(self.origin, declared), self.settings, fit, times)
 
     @property
     def planned(self) -> Guarantee | None:
