@@ -152,8 +152,7 @@ def _draws_first(patch: Patch) -> None:
     real = result_room.Result.save
 
     def save(self: Any, folder: Any, **more: Any) -> Any:
-        content = result_room.draws_content(self.draws, self.info, self.guarantee)
-        (folder / "draws.nc").write_bytes(content)
+        (folder / "draws.nc").write_bytes(result_room.netcdf(self))
         return real(self, folder, **more)
 
     patch.setattr(result_room.Result, "save", save)
