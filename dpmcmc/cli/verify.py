@@ -64,9 +64,11 @@ def _check_size(path: Path, events: object) -> None:
         raise CommandError(f"{path}: holds {len(events)} events, and verify reads at most {_MOST_EVENTS}.")
     # Numbers of integer noise are many, and their distances are added up by one product.
     counts = [e.get("count") for e in events if isinstance(e, dict) and e.get("mechanism") != "approximate_draw"]
-    largest = max((c for c in counts if isinstance(c, int | float)), default=0)
-    if largest > _MOST_REPETITIONS:
-        raise CommandError(f"{path}: repeats an event {largest:.3g} times, and verify allows {_MOST_REPETITIONS:g}.")
+    # No count is printed: a whole number may be larger than any float.
+    if any(isinstance(count, int | float) and count > _MOST_REPETITIONS for count in counts):
+        raise CommandError(
+            f"{path}: repeats an event more than {_MOST_REPETITIONS:g} times, which verify allows at most."
+        )
 
 
 @contextlib.contextmanager
@@ -261,8 +263,8 @@ def verify(
             recomputed = Guarantee.from_json(body)
             checks = recomputed.cross_check()
         run = Run.from_json(body, recomputed.events)
-        said = str(recomputed)
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        said, shortfall = str(recomputed), next(_shortfalls(run, recomputed), None)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise CommandError(
             f"{path}: is not a privacy.json of this library; {type(error).__name__} at {error}; give one as it was "
             "written."
@@ -293,7 +295,6 @@ def verify(
             problem += f"cost at most {recomputed.epsilon:.6g}; do not rely on less than that."
             raise CommandError(problem, code=1)
         raise CommandError(f"{problem}and its events cost {recomputed.epsilon:.6g}; do not rely on it.", code=1)
-    shortfall = next(_shortfalls(run, recomputed), None)
     if shortfall is not None:
         raise CommandError(f"{path}: {shortfall}; do not rely on it.", code=1)
     _check_files(path, body)

@@ -31,6 +31,9 @@ from dpmcmc.targets.base import Target
 if TYPE_CHECKING:
     import xarray
 
+#: Characters of an error that a refusal quotes.
+_LONGEST = 200
+
 
 def load(folder: Path, target: Target | None) -> Result:
     """Return the result; arguments, warnings and refusals as of :meth:`Result.load`."""
@@ -59,12 +62,10 @@ def load(folder: Path, target: Target | None) -> Result:
 
 
 def _none_there(folder: Path, error: Exception) -> InputError:
-    """Return the refusal of a folder."""
-    return InputError(
-        f"{folder}: holds no result that can be loaded ({type(error).__name__}: {error}); give the folder of a run "
-        "that has ended, or of result.save",
-        "folder",
-    )
+    """Return the refusal of a folder; what an error quotes of a damaged file is cut short."""
+    why = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
+    said = f"{folder}: holds no result that can be loaded ({why}); give the folder of a run that has ended, or of"
+    return InputError(f"{said} result.save", "folder")
 
 
 def _loaded(folder: Path, facts: dict[str, Any], target: Target | None) -> Result:
