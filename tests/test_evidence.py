@@ -164,7 +164,7 @@ def test_evidence_is_saved_and_read_again(tmp_path):
     (plain,) = simulated(1)
     assert Evidence.of(plain.content()).log_bayes_factor([0]) == plain.log_bayes_factor([0])
     (tmp_path / "evidence.npz").write_bytes(b"PK nothing")
-    with pytest.raises(ValueError, match=r"evidence.npz: is no evidence of this version"):
+    with pytest.raises(ValueError, match=r"evidence.npz: is damaged, or no evidence of this version"):
         Evidence.load(tmp_path)
 
 

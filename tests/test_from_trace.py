@@ -351,7 +351,7 @@ def test_a_saved_run_gives_the_same_posterior(result, tmp_path):
     with pytest.raises(ValueError, match=r"trace\.npz: is not there"):
         dpmcmc.inference.Trace.load(tmp_path)
     (tmp_path / "trace.npz").write_bytes(b"PK nothing")
-    with pytest.raises(ValueError, match="is no trace of this version"):
+    with pytest.raises(ValueError, match="no trace of this version"):
         dpmcmc.inference.Trace.load(tmp_path)
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dpmcmc.cli import saved
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.engine import lanes, sizing
+from dpmcmc.engine import lanes, result, sizing
 from dpmcmc.storage import checkpoint
 from experiments.commands import command
 from tests.test_reservation import call, config, ledger, outcomes  # noqa: F401  # fixtures
@@ -214,7 +213,7 @@ def test_a_resumed_run_is_stopped_at_any_moment_and_goes_on(config, ledger, tmp_
         (lanes, "hand_out", collected),
         (checkpoint.Checkpoint, "begin", collected),
         (checkpoint.Checkpoint, "commit", in_a_bare_except),
-        (saved, "draws_content", collected),
+        (result, "draws_content", collected),
     ]
     for room, name, how in moments:
         with monkeypatch.context() as patch:

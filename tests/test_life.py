@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 import dpmcmc
-from dpmcmc.cli import per_record, place, saved
+from dpmcmc.cli import per_record, place
 from dpmcmc.cli.commands import main
 from dpmcmc.engine import life, result, self_test, sizing
 from dpmcmc.engine.reservation import Reservation
@@ -32,6 +32,7 @@ from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report import figures
 from dpmcmc.storage import checkpoint
+from dpmcmc.storage.released_files import check_result
 from dpmcmc.storage.run_folder import RunFolder
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests import neighbours
@@ -247,8 +248,7 @@ def _quick(monkeypatch):
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
     monkeypatch.setattr(OPS, "draw", lambda self, plan, *_: np.zeros((1, neighbours.D)))
     monkeypatch.setattr(os, "fsync", lambda handle: None)
-    for room in (result, saved):
-        monkeypatch.setattr(room, "draws_content", lambda *_: b"draws")
+    monkeypatch.setattr(result, "draws_content", lambda *_: b"draws")
     monkeypatch.setattr(figures, "epsilon_delta", lambda picture, *_: picture.write(b""))
     monkeypatch.setattr(per_record, "plot", lambda path, *_: path.write_bytes(b""))
     with neighbours.quick():
@@ -283,6 +283,12 @@ def check_order(scene: Scene) -> None:
         scene.ledger.confirm(Receipt(**body["ledger"], path=scene.ledger.path))
 
 
+def check_whole(scene: Scene) -> None:
+    """Each folder with draws is one result, by the digests in its privacy.json."""
+    for draws in scene.draws:
+        check_result(draws.parent, json.loads((draws.parent / "privacy.json").read_text()))
+
+
 @pytest.mark.filterwarnings("ignore:out. the result could not be saved", "ignore:.*stays spent")
 @pytest.mark.parametrize("kind", ERRORS)
 @pytest.mark.parametrize("step", STEPS)
@@ -310,6 +316,7 @@ def test_a_fault_costs_at_most_one_charge_and_nothing_leaves_without_its_cost(na
     check_order(scene)
     assert [outcome for outcome in scene.runs if outcome != "void"] == ["released"]
     assert len(scene.draws) == route.saves
+    check_whole(scene)
 
 
 @pytest.mark.parametrize("name", [name for name in ROUTES if name not in ("release",) and "mechanism" not in name])

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import xarray
 
-from dpmcmc.cli import saved
 from dpmcmc.cli.commands import main
 from dpmcmc.diagnostics.per_record import account, tally
-from dpmcmc.engine import lanes
+from dpmcmc.engine import lanes, result
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.ledger import Receipt
@@ -108,7 +107,7 @@ def test_a_command_that_is_stopped_goes_on_and_accounts_for_the_whole_run(charge
     start, confidential = arguments, folder / "confidential"
     stops = [
         ((lanes, "hand_out"), KeyboardInterrupt(), 130),
-        ((saved, "draws_content"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2),
+        ((result, "draws_content"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2),
         ((tally, "_placed"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2),
     ]
     for (room, name), error, code in stops:

@@ -1,5 +1,6 @@
 """What others see of a run is a function of public facts and of privatised values, and of nothing else."""
 
+import hashlib
 import json
 import re
 import stat
@@ -69,7 +70,13 @@ def same_but_for_privatised_values(pair):
     privatised |= {"content of out/report.html", "content of out/evidence.npz"}
     has_metric = "content of out/trace.npz" in pair[0]
     privatised |= {"content of out/trace.npz"} if has_metric else set()
-    assert differing(pair) <= privatised | {"console"}
+    # privacy.json has a digest of each of these files, and differs in nothing else.
+    stated = [json.loads(visible["content of out/privacy.json"]) for visible in pair]
+    for said, visible in zip(stated, pair, strict=True):
+        for name, digest in said.pop("files").items():
+            assert digest == hashlib.sha256(visible[f"content of out/{name}"]).hexdigest()
+    assert stated[0] == stated[1]
+    assert differing(pair) <= privatised | {"console", "content of out/privacy.json"}
     draws = [visible["content of out/draws.nc"] for visible in pair]
     assert draws[0] != draws[1]
     assert len(draws[0]) == len(draws[1])

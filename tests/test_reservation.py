@@ -17,6 +17,7 @@ from dpmcmc.engine.reservation import Reservation
 from dpmcmc.mechanisms import OutputPerturbation, release
 from dpmcmc.privacy import Ledger, LedgerError, OverBudget
 from dpmcmc.storage import checkpoint
+from dpmcmc.storage.run_folder import RunFolder
 from tests.test_checkpoint import Stop, stopped
 from tests.test_engine import DATA, make
 
@@ -214,10 +215,14 @@ def test_a_result_that_cannot_be_saved_is_not_lost(ledger, tmp_path, monkeypatch
         dpmcmc.sample(PLAN, DATA, ledger=ledger, out=tmp_path / "file" / "run")
     assert outcomes(ledger) == []
 
-    def full(*_):
-        raise OSError(28, "No space left on device")
+    write = RunFolder.write
 
-    monkeypatch.setattr("dpmcmc.engine.result.draws_content", full)
+    def full(folder, name, content):
+        if name == "draws.nc":
+            raise OSError(28, "No space left on device")
+        write(folder, name, content)
+
+    monkeypatch.setattr(RunFolder, "write", full)
     with pytest.warns(UserWarning, match="No space left.*result.save"):
         result = dpmcmc.sample(PLAN, DATA, ledger=ledger, out=tmp_path / "run")
     assert outcomes(ledger) == ["released"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import os
 import secrets
 import shutil
@@ -17,7 +18,8 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config, own_code
 from dpmcmc.config import file as config_file
 from dpmcmc.storage.checkpoint import REMOVED, Checkpoint, CheckpointError
-from dpmcmc.storage.run_folder import CONFIDENTIAL, RunFolder, day_of, inside, today
+from dpmcmc.storage.released_files import CONFIDENTIAL
+from dpmcmc.storage.run_folder import RunFolder, day_of, inside, today
 
 _CHECKPOINT = "checkpoint"
 #: Files that a run writes before anything is computed from a record.
@@ -71,9 +73,9 @@ class Place:
     checkpoint: Checkpoint = field(init=False)
     _made: list[Path] = field(default_factory=list, init=False, repr=False)
 
-    @property
+    @functools.cached_property
     def run_folder(self) -> RunFolder:
-        """Folder of what is released."""
+        """Folder of what is released, which knows the digest of each file that was written."""
         return RunFolder(self.folder, self.day)
 
     def make(self, config: Config) -> None:

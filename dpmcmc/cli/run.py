@@ -242,7 +242,7 @@ def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Con
         folder = run.save(result, calibrate_seconds, console)
     except DivergedError as error:
         run.save_divergence(error)
-        run.open()  # a run that went on elsewhere has spent more than was planned
+        run.open(ended=True)  # a run that went on elsewhere has spent more than was planned
         run.finish()
         if not run.facts.publishable(run.facts.planned):
             raise CommandError(
@@ -254,7 +254,7 @@ def _compute_and_save(run: ConfiguredRun, calibrate_seconds: float, console: Con
     except DrawError as error:
         # Why, and that it happened, depend on the records: for the data holder alone.
         write_json(place.confidential / "failure.json", {"draw": str(error)}, mode=0o600)
-        run.open()
+        run.open(ended=True)
         run.finish()
         raise CommandError(
             f"mechanism: no draw was made and nothing was released; why is in {place.confidential / 'failure.json'}. "

@@ -27,7 +27,7 @@ from dpmcmc.data import DataSet
 from dpmcmc.engine.checks import check_on_disk
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.mesh import sizes
-from dpmcmc.engine.result import DivergedError, Result, write_json
+from dpmcmc.engine.result import DivergedError, Result, netcdf, write_json
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import predictive
 from dpmcmc.inference.names import few
@@ -39,7 +39,7 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text
 from dpmcmc.report import page
 from dpmcmc.report.circumstances import Circumstances
-from dpmcmc.report.files import draws_content, privacy_json
+from dpmcmc.report.files import privacy_json
 from dpmcmc.report.pictures import Pictures
 from dpmcmc.report.public_facts import Declared, PublicFacts
 from dpmcmc.storage.checkpoint import CheckpointError
@@ -156,11 +156,16 @@ class ConfiguredRun:
         mesh = self.life.mesh
         run_text.print_plan(self.facts, None if mesh is None else sizes(mesh), console)
 
-    def open(self) -> None:
-        """State plan and guarantee before anything is released; privacy.json holds a run's cost from the start."""
+    def open(self, ended: bool = False) -> None:
+        """State plan and guarantee before anything is released; privacy.json holds a run's cost from the start.
+
+        Args:
+            ended: whether the run has ended without draws, so that what it says of it is whole.
+        """
+        folder, said = self.place.run_folder, self._privacy(self.life.guarantee)
         try:
             self._write_plan()
-            self._write_privacy(self.life.guarantee)
+            (folder.seal if ended else folder.state)(said)
         except OSError as error:
             where = error.filename or self.place.folder
             raise CommandError(f"--out: {where} cannot be written ({error.strerror}); give another folder.") from None
@@ -170,9 +175,9 @@ class ConfiguredRun:
         self.place.run_folder.json("plan.json", self.plan.to_json(self.facts.secret) | told.to_json())
         return told
 
-    def _write_privacy(self, guarantee: Guarantee | None) -> None:
+    def _privacy(self, guarantee: Guarantee | None) -> dict[str, object]:
         receipt = None if self.life.held is None else self.life.held.receipt
-        self.place.run_folder.json("privacy.json", privacy_json(self.plan, guarantee, self.facts.data_json(), receipt))
+        return privacy_json(self.plan, guarantee, self.facts.data_json(), receipt)
 
     def save(self, everything: Result, calibrate_seconds: float, console: Console) -> Path:
         """Write draws, metrics and what is confidential, then figures and the page, and print what is released.
@@ -190,9 +195,9 @@ class ConfiguredRun:
         result = dataclasses.replace(kept, columns=facts.columns)
         run_folder = self.run_folder(guarantee)
         # A run that went on elsewhere has spent more than was planned.
-        self._write_privacy(guarantee)
-        content = draws_content(result.draws, result.info, guarantee, result.metric, result.columns)
-        run_folder.write("draws.nc", content)
+        said = self._privacy(guarantee)
+        self.place.run_folder.state(said)
+        run_folder.write("draws.nc", netcdf(result))
         result.write_trace(run_folder)
         self._draw_chains(result)
         metrics = self.released_facts() | result.diagnostics | result.verdict.to_json() | _from_path(result)
@@ -216,15 +221,18 @@ class ConfiguredRun:
         scores = run_text.scores(facts, metrics)
         # Whether the fit of public records worked is known only now.
         told = self._write_plan(fit=metrics["non_private"] is not None)
-        said = (facts.described(), facts.note(guarantee), scores, pictures)
-        context = page.Context(facts.name, facts.day, *said, told=told)
+        described = (facts.described(), facts.note(guarantee), scores, pictures)
+        context = page.Context(facts.name, facts.day, *described, told=told)
         run_folder.write(page.FILE, result.page(context))
         if self.account is not None:
             self.account.save(everything, self.data.train, f"{self.config.name}: what the run cost each record")
-        if facts.publishable(guarantee):
+        published = facts.publishable(guarantee)
+        if not published:
+            self.place.run_folder.json("metrics.json", _finite(self.released_facts()))
+        self.place.run_folder.seal(said)
+        if published:
             run_text.print_result(facts, guarantee, metrics, self.place.folder, self.place.confidential, console)
         else:
-            self.place.run_folder.json("metrics.json", _finite(self.released_facts()))
             run_text.print_withheld(facts, self.place.confidential, console)
         return run_folder.folder
 

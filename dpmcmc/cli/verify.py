@@ -1,7 +1,8 @@
 """``dpmcmc verify privacy.json``: recompute ε from the saved events.
 
-Exit code 0 where the stated ε is at least the recomputed one and the events cover what the file says of the run, 1
-where not, or where that cannot be told within the work that a stranger's file is worth.
+Exit code 0 where the stated ε is at least the recomputed one, the events cover what the file says of the run, and the
+files beside it are those whose digests it states; 1 where not, or where that cannot be told within the work that a
+stranger's file is worth. A file that lies alone is verified by itself.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dpmcmc.privacy.accounting.promise import UNHARDENED
 from dpmcmc.privacy.accounting.queries import queries as kinds
 from dpmcmc.privacy.accounting.sampling import Poisson
 from dpmcmc.storage.regular_file import opened_text
+from dpmcmc.storage.released_files import KEY, PRIVACY, discrepancy, has_digests, has_ended, released
 
 #: Accountants of different versions may differ in the last digits.
 _TOLERANCE = 1e-6
@@ -62,9 +64,11 @@ def _check_size(path: Path, events: object) -> None:
         raise CommandError(f"{path}: holds {len(events)} events, and verify reads at most {_MOST_EVENTS}.")
     # Numbers of integer noise are many, and their distances are added up by one product.
     counts = [e.get("count") for e in events if isinstance(e, dict) and e.get("mechanism") != "approximate_draw"]
-    largest = max((c for c in counts if isinstance(c, int | float)), default=0)
-    if largest > _MOST_REPETITIONS:
-        raise CommandError(f"{path}: repeats an event {largest:.3g} times, and verify allows {_MOST_REPETITIONS:g}.")
+    # No count is printed: a whole number may be larger than any float.
+    if any(isinstance(count, int | float) and count > _MOST_REPETITIONS for count in counts):
+        raise CommandError(
+            f"{path}: repeats an event more than {_MOST_REPETITIONS:g} times, which verify allows at most."
+        )
 
 
 @contextlib.contextmanager
@@ -208,6 +212,26 @@ def _shortfalls(run: Run, guarantee: Guarantee) -> Iterator[str]:
         yield f"charges {quiet} queries at noise multiplier {run.noise:.6g} or less where the run asked {run.quiet:g}"
 
 
+def _check_files(path: Path, body: dict[str, Any]) -> None:
+    """Say which files the digests of a privacy.json cover; refuse those that are not as it says."""
+    folder = path.parent
+    try:
+        wrong = None if path.name != PRIVACY or not released(folder) else discrepancy(folder, body)
+    except OSError as error:
+        where = f"{error.filename or folder}: cannot be read ({error.strerror or error})"
+        raise CommandError(f"{where}; get the whole folder again.", code=1) from None
+    if wrong is not None:
+        raise CommandError(f"{path}: {wrong}; do not rely on what lies there.", code=1)
+    if not has_digests(body):
+        print("unchecked    an earlier version wrote it, without digests, so the files beside it may be of other runs")
+    elif not has_ended(body):
+        print("unfinished   the run has not ended: the file states what it may cost, and nothing is released yet")
+    elif path.name != PRIVACY or not released(folder):
+        print("alone        no released file lies beside it, so none is compared with its digests")
+    else:
+        print(f"files        {len(body[KEY])} released files are those whose digests it states")
+
+
 def _print_group(guarantee: Guarantee, size: int, unit: str) -> None:
     """Print the guarantee for any ``size`` records together, and on one side where that is less."""
     whole = guarantee.for_group(size)
@@ -239,8 +263,8 @@ def verify(
             recomputed = Guarantee.from_json(body)
             checks = recomputed.cross_check()
         run = Run.from_json(body, recomputed.events)
-        said = str(recomputed)
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        said, shortfall = str(recomputed), next(_shortfalls(run, recomputed), None)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise CommandError(
             f"{path}: is not a privacy.json of this library; {type(error).__name__} at {error}; give one as it was "
             "written."
@@ -271,9 +295,9 @@ def verify(
             problem += f"cost at most {recomputed.epsilon:.6g}; do not rely on less than that."
             raise CommandError(problem, code=1)
         raise CommandError(f"{problem}and its events cost {recomputed.epsilon:.6g}; do not rely on it.", code=1)
-    shortfall = next(_shortfalls(run, recomputed), None)
     if shortfall is not None:
         raise CommandError(f"{path}: {shortfall}; do not rely on it.", code=1)
+    _check_files(path, body)
     if "trace" in recomputed.release.split(" + ") and not run.says_steps:
         print("unchecked    the file does not say how many steps the run took, so they may be more than its events")
     print("verified: the stated epsilon covers the events")

@@ -1,26 +1,32 @@
-"""The folder that a run's result is saved in: apart from what is confidential, and written once the cost is spent."""
+"""The folder that a run's result is saved in: free, apart from what is confidential, written once the cost is spent."""
 
 from __future__ import annotations
 
 import datetime
+import json
 import warnings
 from pathlib import Path
 
 from dpmcmc.engine.reservation import Reservation
-from dpmcmc.engine.result import Result
+from dpmcmc.engine.result import Result, netcdf
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.storage.checkpoint import Checkpoint
-from dpmcmc.storage.run_folder import CONFIDENTIAL, inside
+from dpmcmc.storage.regular_file import read_text
+from dpmcmc.storage.released_files import CONFIDENTIAL, KEY, PRIVACY, check_free, check_result, digest
+from dpmcmc.storage.run_folder import inside
 
 
 def check_apart(
     out: str | Path, checkpoint: Checkpoint | str | Path | None, ledger: Reservation | Ledger | str | Path | None
 ) -> None:
-    """Refuse keys or a ledger in the folder that is to be published.
+    """Refuse keys or a ledger in the folder that is to be published, and a folder that is taken.
+
+    The folder of a run that goes on may hold its result: the run was stopped after that was saved.
 
     Raises:
-        ValueError: one of them lies there.
+        ValueError: one of them lies there; the folder holds something else.
+        OSError: it cannot be read.
     """
     kept = checkpoint.folder if isinstance(checkpoint, Checkpoint) else checkpoint
     book = ledger.ledger if isinstance(ledger, Reservation) else ledger
@@ -31,15 +37,33 @@ def check_apart(
                 f"{name}: {path} and {out}, which is to be published, must not lie in each other; give a place "
                 f"elsewhere, or below {Path(out) / CONFIDENTIAL}"
             )
+    if kept is None or not (Path(kept) / "run.json").exists() or _digest_of_draws(Path(out)) is None:
+        check_free(out)
 
 
 def save(result: Result, out: str | Path, day: datetime.date) -> None:
-    """Save a result whose cost is spent; where that fails, the caller still gets it."""
+    """Save a result whose cost is spent, unless an earlier start has; where that fails, the caller still gets it."""
     try:
-        result.save(out, day=day)
+        if _digest_of_draws(Path(out)) != digest(netcdf(result)):
+            result.save(out, day=day)
     except OSError as error:
-        warnings.warn(
-            f"out: the result could not be saved ({error.filename or out}: {error.strerror or error}); it is returned, "
-            "so save it elsewhere with result.save(folder).",
-            stacklevel=3,
-        )
+        _not_saved(f"{error.filename or out}: {error.strerror or error}")
+    except InputError as error:
+        _not_saved(str(error))
+
+
+def _not_saved(why: str) -> None:
+    warnings.warn(
+        f"out: the result could not be saved ({why}); it is returned, so save it elsewhere with result.save(folder).",
+        stacklevel=4,
+    )
+
+
+def _digest_of_draws(folder: Path) -> str | None:
+    """Return the digest of the draws of the whole result that lies in a folder, or None."""
+    try:
+        said = json.loads(read_text(folder / PRIVACY))
+        check_result(folder, said)
+        return str(said[KEY]["draws.nc"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None

@@ -8,6 +8,7 @@ import datetime
 import functools
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from dpmcmc.data.checks import refuse_mask
 from dpmcmc.data.frames import Table, is_table, no_schema
 from dpmcmc.engine.recorded import Means
 from dpmcmc.engine.uncharged import Uncharged
-from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.errors import InputError, NotForIntervals, UnsupportedCombination
 from dpmcmc.inference import predictive
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
@@ -36,13 +37,14 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report.circumstances import Circumstances
 from dpmcmc.report.coefficients import Reading
-from dpmcmc.report.files import datasets, draws_content, privacy_json
+from dpmcmc.report.files import attributes, datasets, draws_content, privacy_json
 from dpmcmc.report.page import FILE as PAGE
 from dpmcmc.report.page import Context, page
 from dpmcmc.report.summary import ROWS, Summary
 from dpmcmc.report.words import title
 from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.released_files import check_free
 from dpmcmc.storage.run_folder import RunFolder, today
 from dpmcmc.targets.base import Target, bind, record_shapes
 from dpmcmc.targets.last_layer import LastLayer
@@ -295,6 +297,11 @@ class Result:
     def to_arviz(self, original_units: bool = False) -> arviz.InferenceData | xarray.DataTree:
         """Return draws and statistics for ArviZ: its ``InferenceData``, or from ArviZ 1.0 on a DataTree.
 
+        Guarantee and verdict are attributes of its groups.
+
+        Warns:
+            NotForIntervals: the verdict refuses intervals of the draws, which ArviZ's summary would show.
+
         Raises:
             ImportError: ArviZ is not installed.
         """
@@ -304,7 +311,12 @@ class Result:
             raise ImportError("to_arviz needs ArviZ: pip install arviz") from None
         import xarray
 
-        groups: dict = datasets(self._reading(original_units).in_units(self.draws)[0], self.info, self.columns)
+        if INTERVALS not in self.usable_for:
+            shows = "Intervals of ArviZ, such as those of az.summary, are intervals of these draws; do not report them."
+            warnings.warn(f"{self.verdict.reasons[INTERVALS]} {shows}", NotForIntervals, stacklevel=2)
+        said = attributes(self.guarantee, self.verdict)
+        draws = self._reading(original_units).in_units(self.draws)[0]
+        groups: dict = datasets(draws, self.info, said, self.columns)
         if hasattr(arviz, "InferenceData"):
             return arviz.InferenceData(None, **groups)
         return xarray.DataTree.from_dict(groups)
@@ -326,23 +338,32 @@ class Result:
     def save(self, folder: str | Path, *, public: bool = False, day: datetime.date | None = None) -> Path:
         """Write ``privacy.json``, ``plan.json`` and then draws and verdict into a folder: no draw without what it cost.
 
-        It holds no key and no record; :meth:`load` reads it.
+        It holds no key and no record; :meth:`load` reads it. A folder is one result. ``privacy.json`` has the SHA-256
+        digests of the other files once all are there, so a kill at any moment leaves a whole result or none.
 
         Args:
-            folder: made if it is not there. Without a finite guarantee what is made is readable by its owner alone.
+            folder: new or empty. Without a finite guarantee what is made is readable by its owner alone.
             public: whether the records are public, so that draws without a guarantee may be published too.
             day: that the files bear, on which the run began; None: today.
+
+        Raises:
+            ValueError: the folder holds something, or lies in a checkpoint.
+            OSError: it cannot be written.
         """
+        check_free(folder)
         covered = self.guarantee is not None and math.isfinite(self.guarantee.epsilon)
         run_folder = RunFolder(Path(folder), day or today(), owner_only=not (covered or public))
-        run_folder.make()
-        run_folder.json("privacy.json", privacy_json(self.plan, self.guarantee, receipt=self.receipt))
+        said = privacy_json(self.plan, self.guarantee, receipt=self.receipt)
         told = Circumstances.of_plan(self.plan, public)
+        drawn, shown = netcdf(self), self.page(Context(title(self.plan), run_folder.day, told=told))
+        run_folder.make()
+        run_folder.state(said)
         run_folder.json("plan.json", self.plan.to_json(secret=self.guarantee is not None) | told.to_json())
-        run_folder.write("draws.nc", draws_content(self.draws, self.info, self.guarantee, self.metric, self.columns))
+        run_folder.write("draws.nc", drawn)
         self.write_trace(run_folder)
         run_folder.json("metrics.json", self.diagnostics | self.verdict.to_json())
-        run_folder.write(PAGE, self.page(Context(title(self.plan), run_folder.day, told=told)))
+        run_folder.write(PAGE, shown)
+        run_folder.seal(said)
         return run_folder.folder
 
     @classmethod
@@ -355,8 +376,11 @@ class Result:
             folder: of the run.
             target: the model, where it is of your own and the result is to predict.
 
+        Warns:
+            UserWarning: an earlier version wrote the folder, without digests of its files.
+
         Raises:
-            ValueError: the folder holds no such result.
+            ValueError: the folder holds no such result, or a file is missing, changed, or of another result.
         """
         from dpmcmc.engine.saved_result import load
 
@@ -369,6 +393,12 @@ class Result:
         if self.means is not None:
             with contextlib.suppress(UnsupportedCombination):
                 run_folder.write(TRACE_FILE, self.trace.content())
+
+
+def netcdf(result: Result) -> bytes:
+    """Return the content of ``draws.nc``: draws and statistics for ArviZ, guarantee and verdict as attributes."""
+    said = attributes(result.guarantee, result.verdict)
+    return draws_content(result.draws, result.info, said, result.metric, result.columns)
 
 
 def write_json(path: Path, body: object, mode: int = 0o644) -> None:

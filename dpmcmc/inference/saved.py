@@ -48,11 +48,12 @@ def loaded(path: Path, made: Callable[[bytes], Saved], who: str) -> Saved:
         who: sentence on which runs have the file.
 
     Raises:
-        ValueError: there is none, or it is of another version.
+        ValueError: there is none, or it is damaged or of another version.
     """
     if not path.exists():
         raise InputError(f"{path}: is not there; {who}", "folder")
     try:
         return made(read_bytes(path))
-    except (ValueError, KeyError, TypeError, AttributeError, OSError):
-        raise InputError(f"{path}: is no {path.stem} of this version of dpmcmc", "folder") from None
+    except Exception:  # whatever a damaged archive makes zipfile, zlib and NumPy raise
+        said = f"{path}: is damaged, or no {path.stem} of this version of dpmcmc; get the run's folder again"
+        raise InputError(said, "folder") from None

@@ -17,6 +17,7 @@ import numpy as np
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.inference.names import axes, leaf_names
 from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.verdict import Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.storage.pytree import PyTree
@@ -55,14 +56,27 @@ def versions() -> dict[str, str]:
     return {name: installed(name) for name in ("dpmcmc", "jax", "numpy", "scipy")}
 
 
+def attributes(guarantee: Guarantee | None, verdict: Verdict) -> dict[str, str | float]:
+    """Return what every group of draws says of them: guarantee, permitted uses, and the reason of each verdict."""
+    uses: dict[str, str | float] = {"usable_for": ", ".join(verdict.usable_for) or "nothing", **verdict.reasons}
+    if guarantee is None:
+        return {"guarantee": "none", **uses}
+    stated: dict[str, str | float] = {
+        "epsilon": guarantee.epsilon,
+        "delta": guarantee.delta,
+        "adjacency": str(guarantee.adjacency),
+    }
+    return {"guarantee": str(guarantee), **stated, **uses}
+
+
 def draws_content(
     draws: PyTree,
     info: PyTree,
-    guarantee: Guarantee | None,
+    said: dict[str, str | float],
     metric: ReleasedMetric | None = None,
     columns: Sequence[str] | None = None,
 ) -> bytes:
-    """A netCDF file in ArviZ's schema; ε, δ and adjacency are attributes of its groups.
+    """A netCDF file in ArviZ's schema, whose groups all have the attributes ``said`` (:func:`attributes`).
 
     ``info`` is None where a release has no steps to tell of. A released metric is the group ``metric``: its arrays, and
     an attribute ``facts`` of JSON (:meth:`ReleasedMetric.of`). ``columns`` are names of the columns of the records.
@@ -81,7 +95,7 @@ def draws_content(
                     if dimension not in group.dimensions:
                         group.dimensions[dimension] = size
                 _write(group, variable, dimensions, array)
-            group.attrs["guarantee"] = "none" if guarantee is None else str(guarantee)
+            group.attrs.update(said)
         if metric is not None:
             file["metric"].attrs["facts"] = json.dumps(metric.facts())
     return content.getvalue()
@@ -121,8 +135,11 @@ def _variables(tree: PyTree, columns: Sequence[str] | None = None) -> Variables:
     return {"chain": (("chain",), np.arange(chains)), "draw": (("draw",), np.arange(draws))} | coordinates | variables
 
 
-def datasets(draws: PyTree, info: PyTree, columns: Sequence[str] | None) -> dict[str, xarray.Dataset]:
+def datasets(
+    draws: PyTree, info: PyTree, said: dict[str, str | float], columns: Sequence[str] | None
+) -> dict[str, xarray.Dataset]:
     """Return ArviZ's groups of a release as data sets; arguments as of :func:`draws_content`."""
     import xarray  # takes half a second
 
-    return {name: xarray.Dataset(dict(variables)) for name, variables in _groups(draws, info, columns).items()}
+    groups = _groups(draws, info, columns)
+    return {name: xarray.Dataset(dict(variables), attrs=said) for name, variables in groups.items()}

@@ -10,10 +10,12 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dpmcmc.storage.atomic import write_atomically
+from dpmcmc.storage.released_files import KEY, PICTURES, PRIVACY, digest, remove_others
 
 
 def today() -> datetime.date:
@@ -41,10 +43,6 @@ def day_of(path: Path) -> datetime.date:
     return datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).date()
 
 
-#: Folder of a run folder that is never published.
-CONFIDENTIAL = "confidential"
-
-
 @dataclass(frozen=True)
 class RunFolder:
     """A folder for files of a run.
@@ -53,11 +51,13 @@ class RunFolder:
         folder: where they lie.
         day: on which the run began.
         owner_only: whether only the owner may read it.
+        written: digest of each file that was written here, by name.
     """
 
     folder: Path
     day: datetime.date
     owner_only: bool = False
+    written: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def make(self) -> None:
         """Create the folder.
@@ -75,20 +75,34 @@ class RunFolder:
         """
         path = self.folder / name
         self._make(path.parent)
+        whole = content.encode() if isinstance(content, str) else content
 
         def filled(temporary: Path) -> None:
-            if isinstance(content, str):
-                temporary.write_text(content, encoding="utf-8")
-            else:
-                temporary.write_bytes(content)
+            temporary.write_bytes(whole)
             self.date(temporary)
 
         write_atomically(path, filled, 0o600 if self.owner_only else 0o644)
+        self.written[name] = digest(whole)
         self.date(path.parent, self.folder)
 
     def json(self, name: str, body: object) -> None:
         """Write strict JSON, which has no NaN."""
         self.write(name, json.dumps(body, indent=2, allow_nan=False) + "\n")
+
+    def state(self, said: dict[str, Any]) -> None:
+        """Write ``privacy.json`` of a run that has not ended: before the first of the other files, or anew."""
+        self.json(PRIVACY, said | {KEY: None})
+
+    def seal(self, said: dict[str, Any]) -> None:
+        """Write ``privacy.json`` with the digests of all that was written here, after the last of the other files.
+
+        Released files that an earlier start of the run wrote, and this one did not, are removed.
+        """
+        mine = {name: self.written[name] for name in sorted(self.written) if name != PRIVACY}
+        remove_others(self.folder, mine)
+        self.json(PRIVACY, said | {KEY: mine})
+        if (self.folder / PICTURES).is_dir():
+            self.date(self.folder / PICTURES, self.folder)
 
     def date(self, *paths: Path) -> None:
         """Give files and folders the one time."""

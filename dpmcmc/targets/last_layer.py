@@ -122,7 +122,9 @@ class LastLayer(SoftmaxRegression):
         label_blind: bool = False,
     ) -> FixedPoint:
         """Σ clip(w·φ(x) ⊗ (p − e_y)) over unmasked rows, as :meth:`SoftmaxRegression.clipped_gradient_sum`."""
-        if "x_squares" not in batch:  # features that are computed here are held by the sum, which then takes their norms
+        if (
+            "x_squares" not in batch
+        ):  # features that are computed here are held by the sum, which then takes their norms
             batch = {**batch, "x": jax.vmap(self._features)(batch["x"])}
         return super().clipped_gradient_sum(params, batch, mask, clip, bits, label_blind)
 

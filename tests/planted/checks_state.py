@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import io
 import itertools
 import json
 import os
 import tempfile
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +21,13 @@ from rich.console import Console
 
 import dpmcmc
 from dpmcmc.cli import run
+from dpmcmc.cli.commands import main
 from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.engine import result as result_room
 from dpmcmc.engine import sizing
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.self_test import MiscompiledError
+from dpmcmc.errors import InputError
 from dpmcmc.privacy import Ledger, OverBudget
 from dpmcmc.privacy.ledger import BrokenChain, LedgerError, store
 from dpmcmc.storage import checkpoint
@@ -300,16 +304,80 @@ def a_run_that_moves_pays_again(scene: Scene) -> None:
 # Files.
 
 
+def _made(steps: int = 9) -> result_room.Result:
+    """A result, whose cost grows with the steps."""
+    made, draws = _tiny(steps), np.zeros((1, 9, 2), np.float32)
+    return result_room.Result(made, draws, draws, None, made.guarantee, {"compile": 1.0, "run": 1.0})
+
+
+def _is_read(folder: Path) -> bool:
+    """Whether a folder is loaded as a result, or verified."""
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        try:
+            dpmcmc.Result.load(folder)
+        except InputError:
+            return main(["verify", str(folder / "privacy.json")]) == 0
+    return True
+
+
+def a_folder_is_one_result(scene: Scene) -> None:
+    """Whoever saves over a result is refused, and the result stays."""
+    folder = _made().save(Path(tempfile.mkdtemp(dir=scene.folder)))
+    before = (folder / "privacy.json").read_bytes()
+    with contextlib.suppress(InputError):
+        _made(steps=3).save(folder)
+    require((folder / "privacy.json").read_bytes() == before, "a result was saved over another")
+
+
+def files_of_two_results_are_not_taken_for_one(scene: Scene) -> None:
+    """A file of another run, beside a privacy.json that says less than it cost, is refused by load and verify."""
+    folder, other = (_made(steps).save(Path(tempfile.mkdtemp(dir=scene.folder))) for steps in (3, 9))
+    (folder / "plan.json").write_bytes((other / "plan.json").read_bytes())
+    require(not _is_read(folder), "a folder that mixes two runs passes for one")
+
+
+def what_a_kill_leaves_of_a_result_is_not_read(scene: Scene) -> None:
+    """A disk that fills up before the last file leaves no folder that is loaded."""
+    folder, write = Path(tempfile.mkdtemp(dir=scene.folder)), RunFolder.write
+
+    def full(self: RunFolder, name: str, content: Any) -> None:
+        if name == "report.html":
+            raise OSError("the disk is full")
+        write(self, name, content)
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(OSError):
+        patch.setattr(RunFolder, "write", full)
+        _made().save(folder)
+    require(not _is_read(folder), "half a result passes for a whole one")
+
+
+def nothing_is_saved_among_keys(scene: Scene) -> None:
+    """A result is not saved into a folder of a run's checkpoint, which whoever publishes it would publish too."""
+    kept = Path(tempfile.mkdtemp(dir=scene.folder)) / "kept"
+
+    def stop(done: int, total: int) -> None:
+        raise RuntimeError("stopped")
+
+    with contextlib.suppress(RuntimeError):
+        dpmcmc.sample(_tiny(), _RECORDS, checkpoint=kept, progress=stop)
+    with contextlib.suppress(InputError):
+        _made().save(kept / "out")
+    require(not (kept / "out").exists(), "a result lies among the keys of a run")
+
+
 def no_draw_is_there_without_its_cost(scene: Scene) -> None:
     """Where the disk fills up while a result is saved, what is left of it is the cost, or nothing."""
-    made, draws = _tiny(), np.zeros((1, 9, 2), np.float32)
-    one = result_room.Result(made, draws, draws, None, made.guarantee, {"compile": 1.0, "run": 1.0})
-    folder = Path(tempfile.mkdtemp(dir=scene.folder))
+    one, folder = _made(), Path(tempfile.mkdtemp(dir=scene.folder))
 
     def full(*_: Any) -> None:
         raise OSError("the disk is full")
 
-    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(OSError):
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(OSError, InputError):
         patch.setattr(RunFolder, "json", full)
         one.save(folder)
     require(not (folder / "draws.nc").exists(), "draws were saved, and nothing says what they cost")

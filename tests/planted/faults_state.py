@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from dpmcmc.cli import run
+from dpmcmc.cli import run, verify
 from dpmcmc.engine import chains, life
 from dpmcmc.engine import result as result_room
 from dpmcmc.engine import traced as traced_room
@@ -21,7 +21,8 @@ from dpmcmc.engine.reservation import Reservation
 from dpmcmc.privacy import Guarantee, Ledger
 from dpmcmc.privacy.ledger import LedgerError, Receipt, book, costs, filters, inode
 from dpmcmc.privacy.ledger.book import Book
-from dpmcmc.storage import checkpoint
+from dpmcmc.storage import checkpoint, released_files
+from dpmcmc.storage.run_folder import RunFolder
 from tests.planted import Fault
 from tests.planted import checks_state as checks
 
@@ -152,11 +153,27 @@ def _draws_first(patch: Patch) -> None:
     real = result_room.Result.save
 
     def save(self: Any, folder: Any, **more: Any) -> Any:
-        content = result_room.draws_content(self.draws, self.info, self.guarantee)
-        (folder / "draws.nc").write_bytes(content)
+        (folder / "draws.nc").write_bytes(result_room.netcdf(self))
         return real(self, folder, **more)
 
     patch.setattr(result_room.Result, "save", save)
+
+
+def _save_anywhere(patch: Patch) -> None:
+    patch.setattr(result_room, "check_free", lambda folder: None)
+
+
+def _digests_not_compared(patch: Patch) -> None:
+    for room in (verify, released_files):
+        patch.setattr(room, "discrepancy", lambda *_: None)
+
+
+def _whole_from_the_start(patch: Patch) -> None:
+    patch.setattr(RunFolder, "state", lambda self, said: self.json("privacy.json", said))
+
+
+def _checkpoints_not_seen(patch: Patch) -> None:
+    patch.setattr(released_files, "_is_checkpoint", lambda folder: False)
 
 
 def compiled_with_noise(patch: Patch, factor: float) -> None:
@@ -295,6 +312,30 @@ FAULTS = (
         "A result's draws are written first, and a full disk leaves them without privacy.json.",
         _draws_first,
         (checks.no_draw_is_there_without_its_cost,),
+    ),
+    Fault(
+        "result saved over another",
+        "Files that the new result does not have stay beside a privacy.json that says less than they cost.",
+        _save_anywhere,
+        (checks.a_folder_is_one_result,),
+    ),
+    Fault(
+        "digests that nobody compares",
+        "A copy over a copy leaves files of two runs in one folder, which load and verify take for one result.",
+        _digests_not_compared,
+        (checks.files_of_two_results_are_not_taken_for_one,),
+    ),
+    Fault(
+        "result that is whole before it is written",
+        "A kill between two files leaves a folder that says nothing of being unfinished.",
+        _whole_from_the_start,
+        (checks.what_a_kill_leaves_of_a_result_is_not_read,),
+    ),
+    Fault(
+        "result saved in a checkpoint",
+        "result.save(folder) is given the folder of a run that was stopped, and publishes keys with the draws.",
+        _checkpoints_not_seen,
+        (checks.nothing_is_saved_among_keys,),
     ),
     Fault(
         "cache that others can write to",

@@ -186,7 +186,14 @@ class Guarantee:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Guarantee:
-        """Rebuild from :meth:`to_json`; ε is RECOMPUTED from the events, not read."""
+        """Rebuild from :meth:`to_json`; ε is RECOMPUTED from the events, not read.
+
+        Raises:
+            KeyError, TypeError, ValueError: they are not what that returns.
+        """
+        for words in (data["accountant"], data["release"], *data.get("assumptions", ())):
+            if not isinstance(words, str):
+                raise InputError(f"accountant, release and assumptions of a guarantee are texts, got {words!r}")
         return cls.from_events(
             tuple(Event(**e) for e in data["events"]),
             delta=float(data["delta"]),

@@ -24,8 +24,8 @@ LANES = 8
 #: Lengths of rows whose margins are written out lane by lane. LLVM unrolls the lanes of shorter rows and adds number by
 #: number, at half the speed of a library's product; a longer row pays for that product too.
 _WRITTEN_OUT = range(104, 513)
-#: Most rows that a CPU takes at a time. LLVM makes no vectors of lanes of 512 rows or more, which then take six times as
-#: long; and so many of a common length stay within a core's cache.
+#: Most rows that a CPU takes at a time. LLVM makes no vectors of lanes of 512 rows or more, which then take six times
+#: as long; and so many of a common length stay within a core's cache.
 _BLOCK = 256
 
 
