@@ -4,6 +4,7 @@ import gc
 import sys
 
 from dpmcmc.cli.interrupt import while_importing
+from dpmcmc.cli.pipes import outlive_readers
 
 
 def main() -> int:
@@ -13,6 +14,7 @@ def main() -> int:
         from dpmcmc.report.pictures import draw_beside
 
         draw_beside()  # before there are threads
+    outlive_readers()
     gc.disable()  # until the command is loaded (`commands.py`): imports make no garbage to look for
 
     from dpmcmc.cli.commands import main as command

@@ -5,13 +5,15 @@
     python scripts/launch_local.py --processes 2 -- python your_script.py     # which calls dpmcmc.processes.connect()
 
 Every process is told who it is by DPMCMC_COORDINATOR, DPMCMC_PROCESSES and DPMCMC_PROCESS. Output of process 0 is
-shown, and the errors of all. If one fails, the others are ended, and its exit code is returned. Without a command it
-runs configs/two_normals.yaml, its records split over the processes.
+shown, and the errors of all. If one fails, the others are ended, and its exit code is returned. SIGTERM, SIGHUP and
+Ctrl-C end them all with what they have started. Without a command it runs configs/two_normals.yaml, its records split
+over the processes.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import socket
@@ -58,22 +60,31 @@ def launch(command: list[str], processes: int, timeout: float | None = None) -> 
         timeout: seconds, or None.
 
     Returns:
-        0 where all succeed; else the first failure's code, or 124 after the timeout.
+        0 where all succeed; else the first failure's code, 124 after the timeout, 128 and the number of a
+        signal that ended them, or 127 where the command cannot be started.
     """
+    asked: list[int] = []
+    for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(one) is not signal.SIG_IGN:  # as nohup has it
+            # Noted and no more, so that no process is started and not known.
+            signal.signal(one, lambda number, frame: asked.append(number))
     who = {"DPMCMC_COORDINATOR": f"127.0.0.1:{free_port()}", "DPMCMC_PROCESSES": str(processes)}
-    running = []
-    for process in range(processes):
-        environment = {**os.environ, **who, "DPMCMC_PROCESS": str(process)}
-        shown = None if process == 0 else subprocess.DEVNULL
-        # Each in a group of its own, so that what it started ends with it.
-        running.append(
-            subprocess.Popen(command, env=environment, stdout=shown, stderr=subprocess.PIPE, start_new_session=True)
-        )
-    readers = [threading.Thread(target=_pass_on, args=(i, p.stderr), daemon=True) for i, p in enumerate(running)]
-    for reader in readers:
-        reader.start()
+    running: list[subprocess.Popen] = []
+    readers: list[threading.Thread] = []
     try:
-        code = _wait(running, timeout)
+        for process in range(processes):
+            environment = {**os.environ, **who, "DPMCMC_PROCESS": str(process)}
+            shown = None if process == 0 else subprocess.DEVNULL
+            # Each in a group of its own, so that what it started ends with it.
+            running.append(
+                subprocess.Popen(command, env=environment, stdout=shown, stderr=subprocess.PIPE, start_new_session=True)
+            )
+            readers.append(threading.Thread(target=_pass_on, args=(process, running[-1].stderr), daemon=True))
+            readers[-1].start()
+        code = _wait(running, timeout, asked)
+    except OSError as error:
+        print(f"{command[0]}: cannot be started ({error.strerror}); give a program that is there.", file=sys.stderr)
+        code = 127
     finally:
         _end(running)
     for reader in readers:
@@ -87,8 +98,8 @@ def _pass_on(process: int, errors: IO[bytes]) -> None:
         sys.stderr.flush()
 
 
-def _wait(running: list[subprocess.Popen], timeout: float | None) -> int:
-    """Wait for all, or for the first that fails and a little longer."""
+def _wait(running: list[subprocess.Popen], timeout: float | None, asked: list[int]) -> int:
+    """Wait for all, for the first that fails and a little longer, or for a signal to end."""
     started = time.monotonic()
     failed: int | None = None
     until = float("inf") if timeout is None else started + timeout
@@ -99,6 +110,8 @@ def _wait(running: list[subprocess.Popen], timeout: float | None) -> int:
             failed, until = bad[0], min(until, time.monotonic() + _GRACE)
         if None not in codes:
             return _exit_code(failed or 0)
+        if asked:
+            return 128 + asked[0]
         if time.monotonic() > until:
             return 124 if failed is None else _exit_code(failed)
         time.sleep(0.05)
@@ -110,12 +123,13 @@ def _exit_code(code: int) -> int:
 
 
 def _end(running: list[subprocess.Popen]) -> None:
+    left = [process for process in running if process.poll() is None]
     for ask in (signal.SIGTERM, signal.SIGKILL):
-        for process in running:
-            if process.poll() is None:
+        for process in left:
+            with contextlib.suppress(ProcessLookupError):  # nothing of its group is left
                 os.killpg(process.pid, ask)
         deadline = time.monotonic() + _GRACE
-        while any(process.poll() is None for process in running) and time.monotonic() < deadline:
+        while any(process.poll() is None for process in left) and time.monotonic() < deadline:
             time.sleep(0.05)
 
 

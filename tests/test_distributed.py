@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -80,6 +81,47 @@ def test_where_one_process_fails_the_others_end(failing):
 def test_processes_that_hang_are_ended():
     done = launched([sys.executable, "-c", "import time; time.sleep(500)"], "--timeout", "1")
     assert done.returncode == 124
+
+
+def alive(number):
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+#: A process, and one that it starts and that heeds no SIGTERM.
+FAMILY = """
+import os, pathlib, signal, subprocess, sys, time
+stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(500)"
+child = subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE)
+child.stdout.readline()
+for number in os.getpid(), child.pid:
+    pathlib.Path(sys.argv[1], str(number)).touch()
+time.sleep(500)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
+@pytest.mark.parametrize("ask", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_launcher_that_is_ended_leaves_no_process_behind(ask, tmp_path):
+    launcher = subprocess.Popen([sys.executable, LAUNCHER, "--", sys.executable, "-c", FAMILY, str(tmp_path)])
+    while len(started := list(tmp_path.iterdir())) < 4:
+        assert launcher.poll() is None
+        time.sleep(0.05)
+    launcher.send_signal(ask)
+    assert launcher.wait(timeout=120) == 128 + ask
+    deadline = time.monotonic() + 60
+    while any(alive(path.name) for path in started):  # a killed process takes a moment to go
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_command_that_cannot_be_started_is_a_sentence():
+    done = launched(["/no/such/program"])
+    assert done.returncode == 127
+    assert done.stderr.startswith("/no/such/program: cannot be started")
+    assert done.stderr.count("\n") == 1
 
 
 # --- what one process says ------------------------------------------------------------------------------------

@@ -3,5 +3,6 @@
 ``commands``    the subcommands by name, and ``main``
 ``run`` (with ``per_record``)  ``plan``  ``verify``  ``ledger``  ``audit``  ``data``
 ``refusals``    one sentence and an exit code for what a user can mend;  ``faults`` for what is ours
-``interrupt``   Ctrl-C at any moment;  ``options`` what the subcommands share
+``interrupt``   Ctrl-C at any moment;  ``pipes`` output that nobody reads to its end
+``options``     what the subcommands share
 """

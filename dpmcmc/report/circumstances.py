@@ -84,7 +84,7 @@ class Circumstances:
         if self.nobodys:
             return (
                 f"A program generated the {unit}s, so the promise protects nobody. It says what the same run would "
-                f"promise to {unit}s of people."
+                f"promise on {unit}s of people."
             )
         if self.records == "public":
             return (
@@ -104,12 +104,11 @@ class Circumstances:
                 f"The author of the config vouches that {public} are public constants, chosen without looking at "
                 f"these {unit}s."
             )
-        given = f"ranges and levels of columns, ε and the number of {unit}s"
-        by = "dpmcmc chose the other settings from these alone. " if self.settings == "by_dpmcmc" else ""
-        asked = given if by else public
-        return (
-            f"{by}Nobody has vouched that {asked} were chosen without looking at these {unit}s. The promise needs it."
-        )
+        ours = self.settings == "by_dpmcmc"
+        given = f"ranges and levels of columns, ε, the number of {unit}s and other facts that were given"
+        unseen = f"{given if ours else public} were chosen without looking at these {unit}s"
+        rest = " dpmcmc chose the other settings from these facts alone." if ours else ""
+        return f"Nobody has vouched that {unseen}. The promise needs it.{rest}"
 
     def beside(self) -> str:
         """Return the names of the numbers that no noise protects; empty without any."""
