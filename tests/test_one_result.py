@@ -288,6 +288,30 @@ def test_a_result_is_not_saved_into_a_checkpoint(place, stopped):
     assert files(stopped) == before
 
 
+def test_a_command_s_folders_lie_in_no_checkpoint(stopped, capsys):
+    for option in ("--out", "--confidential"):
+        code = main(["run", "two_normals", "--out", "run", option, "around/ck/in"])
+        assert code == 2
+        assert f"{option}: around/ck/in lies in a checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["run/kept", "to-run/kept", "run/figures/kept", "run"])
+def test_keys_and_a_ledger_lie_in_no_result(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = files(result(5.0).save("run"))
+    os.symlink(tmp_path / "run", tmp_path / "to-run")
+    terms = {"adjacency": "replace_one", "epsilon": 50.0, "delta": 1e-3, "num_records": N}
+    with pytest.raises(ValueError, match=r"^checkpoint: .*lies in .*which is a result"):
+        dpmcmc.sample(plan(5.0), records(), checkpoint=place)
+    assert files(tmp_path / "run") == before
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    book = Ledger.init(tmp_path / place / "x" if place == "run" else place, name="data", **terms)
+    with pytest.raises(ValueError, match=r"^ledger: .*lies in .*which is a result"):
+        dpmcmc.sample(plan(5.0), records(), ledger=book)
+    assert book.state().runs == ()
+    dpmcmc.sample(plan(5.0), records(), checkpoint="run/confidential/kept")
+
+
 def test_a_folder_that_is_taken_is_refused_before_anything_is_charged(tmp_path):
     terms = {"adjacency": "replace_one", "epsilon": 50.0, "delta": 1e-3, "num_records": N}
     book = Ledger.init(tmp_path / "budget.db", name="data", **terms)
