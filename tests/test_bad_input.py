@@ -175,7 +175,7 @@ def sample(seed: int, **sizes: int) -> list[Case]:
 #: How many of each group are quick.
 QUICK = dict(
     values=16, pairs=4, sections=8, files=7, paths=2, overrides=7, modules=6, arrays=2, archives=3, declared=3,
-    official=1, places=3, resumes=3, saved=5, ledgers=3,
+    official=1, places=3, resumes=3, saved=5, damaged=3, ledgers=3,
 )  # fmt: skip
 
 

@@ -200,6 +200,8 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_half_written_file(mine, tmp_p
     real = Path.write_bytes
 
     def full(self, content):
+        if "draws" not in self.name:
+            return real(self, content)
         real(self, content[: len(content) // 2])
         raise OSError(28, "No space left on device", str(self))
 

@@ -6,7 +6,9 @@ import functools
 import itertools
 import json
 import os
+import re
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -14,9 +16,12 @@ import pytest
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.engine import sizing
+from dpmcmc.errors import InputError
+from dpmcmc.inference import Evidence
 from dpmcmc.privacy import Ledger
 from dpmcmc.storage import checkpoint
 from dpmcmc.storage.run_folder import RunFolder, today
+from tests.malformed.guarantees import damages
 
 N, D = 400, 3
 LOGISTIC = dpmcmc.targets.LogisticRegression(1.0, num_features=D, row_bound=1.0)
@@ -113,6 +118,48 @@ def test_a_file_of_another_result_is_refused(name, tmp_path, capsys):
     (folder / name).unlink()
     (folder / "notes.txt").touch()  # of whoever keeps the folder
     assert dpmcmc.Result.load(folder).evidence is not None
+
+
+def refusal(load, folder):
+    """What a folder is refused with; nothing where it is read."""
+    try:
+        load(folder)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("digests", [True, False], ids=["digests", "none"])
+def test_damage_of_any_file_is_one_sentence(digests, tmp_path):
+    """With digests no damaged file is read, but privacy.json; without, whatever a library below raises is refused."""
+    folder = result(5.0).save(tmp_path / "run")
+    if not digests:
+        body = json.loads((folder / "privacy.json").read_text())
+        del body["files"]
+        (folder / "privacy.json").write_text(json.dumps(body))
+    for name, content in files(folder).items():
+        for seed in range(4):
+            for _, spoilt in damages(content, seed):
+                (folder / name).write_bytes(spoilt)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # HDF5's of a file that it cannot close
+                    said = refusal(dpmcmc.Result.load, folder)
+                assert not re.search(r"[\n]|[.!?]\s+[A-Z]", said)
+                assert len(said) < 600
+                assert said or name == "privacy.json" or not digests
+        (folder / name).write_bytes(content)
+
+
+def test_damaged_evidence_is_refused_by_whoever_reads_it_alone(tmp_path):
+    """Also where zipfile and zlib raise what is no ValueError."""
+    content = result(5.0).evidence.content()
+    said = []
+    for seed in range(30):
+        for _, spoilt in damages(content, seed):
+            (tmp_path / "evidence.npz").write_bytes(spoilt)
+            said.append(refusal(Evidence.load, tmp_path))
+    assert all("is damaged, or no evidence of this version" in one for one in said if one)
+    assert sum(map(bool, said)) > 30
 
 
 def test_a_privacy_json_alone_is_verified_by_itself(tmp_path, capsys):
@@ -239,6 +286,30 @@ def test_a_result_is_not_saved_into_a_checkpoint(place, stopped):
         with pytest.raises(ValueError, match=r"^folder: .*(holds the keys of a run|already holds something)"):
             save()
     assert files(stopped) == before
+
+
+def test_a_command_s_folders_lie_in_no_checkpoint(stopped, capsys):
+    for option in ("--out", "--confidential"):
+        code = main(["run", "two_normals", "--out", "run", option, "around/ck/in"])
+        assert code == 2
+        assert f"{option}: around/ck/in lies in a checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["run/kept", "to-run/kept", "run/figures/kept", "run"])
+def test_keys_and_a_ledger_lie_in_no_result(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = files(result(5.0).save("run"))
+    os.symlink(tmp_path / "run", tmp_path / "to-run")
+    terms = {"adjacency": "replace_one", "epsilon": 50.0, "delta": 1e-3, "num_records": N}
+    with pytest.raises(ValueError, match=r"^checkpoint: .*lies in .*which is a result"):
+        dpmcmc.sample(plan(5.0), records(), checkpoint=place)
+    assert files(tmp_path / "run") == before
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    book = Ledger.init(tmp_path / place / "x" if place == "run" else place, name="data", **terms)
+    with pytest.raises(ValueError, match=r"^ledger: .*lies in .*which is a result"):
+        dpmcmc.sample(plan(5.0), records(), ledger=book)
+    assert book.state().runs == ()
+    dpmcmc.sample(plan(5.0), records(), checkpoint="run/confidential/kept")
 
 
 def test_a_folder_that_is_taken_is_refused_before_anything_is_charged(tmp_path):

@@ -18,7 +18,7 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config, own_code
 from dpmcmc.config import file as config_file
 from dpmcmc.storage.checkpoint import REMOVED, Checkpoint, CheckpointError
-from dpmcmc.storage.released_files import CONFIDENTIAL
+from dpmcmc.storage.released_files import CONFIDENTIAL, checkpoint_around
 from dpmcmc.storage.run_folder import RunFolder, day_of, inside, today
 
 _CHECKPOINT = "checkpoint"
@@ -218,6 +218,8 @@ def _free_folder(option: str, wanted: str | Path) -> Path:
         raise CommandError(f"{option}: {folder} cannot be read ({error.strerror}); give another folder.") from None
     except RuntimeError:
         raise CommandError(f"{option}: {folder} is a link that leads back to itself; give another folder.") from None
+    if checkpoint_around(folder) is not None:
+        raise CommandError(f"{option}: {folder} lies in a checkpoint, which holds keys of a run; give another folder.")
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise CommandError(f"{option}: {folder} cannot be created, because {parent} is not a folder you can write to.")
     return folder

@@ -31,7 +31,7 @@ from jax.sharding import Mesh
 from dpmcmc.engine import chains  # noqa: F401  # registers the work on a sampler's plan
 from dpmcmc.engine.charged_again import with_charged_again
 from dpmcmc.engine.mesh import checked, sizes
-from dpmcmc.engine.out_folder import check_apart, save
+from dpmcmc.engine.out_folder import check_apart, check_unpublished, save
 from dpmcmc.engine.processes import agreed, check_alone
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
@@ -87,6 +87,7 @@ class Life:
         refuse_unsafe_caches()
         check_not_forked()
         check_alone(checkpoint=checkpoint, ledger=ledger)
+        check_unpublished(checkpoint, ledger)
         self._key, self._checkpoint, self._ledger = key, checkpoint, ledger
         self._label = plan.label if label is None else label
         self._open = contextlib.ExitStack()

@@ -13,7 +13,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.regular_file import read_text
-from dpmcmc.storage.released_files import CONFIDENTIAL, KEY, PRIVACY, check_free, check_result, digest
+from dpmcmc.storage.released_files import CONFIDENTIAL, KEY, PRIVACY, check_free, check_result, digest, results_around
 from dpmcmc.storage.run_folder import inside
 
 
@@ -28,17 +28,43 @@ def check_apart(
         ValueError: one of them lies there; the folder holds something else.
         OSError: it cannot be read.
     """
-    kept = checkpoint.folder if isinstance(checkpoint, Checkpoint) else checkpoint
-    book = ledger.ledger if isinstance(ledger, Reservation) else ledger
-    book = book.path if isinstance(book, Ledger) else book
-    for name, path in (("checkpoint", kept), ("ledger", book)):
-        if path is not None and (inside(path, out, apart=CONFIDENTIAL) or inside(out, path)):
+    given = _paths(checkpoint, ledger)
+    for name, path in given.items():
+        if inside(path, out, apart=CONFIDENTIAL) or inside(out, path):
             raise InputError(
                 f"{name}: {path} and {out}, which is to be published, must not lie in each other; give a place "
                 f"elsewhere, or below {Path(out) / CONFIDENTIAL}"
             )
-    if kept is None or not (Path(kept) / "run.json").exists() or _digest_of_draws(Path(out)) is None:
+    goes_on = "checkpoint" in given and (given["checkpoint"] / "run.json").exists()
+    if not goes_on or _digest_of_draws(Path(out)) is None:
         check_free(out)
+
+
+def check_unpublished(
+    checkpoint: Checkpoint | str | Path | None, ledger: Reservation | Ledger | str | Path | None
+) -> None:
+    """Refuse keys or a ledger in the folder of a result.
+
+    Raises:
+        ValueError: one of them lies there, and not below its ``confidential/``.
+    """
+    for name, path in _paths(checkpoint, ledger).items():
+        for folder in results_around(path):
+            if inside(path, folder, apart=CONFIDENTIAL):
+                raise InputError(
+                    f"{name}: {path} lies in {folder}, which is a result that is to be published; give a place "
+                    f"elsewhere, or below {folder / CONFIDENTIAL}"
+                )
+
+
+def _paths(
+    checkpoint: Checkpoint | str | Path | None, ledger: Reservation | Ledger | str | Path | None
+) -> dict[str, Path]:
+    """Return the paths of what is confidential, by argument."""
+    kept = checkpoint.folder if isinstance(checkpoint, Checkpoint) else checkpoint
+    book = ledger.ledger if isinstance(ledger, Reservation) else ledger
+    book = book.path if isinstance(book, Ledger) else book
+    return {name: Path(path) for name, path in (("checkpoint", kept), ("ledger", book)) if path is not None}
 
 
 def save(result: Result, out: str | Path, day: datetime.date) -> None:

@@ -114,7 +114,7 @@ def check_free(folder: str | Path) -> None:
         OSError: it cannot be read.
     """
     place = Path(folder)
-    kept = next((parent for parent in _around(place) if _is_checkpoint(parent)), None)
+    kept = checkpoint_around(place)
     if kept is not None:
         raise InputError(f"folder: {place} lies in {kept}, which holds the keys of a run; give a folder elsewhere")
     if not place.exists():
@@ -123,6 +123,16 @@ def check_free(folder: str | Path) -> None:
     if there and not (there <= {PRIVACY, PICTURES, "plan.json", *COMPUTED} and _is_unfinished(place)):
         what = "a result" if PRIVACY in there else "something"
         raise InputError(f"folder: {place} already holds {what}; a folder is one result: give one that is new or empty")
+
+
+def checkpoint_around(folder: Path) -> Path | None:
+    """Return the checkpoint that a folder is or lies in, or None."""
+    return next((parent for parent in _around(folder) if _is_checkpoint(parent)), None)
+
+
+def results_around(path: Path) -> Iterator[Path]:
+    """Yield the folders of results, or of runs that go on, that a path is or lies in."""
+    return (parent for parent in _around(path) if has_digests(_said(parent / PRIVACY)))
 
 
 def remove_others(folder: Path, mine: dict[str, str]) -> None:
@@ -142,22 +152,24 @@ def _around(folder: Path) -> Iterator[Path]:
         yield from (place, *place.parents)
 
 
+def _said(path: Path) -> dict[str, Any]:
+    """Return the table that a JSON file holds; an empty one where there is none."""
+    try:
+        said = json.loads(read_bytes(path))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
 def _is_checkpoint(folder: Path) -> bool:
     """Whether a folder is a checkpoint: ``run.json`` of it, and not of something else, lies there."""
-    try:
-        said = json.loads(read_bytes(folder / "run.json"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(said, dict) and "version" in said and not {"plan", "notes"}.isdisjoint(said)
+    said = _said(folder / "run.json")
+    return "version" in said and not {"plan", "notes"}.isdisjoint(said)
 
 
 def _is_unfinished(folder: Path) -> bool:
     """Whether a result was not saved to its end there; what cannot be read may be one that was."""
-    try:
-        said = json.loads(read_bytes(folder / PRIVACY))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(said, dict) and not has_ended(said)
+    return not has_ended(_said(folder / PRIVACY))
 
 
 def _left_over(name: str) -> bool:

@@ -8,7 +8,7 @@ make sense may also run.
 from tests.malformed.case import Case, everything, tree
 from tests.malformed.everywhere import experiment_settings, flags, inputs, outputs, pipes
 from tests.malformed.folders import places, resumes
-from tests.malformed.guarantees import saved
+from tests.malformed.guarantees import damaged, saved
 from tests.malformed.ledgers import ledgers
 from tests.malformed.own_code import modules
 from tests.malformed.records import archives, arrays, declared, official, owners
@@ -34,6 +34,7 @@ GROUPS = (
     places,
     resumes,
     saved,
+    damaged,
     ledgers,
 )
 #: Of every command and experiment; cheap, so that they are all tried.

@@ -1,19 +1,41 @@
-"""privacy.json, spoilt, for ``verify``."""
+"""privacy.json, and a folder of a result, spoilt, for ``verify``."""
 
 from __future__ import annotations
 
 import functools
 import json
 import random
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from dpmcmc import SGLD, Poisson, Privacy, targets
+import numpy as np
+
+from dpmcmc import SGLD, Poisson, Privacy, sample, targets
+from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.planning.making import plan
 from dpmcmc.report.files import privacy_json
-from tests.malformed.case import EITHER, REFUSED, Case, Make, beside, changed, leaves, plant, without
+from tests.malformed.case import EITHER, REFUSED, Case, Make, beside, changed, leaves, plant, tree, without
 
-_VALUES: list[Any] = [None, True, 0, -1, 1.5, 1e300, -1e300, 10**30, "x", "1", "", [], {}, [None], {"min": None}]
+_VALUES: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    1e300,
+    -1e300,
+    10**30,
+    10**400,
+    "x",
+    "1",
+    "",
+    [],
+    {},
+    [None],
+    {"min": None},
+]
 _VALUES += [float("nan"), float("inf")]
 _TEXTS = {
     "empty": b"",
@@ -75,3 +97,41 @@ def saved() -> Iterator[Case]:
         yield Case(f"verify-group-{group[:10]}", "verify", _saved(body, f"HERE/privacy.json --group {group}"), EITHER)
     for line in ("HERE/nowhere", "HERE", "/dev/null", "/dev/zero", "LONG", "EMPTY", "", "a b", "--group 3"):
         yield Case(f"verify-{line}", "verify", _saved(body, line))
+
+
+@functools.cache
+def result() -> dict[str, bytes]:
+    """The folder of a small result, with evidence."""
+    target = targets.LogisticRegression(1.0, num_features=3, row_bound=1.0)
+    x = np.random.RandomState(0).uniform(-0.5, 0.5, (400, 3)).astype(np.float32)
+    made = sample(
+        NoiseAware(draws=20).plan(target, num_records=400, epsilon=1.0, delta=1e-5), {"x": x, "y": x[:, 0] > 0}
+    )
+    with tempfile.TemporaryDirectory() as name:
+        return tree(made.save(Path(name) / "run"))
+
+
+def damages(content: bytes, seed: int) -> Iterator[tuple[str, bytes]]:
+    """A file cut short, with a bit changed, and with nonsense in it."""
+    rng = random.Random(seed)
+    for kind in ("cut", "bit", "nonsense"):
+        at, damaged = rng.randrange(len(content) - 1), bytearray(content)
+        if kind == "cut":
+            del damaged[at:]
+        elif kind == "bit":
+            damaged[at] ^= 1 << rng.randrange(8)
+        else:
+            damaged[at : at + 16] = rng.randbytes(16)
+        yield kind, bytes(damaged)
+
+
+def damaged() -> Iterator[Case]:
+    """Every file of a result damaged, in turn."""
+    whole = result()
+    for name, content in whole.items():
+        # A digit of privacy.json may be another one that is as good.
+        codes, times = ((0, 1, 2), 20) if name == "privacy.json" else ((1,), 4)
+        for seed in range(times):
+            for kind, spoilt in damages(content, seed):
+                make = beside("HERE/privacy.json", lambda here, files=whole | {name: spoilt}: plant(here, files) or [])
+                yield Case(f"damaged-{name}-{kind}-{seed}", "verify", make, codes)

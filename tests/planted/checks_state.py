@@ -370,6 +370,18 @@ def nothing_is_saved_among_keys(scene: Scene) -> None:
     require(not (kept / "out").exists(), "a result lies among the keys of a run")
 
 
+def no_keys_come_to_lie_in_a_result(scene: Scene) -> None:
+    """A run that is stopped leaves its keys, and they are not in the folder of an earlier result."""
+    folder = _made().save(Path(tempfile.mkdtemp(dir=scene.folder)))
+
+    def stop(done: int, total: int) -> None:
+        raise RuntimeError("stopped")
+
+    with contextlib.suppress(RuntimeError, InputError):
+        dpmcmc.sample(_tiny(), _RECORDS, checkpoint=folder / "kept", progress=stop)
+    require(not list(folder.rglob("run.json")), "keys lie in the folder of a result")
+
+
 def no_draw_is_there_without_its_cost(scene: Scene) -> None:
     """Where the disk fills up while a result is saved, what is left of it is the cost, or nothing."""
     one, folder = _made(), Path(tempfile.mkdtemp(dir=scene.folder))

@@ -176,6 +176,10 @@ def _checkpoints_not_seen(patch: Patch) -> None:
     patch.setattr(released_files, "_is_checkpoint", lambda folder: False)
 
 
+def _keys_beside_a_result(patch: Patch) -> None:
+    patch.setattr(life, "check_unpublished", lambda *_: None)
+
+
 def compiled_with_noise(patch: Patch, factor: float) -> None:
     """The compiled program scales its noise, as in a cache that was filled from another copy of the code."""
     real = traced_room.Traced._draw
@@ -336,6 +340,12 @@ FAULTS = (
         "result.save(folder) is given the folder of a run that was stopped, and publishes keys with the draws.",
         _checkpoints_not_seen,
         (checks.nothing_is_saved_among_keys,),
+    ),
+    Fault(
+        "checkpoint in the folder of a result",
+        "A later run keeps its noise keys below a folder that was saved before and is published.",
+        _keys_beside_a_result,
+        (checks.no_keys_come_to_lie_in_a_result,),
     ),
     Fault(
         "cache that others can write to",
