@@ -45,5 +45,6 @@ def check_counts(y: np.ndarray, who: str) -> None:
 def _refuse_unless(good: Callable[[np.ndarray], np.ndarray], y: np.ndarray, takes: str) -> None:
     bad = Marked()
     for start, part in blocks(y):
-        bad.add(start, (~good(part)).reshape(len(part), -1).any(axis=1))
+        wrong: np.ndarray = ~good(part)
+        bad.add(start, np.any(wrong.reshape(len(part), -1), axis=1))
     bad.refuse(f"y: {takes}, and some rows have others; recode the labels.")
