@@ -17,8 +17,8 @@ records are
 * log(tr(AᵀΛA)/d) brought within ±LOG.
 
 A hard clip stands behind every bound. A record counts if every number that is computed of it is finite: η, A, ‖A‖ in
-float64, its limit, its law. Any other record adds exactly zero to each sum, and is not refused. Each decision is made
-for one record: no number of a record changes what is computed of another.
+float64, its limit, its law. Any other record adds exactly zero to each sum, as an absent one does, and is not refused.
+Each decision is made for one record: no number of a record changes what is computed of another.
 
 Rounding. Each block of records runs one program of one shape, so the bits of a record's numbers depend on the record,
 on public numbers and on its place alone. Under ``replace_one`` and ``zero_out`` all other records keep their places,
