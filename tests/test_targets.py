@@ -1,6 +1,8 @@
 """Built-in targets against brute force."""
 
+import contextlib
 import dataclasses
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +26,7 @@ from dpmcmc.targets import (
     bind,
     check,
 )
+from dpmcmc.targets.base import check_bound, check_rows
 from dpmcmc.targets.checks import check_target
 
 N, D, K = 200, 4, 3
@@ -284,3 +287,22 @@ def test_labels_that_are_no_class_are_refused_and_their_rows_kept(name, label, m
 def test_targets_that_do_not_fit_the_records_are_refused(target, data, message):
     with pytest.raises(TargetError, match=message):
         check(target, data)
+
+
+@pytest.mark.parametrize("value", [1e160, -1.7976931348623157e308, 5e-324, -0.0])
+@pytest.mark.parametrize("leaf", ["x", "y"])
+def test_no_number_of_a_record_makes_numpy_warn(leaf, value):
+    """A warning is printed, and would tell of one row; a refusal keeps its rows to itself."""
+    records = {"x": X.astype(np.float64), "y": Y["linear_regression"].astype(np.float64)}
+    records[leaf][7] = value
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for name in BUILT_IN:
+            for dtype in (None, np.float32):
+                with contextlib.suppress(DataError):
+                    check_rows(records, N, dtype)
+            with contextlib.suppress(DataError):
+                check(BUILT_IN[name], records)
+        with contextlib.suppress(DataError):
+            check_bound(records["x"], 1.0, "the guarantee")
+    assert [str(warning.message) for warning in caught] == []

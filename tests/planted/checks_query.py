@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 from scipy import stats
 
 import dpmcmc
-from dpmcmc.errors import UnsupportedCombination
+from dpmcmc.errors import DataError, UnsupportedCombination
 from dpmcmc.privacy import Poisson
 from dpmcmc.privacy.accounting import DEVIATIONS, overflow_probability
 from dpmcmc.privacy.accounting.float_excess import KAPPA
@@ -20,6 +22,7 @@ from dpmcmc.privacy.query import query, randomness
 from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.privacy.query.grid import fraction_bits
 from dpmcmc.targets import LinearRegression, LogisticRegression, PerOwner
+from dpmcmc.targets.base import check_bound, check_rows
 from tests import absent_people
 from tests.planted import Observed, Scene, require
 from tests.planted.benches import D
@@ -336,6 +339,21 @@ def one_batch_is_one_event(scene: Scene) -> None:
     wanted = selected * seen.plan.steps * seen.plan.chains
     made = sum(e.count for e in seen.plan.guarantee.events if e.mechanism not in DEVIATIONS)
     require(made == wanted, f"{wanted} minibatches are charged as {made} events")
+
+
+def no_record_makes_numpy_warn(scene: Scene) -> None:
+    """A row beyond float32, and one whose norm is no number."""
+    records = {"x": np.ones((3, D)), "y": np.zeros(3)}
+    records["x"][1] = 1e160
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for refuse in (
+            lambda: check_rows(records, 3, np.float32),
+            lambda: check_bound(records["x"], 1.0, "the guarantee"),
+        ):
+            with contextlib.suppress(DataError):
+                refuse()
+    require(not caught, "a warning of NumPy tells of a record")
 
 
 def a_model_without_an_absent_record_is_refused(scene: Scene) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from dpmcmc.data.owners import MASK
@@ -132,6 +134,10 @@ def _padding_is_zeros(patch: Patch) -> None:
     patch.setattr(PerOwner, "log_likelihood", unmasked)
 
 
+def _warnings_of_records(patch: Patch) -> None:
+    patch.setattr(np, "errstate", lambda **_: contextlib.nullcontext())
+
+
 # What a step reads beside the query.
 
 
@@ -236,6 +242,12 @@ FAULTS = (
         "The mask of an owner is dropped since padding is zero anyway, and a constant feature adds for nobody.",
         _padding_is_zeros,
         (checks.an_absent_owner_adds_nothing,),
+    ),
+    Fault(
+        "a warning of NumPy about one record",
+        "A row that overflows in a check makes NumPy print a warning, which whoever reads the log sees.",
+        _warnings_of_records,
+        (checks.no_record_makes_numpy_warn,),
     ),
     Fault(
         "prior inside the clip",
