@@ -196,7 +196,7 @@ def test_what_is_no_count_is_refused_before_anything_is_computed(target):
     for label in (-1.0, 0.5):
         y = np.ones(50, np.float32)
         y[7] = label
-        with pytest.raises(ValueError, match=r"takes counts 0, 1, 2, and so on, and 1 rows .*row 7") as said:
+        with pytest.raises(ValueError, match="takes counts 0, 1, 2, and so on, and some rows have others") as said:
             release(plan, {"x": x, "y": y})
         assert str(label) not in str(said.value)
 

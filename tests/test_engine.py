@@ -261,7 +261,7 @@ def test_divergence_stops_with_the_step_and_the_cost():
     ("data", "message"),
     [
         ({"x": X[:-1], "y": Y[:-1]}, "num_records"),
-        ({"x": np.where(np.arange(N)[:, None] == 7, np.nan, X), "y": Y}, "row 7"),
+        ({"x": np.where(np.arange(N)[:, None] == 7, np.nan, X), "y": Y}, "some rows are not finite"),
         ({}, "no arrays"),
     ],
 )

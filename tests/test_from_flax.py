@@ -12,6 +12,7 @@ from flax import nnx
 from scipy import stats
 
 import dpmcmc
+from dpmcmc.errors import DataError
 from dpmcmc.targets import TargetError, bind, check, from_flax
 from dpmcmc.targets.checks import check_target
 
@@ -330,11 +331,12 @@ def test_records_of_another_form_are_refused(data, reason):
 
 
 @pytest.mark.parametrize(("kind", "classes"), [("categorical", f"0 to {K - 1}"), ("bernoulli", "0 and 1")])
-def test_labels_that_are_no_class_are_refused_with_their_row(kind, classes):
+def test_labels_that_are_no_class_are_refused_and_their_rows_kept(kind, classes):
     y = Y[kind].copy()
     y[7] = 9
-    with pytest.raises(ValueError, match=f"^y: likelihood {kind} takes labels {classes}, and 1 rows .*row 7,"):
+    with pytest.raises(DataError, match=f"^y: likelihood {kind} takes labels {classes}, and some rows") as caught:
         check(from_flax(LinenMLP((H, OUTPUTS[kind])), likelihood=kind), {"x": X, "y": y})
+    assert caught.value.rows == (7,)
 
 
 @pytest.mark.parametrize(

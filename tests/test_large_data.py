@@ -238,8 +238,9 @@ def test_a_model_of_numpyro_is_asked_block_by_block(write, monkeypatch):
     target = target.bind(dpmcmc.targets.record_shapes(good))
     target.check_records(good)
     bad = data.load(path=write(y=_labels(2, 290)), config={}).train
-    with pytest.raises(ValueError, match="y: row 290 is outside the support"):
+    with pytest.raises(DataError, match="y: some rows are outside the support") as caught:
         target.check_records(bad)
+    assert caught.value.rows == (290,)
 
 
 # A run on one.

@@ -309,7 +309,7 @@ def test_records_beyond_the_public_bounds_are_refused():
     plan = CertifiedOPS(steps=3).plan(logistic(), num_records=200, epsilon=1.0, delta=1e-4)
     data = rows()
     data["x"][5] *= 100
-    with pytest.raises(ValueError, match=r"row 5.*row_bound"):
+    with pytest.raises(ValueError, match="some rows have a norm beyond the public row_bound"):
         release(plan, data)
     data["x"][5] = np.nan
     with pytest.raises(ValueError, match="not finite"):

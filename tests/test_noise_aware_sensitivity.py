@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.errors import DataError
 from dpmcmc.inference.scores.logistic import Logistic
 from dpmcmc.mechanisms import NoiseAware, SufficientStatistics, release
 from dpmcmc.mechanisms.linear_statistics import residual_scores, statistics
@@ -122,15 +123,17 @@ def test_the_smallest_integer_is_no_label_within_a_bound(dtype, mechanism):
     records, _ = linear_table(50, 2, 0)
     records["y"] = np.clip(records["y"], -3, 3).astype(dtype)
     records["y"][3] = np.iinfo(dtype).min
-    with pytest.raises(ValueError, match="row 3 is beyond the public label_bound"):
+    with pytest.raises(DataError, match="some labels are beyond the public label_bound") as caught:
         release(mechanism.plan(linear(2), num_records=50, epsilon=1.0, delta=1e-3), records)
+    assert caught.value.rows == (3,)
 
 
 def test_a_row_beyond_its_bound_is_refused_before_anything_is_computed():
     records, _ = table(50, 4, 0)
     records["x"][7] *= 10
-    with pytest.raises(ValueError, match="row 7 has norm"):
+    with pytest.raises(DataError, match="some rows have a norm beyond the public row_bound") as caught:
         release(NoiseAware().plan(logistic(4), num_records=50, epsilon=1.0, delta=1e-3), records)
+    assert caught.value.rows == (7,)
 
 
 def test_other_targets_and_missing_bounds_are_refused():

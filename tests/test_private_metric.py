@@ -14,7 +14,7 @@ import dpmcmc
 from dpmcmc import config
 from dpmcmc.config import file as config_file
 from dpmcmc.engine import metric as stage
-from dpmcmc.errors import InputError, UnsupportedCombination
+from dpmcmc.errors import DataError, InputError, UnsupportedCombination
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.privacy.accounting import DEVIATIONS
 from dpmcmc.privacy.accounting.float_excess import KAPPA
@@ -366,8 +366,9 @@ def test_released_metric_prints_on_one_line():
 def test_row_beyond_its_bound_is_refused_before_anything_is_charged(tmp_path):
     data = records()
     data["x"][7] *= 100
-    with pytest.raises(InputError, match="row 7"):
+    with pytest.raises(DataError, match="some rows have a norm beyond the public row_bound") as seen:
         dpmcmc.sample(plan_of(), data, checkpoint=tmp_path / "kept")
+    assert seen.value.rows == (7,)
 
 
 def test_access_itself_shortens_a_row_beyond_the_bound():

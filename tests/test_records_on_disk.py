@@ -6,6 +6,7 @@ import pytest
 import dpmcmc
 from dpmcmc.engine import rows_on_disk as records_on_disk
 from dpmcmc.engine import sizing
+from dpmcmc.errors import DataError
 from dpmcmc.storage import row_blocks
 from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.targets import check_rows
@@ -145,12 +146,14 @@ def test_blocks_see_every_row(tmp_path, monkeypatch):
     assert fingerprint(b"k" * 32, records) == fingerprint(b"k" * 32, {"x": X, "y": Y})
     bad = X.copy()
     bad[[1234, 2999], [3, 0]] = np.nan, np.inf
-    with pytest.raises(ValueError, match=r"2 rows that are not finite \(first: row 1234\)"):
+    with pytest.raises(DataError, match="some rows are not finite") as caught:
         check_rows(mapped(tmp_path, bad=bad), N)
+    assert caught.value.rows == (1234, 2999)
     labels = Y.copy()
     labels[2999] = 2
-    with pytest.raises(ValueError, match=r"1 rows have others \(first: row 2999"):
+    with pytest.raises(DataError, match="some rows have others") as caught:
         check_labels(mapped(tmp_path, labels=labels)["labels"], 2, "t")
+    assert caught.value.rows == (2999,)
 
 
 def test_rows_of_unmasked_places_alone_reach_the_device(tmp_path):

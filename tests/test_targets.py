@@ -1,6 +1,8 @@
 """Built-in targets against brute force."""
 
+import contextlib
 import dataclasses
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import pytest
 from scipy import stats
 
 import dpmcmc
+from dpmcmc.errors import DataError
 from dpmcmc.privacy.accounting.float_excess import KAPPA
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.targets import (
@@ -23,6 +26,7 @@ from dpmcmc.targets import (
     bind,
     check,
 )
+from dpmcmc.targets.base import check_bound, check_rows
 from dpmcmc.targets.checks import check_target
 
 N, D, K = 200, 4, 3
@@ -251,17 +255,19 @@ def test_hyper_parameters_are_documented_and_facts_are_keyword_only(name):
 @pytest.mark.parametrize(
     ("name", "label", "message"),
     [
-        ("logistic_regression", 2, "y: logistic_regression takes labels 0 and 1, and 1 rows .*row 7"),
-        ("logistic_regression", 0.5, "1 rows have others .first: row 7"),
-        ("softmax_regression", K, f"y: softmax_regression takes labels 0 to {K - 1}, and 1 rows"),
-        ("softmax_regression", -1, "row 7, counted from 0"),
+        ("logistic_regression", 2, "y: logistic_regression takes labels 0 and 1, and some rows have others"),
+        ("logistic_regression", 0.5, "some rows have others"),
+        ("softmax_regression", K, f"y: softmax_regression takes labels 0 to {K - 1}, and some rows"),
+        ("softmax_regression", -1, "recode the labels"),
     ],
 )
-def test_labels_that_are_no_class_are_refused_with_their_row(name, label, message):
+def test_labels_that_are_no_class_are_refused_and_their_rows_kept(name, label, message):
     data = {"x": X, "y": Y[name].astype(float) if label == 0.5 else Y[name].copy()}
     data["y"][7] = label
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(DataError, match=message) as caught:
         check(BUILT_IN[name], data)
+    assert caught.value.rows == (7,)
+    assert "7" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -281,3 +287,22 @@ def test_labels_that_are_no_class_are_refused_with_their_row(name, label, messag
 def test_targets_that_do_not_fit_the_records_are_refused(target, data, message):
     with pytest.raises(TargetError, match=message):
         check(target, data)
+
+
+@pytest.mark.parametrize("value", [1e160, -1.7976931348623157e308, 5e-324, -0.0])
+@pytest.mark.parametrize("leaf", ["x", "y"])
+def test_no_number_of_a_record_makes_numpy_warn(leaf, value):
+    """A warning is printed, and would tell of one row; a refusal keeps its rows to itself."""
+    records = {"x": X.astype(np.float64), "y": Y["linear_regression"].astype(np.float64)}
+    records[leaf][7] = value
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for name in BUILT_IN:
+            for dtype in (None, np.float32):
+                with contextlib.suppress(DataError):
+                    check_rows(records, N, dtype)
+            with contextlib.suppress(DataError):
+                check(BUILT_IN[name], records)
+        with contextlib.suppress(DataError):
+            check_bound(records["x"], 1.0, "the guarantee")
+    assert [str(warning.message) for warning in caught] == []

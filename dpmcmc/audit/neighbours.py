@@ -54,7 +54,7 @@ class Neighbours:
 
     Attributes:
         inside: the records as they are on one side, pytree of NumPy arrays, leaves (m, ...).
-        outside: their replacements, likewise; without gradient where adjacency is zero_out or add_remove.
+        outside: their replacements, likewise; absent where adjacency is zero_out or add_remove, so that they add zero.
         background: what every other record is, leaves (...).
         num_records: N.
 

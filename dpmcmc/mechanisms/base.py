@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc import targets
+from dpmcmc.data.checks import Marked
 from dpmcmc.data.schema import Schema
 from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.checks import check_room
@@ -39,6 +40,7 @@ from dpmcmc.privacy.query.gram_release import within
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.commit_point import Point
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.absent import check_absent
 from dpmcmc.targets.base import Target, check_bound
 from dpmcmc.targets.last_layer import LastLayer
 
@@ -288,6 +290,7 @@ def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
     """NumPy arrays of the right length, finite, and within the public bounds that the proof rests on."""
     targets.check_rows(data, plan.num_records)
     targets.check(plan.target, data)
+    check_absent(plan.target, data, plan.guarantee.adjacency)
     records = jax.tree.map(np.asarray, data)
     owners = isinstance(plan.target, targets.PerOwner)
     model = plan.target.target if owners else plan.target
@@ -298,11 +301,12 @@ def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
         check_bound(rows, row_bound, "the guarantee")
         # Rows that rounding left beyond the bound are scaled back.
         records = {**records, "x": within(np.asarray(rows, np.float64), row_bound).reshape(x.shape)}
-    # In float64: the smallest signed integer has no absolute value of its own type.
-    sizes = None if label_bound is None else np.abs(np.asarray(records["y"], np.float64))
-    if sizes is not None and np.any(sizes > label_bound):
-        worst = int(np.argmax(sizes))
-        raise InputError(f"data['y'] row {worst} is beyond the public label_bound {label_bound:g}: clip labels to it")
+    if label_bound is not None:
+        beyond = Marked()
+        # In float64: the smallest signed integer has no absolute value of its own type.
+        sizes = np.abs(np.asarray(records["y"], np.float64))
+        beyond.add(0, (sizes > label_bound).reshape(len(sizes), -1).any(axis=1))
+        beyond.refuse(f"data['y']: some labels are beyond the public label_bound {label_bound:g}: clip labels to it.")
     return records
 
 

@@ -24,6 +24,7 @@ from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.second_moment import SecondMoment, asked, every_of, multiples, released_shape
 from dpmcmc.samplers.base import Sampler, missing_of
 from dpmcmc.storage.pytree import size_of
+from dpmcmc.targets.absent import check_table
 from dpmcmc.targets.base import Target, parameter_shapes
 
 
@@ -74,7 +75,7 @@ def plan(
         CalibrationError: the target cannot be met.
     """
     sampling = Full() if sampling is None else sampling
-    target, metric = (target, metric) if schema is None else (schema.told(target), schema.told(metric, target))
+    target, metric = _told(schema, target, metric, privacy)
     _check_counts(num_records, steps, chains, burn_in, thin)
     sampling.validate(num_records)
     _check_promise(privacy, num_records, after)
@@ -117,6 +118,17 @@ def plan(
         note=note,
         **noise._asdict(),
     )
+
+
+def _told(
+    schema: Schema | None, target: Target, metric: PrivateMetric | None, privacy: Privacy | None
+) -> tuple[Target, PrivateMetric | None]:
+    """Return target and metric with the facts of a table."""
+    if schema is None:
+        return target, metric
+    if privacy is not None:
+        check_table(target, privacy.adjacency)
+    return schema.told(target), schema.told(metric, target)
 
 
 def _check_counts(num_records: int, steps: int, chains: int, burn_in: int, thin: int) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from annotated_types import Gt
 from jax.typing import DTypeLike
 
+from dpmcmc.data.checks import Marked
 from dpmcmc.errors import InputError
 from dpmcmc.storage.compiled_programs import RUN_ONCE
 from dpmcmc.storage.forked import check_not_forked
@@ -169,15 +170,17 @@ def check_bound(x: np.ndarray, row_bound: float, resting: str) -> None:
     """Refuse rows, (N, ...), beyond a public bound on their norm; ``resting`` is what rests on it.
 
     Raises:
-        InputError: naming the longest row.
+        DataError: there are some; its ``rows`` say which.
     """
-    norms = np.linalg.norm(np.asarray(x, np.float64).reshape(len(x), -1), axis=1)
-    worst = int(np.argmax(norms))
-    if norms[worst] > row_bound * (1 + _ROUNDING):
-        raise InputError(
-            f"data['x'] row {worst} has norm {norms[worst]:.6g}, beyond the public row_bound {row_bound:g}: {resting} "
-            "rests on it; scale or clip rows to it"
-        )
+    beyond = Marked()
+    # A warning of NumPy would tell of a record.
+    with np.errstate(all="ignore"):
+        norms = np.linalg.norm(np.asarray(x, np.float64).reshape(len(x), -1), axis=1)
+        beyond.add(0, norms > row_bound * (1 + _ROUNDING))
+    beyond.refuse(
+        f"data['x']: some rows have a norm beyond the public row_bound {row_bound:g}: {resting} rests on it; scale or "
+        "clip rows to it."
+    )
 
 
 def check_rows(data: PyTree, num_records: int, dtype: DTypeLike | None = None) -> None:
@@ -189,7 +192,7 @@ def check_rows(data: PyTree, num_records: int, dtype: DTypeLike | None = None) -
         dtype: float type that must hold the rows; None for their own.
 
     Raises:
-        ValueError: naming the array, the row, and how to mend it.
+        InputError: naming the array and how to mend it; a DataError, whose ``rows`` say which, of rows not finite.
     """
     leaves = jax.tree_util.tree_leaves_with_path(data)
     if not leaves:
@@ -206,13 +209,12 @@ def check_rows(data: PyTree, num_records: int, dtype: DTypeLike | None = None) -
                 "plan again with the public number of records"
             )
         if jnp.issubdtype(array.dtype, jnp.floating):
-            with np.errstate(over="ignore"):
-                bad = ~np.concatenate([_finite_rows(np.asarray(part, dtype)) for _, part in blocks(array)])
-            if bad.any():
-                raise InputError(
-                    f"data{name} has {int(bad.sum())} rows that are not finite (first: row {int(bad.argmax())}); "
-                    "remove or impute them"
-                )
+            bad = Marked()
+            # A warning of NumPy would tell of a record.
+            with np.errstate(all="ignore"):
+                for start, part in blocks(array):
+                    bad.add(start, ~_finite_rows(np.asarray(part, dtype)))
+            bad.refuse(f"data{name}: some rows are not finite; remove or impute them.")
 
 
 def _finite_rows(rows: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Desi
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query import gram_release
 from dpmcmc.privacy.query.gram_release import NoisyGram
+from tests import extreme_rows
 from tests.planted import Scene, require
 
 _D, _N, _TABLES = 6, 12_000, 60
@@ -90,3 +91,14 @@ def a_replaced_row_moves_the_gram_matrix_within_its_charge(scene: Scene) -> None
     moved = float(np.linalg.norm(gram_release.svec(one) - gram_release.svec(two)))
     charged = rows.moved(Adjacency.REPLACE_ONE)[0]
     require(moved <= charged * (1 + 1e-12), f"a replaced row moves it by {moved:.4g}, and {charged:.4g} is charged")
+
+
+def a_row_whose_norm_overflows_counts_nowhere(scene: Scene) -> None:
+    """The norm of a row at 1e160 is no number of float64; each sum moves within what is charged."""
+    found, records = extreme_rows.reading("counted", "float64"), extreme_rows.table("float64")
+    other = {name: leaf.copy() for name, leaf in records.items()}
+    other["x"][extreme_rows.AT] = 1e160
+    at = np.zeros(len(found.centre))
+    apart = extreme_rows.Sums(found, records, at).apart(extreme_rows.Sums(found, other, at))
+    for name, share in apart.items():
+        require(share <= 1, f"{name} moves {share:.3g} times as far as is charged")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,8 @@ import jax
 import numpy as np
 from scipy import stats
 
+import dpmcmc
+from dpmcmc.errors import DataError, UnsupportedCombination
 from dpmcmc.privacy import Poisson
 from dpmcmc.privacy.accounting import DEVIATIONS, overflow_probability
 from dpmcmc.privacy.accounting.float_excess import KAPPA
@@ -17,10 +21,12 @@ from dpmcmc.privacy.accounting.sampling import expected_batch
 from dpmcmc.privacy.query import query, randomness
 from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.privacy.query.grid import fraction_bits
-from dpmcmc.targets import LinearRegression, LogisticRegression
+from dpmcmc.targets import LinearRegression, LogisticRegression, PerOwner
+from dpmcmc.targets.base import check_bound, check_rows
+from tests import absent_people
 from tests.planted import Observed, Scene, require
 from tests.planted.benches import D
-from tests.replay import same_bits, share
+from tests.replay import FAST, Replay, same_bits, share
 
 #: Standard errors that chance may explain: 2e-9 a comparison.
 FAR = 6.0
@@ -333,3 +339,37 @@ def one_batch_is_one_event(scene: Scene) -> None:
     wanted = selected * seen.plan.steps * seen.plan.chains
     made = sum(e.count for e in seen.plan.guarantee.events if e.mechanism not in DEVIATIONS)
     require(made == wanted, f"{wanted} minibatches are charged as {made} events")
+
+
+def no_record_makes_numpy_warn(scene: Scene) -> None:
+    """A row beyond float32, and one whose norm is no number."""
+    records = {"x": np.ones((3, D)), "y": np.zeros(3)}
+    records["x"][1] = 1e160
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for refuse in (
+            lambda: check_rows(records, 3, np.float32),
+            lambda: check_bound(records["x"], 1.0, "the guarantee"),
+        ):
+            with contextlib.suppress(DataError):
+                refuse()
+    require(not caught, "a warning of NumPy tells of a record")
+
+
+def a_model_without_an_absent_record_is_refused(scene: Scene) -> None:
+    """Under add_remove, a record of zeros that adds to the sums is no absent record."""
+    try:
+        dpmcmc.sample(absent_people.chain(absent_people.CONSTANT["custom"]), absent_people.rows())
+    except UnsupportedCombination:
+        return
+    require(False, "a record of zeros passes for an absent one, and moves a sum by up to 2C where C is charged")
+
+
+def an_absent_owner_adds_nothing(scene: Scene) -> None:
+    """The sums of a run on people move by C at most where one of them is absent."""
+    plan = absent_people.chain(PerOwner(absent_people.CONSTANT["last layer"], 1))
+    replay = Replay(plan, absent_people.people(), FAST)
+    here = replay(absent_people.people())
+    for who in (0, absent_people.N - 1):
+        far = float(share(here, replay(absent_people.people(absent=[who]), given=here)).max())
+        require(far <= 1, f"an absent owner moves the sum by {far:.4g} C, and C is charged")

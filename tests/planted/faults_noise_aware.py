@@ -9,7 +9,9 @@ from scipy.special import expit
 from dpmcmc.inference import gram as gram_room
 from dpmcmc.inference.curvature import AverageLaw, ScoredRows
 from dpmcmc.inference.noise_aware import Local
+from dpmcmc.inference.scores import Law
 from dpmcmc.inference.scores.counts import Counts
+from dpmcmc.mechanisms.noise_aware import model_rows
 from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query.gram_release import Rows
@@ -52,6 +54,24 @@ def _counts_not_clipped(patch: Patch) -> None:
     patch.setattr(Counts, "_clipped", lambda self, *given: real(self, *given)._replace(bound=np.float64(np.inf)))
 
 
+def _blocks_decide(patch: Patch) -> None:
+    def finite(*parts: np.ndarray) -> np.ndarray:
+        numbers = [part for i, part in enumerate(parts) if i != _NORMS or len(parts) != _OF_A_ROW]
+        return np.all([np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in numbers], axis=0)
+
+    real = Counts.law
+
+    def law(self: Counts, eta: np.ndarray, limit: np.ndarray) -> Law:
+        return real(self, eta, np.asarray(limit) if np.isinf(limit).all() else np.where(np.isinf(limit), 1e300, limit))
+
+    patch.setattr(model_rows, "_finite", finite)
+    patch.setattr(Counts, "law", law)
+
+
+#: Numbers of a row that are looked at before its law is, and the place of its norms among them.
+_OF_A_ROW, _NORMS = 4, 2
+
+
 def _root_two_dropped(patch: Patch) -> None:
     real = Rows.moved
     patch.setattr(Rows, "moved", lambda self, _: real(self, Adjacency.ADD_REMOVE))
@@ -87,6 +107,13 @@ FAULTS = (
         "A weight that does not see the label leaves a residual that has no bound, and a record moves any sum.",
         _counts_not_clipped,
         (checks.scores_of_counts_are_bounded_and_have_mean_zero,),
+    ),
+    Fault(
+        "one branch for a whole block of records",
+        "A row that is finite and whose norm is not has a limit of NaN, and all records beside it leave the family's "
+        "own law.",
+        _blocks_decide,
+        (checks.a_row_whose_norm_overflows_counts_nowhere,),
     ),
     Fault(
         "√2 dropped from the Gram matrix' sensitivity",

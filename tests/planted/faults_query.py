@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from dpmcmc.data.owners import MASK
+from dpmcmc.engine import checks as engine_checks
 from dpmcmc.engine import program as program_room
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query import fixed_point
 from dpmcmc.privacy.query.fixed_point import FixedPoint
 from dpmcmc.privacy.query.query import GradientQuery
+from dpmcmc.targets import PerOwner
 from dpmcmc.targets.glm import linear_predictor
 from tests.planted import Fault
 from tests.planted import checks_query as checks
@@ -118,6 +122,22 @@ def _rows_of_owners_are_clipped(patch: Patch) -> None:
     patch.setattr(GradientQuery, "_microbatch_sum", each_row)
 
 
+def _absence_unchecked(patch: Patch) -> None:
+    patch.setattr(engine_checks, "check_absent", lambda target, records, adjacency: None)
+
+
+def _padding_is_zeros(patch: Patch) -> None:
+    def unmasked(self: PerOwner, params: Any, record: Any) -> jax.Array:
+        rows = {name: leaf for name, leaf in record.items() if name != MASK}
+        return jnp.sum(jax.vmap(lambda row: self.target.log_likelihood(params, row))(rows))
+
+    patch.setattr(PerOwner, "log_likelihood", unmasked)
+
+
+def _warnings_of_records(patch: Patch) -> None:
+    patch.setattr(np, "errstate", lambda **_: contextlib.nullcontext())
+
+
 # What a step reads beside the query.
 
 
@@ -210,6 +230,24 @@ FAULTS = (
         "Each row is clipped in place of each owner's sum of rows, and an owner moves the sum by all of their rows.",
         _rows_of_owners_are_clipped,
         (checks.owners_stay_within_the_sensitivity,),
+    ),
+    Fault(
+        "a record of zeros for an absent one",
+        "A model with a constant feature or an intercept site takes zeros for nobody, and nobody adds up to C.",
+        _absence_unchecked,
+        (checks.a_model_without_an_absent_record_is_refused,),
+    ),
+    Fault(
+        "an absent owner is a row of zeros",
+        "The mask of an owner is dropped since padding is zero anyway, and a constant feature adds for nobody.",
+        _padding_is_zeros,
+        (checks.an_absent_owner_adds_nothing,),
+    ),
+    Fault(
+        "a warning of NumPy about one record",
+        "A row that overflows in a check makes NumPy print a warning, which whoever reads the log sees.",
+        _warnings_of_records,
+        (checks.no_record_makes_numpy_warn,),
     ),
     Fault(
         "prior inside the clip",

@@ -97,13 +97,20 @@ class Counts:
 
     def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
         """Return Λ and V; see :class:`~dpmcmc.inference.scores.base.BoundedScore`."""
-        if np.isinf(limit).all():
-            mean = np.exp(eta)
-            information = mean / (1 + self.dispersion * mean)
-            return Law(information, information)
-        at = self._clipped(eta, limit)
+        own = np.isinf(limit)
+        # Decided for each record: a limit of one changes no law of another.
+        at = self._clipped(eta, np.where(own, 1.0, limit))
         square = at.share**2 * at.weight
-        return Law(square * at.slope, square * at.weight * at.variance)
+        information = self._information(np.where(own, eta, 0.0))
+        return Law(
+            np.where(own, information, square * at.slope),
+            np.where(own, information, square * at.weight * at.variance),
+        )
+
+    def _information(self, eta: np.ndarray) -> np.ndarray:
+        """Return the variance of the model's own score, I."""
+        mean = np.exp(eta)
+        return mean / (1 + self.dispersion * mean)
 
     def rounding(self, margin: float, limit: float) -> float:
         r"""Return the most that ψ/limit moves; see :class:`~dpmcmc.inference.scores.base.BoundedScore`.

@@ -16,7 +16,9 @@ records are
 * spread v² tr(AᵀVA) = E‖g‖² <= C²: by C² at most;
 * log(tr(AᵀΛA)/d) brought within ±LOG.
 
-A hard clip stands behind every bound. A record whose numbers are not finite adds nothing to scores and curvature.
+A hard clip stands behind every bound. A record counts if every number that is computed of it is finite: η, A, ‖A‖ in
+float64, its limit, its law. Any other record adds exactly zero to each sum, as an absent one does, and is not refused.
+Each decision is made for one record: no number of a record changes what is computed of another.
 
 Rounding. Each block of records runs one program of one shape, so the bits of a record's numbers depend on the record,
 on public numbers and on its place alone. Under ``replace_one`` and ``zero_out`` all other records keep their places,
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 _ROWS = 1 << 11
 #: Bound of |log(tr(AᵀΛA)/d)| of a record.
 LOG = 7.0
+#: A shorter row is given the limit of a row of this length, so that squares of limits stay finite.
+_SHORTEST = 1e-100
 #: C in units of √ of a typical leverage, and L in units of C times it.
 CLIP, LEVERAGE = 1.0, 2.0
 
@@ -75,9 +79,10 @@ class Metric(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Some records at one point, all finite.
+    """Some records at one point, all finite; numbers of a record that does not count are zero.
 
     Attributes:
+        counts: whether a record counts, (n,).
         eta: η, (n,) or (n, K).
         rows: A, (n, K, d).
         observed: y, (n,).
@@ -87,6 +92,7 @@ class Block(NamedTuple):
         spread: tr(AᵀVA), (n,).
     """
 
+    counts: np.ndarray
     eta: np.ndarray
     rows: np.ndarray
     observed: np.ndarray
@@ -110,6 +116,7 @@ class ModelRows:
     score: BoundedScore | Normal
     records: PyTree
 
+    @np.errstate(all="ignore")
     def scores(self, tau: np.ndarray, metric: Metric) -> np.ndarray:
         """Return Σ g/C, (d,), at a public point τ = (t − centre)/scale."""
         total = np.zeros(len(tau))
@@ -117,9 +124,11 @@ class ModelRows:
             psi = self.score.residual(block.eta, block.observed, block.limit)
             weights = np.minimum(1.0, metric.leverage / np.maximum(block.leverage, 1e-300)) / metric.clip
             each = np.einsum("n,nk,nkd->nd", weights, psi.reshape(len(psi), -1), block.rows)
+            each[~block.counts] = 0.0
             total += weighted_sum(within(each, 1.0), np.ones(len(each)))
         return total
 
+    @np.errstate(all="ignore")
     def curvature(self, tau: np.ndarray, metric: Metric) -> tuple[np.ndarray, float]:
         """Return (Σ RᵀR/L (d, d), Σ E‖g‖²/C²)."""
         gram, spread = np.zeros((len(tau), len(tau))), 0.0
@@ -127,13 +136,17 @@ class ModelRows:
             largest = np.maximum(block.leverage, metric.leverage)
             gram += gram_of(block.roots / np.sqrt(largest)[:, None, None], 1.0)
             weights = np.minimum(1.0, metric.leverage / largest) / metric.clip
-            spread += float(np.sum(np.clip(np.nan_to_num(weights**2 * block.spread), 0.0, 1.0)))
+            spread += float(np.sum(np.clip(weights**2 * block.spread, 0.0, 1.0)))
         return gram, spread
 
+    @np.errstate(all="ignore")
     def log_leverage(self, tau: np.ndarray, metric: Metric) -> float:
         """Return Σ log(tr(AᵀΛA)/d), each within ±LOG."""
-        parts = (np.nan_to_num(block.leverage) / len(tau) for block in self._blocks(tau, metric))
-        return float(sum(np.sum(np.clip(np.log(np.maximum(part, 1e-300)), -LOG, LOG)) for part in parts))
+        total = 0.0
+        for block in self._blocks(tau, metric):
+            logs = np.clip(np.log(np.maximum(block.leverage / len(tau), 1e-300)), -LOG, LOG)
+            total += float(np.sum(np.where(block.counts, logs, 0.0)))
+        return total
 
     def _blocks(self, tau: np.ndarray, metric: Metric) -> Iterator[Block]:
         """Return what is known of the records, in their order."""
@@ -147,19 +160,35 @@ class ModelRows:
             yield self._block(metric, *(part[: count - start] for part in numbers))
 
     def _block(self, metric: Metric, eta: np.ndarray, jacobian: np.ndarray, observed: np.ndarray) -> Block:
-        with np.errstate(all="ignore"):
-            rows = (jacobian * self.reading.scale) @ metric.inverse
-            good = np.isfinite(eta).all(1) & np.isfinite(rows).all((1, 2)) & np.isfinite(observed)
-        eta, rows, observed = (np.where(good.reshape(-1, *[1] * (a.ndim - 1)), a, 0.0) for a in (eta, rows, observed))
-        norms = np.maximum(np.linalg.norm(rows, axis=2), 1e-300)
-        if isinstance(self.score, Normal):
-            sizes = self.score.sizes(eta)
-            limit = metric.clip * sizes / np.sum(sizes * norms, axis=1, keepdims=True)
-        else:
-            eta, limit = eta[:, 0], metric.clip / norms[:, 0]
-        law = self.score.law(eta, limit)
-        curvature, variance = (np.nan_to_num(part.reshape(len(eta), self.score.size, -1)) for part in law)
-        values, vectors = np.linalg.eigh(curvature)
+        rows = (jacobian * self.reading.scale) @ metric.inverse
+        norms = np.linalg.norm(rows, axis=2)
+        counts = _finite(eta, rows, norms, observed)
+        eta, rows, norms, observed = (_only(counts, part) for part in (eta, rows, norms, observed))
+        eta, limit = self._limits(metric, eta, np.maximum(norms, _SHORTEST))
+        curvature, variance = (part.reshape(len(eta), self.score.size, -1) for part in self.score.law(eta, limit))
+        counts = counts & (limit.reshape(len(eta), -1) > 0).all(1) & _finite(curvature, variance)
+        values, vectors = np.linalg.eigh(_only(counts, curvature))
         roots = np.einsum("nkj,nkd->njd", vectors * np.sqrt(np.maximum(values, 0.0))[:, None], rows)
-        spread = np.einsum("nkl,nkd,nld->n", variance, rows, rows)
-        return Block(eta, rows, observed, limit, roots, np.sum(roots**2, axis=(1, 2)), spread)
+        leverage = np.sum(roots**2, axis=(1, 2))
+        spread = np.einsum("nkl,nkd,nld->n", _only(counts, variance), rows, rows)
+        counts = counts & _finite(leverage, spread)
+        return Block(counts, *(_only(counts, part) for part in (eta, rows, observed, limit, roots, leverage, spread)))
+
+    def _limits(self, metric: Metric, eta: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (η as the score takes it, limits); a limit of the family's own score is infinite for every record."""
+        if isinstance(self.score, Normal):
+            if math.isinf(metric.clip):
+                return eta, np.full(eta.shape, math.inf)
+            sizes = self.score.sizes(eta)
+            return eta, metric.clip * sizes / np.sum(sizes * norms, axis=1, keepdims=True)
+        return eta[:, 0], metric.clip / norms[:, 0]
+
+
+def _finite(*parts: np.ndarray) -> np.ndarray:
+    """Return of which records all numbers are finite, (n,); parts are (n, ...)."""
+    return np.all([np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in parts], axis=0)
+
+
+def _only(counts: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """Return numbers (n, ...), zero for the records that do not count."""
+    return np.where(counts.reshape(-1, *[1] * (part.ndim - 1)), part, 0.0)

@@ -12,8 +12,10 @@ class Adjacency(StrEnum):
     """Relation between neighbouring data sets; ``Adjacency("replace_one")`` parses a name.
 
     * ``replace_one``: one record has another value. N is public.
-    * ``add_remove``: one record is there, or is not. The number of record slots is public.
+    * ``add_remove``: one record is there, or is absent. The number of record slots is public.
     * ``zero_out``: one record contributes, or contributes zero. N is public.
+
+    An absent record adds exactly zero to every sum (``targets/absent.py``).
 
     Raises:
         UnsupportedCombination: an unknown name.

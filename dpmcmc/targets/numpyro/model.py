@@ -25,6 +25,7 @@ import numpy as np
 from annotated_types import Ge
 from jax.typing import DTypeLike
 
+from dpmcmc.data.checks import Marked
 from dpmcmc.errors import Checked, InputError
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import blocks
@@ -194,7 +195,7 @@ class NumPyroTarget(Checked):
         return InputPredictor(bound)
 
     def check_records(self, records: PyTree) -> None:
-        """Raise ValueError on a record whose observed values cannot occur, whatever the parameters.
+        """Raise DataError on records whose observed values cannot occur, whatever the parameters.
 
         Supports may depend on parameters, so three points are tried, and a record is refused that fits at none.
         """
@@ -212,15 +213,17 @@ class NumPyroTarget(Checked):
 
             return jax.lax.map(one, records, batch_size=_ROWS)
 
+        bad = {name: Marked() for name in self.sites.observed}
         for start, block in blocks({name: records[name] for name, _, _ in self.bound_leaves}):
-            device = {name: jnp.asarray(block[name], dtype) for name, _, dtype in self.bound_leaves}
+            # A float64 beyond float32 becomes infinite. A warning would tell of the record that has it.
+            with np.errstate(all="ignore"):
+                device = {name: jnp.asarray(block[name], dtype) for name, _, dtype in self.bound_leaves}
             for name, good in possible(device).items():
-                if not np.all(good):
-                    row = start + int(np.argmin(good))
-                    raise InputError(
-                        f"{name}: row {row} is outside the support of its distribution in the model; recode or remove "
-                        "it"
-                    )
+                bad[name].add(start, ~np.asarray(good))
+        for name, marked in bad.items():
+            marked.refuse(
+                f"{name}: some rows are outside the support of its distribution in the model; recode or remove them."
+            )
 
     @property
     def bound_leaves(self) -> Leaves:

@@ -1,0 +1,65 @@
+"""Every Gaussian release of a one-shot mechanism on two data sets, the second of which is given the first's releases.
+
+Releases steer those after them, so what one record moves is compared where all earlier numbers are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import numpy as np
+import pytest
+
+from dpmcmc.mechanisms import MechanismPlan, base, linear_statistics
+from dpmcmc.mechanisms.noise_aware import bounded_gradient, model_gradients, owners
+from dpmcmc.privacy.query import gram_release
+from dpmcmc.privacy.query.randomness import streams_of
+from dpmcmc.storage.pytree import PyTree
+
+_MODULES = (owners, bounded_gradient, linear_statistics, gram_release, model_gradients)
+
+
+class _Stop(Exception):
+    """Nothing that is released is left: what follows is post-processing."""
+
+
+def _stopped(*_: object) -> None:
+    raise _Stop
+
+
+def _run(plan: MechanismPlan, records: PyTree, given: list[np.ndarray] | None) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return (value over its noise std, what left) of each release; ``given`` leaves in place of what was drawn."""
+    seen: list[tuple[np.ndarray, np.ndarray]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for module in _MODULES:
+            whole = module.gaussian_release
+
+            def release(value, std, key, whole=whole):
+                left = whole(value, std, key) if given is None else given[len(seen)]
+                seen.append((np.array(value, np.float64) / std, left))
+                return left
+
+            patch.setattr(module, "gaussian_release", release)
+        patch.setattr(model_gradients, "draws", _stopped)
+        records = base._check_records(plan, records)
+        with np.errstate(all="ignore"), contextlib.suppress(_Stop):
+            plan.mechanism.draw(plan, records, streams_of(0, plan.hardened)[0])
+    return seen
+
+
+def measured(plan: MechanismPlan, records: PyTree, *neighbours: PyTree) -> float:
+    """Return the largest μ at which neighbours' releases differ from those of records; NaN where one is not finite."""
+    first = _run(plan, records, None)
+    worst = 0.0
+    for neighbour in neighbours:
+        second = _run(plan, neighbour, [left for _, left in first])
+        apart = [np.linalg.norm(one - two) for (one, _), (two, _) in zip(first, second, strict=True)]
+        worst = float(np.maximum(worst, np.linalg.norm(apart)))
+    return worst
+
+
+def charged(plan: MechanismPlan) -> float:
+    """Return the μ that a plan's Gaussian events cost together."""
+    moved = plan.guarantee.adjacency.sensitivity
+    return math.sqrt(sum(event.count * (moved / event.noise_multiplier) ** 2 for event in plan.guarantee.events))
