@@ -414,7 +414,11 @@ def released_metrics_hold_nothing_of_private_records(scene: Scene) -> None:
                         encoding=None, description="")  # fmt: skip
         records = {"g": x[:6].astype(np.float32), "x": x[:6].astype(np.float32), "y": y[:6]}
         data = DataSet(spec, records, {"x": x[6:], "y": y[6:]}, False, "user file", {}, ("x", "y"))
-        config = SimpleNamespace(name="mine", privacy=SimpleNamespace(insecure_noise_seed=None), data=None)
+        config = SimpleNamespace(
+            name="mine",
+            privacy=SimpleNamespace(insecure_noise_seed=None),
+            data=SimpleNamespace(generated=False, settings_chosen=None),
+        )
         with pytest.MonkeyPatch.context() as patch:
             for name in ("_draw_chains", "_draw_predictions"):
                 patch.setattr(run.ConfiguredRun, name, lambda *_: {})
