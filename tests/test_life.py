@@ -268,7 +268,7 @@ def stop(route: Route, scene: Scene, plant: Any, kind: str) -> BaseException | N
         plant(patch)
         if kind == "kill":
             patch.setattr(Reservation, "settle", lambda self, *_: None)
-            patch.setattr(place.Place, "clear", lambda self: None)
+            patch.setattr(place.Place, "clear", lambda *_: True)
         try:
             route.start(scene)
         except (Exception, Kill) as error:

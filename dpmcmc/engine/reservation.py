@@ -19,6 +19,19 @@ from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.storage.pytree import PyTree
 
 
+def may_be_open(ledger: str | Path | None, checkpoint: Checkpoint) -> bool:
+    """Whether a ledger holds budget for the run that a checkpoint names, or cannot be asked."""
+    name = checkpoint.noted("reservation")
+    if ledger is None or name is None:
+        return False
+    try:
+        book = Ledger(ledger)
+        found = book.find(name)
+        return found is not None and book.is_open(found)
+    except LedgerError:
+        return True
+
+
 class Reservation:
     """The budget that one run holds; what a crash leaves stays spent.
 

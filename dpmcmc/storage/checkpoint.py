@@ -403,6 +403,15 @@ class Checkpoint:
         return None if found is None else Point.of(found[1])
 
 
+def has_begun(folder: Path) -> bool:
+    """Whether a run may have keys in a folder; also where its file cannot be read."""
+    path = folder / "run.json"
+    try:
+        return path.exists() and "plan" in json.loads(read_bytes(path))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return True
+
+
 @contextlib.contextmanager
 def opened(checkpoint: Checkpoint | str | Path | None) -> Iterator[Checkpoint | None]:
     """The checkpoint of a folder, for as long as it is needed; one that the caller opened is the caller's to close."""
@@ -433,4 +442,7 @@ def _locked(path: Path) -> int:
                 f"{path}: cannot be locked ({error.strerror}), so two processes could use the same keys; keep the "
                 "confidential folder on a local disk"
             ) from None
+        except BaseException:  # Ctrl-C: another try in this process finds it unlocked
+            os.close(handle)
+            raise
         os.close(handle)

@@ -61,7 +61,7 @@ class Ledger:
         self.path = Path(path)
         entries, self._key = store.read(self.path)
         self.terms = fold(entries, self.path).terms
-        if hashlib.sha256(self._key).hexdigest() != entries[0].body["key_sha256"]:
+        if hashlib.sha256(self._key).hexdigest() != entries[0].body.get("key_sha256"):
             raise BrokenChain(f"{self.path}: the ledger's key was replaced; restore an untouched copy.")
 
     @classmethod
