@@ -286,6 +286,11 @@ class Tally:
         self.points += 1
         self.wrong += [f"{self.job}, {self.fault} at {at} ({call}): {one}" for one in found]
 
+    def printed(self) -> Tally:
+        """Print the row of the table, and return it."""
+        print(f"{self.job:<8} {self.fault:<28} {self.points:>6} {len(self.wrong):>6}", flush=True)
+        return self
+
 
 @contextlib.contextmanager
 def _folder(job: Job) -> Iterator[Path]:
@@ -299,7 +304,7 @@ def _folder(job: Job) -> Iterator[Path]:
 
 
 def found_wrong(job: Job, folder: Path, first: Ended, second: Ended) -> list[str]:
-    """What is wrong after a fault and a second start."""
+    """Return the faults of what a fault and a second start have left."""
     from dpmcmc.privacy.ledger import Ledger, LedgerError
 
     wrong = [f"the first start ended with {first.wrong}: {first.said[-300:]}"] if first.wrong else []
@@ -332,7 +337,7 @@ def sweep(shim: Shim, name: str, fault: str, every: int) -> Tally:
             with shim.armed(folder, at, FAULTS[fault]):
                 first = job.start(folder)
             if not shim.place:
-                return tally
+                return tally.printed()
             call, left = shim.place, _uncovered(folder)
             if fault == "cut":
                 first.wrong = ""  # nobody is left to say it
@@ -361,7 +366,7 @@ def really(shim: Shim, name: str, sent: str, points: int) -> Tally:
             if code:
                 second = Ended(_in_child(lambda folder=folder: _told(job.again(folder))), "")
             tally.add(at, f"of {total}", left + found_wrong(job, folder, first, second))
-    return tally
+    return tally.printed()
 
 
 def _told(ended: Ended) -> int:
@@ -402,16 +407,14 @@ def main(argv: list[str] | None = None) -> int:
     shim = Shim()
     warnings.simplefilter("ignore")
     _warm(arguments.jobs)
+    print(f"{'job':<8} {'fault':<28} {'points':>6} {'wrong':>6}")
     tallies = [really(shim, job, sent, arguments.real) for job in arguments.jobs for sent in REAL if arguments.real]
-    for job in arguments.jobs:
+    for job in arguments.jobs if arguments.faults else ():
         with _folder(JOBS[job]) as folder:  # compiled once
             left = JOBS[job].start(folder)
         if left.code:
             raise SystemExit(f"{job}: without a fault it ends with {left.code}: {left.said}")
         tallies += [sweep(shim, job, fault, arguments.every) for fault in arguments.faults]
-    print(f"{'job':<8} {'fault':<28} {'points':>6} {'wrong':>6}")
-    for tally in tallies:
-        print(f"{tally.job:<8} {tally.fault:<28} {tally.points:>6} {len(tally.wrong):>6}")
     print(f"{'all':<8} {'':<28} {sum(t.points for t in tallies):>6} {sum(len(t.wrong) for t in tallies):>6}")
     wrong = [one for tally in tallies for one in tally.wrong]
     print("\n".join(wrong))

@@ -136,14 +136,14 @@ class Place:
         """Take back what :meth:`make` made, where no run has begun in it.
 
         Args:
-            ledger: of the run. What names budget that it holds stays, so that the run is charged once.
+            ledger: of the run. A checkpoint that names budget held there stays, so that the run is charged once.
 
         Returns:
             Whether there is nothing here to go on with.
         """
         if self.resumed or self.checkpoint.begun or may_be_open(ledger, self.checkpoint):
             return False
-        with contextlib.suppress(OSError):  # what cannot be removed, the same command takes over
+        with contextlib.suppress(OSError):  # the same command takes over the rest
             # The config first, for what holds one can be resumed.
             for name in sorted(_STATED, key="config.yaml".__ne__):
                 (self.folder / name).unlink(missing_ok=True)
@@ -271,7 +271,7 @@ def _free_folder(option: str, wanted: str | Path) -> Path:
 
 
 def _held(folder: Path) -> str:
-    """What is in a folder that is not free."""
+    """Return what a folder holds that is not free."""
     if not folder.is_dir() or not (folder / "config.yaml").is_file():
         return "already holds something"
     if (folder / CONFIDENTIAL / _CHECKPOINT).is_dir():
