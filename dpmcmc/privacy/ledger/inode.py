@@ -182,8 +182,10 @@ def made(path: Path, content: bytes) -> None:
         # A link, unlike a rename, never replaces a file that another process made meanwhile.
         os.link(trial, path)
     finally:
-        trial.unlink(missing_ok=True)
-        os.close(handle)
+        try:
+            trial.unlink(missing_ok=True)
+        finally:  # the lock ends even where the name stays
+            os.close(handle)
     flush_folder(path.parent)
 
 
