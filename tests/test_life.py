@@ -233,6 +233,7 @@ STEPS = {
     "keep the metric": (True, lambda error: before(checkpoint.Checkpoint, "keep_metric", error)),
     "kept the metric": (True, lambda error: after(checkpoint.Checkpoint, "keep_metric", error)),
     "first commit": (True, lambda error: committed(error, last=False)),
+    "look at the ledger again": (True, lambda error: before(Reservation, "finish", error)),
     "last commit": (True, lambda error: committed(error, last=True)),
     "save privacy.json": (None, lambda error: before(RunFolder, "json", error, when=named("privacy.json"))),
     "save draws": (True, lambda error: before(RunFolder, "write", error, when=named("draws.nc"))),
@@ -266,8 +267,8 @@ def stop(route: Route, scene: Scene, plant: Any, kind: str) -> BaseException | N
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
         if kind == "kill":
-            patch.setattr(Reservation, "settle", lambda self: None)
-            patch.setattr(place.Place, "clear", lambda self: None)
+            patch.setattr(Reservation, "settle", lambda self, *_: None)
+            patch.setattr(place.Place, "clear", lambda *_: True)
         try:
             route.start(scene)
         except (Exception, Kill) as error:

@@ -18,7 +18,7 @@ from dpmcmc.engine.life import Life
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.mechanisms import OutputPerturbation
 from dpmcmc.privacy import Ledger, LedgerError
-from dpmcmc.storage.checkpoint import Checkpoint
+from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError
 
 N = 300
 X = np.random.default_rng(0).normal(size=(N, 3)) / 8
@@ -152,7 +152,7 @@ def test_two_runs_with_one_open_checkpoint_begin_once(ledger, tmp_path):
         for life in lives:
             life.read(DATA)
         lives[0].carry_out()
-        with pytest.raises(LedgerError, match="one run"):
+        with pytest.raises(CheckpointError, match="one run"):
             lives[1].carry_out()
 
 
@@ -177,11 +177,11 @@ def test_a_stopped_run_goes_on_under_the_same_reservation(ledger, tmp_path, monk
 def test_what_older_versions_wrote_opens_and_goes_on(ledger, tmp_path, monkeypatch):
     """They told the ledger nothing of a beginning, and their checkpoints have no name of a start."""
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "begin", lambda *_: None)
-        patch.setattr(Reservation, "settle", lambda self: self.ledger.settle(self.receipt, "released"))
+        patch.setattr(Ledger, "begin", lambda self, receipt, name, *_, **__: name)
+        patch.setattr(Reservation, "settle", lambda self, *_: self.ledger.settle(self.receipt, "released"))
         dpmcmc.sample(PLAN, DATA, checkpoint=tmp_path / "c", ledger=ledger)
     run = json.loads((tmp_path / "c" / "run.json").read_text())
-    del run["origin"]
+    del run["claims"]
     (tmp_path / "c" / "run.json").write_text(json.dumps(run))
     assert [entry.kind for entry in ledger.history()] == ["init", "reserve", "data", "settle"]
     dpmcmc.sample(PLAN, DATA, checkpoint=tmp_path / "c", ledger=ledger)

@@ -200,7 +200,7 @@ def _said(entry: Entry) -> str:
     if entry.kind == "data":
         return "the data's fingerprint"
     if entry.kind == "begin":
-        return "computes from records"
+        return "goes on, or has ended" if "after" in body else "computes from records"
     if entry.kind == "settle":
         return body["outcome"]
     return f"{body.get('label', body.get('why'))}: {round_up(body['cost'])}"

@@ -17,7 +17,8 @@ from dpmcmc.cli import faults
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config, own_code
 from dpmcmc.config import file as config_file
-from dpmcmc.storage.checkpoint import REMOVED, Checkpoint, CheckpointError
+from dpmcmc.engine.reservation import may_be_open
+from dpmcmc.storage.checkpoint import REMOVED, Checkpoint, CheckpointError, has_begun
 from dpmcmc.storage.released_files import CONFIDENTIAL, checkpoint_around
 from dpmcmc.storage.run_folder import RunFolder, day_of, inside, today
 
@@ -83,13 +84,25 @@ class Place:
         wanted = [path for folder in (self.confidential, self.folder) for path in (folder, *folder.parents)]
         self._made = [path for path in wanted if not path.exists()]
         try:
+            self._fill(config)
+        except OSError as error:
+            where = error.filename or self.folder
+            raise CommandError(
+                f"{self._option}: {where} cannot be used ({error.strerror}); give another folder."
+            ) from None
+        except CheckpointError as error:
+            raise CommandError(f"{self._option}: {error}.") from None
+
+    def _fill(self, config: Config) -> None:
+        """Make what :meth:`make` says; the checkpoint is let go of where that fails."""
+        with contextlib.ExitStack() as undo:
             self.confidential.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.run_folder.make()
             os.chmod(self.confidential, 0o700)
             faults.keep_in(self.confidential)
             self.checkpoint = Checkpoint(self.confidential / _CHECKPOINT)
+            undo.callback(self.checkpoint.close)
             if self.resumed != (self.folder / "config.yaml").exists():  # another process was faster
-                self.checkpoint.close()
                 raise CommandError(f"{self._option}: another process has taken {self.folder}; give another folder.")
             self._account_as_begun()
             # Last, so that what holds a config can be resumed.
@@ -100,21 +113,14 @@ class Place:
                 for left in (folder / "figures").glob(".*.png"):
                     left.unlink()
             self.date()
-        except OSError as error:
-            where = error.filename or self.folder
-            raise CommandError(
-                f"{self._option}: {where} cannot be used ({error.strerror}); give another folder."
-            ) from None
-        except CheckpointError as error:
-            raise CommandError(f"{self._option}: {error}.") from None
+            undo.pop_all()
 
     def _account_as_begun(self) -> None:
         """Note that every record has an account, or go on with what was noted."""
-        if not self.resumed and self.every is not None:
+        if not self.resumed and self.every != self.checkpoint.noted("every"):
             self.checkpoint.note(every=self.every)
         begun = self.checkpoint.noted("every")
         if self.every not in (None, begun):
-            self.checkpoint.close()
             said = "without an account of the records" if begun is None else f"with --per-record --every {begun}"
             raise CommandError(f"--per-record: the run in {self.folder} was begun {said}; leave the option out.")
         self.every = begun
@@ -128,16 +134,26 @@ class Place:
         if self.folder.exists():
             self.run_folder.date_all(self.confidential)
 
-    def clear(self) -> None:
-        """Take back what :meth:`make` made, where no run has begun in it."""
-        if self.resumed or self.checkpoint.begun:
-            return
-        self.checkpoint.remove()
-        for name in _STATED:
-            (self.folder / name).unlink(missing_ok=True)
+    def clear(self, ledger: str | Path | None) -> bool:
+        """Take back what :meth:`make` made, where no run has begun in it.
+
+        Args:
+            ledger: of the run. A checkpoint that names budget held there stays, so that the run is charged once.
+
+        Returns:
+            Whether there is nothing here to go on with.
+        """
+        if self.resumed or self.checkpoint.begun or may_be_open(ledger, self.checkpoint):
+            return False
+        with contextlib.suppress(OSError):  # the same command takes over the rest
+            # The config first, for what holds one can be resumed.
+            for name in sorted(_STATED, key="config.yaml".__ne__):
+                (self.folder / name).unlink(missing_ok=True)
+            self.checkpoint.remove()
         for folder in self._made:
             with contextlib.suppress(OSError):  # it holds something
                 folder.rmdir()
+        return True
 
     @property
     def command(self) -> str:
@@ -152,7 +168,13 @@ def new(asked: Options) -> tuple[Config, Place]:
     if asked.config is None:
         raise CommandError("config: give a YAML file, for example configs/adult.yaml, or --resume DIR.")
     config = config_file.load(asked.config, asked.overrides, allow_code=asked.allow_code)
-    folder = _free_folder("--out", _default_folder(config.name) if asked.out is None else asked.out)
+    wanted = Path(_default_folder(config.name) if asked.out is None else asked.out)
+    apart = wanted / CONFIDENTIAL if asked.confidential is None else Path(asked.confidential)
+    if _left_unbegun(wanted, apart) and (asked.confidential is None or not inside(apart, wanted)):
+        if (wanted / "config.yaml").exists():
+            return resumed(asked._replace(out=None, resume=str(wanted)))
+        return config, Place(wanted, apart, _own_modules(config), every=asked.every)
+    folder = _free_folder("--out", wanted)
     confidential = folder / CONFIDENTIAL
     if asked.confidential is not None:
         confidential = _free_folder("--confidential", asked.confidential)
@@ -204,12 +226,39 @@ def _own_modules(config: Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys(module for _, module in own_code.foreign(names, ())))
 
 
+def _left_unbegun(folder: Path, confidential: Path) -> bool:
+    """Whether folders hold no more than a start leaves that ended before anything was computed from a record."""
+    kept = confidential / _CHECKPOINT
+    try:
+        if not confidential.is_dir() or ((folder / "config.yaml").exists() and not kept.is_dir()):
+            return False
+        found = [*folder.iterdir(), *kept.parent.rglob("*"), *(folder / "figures").rglob("*")]
+    except OSError:  # whoever writes there says it
+        return False
+    known = {
+        folder: _STATED,
+        confidential: (f"{_CHECKPOINT}.lock",),
+        kept: ("run.json",),
+        kept.with_name(_CHECKPOINT + REMOVED): ("run.json",),
+    }
+    folders = (*known, folder / "figures")
+    for path in found:
+        if path.is_dir() and not path.is_symlink():
+            left = path in folders
+        else:
+            names = known.get(path.parent, ())
+            left = path.name in names or any(path.name.startswith(f".{name}.") for name in names)
+        if not left:
+            return False
+    return not has_begun(kept)
+
+
 def _free_folder(option: str, wanted: str | Path) -> Path:
     """Return a folder to write in; one that holds something, or that cannot be made, is refused."""
     folder = Path(wanted)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise CommandError(f"{option}: {folder} already holds something; give a folder that is new or empty.")
+            raise CommandError(f"{option}: {folder} {_held(folder)}; give a folder that is new or empty.")
         folder.resolve()  # refuses a link that leads back to itself
         parent = folder.absolute()
         while not parent.exists():
@@ -223,6 +272,15 @@ def _free_folder(option: str, wanted: str | Path) -> Path:
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise CommandError(f"{option}: {folder} cannot be created, because {parent} is not a folder you can write to.")
     return folder
+
+
+def _held(folder: Path) -> str:
+    """Return what a folder holds that is not free."""
+    if not folder.is_dir() or not (folder / "config.yaml").is_file():
+        return "already holds something"
+    if (folder / CONFIDENTIAL / _CHECKPOINT).is_dir():
+        return f"holds a run that was begun, which goes on with dpmcmc run --resume {folder}"
+    return "already holds a run that is done" if (folder / "metrics.json").exists() else "already holds a run"
 
 
 def _default_folder(name: str) -> Path:

@@ -214,9 +214,13 @@ def _carry_out(
         raise _stopped(life is not None and life.begun, place) from None
     except _DiskFull:  # there may be room when the run is resumed
         raise
-    except (CommandError, InputError, RunFailed, OSError, MemoryError):
-        if life is None or not life.begun:
-            place.clear()
+    except (CommandError, InputError, RunFailed, OSError, MemoryError) as error:
+        ledger = None if config.privacy is None else config.privacy.ledger
+        if (life is None or not life.begun) and not place.clear(ledger) and not place.resumed:
+            raise CommandError(
+                f"{str(error).removesuffix('.')}; the ledger may hold budget for this run, which goes on with: "
+                f"{place.command}"
+            ) from None
         raise
     finally:
         place.date()

@@ -23,7 +23,7 @@ import contextlib
 import dataclasses
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import jax
 from jax.sharding import Mesh
@@ -93,7 +93,8 @@ class Life:
         self._open = contextlib.ExitStack()
         self.held: Reservation | None = None
         self.kept: Checkpoint | None = None
-        self._origin: str | None = None
+        self._new: dict[str, Any] | None = None
+        self._claims: tuple[str, ...] = ()
         self._uncharged: Uncharged | None = None
         self.begun = False
 
@@ -120,7 +121,7 @@ class Life:
     ) -> None:
         try:
             if kind is None or not self.begun:
-                self.settle()
+                self.settle(ended=kind is None)
         finally:
             self._open.close()
 
@@ -139,7 +140,7 @@ class Life:
         """
         given, data = data, self.plan.records_of(data)
         self.work.read(data, starts, self.mesh, None if like is None else like.work)
-        if self.held is not None and self.held is not self._ledger and like is None:
+        if self.held is not None and like is None:
             self.held.identify(data, lambda: self.plan.columns_of(given))
         streams, _ = streams_of(self._key, self.plan.hardened)
         self.streams = agreed(
@@ -148,7 +149,7 @@ class Life:
         if self.kept is not None:
             shape = None if self.mesh is None else sizes(self.mesh)
             self.streams = self.kept.keys(self.plan, (data, starts), self.streams, self.secret, shape)
-            self._origin = self.kept.origin
+            self._new, self._claims = self.kept.new, self.kept.claims
 
     def begin(self) -> None:
         """Spend the budget: from here on something may be computed from a record.
@@ -157,25 +158,29 @@ class Life:
             LedgerError: the reservation is another run's; or what is computed a second time does not fit the budget.
             CheckpointError: nothing covers what is computed a second time.
         """
+        events: tuple[Event, ...] = ()
+        why = ""
         if self.kept is not None:
-            self.kept.begin()
+            self.kept.begin(self._new)
             if self.kept.elsewhere:
-                self._repeat(self.kept)
+                events, why = self._repeated(self.kept)
         if self.held is not None:
-            self.held.start(self.plan.guarantee, self._origin)
+            self.held.start(self.plan.guarantee, self.kept, self._claims)
+            if events:
+                self.held.extend(events, why)
         elif not self.begun:
             self._uncharged = counted(self.plan, self.guarantee)
+        if self.kept is not None and self.kept.elsewhere:
+            self.kept.moved([event.to_json() for event in events], self.streams)
         self.begun = True
 
-    def _repeat(self, kept: Checkpoint) -> None:
-        """Charge what is computed again after a checkpoint was carried to another platform, and take the fresh keys."""
-        events: tuple[Event, ...] = ()
-        if self.secret and self.plan.guarantee is not None:
-            events, why = self.work.repeated(kept.point())
-            with_charged_again(self.plan.guarantee, kept, events)  # raises where nothing covers both
-            if self.held is not None and events:
-                self.held.extend(events, why)
-        kept.moved([event.to_json() for event in events], self.streams)
+    def _repeated(self, kept: Checkpoint) -> tuple[tuple[Event, ...], str]:
+        """Events of what is computed again after a checkpoint was carried to another platform, and a sentence."""
+        if not self.secret or self.plan.guarantee is None:
+            return (), ""
+        events, why = self.work.repeated(kept.point())
+        with_charged_again(self.plan.guarantee, kept, events)  # raises where nothing covers both
+        return events, why
 
     def carry_out(self, progress: Progress | None = None) -> Result:
         """Compute what the plan releases, from records that have been read.
@@ -183,18 +188,28 @@ class Life:
         Raises:
             DivergedError, MiscompiledError, LedgerError, CheckpointError: see :func:`sample`.
         """
+        failed: RuntimeError | None = None
         with carried_out():
-            return self.with_receipt(self.work.carry_out(self, progress))
+            try:
+                result = self.work.carry_out(self, progress)
+            except RuntimeError as error:  # a chain diverged, or no draw was made, which is told too
+                failed = error
+        # The checkpoint may have been copied meanwhile.
+        if self.held is not None and self.kept is not None and self.begun:
+            self.held.finish(self.kept)
+        if failed is not None:
+            raise failed
+        return self.with_receipt(result)
 
     def with_receipt(self, result: Result) -> Result:
         """Return a result with the run's entry in its ledger, or with the count of the runs that have none."""
         told = {"uncharged": self._uncharged} if self.held is None else {"receipt": self.held.receipt}
         return dataclasses.replace(result, **told) if any(told.values()) else result
 
-    def settle(self) -> None:
-        """Close the ledger's entry, unless it is the caller's: spent where the run has begun, else given back."""
+    def settle(self, ended: bool = True) -> None:
+        """Close the ledger's entry, unless it is the caller's; see :meth:`Reservation.settle`."""
         if self.held is not None and self.held is not self._ledger:
-            self.held.settle()
+            self.held.settle(ended)
 
 
 def sample(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +19,24 @@ from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.storage.pytree import PyTree
 
 
+def may_be_open(ledger: str | Path | None, checkpoint: Checkpoint) -> bool:
+    """Whether a ledger holds budget for the run that a checkpoint names, or cannot be asked."""
+    name = checkpoint.noted("reservation")
+    if ledger is None or name is None:
+        return False
+    try:
+        book = Ledger(ledger)
+        found = book.find(name)
+        return found is not None and book.is_open(found)
+    except LedgerError:
+        return True
+
+
 class Reservation:
     """The budget that one run holds; what a crash leaves stays spent.
 
     A copy, also in another process, is the same reservation: the ledger lets one start of one run begin under it, and
-    says how it is settled.
+    says how it is settled. A reservation is one life: of several copies of a run's checkpoint one goes on.
 
     Args:
         ledger: or its path.
@@ -31,6 +44,8 @@ class Reservation:
         label: names the run in the ledger's history.
         checkpoint: of the run; one that was stopped finds its reservation again, whenever that was.
         num_records: N of the run.
+        parts: whether runs under it read a part of the ledger's data set, as a fold is, whose records are not compared
+            with it.
 
     Raises:
         LedgerError: over budget, another adjacency or number of records, not a ledger.
@@ -44,6 +59,7 @@ class Reservation:
         label: str,
         checkpoint: Checkpoint | None = None,
         num_records: int | None = None,
+        parts: bool = False,
     ) -> None:
         if guarantee is None:
             raise InputError(
@@ -51,6 +67,7 @@ class Reservation:
                 "ledger out, or make the run private"
             )
         self.ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
+        self._parts = parts
         planned = self.ledger.terms.num_records
         if None not in (planned, num_records) and planned != num_records:
             raise LedgerError(
@@ -74,6 +91,7 @@ class Reservation:
         # This start does not settle what another start of the run reserved, until it has begun itself.
         self._settles = found is None
         self._events = run_length(guarantee.events)
+        self._name = ""
 
     def identify(self, data: PyTree, columns: Callable[[], Mapping[str, np.ndarray]] = dict) -> None:
         """Refuse records of another data set than the ledger's.
@@ -85,36 +103,63 @@ class Reservation:
         Raises:
             LedgerError: they are.
         """
+        if self._parts:
+            return
         self.ledger.identify(
             lambda key: fingerprint(key, data),
             lambda key: {name: fingerprint(key, {name: column}) for name, column in columns().items()},
         )
 
-    def start(self, guarantee: Guarantee | None, origin: str | None = None) -> None:
+    def start(self, guarantee: Guarantee | None, kept: Checkpoint | None = None, claims: Collection[str] = ()) -> None:
         """The run of this guarantee begins to compute from records, or goes on.
 
         Args:
             guarantee: of the whole run.
-            origin: of its checkpoint, by which a run that goes on is known; None: it has none.
+            kept: its checkpoint.
+            claims: of the checkpoint when its keys were read, one of which must be the last that the ledger knows.
 
         Raises:
             LedgerError: it is not what was reserved, or the reservation has been used or settled.
         """
         if guarantee is None or run_length(guarantee.events) != self._events:
             raise LedgerError(f"{self.ledger.path}: the run is not the one that was reserved; reserve it by itself.")
-        self.ledger.begin(self.receipt, origin)
+        self._name = self._claim(kept, claims, kept is not None and kept.complete)
         self._settles = True
+
+    def finish(self, kept: Checkpoint) -> None:
+        """Hold the reservation at the end of a run, before anything of it is released.
+
+        The name of the start changes once more: copies that were made while it ran know the old one alone.
+
+        Raises:
+            LedgerError: a copy of the checkpoint has gone on meanwhile.
+        """
+        self._name = self._claim(kept, (self._name,), complete=True)
+
+    def _claim(self, kept: Checkpoint | None, claims: Collection[str], complete: bool) -> str:
+        """Return a fresh name by which the ledger knows the run from now on; on the disk of both."""
+        name = secrets.token_hex(16)
+        if kept is not None:
+            kept.claiming(name)
+        name = self.ledger.begin(self.receipt, name, claims, complete)
+        if kept is not None:
+            kept.claimed(name)
+        return name
 
     def extend(self, events: tuple[Event, ...], why: str) -> None:
         """Charge what the run does beyond its guarantee, before it does."""
         self.ledger.extend(self.receipt, events, why)
 
-    def settle(self) -> None:
-        """Spent where the run has begun, here or elsewhere; given back where nothing was computed from a record."""
+    def settle(self, ended: bool = True) -> None:
+        """Spent where the run has begun, here or elsewhere; given back where nothing was computed from a record.
+
+        Args:
+            ended: whether the run has come to its end; where not, a run that has begun stays open, to go on.
+        """
         if not self._settles:
             return
         try:
-            self.ledger.settle(self.receipt)
+            self.ledger.settle(self.receipt) if ended else self.ledger.give_back(self.receipt)
         except (LedgerError, OSError) as error:
             # The run's result must not be lost.
             warnings.warn(f"{error} The run was not settled: what its ledger holds for it stays spent.", stacklevel=2)

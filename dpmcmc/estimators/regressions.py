@@ -213,7 +213,7 @@ class PrivateRegression(BaseEstimator):
             )
         held = None
         if self.ledger is not None:
-            held = Reservation(self.ledger, plan.guarantee if key is None else None, type(self).__name__)
+            held = Reservation(self.ledger, plan.guarantee if key is None else None, type(self).__name__, parts=True)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotForIntervals)

@@ -84,6 +84,8 @@ class Checkpoint:
 
     def _open(self) -> None:
         self.elsewhere = False
+        #: Keys and facts of the new run that :meth:`keys` was asked for last; None of a run that goes on.
+        self.new: dict[str, Any] | None = None
         self.folder.mkdir(exist_ok=True, mode=0o700)
         self._commit_seconds = 0.0
         self._since = 0.0
@@ -120,9 +122,29 @@ class Checkpoint:
         return "plan" in self._run
 
     @property
-    def origin(self) -> str:
-        """Random name of the start that drew what :meth:`keys` returned."""
-        return str((self._run if self.begun else self._new).get("origin", ""))
+    def complete(self) -> bool:
+        """Whether all that the run computes is here, once :meth:`keys` has looked: nothing is computed any more."""
+        return self.begun and self._run["keys"] is None and not self.elsewhere
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """Names of this run's starts, of which the ledger knows one as the last; a copy that is behind lacks that one.
+
+        Each start has a name of its own. It is written here, then into the ledger, then here again as the only one. So
+        a kill in between leaves both the name that the ledger has and the name that it may have.
+        """
+        before = [self._run.get("origin", "")] if self.begun else []  # version 0.2.0 knew the first start alone
+        return tuple(self._run.get("claims", before))
+
+    def claiming(self, name: str) -> None:
+        """Keep the name of a start that is about to enter the ledger."""
+        self._run["claims"] = [*self.claims, name]
+        self._save()
+
+    def claimed(self, name: str) -> None:
+        """Keep the name under which the ledger has the run, and no other."""
+        self._run["claims"] = [name]
+        self._save()
 
     def note(self, **facts: object) -> None:
         """Keep facts of the caller's, JSON values, with the run."""
@@ -165,12 +187,13 @@ class Checkpoint:
         """
         # A different device layout changes the order of rounding.
         self._here = here = platform() if mesh is None else f"{platform()} {mesh}"
-        self.elsewhere = False
+        self.elsewhere, self.new = False, None
         if not self.begun:
             key = secrets.token_bytes(32)
-            known = {"plan": plan_digest(plan), "records_key": key.hex(), "records": fingerprint(key, data)}
-            self._new = known | {"again": [], "platform": here, "secret": secret, "keys": to_text(streams)}
-            self._new["origin"] = secrets.token_hex(16)
+            known: dict[str, Any] = {"plan": plan_digest(plan), "claims": []}
+            known |= {"records_key": key.hex(), "records": fingerprint(key, data)}
+            known |= {"again": [], "platform": here, "secret": secret, "keys": to_text(streams)}
+            self.new = known
             return streams
         self.check(plan)
         if self._run["records"] != fingerprint(bytes.fromhex(self._run["records_key"]), data):
@@ -200,12 +223,25 @@ class Checkpoint:
             self.elsewhere = True
         return streams
 
-    def begin(self) -> None:
-        """Keep the keys of a new run, which computes from records after that; one that goes on has them here."""
-        if not self.begun:
-            whole = self._run | self._new
-            self._save(whole)
-            self._run = whole
+    def begin(self, new: dict[str, Any] | None) -> None:
+        """Keep the keys of a new run, which computes from records after that.
+
+        Args:
+            new: :attr:`new` after its call of :meth:`keys`; None of a run that goes on, whose keys are here.
+
+        Raises:
+            CheckpointError: another start has begun its run here since that call.
+        """
+        if new is None:
+            return
+        if self.begun:
+            raise CheckpointError(
+                f"{self.folder}: another start has begun its run here meanwhile, and a checkpoint is for one run; give "
+                "another folder"
+            )
+        whole = self._run | new
+        self._save(whole)
+        self._run = whole
 
     def _check_shared(self, devices: int) -> None:
         """Refuse blocks of chains that do not divide over so many devices."""
@@ -367,6 +403,15 @@ class Checkpoint:
         return None if found is None else Point.of(found[1])
 
 
+def has_begun(folder: Path) -> bool:
+    """Whether a run may have keys in a folder; also where its file cannot be read."""
+    path = folder / "run.json"
+    try:
+        return path.exists() and "plan" in json.loads(read_bytes(path))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return True
+
+
 @contextlib.contextmanager
 def opened(checkpoint: Checkpoint | str | Path | None) -> Iterator[Checkpoint | None]:
     """The checkpoint of a folder, for as long as it is needed; one that the caller opened is the caller's to close."""
@@ -397,4 +442,7 @@ def _locked(path: Path) -> int:
                 f"{path}: cannot be locked ({error.strerror}), so two processes could use the same keys; keep the "
                 "confidential folder on a local disk"
             ) from None
+        except BaseException:  # Ctrl-C: another try in this process finds it unlocked
+            os.close(handle)
+            raise
         os.close(handle)

@@ -25,4 +25,4 @@ def check_run(run: Any) -> None:
         np.asarray(words, np.uint32)
     if not isinstance(run["secret"], bool):
         raise InputError("other keys")
-    run["platform"], run["records"], run.get("origin", "").encode()
+    run["platform"], run["records"], run.get("origin", "").encode(), [name.encode() for name in run.get("claims", [])]

@@ -59,14 +59,23 @@ def test_settling_twice_or_an_unknown_run_is_refused(ledger, fifth):
 def test_a_run_begins_once_and_is_not_void_after(ledger, fifth):
     receipt = ledger.reserve(fifth, "run")
     ledger.begin(receipt, "this start")
-    ledger.begin(receipt.id, "this start")
-    for again in (None, "another start", ""):
+    for again in (None, "this start", "another start", ""):
         with pytest.raises(LedgerError, match="has begun already, and a reservation is for one run"):
             ledger.begin(receipt, again)
+    for complete in (False, True):
+        with pytest.raises(LedgerError, match="from another copy of its checkpoint"):
+            ledger.begin(receipt, "a copy", ("an older start",), complete)
     with pytest.raises(LedgerError, match="cannot be void"):
         ledger.settle(receipt, "void")
-    assert [e.kind for e in ledger.history()] == ["init", "reserve", "begin"]
+    assert ledger.begin(receipt.id, "next start", ("an older start", "this start")) == "next start"
+    with pytest.raises(LedgerError, match="from another copy of its checkpoint"):
+        ledger.begin(receipt, "a copy", ("this start",))
+    assert [e.kind for e in ledger.history()] == ["init", "reserve", "begin", "begin"]
     ledger.settle(receipt)
+    assert ledger.begin(receipt, "read again", ("next start",), complete=True) == "next start"
+    for after, complete in ((("next start",), False), (("this start",), True), ((), True)):
+        with pytest.raises(LedgerError, match="settled as released already, and a reservation is for one run"):
+            ledger.begin(receipt, "too late", after, complete)
     unused = ledger.reserve(fifth, "unused")
     ledger.settle(unused)
     ledger.settle(unused)

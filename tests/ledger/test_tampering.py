@@ -1,6 +1,7 @@
 """A ledger that was edited, rolled back or cut short is noticed, and what is no ledger is refused."""
 
 import contextlib
+import random
 import shutil
 import sqlite3
 
@@ -115,3 +116,26 @@ def test_what_is_not_a_ledger_is_refused_in_one_sentence(used, path, how):
     assert "\n" not in str(refusal.value)
     with pytest.raises(LedgerError):
         used.reserve(release(1e-3), "run")
+
+
+def test_a_damaged_ledger_is_refused_in_a_sentence(ledger, fifth, tmp_path):
+    """Cut short anywhere, or with bytes changed: one kind of error, and never another run's budget."""
+    ledger.settle(ledger.reserve(fifth, "run"), "released")
+    content, path, spent = ledger.path.read_bytes(), tmp_path / "damaged", ledger.state().spent
+    source, said = random.Random(0), []
+    spoilt = [content[:n] for n in {*range(0, len(content), 97), *range(len(content) - 64, len(content))}]
+    for _ in range(300):
+        changed = bytearray(content)
+        for _ in range(source.choice((1, 4, 50))):
+            changed[source.randrange(len(changed))] = source.randrange(256)
+        spoilt.append(bytes(changed))
+    for one in spoilt:
+        path.write_bytes(one)
+        try:
+            found = Ledger(path).state().spent
+        except LedgerError as error:
+            said.append(str(error))
+        else:
+            assert (found, len(one)) == (spent, len(content))
+    assert len(said) > 200
+    assert not any("\n" in sentence for sentence in said)

@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import os
+import shutil
 import tempfile
 import warnings
 from pathlib import Path
@@ -224,6 +225,50 @@ def a_run_that_has_begun_is_not_void(scene: Scene) -> None:
     with contextlib.suppress(LedgerError):
         book.settle(held.receipt, "void")
     require(book.state().spent > 0, "a run that has begun was given back")
+
+
+def _copied(scene: Scene, copied_at_end: bool) -> tuple[int, int]:
+    """(releases, charges) of a checkpoint that is copied after a commit; both go on, or the first never stopped."""
+    book, held = _reserved(scene)
+    kept, twin = (Path(tempfile.mkdtemp(dir=scene.folder)) / name for name in ("kept", "twin"))
+    released = 0
+
+    def copied(done: int, total: int) -> None:
+        if not twin.exists():
+            shutil.copytree(kept, twin)
+            if not copied_at_end:
+                raise _Stop
+
+    folders = ((kept, copied), (twin, None)) if copied_at_end else ((kept, copied), (kept, None), (twin, None))
+    for folder, progress in folders:
+        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(_Stop, LedgerError):
+            patch.setattr(sizing, "_CHUNK_STEPS", 3)
+            patch.setattr(checkpoint, "_OVERHEAD", 1e9)
+            dpmcmc.sample(_tiny(), _RECORDS, ledger=held, checkpoint=folder, progress=progress)
+            released += 1
+    return released, sum(len(run.charges) for run in book.state().runs)
+
+
+def of_copies_of_a_checkpoint_one_goes_on(scene: Scene) -> None:
+    """A run is stopped and its folder copied; the ledger lets one of both go on."""
+    released, charged = _copied(scene, copied_at_end=False)
+    require(released == charged, f"{released} copies released for {charged} charge")
+
+
+def a_copy_of_a_run_that_ended_since_is_refused(scene: Scene) -> None:
+    """A run's folder is copied while it runs, and the copy is resumed after it."""
+    released, charged = _copied(scene, copied_at_end=True)
+    require(released == charged, f"{released} copies released for {charged} charge")
+
+
+def records_of_others_are_refused_under_any_reservation(scene: Scene) -> None:
+    """Also where the caller has reserved."""
+    book, held = _reserved(scene)
+    dpmcmc.sample(_tiny(), _RECORDS, ledger=book)
+    others = {name: 0.5 * leaf for name, leaf in _RECORDS.items()}
+    with contextlib.suppress(LedgerError):
+        dpmcmc.sample(_tiny(), others, ledger=held)
+        require(False, "one budget paid for two data sets")
 
 
 def nothing_that_is_kept_lies_in_what_is_published(scene: Scene) -> None:

@@ -108,7 +108,7 @@ def _best_order_in_hindsight(patch: Patch) -> None:
 
 
 def _always_given_back(patch: Patch) -> None:
-    def settle(self: Reservation) -> None:
+    def settle(self: Reservation, ended: bool = True) -> None:
         self.ledger.settle(self.receipt, "void")
 
     patch.setattr(Reservation, "settle", settle)
@@ -118,12 +118,36 @@ def _always_given_back(patch: Patch) -> None:
 def _begun_as_the_object_says(patch: Patch) -> None:
     started: set[int] = set()
 
-    def begin(self: Ledger, receipt: Any, by: str | None = None) -> None:
+    def begin(self: Ledger, receipt: Any, by: str | None = None, *_: Any) -> str:
         if id(receipt) in started:
             raise LedgerError("used already")
         started.add(id(receipt))
+        return by or ""
 
     patch.setattr(Ledger, "begin", begin)
+
+
+def _one_name_for_all_starts(patch: Patch) -> None:
+    real = Ledger.begin
+
+    def begin(self: Ledger, receipt: Any, by: str | None = None, after: Any = (), complete: bool = False) -> str:
+        return by or "" if after else real(self, receipt, by, after, complete)
+
+    patch.setattr(Ledger, "begin", begin)
+
+
+def _never_looked_at_again(patch: Patch) -> None:
+    patch.setattr(Reservation, "finish", lambda self, kept: None)
+
+
+def _identified_by_whoever_reserves(patch: Patch) -> None:
+    real = Reservation.__init__
+
+    def init(self: Reservation, *arguments: Any, **named: Any) -> None:
+        real(self, *arguments, **named)
+        self._parts = True
+
+    patch.setattr(Reservation, "__init__", init)
 
 
 def _void_after_it_began(patch: Patch) -> None:
@@ -286,6 +310,24 @@ FAULTS = (
         "Each copy of it, in this process or another, starts a run of its own, and one charge pays for all.",
         _begun_as_the_object_says,
         (checks.a_reservation_is_for_one_run,),
+    ),
+    Fault(
+        "copies of a checkpoint that know one name",
+        "A checkpoint and its copy show the ledger the same name, and both go on for one charge.",
+        _one_name_for_all_starts,
+        (checks.of_copies_of_a_checkpoint_one_goes_on,),
+    ),
+    Fault(
+        "reservation not held at the end of a run",
+        "A run ends, and the copy that was made while it ran goes on under the name that both know.",
+        _never_looked_at_again,
+        (checks.a_copy_of_a_run_that_ended_since_is_refused,),
+    ),
+    Fault(
+        "records not compared under the caller's reservation",
+        "Whoever reserves by hand is trusted with the data set, and one budget pays for two.",
+        _identified_by_whoever_reserves,
+        (checks.records_of_others_are_refused_under_any_reservation,),
     ),
     Fault(
         "a run voided after it began",

@@ -25,7 +25,8 @@ class Run:
         label: of the caller's.
         charges: (cost, overflow) of the reservation and of each extension.
         outcome: ``open`` | ``released`` | ``void``.
-        begun: name of the start that began it; empty where only its outcome tells that one did; None before.
+        begun: name of the start that began it or went on with it last; empty where only its outcome tells that one did;
+            None before.
         items: of a programme.
 
     Example:

@@ -48,7 +48,7 @@ class Entry:
 
     Attributes:
         sequence: 1, 2, 3, ...
-        kind: ``init`` | ``data`` | ``reserve`` | ``begin`` | ``extend`` | ``settle``.
+        kind: ``init`` | ``data`` | ``reserve`` | ``begin`` | ``extend`` | ``settle``. A run that goes on begins again.
         run: id of the run it is about; empty for ``init`` and ``data``.
         time: UTC, ISO 8601.
         text: JSON of what it says.

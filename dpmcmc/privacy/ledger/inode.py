@@ -182,8 +182,10 @@ def made(path: Path, content: bytes) -> None:
         # A link, unlike a rename, never replaces a file that another process made meanwhile.
         os.link(trial, path)
     finally:
-        trial.unlink(missing_ok=True)
-        os.close(handle)
+        try:
+            trial.unlink(missing_ok=True)
+        finally:  # the lock ends even where the name stays
+            os.close(handle)
     flush_folder(path.parent)
 
 
@@ -215,13 +217,23 @@ def _forget_trial(file: Inode) -> None:
             other.unlink()
 
 
+def cut_short(content: bytes) -> bool:
+    """Whether an SQLite database lacks its end, by its own header."""
+    return len(content) < _stated(content)
+
+
 def _length(whole: bytes) -> int:
     """Bytes of an SQLite database, by its own header; all of anything else."""
-    if len(whole) < 100 or not whole.startswith(SQLITE):
-        return len(whole)
-    page, count = int.from_bytes(whole[16:18], "big"), int.from_bytes(whole[28:32], "big")
-    length = (65536 if page == 1 else page) * count
+    length = _stated(whole)
     return length if 0 < length <= len(whole) else len(whole)
+
+
+def _stated(whole: bytes) -> int:
+    """Bytes that an SQLite database says it has; 0 of anything else."""
+    if not whole.startswith(SQLITE):
+        return 0
+    page, count = int.from_bytes(whole[16:18], "big"), int.from_bytes(whole[28:32], "big")
+    return max(100, (65536 if page == 1 else page) * count)
 
 
 def _appended(whole: bytes) -> bytes | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from dpmcmc.privacy.accounting import ADJACENCIES, Adjacency, Event, overflow_probability, run_length
@@ -61,7 +61,7 @@ class Ledger:
         self.path = Path(path)
         entries, self._key = store.read(self.path)
         self.terms = fold(entries, self.path).terms
-        if hashlib.sha256(self._key).hexdigest() != entries[0].body["key_sha256"]:
+        if hashlib.sha256(self._key).hexdigest() != entries[0].body.get("key_sha256"):
             raise BrokenChain(f"{self.path}: the ledger's key was replaced; restore an untouched copy.")
 
     @classmethod
@@ -138,28 +138,41 @@ class Ledger:
                 return Receipt(entry.run, entry.sequence, entry.hash, self.path)
         raise OverBudget(f"{self.path}: run {label!r} is refused: {refusal}; {self._advice(guarantee)}.")
 
-    def begin(self, receipt_or_id: Receipt | str, by: str | None = None) -> None:
-        """Say that a run begins to compute from records: once, whoever holds its receipt, and it is never void after.
+    def begin(
+        self,
+        receipt_or_id: Receipt | str,
+        by: str | None = None,
+        after: Collection[str] = (),
+        complete: bool = False,
+    ) -> str:
+        """Say that a run begins to compute from records, or goes on; it is never void after.
+
+        A reservation is one life. A run that goes on shows that it knows the start before it, and from then on only
+        this start is known: a copy of the run's checkpoint, made before, knows an older one and is refused.
 
         Args:
             receipt_or_id: from :meth:`reserve`, or the run's id.
-            by: random name of the start, kept with the run's keys: a run that was stopped goes on under it, with the
-                same noise. None: a name that nobody else has.
+            by: random name of this start; None: a fresh one.
+            after: names of starts of this run, of which the last one must be. Empty: the run has not begun.
+            complete: whether the run has computed all that it does. Then it may also be settled as released, and
+                nothing is entered.
+
+        Returns:
+            Name of the run's last start, by which it goes on.
 
         Raises:
-            LedgerError: the run is settled, or another start has begun it.
+            LedgerError: the run has begun by another start than one of ``after``, or it is settled.
         """
         by = secrets.token_hex(16) if by is None else by
         with store.change(self.path) as (entries, append):
             run = self._run(entries, receipt_or_id)
-            if run.begun is None and run.outcome == "open":
-                append("begin", run.id, {"by": by})
-            elif run.begun != by:
-                how = "has begun" if run.outcome == "open" else f"is settled as {run.outcome}"
-                raise LedgerError(
-                    f"{self.path}: run {run.id} ({run.label}) {how} already, and a reservation is for one run; reserve "
-                    "a new one."
-                )
+            known = run.begun in after
+            if run.outcome == "open" and (run.begun is None or known):
+                append("begin", run.id, {"by": by} | ({"after": run.begun} if known else {}))
+                return by
+            if run.outcome == "released" and run.begun is not None and known and complete:
+                return run.begun
+            raise LedgerError(f"{self.path}: run {run.id} ({run.label}) {_begun_already(run, after)}.")
 
     def settle(self, receipt_or_id: Receipt | str, outcome: str | None = None) -> None:
         """Close a reservation.
@@ -187,6 +200,20 @@ class Ledger:
                     "and cannot be void; settle it as released."
                 )
             append("settle", run.id, {"outcome": outcome})
+
+    def give_back(self, receipt_or_id: Receipt | str) -> None:
+        """Void a reservation whose run has ended before it began; one that has begun, or is settled, stays as it is.
+
+        Args:
+            receipt_or_id: from :meth:`reserve`, or the run's id.
+
+        Raises:
+            LedgerError: an unknown run.
+        """
+        with store.change(self.path) as (entries, append):
+            run = self._run(entries, receipt_or_id)
+            if run.outcome == "open" and not run.read:
+                append("settle", run.id, {"outcome": "void"})
 
     def extend(self, receipt_or_id: Receipt | str, events: tuple[Event, ...], why: str) -> Receipt:
         """Charge an open run for more, for instance because it repeats steps on another machine.
@@ -362,3 +389,14 @@ class Ledger:
         if epsilon is None:
             return "no noise makes this run fit, so ask the data's holder for another budget"
         return f"epsilon {epsilon:g} at delta {guarantee.delta:g} would fit: set privacy.epsilon={epsilon:g}"
+
+
+def _begun_already(run: Run, after: Collection[str]) -> str:
+    """Why a start cannot have a run, and how to mend it, as a clause."""
+    if run.outcome == "open" and after:
+        return (
+            "has gone on from another copy of its checkpoint, and a reservation is for one run; go on with the copy "
+            "that went on last, or reserve a new one"
+        )
+    how = "has begun" if run.outcome == "open" else f"is settled as {run.outcome}"
+    return f"{how} already, and a reservation is for one run; reserve a new one"

@@ -87,7 +87,7 @@ def read(path: Path) -> tuple[list[Entry], bytes]:
         BrokenChain: edited or truncated.
     """
     with _sentences(path), inode.held(path, _PATIENCE) as file, _database(file) as db:
-        return _verified(db, path)
+        return _read(db, path)
 
 
 @contextlib.contextmanager
@@ -98,7 +98,7 @@ def change(path: Path) -> Iterator[tuple[list[Entry], Append]]:
         LedgerError: as :func:`read`; or another process kept it for too long, the disk is full, or the file was moved.
     """
     with _sentences(path), inode.held(path, _PATIENCE) as file, _database(file) as db:
-        entries, _ = _verified(db, path)
+        entries, _ = _read(db, path)
         before = len(entries)
         db.execute("BEGIN")
 
@@ -123,6 +123,8 @@ def _database(file: inode.Inode) -> Iterator[sqlite3.Connection]:
     content = file.content()
     if not content.startswith(inode.SQLITE):
         raise LedgerError(f"{file.path}: {_REASONS[sqlite3.SQLITE_NOTADB]}.")
+    if inode.cut_short(content):
+        raise LedgerError(f"{file.path}: {_REASONS[sqlite3.SQLITE_CORRUPT]}.")
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         db.deserialize(content)
         db.execute("PRAGMA trusted_schema = OFF")
@@ -136,8 +138,17 @@ def _insert(db: sqlite3.Connection, entry: Entry) -> None:
     db.execute("UPDATE head SET sequence = ?, hash = ?", (entry.sequence, entry.hash))
 
 
+def _read(db: sqlite3.Connection, path: Path) -> tuple[list[Entry], bytes]:
+    """Everything in the file, inside a transaction of the caller's; damage of any kind is one sentence."""
+    try:
+        return _verified(db, path)
+    except LedgerError:
+        raise
+    except (TypeError, ValueError) as error:  # a value of another type, or text that is none
+        raise LedgerError(f"{path}: {_REASONS[sqlite3.SQLITE_CORRUPT]}.") from error
+
+
 def _verified(db: sqlite3.Connection, path: Path) -> tuple[list[Entry], bytes]:
-    """Everything in the file, inside a transaction of the caller's."""
     if db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
         raise LedgerError(f"{path}: is not a ledger of this library; make one with dpmcmc ledger init.")
     version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -151,7 +162,7 @@ def _verified(db: sqlite3.Connection, path: Path) -> tuple[list[Entry], bytes]:
     heads = db.execute("SELECT sequence, hash FROM head").fetchall()
     keys = db.execute("SELECT key FROM secret").fetchall()
     chain.verify(entries, heads[0] if len(heads) == 1 else (0, ""), path)
-    if len(keys) != 1:
+    if len(keys) != 1 or not isinstance(keys[0][0], bytes):
         raise chain.BrokenChain(f"{path}: the ledger's key was removed; restore an untouched copy.")
     return entries, keys[0][0]
 
@@ -174,7 +185,8 @@ def _sentences(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        raise LedgerError(f"{path}: {_REASONS.get(code, str(error) + '; see to the file and try again')}.") from error
+        said = " ".join(str(error).split())  # SQLite quotes the schema, line by line
+        raise LedgerError(f"{path}: {_REASONS.get(code, said + '; see to the file and try again')}.") from error
     except BlockingIOError:
         raise LedgerError(
             f"{path}: other processes kept the ledger locked for {_PATIENCE:g} seconds; try again."
