@@ -25,6 +25,7 @@ class Given:
     """−∇ log-likelihood of a record is its g, whatever the parameters; the prior is flat."""
 
     gradient_bound = None
+    zeros_are_absent = True
 
     def init(self, key):
         return jnp.zeros(D)

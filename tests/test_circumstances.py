@@ -39,7 +39,7 @@ SENTENCES = {
     "Your record may be one of the 5,000": lambda told: told.records in (None, "private"),
     "are public already. If yours is one of them": lambda told: told.records == "public",
     "Nobody is in the data: a program generated the 5,000 records": lambda told: told.records in NOBODYS,
-    "almost the same if yours": lambda told: told.records not in NOBODYS,
+    "almost as likely if yours": lambda told: told.records not in NOBODYS,
     "so they are taken for private": lambda told: told.records is None,
     "in place of the real ones": lambda told: told.records == "stand_in",
     "so the promise hides none of them": lambda told: told.records == "public",

@@ -181,7 +181,7 @@ def test_a_model_that_is_no_linear_function_of_its_sites_gets_no_intervals():
 
 
 def test_what_a_plan_of_a_model_cannot_take_is_refused(target):
-    with pytest.raises(UnsupportedCombination, match=r"adjacency: .* take replace_one"):
+    with pytest.raises(UnsupportedCombination, match=r"adjacency: .* take zero_out"):
         NoiseAware().plan(target, **PROMISE, adjacency="add_remove")
     with pytest.raises(UnsupportedCombination, match="takes no prior_scale, covariance"):
         NoiseAware(covariance="sandwich").plan(target, **PROMISE)

@@ -11,10 +11,12 @@ import pytest
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.engine import lanes
+from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.reservation import Reservation
+from dpmcmc.engine.result import DivergedError
 from dpmcmc.mechanisms import SufficientStatistics
 from dpmcmc.privacy import Ledger, LedgerError
-from dpmcmc.storage.checkpoint import Checkpoint
+from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError
 from tests.test_life import HYBRID, LOGISTIC, ROUTES, Kill, _quick, after, before, promised, records, sampled, stop
 from tests.test_life import scene as scene  # a fixture
 
@@ -178,6 +180,7 @@ RACE = """
 import os, sys, time
 from pathlib import Path
 from dpmcmc.engine.reservation import Reservation
+from dpmcmc.engine.result import DivergedError
 from dpmcmc.privacy import LedgerError
 from tests.test_one_life import sample
 folder, mine = Path(sys.argv[1]), sys.argv[2]
@@ -220,3 +223,32 @@ def test_records_of_another_data_set_are_refused_under_a_reservation_of_the_call
     fold.settle()
     assert scene.runs == ["released", "void", "released"]
     assert sum(entry.kind == "data" for entry in Ledger(scene.ledger.path).history()) == 1
+
+
+def test_a_run_that_was_begun_under_a_ledger_does_not_go_on_without_one(scene, tmp_path):
+    """Without it nothing would know of the copies of its checkpoint."""
+    killed("mechanism", tmp_path / "a", scene.ledger, Checkpoint, "claimed", after)
+    with pytest.raises(CheckpointError, match="begun under a ledger, which is not given; give that ledger"):
+        sample("mechanism", tmp_path / "a", None)
+    assert sample("mechanism", tmp_path / "a", scene.ledger).receipt is not None
+
+
+def test_a_run_that_diverged_and_was_killed_after_it_was_settled_keeps_its_whole_folder(scene, capsys, monkeypatch):
+    def diverge(self, life, progress):
+        life.begin()
+        raise DivergedError(3, 0.0, life.guarantee)
+
+    monkeypatch.setattr(Chains, "carry_out", diverge)
+    stop(ROUTES["run"], scene, before(Checkpoint, "remove", Kill()), "kill")
+    assert scene.runs == ["released"]
+    for stopped in (before(Reservation, "start", Kill()), None):  # killed once more before it begins, then not
+        with pytest.MonkeyPatch.context() as patch:
+            if stopped is None:
+                assert main(["run", "--resume", str(scene.out)]) == 1
+            else:
+                stopped(patch)
+                with pytest.raises(Kill):
+                    main(["run", "--resume", str(scene.out)])
+        assert main(["verify", str(scene.out / "privacy.json")]) == 0
+    assert "diverged" in capsys.readouterr().err
+    assert scene.runs == ["released"]

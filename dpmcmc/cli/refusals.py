@@ -65,7 +65,7 @@ def exit_code(work: Callable[[], object]) -> int:
     finally:
         faults.keep_in(None)
     if code == STOPPED:  # typer returns it since version 0.29, where it raised Abort before
-        return _say("stopped by the user; every step already taken counts as released.", STOPPED)
+        return _say("stopped by the user.", STOPPED)
     return code if isinstance(code, int) else 0
 
 

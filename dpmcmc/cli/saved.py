@@ -44,6 +44,7 @@ from dpmcmc.report.pictures import Pictures
 from dpmcmc.report.public_facts import Declared, PublicFacts
 from dpmcmc.storage.checkpoint import CheckpointError
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.released_files import is_sealed
 from dpmcmc.storage.row_blocks import on_disk
 from dpmcmc.storage.run_folder import RunFolder
 from dpmcmc.targets import TargetError, check
@@ -163,6 +164,8 @@ class ConfiguredRun:
             ended: whether the run has ended without draws, so that what it says of it is whole.
         """
         folder, said = self.place.run_folder, self._privacy(self.life.guarantee)
+        if not ended and is_sealed(self.place.folder):  # saved whole, and not settled yet
+            return
         try:
             self._write_plan()
             (folder.seal if ended else folder.state)(said)

@@ -55,7 +55,7 @@ class Values(NamedTuple):
     def refuse_missing(self, allowed: bool) -> None:
         """Raise DataError where a value is missing, unless that is allowed."""
         if not allowed:
-            how = "no row is dropped; fill them by a public rule, or declare missing=True"
+            how = "no row is dropped; fill them by a public rule, or declare missing=True, unless it is the label"
             self.refuse(self.missing, "no value in some rows", how)
 
     def numbers(self) -> np.ndarray:

@@ -241,7 +241,8 @@ class Levels:
         codes = np.array([known[type(cell)].get(cell, -1) for cell in cells], np.int64)
         unknown = (codes < 0) & ~column.missing
         if not self.other:
-            column.refuse(unknown, "a value that is no level", "complete the public list of levels, or give other=True")
+            how = "complete the public list of levels, or give other=True, unless it is the label"
+            column.refuse(unknown, "a value that is no level", how)
         codes[unknown], codes[column.missing] = len(self.levels), len(self.names) - 1
         return codes, int(unknown.sum())
 

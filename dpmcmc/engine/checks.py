@@ -14,7 +14,6 @@ from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import FixedSize
 from dpmcmc.storage.pytree import PyTree, size_of
 from dpmcmc.storage.row_blocks import on_disk
-from dpmcmc.targets.absent import check_absent
 from dpmcmc.targets.base import Target
 
 
@@ -41,8 +40,6 @@ def check_records(plan: Plan, data: PyTree, host: bool = False) -> PyTree:
         return jnp.asarray(array, jnp.float32 if jnp.issubdtype(array.dtype, jnp.floating) else None)
 
     targets.check(plan.target, data)
-    if plan.guarantee is not None:
-        check_absent(plan.target, data, plan.guarantee.adjacency)
     return jax.tree.map(convert, data)
 
 

@@ -103,10 +103,13 @@ class Life:
 
         Raises:
             LedgerError: the run is over the ledger's budget.
-            CheckpointError: the checkpoint is another process's, or none.
+            CheckpointError: the checkpoint is another process's, or none; its run was begun under a ledger, and none
+                is given.
         """
         with contextlib.ExitStack() as stack:
             self.kept = stack.enter_context(opened(self._checkpoint))
+            if self.kept is not None and self._ledger is None:
+                self.kept.check_uncharged()
             if isinstance(self._ledger, Reservation):
                 self.held = self._ledger
             elif self._ledger is not None:
@@ -196,7 +199,7 @@ class Life:
                 failed = error
         # The checkpoint may have been copied meanwhile.
         if self.held is not None and self.kept is not None and self.begun:
-            self.held.finish(self.kept)
+            self.held.finish(self.kept, failed=failed is not None)
         if failed is not None:
             raise failed
         return self.with_receipt(result)

@@ -18,6 +18,9 @@ from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.storage.pytree import PyTree
 
+#: Note in the checkpoint of a run that diverged, or that made no draw.
+_FAILED = "failed"
+
 
 def may_be_open(ledger: str | Path | None, checkpoint: Checkpoint) -> bool:
     """Whether a ledger holds budget for the run that a checkpoint names, or cannot be asked."""
@@ -123,18 +126,26 @@ class Reservation:
         """
         if guarantee is None or run_length(guarantee.events) != self._events:
             raise LedgerError(f"{self.ledger.path}: the run is not the one that was reserved; reserve it by itself.")
-        self._name = self._claim(kept, claims, kept is not None and kept.complete)
+        # A run that failed at its end computes that end again, and nothing else.
+        complete = kept is not None and (kept.complete or bool(kept.noted(_FAILED)))
+        self._name = self._claim(kept, claims, complete)
         self._settles = True
 
-    def finish(self, kept: Checkpoint) -> None:
+    def finish(self, kept: Checkpoint, failed: bool = False) -> None:
         """Hold the reservation at the end of a run, before anything of it is released.
 
         The name of the start changes once more: copies that were made while it ran know the old one alone.
+
+        Args:
+            kept: its checkpoint.
+            failed: whether it diverged or made no draw, which its checkpoint does not tell.
 
         Raises:
             LedgerError: a copy of the checkpoint has gone on meanwhile.
         """
         self._name = self._claim(kept, (self._name,), complete=True)
+        if failed:
+            kept.note(**{_FAILED: True})
 
     def _claim(self, kept: Checkpoint | None, claims: Collection[str], complete: bool) -> str:
         """Return a fresh name by which the ledger knows the run from now on; on the disk of both."""

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from annotated_types import Ge
 
-from dpmcmc.errors import InputError
+from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.engines import ENGINES, EngineName, Wanted, drawn
 from dpmcmc.mechanisms.float64 import float64
@@ -39,6 +39,7 @@ from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.row_sums import Loss, check_loss, in_float64
 from dpmcmc.privacy.accounting import Event
+from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import Positive, Target, bind, record_shapes
@@ -132,7 +133,8 @@ class Exponential(OneShot):
         """Settle c; ε is spent in full, and δ is not: the guarantee is stated at it.
 
         Raises:
-            UnsupportedCombination: a ball, and a target without bounded losses there.
+            UnsupportedCombination: a ball, and a target without bounded losses there; a loss of one's own under
+                add_remove.
             ValueError: an ε within what rounding costs.
         """
         if self.hypotheses is None:
@@ -141,6 +143,12 @@ class Exponential(OneShot):
             unit, rounding, assumptions = ball.unit_epsilon(target, asked.adjacency), 0.0, ball.assumptions(target)
         else:
             assert self.loss_bound is not None
+            if self.loss is not None and asked.adjacency == Adjacency.ADD_REMOVE:
+                raise UnsupportedCombination(
+                    "loss: under add_remove a record may be absent and add nothing, and an absent record may have any "
+                    "loss of your own; leave the loss out, or take zero_out or replace_one.",
+                    "loss",
+                )
             unit, rounding, assumptions = asked.moved * self.loss_bound, 4 * _WEIGHT_ERROR, ()
         if asked.epsilon <= rounding:
             raise InputError(

@@ -29,7 +29,7 @@ from dpmcmc.privacy.query.gram_release import GramRelease
 from dpmcmc.privacy.query.integer_noise import check_numbers
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.absent import check_table
+from dpmcmc.targets.absent import check_absent
 from dpmcmc.targets.base import Target
 
 #: Integer noise of more releases than a mechanism has, which leaves room for its own in δ.
@@ -164,8 +164,7 @@ class OneShot(Checked):
         """
         asked = Asked(num_records, epsilon, delta, Adjacency(adjacency), bool(hardened))
         target, told = (target, self) if schema is None else (schema.told(target), schema.told(self, target))
-        if schema is not None:
-            check_table(target, asked.adjacency)
+        check_absent(target, asked.adjacency, schema is not None)
         plan = told.settle(target, asked.of_events)
         if hardened:
             taken = provable(epsilon, delta, discrete_gaussian.releases_event(plan.guarantee.events))

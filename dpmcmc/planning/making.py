@@ -24,7 +24,7 @@ from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.second_moment import SecondMoment, asked, every_of, multiples, released_shape
 from dpmcmc.samplers.base import Sampler, missing_of
 from dpmcmc.storage.pytree import size_of
-from dpmcmc.targets.absent import check_table
+from dpmcmc.targets.absent import check_absent
 from dpmcmc.targets.base import Target, parameter_shapes
 
 
@@ -124,10 +124,10 @@ def _told(
     schema: Schema | None, target: Target, metric: PrivateMetric | None, privacy: Privacy | None
 ) -> tuple[Target, PrivateMetric | None]:
     """Return target and metric with the facts of a table."""
+    if privacy is not None:
+        check_absent(target, privacy.adjacency, schema is not None)
     if schema is None:
         return target, metric
-    if privacy is not None:
-        check_table(target, privacy.adjacency)
     return schema.told(target), schema.told(metric, target)
 
 

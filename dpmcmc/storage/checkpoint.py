@@ -136,6 +136,18 @@ class Checkpoint:
         before = [self._run.get("origin", "")] if self.begun else []  # version 0.2.0 knew the first start alone
         return tuple(self._run.get("claims", before))
 
+    def check_uncharged(self) -> None:
+        """Refuse to go on without a ledger with a run that was begun under one, which knows what its copies do.
+
+        Raises:
+            CheckpointError: it was.
+        """
+        if self.begun and self._run.get("claims"):
+            raise CheckpointError(
+                f"{self.folder}: the run was begun under a ledger, which is not given; give that ledger, or start a "
+                "new run"
+            )
+
     def claiming(self, name: str) -> None:
         """Keep the name of a start that is about to enter the ledger."""
         self._run["claims"] = [*self.claims, name]

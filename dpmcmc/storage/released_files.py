@@ -57,6 +57,11 @@ def has_ended(said: dict[str, Any]) -> bool:
     return said.get(KEY, {}) is not None
 
 
+def is_sealed(folder: Path) -> bool:
+    """Whether a folder holds a whole result, as far as its ``privacy.json`` tells."""
+    return isinstance(_said(folder / PRIVACY).get(KEY), dict)
+
+
 def discrepancy(folder: Path, said: dict[str, Any]) -> str | None:
     """Return a clause on the first file that is not as ``privacy.json`` says; None: there is none.
 

@@ -57,6 +57,8 @@ class LastLayer(SoftmaxRegression):
         (2, 3)
     """
 
+    #: Features of zeros may be constants.
+    zeros_are_absent = False
     row_bound: Positive = dataclasses.field(default=1.0, kw_only=True)
     features: Callable[[jax.Array], jax.Array] = dataclasses.field(kw_only=True, repr=False)
 

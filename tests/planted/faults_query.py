@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dpmcmc.data.owners import MASK
-from dpmcmc.engine import checks as engine_checks
 from dpmcmc.engine import program as program_room
+from dpmcmc.planning import making
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query import fixed_point
 from dpmcmc.privacy.query.fixed_point import FixedPoint
@@ -123,7 +123,7 @@ def _rows_of_owners_are_clipped(patch: Patch) -> None:
 
 
 def _absence_unchecked(patch: Patch) -> None:
-    patch.setattr(engine_checks, "check_absent", lambda target, records, adjacency: None)
+    patch.setattr(making, "check_absent", lambda target, adjacency, table: None)
 
 
 def _padding_is_zeros(patch: Patch) -> None:

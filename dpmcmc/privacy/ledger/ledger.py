@@ -396,7 +396,12 @@ def _begun_already(run: Run, after: Collection[str]) -> str:
     if run.outcome == "open" and after:
         return (
             "has gone on from another copy of its checkpoint, and a reservation is for one run; go on with the copy "
-            "that went on last, or reserve a new one"
+            "that went on last, or start a new run, which is charged by itself"
+        )
+    if after:
+        return (
+            f"is settled as {run.outcome}, from another copy of its checkpoint if not from this one, and a reservation "
+            "is for one run; its result is where that run was saved, and a new run is charged by itself"
         )
     how = "has begun" if run.outcome == "open" else f"is settled as {run.outcome}"
     return f"{how} already, and a reservation is for one run; reserve a new one"

@@ -35,6 +35,7 @@ class GeneralisedLinear(GaussianPrior, Checked):
         row_bound: public bound on ‖x‖, or None.
         residual_bound: largest size of the residual; None where it has no bound.
         bounded_labels: whether ``longest_labels`` is there, which label-blind clipping needs.
+        zeros_are_absent: whether a record of zeros adds zero to every sum, at all parameters (``targets/absent.py``).
     """
 
     prior_scale: Positive = 1.0
@@ -42,6 +43,7 @@ class GeneralisedLinear(GaussianPrior, Checked):
     row_bound: Positive | None = dataclasses.field(default=None, kw_only=True)
     residual_bound: ClassVar[float | None] = None
     bounded_labels: ClassVar[bool] = False
+    zeros_are_absent: ClassVar[bool] = True
     log_concave = True
 
     @property
