@@ -239,7 +239,9 @@ def test_a_run_that_diverged_and_was_killed_after_it_was_settled_keeps_its_whole
         raise DivergedError(3, 0.0, life.guarantee)
 
     monkeypatch.setattr(Chains, "carry_out", diverge)
-    stop(ROUTES["run"], scene, before(Checkpoint, "remove", Kill()), "kill")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Kill):
+        before(Checkpoint, "remove", Kill())(patch)
+        ROUTES["run"].start(scene)
     assert scene.runs == ["released"]
     for stopped in (before(Reservation, "start", Kill()), None):  # killed once more before it begins, then not
         with pytest.MonkeyPatch.context() as patch:
