@@ -239,9 +239,10 @@ def test_a_run_that_diverged_and_was_killed_after_it_was_settled_keeps_its_whole
         raise DivergedError(3, 0.0, life.guarantee)
 
     monkeypatch.setattr(Chains, "carry_out", diverge)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Kill):
+    with pytest.MonkeyPatch.context() as patch:
         before(Checkpoint, "remove", Kill())(patch)
-        ROUTES["run"].start(scene)
+        with pytest.raises(Kill):
+            ROUTES["run"].start(scene)
     assert scene.runs == ["released"]
     for stopped in (before(Reservation, "start", Kill()), None):  # killed once more before it begins, then not
         with pytest.MonkeyPatch.context() as patch:

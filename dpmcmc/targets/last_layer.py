@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
+from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint, held
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import on_disk
 from dpmcmc.targets.base import Positive, Target, TargetError
@@ -110,8 +110,9 @@ class LastLayer(SoftmaxRegression):
 
     def prepared(self, records: PyTree) -> PyTree:
         """Records with features in the place of x, and the squared norm of each."""
-        # Blocks of rows bound what the hidden layers of a network take.
-        rows = jax.lax.map(self._features, jnp.asarray(records["x"]), batch_size=_AT_ONCE)
+        # Blocks of rows bound what the hidden layers of a network take. A norm and the row that it bounds are of one
+        # computation, also where rows are prepared within a step.
+        rows = held(jax.lax.map(self._features, jnp.asarray(records["x"]), batch_size=_AT_ONCE))
         return super().prepared({**records, "x": rows})
 
     def clipped_gradient_sum(
