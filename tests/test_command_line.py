@@ -158,7 +158,7 @@ def test_secret_keys_and_seeds_are_in_no_released_file(breast, tmp_path, monkeyp
     monkeypatch.setattr(secrets, "token_bytes", noted)
     out = tmp_path / "run"
     assert call("run", breast, "--out", out, "--quiet") == 0
-    assert len(tokens) == 6  # a key per purpose, that of the digest of the records, and the name of the start
+    assert len(tokens) == 5  # a key per purpose, and that of the digest of the records
     words = [str(w) for t in tokens for w in np.frombuffer(t, np.uint32)]
     for path in out.rglob("*"):
         if path.is_file():

@@ -102,15 +102,26 @@ time.sleep(500)
 """
 
 
+#: Runs a script where a signal is heeded; under nohup SIGHUP is not, and the launcher keeps to that.
+HEEDING = """
+import runpy, signal, sys
+signal.signal(int(sys.argv[1]), signal.default_int_handler if sys.argv[1] == "2" else signal.SIG_DFL)
+del sys.argv[:2]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
 @pytest.mark.parametrize("ask", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_launcher_that_is_ended_leaves_no_process_behind(ask, tmp_path):
-    launcher = subprocess.Popen([sys.executable, LAUNCHER, "--", sys.executable, "-c", FAMILY, str(tmp_path)])
-    while len(started := list(tmp_path.iterdir())) < 4:
-        assert launcher.poll() is None
-        time.sleep(0.05)
-    launcher.send_signal(ask)
-    assert launcher.wait(timeout=120) == 128 + ask
+    family = [sys.executable, "-c", FAMILY, str(tmp_path)]
+    command = [sys.executable, "-c", HEEDING, str(int(ask)), str(LAUNCHER), "--", *family]
+    with subprocess.Popen(command) as launcher:
+        while len(started := list(tmp_path.iterdir())) < 4:
+            assert launcher.poll() is None
+            time.sleep(0.05)
+        launcher.send_signal(ask)
+        assert launcher.wait(timeout=120) == 128 + ask
     deadline = time.monotonic() + 60
     while any(alive(path.name) for path in started):  # a killed process takes a moment to go
         assert time.monotonic() < deadline

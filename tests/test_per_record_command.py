@@ -50,7 +50,7 @@ def test_the_command_keeps_the_account_apart_from_what_is_released(tmp_path, cap
     with xarray.open_dataset(folder / "draws.nc", group="posterior") as draws:
         assert draws.sizes["draw"] == 3
     for wrong, said in (
-        (arguments, "already holds something"),
+        (arguments, "already holds a run that is done"),
         ([str(config), "--set", "privacy=null", "--out", str(tmp_path / "other")], "no guarantee"),
         ([*arguments[:-1], str(tmp_path / "third"), "--every", "0"], "every"),
     ):

@@ -55,7 +55,7 @@ class PublicKFold(BaseCrossValidator):
 
     @property
     def train_records(self) -> int:
-        """Number of records in each training set: N − ⌈N/k⌉ − 1."""
+        """Number of records in each training set, N − ⌈N/k⌉ − 1."""
         return int(self.num_records - -(-self.num_records // self.n_splits) - 1)
 
     def get_n_splits(

@@ -113,7 +113,7 @@ class SoftmaxRegression(GeneralisedLinear):
             mask: (n,) bool.
             clip: C.
             bits: grid exponent; ``result.to_float(clip, bits)`` has shape (d, K).
-            label_blind: whether w is :func:`label_blind_weight`; otherwise 1.
+            label_blind: whether w is ``label_blind_weight`` of ``privacy/query/label_blind.py``; otherwise 1.
         """
         x = as_float(batch["x"])
         squares = batch.get("x_squares")
