@@ -33,6 +33,8 @@ AuditTarget = Literal["probe", "config"]
 METHODS, TARGETS = get_args(Method), get_args(AuditTarget)
 #: Runs of each data set unless told; canaries of ``one_run``.
 RUNS, CANARIES = 1000, 500
+#: Confidence unless told. A claim may be tight, and one audit in 1/(1 - confidence) then blames it although it is true.
+CONFIDENCE = 0.999
 #: Most runs of each data set, or chains of one device program.
 MOST_RUNS, _AT_ONCE = 200_000, 20_000
 #: Runs of each data set that settle a histogram's bins, and are not tested.
@@ -179,7 +181,7 @@ def audit(
     *,
     method: Method = "gdp",
     runs: int | None = None,
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
     target: AuditTarget = "probe",
     steps: int | None = None,
     neighbours: Neighbours | None = None,

@@ -17,7 +17,7 @@ import typer
 
 from dpmcmc import config as config_room
 from dpmcmc.audit import METHODS, AuditReport, audit
-from dpmcmc.audit.procedure import CANARIES, RUNS, TARGETS
+from dpmcmc.audit.procedure import CANARIES, CONFIDENCE, RUNS, TARGETS
 from dpmcmc.cli.options import AllowCode, AsJson, ConfigName, Overrides, one_of
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
@@ -62,7 +62,7 @@ def attack(
     allow_code: AllowCode = None,
     method: Annotated[str, typer.Option(help="gdp is an estimate, the others are proved.", **one_of(METHODS))] = "gdp",
     runs: Annotated[int | None, typer.Option(help=f"Runs on each of two data sets; {RUNS} by default.")] = None,
-    confidence: Annotated[float, typer.Option(help="Confidence of the bound.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Confidence of the bound and the verdict.")] = CONFIDENCE,
     steps: Annotated[
         int | None, typer.Option(help="Audit only the first steps of a sampler, against what those cost.")
     ] = None,

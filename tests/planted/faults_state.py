@@ -137,7 +137,7 @@ def _one_name_for_all_starts(patch: Patch) -> None:
 
 
 def _never_looked_at_again(patch: Patch) -> None:
-    patch.setattr(Reservation, "finish", lambda self, kept: None)
+    patch.setattr(Reservation, "finish", lambda self, kept, failed=False: None)
 
 
 def _identified_by_whoever_reserves(patch: Patch) -> None:
