@@ -92,7 +92,7 @@ def test_many_canaries_in_one_run_show_epsilon():
 @pytest.mark.slow
 def test_the_histogram_tester_accepts_the_claim_and_rejects_a_tenth_of_it():
     plan = planned(epsilon=8.0)
-    options = {"method": "histogram", "alpha": 0.15, "bins": 4, "at_epsilon": 0.0, "seed": 1}
+    options = {"method": "histogram", "alpha": 0.15, "bins": 4, "at_epsilon": 0.0, "seed": 1, "confidence": 0.95}
     report = audit(plan, **options)
     assert not report.violated
     assert "ACCEPTS" in report.notes[1]
@@ -228,7 +228,7 @@ def test_one_shot_audits_have_power(name, share):
 
 
 def accused(plan, **options):
-    return audit(plan, **{"runs": 500, "seed": 5} | options).exceeded
+    return audit(plan, **{"runs": 500, "seed": 5, "confidence": 0.95} | options).exceeded
 
 
 @pytest.mark.slow
