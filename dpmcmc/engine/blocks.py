@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 from dpmcmc.engine import lanes, sizing
 from dpmcmc.engine.charged_again import with_charged_again
-from dpmcmc.engine.compilation import Compiled, Executable, Options, compiled
+from dpmcmc.engine.compilation import Compiled, Executable, Options, compiled, state_shapes
 from dpmcmc.engine.mesh import CHAIN, DATA, spread
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.recorded import RecordedTemplate
@@ -106,16 +106,14 @@ class Blocks:
     def _measured(self, records: PyTree) -> tuple[sizing.Sizes, bool]:
         """(sizes of the blocks and chunks, those of its checkpoint where the run goes on; whether to draw ahead)."""
         program, runs = self._program, self._runs
-        shapes = jax.eval_shape(jax.vmap(program.traced.start), self._cells).position
+        shapes, drawn = state_shapes(program, self._cells)
         block = sizing.cells_at_once(program, shapes, records) if self.point is None else self.point.shape[0]
         lanes, work = sizing.lanes_beside(block, program), block * sizing.cell_bytes(program, shapes, records)
         drawn_ahead = sizing.draws_ahead(work // lanes, lanes, program.platform)
         ahead = program.supplied or (program.mesh is None and drawn_ahead)
         step_bytes = num_bytes(shapes) // len(self._owners)
         if ahead:
-            # On a mesh of all its shards together.
-            whole = program if program.mesh is None else dataclasses.replace(program, mesh=None)
-            step_bytes += num_bytes(whole.traced.drawn(self._cells))
+            step_bytes += num_bytes(drawn)
         if program.supplied:
             step_bytes += program.slots * num_bytes(records) // program.num_records
         longest = runs[self._owners[-1]].plan.steps

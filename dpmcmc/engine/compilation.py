@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
@@ -62,16 +62,42 @@ def compiled(program: Program, width: int, ahead: bool, shapes: Hashable = None)
         shapes: of what they are called with, hashable: the functions serve these alone, so that of many shapes the
             oldest can be let go.
     """
-    # A target or sampler that may change behind its hash, or has none, is compiled anew.
-    if program.target.steady and program.sampler.steady:
-        with contextlib.suppress(TypeError):
-            return _compile_cached(program, width, ahead, shapes)
-    return _compile_cached.__wrapped__(program, width, ahead, shapes)
+    cached = _compile_cached if _steady(program) else _compile_cached.__wrapped__
+    return cached(program, width, ahead, shapes)
+
+
+def state_shapes(program: Program, cells: PyTree) -> tuple[PyTree, Drawn]:
+    """Shapes of the positions of cells, and of the randomness of one step of one of them; traced once.
+
+    Args:
+        program: of the cells.
+        cells: shapes of :class:`Cells`, leaves (cells, ...).
+    """
+    leaves, structure = jax.tree.flatten(cells)
+    traced = _shapes_cached if _steady(program) else _shapes_cached.__wrapped__
+    return traced(program, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+
+
+def _steady(program: Program) -> bool:
+    """Whether equal programs compute the same: no target nor sampler may change behind its hash, or has none."""
+    try:
+        hash(program)
+    except TypeError:
+        return False
+    return program.target.steady and program.sampler.steady
 
 
 #: Most programs, each of one set of shapes, that a process keeps: some 17 MiB and 180 memory maps each on a CPU, of the
 #: 65530 maps that Linux gives a process. One that is let go is compiled again where it is needed again.
 KEPT_PROGRAMS = 32
+
+
+@functools.lru_cache(maxsize=4 * KEPT_PROGRAMS)
+def _shapes_cached(program: Program, structure: jax.tree_util.PyTreeDef, leaves: tuple) -> tuple[PyTree, Drawn]:
+    cells = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
+    # On a mesh the randomness is that of all its shards together.
+    whole = program if program.mesh is None else dataclasses.replace(program, mesh=None)
+    return jax.eval_shape(jax.vmap(program.traced.start), cells).position, whole.traced.drawn(cells)
 
 
 @functools.lru_cache(maxsize=KEPT_PROGRAMS)
