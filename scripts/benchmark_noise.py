@@ -21,7 +21,6 @@ import numpy as np
 
 import dpmcmc
 from dpmcmc.engine.program import Cells, Program
-from dpmcmc.engine.template import template
 from dpmcmc.privacy.accounting import discrete_gaussian
 from dpmcmc.privacy.query.chacha import CHACHA20
 from dpmcmc.privacy.query.fixed_point import FixedPoint
@@ -43,10 +42,10 @@ def step_program(batch: float, hardened: bool, steps: int, records: Any, chains:
         steps=20 * num_records // int(batch),
         privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-6, hardened=hardened),
     )
-    program = Program.of(plan, template(plan.target), template(plan.sampler))
+    program = Program.of(plan)
     streams, _ = streams_of(0, hardened)
     cells = Cells(
-        {},
+        jax.tree.map(lambda number: jnp.stack([number] * chains), program.numbers(plan, plan.target)),
         jax.tree.map(lambda key: jnp.stack([key] * chains), streams),
         jnp.arange(chains, dtype=jnp.int32),
         jnp.full(chains, plan.steps, jnp.int32),

@@ -75,7 +75,7 @@ def whitened_sum(plan, data, metric):
     chains.read(data, None, None, None)
     run, rows = stage.run_in(chains.bound(streams_of(0)[0], False), metric, chains.records)
     program = chains.program()
-    cell = jax.tree.map(jax.numpy.asarray, run.numbers)
+    cell = jax.tree.map(jax.numpy.asarray, program.numbers(run.plan, run.target))
     query = program.query(Cells(cell, run.streams, np.int32(0), np.int32(1)))
     start = np.zeros(D, np.float32)
     return query.clipped_sum(start, program.prepared(rows), jax.random.key(0)).to_float64(1.0, query.bits)

@@ -24,7 +24,6 @@ from dpmcmc.engine import sizing, sweep
 from dpmcmc.engine.charged_again import INTERRUPTED
 from dpmcmc.engine.mesh import DATA, spread
 from dpmcmc.engine.program import Cells, Program
-from dpmcmc.engine.template import template
 from dpmcmc.privacy.query import query as query_room
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
 from dpmcmc.privacy.query.randomness import streams_of
@@ -148,13 +147,14 @@ def sums() -> dict[str, np.ndarray]:
     schemes |= {"small": dpmcmc.FixedSize(7), "large": dpmcmc.FixedSize(30)}
     promise = dpmcmc.Privacy(epsilon=4.0, delta=1e-4, clip=0.25, accountant="rdp")
     keys, theta, mesh = jax.random.split(jax.random.key(2), 6), jnp.zeros(D), dpmcmc.mesh(1, 8)
-    cell = Cells({}, streams_of(0)[0], jnp.int32(0), jnp.int32(1))
     prepared = TARGET.prepared(DATA_SET)
     records = spread(prepared, mesh, DATA)
     garbage = spread(jax.tree.map(lambda leaf: _beyond(np.asarray(leaf)), records), mesh, DATA)
     for name, sampling in schemes.items():
         plan = make(sampling=sampling, privacy=promise)
-        query = Program.of(plan, template(TARGET), template(plan.sampler), mesh=mesh).query(cell)
+        program = Program.of(plan, TARGET, mesh)
+        cell = Cells(program.numbers(plan, TARGET), streams_of(0)[0], jnp.int32(0), jnp.int32(1))
+        query = program.query(cell)
         select = shard_selector(sampling, N, DEVICES, sampling.shard_slots(N, DEVICES, plan.slots))
 
         def counted(indices: Any, mask: Any, rows: Any = query.rows) -> Any:

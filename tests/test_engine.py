@@ -167,8 +167,8 @@ def test_only_cores_without_a_lane_draw_ahead(monkeypatch):
 
 
 def test_device_calls_are_shorter_where_steps_read_much():
-    assert sizing.chunk_steps(10_000, 400, 1 << 17, "cpu") == 1000
-    assert sizing.chunk_steps(10_000, 400, 1 << 24, "cpu") == 250
+    assert sizing.chunk_steps(10_000, 400, 1 << 17, "cpu") == 1024
+    assert sizing.chunk_steps(10_000, 400, 1 << 24, "cpu") == 256
     assert sizing.chunk_steps(10_000, 1 << 20, 1 << 17, "cpu") == 32
     assert sizing.chunk_steps(7, 400, 1 << 17, "cpu") == 7
 

@@ -12,8 +12,8 @@ import dpmcmc
 from dpmcmc.engine import blocks as engine
 from dpmcmc.engine import chains, compilation, sizing, sweep
 from dpmcmc.engine.hardware import KINDS
+from dpmcmc.engine.structure import Structure
 from dpmcmc.engine.sweep import sample_all
-from dpmcmc.engine.template import numbers
 
 RNG = np.random.default_rng(0)
 N, D = 400, 3
@@ -206,14 +206,17 @@ def test_two_programs_give_back_results_in_the_order_of_the_plans(programs):
     assert all(result.plan is plan for result, plan in zip(results, plans, strict=True))
 
 
-@jax.tree_util.register_static
+STATIC = {"static": True}
+
+
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Branching(dpmcmc.SGLD):
     """Code branches on one number, uses a second, and counts with a third."""
 
     stretch: float = 1.0
-    power: float = 1.0
-    repeat: int = 1
+    power: float = dataclasses.field(default=1.0, metadata=STATIC)
+    repeat: int = dataclasses.field(default=1, metadata=STATIC)
 
     def step(self, key, state, gradient, t):
         factor = self.stretch**self.power if self.power > 1 else self.stretch
@@ -223,7 +226,7 @@ class Branching(dpmcmc.SGLD):
 
 
 @pytest.mark.slow
-def test_a_number_that_code_branches_on_is_compiled_in_and_the_others_stay_open(programs, monkeypatch):
+def test_static_fields_are_compiled_in_and_the_others_stay_open(programs, monkeypatch):
     samplers = [Branching(0.5, stretch=1.1, power=2.0), Branching(0.4, stretch=1.2, power=2.0)]
     plans = [make(sampler=sampler, steps=5) for sampler in samplers]
     assert_as_alone(plans, sample_all(plans, DATA, keys=[1, 1]), [1, 1])
@@ -232,28 +235,35 @@ def test_a_number_that_code_branches_on_is_compiled_in_and_the_others_stay_open(
     assert grouped(plans + [make(sampler=sampler, steps=5) for sampler in others], monkeypatch) == [1, 1, 2]
 
 
-@jax.tree_util.register_static
 @dataclass(frozen=True)
-class Derived(dpmcmc.SGLD):
-    """Keeps something worked out from a number, beside its fields or as one."""
-
-    gain: float = dataclasses.field(default=1.0, init=False)
-    beside: bool = False
+class Plain(dpmcmc.SGLD):
+    """Keeps something worked out from a number beside its fields; JAX does not know it."""
 
     def __post_init__(self):
         super().__post_init__()
-        name = "_gain" if self.beside else "gain"
-        object.__setattr__(self, name, float(self.step_size) ** 0.5)
+        object.__setattr__(self, "_gain", float(self.step_size) ** 0.5)
 
     def step(self, key, state, gradient, t):
-        gain = self._gain if self.beside else self.gain
-        return super().step(key, state, gradient._replace(value=gain * gradient.value), t)
+        return super().step(key, state, gradient._replace(value=self._gain * gradient.value), t)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Registered(dpmcmc.SGLD):
+    """The same, whose numbers are leaves."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        object.__setattr__(self, "_gain", self.step_size**0.5)
+
+    def step(self, key, state, gradient, t):
+        return super().step(key, state, gradient._replace(value=self._gain * gradient.value), t)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("beside", "groups"), [(False, [2]), (True, [1, 1])])
-def test_a_number_worked_out_from_another_follows_it(beside, groups, programs):
-    plans = [make(sampler=Derived(step, beside=beside), steps=5) for step in (0.5, 0.1)]
+@pytest.mark.parametrize(("kind", "groups"), [(Registered, [2]), (Plain, [1, 1])])
+def test_a_number_worked_out_from_another_follows_it(kind, groups, programs):
+    plans = [make(sampler=kind(step), steps=5) for step in (0.5, 0.1)]
     assert_as_alone(plans, sample_all(plans, DATA, keys=[1, 2]), (1, 2))
     assert programs == groups
 
@@ -279,15 +289,14 @@ def test_a_target_that_is_no_dataclass_or_has_no_hash_is_itself_alone(hashed, pr
 
 
 @pytest.mark.slow
-def test_a_fast_path_that_wants_clip_as_a_python_number_gets_it(programs, monkeypatch):
+def test_a_fast_path_that_wants_clip_as_a_python_number_gets_it(programs):
     class Strict(dpmcmc.targets.LogisticRegression):
         def clipped_gradient_sum(self, params, batch, mask, clip, bits=21, label_blind=False):
             return super().clipped_gradient_sum(params, batch, mask, float(clip), bits, label_blind)
 
-    plans = [make(Strict(scale), clip=0.5, steps=4) for scale in (1.0, 0.5)]
+    plans = [make(Strict(1.0), clip=clip, steps=4) for clip in (0.5, 0.25)]
     assert_as_alone(plans, sample_all(plans, DATA, keys=[1, 2]), (1, 2))
-    assert programs == [2]
-    assert grouped([*plans, make(Strict(1.0), steps=4)], monkeypatch) == [1, 2]
+    assert programs == [1, 1]
 
 
 @pytest.mark.slow
@@ -357,19 +366,64 @@ def test_wall_time_is_shared_out():
     assert results[2].steps_per_second > 0
 
 
-def test_steps_that_are_not_numbers_stay_as_they_are():
-    """An integer that is declared one is no number to trace; nor is one that float32 would not square."""
-    assert set(sweep.numbers(dpmcmc.SGLD(step_size=1, num_records=7))) == {"step_size", "temperature"}
-    assert set(sweep.numbers(dpmcmc.SGLD(step_size=1e-20))) == {"temperature"}
-    assert sweep.numbers(object()) == {}
+def taken_out(item):
+    """Numbers of an object that a program takes as arguments."""
+    return [float(number) for number in Structure.of(item).numbers(item)]
 
 
-def test_numbers_are_taken_out_whatever_their_annotation_is_called():
-    assert set(numbers(dpmcmc.targets.LogisticRegression(row_bound=1.0))) == {"prior_scale", "row_bound"}
-    assert set(numbers(dpmcmc.SGHMC(1.0, friction=0.3))) == {
-        "step_size",
-        "temperature",
-        "friction",
-        "minibatch_variance",
-    }
-    assert "noise_ratio" in numbers(dpmcmc.SGFS(1.0))
+def test_zero_and_what_float32_would_not_square_stay_in_the_structure():
+    assert taken_out(dpmcmc.SGLD(step_size=2, temperature=0.5, num_records=7)) == [2.0, 0.5]
+    assert taken_out(dpmcmc.SGLD(step_size=1e-20)) == [1.0]
+    assert taken_out(dpmcmc.SGLD(step_size=2, temperature=0.0)) == [2.0]
+    assert taken_out(dpmcmc.SGLD(step_size="auto")) == [1.0]
+    assert taken_out(object()) == []
+
+
+def test_numbers_of_schedules_samplers_and_targets_are_leaves_and_settings_are_not():
+    assert taken_out(dpmcmc.SGLD(dpmcmc.samplers.Polynomial(a=3.0, b=2.0, gamma=0.5))) == [3.0, 2.0, 0.5, 1.0]
+    assert taken_out(dpmcmc.targets.LogisticRegression(prior_scale=2.0, row_bound=3.0, num_features=4)) == [2.0]
+    assert taken_out(dpmcmc.SGHMC(1.0, friction=0.25, minibatch_variance=4.0)) == [1.0, 1.0, 0.25, 4.0]
+    assert taken_out(dpmcmc.SGFS(2.0, prior_precision=3.0, query_every=7, rate=0.5)) == [2.0, 1.0, 3.0]
+
+
+def test_a_module_is_checked_where_it_is_made_and_not_where_a_program_fills_it_in():
+    sampler = dpmcmc.SGHMC(1.0, friction=0.25)
+    structure = Structure.of(sampler)
+    assert structure.fill(structure.numbers(sampler)) == sampler
+    with pytest.raises(ValueError, match="friction"):
+        structure.fill([1.0, 1.0, 2.0])
+    filled = jax.jit(lambda numbers: structure.fill(numbers).damping)([1.0, 1.0, 2.0])
+    assert filled == 2.0
+
+
+def compilations(work):
+    """How many programs XLA compiles meanwhile."""
+    seen = []
+
+    def listener(name, duration, **facts):
+        if name == "/jax/core/compile/backend_compile_duration":
+            seen.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    work()
+    return len(seen)
+
+
+def test_ten_settings_wait_for_one_compilation():
+    settings = [(step, temperature, scale) for step in (0.5, 0.2) for temperature in (1.0, 0.7) for scale in (1.0, 3.0)]
+    settings += [(0.3, 0.9, 1.0), (0.4, 0.6, 3.0)]
+    targets = {scale: dpmcmc.targets.LogisticRegression(prior_scale=scale, num_features=D) for scale in (1.0, 3.0)}
+
+    def one(step, temperature, scale, clip=1.0, steps=20):
+        sampler = dpmcmc.SGLD(step, temperature=temperature)
+        plan = make(targets[scale], sampler=sampler, clip=clip, steps=steps)
+        return dpmcmc.sample(plan, DATA, key=1)
+
+    compilation._compile_cached.cache_clear()
+    first = one(*settings[0])
+    # Another target is tried on made-up records, which compiles its log-likelihood alone.
+    assert compilations(lambda: one(*settings[1])) <= 1
+    assert compilations(lambda: [one(*setting) for setting in settings[2:]]) == 0
+    assert compilations(lambda: one(0.35, 0.8, 1.0, clip=0.6)) == 0
+    assert compilation._compile_cached.cache_info().misses == 1
+    assert not np.array_equal(first.draws, one(*settings[2]).draws)

@@ -7,7 +7,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.engine import blocks as engine
-from dpmcmc.engine import life, sweep
+from dpmcmc.engine import life
 from dpmcmc.engine import program as program_room
 from dpmcmc.engine.sweep import sample_all
 from dpmcmc.privacy.accounting import discrete_gaussian
@@ -161,9 +161,11 @@ def test_a_traced_clip_clips_to_the_same_grid_and_bound(clip):
 @pytest.mark.optimised
 def test_the_compiled_sweep_holds_no_record():
     target = dpmcmc.targets.bind(TARGET, dpmcmc.targets.record_shapes(DATA))
-    program, run = sweep._Opener(DATA).open(engine.BoundPlan(make(), target, *life.streams_of(1)))
-    assert run.numbers["query"]
-    cell = program_room.Cells(run.numbers, run.streams, jnp.int32(0), jnp.int32(1))
+    plan = make()
+    program = program_room.Program.of(plan, target)
+    numbers = program.numbers(plan, target)
+    assert numbers["query"]
+    cell = program_room.Cells(numbers, life.streams_of(1)[0], jnp.int32(0), jnp.int32(1))
     step = jax.make_jaxpr(lambda cell, records: program.step(cell, program.start(cell), 0, jnp.float32(1), records))
     constants = [np.asarray(constant) for constant in step(cell, jax.tree.map(jnp.asarray, DATA)).consts]
     tables = {row.tobytes() for row in discrete_gaussian.table().words}  # of the noise, the same in every run

@@ -23,11 +23,11 @@ from dpmcmc.engine.charged_again import with_charged_again
 from dpmcmc.engine.compilation import Compiled, Executable, Options, compiled, state_shapes
 from dpmcmc.engine.mesh import CHAIN, DATA, spread
 from dpmcmc.engine.program import Cells, Program
-from dpmcmc.engine.recorded import RecordedTemplate
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.rows_on_disk import supply_of
 from dpmcmc.engine.self_test import check_steps
 from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.planning.path import recorded_blocks
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.by_platform import traced_for
 from dpmcmc.privacy.query.randomness import Streams
@@ -48,7 +48,6 @@ class BoundPlan(NamedTuple):
         target: its target, bound to the records' shapes.
         streams: its keys.
         secret: whether they are, so that it carries its guarantee.
-        numbers: what its program leaves open, by role (``target``, ``sampler``, ``query``) and name.
         starts: of its chains, leaves (chains, ...), or None for the target's own.
         metric: that the run has released, which the target is whitened by; None before that, or without one.
     """
@@ -57,7 +56,6 @@ class BoundPlan(NamedTuple):
     target: Target
     streams: Streams
     secret: bool
-    numbers: dict[str, dict[str, np.float32 | np.ndarray]] = {}  # noqa: RUF012  # never changed
     starts: PyTree = None
     metric: ReleasedMetric | None = None
 
@@ -85,7 +83,7 @@ class Blocks:
         numbered = (i for i, run in enumerate(runs) for _ in range(run.plan.chains))
         self._owners = sorted(numbered, key=lambda i: runs[i].plan.steps)
         self.traces = [lanes.Trace(runs[i].plan) for i in self._owners]
-        self._cells = _cells(runs, self._owners)
+        self._cells = _cells(self._program, runs, self._owners)
         self.sizes, ahead = self._measured(records)
         size = self.sizes
         shapes = (size.block, size.lanes, size.room, _facts((self._cells, records)))
@@ -96,7 +94,7 @@ class Blocks:
 
     def take(self, runs: Sequence[BoundPlan], records: PyTree) -> None:
         """Take other numbers than the program was compiled with, and other records, of the same shapes."""
-        self._runs, self._cells = runs, _cells(runs, self._owners)
+        self._runs, self._cells = runs, _cells(self._program, runs, self._owners)
         self._first, self._records = self._started(0), self._prepared(records)
 
     def _prepared(self, records: PyTree) -> PyTree:
@@ -231,7 +229,7 @@ class Blocks:
                 continue
             positions, info = lanes.joined(chains)
             means = None
-            if isinstance(self._program.sampler, RecordedTemplate):
+            if recorded_blocks(plan) is not None:
                 info, means = info
                 if means.scatter is not None:
                     means = means._replace(scatter=means.scatter[:, -1])
@@ -267,7 +265,7 @@ def _executable(functions: Compiled, arguments: tuple, options: dict[str, str | 
     return functions.executables[option], option
 
 
-def _cells(runs: Sequence[BoundPlan], owners: Sequence[int]) -> Cells:
+def _cells(program: Program, runs: Sequence[BoundPlan], owners: Sequence[int]) -> Cells:
     """One cell per entry of ``owners``, the runs that they are chains of.
 
     Arranged on the host: what JAX computes outside a function of its own stays compiled as long as the process lives.
@@ -276,7 +274,8 @@ def _cells(runs: Sequence[BoundPlan], owners: Sequence[int]) -> Cells:
     for i, run in enumerate(runs):
         chain[np.array(owners) == i] = np.arange(run.plan.chains)
     at = np.array(owners)
-    numbers = jax.tree.map(lambda *values: np.array(values)[at], *(run.numbers for run in runs))
+    each_run = [program.numbers(run.plan, run.target) for run in runs]
+    numbers = jax.tree.map(lambda *values: np.array(values)[at], *each_run)
     streams = Streams(*(_keys_at(keys, at) for keys in zip(*(run.streams for run in runs), strict=True)))
     steps = jnp.asarray(np.array([runs[i].plan.steps for i in owners], np.int32))
     start, numbered = None, zip(owners, chain, strict=True)

@@ -4,7 +4,7 @@ A chunk is one device call, of what ``program.py`` computes: select, query, step
 keeps the thinned draws, reports progress, commits to the checkpoint and gives up a plan whose chain has diverged.
 Padding steps at the end of the last chunk leave the state as it is and are not released.
 
-``life.py`` runs one plan with its numbers compiled in; ``sweep.py`` runs many that differ in numbers as one program.
+``life.py`` runs one plan; ``sweep.py`` runs many that differ in numbers alone beside each other.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from dpmcmc.engine.blocks import Blocks, BoundPlan
 from dpmcmc.engine.checks import check_on_disk, check_records, check_room, checked_starts
 from dpmcmc.engine.commits import Commits
 from dpmcmc.engine.hardware import hardware
-from dpmcmc.engine.metric import OPEN, check_metric, released, run_in, stand_in, with_open_metric
+from dpmcmc.engine.metric import check_metric, released, run_in, stand_in
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.result import DivergedError, Result
-from dpmcmc.engine.template import template
 from dpmcmc.engine.work import Progress, Work, work_of
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import charged_again
@@ -86,13 +85,11 @@ class Chains:
 
     def bound(self, streams: Streams, secret: bool) -> BoundPlan:
         """Return the plan with these keys."""
-        run = BoundPlan(self._plan, self.target, streams, secret, starts=self._starts)
-        return run if self._plan.metric is None else with_open_metric(run)
+        return BoundPlan(self._plan, self.target, streams, secret, starts=self._starts)
 
     def program(self) -> Program:
-        """Program of the plan, its numbers compiled in except for a metric."""
-        target = template(self.target, () if self._plan.metric is None else OPEN)
-        return Program.of(self._plan, target, template(self._plan.sampler), mesh=self._mesh)
+        """Program of the plan."""
+        return Program.of(self._plan, self.target, self._mesh)
 
     def begin(self, life: Life) -> Given | None:
         """Spend the budget, and release the metric; returns the run in its units, or None without one."""

@@ -1,6 +1,6 @@
 """A metric is released before a run's first step: refusals, the reading of the records, and the run in its units.
 
-The program of a run in a metric leaves F open (``template.py``), so it is compiled and tested before the budget is
+The program of a run in a metric takes F as an argument, so it is compiled and tested before the budget is
 spent, as any other; the released F is then one of its arguments. A released metric is committed to the checkpoint, so
 that a run that goes on has the same one. Only where a kill came before that, and the run goes on on another platform,
 is it released again, with fresh keys and a second charge.
@@ -27,8 +27,6 @@ from dpmcmc.storage.row_blocks import on_disk
 from dpmcmc.targets.base import Target, check_bound
 from dpmcmc.targets.whitened import Whitened, WhitenedRows, in_metric, metric_of_rows
 
-#: Numbers of a target in a metric that its program leaves open.
-OPEN = ("inverse", "root")
 #: A chain that no run has: its first noise key is the metric's.
 _CHAIN = 0xFFFFFFFF
 
@@ -99,9 +97,4 @@ def run_in(run: BoundPlan, metric: ReleasedMetric, records: PyTree) -> tuple[Bou
     """Return a run in the units of its released metric, and its records as it takes them."""
     assert isinstance(run.target, WhitenedRows | Whitened)
     target = run.target.at(metric.root, metric.inverse)
-    return with_open_metric(run._replace(target=target, metric=metric)), target.records(records)
-
-
-def with_open_metric(run: BoundPlan) -> BoundPlan:
-    """Return a run whose numbers are those of its target's metric."""
-    return run._replace(numbers={"target": {name: getattr(run.target, name) for name in OPEN}})
+    return run._replace(target=target, metric=metric), target.records(records)

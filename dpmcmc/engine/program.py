@@ -3,12 +3,11 @@
 A chunk is one device call of a fixed number of steps: a ``lax.scan`` over groups of steps, ``vmap`` over cells. All
 randomness of a group depends on keys and public numbers alone, so it is drawn side by side before its steps are taken
 one after another: in the same call, or beforehand where a core is free (``ahead.py``). Noise, keys and records are
-arguments: another seed compiles nothing, nor does another ε that leaves the batch's room as it is.
+arguments, and so are numbers of the sampler, the target and C (``structure.py``): others compile nothing.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,22 +15,24 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc.engine import usual_batches
 from dpmcmc.engine.hardware import DRAWN_STEPS, hardware, platform_of, query_class
 from dpmcmc.engine.mesh import DATA, sizes
 from dpmcmc.engine.recorded import going_on, recorded, with_scatter
-from dpmcmc.engine.template import Template
+from dpmcmc.engine.structure import Number, Structure
 from dpmcmc.engine.traced import Traced
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.sampling import Sampling, shard_rows
+from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, shard_rows
 from dpmcmc.privacy.query.integer_noise import levels_of
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness, select_by
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import PyTree, map_in_groups, num_bytes
+from dpmcmc.targets.base import Target
 
 #: Randomness of queries, and the keys of the sampler's own.
 Drawn = tuple[StepRandomness, jax.Array]
@@ -42,7 +43,7 @@ Inputs = tuple[jax.Array, jax.Array]
 class Cells(NamedTuple):
     """Numbers that the device is given about one chain of one plan, or, with a leading axis, about several."""
 
-    numbers: dict[str, dict[str, jax.Array]]
+    numbers: dict[str, Any]
     streams: Streams
     chain: jax.Array
     steps: jax.Array
@@ -54,9 +55,10 @@ class Program:
     """Compiled program of a cell. Runs with equal programs share one, whatever their noise, keys and open numbers.
 
     Attributes:
-        target, sampler: with the numbers taken out that runs may differ in.
-        sampling, num_records, batch_size, slots: which records a step reads, and into how many places.
-        clip: C, None without privacy, or traced where runs may differ in it.
+        target, sampler: without their numbers.
+        sampling, num_records, batch_size, slots: which records a step reads, and into how many places: at least those
+            that the plan was charged for.
+        clip: C where it is compiled in, open where it is an argument, or None without privacy.
         bits: grid exponents of the gradient's sum and the second moment's.
         second: what is released beside the gradient.
         levels: draws per coordinate of integer noise on each, all that its runs have; 0 where noise is from floats.
@@ -68,13 +70,13 @@ class Program:
         reads: class of the query.
     """
 
-    target: Template
-    sampler: Template
+    target: Structure
+    sampler: Structure
     sampling: Sampling
     num_records: int
     batch_size: float
     slots: int
-    clip: float | Literal["traced"] | None
+    clip: float | Literal["open"] | None
     bits: tuple[int, int]
     second: SecondMoment | None
     levels: tuple[tuple[int, ...], ...]
@@ -87,23 +89,65 @@ class Program:
 
     @classmethod
     def of(
-        cls, plan: Plan, target: Template, sampler: Template, trace_clip: bool = False, mesh: Mesh | None = None
+        cls, plan: Plan, target: Target | None = None, mesh: Mesh | None = None, open_numbers: bool = True
     ) -> Program:
-        """The program of a plan."""
-        clip: Any = None if plan.privacy is None else "traced" if trace_clip else plan.privacy.clip
-        bits = (plan.bits, plan.second_bits)
-        size = (plan.num_records, plan.batch_size, plan.slots)
-        how, platform = (plan.second, tuple((n,) for n in plan.levels), plan.label_blind), platform_of(mesh)
-        made = cls(target, recorded(plan, sampler), plan.sampling, *size, clip, bits, *how, plan.coordinates, mesh)
-        return dataclasses.replace(made, platform=platform, reads=query_class(platform))
+        """The program of a plan.
+
+        Args:
+            plan: what to run.
+            target: what the chains move in; None: the plan's own.
+            mesh: devices that share the work, or None for one.
+            open_numbers: whether numbers are arguments; False compiles them in.
+        """
+        platform = platform_of(mesh)
+        reads = query_class(platform)
+        # A kernel's functions take no numbers from outside.
+        open_numbers = open_numbers and reads is GradientQuery
+        structure = Structure.of(plan.target if target is None else target, open_numbers)
+        # A sum of a class that JAX does not know may want C as a Python number.
+        own_sum = structure.whole and hasattr(structure.without(), "clipped_gradient_sum")
+        clip: float | Literal["open"] | None = None
+        if plan.privacy is not None:
+            clip = "open" if open_numbers and not own_sum else plan.privacy.clip
+        return cls(
+            target=structure,
+            sampler=Structure.of(recorded(plan), open_numbers),
+            sampling=plan.sampling,
+            num_records=plan.num_records,
+            batch_size=plan.batch_size,
+            slots=_slots(plan),
+            clip=clip,
+            bits=(plan.bits, plan.second_bits),
+            second=plan.second,
+            levels=tuple((n,) for n in plan.levels),
+            label_blind=plan.label_blind,
+            coordinates=plan.coordinates,
+            mesh=mesh,
+            platform=platform,
+            reads=reads,
+        )
+
+    def numbers(self, plan: Plan, target: Target) -> dict[str, Any]:
+        """Numbers of a plan that the program takes as arguments, by whose they are."""
+        query: dict[str, Number] = {}
+        if self.clip == "open":
+            assert plan.privacy is not None
+            query["clip"] = np.float32(plan.privacy.clip)
+        if any(len(among) > 1 for among in self.levels):
+            query["levels"] = np.array(plan.levels, np.int32)
+        return {
+            "target": self.target.numbers(target),
+            "sampler": self.sampler.numbers(recorded(plan)),
+            "query": query,
+        }
 
     def start(self, cell: Cells) -> PyTree:
         """A cell's first state; depends on its keys, and on its start where it has one."""
         key, dynamics = jax.random.split(cell.streams.at(cell.chain, 0).init)
         position = cell.start
         if position is None:
-            position = self.target.fill(cell.numbers.get("target", {})).init(key)
-        return self.sampler.fill(cell.numbers.get("sampler", {})).init(dynamics, position)
+            position = self.target.fill(cell.numbers.get("target", ())).init(key)
+        return self.sampler.fill(cell.numbers.get("sampler", ())).init(dynamics, position)
 
     @functools.cached_property
     def traced(self) -> Traced:
@@ -113,12 +157,11 @@ class Program:
     def query(self, cell: Cells) -> GradientQuery:
         """A cell's access to the records, or on a mesh to a shard of them."""
         shards = sizes(self.mesh)[1]
-        # Numbers that are open are not a kernel's, whose functions take none from outside.
-        return (GradientQuery if cell.numbers else self.reads)(
-            self.target.fill(cell.numbers.get("target", {})),
+        return self.reads(
+            self.target.fill(cell.numbers.get("target", ())),
             self.num_records,
             self.batch_size,
-            cell.numbers["query"]["clip"] if self.clip == "traced" else self.clip,
+            cell.numbers["query"]["clip"] if self.clip == "open" else self.clip,
             select_by(self.sampling, self.num_records, self.slots, shards, DATA),
             self.bits[0],
             second=self.second,
@@ -132,7 +175,7 @@ class Program:
         )
 
     def _sampler(self, cell: Cells) -> Sampler:
-        return self.sampler.fill(cell.numbers.get("sampler", {}))
+        return self.sampler.fill(cell.numbers.get("sampler", ()))
 
     def prepared(self, records: PyTree) -> PyTree:
         """Records with what the target computes of each of them alone, whatever the numbers that are open."""
@@ -164,6 +207,26 @@ class Program:
     ) -> tuple[PyTree, PyTree]:
         """One step alone, drawn and taken."""
         return self.advance(cell, state, t, noise_std, records, self.draw(cell, state.position, t, noise_std))
+
+
+def rung(size: int, octave: int) -> int:
+    """Return the least size of a ladder that is no smaller, of so many sizes (a power of two) from one to its double.
+
+    Sizes below ``octave`` are all on the ladder.
+    """
+    grain = 1 << max(size.bit_length() - octave.bit_length(), 0)
+    return size + -size % grain
+
+
+def _slots(plan: Plan) -> int:
+    """Slots of a batch, in few sizes, so that plans with other ε or steps share a program.
+
+    A batch outgrows more slots more seldom than the plan is charged for.
+    """
+    if not isinstance(plan.sampling, Poisson):
+        return plan.slots
+    size = rung(plan.slots, 8)
+    return size if size < plan.num_records else plan.slots
 
 
 class DeviceCalls:

@@ -10,19 +10,18 @@ Only runs that a posterior may be concluded from are recorded (``planning/path.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dpmcmc.engine.template import Number, Template
 from dpmcmc.planning.path import recorded_blocks
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.samplers.base import Sampler
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import STATIC, PyTree
 
 #: Most coordinates whose scatter is recorded; beyond them it would take memory that a run may not have.
 LARGEST = 1024
@@ -73,13 +72,14 @@ class RecordedInfo(NamedTuple):
     means: Means
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Recorded:
     """A sampler whose blocks of ``thin`` steps, from ``burn_in`` on, are averaged."""
 
     sampler: Sampler
-    burn_in: int
-    thin: int
+    burn_in: int = dataclasses.field(metadata=STATIC)
+    thin: int = dataclasses.field(metadata=STATIC)
 
     @property
     def metric(self) -> object:
@@ -113,27 +113,10 @@ class Recorded:
         return RecordedState(following, means, weight, within, scatter), RecordedInfo(info, means)
 
 
-@dataclass(frozen=True)
-class RecordedTemplate(Template):
-    """A template of a sampler that is recorded where it is filled.
-
-    Attributes:
-        blocks: (burn-in, thinning).
-    """
-
-    blocks: tuple[int, int] = (0, 1)
-
-    def fill(self, numbers: Mapping[str, Number]) -> Recorded:
-        """The recorded sampler with these numbers, which may be traced."""
-        return Recorded(super().fill(numbers), *self.blocks)
-
-
-def recorded(plan: Plan, sampler: Template) -> Template:
-    """Return the template of a plan's sampler, recorded where a posterior may be concluded from the path."""
+def recorded(plan: Plan) -> Sampler | Recorded:
+    """Return a plan's sampler, recorded where a posterior may be concluded from the path."""
     blocks = recorded_blocks(plan)
-    if blocks is None:
-        return sampler
-    return RecordedTemplate(sampler.kind, sampler.settings, sampler.names, sampler.whole, blocks)
+    return plan.sampler if blocks is None else Recorded(plan.sampler, *blocks)
 
 
 def going_on(goes: jax.Array, following: PyTree, state: PyTree) -> PyTree:

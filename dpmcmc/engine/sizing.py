@@ -10,7 +10,7 @@ import jax
 
 from dpmcmc.engine.hardware import DRAWN_STEPS, MOST_WORK, hardware
 from dpmcmc.engine.mesh import sizes
-from dpmcmc.engine.program import Program
+from dpmcmc.engine.program import Program, rung
 from dpmcmc.privacy.query.per_record_gradients import GRADIENT_BYTES, LINEAR_ROWS, MICROBATCH
 from dpmcmc.storage.pytree import PyTree, num_bytes
 
@@ -100,7 +100,9 @@ def cores(platform: str) -> int:
 
 
 def chunk_steps(steps: int, step_bytes: int, work: int, platform: str) -> int:
-    """Steps per device call, as even as possible, and of groups that can be drawn together.
+    """Steps per device call: as even as possible, in few sizes, so that runs of nearly as many steps share a program.
+
+    A run takes no step beyond its own last one, and is charged for none.
 
     Args:
         steps: of the run.
@@ -109,8 +111,12 @@ def chunk_steps(steps: int, step_bytes: int, work: int, platform: str) -> int:
         platform: that the program is compiled for.
     """
     most = _CHUNK_STEPS if work * _CHUNK_STEPS <= _CHUNK_READ else _CHUNK_STEPS // 4
-    most = max(1, min(most, hardware(platform).chunk // max(step_bytes, 1), steps))
-    even = math.ceil(steps / math.ceil(steps / most))
-    if even <= DRAWN_STEPS:
+    most = max(1, min(most, hardware(platform).chunk // max(step_bytes, 1)))
+    calls = math.ceil(steps / most)
+    even = rung(math.ceil(steps / calls), 4)
+    if even <= most:
         return even
-    return min(math.ceil(even / size) * size for size in range(DRAWN_STEPS // 2, DRAWN_STEPS + 1))
+    if most <= DRAWN_STEPS:
+        return most
+    # Groups of steps that are drawn together divide a call.
+    return min(math.ceil(most / size) * size for size in range(DRAWN_STEPS // 2, DRAWN_STEPS + 1))

@@ -2,9 +2,8 @@
 
 An experiment of 8 values of ε and 10 repeats is 80 plans of one sampler. ``sample`` in a loop checks and copies the
 records 80 times and drives one chain at a time; here a block of cells shares each step. Plans of one program may
-differ in noise and its draws, steps, burn-in, thinning, chains, clip norm, room for a batch, and every number of the
-sampler and the target that the code does not branch on. These numbers are found by tracing a step with all of them
-open; where that fails, with those that can be.
+differ in noise and its draws, steps, burn-in, thinning, chains, clip norm, room for a batch, and the numbers of the
+sampler and the target (``structure.py``).
 
 **Guarantee.** Nothing is shared that is secret: each plan has keys of its own, and reads records through its own query.
 So each result carries its own plan's guarantee, and what leaves a sweep costs the composition of them all, as 80
@@ -16,28 +15,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 
-import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc.engine.blocks import BoundPlan
 from dpmcmc.engine.chains import Chains, Given, run_together
 from dpmcmc.engine.life import Key, Life
-from dpmcmc.engine.program import Cells, Program
+from dpmcmc.engine.program import Program
 from dpmcmc.engine.result import DivergedError, Result
-from dpmcmc.engine.template import numbers, template
 from dpmcmc.engine.work import Progress
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.storage.pytree import PyTree
-
-#: (role, field) of a number that plans of one program may differ in.
-Name = tuple[str, str]
-_CLIP = ("query", "clip")
 
 
 def sample_all(
@@ -107,18 +99,13 @@ def _read(lives: list[Life], data: PyTree, starts: list[PyTree]) -> None:
 def _grouped(lives: list[Life]) -> list[_Group]:
     """Plans by the program that they share."""
     groups: dict[Hashable, _Group] = {}
-    opener = _Opener(lives[0].work.records)
     for at, life in enumerate(lives):
         if not isinstance(life.work, Chains):
             raise InputError(f"plans: {life.plan.label} is a mechanism, and a sweep takes samplers' plans; use sample")
-        run, key = life.work.bound(life.streams, life.secret), None
-        if run.plan.metric is not None:
-            # Runs in metrics of their own read rows of their own.
-            program, key = life.work.program(), at
-        else:
-            program, run = opener.open(run)
-            program = dataclasses.replace(program, mesh=life.mesh)
-        group = groups.setdefault(_identity(program, run) if key is None else key, _Group(program))
+        run, program = life.work.bound(life.streams, life.secret), life.work.program()
+        # Runs in metrics of their own read rows of their own.
+        key = _identity(program, run) if run.plan.metric is None else at
+        group = groups.setdefault(key, _Group(program))
         group.add(at, program, run, life)
     return list(groups.values())
 
@@ -140,13 +127,6 @@ class _Group:
         self.runs.append(run)
         self.lives.append(life)
 
-    def told(self) -> list[BoundPlan]:
-        """Return the runs, each with its own numbers of draws where these differ."""
-        if all(len(among) == 1 for among in self.program.levels):
-            return self.runs
-        own = [run.numbers.get("query", {}) | {"levels": np.array(run.plan.levels, np.int32)} for run in self.runs]
-        return [run._replace(numbers=run.numbers | {"query": query}) for run, query in zip(self.runs, own, strict=True)]
-
     def begin(self) -> Given | None:
         """Spend the budget of every run, which the group is about to take steps of; see :meth:`Chains.begin`."""
         given = None
@@ -166,7 +146,7 @@ def _run(groups: list[_Group], records: PyTree, progress: Progress | None) -> li
             if progress is not None:
                 progress(before + done, total)
 
-        outcomes = run_together(group.program, group.told(), records, report, None, group.begin)
+        outcomes = run_together(group.program, group.runs, records, report, None, group.begin)
         found |= zip(group.places, outcomes, strict=True)
         before += sum(run.plan.steps for run in group.runs)
     # A diverged run stops before its last step.
@@ -188,73 +168,3 @@ def _identity(program: Program, run: BoundPlan) -> Hashable:
 def _alike(program: Program) -> Program:
     """Return a program without what those of one group may differ in; noise from floats is not among it."""
     return dataclasses.replace(program, slots=0, levels=tuple((min(n[0], 1),) for n in program.levels))
-
-
-class _Opener:
-    """Decides which numbers of a plan its program leaves open, and remembers it for plans alike.
-
-    Args:
-        records: as the device holds them; only their shapes are looked at.
-    """
-
-    def __init__(self, records: PyTree) -> None:
-        self._records = records
-        self._traces: dict[Program, bool] = {}
-        self._alone: dict[Program, list[Name]] = {}
-
-    def open(self, run: BoundPlan) -> tuple[Program, BoundPlan]:
-        """(program, the run with the numbers that the program leaves open)."""
-        names = list(_numbers(run))
-        try:
-            hash((_program(run, ()), _program(run, names)))
-        except TypeError:  # a user's target or sampler without a hash is like nothing else
-            names = []
-        if names and not self._works(run, names):
-            whole = _alike(_program(run, names))
-            if whole not in self._alone:
-                self._alone[whole] = [name for name in names if self._works(run, [name])]
-            names = self._alone[whole]
-            names = names if self._works(run, names) else []
-        return _program(run, names), _opened(run, names)
-
-    def _works(self, run: BoundPlan, names: list[Name]) -> bool:
-        """Whether a step can be traced with these numbers open, and keeps the form of the state."""
-        program = _program(run, names)
-        alike = _alike(program)
-        if alike not in self._traces:
-
-            def step(cell: Cells, noise_std: jax.Array, records: PyTree) -> tuple[PyTree, PyTree]:
-                state = program.start(cell)
-                return state, program.step(cell, state, cell.chain, noise_std, records)[0]
-
-            cell = Cells(_opened(run, names).numbers, run.streams, np.int32(0), np.int32(1))  # type: ignore[arg-type]
-            try:
-                state, following = jax.eval_shape(step, cell, np.float32(1), self._records)
-                same = jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), state, following)
-                self._traces[alike] = all(jax.tree.leaves(same))
-            except Exception:  # code that branches on a number, or wants it as a Python one, fails in ways of its own
-                self._traces[alike] = False
-        return self._traces[alike]
-
-
-def _numbers(run: BoundPlan) -> dict[Name, np.float32]:
-    """Every number of a run that a program may leave open."""
-    found = {("target", name): value for name, value in numbers(run.target).items()}
-    found |= {("sampler", name): value for name, value in numbers(run.plan.sampler).items()}
-    if run.plan.privacy is not None:
-        found[_CLIP] = np.float32(run.plan.privacy.clip)
-    return found
-
-
-def _program(run: BoundPlan, names: Collection[Name]) -> Program:
-    fields = {role: [field for r, field in names if r == role] for role in ("target", "sampler")}
-    target, sampler = template(run.target, fields["target"]), template(run.plan.sampler, fields["sampler"])
-    return Program.of(run.plan, target, sampler, trace_clip=_CLIP in names)
-
-
-def _opened(run: BoundPlan, names: Collection[Name]) -> BoundPlan:
-    opened: dict[str, dict[str, np.float32 | np.ndarray]] = {}
-    values = _numbers(run)
-    for role, field in names:
-        opened.setdefault(role, {})[field] = values[role, field]
-    return run._replace(numbers=opened)

@@ -20,7 +20,7 @@ from dpmcmc.errors import InputError, check_fields
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.second_moment import GRADIENT, SecondMoment
 from dpmcmc.samplers.schedules import PerStep, Schedule, evaluate
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -34,7 +34,10 @@ PROTOCOL = ("queries", "temperature", "bind", "noise_std", "init", "step", "temp
 
 @runtime_checkable
 class Sampler(Protocol):
-    """A frozen, hashable dataclass of hyper-parameters (a static pytree) with these methods.
+    """A frozen, hashable dataclass of hyper-parameters with these methods.
+
+    Registered with ``jax.tree_util.register_dataclass``, its numbers are arguments of the compiled program, except for
+    fields with the metadata ``{"static": True}``. Without it, a sampler with other numbers is compiled anew.
 
     More are optional. ``unresolved`` (property) and ``with_noise(noise_std) -> Sampler`` let the plan solve a setting
     for the noise that privacy needs; ``with_rate(rate) -> Sampler`` tells b/N; ``metric`` (a ``PublicMatrix`` F) has
@@ -99,7 +102,7 @@ class SteppedSampler:
 
     step_size: Annotated[float, Gt(0)] | Literal["auto"] | Schedule
     temperature: Annotated[float, Ge(0)] = 1.0
-    num_records: int | None = dataclasses.field(default=None, kw_only=True)
+    num_records: int | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
 
     @property
     def queries(self) -> Queries:
@@ -107,6 +110,8 @@ class SteppedSampler:
         return (GRADIENT,)
 
     def __post_init__(self) -> None:
+        if rebuilt(self):
+            return
         check_fields(self)
         if self.step_size == "auto" and self.temperature == 0:
             raise InputError(
@@ -120,7 +125,7 @@ class SteppedSampler:
     @property
     def unresolved(self) -> bool:
         """Whether a setting waits for the noise that privacy needs."""
-        return self.step_size == "auto"
+        return isinstance(self.step_size, str)
 
     def eta(self, t: PerStep) -> PerStep:
         """Step on the full potential, step_size_t / N."""

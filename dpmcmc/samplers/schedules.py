@@ -6,6 +6,7 @@ step_size = N·η.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
-from dpmcmc.errors import Checked
+from dpmcmc.errors import check_fields
+from dpmcmc.storage.pytree import STATIC, rebuilt
 
 Positive = Annotated[float, Gt(0)]
 
@@ -25,8 +27,17 @@ Positive = Annotated[float, Gt(0)]
 PerStep = float | np.ndarray | jax.Array
 
 
+class _Checked:
+    """Base of schedules, whose fields are checked where a person makes one."""
+
+    def __post_init__(self) -> None:
+        if not rebuilt(self):
+            check_fields(self)
+
+
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Polynomial(Checked):
+class Polynomial(_Checked):
     r"""step_size_t = a (b + t)^−gamma (Welling and Teh 2011; gamma in (0.5, 1] there).
 
     Args:
@@ -47,12 +58,13 @@ class Polynomial(Checked):
 
     def __call__(self, t: PerStep) -> PerStep:
         """Step size at step t."""
-        # Whole numbers cannot be raised to negative powers in JAX.
-        return self.a * (float(self.b) + t) ** (-float(self.gamma))
+        # Floats, for whole numbers cannot be raised to negative powers in JAX.
+        return self.a * (1.0 * self.b + t) ** (-1.0 * self.gamma)
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Floor(Checked):
+class Floor(_Checked):
     r"""step_size_t = max(a/(t + 1), floor) (Wang, thesis section 3.5: η_t = max(1/(t + 1), η₀), so a = N there).
 
     Args:
@@ -71,11 +83,12 @@ class Floor(Checked):
 
     def __call__(self, t: PerStep) -> PerStep:
         """Step size at step t."""
-        return _namespace(t).maximum(self.a / (t + 1), self.floor)
+        return _namespace(t, self.a, self.floor).maximum(self.a / (t + 1), self.floor)
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Cyclical(Checked):
+class Cyclical(_Checked):
     r"""step_size_t = (a/2)(1 + cos(π (t mod period)/period)), never below floor (Zhang et al. 2020).
 
     Args:
@@ -91,17 +104,18 @@ class Cyclical(Checked):
     """
 
     a: Positive
-    period: Annotated[int, Gt(0)]
+    period: Annotated[int, Gt(0)] = dataclasses.field(metadata=STATIC)
     floor: Annotated[float, Ge(0)] = 0.0
 
     def __call__(self, t: PerStep) -> PerStep:
         """Step size at step t."""
-        xp = _namespace(t)
+        xp = _namespace(t, self.a, self.floor)
         return xp.maximum(0.5 * self.a * (1 + xp.cos(math.pi * (t % self.period) / self.period)), self.floor)
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class AlphaPhase(Checked):
+class AlphaPhase(_Checked):
     r"""The thesis's α-phase: η_t = α ε²/(128 L² log(2.5k/δ) log(2/δ) t), t from 1 (Wang, section 3.4).
 
     From step αk on, the noise of plain SGLD at temperature 1, variance 2η, is what its formula asks for, so that
@@ -125,9 +139,9 @@ class AlphaPhase(Checked):
 
     alpha: Annotated[float, Gt(0), Le(1)]
     epsilon: Positive
-    delta: Annotated[float, Gt(0), Lt(1)]
-    steps: Annotated[int, Gt(0)]
-    num_records: Annotated[int, Gt(0)]
+    delta: Annotated[float, Gt(0), Lt(1)] = dataclasses.field(metadata=STATIC)
+    steps: Annotated[int, Gt(0)] = dataclasses.field(metadata=STATIC)
+    num_records: Annotated[int, Gt(0)] = dataclasses.field(metadata=STATIC)
     lipschitz: Positive = 1.0
 
     def __call__(self, t: PerStep) -> PerStep:
@@ -143,9 +157,9 @@ Schedule = Callable[[PerStep], PerStep]
 StepSize = float | Schedule
 
 
-def _namespace(t: PerStep) -> ModuleType:
-    """NumPy for the host's float64 schedule, JAX for a traced step."""
-    return np if isinstance(t, (int, float, np.ndarray, np.generic)) else jnp
+def _namespace(*values: PerStep) -> ModuleType:
+    """NumPy for the host's float64 schedule, JAX where a step or a number is traced."""
+    return jnp if any(isinstance(value, jax.Array) for value in values) else np
 
 
 def evaluate(step_size: StepSize, t: PerStep) -> PerStep:

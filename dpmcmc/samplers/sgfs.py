@@ -58,7 +58,7 @@ from dpmcmc.privacy.query.symmetric import Factors, Form, form_of
 from dpmcmc.samplers.base import Queries, tree_norm
 from dpmcmc.samplers.langevin import Langevin, step_allowed, temperature_kept
 from dpmcmc.samplers.schedules import PerStep
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import STATIC, PyTree, is_zero, rebuilt
 
 
 class SGFSState(NamedTuple):
@@ -84,7 +84,7 @@ class SGFSInfo(NamedTuple):
     curvature: jax.Array
 
 
-@jax.tree_util.register_static
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SGFS(Langevin):
     """Stochastic-gradient Fisher scoring; see :class:`SteppedSampler` for step_size, temperature and num_records.
@@ -114,20 +114,22 @@ class SGFS(Langevin):
         2
     """
 
-    fisher: Literal["gradients", "query", "public"] = "gradients"
-    public_fisher: MatrixLike | None = None
+    fisher: Literal["gradients", "query", "public"] = dataclasses.field(default="gradients", metadata=STATIC)
+    public_fisher: MatrixLike | None = dataclasses.field(default=None, metadata=STATIC)
     prior_precision: Annotated[float, Ge(0)] = 0.0
-    noise_ratio: NoiseRatio = 1.0
-    own_batch: bool = False
+    noise_ratio: NoiseRatio = dataclasses.field(default=1.0, metadata=STATIC)
+    own_batch: bool = dataclasses.field(default=False, metadata=STATIC)
     forget: Annotated[float, Ge(0), Le(1)] = 0.0
-    structure: Literal["auto", "dense", "diagonal"] = "auto"
-    metric: MatrixLike | None = None
-    query_every: Annotated[int, Ge(1)] = 10
-    refactor: Annotated[int, Ge(1)] = 128
-    rate: float = dataclasses.field(default=1.0, kw_only=True)
+    structure: Literal["auto", "dense", "diagonal"] = dataclasses.field(default="auto", metadata=STATIC)
+    metric: MatrixLike | None = dataclasses.field(default=None, metadata=STATIC)
+    query_every: Annotated[int, Ge(1)] = dataclasses.field(default=10, metadata=STATIC)
+    refactor: Annotated[int, Ge(1)] = dataclasses.field(default=128, metadata=STATIC)
+    rate: float = dataclasses.field(default=1.0, kw_only=True, metadata=STATIC)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if rebuilt(self):
+            return
         if (self.fisher == "public") != (self.public_fisher is not None):
             raise InputError("public_fisher is needed with fisher public, and with nothing else", "public_fisher")
         if self.fisher == "gradients" and self.temperature == 0:
@@ -212,7 +214,7 @@ class SGFS(Langevin):
             due = (t == 0) | ((t > 1) & (since == 0) & renews(before + 1, self.refactor))
             kept = self._renewed(form, estimate, kept, due)
         factors, curvature = kept
-        damping = jnp.asarray(2 / self.eta(t)) if self.temperature == 0 else s2 / self.temperature
+        damping = jnp.asarray(2 / self.eta(t)) if is_zero(self.temperature) else s2 / self.temperature
         move = factors.solve(damping, white)
         if self._f is not None:
             move = self._f.whiten(move, transpose=True)
@@ -253,7 +255,7 @@ class SGFS(Langevin):
         """Factors of (1 + r/T)D̂ + λ, and the mean over directions of Ĥ = D̂ + λ; whitened."""
         prior, d = self._prior(form, len(estimate)), len(estimate)
         data = form.factors(self._data_curvature(form, estimate, prior))
-        minibatch = self._minibatch_share / self.temperature if self.temperature > 0 else 0.0
+        minibatch = 0.0 if is_zero(self.temperature) else self._minibatch_share / self.temperature
         weighted = data._replace(values=(1 + minibatch) * data.values)
         every = form.trace(prior) / d
         curvature = jnp.mean(data.values) + every

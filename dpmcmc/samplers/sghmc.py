@@ -32,7 +32,7 @@ from dpmcmc.samplers import langevin
 from dpmcmc.samplers.base import tree_norm
 from dpmcmc.samplers.langevin import Friction, Langevin, thermal_velocity
 from dpmcmc.samplers.schedules import PerStep
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import PyTree, rebuilt
 
 
 class SGHMCState(NamedTuple):
@@ -49,7 +49,7 @@ class SGHMCInfo(NamedTuple):
     temperature: PerStep
 
 
-@jax.tree_util.register_static
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SGHMC(Langevin):
     """Stochastic-gradient Hamiltonian Monte Carlo; see :class:`SteppedSampler` for the rest.
@@ -75,6 +75,8 @@ class SGHMC(Langevin):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if rebuilt(self):
+            return
         if self.friction == "matched" and (not isinstance(self.step_size, (int, float)) or self.temperature == 0):
             raise InputError("friction matched needs a number for step_size and temperature > 0", "friction")
 

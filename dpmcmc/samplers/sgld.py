@@ -36,7 +36,7 @@ class SGLDInfo(NamedTuple):
     temperature: PerStep
 
 
-@jax.tree_util.register_static
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SGLD(Langevin):
     """Stochastic-gradient Langevin dynamics; see :class:`SteppedSampler` for its arguments.

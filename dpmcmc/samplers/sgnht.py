@@ -30,7 +30,7 @@ from dpmcmc.samplers import langevin
 from dpmcmc.samplers.base import tree_norm
 from dpmcmc.samplers.langevin import Friction, Langevin, thermal_velocity
 from dpmcmc.samplers.schedules import PerStep
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import PyTree, is_zero
 
 
 class SGNHTState(NamedTuple):
@@ -49,7 +49,7 @@ class SGNHTInfo(NamedTuple):
     kinetic_temperature: jax.Array
 
 
-@jax.tree_util.register_static
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SGNHT(Langevin):
     """Stochastic-gradient Nosé–Hoover thermostat, temperature > 0; see :class:`SteppedSampler` for the rest.
@@ -71,7 +71,7 @@ class SGNHT(Langevin):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.temperature == 0:
+        if is_zero(self.temperature):
             raise InputError("SGNHT needs temperature > 0: a thermostat at 0 has nothing to hold", "temperature")
 
     @property

@@ -12,6 +12,23 @@ import jax
 PyTree: TypeAlias = Any
 
 
+#: Metadata of a dataclass's field that decides structure, which ``jax.tree_util.register_dataclass`` makes no leaf of.
+STATIC = {"static": True}
+
+
+def rebuilt(module: PyTree) -> bool:
+    """Whether JAX made a registered dataclass again, around numbers that are not known while a program is traced.
+
+    They were checked where the dataclass was made first, and its ``__post_init__`` has nothing to look at.
+    """
+    return any(isinstance(leaf, jax.core.Tracer | jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(module))
+
+
+def is_zero(number: float | jax.Array) -> bool:
+    """Whether a number is 0. One that a program takes as an argument is not: 0 takes other branches, and is static."""
+    return not isinstance(number, jax.core.Tracer | jax.ShapeDtypeStruct) and number == 0
+
+
 def length_of(tree: PyTree) -> int:
     """Length of the leading axis, which all leaves share: N for records."""
     return len(jax.tree.leaves(tree)[0])

@@ -22,7 +22,7 @@ import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint, held
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import STATIC, PyTree
 from dpmcmc.storage.row_blocks import on_disk
 from dpmcmc.targets.base import Positive, Target, TargetError
 from dpmcmc.targets.glm.softmax import SoftmaxRegression
@@ -33,6 +33,7 @@ _MARGIN = 1e-5
 _AT_ONCE = 1024
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LastLayer(SoftmaxRegression):
     """Softmax regression on features that do not learn.
@@ -59,8 +60,8 @@ class LastLayer(SoftmaxRegression):
 
     #: Features of zeros may be constants.
     zeros_are_absent = False
-    row_bound: Positive = dataclasses.field(default=1.0, kw_only=True)
-    features: Callable[[jax.Array], jax.Array] = dataclasses.field(kw_only=True, repr=False)
+    row_bound: Positive = dataclasses.field(default=1.0, kw_only=True, metadata=STATIC)
+    features: Callable[[jax.Array], jax.Array] = dataclasses.field(kw_only=True, repr=False, metadata=STATIC)
 
     def __post_init__(self) -> None:
         super().__post_init__()

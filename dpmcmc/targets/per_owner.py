@@ -12,6 +12,7 @@ at the owner's first row, and an owner without rows at parameters that are not d
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -22,13 +23,14 @@ from annotated_types import Ge
 
 from dpmcmc.data.owners import MASK
 from dpmcmc.errors import Checked
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import STATIC, PyTree
 from dpmcmc.targets.base import Target, TargetError, bind
 
 #: Attributes of the inner target that are the same for owners.
 _PASSED = ("predict", "constrain", "num_classes", "prior_precision", "num_features")
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PerOwner(Checked):
     """A target of rows as one of owners.
@@ -48,7 +50,7 @@ class PerOwner(Checked):
     """
 
     target: Target
-    records_per_owner: Annotated[int, Ge(1)] | None = None
+    records_per_owner: Annotated[int, Ge(1)] | None = dataclasses.field(default=None, metadata=STATIC)
 
     def __getattr__(self, name: str) -> Any:
         if name in _PASSED:

@@ -20,7 +20,7 @@ import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.query.fixed_point import FixedPoint
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import PyTree, rebuilt
 from dpmcmc.targets.base import Target, bind
 from dpmcmc.targets.glm import LinearRegression
 
@@ -63,17 +63,16 @@ class Tempered:
     def __init__(
         self, target: Any, temper: float, prior_temper: float = 1.0, prior_precision: float | None = None
     ) -> None:
-        for name, value in (("temper", temper), ("prior_temper", prior_temper), ("prior_precision", prior_precision)):
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise InputError(f"{name}: must be a finite number > 0, got {value}")
-        fields = {
-            "target": target,
-            "temper": float(temper),
-            "prior_temper": float(prior_temper),
-            "new_prior_precision": None if prior_precision is None else float(prior_precision),
-        }
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
+        numbers = {"temper": temper, "prior_temper": prior_temper, "prior_precision": prior_precision}
+        if not rebuilt(numbers):
+            for name, value in numbers.items():
+                if value is not None and not (value > 0 and math.isfinite(value)):
+                    raise InputError(f"{name}: must be a finite number > 0, got {value}")
+            numbers = {name: None if value is None else float(value) for name, value in numbers.items()}
+        object.__setattr__(self, "target", target)
+        object.__setattr__(self, "temper", numbers["temper"])
+        object.__setattr__(self, "prior_temper", numbers["prior_temper"])
+        object.__setattr__(self, "new_prior_precision", numbers["prior_precision"])
 
     def __getattr__(self, name: str) -> Any:
         if name in _PASSED:
@@ -151,6 +150,16 @@ class Tempered:
 
     def _scaled(self, value: float | None) -> float | None:
         return None if value is None else self.temper * value
+
+
+jax.tree_util.register_pytree_node(
+    Tempered,
+    lambda tempered: (
+        (tempered.target, tempered.temper, tempered.prior_temper, tempered.new_prior_precision),
+        None,
+    ),
+    lambda _, children: Tempered(*children),
+)
 
 
 def untempered(target: Target) -> Target:

@@ -65,6 +65,7 @@ class _InMetric:
         return self.target.predict(self.own(params), x)
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class WhitenedRows(_InMetric):
     """A generalised linear model on whitened rows; its parameters φ have the shape of θ, with F on the first axis.
@@ -101,6 +102,7 @@ class WhitenedRows(_InMetric):
         return np.einsum("ij,cnj...->cni...", inverse, np.asarray(positions, np.float64)).astype(np.float32)
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Whitened(_InMetric):
     """Any target in raveled parameters φ, (p,).

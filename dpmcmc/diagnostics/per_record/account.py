@@ -51,7 +51,6 @@ from dpmcmc.engine.life import Key, Life
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
-from dpmcmc.engine.template import template
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import overflow_probability, rdp
@@ -245,7 +244,7 @@ class Account:
 
     def start(self, streams: Streams) -> PyTree:
         """Return the position that the engine starts each chain from under these keys, leaves (chains, ...)."""
-        program = Program.of(self.plan, template(self._target), template(self.plan.sampler))
+        program = Program.of(self.plan, self._target, open_numbers=False)
 
         def of_chain(chain: jax.Array) -> PyTree:
             return program.start(Cells({}, streams, chain, jnp.int32(self.plan.steps))).position

@@ -26,7 +26,7 @@ from annotated_types import Ge
 from dpmcmc.errors import InputError, check_fields
 from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
 from dpmcmc.storage.forked import check_not_forked
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
 from dpmcmc.targets.base import Positive, TargetError
 from dpmcmc.targets.flax import ghost_norms
 from dpmcmc.targets.gaussian_prior import GaussianPrior
@@ -85,6 +85,7 @@ def from_flax(
     return FlaxTarget(made, likelihood, prior_scale, noise_scale, num_classes=num_classes, per_record=per_record)
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class FlaxTarget(GaussianPrior):
     """Target that :func:`from_flax` returns; ``row`` is None until the records' shapes are known.
@@ -95,17 +96,19 @@ class FlaxTarget(GaussianPrior):
         row: (shape, dtype) of one input.
     """
 
-    network: Network
-    likelihood: Literal["categorical", "bernoulli", "gaussian"]
+    network: Network = dataclasses.field(metadata=STATIC)
+    likelihood: Literal["categorical", "bernoulli", "gaussian"] = dataclasses.field(metadata=STATIC)
     prior_scale: Positive
     noise_scale: Positive
-    num_classes: Annotated[int, Ge(2)] | None = dataclasses.field(default=None, kw_only=True)
-    per_record: Literal["auto", "plain", "ghost"] = dataclasses.field(default="auto", kw_only=True)
-    row: tuple[tuple[int, ...], str] | None = dataclasses.field(default=None, kw_only=True)
+    num_classes: Annotated[int, Ge(2)] | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
+    per_record: Literal["auto", "plain", "ghost"] = dataclasses.field(default="auto", kw_only=True, metadata=STATIC)
+    row: tuple[tuple[int, ...], str] | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
 
     gradient_bound = None
 
     def __post_init__(self) -> None:
+        if rebuilt(self):
+            return
         check_fields(self)
         allowed = {"categorical": self.num_classes, "bernoulli": 2, "gaussian": None}[self.likelihood]
         if self.num_classes not in (None, allowed):

@@ -19,14 +19,14 @@ import jax
 import jax.numpy as jnp
 from annotated_types import Gt
 
-from dpmcmc.errors import Checked, InputError
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.errors import InputError, check_fields
+from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
 from dpmcmc.targets.base import Positive, features_of, require_bound
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 
 
 @dataclass(frozen=True)
-class GeneralisedLinear(GaussianPrior, Checked):
+class GeneralisedLinear(GaussianPrior):
     """A family is a frozen dataclass with these fields and its own; see the module for what it states.
 
     Attributes:
@@ -39,12 +39,16 @@ class GeneralisedLinear(GaussianPrior, Checked):
     """
 
     prior_scale: Positive = 1.0
-    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True)
-    row_bound: Positive | None = dataclasses.field(default=None, kw_only=True)
+    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
+    row_bound: Positive | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
     residual_bound: ClassVar[float | None] = None
     bounded_labels: ClassVar[bool] = False
     zeros_are_absent: ClassVar[bool] = True
     log_concave = True
+
+    def __post_init__(self) -> None:
+        if not rebuilt(self):
+            check_fields(self)
 
     @property
     def curvature_bound(self) -> float:

@@ -10,6 +10,7 @@ mechanism ``noise_aware`` bounds scores without bias.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 from annotated_types import Ge
 from jax.scipy.special import gammaln
 
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import STATIC, PyTree
 from dpmcmc.targets.glm.linear_predictor import LinearPredictor
 from dpmcmc.targets.labels import check_counts
 
@@ -41,6 +42,7 @@ class CountRegression(LinearPredictor):
         return jnp.exp(margin)
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PoissonRegression(CountRegression):
     """Poisson regression with a log link and a Gaussian prior on every coefficient.
@@ -72,6 +74,7 @@ class PoissonRegression(CountRegression):
         return jnp.exp(margin) - y
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class NegativeBinomialRegression(CountRegression):
     """Negative binomial regression (NB2) with a log link and a Gaussian prior on every coefficient.
@@ -96,7 +99,7 @@ class NegativeBinomialRegression(CountRegression):
         Array([1., 1., 1.], dtype=float32)
     """
 
-    dispersion: Annotated[float, Ge(1e-3)] = 1.0
+    dispersion: Annotated[float, Ge(1e-3)] = dataclasses.field(default=1.0, metadata=STATIC)
 
     def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
         """log Γ(y + r)/(Γ(r) y!) + y log(αμ/(1 + αμ)) − r log(1 + αμ), r = 1/α."""

@@ -10,13 +10,14 @@ The posterior is Gaussian (Bishop 2006, eqs. 3.53–3.54):
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import STATIC, PyTree
 from dpmcmc.targets.base import Positive
 from dpmcmc.targets.glm.linear_predictor import LinearPredictor
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Num
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LinearRegression(LinearPredictor):
     """Linear regression with a Gaussian prior on every coefficient and Gaussian noise of known size.
@@ -49,7 +51,7 @@ class LinearRegression(LinearPredictor):
     """
 
     noise_scale: Positive = 1.0
-    label_bound: Positive | None = None
+    label_bound: Positive | None = dataclasses.field(default=None, metadata=STATIC)
 
     def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
         """log N(y; m, noise_scale²), normalised."""

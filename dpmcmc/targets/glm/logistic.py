@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Num
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LogisticRegression(LinearPredictor):
     """Logistic regression with a Gaussian prior on every coefficient.

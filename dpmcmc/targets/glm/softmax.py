@@ -23,7 +23,7 @@ from dpmcmc.privacy.query import outer_products
 from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint, as_float
 from dpmcmc.privacy.query.label_blind import label_blind_weight
 from dpmcmc.privacy.query.outer_products import Outer, squared_norm
-from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.pytree import STATIC, PyTree
 from dpmcmc.targets.base import TargetError
 from dpmcmc.targets.glm.base import GeneralisedLinear
 from dpmcmc.targets.labels import check_labels
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Num
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SoftmaxRegression(GeneralisedLinear):
     """Softmax regression with a Gaussian prior on every coefficient.
@@ -55,7 +56,7 @@ class SoftmaxRegression(GeneralisedLinear):
         (3, 4)
     """
 
-    num_classes: Annotated[int, Ge(2)] | None = None
+    num_classes: Annotated[int, Ge(2)] | None = dataclasses.field(default=None, metadata=STATIC)
 
     #: ‖p − e_y‖ <= √2, and diag(p) − ppᵀ <= 1/2.
     residual_bound = math.sqrt(2)
