@@ -74,8 +74,8 @@ def test_noise_is_each_cells_own_and_shared_keys_would_be_seen(monkeypatch):
         patch.setattr(life, "streams_of", lambda *_: shared)
         assert not noises_are_independent(first_noise(sample_all(plans, DATA), plans))
 
-    def one_chain(runs, owners):  # planted: every chain of a plan the same
-        return engine_cells(runs, owners)._replace(chain=jnp.zeros(len(owners), jnp.int32))
+    def one_chain(program, runs, owners):  # planted: every chain of a plan the same
+        return engine_cells(program, runs, owners)._replace(chain=jnp.zeros(len(owners), jnp.int32))
 
     engine_cells = engine._cells
     monkeypatch.setattr(engine, "_cells", one_chain)
