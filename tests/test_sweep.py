@@ -11,9 +11,11 @@ import pytest
 import dpmcmc
 from dpmcmc.engine import blocks as engine
 from dpmcmc.engine import chains, compilation, sizing, sweep
+from dpmcmc.engine import program as program_room
 from dpmcmc.engine.hardware import KINDS
 from dpmcmc.engine.structure import Structure
 from dpmcmc.engine.sweep import sample_all
+from dpmcmc.privacy.query.selection import selector
 
 RNG = np.random.default_rng(0)
 N, D = 400, 3
@@ -427,3 +429,56 @@ def test_ten_settings_wait_for_one_compilation():
     assert compilations(lambda: one(0.35, 0.8, 1.0, clip=0.6)) == 0
     assert compilation._compile_cached.cache_info().misses == 1
     assert not np.array_equal(first.draws, one(*settings[2]).draws)
+
+
+def test_a_nearby_number_of_steps_and_another_epsilon_compile_nothing():
+    def one(steps, epsilon):
+        plan = make(sampling=dpmcmc.Poisson(40), steps=steps, epsilon=epsilon, hardened=True)
+        assert plan.levels == (4, 0)
+        return dpmcmc.sample(plan, DATA)
+
+    one(21, 1.0)
+    seen = []
+    assert compilations(lambda: seen.extend(one(*at) for at in ((22, 1.0), (24, 0.9), (21, 0.8)))) == 0
+    assert [result.draws.shape[1] for result in seen] == [22, 24, 21]
+    assert all(result.guarantee == result.plan.guarantee for result in seen)
+
+
+def test_steps_beyond_a_runs_own_are_not_taken(monkeypatch):
+    plan = make(steps=21, chains=2, sampler=dpmcmc.SGHMC(0.1))
+    padded = dpmcmc.sample(plan, DATA, key=1)
+    monkeypatch.setattr(sizing, "rung", lambda size, octave: size)
+    exact = dpmcmc.sample(plan, DATA, key=1)
+    np.testing.assert_allclose(padded.draws, exact.draws, rtol=1e-5)
+    for found, wanted in zip(padded.info, exact.info, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("octave", [4, 8])
+def test_a_ladder_rises_by_no_more_than_its_factor(octave):
+    sizes = np.arange(1, 5000)
+    found = np.array([program_room.rung(int(size), octave) for size in sizes])
+    assert np.all(found >= sizes)
+    assert np.all(found <= sizes * (1 + 1 / octave))
+    assert np.all([program_room.rung(int(size), octave) == size for size in found])
+    assert len(set(found)) <= octave * 13
+
+
+def test_more_slots_than_were_charged_for_draw_batches_of_the_same_law():
+    sampling = dpmcmc.Poisson(40)
+    plan = make(sampling=sampling)
+    slots = program_room.Program.of(plan).slots
+    assert slots % 8 == 0
+    assert N > slots >= plan.slots
+    assert sampling.truncation(N, slots) <= sampling.truncation(N, plan.slots)
+    keys = jax.random.split(jax.random.key(0), 4000)
+    for room in (plan.slots, 2 * plan.slots):
+        indices, mask = jax.jit(jax.vmap(selector(sampling, N, room)))(keys)
+        counts = np.asarray(mask).sum(axis=1)
+        often = np.bincount(np.asarray(indices)[np.asarray(mask)], minlength=N)
+        variance = N * 0.1 * 0.9
+        # Within five errors: of the mean size, of its variance, and of the sum of N squares of records' frequencies.
+        assert abs(counts.mean() - 40) < 5 * np.sqrt(variance / 4000)
+        assert abs(counts.var() / variance - 1) < 5 * np.sqrt(2 / 4000)
+        squares = np.sum((often - 400) ** 2 / 360)
+        assert abs(squares - N) < 5 * np.sqrt(2 * N)
