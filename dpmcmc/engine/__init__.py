@@ -8,7 +8,7 @@
 ``blocks``        chains laid out in blocks;  ``lanes`` chains beside each other, one lane a core
 ``commits``       commits of steps to a checkpoint;  ``checks`` what is refused before a record is computed with
 ``self_test``     an executable's first steps beside ``uncompiled`` ones, which no cache served
-``sweep``         ``sample_all``: many plans as one program;  ``structure`` numbers apart
+``sweep``         ``sample_all``: many plans as one program
 ``mesh``          devices that share the work;  ``processes`` machines that do;  ``rows_on_disk`` records beyond memory
 ``reservation``   a run's place in a ledger;  ``charged_again`` what a run that went on elsewhere has spent
 ``result``        draws, guarantee, and the files that hold them; the error of a chain that diverged

@@ -20,6 +20,7 @@ from dpmcmc.privacy.query.by_platform import traced_for
 from dpmcmc.privacy.query.query import StepRandomness
 from dpmcmc.storage.compiled_programs import RUN_ONCE
 from dpmcmc.storage.pytree import PyTree
+from dpmcmc.storage.structure import hashable
 
 #: Compiler options, sorted: by them an executable is kept.
 Options = tuple[tuple[str, str | bool], ...]
@@ -80,11 +81,7 @@ def state_shapes(program: Program, cells: PyTree) -> tuple[PyTree, Drawn]:
 
 def _steady(program: Program) -> bool:
     """Whether equal programs compute the same: no target nor sampler may change behind its hash, or has none."""
-    try:
-        hash(program)
-    except TypeError:
-        return False
-    return program.target.steady and program.sampler.steady
+    return hashable(program) and program.target.steady and program.sampler.steady
 
 
 #: Most programs, each of one set of shapes, that a process keeps: some 17 MiB and 180 memory maps each on a CPU, of the

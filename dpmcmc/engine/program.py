@@ -3,7 +3,7 @@
 A chunk is one device call of a fixed number of steps: a ``lax.scan`` over groups of steps, ``vmap`` over cells. All
 randomness of a group depends on keys and public numbers alone, so it is drawn side by side before its steps are taken
 one after another: in the same call, or beforehand where a core is free (``ahead.py``). Noise, keys and records are
-arguments, and so are numbers of the sampler, the target and C (``structure.py``): others compile nothing.
+arguments, and so are numbers of the sampler, the target and C (``storage/structure.py``): others compile nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from dpmcmc.engine import usual_batches
 from dpmcmc.engine.hardware import DRAWN_STEPS, hardware, platform_of, query_class
 from dpmcmc.engine.mesh import DATA, sizes
 from dpmcmc.engine.recorded import going_on, recorded, with_scatter
-from dpmcmc.engine.structure import Number, Structure
 from dpmcmc.engine.traced import Traced
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, shard_rows
@@ -32,6 +31,7 @@ from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import PyTree, map_in_groups, num_bytes
+from dpmcmc.storage.structure import Number, Structure
 from dpmcmc.targets.base import Target
 
 #: Randomness of queries, and the keys of the sampler's own.

@@ -24,6 +24,7 @@ from dpmcmc.storage.compiled_programs import RUN_ONCE
 from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import blocks
+from dpmcmc.storage.structure import Structure, immutable
 
 #: A function that builds something from a target.
 Built = TypeVar("Built", bound=Callable[..., Any])
@@ -58,18 +59,6 @@ class Target(Protocol):
 
     def predict(self, params: PyTree, x: jax.Array) -> jax.Array:
         """Prediction for rows x (n, d): class probabilities or means."""
-
-
-def immutable(target: object) -> bool:
-    """Whether equal targets stay the same model, so that a program compiled for one serves the other."""
-    parameters = getattr(type(target), "__dataclass_params__", None)
-    if parameters is None or not parameters.frozen:
-        return False
-    try:
-        hash(target)
-    except TypeError:
-        return False
-    return True
 
 
 #: A scale, or a public bound.
@@ -250,7 +239,15 @@ def _check_number(target: Target, shapes: PyTree) -> None:
 @shared_by_equal_targets(maxsize=128)
 def _is_number(target: Any, facts: tuple) -> bool:
     """Whether the log-likelihood at the start is one on any made-up record of a structure, shapes and dtypes."""
+    structure = Structure.of(target)
+    trial = _trial if structure.steady else _trial.__wrapped__
+    # Minus infinity may be a support that the made-up records miss; NaN is nobody's likelihood.
+    return not bool(jnp.all(jnp.isnan(trial(structure, facts)(structure.numbers(target)))))
 
+
+@functools.lru_cache(maxsize=128)
+def _trial(structure: Structure, facts: tuple) -> Callable[[Any], jax.Array]:
+    """Return the log-likelihood of each of 7 made-up records at the start, as a function of the target's numbers."""
     rng = np.random.default_rng(0)
 
     # On the host: what JAX computes outside a function of its own stays compiled for as long as the process lives.
@@ -260,15 +257,14 @@ def _is_number(target: Any, facts: tuple) -> bool:
         labels = (np.arange(7) % 2).astype(dtype).reshape(-1, *[1] * len(shape))
         return np.broadcast_to(labels, (7, *shape))
 
-    structure, leaves = facts[0], facts[1:]
-    records = jax.tree.unflatten(structure, [made_up(*leaf) for leaf in leaves])
+    records = jax.tree.unflatten(facts[0], [made_up(*leaf) for leaf in facts[1:]])
 
-    def evaluate(records: PyTree) -> jax.Array:
+    def evaluate(numbers: Any) -> jax.Array:
+        target = structure.fill(numbers)
         params = target.init(jax.random.key(0))
         return jax.vmap(lambda record: target.log_likelihood(params, record))(records)
 
-    # Minus infinity may be a support that the made-up records miss; NaN is nobody's likelihood.
-    return not bool(jnp.all(jnp.isnan(jax.jit(evaluate, compiler_options=RUN_ONCE)(records))))
+    return jax.jit(evaluate, compiler_options=RUN_ONCE)
 
 
 def record_shapes(records: PyTree) -> PyTree:

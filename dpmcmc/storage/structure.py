@@ -15,7 +15,6 @@ import jax
 import numpy as np
 
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import immutable
 
 #: Numbers beyond these stay in the structure: float32 would lose their squares.
 _SMALLEST, _LARGEST = 1e-12, 1e12
@@ -74,7 +73,22 @@ class Structure:
     def steady(self) -> bool:
         """Whether equal structures stay the same, so that a program compiled for one serves the other."""
         parts = self.leaves if self.whole else [leaf for leaf in self.leaves if hasattr(leaf, "init")]
-        return all(immutable(part) for part in parts)
+        return hashable(self) and all(immutable(part) for part in parts)
+
+
+def immutable(item: object) -> bool:
+    """Whether equal targets or samplers stay the same, so that a program compiled for one serves the other."""
+    parameters = getattr(type(item), "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen and hashable(item)
+
+
+def hashable(item: object) -> bool:
+    """Whether an object has a hash."""
+    try:
+        hash(item)
+    except TypeError:
+        return False
+    return True
 
 
 def _is_number(leaf: object) -> bool:
