@@ -27,7 +27,7 @@ from dpmcmc.cli.commands import main
 from dpmcmc.engine import life, result, self_test, sizing
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.self_test import MiscompiledError
-from dpmcmc.mechanisms import OPS, Hybrid, SufficientStatistics
+from dpmcmc.mechanisms import OPS, Hybrid, SufficientStatistics, release
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report import figures
@@ -78,11 +78,13 @@ class Route:
     Attributes:
         start: begins the run; what it returns or raises is looked at by nobody.
         go_on: goes on with it; None where a run that was stopped cannot, because it keeps no checkpoint.
+        saves: whether it writes a folder.
         runs: how many runs it is.
     """
 
     start: Callable[[Scene], Any]
     go_on: Callable[[Scene], Any] | None
+    saves: bool = True
     runs: int = 1
 
 
@@ -135,13 +137,14 @@ def commanded(case: dict[str, Any], *options: str) -> Route:
     return Route(start, go_on)
 
 
-def called(plan: Callable[[], Any]) -> Route:
+def called(plan: Callable[[], Any], function: Any = dpmcmc.sample, saves: bool = True) -> Route:
     """A call of the library, which goes on when it is made again."""
 
     def start(scene: Scene) -> None:
-        dpmcmc.sample(plan(), records(), checkpoint=scene.folder / "kept", ledger=scene.ledger, out=scene.out)
+        out = {"out": scene.out} if saves else {}
+        function(plan(), records(), checkpoint=scene.folder / "kept", ledger=scene.ledger, **out)
 
-    return Route(start, start)
+    return Route(start, start, saves)
 
 
 def swept(scene: Scene) -> None:
@@ -159,7 +162,8 @@ ROUTES = {
     "sample in a metric": called(in_metric),
     "sample of a mechanism": called(lambda: promised(SufficientStatistics())),
     "sample of a hybrid": called(lambda: promised(HYBRID, LOGISTIC)),
-    "sample_all": Route(swept, None, 2),
+    "release": called(lambda: promised(SufficientStatistics()), release, saves=False),
+    "sample_all": Route(swept, None, False, 2),
 }
 
 
@@ -312,11 +316,11 @@ def test_a_fault_costs_at_most_one_charge_and_nothing_leaves_without_its_cost(na
     route.go_on(scene)
     check_order(scene)
     assert [outcome for outcome in scene.runs if outcome != "void"] == ["released"]
-    assert len(scene.draws) == 1
+    assert len(scene.draws) == route.saves
     check_whole(scene)
 
 
-@pytest.mark.parametrize("name", [name for name in ROUTES if "mechanism" not in name])
+@pytest.mark.parametrize("name", [name for name in ROUTES if name not in ("release",) and "mechanism" not in name])
 def test_a_program_that_fails_its_self_test_costs_nothing(name, scene):
     """Compiled and tested before the charge; a one-shot mechanism compiles no steps."""
     error = stop(ROUTES[name], scene, compiled_wrongly, "error")
