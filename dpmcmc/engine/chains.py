@@ -9,6 +9,7 @@ Padding steps at the end of the last chunk leave the state as it is and are not 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -189,9 +190,11 @@ def _take_steps(
     """Take the steps of all blocks; on ``overlap`` a chunk is taken while draws of the one before come to the host."""
     width, done = blocks.sizes.steps, 0.0
     # Threads, for a CPU computes a call in the thread that makes it.
-    with ThreadPoolExecutor(blocks.sizes.lanes, "lane") as workers:
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(blocks.sizes.lanes, "lane") as workers:
         for start, step in blocks.left():
             abreast, steps = blocks.lanes_of(start, step), blocks.rows(start)[-1].plan.steps
+            for lane in abreast:
+                stack.callback(lane.close)
             firsts = range(step, steps, width)
             take = functools.partial(lanes.take_chunk, workers, steps_of_chunk, abreast)
             taken = one_ahead(take, firsts, "chunk") if overlap else map(take, firsts)
@@ -204,3 +207,4 @@ def _take_steps(
                 if blocks.all_failed(start):
                     break
                 commits.commit(abreast, first + width, steps)
+            stack.close()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Generator, Iterator
 from concurrent.futures import Executor
 
 import jax
@@ -34,6 +35,16 @@ class Lane:
     def schedules(self, first: int) -> tuple[np.ndarray, np.ndarray]:
         """Noise and places to keep of the chunk that begins at this step."""
         return schedules(self.rows, self._sizes, first)
+
+    def close(self) -> None:
+        """End the threads that supply it.
+
+        A run that fails would leave them to the garbage collector, which may wait for them within a lock of theirs.
+        """
+        if isinstance(self.supplies, Generator):
+            # One that a thread is within at this moment ends with that thread.
+            with contextlib.suppress(ValueError):
+                self.supplies.close()
 
 
 def take_chunk(
