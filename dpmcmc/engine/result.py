@@ -20,6 +20,7 @@ import numpy as np
 from dpmcmc.data.base import DataSet
 from dpmcmc.data.checks import refuse_mask
 from dpmcmc.data.frames import Table, is_table, no_schema
+from dpmcmc.engine import saved_result
 from dpmcmc.engine.recorded import Means
 from dpmcmc.engine.uncharged import Uncharged
 from dpmcmc.errors import InputError, NotForIntervals, UnsupportedCombination
@@ -382,9 +383,7 @@ class Result:
         Raises:
             ValueError: the folder holds no such result, or a file is missing, changed, or of another result.
         """
-        from dpmcmc.engine.saved_result import load
-
-        return load(Path(folder), target)
+        return saved_result.load(cls, Path(folder), target)
 
     def write_trace(self, run_folder: RunFolder) -> None:
         """Write ``trace.npz``, where a posterior may follow from the path; ``evidence.npz``, where draws rest on it."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import numpy as np
 
 from dpmcmc.data.schema import Schema
-from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
@@ -31,12 +31,15 @@ from dpmcmc.targets.base import Target
 if TYPE_CHECKING:
     import xarray
 
+#: A Result, which this file only makes.
+_R = TypeVar("_R")
+
 #: Characters of an error that a refusal quotes.
 _LONGEST = 200
 
 
-def load(folder: Path, target: Target | None) -> Result:
-    """Return the result; arguments, warnings and refusals as of :meth:`Result.load`."""
+def load(make: Callable[..., _R], folder: Path, target: Target | None) -> _R:
+    """Return the result that ``make`` makes; other arguments, warnings and refusals are those of ``Result.load``."""
     if hasattr(target, "constrain"):
         said = "target: positions that a NumPyro model predicts from are not saved; leave target out"
         raise InputError(said, "target")
@@ -49,7 +52,7 @@ def load(folder: Path, target: Target | None) -> Result:
     except OSError as error:
         raise _none_there(folder, error) from None
     try:
-        result = _loaded(folder, facts, target)
+        result = _loaded(make, folder, facts, target)
     except Exception as error:  # whatever a damaged file makes NumPy, HDF5 and the accountants raise
         raise _none_there(folder, error) from None
     if not has_digests(facts):
@@ -68,7 +71,7 @@ def _none_there(folder: Path, error: Exception) -> InputError:
     return InputError(f"{said} result.save", "folder")
 
 
-def _loaded(folder: Path, facts: dict[str, Any], target: Target | None) -> Result:
+def _loaded(make: Callable[..., _R], folder: Path, facts: dict[str, Any], target: Target | None) -> _R:
     """Return the result of a folder with this ``privacy.json``; raises whatever its files lead to."""
     import xarray
 
@@ -91,7 +94,7 @@ def _loaded(folder: Path, facts: dict[str, Any], target: Target | None) -> Resul
         released_path=Trace.load(folder) if (folder / TRACE_FILE).exists() else None,
     )
     evidence = Evidence.load(folder) if (folder / EVIDENCE_FILE).exists() else None
-    return Result(saved, draws, draws, info, guarantee, {}, metric=_metric(groups), columns=columns, evidence=evidence)
+    return make(saved, draws, draws, info, guarantee, {}, metric=_metric(groups), columns=columns, evidence=evidence)
 
 
 def _json(path: Path) -> dict[str, Any]:

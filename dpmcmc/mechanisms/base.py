@@ -22,9 +22,9 @@ from dpmcmc.data.checks import Marked
 from dpmcmc.data.schema import Schema
 from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.checks import check_room
-from dpmcmc.engine.life import Life, sample
+from dpmcmc.engine.life import sample
 from dpmcmc.engine.result import DivergedError, Result
-from dpmcmc.engine.work import Progress, Work, work_of
+from dpmcmc.engine.work import Progress, Session, Work, work_of
 from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.metric import ReleasedMetric
@@ -214,13 +214,13 @@ class _OneShot:
             check(self._plan, self.records)
         check_room(self._bound, self._plan.draws, _BYTES)
 
-    def carry_out(self, life: Life, progress: Progress | None) -> Result:
+    def carry_out(self, session: Session, progress: Progress | None) -> Result:
         """Draw, unless the checkpoint holds what was drawn; see :class:`Work`."""
-        plan, kept = self._plan, life.kept
-        for run in plan.runs if life.secret else ():
+        plan, kept = self._plan, session.kept
+        for run in plan.runs if session.secret else ():
             self._test_run(run)
-        life.begin()
-        started, guarantee, target = time.perf_counter(), life.guarantee, self._bound
+        session.begin()
+        started, guarantee, target = time.perf_counter(), session.guarantee, self._bound
         before = None if kept is None else kept.kept()
         if before is not None:
             structure = jax.tree.structure(jax.eval_shape(target.init, jax.random.key(0)))
@@ -228,7 +228,7 @@ class _OneShot:
             positions = jax.tree.unflatten(structure, before)
             evidence = Evidence.of(content.tobytes()) if content.size else None
         else:
-            positions, evidence = self._drawn(life.streams, guarantee, None if kept is None else kept.inner)
+            positions, evidence = self._drawn(session.streams, guarantee, None if kept is None else kept.inner)
             if kept is not None:
                 saved = b"" if evidence is None else evidence.content()
                 kept.keep([*jax.tree.leaves(positions), np.frombuffer(saved, np.uint8)])
