@@ -33,7 +33,9 @@ from dpmcmc.inference.trace import NoiseAwarePosterior, Trace
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.description import html_table
 from dpmcmc.planning.path import trace_of
-from dpmcmc.planning.verdict import INTERVALS, Verdict
+from dpmcmc.planning.permitted import INTERVALS, Verdict
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.verdict import of_draws
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report.circumstances import Circumstances
@@ -180,8 +182,8 @@ class Result:
     @property
     def steps_per_second(self) -> float | None:
         """Steps of all chains together, per second of running; None of a mechanism's release, and of a copy."""
-        plan = self.plan.trace
-        if plan is not self.plan or "run" not in self.wall_seconds:
+        plan = self.plan
+        if not isinstance(plan, Plan) or "run" not in self.wall_seconds:
             return None
         return plan.steps * plan.chains / max(self.wall_seconds["run"], 1e-9)
 
@@ -205,7 +207,7 @@ class Result:
 
         Where intervals come from :meth:`noise_aware` alone, the reason says so.
         """
-        found = self.plan.verdict_of(self.diagnostics, self.metric)
+        found = of_draws(self.plan, self.diagnostics, self.metric)
         return found if INTERVALS in found.usable_for or self._of_path is None else found.with_path()
 
     @functools.cached_property

@@ -20,8 +20,8 @@ from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.inference.names import ALONE
 from dpmcmc.inference.trace import FILE as TRACE_FILE
 from dpmcmc.inference.trace import Trace
+from dpmcmc.planning.permitted import Verdict
 from dpmcmc.planning.saved import SavedPlan, target_of
-from dpmcmc.planning.verdict import Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.regular_file import read_bytes, read_text
@@ -89,7 +89,7 @@ def _loaded(make: Callable[..., _R], folder: Path, facts: dict[str, Any], target
         num_records=plan["num_records"],
         guarantee=guarantee,
         draws=leaf.shape[0] * leaf.shape[1],
-        judged=Verdict.of_json(judged),
+        verdict=Verdict.of_json(judged),
         schema=Schema.from_yaml(plan["schema"]) if "schema" in plan else None,
         released_path=Trace.load(folder) if (folder / TRACE_FILE).exists() else None,
     )

@@ -7,6 +7,7 @@ of ``MECHANISMS``.
 
 from __future__ import annotations
 
+import functools
 import time
 import warnings
 from dataclasses import dataclass
@@ -27,11 +28,11 @@ from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.work import Progress, Session, Work, work_of
 from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.description import guaranteed, labelled
+from dpmcmc.planning.permitted import Verdict
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.verdict import Verdict, of_one_shot
+from dpmcmc.planning.verdict import of_one_shot
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import UNHARDENED
@@ -111,10 +112,11 @@ class MechanismPlan(AnyPlan):
         """Plan of a hybrid's run, or None."""
         return self.run
 
-    def verdict_of(self, diagnostics: dict[str, float | None] | None, metric: ReleasedMetric | None = None) -> Verdict:
-        """Say what the release is good for; for a hybrid with what its draws say of mixing. See :class:`AnyPlan`."""
+    @functools.cached_property
+    def verdict(self) -> Verdict:  # type: ignore[override]
+        """Permitted uses of the release, and why; a hybrid's are those of its run."""
         if self.run is not None:
-            return self.run.verdict_of(diagnostics, metric)
+            return self.run.verdict
         width = self.settings.get("predicted_width")
         return of_one_shot(self.guarantee, self.num_records, self.target, self._intervals(), width)
 

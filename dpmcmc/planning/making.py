@@ -15,6 +15,7 @@ from dpmcmc.planning.hardening import of_privacy
 from dpmcmc.planning.metric import PrivateMetric, planned_metric
 from dpmcmc.planning.noise import own_noise, settled, unit_of
 from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.verdict import with_verdict
 from dpmcmc.privacy.accounting.charging import UNKNOWN_COORDINATES, Schedule, capped, provable
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import Privacy, check_delta
@@ -99,7 +100,7 @@ def plan(
     _check_clipping(target, privacy)
     noise = settled(own_noise(bound, steps), queries, privacy, second)
     _check_dynamics(bound, noise.noise_std, curvature)
-    return Plan(
+    made = Plan(
         target=target,
         sampler=bound,
         sampling=sampling,
@@ -118,6 +119,7 @@ def plan(
         note=note,
         **noise._asdict(),
     )
+    return with_verdict(made)
 
 
 def _told(
