@@ -1,4 +1,4 @@
-"""What every kind of plan says of itself in words."""
+"""The words that every kind of plan has for itself."""
 
 from __future__ import annotations
 
