@@ -27,6 +27,7 @@ from dpmcmc.diagnostics.per_record import PerRecord
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.inference import predictive
+from dpmcmc.planning.plan import sampled_plan
 from dpmcmc.report import figures as plots
 from dpmcmc.report import progress
 from dpmcmc.targets import bind, record_shapes
@@ -202,7 +203,8 @@ def _take_time(life: Life, progress: Any) -> None:
     if Clock.last is not None:
         rows = life.work.records.get("x", jax.tree.leaves(life.work.records)[0])
         Clock.last.pass_seconds(1 + int(np.sum(rows) > 0))
-    steps = 0 if life.plan.trace is None else life.plan.trace.steps
+    sampled = sampled_plan(life.plan)
+    steps = 0 if sampled is None else sampled.steps
     for done in range(steps):
         if progress is not None:
             progress(done + 1, steps)

@@ -15,6 +15,7 @@ from dpmcmc.config import file as config_file
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning import forecast
+from dpmcmc.planning.verdict import of_result, with_verdict
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.gram_release import NoisyGram
 from dpmcmc.targets import LinearRegression, LogisticRegression
@@ -96,7 +97,7 @@ def test_predicted_width_in_a_released_metric_is_that_of_its_posterior():
     assert forecast.inflation(made, known, with_rare) < found
     assert "about" in dict(made.verdict.lines())["width"]
     assert "ideal" in dict(made.verdict.lines())["width"]
-    before, after = made.verdict, made.verdict_of({"ess": None, "rhat": None}, metric)
+    before, after = made.verdict, of_result(made, {"ess": None, "rhat": None}, metric)
     assert (before.predicted_from, after.predicted_from) == ("public_facts", "metric")
     for verdict, source in ((before, "public facts"), (after, "the released metric")):
         assert dict(verdict.lines())["width"].startswith(f"predicted from {source}, not observed: ")
@@ -131,5 +132,5 @@ def test_label_blind_weights_take_no_intervals_away():
     made = long_run(privacy=loose(clip=0.9), sampler=dpmcmc.SGLD(STEP / 2), steps=2 * STEPS, burn_in=2 * BURN_IN)
     assert made.label_blind
     assert "intervals" in made.usable_for
-    by_residual = dataclasses.replace(made, privacy=loose(clip=0.9, clipping="residual"))
+    by_residual = with_verdict(dataclasses.replace(made, privacy=loose(clip=0.9, clipping="residual")))
     assert "intervals" not in by_residual.usable_for

@@ -10,7 +10,7 @@ import typer
 from dpmcmc import config as config_room
 from dpmcmc.cli.options import AllowCode, AsJson, ConfigName, Overrides
 from dpmcmc.config import file as config_file
-from dpmcmc.planning.verdict import INTERVALS
+from dpmcmc.planning.permitted import INTERVALS
 
 app = typer.Typer(add_completion=False)
 

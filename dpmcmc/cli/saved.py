@@ -33,8 +33,8 @@ from dpmcmc.inference import predictive
 from dpmcmc.inference.names import few
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.making import check_fit
-from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.verdict import NO_DRAWS
+from dpmcmc.planning.permitted import NO_DRAWS
+from dpmcmc.planning.plan import Plan, sampled_plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text
 from dpmcmc.report import page
@@ -82,7 +82,7 @@ class ConfiguredRun:
     @property
     def trace(self) -> Plan | None:
         """Plan of the sampler whose iterates may be published; None for a one-shot mechanism."""
-        return self.plan.trace
+        return sampled_plan(self.plan)
 
     @property
     def target(self) -> Target:

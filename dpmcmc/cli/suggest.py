@@ -26,8 +26,8 @@ from dpmcmc.estimators.picture import picture as save_picture
 from dpmcmc.estimators.suggestion import Given, Goal, NotAchievable, Request, ask
 from dpmcmc.mechanisms import MECHANISMS, MechanismPlan
 from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.permitted import INTERVALS, PREDICTION
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.verdict import INTERVALS, PREDICTION
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.storage.atomic import write_atomically
 from dpmcmc.targets import TARGETS

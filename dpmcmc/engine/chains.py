@@ -15,7 +15,6 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import jax
 from jax.sharding import Mesh
@@ -30,7 +29,7 @@ from dpmcmc.engine.hardware import hardware
 from dpmcmc.engine.metric import check_metric, released, run_in, stand_in
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.result import DivergedError, Result
-from dpmcmc.engine.work import Progress, Work, work_of
+from dpmcmc.engine.work import Progress, Session, Work, work_of
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import charged_again
 from dpmcmc.privacy.accounting.events import Event
@@ -39,9 +38,6 @@ from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.commit_point import Point
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
-
-if TYPE_CHECKING:
-    from dpmcmc.engine.life import Life
 
 #: A run in the units of the metric that it has released, and its records.
 Given = tuple[BoundPlan, PyTree]
@@ -92,22 +88,22 @@ class Chains:
         """Program of the plan."""
         return Program.of(self._plan, self.target, self._mesh)
 
-    def begin(self, life: Life) -> Given | None:
+    def begin(self, session: Session) -> Given | None:
         """Spend the budget, and release the metric; returns the run in its units, or None without one."""
-        kept = life.kept
+        kept = session.kept
         self._metric_committed = kept is not None and kept.metric() is not None
-        life.begin()
+        session.begin()
         if self._plan.metric is None:
             return None
-        metric = released(self._plan, self.model, self.records, life.streams, kept)
-        return run_in(self.bound(life.streams, life.secret), metric, self.records)
+        metric = released(self._plan, self.model, self.records, session.streams, kept)
+        return run_in(self.bound(session.streams, session.secret), metric, self.records)
 
-    def carry_out(self, life: Life, progress: Progress | None) -> Result:
+    def carry_out(self, session: Session, progress: Progress | None) -> Result:
         """Take the steps, chunk by chunk; see :class:`Work`."""
         report = None if progress is None else lambda done: progress(done, self._plan.steps)
-        run = self.bound(life.streams, life.secret)
-        begin = functools.partial(self.begin, life)
-        (outcome,) = run_together(self.program(), [run], self.records, report, life.kept, begin)
+        run = self.bound(session.streams, session.secret)
+        begin = functools.partial(self.begin, session)
+        (outcome,) = run_together(self.program(), [run], self.records, report, session.kept, begin)
         if isinstance(outcome, DivergedError):
             raise outcome
         return outcome

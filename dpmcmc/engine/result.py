@@ -20,6 +20,7 @@ import numpy as np
 from dpmcmc.data.base import DataSet
 from dpmcmc.data.checks import refuse_mask
 from dpmcmc.data.frames import Table, is_table, no_schema
+from dpmcmc.engine import saved_result
 from dpmcmc.engine.recorded import Means
 from dpmcmc.engine.uncharged import Uncharged
 from dpmcmc.errors import InputError, NotForIntervals, UnsupportedCombination
@@ -32,7 +33,9 @@ from dpmcmc.inference.trace import NoiseAwarePosterior, Trace
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.description import html_table
 from dpmcmc.planning.path import trace_of
-from dpmcmc.planning.verdict import INTERVALS, Verdict
+from dpmcmc.planning.permitted import INTERVALS, Verdict
+from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.verdict import of_draws
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.report.circumstances import Circumstances
@@ -179,8 +182,8 @@ class Result:
     @property
     def steps_per_second(self) -> float | None:
         """Steps of all chains together, per second of running; None of a mechanism's release, and of a copy."""
-        plan = self.plan.trace
-        if plan is not self.plan or "run" not in self.wall_seconds:
+        plan = self.plan
+        if not isinstance(plan, Plan) or "run" not in self.wall_seconds:
             return None
         return plan.steps * plan.chains / max(self.wall_seconds["run"], 1e-9)
 
@@ -204,7 +207,7 @@ class Result:
 
         Where intervals come from :meth:`noise_aware` alone, the reason says so.
         """
-        found = self.plan.verdict_of(self.diagnostics, self.metric)
+        found = of_draws(self.plan, self.diagnostics, self.metric)
         return found if INTERVALS in found.usable_for or self._of_path is None else found.with_path()
 
     @functools.cached_property
@@ -382,9 +385,7 @@ class Result:
         Raises:
             ValueError: the folder holds no such result, or a file is missing, changed, or of another result.
         """
-        from dpmcmc.engine.saved_result import load
-
-        return load(Path(folder), target)
+        return saved_result.load(cls, Path(folder), target)
 
     def write_trace(self, run_folder: RunFolder) -> None:
         """Write ``trace.npz``, where a posterior may follow from the path; ``evidence.npz``, where draws rest on it."""

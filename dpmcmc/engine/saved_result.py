@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
 import numpy as np
 
 from dpmcmc.data.schema import Schema
-from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import FILE as EVIDENCE_FILE
 from dpmcmc.inference.evidence import Evidence
@@ -20,8 +20,8 @@ from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.inference.names import ALONE
 from dpmcmc.inference.trace import FILE as TRACE_FILE
 from dpmcmc.inference.trace import Trace
+from dpmcmc.planning.permitted import Verdict
 from dpmcmc.planning.saved import SavedPlan, target_of
-from dpmcmc.planning.verdict import Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.regular_file import read_bytes, read_text
@@ -31,12 +31,15 @@ from dpmcmc.targets.base import Target
 if TYPE_CHECKING:
     import xarray
 
+#: A Result, which this file only makes.
+_R = TypeVar("_R")
+
 #: Characters of an error that a refusal quotes.
 _LONGEST = 200
 
 
-def load(folder: Path, target: Target | None) -> Result:
-    """Return the result; arguments, warnings and refusals as of :meth:`Result.load`."""
+def load(make: Callable[..., _R], folder: Path, target: Target | None) -> _R:
+    """Return the result that ``make`` makes; other arguments, warnings and refusals are those of ``Result.load``."""
     if hasattr(target, "constrain"):
         said = "target: positions that a NumPyro model predicts from are not saved; leave target out"
         raise InputError(said, "target")
@@ -49,7 +52,7 @@ def load(folder: Path, target: Target | None) -> Result:
     except OSError as error:
         raise _none_there(folder, error) from None
     try:
-        result = _loaded(folder, facts, target)
+        result = _loaded(make, folder, facts, target)
     except Exception as error:  # whatever a damaged file makes NumPy, HDF5 and the accountants raise
         raise _none_there(folder, error) from None
     if not has_digests(facts):
@@ -68,7 +71,7 @@ def _none_there(folder: Path, error: Exception) -> InputError:
     return InputError(f"{said} result.save", "folder")
 
 
-def _loaded(folder: Path, facts: dict[str, Any], target: Target | None) -> Result:
+def _loaded(make: Callable[..., _R], folder: Path, facts: dict[str, Any], target: Target | None) -> _R:
     """Return the result of a folder with this ``privacy.json``; raises whatever its files lead to."""
     import xarray
 
@@ -86,12 +89,12 @@ def _loaded(folder: Path, facts: dict[str, Any], target: Target | None) -> Resul
         num_records=plan["num_records"],
         guarantee=guarantee,
         draws=leaf.shape[0] * leaf.shape[1],
-        judged=Verdict.of_json(judged),
+        verdict=Verdict.of_json(judged),
         schema=Schema.from_yaml(plan["schema"]) if "schema" in plan else None,
         released_path=Trace.load(folder) if (folder / TRACE_FILE).exists() else None,
     )
     evidence = Evidence.load(folder) if (folder / EVIDENCE_FILE).exists() else None
-    return Result(saved, draws, draws, info, guarantee, {}, metric=_metric(groups), columns=columns, evidence=evidence)
+    return make(saved, draws, draws, info, guarantee, {}, metric=_metric(groups), columns=columns, evidence=evidence)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from jax.sharding import Mesh
 
@@ -12,14 +12,35 @@ from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.privacy.accounting.events import Event
+from dpmcmc.privacy.accounting.guarantee import Guarantee
+from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.storage.checkpoint import Checkpoint
 from dpmcmc.storage.commit_point import Point
 from dpmcmc.storage.pytree import PyTree
 
-if TYPE_CHECKING:
-    from dpmcmc.engine.life import Life
-
 #: Called on the host with (steps done, steps in all).
 Progress = Callable[[int, int], None]
+
+
+class Session(Protocol):
+    """The part of a life that work on its plan needs.
+
+    Attributes:
+        streams: keys of the run.
+        secret: whether they are, so that the run carries its guarantee.
+        kept: its checkpoint, or None without one.
+    """
+
+    streams: Streams
+    secret: bool
+    kept: Checkpoint | None
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """Guarantee of the whole run, or None where its keys are known."""
+
+    def begin(self) -> None:
+        """Spend the budget: from here on something may be computed from a record."""
 
 
 class Work(Protocol):
@@ -39,8 +60,8 @@ class Work(Protocol):
             like: work that has read the same data for another plan, whose records are shared; or None.
         """
 
-    def carry_out(self, life: Life, progress: Progress | None) -> Result:
-        """Compute and commit what the plan releases; ``life.begin`` comes before any of it touches a record.
+    def carry_out(self, session: Session, progress: Progress | None) -> Result:
+        """Compute and commit what the plan releases; ``session.begin`` comes before any of it touches a record.
 
         Raises:
             DivergedError: a chain left the range of floats.

@@ -46,8 +46,8 @@ from dpmcmc.estimators.arrays import checked_records, checked_rows
 from dpmcmc.estimators.fitting import model_of, settings_of
 from dpmcmc.estimators.suggestion import Goal, NotAchievable, ask
 from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.planning.permitted import INTERVALS
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.verdict import INTERVALS
 
 Ranges = tuple[float, float] | list[tuple[float, float]]
 _LABEL = "label"

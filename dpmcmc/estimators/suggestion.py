@@ -22,8 +22,9 @@ from dpmcmc.mechanisms.noise_aware.prior import Prior
 from dpmcmc.mechanisms.one_shot import OneShot
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.metric import PrivateMetric
+from dpmcmc.planning.permitted import INTERVALS, PREDICTION
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.verdict import INTERVALS, PREDICTION, SIGNAL
+from dpmcmc.planning.verdict import SIGNAL
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.promise import AdjacencyName, Clipping, Privacy

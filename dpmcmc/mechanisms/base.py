@@ -7,6 +7,7 @@ of ``MECHANISMS``.
 
 from __future__ import annotations
 
+import functools
 import time
 import warnings
 from dataclasses import dataclass
@@ -22,16 +23,16 @@ from dpmcmc.data.checks import Marked
 from dpmcmc.data.schema import Schema
 from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.checks import check_room
-from dpmcmc.engine.life import Life, sample
+from dpmcmc.engine.life import sample
 from dpmcmc.engine.result import DivergedError, Result
-from dpmcmc.engine.work import Progress, Work, work_of
+from dpmcmc.engine.work import Progress, Session, Work, work_of
 from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.description import guaranteed, labelled
+from dpmcmc.planning.permitted import Verdict
 from dpmcmc.planning.plan import Plan
-from dpmcmc.planning.verdict import Verdict, of_one_shot
+from dpmcmc.planning.verdict import of_one_shot
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import UNHARDENED
@@ -111,10 +112,11 @@ class MechanismPlan(AnyPlan):
         """Plan of a hybrid's run, or None."""
         return self.run
 
-    def verdict_of(self, diagnostics: dict[str, float | None] | None, metric: ReleasedMetric | None = None) -> Verdict:
-        """Say what the release is good for; for a hybrid with what its draws say of mixing. See :class:`AnyPlan`."""
+    @functools.cached_property
+    def verdict(self) -> Verdict:  # type: ignore[override]
+        """Permitted uses of the release, and why; a hybrid's are those of its run."""
         if self.run is not None:
-            return self.run.verdict_of(diagnostics, metric)
+            return self.run.verdict
         width = self.settings.get("predicted_width")
         return of_one_shot(self.guarantee, self.num_records, self.target, self._intervals(), width)
 
@@ -214,13 +216,13 @@ class _OneShot:
             check(self._plan, self.records)
         check_room(self._bound, self._plan.draws, _BYTES)
 
-    def carry_out(self, life: Life, progress: Progress | None) -> Result:
+    def carry_out(self, session: Session, progress: Progress | None) -> Result:
         """Draw, unless the checkpoint holds what was drawn; see :class:`Work`."""
-        plan, kept = self._plan, life.kept
-        for run in plan.runs if life.secret else ():
+        plan, kept = self._plan, session.kept
+        for run in plan.runs if session.secret else ():
             self._test_run(run)
-        life.begin()
-        started, guarantee, target = time.perf_counter(), life.guarantee, self._bound
+        session.begin()
+        started, guarantee, target = time.perf_counter(), session.guarantee, self._bound
         before = None if kept is None else kept.kept()
         if before is not None:
             structure = jax.tree.structure(jax.eval_shape(target.init, jax.random.key(0)))
@@ -228,7 +230,7 @@ class _OneShot:
             positions = jax.tree.unflatten(structure, before)
             evidence = Evidence.of(content.tobytes()) if content.size else None
         else:
-            positions, evidence = self._drawn(life.streams, guarantee, None if kept is None else kept.inner)
+            positions, evidence = self._drawn(session.streams, guarantee, None if kept is None else kept.inner)
             if kept is not None:
                 saved = b"" if evidence is None else evidence.content()
                 kept.keep([*jax.tree.leaves(positions), np.frombuffer(saved, np.uint8)])

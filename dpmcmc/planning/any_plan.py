@@ -6,7 +6,6 @@ The engine carries out every kind of plan in one life (``engine/life.py``), and 
 from __future__ import annotations
 
 import abc
-import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,8 @@ from dpmcmc.data.base import DataSet
 from dpmcmc.data.checks import refuse_other
 from dpmcmc.data.frames import EncodedTable, Table, is_table, no_schema, texts
 from dpmcmc.data.schema import Schema
-from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.description import html_table
-from dpmcmc.planning.verdict import Verdict
+from dpmcmc.planning.permitted import Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import UNHARDENED
 from dpmcmc.storage.pytree import PyTree
@@ -27,7 +25,6 @@ from dpmcmc.targets.base import Target
 
 if TYPE_CHECKING:
     from dpmcmc.inference.trace import Trace
-    from dpmcmc.planning.plan import Plan
 
 
 class AnyPlan(abc.ABC):
@@ -38,6 +35,7 @@ class AnyPlan(abc.ABC):
         num_records: N, public.
         guarantee: of everything that leaves, or None without privacy.
         draws: of all chains, that leave.
+        verdict: permitted uses of the draws, and why.
         schema: public ranges and levels of the columns of a table, or None where records are arrays.
         released_path: of a run in a metric that was saved; None of a plan that can be run.
         reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
@@ -55,6 +53,7 @@ class AnyPlan(abc.ABC):
     num_records: int
     guarantee: Guarantee | None
     draws: int
+    verdict: Verdict
     schema: Schema | None
     released_path: Trace | None = None
     reasons: tuple[str, ...] = ()
@@ -67,8 +66,8 @@ class AnyPlan(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def trace(self) -> Plan | None:
-        """Plan of the sampler whose iterates leave; None for a one-shot mechanism."""
+    def trace(self) -> AnyPlan | None:
+        """Plan of the sampler whose iterates leave (:func:`sampled_plan`); None for a one-shot mechanism."""
 
     @property
     def has_chains(self) -> bool:
@@ -95,15 +94,6 @@ class AnyPlan(abc.ABC):
         return "" if self.guarantee is None or self.hardened else UNHARDENED
 
     @abc.abstractmethod
-    def verdict_of(self, diagnostics: dict[str, float | None] | None, metric: ReleasedMetric | None = None) -> Verdict:
-        """Say what draws are good for.
-
-        Args:
-            diagnostics: ``ess`` and ``rhat`` of released draws, or None before there are any.
-            metric: that the run has released, or None.
-        """
-
-    @abc.abstractmethod
     def to_json(self, secret: bool = True) -> dict[str, object]:
         """Return the plan in numbers, without a record or a key.
 
@@ -118,11 +108,6 @@ class AnyPlan(abc.ABC):
     @abc.abstractmethod
     def facts(self) -> dict[str, object]:
         """Return what ``privacy.json`` says of the plan beside its guarantee."""
-
-    @functools.cached_property
-    def verdict(self) -> Verdict:
-        """Permitted uses of the draws, and why."""
-        return self.verdict_of(None)
 
     @property
     def usable_for(self) -> list[str]:

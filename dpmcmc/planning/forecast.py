@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,10 +39,8 @@ from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.inference.noise_aware import Gaussian, Local, Release, posterior
 from dpmcmc.inference.scores import LabelBlind, score_of
 from dpmcmc.inference.scores.linear import Linear
+from dpmcmc.planning.plan import Plan
 from dpmcmc.targets.base import Target
-
-if TYPE_CHECKING:
-    from dpmcmc.planning.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -24,20 +24,19 @@ direction, for gradients of norm at most B.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.planning.forecast import Curvatures, bought, curvatures
+from dpmcmc.planning.permitted import SPAN
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.rounding import three_digits
 from dpmcmc.targets.tempered import Tempered
 
-if TYPE_CHECKING:
-    from dpmcmc.planning.plan import Plan
-
-#: Relaxation times of directions left to the prior: before the first draw, and that the draws of all chains span.
-BURN_IN, SPAN = 3.0, 50.0
+#: Relaxation times of directions left to the prior before the first draw.
+BURN_IN = 3.0
 #: Largest relative error of the variance, from temperature and minibatches together, and from the step.
 VARIANCE_ERROR = 0.05
 #: Most that label-blind weights may widen intervals.

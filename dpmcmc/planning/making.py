@@ -15,6 +15,7 @@ from dpmcmc.planning.hardening import of_privacy
 from dpmcmc.planning.metric import PrivateMetric, planned_metric
 from dpmcmc.planning.noise import own_noise, settled, unit_of
 from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.verdict import with_verdict
 from dpmcmc.privacy.accounting.charging import UNKNOWN_COORDINATES, Schedule, capped, provable
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.promise import Privacy, check_delta
@@ -88,9 +89,7 @@ def plan(
     privacy, note = _proved(privacy, queries, metric is not None)
     in_metric = None
     if metric is not None:
-        if not isinstance(metric, PrivateMetric):
-            raise InputError(f"metric must be a dpmcmc.PrivateMetric or None, got {metric!r}", "metric")
-        _check_alone(after, curvature)
+        _check_metric(metric, after, curvature)
         in_metric = planned_metric(metric, target, bound, num_records, privacy)
         queries = dataclasses.replace(queries, metric=in_metric.events, metric_numbers=in_metric.release.numbers)
     if getattr(bound, "unresolved", False):
@@ -99,7 +98,7 @@ def plan(
     _check_clipping(target, privacy)
     noise = settled(own_noise(bound, steps), queries, privacy, second)
     _check_dynamics(bound, noise.noise_std, curvature)
-    return Plan(
+    made = Plan(
         target=target,
         sampler=bound,
         sampling=sampling,
@@ -118,6 +117,7 @@ def plan(
         note=note,
         **noise._asdict(),
     )
+    return with_verdict(made)
 
 
 def _told(
@@ -180,8 +180,10 @@ def _proved(privacy: Privacy | None, queries: Schedule, in_metric: bool) -> tupl
     return dataclasses.replace(privacy, epsilon=epsilon), capped(privacy.epsilon, epsilon)
 
 
-def _check_alone(after: Guarantee | None, curvature: float | None) -> None:
-    """Refuse what is in the target's own coordinates, beside a metric that only the run releases."""
+def _check_metric(metric: PrivateMetric, after: Guarantee | None, curvature: float | None) -> None:
+    """Refuse what is no metric, and what is in the target's own coordinates beside one that only the run releases."""
+    if not isinstance(metric, PrivateMetric):
+        raise InputError(f"metric must be a dpmcmc.PrivateMetric or None, got {metric!r}", "metric")
     if after is not None:
         raise UnsupportedCombination(
             "metric: a private start is not derived beside it; leave one of the two out.", "metric"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
@@ -17,12 +17,10 @@ from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.inference.scores import LabelBlind, score_of
 from dpmcmc.inference.trace import Trace
 from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
 from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.targets.glm.base import GeneralisedLinear
-
-if TYPE_CHECKING:
-    from dpmcmc.planning.plan import Plan
 
 _SCHEMES: dict[type, Scheme] = {Full: "full", Poisson: "poisson", FixedSize: "fixed_size"}
 #: A bound that holds within so many times the longest draw is taken to hold on the path between draws too.
@@ -54,8 +52,7 @@ def trace_of(
     Raises:
         UnsupportedCombination: no posterior follows from such a run; the reason, and what would be needed.
     """
-    sampled = plan.trace
-    if sampled is not plan:
+    if not isinstance(plan, Plan):
         raise UnsupportedCombination(
             f"noise_aware: {plan.label} keeps no path of gradients; use a sampler in a metric, or mechanism "
             "noise_aware, whose draws are such a posterior already."
@@ -68,16 +65,16 @@ def trace_of(
             "mechanism noise_aware."
         )
     positions, gradients = (np.asarray(leaf, np.float64) for leaf in means[:2])
-    scatter = _scatter(sampled, means[2], positions.shape[-1])
-    root = _root(sampled, metric, positions.shape[-1])
+    scatter = _scatter(plan, means[2], positions.shape[-1])
+    root = _root(plan, metric, positions.shape[-1])
     if metric is not None:
         positions, gradients = positions @ metric.inverse.T, gradients @ root
         scatter = metric.inverse @ scatter @ metric.inverse.T
     flat = np.asarray(draws, np.float64).reshape(-1, positions.shape[-1])
-    variances = sampled.noise_std.astype(np.float64)[sampled.burn_in :][: sampled.num_draws * sampled.thin] ** 2
+    variances = plan.noise_std.astype(np.float64)[plan.burn_in :][: plan.num_draws * plan.thin] ** 2
     if not variances.all():
         raise UnsupportedCombination("noise_aware: gradients without noise have no noise law; give the run privacy.")
-    blocks = variances.reshape(sampled.num_draws, sampled.thin)
+    blocks = variances.reshape(plan.num_draws, plan.thin)
     precisions = np.sum(1 / blocks, axis=1)
     centre, spread = _spread(positions, precisions, scatter)
     return Trace(
@@ -87,12 +84,12 @@ def trace_of(
         precisions=precisions,
         squares=np.sum(blocks**-2.0, axis=1),
         root=root,
-        num_records=sampled.num_records,
-        scheme=_SCHEMES[type(sampled.sampling)],
-        rate=sampled.sampling.rate(sampled.num_records),
+        num_records=plan.num_records,
+        scheme=_SCHEMES[type(plan.sampling)],
+        rate=plan.sampling.rate(plan.num_records),
         prior_precision=target.prior_precision,
         row_bound=target.row_bound,
-        score=_score(sampled, root, _radius(flat, centre, spread)),
+        score=_score(plan, root, _radius(flat, centre, spread)),
         metric=metric,
     )
 

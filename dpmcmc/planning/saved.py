@@ -10,10 +10,9 @@ import jax
 
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError
-from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.inference.trace import Trace
 from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.planning.verdict import Verdict
+from dpmcmc.planning.permitted import Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets import TARGETS
@@ -51,7 +50,7 @@ class SavedPlan(AnyPlan):
         stated: content of ``plan.json``.
         stated_facts: of ``privacy.json``.
         target, num_records, guarantee, draws: as of every plan.
-        judged: the verdict on the draws.
+        verdict: that was saved, on the draws.
         schema: public facts of a table's columns, or None.
         released_path: of a run in a metric, or None.
     """
@@ -62,7 +61,7 @@ class SavedPlan(AnyPlan):
     num_records: int
     guarantee: Guarantee | None
     draws: int
-    judged: Verdict
+    verdict: Verdict
     schema: Schema | None = None
     released_path: Trace | None = None
 
@@ -79,10 +78,6 @@ class SavedPlan(AnyPlan):
     def has_chains(self) -> bool:
         """Whether the draws are chains of a sampler."""
         return bool(self.stated.get("sampler") or self.stated.get("run"))
-
-    def verdict_of(self, diagnostics: dict[str, float | None] | None, metric: ReleasedMetric | None = None) -> Verdict:
-        """Return the verdict that was saved."""
-        return self.judged
 
     def to_json(self, secret: bool = True) -> dict[str, object]:
         """Return the content of ``plan.json``."""

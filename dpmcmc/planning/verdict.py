@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,23 +24,17 @@ from dpmcmc.errors import NotForIntervals
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS
 from dpmcmc.inference.scores import LabelBlind, score_of
+from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.forecast import bought, curvatures, inflation
-from dpmcmc.planning.interval_conditions import SPAN, Obstacle, clip_bias, obstacles
+from dpmcmc.planning.interval_conditions import Obstacle, clip_bias, obstacles
+from dpmcmc.planning.permitted import FACTS, INTERVALS, PREDICTION, REFUSED, Verdict
+from dpmcmc.planning.plan import Plan, sampled_plan
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
+from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import three_digits
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes
 from dpmcmc.targets.numpyro.model import NumPyroTarget
-
-if TYPE_CHECKING:
-    from dpmcmc.planning.any_plan import AnyPlan
-    from dpmcmc.planning.plan import Plan
-    from dpmcmc.privacy.accounting.guarantee import Guarantee
-
-PREDICTION, INTERVALS = "prediction", "intervals"
-#: How the reason against intervals of draws begins, and where they come from if a path gives them.
-REFUSED = "Do not report intervals"
-FROM_PATH = "Intervals come from result.noise_aware(), not from the chain's draws."
 
 #: Least N·μ/√d, and most standard deviations of the prior that draws may spread over, for prediction.
 SIGNAL, SPREAD = 3.0, 20.0
@@ -49,100 +42,20 @@ SIGNAL, SPREAD = 3.0, 20.0
 RHAT, ESS = 1.1, 20.0
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Permitted uses of draws.
-
-    Attributes:
-        usable_for: out of ``prediction`` and ``intervals``; empty for nothing.
-        reasons: one sentence for each of the two.
-        relaxations: that the budget buys each chain in its slowest direction at temperature 1; None where unknown.
-        predicted_inflation: predicted_width squared; None where unknown.
-        clip_bias: ``none``, ``likely`` or ``unknown``; None without clipping, and for every one-shot release.
-        predicted_from: ``public_facts`` or, once it has been released, ``metric``; None without a prediction.
-    """
-
-    usable_for: tuple[str, ...]
-    reasons: dict[str, str] = field(hash=False)
-    relaxations: float | None = None
-    predicted_inflation: float | None = None
-    clip_bias: str | None = None
-    predicted_from: str | None = None
-
-    @property
-    def predicted_width(self) -> float | None:
-        """Width of an interval that accounts for the noise of privacy over that of the non-private posterior.
-
-        A chain's is that of an ideal answer from the run's gradients, and a real answer is wider. Before the run it is
-        that in a typical direction (``forecast.py``). Once a metric of rows is released it is an average over
-        coefficients. The mechanism ``noise_aware`` predicts its own intervals, for rows with a stand-in spectrum. The
-        two are not comparable.
-        """
-        return None if self.predicted_inflation is None else math.sqrt(self.predicted_inflation)
-
-    def to_json(self) -> dict[str, Any]:
-        """The keys of plan.json and metrics.json."""
-        return {
-            "usable_for": list(self.usable_for),
-            "usable_for_reasons": dict(self.reasons),
-            "relaxations": self.relaxations,
-            "predicted_inflation": self.predicted_inflation,
-            "predicted_width": self.predicted_width,
-            "clip_bias": self.clip_bias,
-            "predicted_from": self.predicted_from,
-        }
-
-    def with_path(self) -> Verdict:
-        """Return the verdict on draws whose run has a path that gives intervals, which the draws themselves do not."""
-        told = self.reasons[INTERVALS]
-        if told.startswith(FROM_PATH):
-            return self
-        why = f"{FROM_PATH} {told.replace(REFUSED, f'{REFUSED} of the draws', 1)}"
-        return replace(self, reasons=self.reasons | {INTERVALS: why})
-
-    @classmethod
-    def of_json(cls, said: dict[str, Any]) -> Self:
-        """Return the verdict that plan.json or metrics.json holds."""
-        facts = {name: said[name] for name in ("relaxations", "predicted_inflation", "clip_bias")}
-        # Files of version 0.2.0 and before do not say what a prediction is from.
-        return cls(tuple(said["usable_for"]), said["usable_for_reasons"], **facts, predicted_from=said.get(_FROM))
-
-    def lines(self) -> list[tuple[str, str]]:
-        """(label, sentence) pairs for a person."""
-        out = [("usable for", " and ".join(self.usable_for) or "nothing"), *self.reasons.items()]
-        if self.relaxations is not None:
-            buys = (
-                f"the budget buys each chain {three_digits(self.relaxations)} relaxation times of its slowest direction"
-            )
-            out.append(("relaxations", f"{buys} at temperature 1; for intervals, all chains together need {SPAN:g}"))
-        if self.predicted_inflation is not None:
-            width = f"about {three_digits(math.sqrt(self.predicted_inflation))} times as wide as without privacy"
-            more = f"(variance {three_digits(self.predicted_inflation)} times)"
-            if self.clip_bias is None:
-                wide = f"intervals are {width} {more}, for simulated rows"
-            else:
-                wide = f"an ideal answer from the run's gradients has intervals {width} {more}, and a real one wider"
-            facts = "the released metric" if self.predicted_from == "metric" else "public facts"
-            out.append(("width", f"predicted from {facts}, not observed: {wide}, if the model is true"))
-        if self.clip_bias is not None:
-            out.append(("clip bias", _CLIP_BIAS[self.clip_bias]))
-        return out
-
-
-#: A key of plan.json, and its value before a run has released a metric.
-_FROM, _FACTS = "predicted_from", "public_facts"
-_CLIP_BIAS = {
-    "none": "none: clipping leaves the centre of the draws where it is",
-    "likely": "likely: records with large gradients count for less than the model says",
-    "unknown": "unknown: gradients of records have no public bound",
-}
-#: Verdict of a run that released no draws.
-NO_DRAWS = Verdict((), dict.fromkeys((PREDICTION, INTERVALS), "No: the run diverged and released no draws."))
-
-
 def of_plan(plan: Plan) -> Verdict:
     """Return the permitted uses of the draws of a sampler's plan, before a record is read."""
     return _with_costs(plan, _verdict(_prediction(plan), _intervals(obstacles(plan))))
+
+
+def with_verdict(plan: Plan) -> Plan:
+    """Return a sampler's plan that stores its verdict."""
+    return replace(plan, verdict=of_plan(plan))
+
+
+def of_draws(plan: AnyPlan, diagnostics: dict[str, float | None], metric: ReleasedMetric | None) -> Verdict:
+    """Return the permitted uses of the released draws of any plan; arguments are those of :func:`of_result`."""
+    run = sampled_plan(plan)
+    return plan.verdict if run is None else of_result(run, diagnostics, metric)
 
 
 def of_result(plan: Plan, diagnostics: dict[str, float | None], metric: ReleasedMetric | None = None) -> Verdict:
@@ -182,7 +95,7 @@ def of_one_shot(
     """
     inflation = None if width is None else width**2
     verdict = _verdict(_signal(guarantee, num_records, target), intervals)
-    return replace(verdict, predicted_inflation=inflation, predicted_from=None if width is None else _FACTS)
+    return replace(verdict, predicted_inflation=inflation, predicted_from=None if width is None else FACTS)
 
 
 def warn_unless_for_intervals(plan: AnyPlan) -> None:
@@ -199,9 +112,9 @@ def warn_unless_for_intervals(plan: AnyPlan) -> None:
         use += f" for more than {MOST_COEFFICIENTS:,} coefficients"
     elif score is not None:
         use = "for intervals use the mechanism noise_aware (dpmcmc.mechanisms.NoiseAware)"
-        if isinstance(score, LabelBlind) and plan.trace is plan and plan.trace.label_blind:
-            use += _from_path(plan.trace)
-            if _gives_path(plan.trace):
+        if isinstance(score, LabelBlind) and isinstance(plan, Plan) and plan.label_blind:
+            use += _from_path(plan)
+            if _gives_path(plan):
                 refused = refused.replace(REFUSED, f"{REFUSED} of the chain's draws", 1)
     elif isinstance(plan.target, NumPyroTarget):
         use = "for intervals plan it with the mechanism noise_aware, which says whether this model can have them"
@@ -242,7 +155,7 @@ def _with_costs(plan: Plan, verdict: Verdict, metric: ReleasedMetric | None = No
     times, variance = bought(plan, known), inflation(plan, known, metric)
     if times is not None and not math.isfinite(times):
         times = None  # epsilon has no bound, and JSON no infinity
-    source = None if variance is None else _FACTS if metric is None else "metric"
+    source = None if variance is None else FACTS if metric is None else "metric"
     predicted = replace(verdict, predicted_inflation=variance, predicted_from=source)
     return replace(predicted, relaxations=times, clip_bias=clip_bias(plan))
 

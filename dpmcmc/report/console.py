@@ -10,7 +10,8 @@ import numpy as np
 from rich.console import Console
 
 from dpmcmc.inference import predictive
-from dpmcmc.planning.verdict import ESS, RHAT, Verdict
+from dpmcmc.planning.permitted import Verdict
+from dpmcmc.planning.verdict import ESS, RHAT
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import page
 from dpmcmc.report.public_facts import PublicFacts

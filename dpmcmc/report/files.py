@@ -17,7 +17,7 @@ import numpy as np
 from dpmcmc.inference.metric import ReleasedMetric
 from dpmcmc.inference.names import axes, leaf_names
 from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.planning.verdict import Verdict
+from dpmcmc.planning.permitted import Verdict
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Receipt
 from dpmcmc.storage.pytree import PyTree

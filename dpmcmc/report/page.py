@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.planning.verdict import FROM_PATH, INTERVALS, PREDICTION
+from dpmcmc.planning.permitted import FROM_PATH, INTERVALS, PREDICTION
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.report import words

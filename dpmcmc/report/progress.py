@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import sampled_plan
 
 #: Called with (steps done, steps in all).
 Report = Callable[[int, int], None]
@@ -69,7 +70,8 @@ def told(done: int, total: int) -> None:
 
 @contextlib.contextmanager
 def _bar(run: Running, console: Console, public: bool) -> Iterator[Report]:
-    steps = None if run.plan.trace is None else run.plan.trace.steps
+    sampled = sampled_plan(run.plan)
+    steps = None if sampled is None else sampled.steps
     text = TextColumn("sampling    " if steps else "drawing     ")
     columns = text, BarColumn(), MofNCompleteColumn(), TextColumn("steps"), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as bar:

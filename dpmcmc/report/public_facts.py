@@ -30,7 +30,7 @@ import numpy as np
 
 from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.plan import Plan, sampled_plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.rounding import round_up
 from dpmcmc.report.circumstances import Circumstances, Kind, Settings
@@ -114,7 +114,7 @@ class PublicFacts:
     @property
     def trace(self) -> Plan | None:
         """Plan of the sampler whose iterates may be published; None for a one-shot mechanism."""
-        return self.plan.trace
+        return sampled_plan(self.plan)
 
     def publishable(self, guarantee: Guarantee | None) -> bool:
         """Whether draws with this guarantee may be published: it is finite, or the records are public."""

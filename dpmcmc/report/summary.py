@@ -11,7 +11,7 @@ from scipy.special import ndtri
 from dpmcmc.errors import InputError
 from dpmcmc.inference import convergence
 from dpmcmc.planning.description import html_table
-from dpmcmc.planning.verdict import FROM_PATH, INTERVALS, Verdict
+from dpmcmc.planning.permitted import FROM_PATH, INTERVALS, Verdict
 from dpmcmc.report.coefficients import Reading, Shown
 
 if TYPE_CHECKING:

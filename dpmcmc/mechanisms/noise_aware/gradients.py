@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -31,6 +30,7 @@ from dpmcmc.inference.several_predictors import SeveralPredictors, average_law
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
 from dpmcmc.mechanisms.noise_aware.descent import FEWEST_STEPS, Descent, multipliers, shares
+from dpmcmc.mechanisms.noise_aware.options import Options
 from dpmcmc.mechanisms.noise_aware.owners import COUNT_SHARE, Read, Sharing, release_counts, settle_counts
 from dpmcmc.mechanisms.noise_aware.prior import Concluded, Prior
 from dpmcmc.mechanisms.noise_aware.way import Settled
@@ -42,9 +42,6 @@ from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import require_bound
 from dpmcmc.targets.glm.base import GeneralisedLinear
 from dpmcmc.targets.last_layer import on_rows
-
-if TYPE_CHECKING:
-    from dpmcmc.mechanisms.noise_aware.mechanism import NoiseAware
 
 #: Ratio of the budgets of two gradients, one after the other; part of the gradients that the posterior is made of.
 _GROWTH, _LAST = 1.15, 0.6
@@ -69,7 +66,7 @@ class Gradients:
         together: m, rows that an owner may have; 1 where records are rows.
     """
 
-    options: NoiseAware
+    options: Options
     target: GeneralisedLinear
     score: BoundedScore
     together: int = 1

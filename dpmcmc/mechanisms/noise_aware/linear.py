@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -20,6 +19,7 @@ from dpmcmc.mechanisms.linear_statistics import (
     settle_statistics,
 )
 from dpmcmc.mechanisms.noise_aware import score_moment
+from dpmcmc.mechanisms.noise_aware.options import Options
 from dpmcmc.mechanisms.noise_aware.owners import Read
 from dpmcmc.mechanisms.noise_aware.prior import Concluded, Prior
 from dpmcmc.mechanisms.noise_aware.way import Settled
@@ -28,9 +28,6 @@ from dpmcmc.privacy.query.gram_release import NoisyGram, within
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.glm import LinearRegression
-
-if TYPE_CHECKING:
-    from dpmcmc.mechanisms.noise_aware.mechanism import NoiseAware
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class Statistics:
         together: m, rows that an owner may have; 1 where records are rows.
     """
 
-    options: NoiseAware
+    options: Options
     target: LinearRegression
     together: int = 1
 

@@ -10,24 +10,21 @@ on a grid (``gaussian_release.py``). A row beyond its bound is refused before an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from dataclasses import dataclass
 
-from annotated_types import Ge, Gt, Le, Lt
-
-from dpmcmc.data.row_structure import RowStructure
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference.scores import SCORES, score_of
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.noise_aware.gradients import Gradients
 from dpmcmc.mechanisms.noise_aware.linear import Statistics
 from dpmcmc.mechanisms.noise_aware.model_gradients import ModelGradients
+from dpmcmc.mechanisms.noise_aware.options import Options
 from dpmcmc.mechanisms.noise_aware.owners import row_model
 from dpmcmc.mechanisms.noise_aware.way import Way
 from dpmcmc.mechanisms.one_shot import Asked, Drawn, OneShot
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Positive, Target
+from dpmcmc.targets.base import Target
 from dpmcmc.targets.glm import LinearRegression, PoissonRegression
 from dpmcmc.targets.glm.base import GeneralisedLinear
 from dpmcmc.targets.numpyro.model import NumPyroTarget
@@ -38,7 +35,7 @@ _FEWEST_DRAWS = 100
 
 
 @dataclass(frozen=True)
-class NoiseAware(OneShot):
+class NoiseAware(Options, OneShot):
     """Posterior draws whose intervals account for the noise of privacy.
 
     Args:
@@ -64,14 +61,6 @@ class NoiseAware(OneShot):
         >>> plan.guarantee.epsilon <= 1.0
         True
     """
-
-    draws: Annotated[int, Gt(0)] = 1000
-    steps: Annotated[int, Ge(4), Le(100)] = 48
-    gram_share: Annotated[float, Gt(0), Lt(0.95)] | None = None
-    prior_scale: Literal["target", "evidence"] = "target"
-    covariance: Literal["model", "sandwich"] = "model"
-    intercept_scale: Positive | None = None
-    structure: RowStructure | None = field(default=None, kw_only=True, repr=False)
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Settle every noise.
@@ -131,7 +120,7 @@ class NoiseAware(OneShot):
         return True, f"{said}."
 
 
-def way_of(options: NoiseAware, target: Target) -> Way:
+def way_of(options: Options, target: Target) -> Way:
     """Return how a target's records are released and concluded from.
 
     Raises:

@@ -30,6 +30,7 @@ from dpmcmc.mechanisms.float64 import float64
 from dpmcmc.mechanisms.noise_aware.descent import FEWEST_STEPS, Descent, multipliers, shares
 from dpmcmc.mechanisms.noise_aware.model_posterior import Likelihood, draws
 from dpmcmc.mechanisms.noise_aware.model_rows import LOG, Metric, ModelRows
+from dpmcmc.mechanisms.noise_aware.options import Options
 from dpmcmc.mechanisms.noise_aware.way import Settled
 from dpmcmc.mechanisms.one_shot import Asked, Drawn
 from dpmcmc.privacy.accounting import Event
@@ -42,7 +43,6 @@ from dpmcmc.targets.base import record_shapes
 from dpmcmc.targets.numpyro.model import NumPyroTarget
 
 if TYPE_CHECKING:
-    from dpmcmc.mechanisms.noise_aware.mechanism import NoiseAware
     from dpmcmc.targets.numpyro.predictor import Reading
 
 #: Shares of μ² of each second moment, of each mean log of leverages and of the spread; gradients get the rest.
@@ -75,7 +75,7 @@ class ModelGradients:
         target: the model, bound to its records' shapes.
     """
 
-    options: NoiseAware
+    options: Options
     target: NumPyroTarget
 
     def settle(self, asked: Asked) -> Settled:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,12 +13,10 @@ from dpmcmc.errors import InputError
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import Gaussian, Local, Release
+from dpmcmc.mechanisms.noise_aware.options import Options
 from dpmcmc.privacy.query.gaussian_release import standard_normal
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.targets.glm.base import GeneralisedLinear
-
-if TYPE_CHECKING:
-    from dpmcmc.mechanisms.noise_aware.mechanism import NoiseAware
 
 #: Iterations of the posterior given the last release.
 _ROUNDS = 12
@@ -53,7 +51,7 @@ class Prior:
     by_evidence: bool
 
     @classmethod
-    def of(cls, options: NoiseAware, target: GeneralisedLinear, predictors: int = 1) -> Prior:
+    def of(cls, options: Options, target: GeneralisedLinear, predictors: int = 1) -> Prior:
         """Return the prior of a regression with K predictors, with a scale of its own for the declared intercept.
 
         Raises:
