@@ -12,7 +12,7 @@ from scipy.special import expit
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import lanes, recorded
+from dpmcmc.engine import blocks, lanes, recorded
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import from_trace
 from dpmcmc.inference.from_trace import Known, Path, Score
@@ -309,7 +309,8 @@ def test_exactly_the_fewest_steps_are_enough(records):
 
 def test_recording_changes_no_draw(records, monkeypatch):
     with_means = dpmcmc.sample(planned(logistic(), 800), records, key=2)
-    monkeypatch.setattr(recorded, "recorded_blocks", lambda plan: None)
+    for module in (recorded, blocks):
+        monkeypatch.setattr(module, "recorded_blocks", lambda plan: None)
     without = dpmcmc.sample(planned(logistic(), 800), records, key=2)
     assert without.means is None
     np.testing.assert_allclose(with_means.draws, without.draws, rtol=1e-5, atol=1e-6)

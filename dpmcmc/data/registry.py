@@ -47,7 +47,9 @@ def load(config: object, **options: object) -> DataSet:
     """
     request = DataRequest.of(config, **options)
     if request.path is not None:
-        return (npy_folder if npy_folder.is_folder(request) else user_file).load(request)
+        if npy_folder.is_folder(request):
+            return npy_folder.load(request)
+        return user_file.load(request)
     entry = _known(request)
     return entry.load(entry.describe(request), request)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -304,9 +304,7 @@ class Plan(AnyPlan):
 
 def sampled_plan(plan: AnyPlan) -> Plan | None:
     """Return the plan of the sampler whose iterates leave under a plan; None for a one-shot mechanism."""
-    run = plan.trace
-    assert run is None or isinstance(run, Plan)
-    return run
+    return cast("Plan | None", plan.trace)
 
 
 def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
