@@ -30,6 +30,8 @@ from dpmcmc.storage.structure import Structure, immutable
 Built = TypeVar("Built", bound=Callable[..., Any])
 #: A target, bound or not.
 Bindable = TypeVar("Bindable")
+#: (name, shape, dtype) of each leaf of one record, sorted by name.
+Leaves = tuple[tuple[str, tuple[int, ...], str], ...]
 #: Rows of float32 that were normalised may exceed their bound by rounding; more than this is another bound.
 _ROUNDING = 1e-5
 
@@ -265,6 +267,11 @@ def _trial(structure: Structure, facts: tuple) -> Callable[[Any], jax.Array]:
         return jax.vmap(lambda record: target.log_likelihood(params, record))(records)
 
     return jax.jit(evaluate, compiler_options=RUN_ONCE)
+
+
+def model_name(model: Callable) -> str:
+    """Return the name of a model's function."""
+    return getattr(model, "__name__", type(model).__name__)
 
 
 def record_shapes(records: PyTree) -> PyTree:

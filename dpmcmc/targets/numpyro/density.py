@@ -17,7 +17,7 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.numpyro.model import Leaves
+from dpmcmc.targets.base import Leaves
 
 #: One site of a NumPyro trace: its type, name, distribution, value and more.
 Site = dict[str, Any]

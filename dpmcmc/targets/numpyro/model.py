@@ -29,13 +29,11 @@ from dpmcmc.data.checks import Marked
 from dpmcmc.errors import Checked, InputError
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.row_blocks import blocks
-from dpmcmc.targets.base import Positive, TargetError, record_shapes
+from dpmcmc.targets.base import Leaves, Positive, TargetError, model_name, record_shapes
 
 if TYPE_CHECKING:
     from dpmcmc.targets.numpyro.density import Sites
 
-#: (name, shape, dtype) of each leaf of one record, sorted by name.
-Leaves = tuple[tuple[str, tuple[int, ...], str], ...]
 #: Records checked at once.
 _ROWS = 1024
 
@@ -260,11 +258,6 @@ class InputPredictor:
         model, sites, count = self.target.model, self.target.sites, len(next(iter(inputs.values())))
         # The mean does not depend on what stands in for the rest: ``trial.py`` has tried.
         return _density().predicted(model, sites, params, self.target._blank(count) | inputs)
-
-
-def model_name(model: Callable) -> str:
-    """Return the name of a model's function."""
-    return getattr(model, "__name__", type(model).__name__)
 
 
 def _dtype(dtype: DTypeLike) -> str:

@@ -21,9 +21,8 @@ from numpyro.primitives import Messenger
 
 from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import TargetError
+from dpmcmc.targets.base import Leaves, TargetError, model_name
 from dpmcmc.targets.numpyro.density import Site, Sites, zeros
-from dpmcmc.targets.numpyro.model import Leaves, model_name
 from dpmcmc.targets.numpyro.trial import independent_sites, with_prediction
 
 

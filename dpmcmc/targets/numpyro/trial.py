@@ -16,7 +16,7 @@ import numpy as np
 from numpyro import distributions as dist
 
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import TargetError
+from dpmcmc.targets.base import Leaves, TargetError
 from dpmcmc.targets.numpyro.density import (
     CATEGORICAL,
     Sites,
@@ -28,7 +28,6 @@ from dpmcmc.targets.numpyro.density import (
     unwrapped,
     zeros,
 )
-from dpmcmc.targets.numpyro.model import Leaves
 
 _BERNOULLI = (dist.BernoulliLogits, dist.BernoulliProbs)
 
