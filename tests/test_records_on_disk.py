@@ -7,7 +7,6 @@ import dpmcmc
 from dpmcmc.engine import rows_on_disk as records_on_disk
 from dpmcmc.engine import sizing
 from dpmcmc.errors import DataError
-from dpmcmc.storage import row_blocks
 from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.targets import check_rows
 from dpmcmc.targets.labels import check_labels
@@ -141,7 +140,7 @@ def test_a_mesh_of_one_device_reads_the_same_rows(tmp_path):
 
 
 def test_blocks_see_every_row(tmp_path, monkeypatch):
-    monkeypatch.setattr(row_blocks, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr("dpmcmc.storage.row_blocks._BLOCK_BYTES", 1000)
     records = mapped(tmp_path, x=X, y=Y)
     assert fingerprint(b"k" * 32, records) == fingerprint(b"k" * 32, {"x": X, "y": Y})
     bad = X.copy()
