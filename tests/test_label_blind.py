@@ -94,6 +94,7 @@ def test_weights_that_see_the_label_are_caught(path, room, monkeypatch):
     monkeypatch.setattr(room, "label_blind_weight", lambda longest, clip: jnp.ones_like(longest))
     with pytest.raises(AssertionError):
         test_the_score_at_the_truth_is_unbiased_and_that_of_residual_clipping_is_not(path)
+    jax.clear_caches()  # equal queries share programs, and these have the fault
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -16,7 +16,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -29,24 +29,12 @@ from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
 from dpmcmc.targets.base import Positive, TargetError
 from dpmcmc.targets.flax import ghost_norms
+from dpmcmc.targets.flax.network import Network
 from dpmcmc.targets.gaussian_prior import GaussianPrior
 from dpmcmc.targets.labels import check_labels
 
 if TYPE_CHECKING:
     from dpmcmc.targets.flax.networks import FlaxModule
-
-
-class Network(Protocol):
-    """A network without state of its own."""
-
-    def init(self, key: jax.Array, row: jax.ShapeDtypeStruct) -> PyTree:
-        """Nested dict of parameters for rows of this shape."""
-
-    def apply(self, params: PyTree, x: jax.Array) -> PyTree:
-        """Outputs for a batch of rows, (n, ...)."""
-
-    def __hash__(self) -> int:
-        """Equal networks compile once."""
 
 
 def from_flax(

@@ -19,7 +19,7 @@ from flax.errors import InvalidRngError
 from dpmcmc.errors import InputError
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import TargetError
-from dpmcmc.targets.flax.module import Network
+from dpmcmc.targets.flax.network import Network
 
 _DROPOUT = "remove dropout and other random layers: sampling the parameters takes their place"
 
