@@ -8,8 +8,8 @@ from . import privacy as privacy
 from . import samplers as samplers
 from . import targets as targets
 from .engine import processes as processes
+from .engine.hardware import mesh as mesh
 from .engine.life import sample as sample
-from .engine.mesh import mesh as mesh
 from .engine.result import DivergedError as DivergedError
 from .engine.result import Result as Result
 from .engine.sweep import sample_all as sample_all
@@ -20,8 +20,8 @@ from .estimators.suggestion import suggest as suggest
 from .planning.making import plan as plan
 from .planning.metric import PrivateMetric as PrivateMetric
 from .planning.plan import Plan as Plan
+from .privacy.accounting.charging import Privacy as Privacy
 from .privacy.accounting.guarantee import Guarantee as Guarantee
-from .privacy.accounting.promise import Privacy as Privacy
 from .privacy.accounting.sampling import FixedSize as FixedSize
 from .privacy.accounting.sampling import Full as Full
 from .privacy.accounting.sampling import Poisson as Poisson

@@ -18,8 +18,7 @@ import numpy as np
 from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.query import PrivateGradient
-from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment, asked
-from dpmcmc.privacy.query.symmetric import form_of
+from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment, asked, form_of
 from dpmcmc.samplers.base import Sampler, missing_of
 from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree

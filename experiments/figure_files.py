@@ -17,7 +17,7 @@ from dpmcmc.config import parse_yaml
 from dpmcmc.config.sections import Section
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import ADJACENCIES
-from dpmcmc.storage.regular_file import read_text
+from dpmcmc.storage.files import read_text
 from experiments.arguments import Parser
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "figures"

@@ -27,11 +27,11 @@ from scipy.special import expit
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
-from dpmcmc.estimators.designs import contrasts
 from dpmcmc.estimators.fitting import PRIOR_SCALE
+from dpmcmc.estimators.outlook import contrasts
 from dpmcmc.estimators.suggestion import Given, Request, ask
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import AnyPlan
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from experiments.arguments import Parser
 from experiments.commands import command, folder_for

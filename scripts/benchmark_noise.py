@@ -22,10 +22,9 @@ import numpy as np
 import dpmcmc
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.privacy.accounting import discrete_gaussian
-from dpmcmc.privacy.query.chacha import CHACHA20
-from dpmcmc.privacy.query.fixed_point import FixedPoint
+from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.privacy.query.query import _with_noise, drawn_noise
-from dpmcmc.privacy.query.randomness import streams_of
+from dpmcmc.privacy.query.randomness import CHACHA20, streams_of
 
 Timed = Callable[[], Any]
 

@@ -450,14 +450,14 @@ def _warm(jobs: list[str]) -> None:
     if set(jobs) == {"ledger"}:
         return
     from dpmcmc.cli import run, saved
-    from dpmcmc.engine import sizing
+    from dpmcmc.engine import compilation
     from dpmcmc.report import pictures
     from dpmcmc.storage import checkpoint
 
     assert run
     saved.ConfiguredRun._confidential = lambda *_: ({}, None)  # type: ignore[method-assign]
     pictures.Pictures.begin = lambda *_: None  # type: ignore[method-assign]
-    sizing._CHUNK_STEPS = 2
+    compilation._CHUNK_STEPS = 2
     checkpoint._OVERHEAD = 1e9
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.engine import metric as stage
+from dpmcmc.engine import chains as stage
 from dpmcmc.engine.chains import Chains
 from dpmcmc.engine.program import Cells
-from dpmcmc.inference.metric import ReleasedMetric
-from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, gram_of, svec
+from dpmcmc.inference.noise_aware import ReleasedMetric
+from dpmcmc.privacy.query.gaussian_release import GramRelease, NoisyGram, gram_of, svec
 from dpmcmc.privacy.query.randomness import streams_of
 
 N, D = 300, 3

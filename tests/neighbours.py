@@ -28,8 +28,8 @@ from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.inference import predictive
 from dpmcmc.planning.plan import sampled_plan
+from dpmcmc.report import console
 from dpmcmc.report import figures as plots
-from dpmcmc.report import progress
 from dpmcmc.targets import bind, record_shapes
 
 #: Training records, owners and columns.
@@ -101,7 +101,7 @@ def file(path: Path, second: bool, owners: bool) -> None:
 
 
 def _held_out_owners() -> np.ndarray:
-    from dpmcmc.data.split import fixed_split
+    from dpmcmc.data.base import fixed_split
 
     return fixed_split(OWNERS, OWNERS // 2)[1]
 
@@ -235,7 +235,7 @@ def quick(pictures: bool = False) -> Any:
 
 def known_clock(patch: pytest.MonkeyPatch) -> None:
     """Before the first record is read, no time passes; after it, what a run takes."""
-    patch.setattr(progress, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
+    patch.setattr(console, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
     patch.setattr(run, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
 

@@ -20,16 +20,16 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import dpmcmc
-from dpmcmc.engine import sizing, sweep
-from dpmcmc.engine.charged_again import INTERRUPTED
-from dpmcmc.engine.mesh import DATA, spread
+from dpmcmc.engine import compilation, sweep
+from dpmcmc.engine.blocks import INTERRUPTED
+from dpmcmc.engine.hardware import DATA, spread
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.privacy.query import query as query_room
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.privacy.query.shard_selection import shard_selector
+from dpmcmc.privacy.query.selection import shard_selector
 from dpmcmc.samplers.base import SteppedSampler
-from dpmcmc.storage.plain_keys import from_text
+from dpmcmc.storage.pytree import from_text
 
 DEVICES = 8
 #: No multiple of any axis.
@@ -243,7 +243,7 @@ def resumed(folder: Path) -> dict[str, np.ndarray]:
     """Draws of a run that was stopped on a mesh and went on there, on another one, and where it cannot."""
     from dpmcmc.storage import checkpoint
 
-    sizing._CHUNK_STEPS = 4
+    compilation._CHUNK_STEPS = 4
     checkpoint._OVERHEAD = 1e9
     plan = make(sampling=dpmcmc.Poisson(11), steps=16, chains=3)
 

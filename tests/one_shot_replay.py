@@ -11,13 +11,13 @@ import math
 import numpy as np
 import pytest
 
-from dpmcmc.mechanisms import MechanismPlan, base, linear_statistics
-from dpmcmc.mechanisms.noise_aware import bounded_gradient, model_gradients, owners
-from dpmcmc.privacy.query import gram_release
+from dpmcmc.mechanisms import MechanismPlan, base, sufficient
+from dpmcmc.mechanisms.noise_aware import gradients, model, prior
+from dpmcmc.privacy.query import gaussian_release
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.storage.pytree import PyTree
 
-_MODULES = (owners, bounded_gradient, linear_statistics, gram_release, model_gradients)
+_MODULES = (prior, gradients, sufficient, gaussian_release, model)
 
 
 class _Stop(Exception):
@@ -41,7 +41,7 @@ def _run(plan: MechanismPlan, records: PyTree, given: list[np.ndarray] | None) -
                 return left
 
             patch.setattr(module, "gaussian_release", release)
-        patch.setattr(model_gradients, "draws", _stopped)
+        patch.setattr(model, "draws", _stopped)
         records = base._check_records(plan, records)
         with np.errstate(all="ignore"), contextlib.suppress(_Stop):
             plan.mechanism.draw(plan, records, streams_of(0, plan.hardened)[0])

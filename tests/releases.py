@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpmcmc.mechanisms import MechanismPlan, linear_statistics, release
-from dpmcmc.mechanisms.noise_aware import bounded_gradient, owners
-from dpmcmc.privacy.query import gram_release
+from dpmcmc.mechanisms import MechanismPlan, release, sufficient
+from dpmcmc.mechanisms.noise_aware import gradients, prior
+from dpmcmc.privacy.query import gaussian_release
 from dpmcmc.storage.pytree import PyTree
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
     """Return a list that fills with the noise std of each Gaussian release and the number of its values, in order."""
     seen = []
-    for module in (owners, bounded_gradient, linear_statistics, gram_release):
+    for module in (prior, gradients, sufficient, gaussian_release):
         whole = module.gaussian_release
         monkeypatch.setattr(
             module,

@@ -20,7 +20,7 @@ import numpy as np
 from dpmcmc import targets
 from dpmcmc.engine import program
 from dpmcmc.engine import program as program_room
-from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query.metric import flat
 from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient
 from dpmcmc.privacy.query.randomness import Streams, streams_of

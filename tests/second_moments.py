@@ -10,7 +10,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.privacy import Full, Privacy
-from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
 from dpmcmc.privacy.query.second_moment import SecondMoment, asked, multiples

@@ -36,14 +36,14 @@ def main() -> None:
 
         import dpmcmc
         from dpmcmc.inference import predictive
-        from dpmcmc.privacy.query import fixed_point
+        from dpmcmc.privacy.query import exact_sums
         from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
 
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 3)).astype(np.float32)
     mask = jnp.ones(40, bool)
     if "wrong" in sys.argv:
-        fixed_point.linear_sum(jnp.ones(39), jnp.asarray(x), mask, 1.0, 21)
+        exact_sums.linear_sum(jnp.ones(39), jnp.asarray(x), mask, 1.0, 21)
         return
     labels = {LogisticRegression(): 2, LinearRegression(): 2, SoftmaxRegression(num_classes=3): 3}
     for target, classes in labels.items():

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from dpmcmc.privacy import Guarantee
-from dpmcmc.privacy.interactive import AboveThreshold, EarlyStopping, Halted, Thresholdout, discrete_laplace
+from dpmcmc.privacy.interactive import AboveThreshold, EarlyStopping, Halted, Thresholdout, above_threshold
 from dpmcmc.privacy.interactive.above_threshold import WholeNumbers
 from dpmcmc.privacy.ledger import Ledger, LedgerError, OverBudget
 
@@ -20,7 +20,7 @@ from dpmcmc.privacy.ledger import Ledger, LedgerError, OverBudget
 @pytest.fixture
 def seeded(monkeypatch):
     """Reproducible entropy."""
-    monkeypatch.setattr(discrete_laplace, "randbelow", random.Random(7).randrange)
+    monkeypatch.setattr(above_threshold, "randbelow", random.Random(7).randrange)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def silent(monkeypatch):
         scales.append(scale)
         return 0
 
-    monkeypatch.setattr(discrete_laplace, "sample", none)
+    monkeypatch.setattr(above_threshold, "sample", none)
     return scales
 
 
@@ -46,7 +46,7 @@ def law(x: np.ndarray, s: float) -> np.ndarray:
 @pytest.mark.parametrize("scale", [Fraction(1, 3), Fraction(7, 5), Fraction(12), Fraction(10**15 + 1, 10**15)])
 def test_draws_follow_the_discrete_laplace_law(seeded, scale):
     count = 6000
-    draws = np.array([discrete_laplace.sample(scale) for _ in range(count)])
+    draws = np.array([above_threshold.sample(scale) for _ in range(count)])
     reach = max(1, int(4 * scale))
     inside = np.arange(-reach, reach + 1)
     expected = law(inside, float(scale))
@@ -85,8 +85,8 @@ def test_the_bernoulli_of_an_exponential_is_exact(monkeypatch):
                 asked.append(n)
                 return 0 if len(asked) < k and numerator > 0 else n - 1 if n > numerator else numerator
 
-            monkeypatch.setattr(discrete_laplace, "randbelow", below)
-            result = discrete_laplace._bernoulli_exp(numerator, denominator)
+            monkeypatch.setattr(above_threshold, "randbelow", below)
+            result = above_threshold._bernoulli_exp(numerator, denominator)
             stop = 1 - Fraction(numerator, asked[-1])
             probability += reach * stop * result
             reach *= Fraction(numerator, asked[-1])
@@ -98,7 +98,7 @@ def test_the_bernoulli_of_an_exponential_is_exact(monkeypatch):
 @pytest.mark.parametrize("scale", [Fraction(0), Fraction(-1)])
 def test_no_scale_is_refused(scale):
     with pytest.raises(ValueError, match="scale must be > 0"):
-        discrete_laplace.sample(scale)
+        above_threshold.sample(scale)
 
 
 # The loss of a stream, by exact enumeration of the laws.
@@ -184,7 +184,7 @@ def test_the_scales_enumerated_are_those_drawn(silent):
 
 def test_the_decision_is_noisy_value_above_noisy_threshold(monkeypatch):
     noise = iter([5, 2, 4, 6])
-    monkeypatch.setattr(discrete_laplace, "sample", lambda scale: next(noise))
+    monkeypatch.setattr(above_threshold, "sample", lambda scale: next(noise))
     mechanism = WholeNumbers(10, Fraction(1), 1)  # threshold 15
     assert [mechanism.above(v) for v in (13, 11, 10)] == [False, False, True]
 

@@ -5,12 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from dpmcmc.mechanisms import AdaSSP, SufficientStatistics, adassp, release
-from dpmcmc.mechanisms.linear_statistics import statistics
+from dpmcmc.mechanisms import AdaSSP, SufficientStatistics, release, sufficient
+from dpmcmc.mechanisms.sufficient import statistics
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
-from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Adjacency, gaussian_parameter, queries
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import LinearRegression, LogisticRegression
 
@@ -43,8 +42,8 @@ def test_plan_composes_two_gaussians_to_the_budget(adjacency):
 
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT])
 def test_replay_on_neighbours_moves_releases_within_their_charge(adjacency, monkeypatch):
-    seen, real = [], adassp.gaussian_release
-    monkeypatch.setattr(adassp, "gaussian_release", lambda v, s, k: seen.append((v, s, k)) or real(v, s, k))
+    seen, real = [], sufficient.gaussian_release
+    monkeypatch.setattr(sufficient, "gaussian_release", lambda v, s, k: seen.append((v, s, k)) or real(v, s, k))
     plan, rng, worst = AdaSSP().plan(TARGET, adjacency=adjacency, **BUDGET), np.random.default_rng(1), np.zeros(2)
     records = data()
     for seed in range(40):

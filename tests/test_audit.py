@@ -26,8 +26,8 @@ from dpmcmc.mechanisms import (
     SufficientStatistics,
 )
 from dpmcmc.privacy import UnsupportedCombination
-from dpmcmc.privacy.accounting.account import account
-from dpmcmc.privacy.query import fixed_point
+from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.query import exact_sums
 from dpmcmc.samplers import SAMPLERS
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
@@ -251,8 +251,8 @@ def test_halved_noise_is_caught_with_proof(hardened, monkeypatch):
 
 def test_a_missing_clip_is_caught(monkeypatch):
     plan = planned()
-    loose = lambda norm, mask, clip: jnp.where(mask, 1 / fixed_point.float32(clip), 0.0)  # noqa: E731
-    monkeypatch.setattr(fixed_point, "unit_factor", loose)
+    loose = lambda norm, mask, clip: jnp.where(mask, 1 / exact_sums.float32(clip), 0.0)  # noqa: E731
+    monkeypatch.setattr(exact_sums, "unit_factor", loose)
     assert accused(plan)
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from dpmcmc.privacy import CalibrationError, FixedSize, Full, Poisson, UnsupportedCombination, calibrate
-from dpmcmc.privacy.accounting.account import account
-from dpmcmc.privacy.accounting.float_excess import KAPPA
-from dpmcmc.privacy.calibration import closed_form, numeric, store
+from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting.events import KAPPA
+from dpmcmc.privacy.calibration import closed_form, numeric
 
 
 @pytest.fixture(autouse=True)
@@ -279,8 +279,8 @@ def test_a_cache_entry_of_other_inputs_is_not_believed(tmp_path):
 
 def test_the_key_covers_inputs_and_versions():
     a, b = ({"epsilon": e} for e in (1.0, 2.0))
-    assert store._path(a) != store._path(b)
-    assert "scipy" in store._full(a)["versions"]
+    assert numeric._path(a) != numeric._path(b)
+    assert "scipy" in numeric._full(a)["versions"]
 
 
 def test_an_unwritable_cache_costs_nothing_but_time(tmp_path, monkeypatch):

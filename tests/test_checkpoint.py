@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.engine import lanes, sizing
-from dpmcmc.engine.charged_again import INTERRUPTED
+from dpmcmc.engine import blocks, compilation
+from dpmcmc.engine.blocks import INTERRUPTED
 from dpmcmc.mechanisms import OPS, Hybrid, OutputPerturbation, release
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.storage import checkpoint, sealed_files
+from dpmcmc.storage import checkpoint, files
 from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError
 from dpmcmc.storage.fingerprint import plan_digest
 from tests.test_engine import DATA, TARGET, make
@@ -34,18 +34,18 @@ class Stop(BaseException):
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch):
     """Chunks of 7 steps, blocks of 2 cells, a commit after every chunk."""
-    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 7)
-    monkeypatch.setattr(sizing, "cells_at_once", lambda *_: 2)
-    monkeypatch.setattr(sizing, "cores", lambda platform: 1)
+    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 7)
+    monkeypatch.setattr(compilation, "cells_at_once", lambda *_: 2)
+    monkeypatch.setattr(compilation, "cores", lambda platform: 1)
     monkeypatch.setattr(checkpoint, "_OVERHEAD", 1e9)
 
 
 @pytest.fixture(scope="module")
 def alone():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sizing, "_CHUNK_STEPS", 7)
-        patch.setattr(sizing, "cells_at_once", lambda *_: 2)
-        patch.setattr(sizing, "cores", lambda platform: 1)
+        patch.setattr(compilation, "_CHUNK_STEPS", 7)
+        patch.setattr(compilation, "cells_at_once", lambda *_: 2)
+        patch.setattr(compilation, "cores", lambda platform: 1)
         return dpmcmc.sample(PLAN, DATA, key=3)
 
 
@@ -77,8 +77,8 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, alone, chunk):
 def test_a_run_is_stopped_at_every_chunk(tmp_path, alone, monkeypatch):
     """And takes each chunk once more at most: two blocks of nine chunks, of which each start does one."""
     ran = []
-    real = lanes.hand_out
-    monkeypatch.setattr(lanes, "hand_out", lambda rows, first, *rest: (ran.append(first), real(rows, first, *rest)))
+    real = blocks.hand_out
+    monkeypatch.setattr(blocks, "hand_out", lambda rows, first, *rest: (ran.append(first), real(rows, first, *rest)))
     while len(ran) < 17:
         stopped(tmp_path / "c", 1, key=3)
     assert same(dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c"), alone)
@@ -87,13 +87,13 @@ def test_a_run_is_stopped_at_every_chunk(tmp_path, alone, monkeypatch):
 
 @pytest.mark.slow
 def test_chains_beside_each_other_go_on_too_on_whatever_cores(tmp_path, monkeypatch):
-    monkeypatch.setattr(sizing, "cores", lambda platform: 2)
+    monkeypatch.setattr(compilation, "cores", lambda platform: 2)
     alone = dpmcmc.sample(PLAN, DATA, key=3)
     for cores, chunk in ((2, 5), (1, 12)):
         folder = tmp_path / str(cores)
-        monkeypatch.setattr(sizing, "cores", lambda platform: 2)
+        monkeypatch.setattr(compilation, "cores", lambda platform: 2)
         stopped(folder, chunk, key=3)
-        monkeypatch.setattr(sizing, "cores", lambda platform, cores=cores: cores)
+        monkeypatch.setattr(compilation, "cores", lambda platform, cores=cores: cores)
         after = dpmcmc.sample(PLAN, DATA, key=3, checkpoint=folder)
         assert same(after, alone) if cores == 2 else np.allclose(after.draws, alone.draws, rtol=1e-4, atol=1e-6)
 
@@ -154,7 +154,7 @@ def test_a_truncated_file_costs_its_commit_and_nothing_else(tmp_path, alone, nam
 
 
 def test_a_full_disk_leaves_the_commit_before(tmp_path, alone, monkeypatch):
-    real, count = sealed_files.write_atomically, itertools.count()
+    real, count = files.write_atomically, itertools.count()
 
     def full(path, write, mode, *last):
         if next(count) >= 19:
@@ -162,10 +162,10 @@ def test_a_full_disk_leaves_the_commit_before(tmp_path, alone, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         return real(path, write, mode, *last)
 
-    monkeypatch.setattr(sealed_files, "write_atomically", full)
+    monkeypatch.setattr(files, "write_atomically", full)
     with pytest.raises(OSError, match="No space"):
         dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c")
-    monkeypatch.setattr(sealed_files, "write_atomically", real)
+    monkeypatch.setattr(files, "write_atomically", real)
     assert same(dpmcmc.sample(PLAN, DATA, key=3, checkpoint=tmp_path / "c"), alone)
     assert not list((tmp_path / "c").glob(".*"))
 
@@ -296,7 +296,7 @@ def hybrid(monkeypatch):
 
 def stopped_hybrid(plan, folder, chunk, **arguments):
     """Start, or go on, and be killed before the result of a chunk is committed; the chunks that were computed."""
-    ran, real = [], lanes.hand_out
+    ran, real = [], blocks.hand_out
 
     def hand_out(rows, first, *rest):
         if len(ran) == chunk:
@@ -305,7 +305,7 @@ def stopped_hybrid(plan, folder, chunk, **arguments):
         real(rows, first, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanes, "hand_out", hand_out)
+        patch.setattr(blocks, "hand_out", hand_out)
         with contextlib.suppress(Stop):
             return release(plan, DATA, checkpoint=folder, **arguments), ran
     return None, ran

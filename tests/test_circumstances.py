@@ -10,12 +10,11 @@ import yaml
 
 from dpmcmc.cli.commands import main
 from dpmcmc.config import file as config_file
-from dpmcmc.config.refusals import ConfigError
+from dpmcmc.config.sections import ConfigError
 from dpmcmc.config.shipped import located, shipped
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
-from dpmcmc.report.circumstances import Circumstances
-from dpmcmc.report.page import Context
+from dpmcmc.report.page import Circumstances, Context
 from tests.test_page import text
 from tests.test_result import chain, released
 

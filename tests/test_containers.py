@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmcmc.data import DataError, Levels, Range, Schema, cells, load, to_rows
-from dpmcmc.data.containers import values_of
+from dpmcmc.data import DataError, Levels, Range, Schema, load, tables, to_rows
+from dpmcmc.data.tables import values_of
 from dpmcmc.estimators import PrivateLogisticRegression
 
 D = decimal.Decimal
@@ -495,4 +495,4 @@ def test_a_ledger_knows_a_table_by_texts_that_readers_have_in_common():
     column = values_of("g", [1, 1.0, "1", " 01", True, "TRUE", None, 2.5, "x ", 10**400, D("1.50"), float("inf")])
     words = ["1", "1", "1", "1", "true", "true", None, "2.5", "x", hex(10**400), "1.5", "inf"]
     assert column.words() == words
-    assert cells.word(BIG + 1) == "9007199254740992.0"
+    assert tables.word(BIG + 1) == "9007199254740992.0"

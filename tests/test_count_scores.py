@@ -11,18 +11,17 @@ import pytest
 from scipy import stats
 
 import dpmcmc
-from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.inference.scores import score_of
-from dpmcmc.inference.scores.counts import CLIPS, Counts
+from dpmcmc.inference.scores import CLIPS, Counts, score_of
 from dpmcmc.mechanisms import NoiseAware, release
-from dpmcmc.mechanisms.noise_aware import bounded_gradient, gradients
-from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
+from dpmcmc.mechanisms.noise_aware import gradients
+from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Design
 from dpmcmc.planning import path
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.query import gram_release
-from dpmcmc.privacy.query.gram_release import Rows, SumRelease
+from dpmcmc.privacy.query import gaussian_release
+from dpmcmc.privacy.query.gaussian_release import Rows, SumRelease
 from dpmcmc.targets import NegativeBinomialRegression, PoissonRegression
 from tests.noise_aware_tables import rows
 from tests.releases import recorded
@@ -141,7 +140,7 @@ def test_replaced_records_move_the_whitened_gradient_by_at_most_2c(name, monkeyp
         worst, charged = moved(TARGETS[name], clip=clip)
         assert 0.5 < worst <= charged < 2.001
     # Planted: neither the score's bound nor the clip behind it.
-    monkeypatch.setattr(bounded_gradient, "within_limit", lambda scores, limit: np.nan_to_num(scores))
+    monkeypatch.setattr(gradients, "within_limit", lambda scores, limit: np.nan_to_num(scores))
     assert moved(TARGETS[name])[0] <= charged, "the score is bounded without the clip"
     monkeypatch.setattr(Counts, "residual", lambda self, eta, y, limit: np.exp(np.minimum(eta, 8)) - y)
     assert moved(TARGETS[name])[0] > charged
@@ -170,7 +169,7 @@ def test_noise_that_is_added_is_noise_that_is_charged(adjacency, structure, monk
 def test_the_sum_of_rows_moves_no_further_than_it_is_charged_for(monkeypatch):
     """Opposite rows of norm 1 are 2 apart; rows beyond the bound are brought back to it."""
     told, sums = Rows(40, 3, 1.0), []
-    monkeypatch.setattr(gram_release, "gaussian_release", lambda value, std, key: sums.append(value) or value)
+    monkeypatch.setattr(gaussian_release, "gaussian_release", lambda value, std, key: sums.append(value) or value)
     released = SumRelease.settle(told, Adjacency.REPLACE_ONE, 1.0)
     x = rows(40, 3, np.random.default_rng(1))
     for first in (np.eye(3)[0], -np.eye(3)[0], 50 * np.eye(3)[0], np.full(3, np.nan)):

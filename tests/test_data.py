@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from dpmcmc import data
-from dpmcmc.data import abalone, adult, adult_bins, bundled, encoding, split, store, synthetic
+from dpmcmc.data import abalone, adult, base, store, synthetic
 from dpmcmc.data.registry import REGISTRY
 
 FILES = os.environ.get("DPMCMC_DATA")
@@ -274,9 +274,9 @@ def test_adult_encodings_give_the_documented_numbers():
 def test_bins_of_adult_are_steps_at_round_numbers_and_every_row_has_the_same_scale():
     numeric = np.array([[39.0, 9e5, 13.0, 5000.0, 0.0, 40.0], [90.0, 0.0, 1.0, 0.0, 4000.0, 1.0]])
     rows = adult.encode(numeric, np.zeros((2, 8), dtype=int), "bins")
-    names = (*adult_bins.STEPS, *range(44), "intercept")
+    names = (*adult.STEPS, *range(44), "intercept")
     value = dict(zip(names, (rows / rows[:, -1:]).T, strict=True))
-    reached = {name: tuple(value[name]) for name in adult_bins.STEPS}
+    reached = {name: tuple(value[name]) for name in adult.STEPS}
     assert len(reached) == 40
     up, down = 0.5, -0.5
     assert reached["age 35+"] == pytest.approx((up, up))
@@ -287,7 +287,7 @@ def test_bins_of_adult_are_steps_at_round_numbers_and_every_row_has_the_same_sca
     assert reached["capital-loss 2400+"] == pytest.approx((down, up))
     assert reached["hours-per-week 40+"] == pytest.approx((up, down))
     np.testing.assert_allclose(rows[:, -1], 1 / np.sqrt(17), rtol=2e-6)  # no row tells its own scale
-    cuts = [cut for cuts in adult_bins.CUTS.values() for cut in cuts]
+    cuts = [cut for cuts in adult.CUTS.values() for cut in cuts]
     assert all(cut % 5 == 0 for cut in cuts if cut > 16)  # public constants, none read from the records
 
 
@@ -376,11 +376,11 @@ def test_diabetes_has_real_labels_and_rows_scaled_by_constants(empty_store):
     assert (dataset.train["y"].dtype, dataset.spec.num_classes, dataset.spec.encoding) == (np.float32, None, None)
     raw, score = load_diabetes(scaled=False, return_X_y=True)
     labels = np.concatenate([dataset.train["y"], dataset.test["y"]])
-    assert bundled.DIABETES_LABELS[0] <= labels.min() < labels.max() <= bundled.DIABETES_LABELS[1]
+    assert store.DIABETES_LABELS[0] <= labels.min() < labels.max() <= store.DIABETES_LABELS[1]
     np.testing.assert_allclose(np.sort(labels), np.sort((score - 150) / 100), atol=1e-6)
     # A row within the ball is its measurements halved: the age column ends at 20 and 80 years.
     inner = np.isclose(dataset.test["x"][:, -1], 0.5)
-    ages = raw[split.fixed_split(442, 110)[1], 0][inner]
+    ages = raw[base.fixed_split(442, 110)[1], 0][inner]
     np.testing.assert_allclose(dataset.test["x"][inner, 0], np.clip((ages - 50) / 30, -1, 1) / 2, atol=1e-6)
     assert inner.mean() > 0.8
 
@@ -438,26 +438,26 @@ def test_every_registered_set_describes_itself_under_its_own_name():
 
 
 def test_a_split_is_a_partition_fixed_for_all_time():
-    train, test = split.fixed_split(4177, 1044)
+    train, test = base.fixed_split(4177, 1044)
     assert train.size == 3133
     np.testing.assert_array_equal(np.sort(np.concatenate([train, test])), np.arange(4177))
     assert (np.diff(train) > 0).all()
     # Pinned: published figures depend on which rows these are.
-    assert split.fixed_split(12, 4)[1].tolist() == [2, 6, 9, 11]
-    assert split.fixed_split(5, 0)[1].size == 0
+    assert base.fixed_split(12, 4)[1].tolist() == [2, 6, 9, 11]
+    assert base.fixed_split(5, 0)[1].size == 0
 
 
 def test_normalised_float32_rows_never_exceed_one():
     rng = np.random.RandomState(0)
     rows = rng.normal(size=(20000, 109)) * 10.0 ** rng.uniform(-6, 6, size=(20000, 1))
-    length = norms(encoding.normalised_rows(rows))
+    length = norms(base.normalised_rows(rows))
     assert length.max() <= 1.0
     assert length.min() > 1.0 - 2e-6
 
 
 def test_clipping_leaves_inner_rows_alone():
     rows = np.array([[0.3, 0.4], [3.0, 4.0]])
-    clipped = encoding.clipped_rows(rows, 1.0)
+    clipped = base.clipped_rows(rows, 1.0)
     np.testing.assert_array_equal(clipped[0], rows[0].astype(np.float32))
     np.testing.assert_allclose(clipped[1], [0.6, 0.8], rtol=2e-6)
     assert norms(clipped).max() <= 1.0

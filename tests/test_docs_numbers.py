@@ -12,12 +12,11 @@ from dpmcmc.config.file import load
 from dpmcmc.config.plans import make_plan
 from dpmcmc.privacy import Event, FixedSize, Poisson
 from dpmcmc.privacy.accounting import pld
-from dpmcmc.privacy.accounting.account import account
-from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.interactive import AboveThreshold, Thresholdout
-from dpmcmc.privacy.ledger.filters import Renyi, best_order, split_delta
-from dpmcmc.privacy.ledger.terms import OVERFLOW_SHARE
+from dpmcmc.privacy.ledger.filters import BUDGET_OVERFLOW_SHARE, Renyi, best_order, split_delta
 from experiments.calibration import scores
 from experiments.panel import summary
 from tests.coverage_tables import filled, results
@@ -92,7 +91,7 @@ def test_the_order_of_a_ledger():
     text = page("docs/ledger.md")
     (claim,) = re.findall(r"fits at order (\d+) and costs\s+some (\d+) budgets at\s+order (\d+)", text)
     best, budgets, default = (int(n) for n in claim)
-    epsilon, delta = 1.0, split_delta(1.0, 1e-6, OVERFLOW_SHARE)[0]
+    epsilon, delta = 1.0, split_delta(1.0, 1e-6, BUDGET_OVERFLOW_SHARE)[0]
     setting = {"steps": 100, "sampling": Poisson(100), "num_records": 10_000, "delta": 1e-6}
     z = dpmcmc.privacy.calibrate(epsilon=0.7, **setting)
     events = account(z, **setting).events

@@ -11,12 +11,12 @@ from scipy.stats import kstest, multivariate_normal
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
-from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import symmetric_noise
 from dpmcmc.mechanisms import NoiseAware
-from dpmcmc.privacy.query.gram_release import NoisyGram
+from dpmcmc.privacy.query.gaussian_release import NoisyGram
 from dpmcmc.targets import LogisticRegression
 
 D = 3

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dpmcmc.privacy.ledger import inode
+from dpmcmc.privacy.ledger import file
 from dpmcmc.storage.run_folder import RunFolder
 from tests.test_life import ROUTES, Kill, _quick, before, named, stop
 from tests.test_life import scene as scene  # a fixture
@@ -45,7 +45,7 @@ def test_a_run_under_faults(job):
 @pytest.mark.parametrize("name", ["run of a mechanism", "sample of a mechanism"])
 def test_a_full_disk_at_the_ledger_leaves_what_names_an_open_reservation(name, first, scene):
     """From the ``first`` change after the reservation on none can be written, so the run is neither begun nor void."""
-    real, count = inode.Inode.replace, itertools.count()
+    real, count = file.Inode.replace, itertools.count()
 
     def replace(self, content):
         if next(count) >= first:
@@ -53,7 +53,7 @@ def test_a_full_disk_at_the_ledger_leaves_what_names_an_open_reservation(name, f
         real(self, content)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inode.Inode, "replace", replace)
+        patch.setattr(file.Inode, "replace", replace)
         with pytest.raises((OSError, ValueError, RuntimeError), match="disk is full"):
             ROUTES[name].start(scene)
     assert scene.runs == ["open"]

@@ -12,7 +12,7 @@ import pytest
 
 from dpmcmc.config.file import load
 from dpmcmc.config.plans import make_plan
-from dpmcmc.privacy.accounting.account import account
+from dpmcmc.privacy.accounting.charging import account
 from tests.page_tables import ROOT, number, results, said, section, tables, with_error
 
 

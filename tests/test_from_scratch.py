@@ -12,7 +12,7 @@ import pytest
 import dpmcmc
 from dpmcmc.privacy import Event, Poisson
 from dpmcmc.privacy.accounting import pld
-from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Adjacency
 from experiments import from_scratch
 
 FILE = Path(from_scratch.__file__)

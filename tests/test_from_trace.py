@@ -12,15 +12,13 @@ from scipy.special import expit
 
 import dpmcmc
 from dpmcmc.cli.commands import main
-from dpmcmc.engine import blocks, lanes, recorded
+from dpmcmc.engine import blocks, program
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import from_trace
 from dpmcmc.inference.from_trace import Known, Path, Score
-from dpmcmc.inference.gram import Denoised, denoised
-from dpmcmc.inference.noise_aware import symmetric_noise
-from dpmcmc.inference.scores.linear import Linear
-from dpmcmc.inference.scores.logistic import Logistic
-from dpmcmc.privacy.query.gram_release import NoisyGram
+from dpmcmc.inference.noise_aware import Denoised, denoised, symmetric_noise
+from dpmcmc.inference.scores import Linear, Logistic
+from dpmcmc.privacy.query.gaussian_release import NoisyGram
 
 #: Clips residuals.
 RESIDUAL = dpmcmc.Privacy(epsilon=3.0, delta=1e-5, clipping="residual", hardened=False)
@@ -267,7 +265,7 @@ def test_means_of_a_block_are_those_of_its_steps(records, result):
 @pytest.mark.parametrize("step", [pytest.param(0.5, marks=pytest.mark.slow), 20.0])
 def test_the_spread_is_that_of_all_steps_whatever_is_kept(step, monkeypatch):
     """Steps of 20 overshoot: they alternate in sign, so kept draws with thin > 1 fall on one side."""
-    monkeypatch.setattr("dpmcmc.engine.sizing._CHUNK_STEPS", 64)
+    monkeypatch.setattr("dpmcmc.engine.compilation._CHUNK_STEPS", 64)
     x, y, _ = logistic_table(5000, 5, np.random.default_rng(0))
     data, changes = {"x": x.astype(np.float32), "y": y.astype(np.int32)}, {"steps": 400, "burn_in": 200, "chains": 1}
     changes |= {"sampler": dpmcmc.SGLD(step_size=step), "sampling": dpmcmc.Full(), "metric": dpmcmc.PrivateMetric()}
@@ -292,7 +290,7 @@ def test_the_spread_is_that_of_all_steps_whatever_is_kept(step, monkeypatch):
 
 
 def test_a_path_whose_spread_is_not_recorded_is_refused(records, monkeypatch):
-    monkeypatch.setattr(recorded, "LARGEST", 3)
+    monkeypatch.setattr(program, "LARGEST", 3)
     found = dpmcmc.sample(planned(logistic(), 800, steps=100), records, key=1)
     with pytest.raises(UnsupportedCombination, match="plan it with thin=1"):
         found.noise_aware()
@@ -309,7 +307,7 @@ def test_exactly_the_fewest_steps_are_enough(records):
 
 def test_recording_changes_no_draw(records, monkeypatch):
     with_means = dpmcmc.sample(planned(logistic(), 800), records, key=2)
-    for module in (recorded, blocks):
+    for module in (program, blocks):
         monkeypatch.setattr(module, "recorded_blocks", lambda plan: None)
     without = dpmcmc.sample(planned(logistic(), 800), records, key=2)
     assert without.means is None
@@ -358,9 +356,9 @@ def test_a_saved_run_gives_the_same_posterior(result, tmp_path):
 
 def test_a_run_that_was_stopped_within_a_block_goes_on_with_its_means(records, result, tmp_path, monkeypatch):
     """Chunks of 32 steps, each committed; blocks of 5 straddle them."""
-    monkeypatch.setattr("dpmcmc.engine.sizing._CHUNK_STEPS", 32)
+    monkeypatch.setattr("dpmcmc.engine.compilation._CHUNK_STEPS", 32)
     monkeypatch.setattr("dpmcmc.storage.checkpoint.Checkpoint.due", lambda *_: True)
-    take, left = lanes.take_chunk, [2]
+    take, left = blocks.take_chunk, [2]
 
     def stop_later(*arguments):
         left[0] -= 1
@@ -370,7 +368,7 @@ def test_a_run_that_was_stopped_within_a_block_goes_on_with_its_means(records, r
 
     plan = planned(logistic(), 800)
     with monkeypatch.context() as patch:
-        patch.setattr(lanes, "take_chunk", stop_later)
+        patch.setattr(blocks, "take_chunk", stop_later)
         with pytest.raises(KeyboardInterrupt):
             dpmcmc.sample(plan, records, key=1, checkpoint=tmp_path / "kept")
     again = dpmcmc.sample(plan, records, key=1, checkpoint=tmp_path / "kept")

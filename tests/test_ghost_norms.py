@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from dpmcmc.privacy.accounting.float_excess import KAPPA
-from dpmcmc.privacy.query import fixed_point, outer_products
+from dpmcmc.privacy.accounting.events import KAPPA
+from dpmcmc.privacy.query import exact_sums, outer_products
 from dpmcmc.privacy.query.outer_products import Outer
 from dpmcmc.targets import TargetError, bind, from_flax
 from dpmcmc.targets.checks import check_target
 from dpmcmc.targets.flax import ghost_norms
 from dpmcmc.targets.flax import module as flax_module
-from dpmcmc.targets.tempered import Tempered
+from dpmcmc.targets.transformed import Tempered
 
 #: Bits or sensitivities of what users run.
 pytestmark = pytest.mark.optimised
@@ -133,7 +133,7 @@ def compiled(name):
 
     def plain(params, batch, mask, clip):
         rows = jax.vmap(jax.grad(lambda p, r: -target.log_likelihood(p, r)), (None, 0))(params, batch)
-        return rows, fixed_point.clipped_sum(rows, mask, clip, BITS)
+        return rows, exact_sums.clipped_sum(rows, mask, clip, BITS)
 
     ghost = jax.jit(lambda p, b, m, c: ghost_norms.clipped_gradient_sum(target.log_likelihood, p, b, m, c, BITS))
     return ghost, jax.jit(plain)
@@ -255,7 +255,7 @@ def test_a_tempered_target_has_its_own_clipped_gradients():
     def both(params):
         rows = jax.vmap(jax.grad(lambda p, r: -ghost.log_likelihood(p, r)), (None, 0))(params, batch)
         fast = ghost.clipped_gradient_sum(params, batch, every, 0.1, BITS)
-        return fast, fixed_point.clipped_sum(rows, every, 0.1, BITS)
+        return fast, exact_sums.clipped_sum(rows, every, 0.1, BITS)
 
     np.testing.assert_allclose(*(integers(total) for total in both(params)), atol=9.5 * 40)
 

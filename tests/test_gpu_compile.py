@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dpmcmc.engine import compilation
-from dpmcmc.privacy.query import fixed_point
+from dpmcmc.privacy.query import exact_sums
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
@@ -70,7 +70,7 @@ def test_the_kernel_reads_a_row_once_if_it_is_selected_and_has_one_residual_of_i
 
 def test_the_gate_sees_a_norm_that_is_not_held_to_its_vector(monkeypatch):
     program("one chain")  # skips where it cannot be compiled
-    monkeypatch.setattr(fixed_point, "held", lambda tree, then=lambda kept: kept: then(tree))
+    monkeypatch.setattr(exact_sums, "held", lambda tree, then=lambda kept: kept: then(tree))
     compilation._compile_cached.cache_clear()
     planted = compiled(PROGRAMS["one chain"]())
     compilation._compile_cached.cache_clear()

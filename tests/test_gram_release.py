@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.query.gram_release import GramRelease, Rows, gram_of, svec, symmetric, within
+from dpmcmc.privacy.query.gaussian_release import GramRelease, Rows, gram_of, svec, symmetric, within
 
 ROWS = Rows(num_records=50, size=3, row_bound=2.0)
 

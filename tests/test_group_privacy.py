@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from dpmcmc.cli.commands import main
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson
-from dpmcmc.privacy.accounting import Event, mixture
-from dpmcmc.privacy.accounting.account import account
+from dpmcmc.privacy.accounting import Event, pld
+from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpmcmc.privacy.accounting.group import _lines, converted_epsilon
+from dpmcmc.privacy.accounting.guarantee import _lines, converted_epsilon
 
 DELTA = 1e-6
 
@@ -185,7 +185,7 @@ def test_one_step_agrees_with_another_implementation(z, q, k):
         z, shifts, chances, value_discretization_interval=0.05
     )
     for e in (0.05, 0.5, 2.0):  # on its grid, where connecting the dots is exact
-        ours = max(float(mixture.excess(np.array([e]), z, q, k, d)[0]) for d in ("remove", "add"))
+        ours = max(float(pld.mixture_excess(np.array([e]), z, q, k, d)[0]) for d in ("remove", "add"))
         assert ours == pytest.approx(other.get_delta_for_epsilon(e), rel=2e-3, abs=1e-12)
 
 
@@ -200,7 +200,7 @@ def test_composed_steps_agree_with_another_implementation():
 
 
 def test_one_record_of_a_mixture_is_the_sampled_gaussian():
-    curve = mixture.composed_delta([(1.0, 0.02, 100)], 0.0, 1, 2.0, DELTA)
+    curve = pld.composed_delta([(1.0, 0.02, 100)], 0.0, 1, 2.0, DELTA)
     assert curve is not None
     g = poisson(1.0, 0.02, 100)
     assert curve(g.epsilon) == pytest.approx(DELTA, rel=0.05)
@@ -225,7 +225,7 @@ def test_the_mixture_dominates_vectors(seed):
     mixed = sum(weight * density(centre) for weight, centre in centres)
     plain = density(np.zeros(2))
     for e in (0.0, 0.3, 1.0):
-        bound = {d: float(mixture.excess(np.array([e]), z, q, k, d)[0]) for d in ("remove", "add")}
+        bound = {d: float(pld.mixture_excess(np.array([e]), z, q, k, d)[0]) for d in ("remove", "add")}
         assert hockey_stick(mixed, plain, e) <= bound["remove"] + 1e-6
         assert hockey_stick(plain, mixed, e) <= bound["add"] + 1e-6
 

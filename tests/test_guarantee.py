@@ -10,11 +10,8 @@ from scipy import stats
 
 from dpmcmc.privacy import Event, FixedSize, Full, Guarantee, Poisson, Privacy, UnsupportedCombination
 from dpmcmc.privacy.accounting import overflow_probability, pld
-from dpmcmc.privacy.accounting.account import account
-from dpmcmc.privacy.accounting.adjacency import Adjacency
-from dpmcmc.privacy.accounting.charging import OVERFLOW_SHARE, Schedule, charged_guarantee
-from dpmcmc.privacy.accounting.float_excess import KAPPA
-from dpmcmc.privacy.accounting.rounding import three_digits
+from dpmcmc.privacy.accounting.charging import OVERFLOW_SHARE, Schedule, account, charged_guarantee
+from dpmcmc.privacy.accounting.events import KAPPA, Adjacency, three_digits
 
 BASE = {"steps": 200, "sampling": Poisson(100), "num_records": 10_000, "delta": 1e-6}
 

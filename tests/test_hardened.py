@@ -16,10 +16,10 @@ from dpmcmc.mechanisms import OutputPerturbation, SufficientStatistics
 from dpmcmc.planning import noise
 from dpmcmc.privacy.accounting import discrete_gaussian
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE
-from dpmcmc.privacy.query import chacha, randomness
+from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.randomness import SecretKey, streams_of
 from dpmcmc.privacy.query.second_moment import SecondMoment
-from dpmcmc.report.files import privacy_json
+from dpmcmc.report.page import privacy_json
 from tests.hardened import DATA, LINEAR, LOGISTIC, D, N, make, without
 
 
@@ -33,7 +33,7 @@ def test_fresh_keys_are_of_the_plans_generator(plans):
     for hardened in (False, True):
         streams, secret = streams_of(None, hardened)
         assert secret
-        assert all(chacha.is_chacha(key) == hardened for key in streams)
+        assert all(randomness.is_chacha(key) == hardened for key in streams)
         assert jax.random.key_data(streams.noise).size == (8 if hardened else 2)
     a, b = (dpmcmc.sample(plans[True], DATA) for _ in range(2))
     assert a.guarantee == plans[True].guarantee
@@ -61,7 +61,7 @@ def test_seeds_reproduce_with_chacha_and_without_a_guarantee(plans):
     np.testing.assert_array_equal(runs[0].draws, runs[1].draws)
     np.testing.assert_array_equal(runs[3].draws, runs[4].draws)
     assert not np.array_equal(runs[0].draws, runs[2].draws)
-    assert all(chacha.is_chacha(key) for seed in (3, jax.random.key(3)) for key in streams_of(seed, True)[0])
+    assert all(randomness.is_chacha(key) for seed in (3, jax.random.key(3)) for key in streams_of(seed, True)[0])
 
 
 @pytest.mark.slow

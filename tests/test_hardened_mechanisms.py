@@ -11,13 +11,13 @@ import pytest
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.mechanisms import OPS, AdaOPS, CertifiedOPS, ObjectivePerturbation, OutputPerturbation, SufficientStatistics
-from dpmcmc.mechanisms.float64 import float64
+from dpmcmc.mechanisms.minimise import float64
 from dpmcmc.privacy.accounting import discrete_gaussian
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE
-from dpmcmc.privacy.query import chacha, integer_noise
 from dpmcmc.privacy.query import gaussian_release as release_room
+from dpmcmc.privacy.query import integer_noise, randomness
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, grid, noise_on_grid
-from dpmcmc.report.files import privacy_json
+from dpmcmc.report.page import privacy_json
 from tests.hardened import CHACHA_KEY, DATA, LINEAR, LOGISTIC, N, make, without
 
 
@@ -25,7 +25,7 @@ def one_by_one(key, size: int, std: float) -> list[int]:
     """Noise on the host by whole numbers: each draw compares 115 bits at once."""
     rows, levels = discrete_gaussian.table().words.astype(object), discrete_gaussian.LEVELS[-1]
     factors = [1, *np.asarray(integer_noise.coefficients(jnp.float32(std), levels)).tolist()]
-    words = chacha.words_on_host(key, 4 * levels * size).reshape(4, levels, size).astype(object)
+    words = randomness.words_on_host(key, 4 * levels * size).reshape(4, levels, size).astype(object)
     total = [0] * size
     for level, factor in enumerate(factors):
         for i in range(size):

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpmcmc.privacy.accounting.float_excess import KAPPA
-from dpmcmc.privacy.query import fixed_point, integer_noise, query
-from dpmcmc.privacy.query.chacha import CHACHA20
+from dpmcmc.privacy.accounting.events import KAPPA
+from dpmcmc.privacy.query import exact_sums, integer_noise, query
 from dpmcmc.privacy.query.query import GradientQuery
+from dpmcmc.privacy.query.randomness import CHACHA20
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from tests.hardened import D, hardened_query, make, neighbours
 
@@ -95,7 +95,7 @@ def noise_of(q: GradientQuery, draws: int, std: float) -> np.ndarray:
     records = neighbours()[0]
     keys = jax.random.split(jax.random.key(4, impl=CHACHA20), draws)
     call = jax.jit(jax.vmap(lambda key: q(jnp.zeros(6), records, key, key, jnp.float32(std)).value))
-    clean = fixed_point.FixedPoint.to_float64(q.clipped_sum(jnp.zeros(6), records, keys[0]), 1.0, q.bits)
+    clean = exact_sums.FixedPoint.to_float64(q.clipped_sum(jnp.zeros(6), records, keys[0]), 1.0, q.bits)
     return np.ravel(np.asarray(call(keys), np.float64) - clean) / std
 
 

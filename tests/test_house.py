@@ -1,5 +1,6 @@
 """The size of the code and the plainest rules of English hold, and the scripts that say so find what breaks them."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -27,26 +28,31 @@ def test_lines_of_code_are_neither_blank_nor_comment_nor_docstring():
     assert house.code_lines(source) == {7, 8, 11, 13, 14, 15}
 
 
-def test_a_long_function_a_long_file_and_many_parameters_are_found():
-    body = "    x = 1\n" * 60
-    assert not list(house.beyond("a.py", f'def f(a, b, c, d, e, f, g):\n    """One.\n\n    Two.\n    """\n{body[10:]}'))
-    ((listed, place, said),) = house.beyond("a.py", f"def f():\n{body}")
-    assert (listed is house.LONG_FUNCTIONS, place) == (True, "a.py:f")
-    assert said == "a.py:f has 61 lines without its docstring; 60 are allowed"
-    ((listed, place, said),) = house.beyond("a.py", "class A:\n    def f(self, a, b, c, d, e, f, g, *, h): ...\n")
-    assert (listed is house.MANY_PARAMETERS, place) == (True, "a.py:f")
-    assert said == "a.py:f has 8 parameters; 7 are allowed"
-    ((listed, place, said),) = house.beyond("a.py", "x = 1\n" * 701)
-    assert (listed is house.LONG_FILES, place, said) == (True, "a.py", "a.py has 701 lines; 700 are allowed")
+def test_probes_are_calls_of_getattr_and_hasattr():
+    assert house.probes(ast.parse("getattr(a, b)\nif hasattr(a, 'c'):\n    a.getattr(b)\n")) == 2
 
 
-def test_an_exception_without_its_reason_in_the_list_fails(monkeypatch, capsys):
-    """Every kind of finding counts once its exception is gone."""
-    for listed in (house.MANY_PARAMETERS, house.LONG_FUNCTIONS, house.LONG_FILES):
-        assert all(listed.values())
-    monkeypatch.setattr(house, "FUNCTION", 5)
+def test_imports_for_types_and_inside_functions_count():
+    source = "from a import b\nif TYPE_CHECKING:\n    from a.c import D\ndef f():\n    import e\nimport numpy\n"
+    assert house.imported(ast.parse(source), ["a", "a.b", "a.c", "e"]) == {"a.b", "a.c", "e"}
+
+
+def test_circles_are_found_and_chains_are_not():
+    assert house.circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    arrows = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": {"d"}}
+    assert house.circles(arrows) == [["a", "b", "c"], ["d", "e"]]
+
+
+def test_a_circle_fails(monkeypatch, capsys, tmp_path):
+    package = tmp_path / "dpmcmc"
+    package.mkdir()
+    (package / "a.py").write_text("from dpmcmc import b\n")
+    (package / "b.py").write_text("def f():\n    from dpmcmc.a import x\n")
+    monkeypatch.setattr(house, "ROOT", tmp_path)
     assert house.main() == 1
-    assert "lines without its docstring; 5 are allowed" in capsys.readouterr().err
+    assert "import each other in a circle: dpmcmc.a, dpmcmc.b" in capsys.readouterr().err
+    (package / "b.py").write_text("x = 1\n")
+    assert house.main() == 0
 
 
 @pytest.mark.parametrize("word", ["Of", "What", "That", "And", "Which"])

@@ -14,16 +14,14 @@ from dpmcmc.audit.neighbours import Neighbours
 from dpmcmc.audit.scores import Observed
 from dpmcmc.config import ConfigError
 from dpmcmc.diagnostics.per_record.norms import norms_of
-from dpmcmc.privacy.accounting.float_excess import KAPPA
-from dpmcmc.privacy.query import fixed_point
+from dpmcmc.privacy.accounting.events import KAPPA
+from dpmcmc.privacy.query import exact_sums as fixed_point
 from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.second_moment import SecondMoment
-from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, PerOwner, SoftmaxRegression
-from dpmcmc.targets.glm import linear_predictor
-from dpmcmc.targets.glm import softmax as softmax_regression
-from dpmcmc.targets.tempered import Tempered
-from dpmcmc.targets.whitened import Whitened, WhitenedRows
+from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, PerOwner, SoftmaxRegression, glm
+from dpmcmc.targets import glm as softmax_regression
+from dpmcmc.targets.transformed import Tempered, Whitened, WhitenedRows
 
 D, K, CLIP = 3, 4, 0.3
 RNG = np.random.default_rng(5)
@@ -89,7 +87,7 @@ def test_the_score_at_the_truth_is_unbiased_and_that_of_residual_clipping_is_not
     assert largest[True] < 5 < 12 < largest[False]
 
 
-@pytest.mark.parametrize(("path", "room"), [("closed form", linear_predictor), ("softmax", softmax_regression)])
+@pytest.mark.parametrize(("path", "room"), [("closed form", glm), ("softmax", softmax_regression)])
 def test_weights_that_see_the_label_are_caught(path, room, monkeypatch):
     monkeypatch.setattr(room, "label_blind_weight", lambda longest, clip: jnp.ones_like(longest))
     with pytest.raises(AssertionError):

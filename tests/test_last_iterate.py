@@ -11,11 +11,9 @@ from dpmcmc.mechanisms.base import release
 from dpmcmc.mechanisms.certified import CertifiedOPS
 from dpmcmc.privacy import CalibrationError, Event, FixedSize, Full, Guarantee, Poisson, Problem, UnsupportedCombination
 from dpmcmc.privacy.accounting import noisy_descent
-from dpmcmc.privacy.accounting.account import account
-from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting.events import Adjacency, gaussian_parameter, largest, queries
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
-from dpmcmc.privacy.accounting.search import largest
 from dpmcmc.targets import LinearRegression, LogisticRegression, SoftmaxRegression
 
 M, SMOOTH, L, N = 4.0, 500.0, 1.0, 1000

@@ -14,9 +14,8 @@ from dpmcmc.config import file as config_file
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, CertifiedOPS, Hybrid, ObjectivePerturbation, release
 from dpmcmc.privacy import Event, Guarantee, UnsupportedCombination
-from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Adjacency, gaussian_parameter, queries
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
 from dpmcmc.targets import LogisticRegression
 from tests.test_command_line import ROOT, call, refused
 

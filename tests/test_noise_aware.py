@@ -9,17 +9,15 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from dpmcmc.data.row_structure import RowStructure
-from dpmcmc.inference import gram as gram_room
+from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.curvature import AverageLaw, ScoredRows, mean_row
-from dpmcmc.inference.gram import shrunk
-from dpmcmc.inference.noise_aware import Gaussian, Local, Release
+from dpmcmc.inference import noise_aware as gram_room
+from dpmcmc.inference.noise_aware import AverageLaw, Gaussian, Local, Release, ScoredRows, mean_row, shrunk
 from dpmcmc.mechanisms import NoiseAware, release
-from dpmcmc.mechanisms.linear_statistics import split, statistics
-from dpmcmc.mechanisms.noise_aware import score_moment
-from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
-from dpmcmc.privacy.query.gram_release import NoisyGram
+from dpmcmc.mechanisms.noise_aware import gradients
+from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Design
+from dpmcmc.mechanisms.sufficient import split, statistics
+from dpmcmc.privacy.query.gaussian_release import NoisyGram
 from dpmcmc.targets import LogisticRegression
 from tests.noise_aware_tables import SCORE, linear, linear_table, rows
 
@@ -186,7 +184,7 @@ def test_a_released_second_moment_is_brought_toward_the_models_as_far_as_its_noi
     rng = np.random.default_rng(0)
     for std, nearer in ((1.0, truth), (1e5, 1.5 * model)):
         noisy = NoisyGram(truth + std * noise_aware.symmetric_noise(rng, 3), std, 9000.0, 1.0)
-        np.testing.assert_allclose(score_moment.toward(model, noisy), nearer, atol=10)
+        np.testing.assert_allclose(gradients.toward(model, noisy), nearer, atol=10)
 
 
 def test_a_declared_norm_of_one_is_the_trace_whatever_the_row_bound():

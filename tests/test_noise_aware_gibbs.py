@@ -8,8 +8,8 @@ import numpy as np
 
 from dpmcmc.inference import noise_aware
 from dpmcmc.inference.noise_aware import Gaussian, Local, Release
-from dpmcmc.mechanisms.linear_statistics import split, statistics
-from dpmcmc.privacy.query.gram_release import svec, symmetric
+from dpmcmc.mechanisms.sufficient import split, statistics
+from dpmcmc.privacy.query.gaussian_release import svec, symmetric
 from tests.noise_aware_tables import linear_table
 
 

@@ -10,14 +10,14 @@ import pytest
 from scipy.special import expit
 
 from dpmcmc.inference.scores import score_of
-from dpmcmc.mechanisms import NoiseAware, linear_statistics, release
-from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
-from dpmcmc.mechanisms.noise_aware.owners import Read, SharedLimits, Sharing
+from dpmcmc.mechanisms import NoiseAware, release, sufficient
+from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Design
+from dpmcmc.mechanisms.noise_aware.prior import Read, SharedLimits, Sharing
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.query import gram_release
+from dpmcmc.privacy.query import gaussian_release
 from dpmcmc.targets import LastLayer, LinearRegression, PoissonRegression, SoftmaxRegression
-from dpmcmc.targets.per_owner import PerOwner
+from dpmcmc.targets.transformed import PerOwner
 from tests.noise_aware_tables import assert_covers, linear, logistic, rows
 from tests.releases import released_stds
 
@@ -70,8 +70,10 @@ def test_the_sum_of_owners_rows_is_charged_too(monkeypatch):
 
 
 def test_an_owner_who_is_charged_as_one_record_is_caught(monkeypatch):
-    whole = gram_release.Rows.moved
-    monkeypatch.setattr(gram_release.Rows, "moved", lambda self, adjacency: whole(self._replace(together=1), adjacency))
+    whole = gaussian_release.Rows.moved
+    monkeypatch.setattr(
+        gaussian_release.Rows, "moved", lambda self, adjacency: whole(self._replace(together=1), adjacency)
+    )
     with pytest.raises(AssertionError):
         test_noise_for_owners_is_noise_that_is_charged("replace_one", monkeypatch)
 
@@ -128,8 +130,8 @@ def test_replaced_owners_move_the_whitened_gradient_by_at_most_2c(shared):
 def test_replaced_owners_move_statistics_by_at_most_what_is_charged():
     worst = np.zeros(2)
     for one, two in neighbours(20, 4, 2):
-        totals = [linear_statistics.statistics(read.x, 3 * np.sign(read.y - 0.5), 1 / 3) for read in (one, two)]
-        zeros = [linear_statistics.statistics(read.x, np.zeros(len(read.x)), 0.0) for read in (one, two)]
+        totals = [sufficient.statistics(read.x, 3 * np.sign(read.y - 0.5), 1 / 3) for read in (one, two)]
+        zeros = [sufficient.statistics(read.x, np.zeros(len(read.x)), 0.0) for read in (one, two)]
         moved = [float(np.linalg.norm(np.subtract(*pair))) for pair in (totals, zeros)]
         worst = np.maximum(worst, moved)
     assert worst[0] <= M * 1.5 * math.sqrt(2) * (1 + 1e-9)

@@ -8,16 +8,16 @@ import math
 import numpy as np
 import pytest
 
-from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import DataError
-from dpmcmc.inference.scores.logistic import Logistic
+from dpmcmc.inference.scores import Logistic
 from dpmcmc.mechanisms import NoiseAware, SufficientStatistics, release
-from dpmcmc.mechanisms.linear_statistics import residual_scores, statistics
-from dpmcmc.mechanisms.noise_aware import bounded_gradient
-from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
+from dpmcmc.mechanisms.noise_aware import gradients
+from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Design
+from dpmcmc.mechanisms.sufficient import residual_scores, statistics
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.query import gram_release
+from dpmcmc.privacy.query import gaussian_release
 from dpmcmc.targets import Custom, LogisticRegression
 from tests.noise_aware_tables import SCORE, linear, linear_table, logistic, neighbours, table
 from tests.releases import released_stds
@@ -80,7 +80,7 @@ def test_the_bound_of_the_gradient_is_attained():
 
 
 def test_a_clip_that_is_dropped_is_caught(monkeypatch):
-    monkeypatch.setattr(bounded_gradient, "within_limit", lambda scores, limit: scores)
+    monkeypatch.setattr(gradients, "within_limit", lambda scores, limit: scores)
     monkeypatch.setattr(Logistic, "weight", lambda self, eta, limit: np.ones_like(eta))
     with pytest.raises(AssertionError):
         test_replaced_records_move_the_whitened_gradient_by_at_most_2c(1.0)
@@ -165,7 +165,7 @@ def test_replaced_records_move_the_second_moment_of_scores_by_at_most_root_2():
     worst = 0.0
     for (x, y), (other_x, other_y) in neighbours(40, 4, 2):
         one, two = (
-            gram_release.gram_of(residual_scores(a, 6 * b - 3, np.full(4, 9.0), 3.0), 3.0)
+            gaussian_release.gram_of(residual_scores(a, 6 * b - 3, np.full(4, 9.0), 3.0), 3.0)
             for a, b in ((x, y), (other_x, other_y))
         )
         worst = max(worst, float(np.linalg.norm(one - two)))

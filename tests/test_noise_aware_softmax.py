@@ -10,14 +10,13 @@ import pytest
 from scipy.special import softmax
 
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.curvature import ScoredRows
-from dpmcmc.inference.scores.softmax import Softmax
-from dpmcmc.inference.several_predictors import SeveralPredictors, average_law
+from dpmcmc.inference.noise_aware import ScoredRows, SeveralPredictors, average_law
+from dpmcmc.inference.scores import Softmax
 from dpmcmc.mechanisms import NoiseAware, release
-from dpmcmc.mechanisms.noise_aware import bounded_gradient
-from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
+from dpmcmc.mechanisms.noise_aware import gradients
+from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Design
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.query import gram_release
+from dpmcmc.privacy.query import gaussian_release
 from dpmcmc.targets import LastLayer, SoftmaxRegression
 from tests.releases import recorded
 
@@ -35,7 +34,7 @@ def table(n, d, seed):
     rng = np.random.default_rng([seed, n])
     x = rng.normal(size=(n, d)) @ (np.eye(d) + rng.normal(size=(d, d)) / d)
     x[:, : d // 2] = x[:, : d // 2] > 0
-    x = gram_release.within(x / math.sqrt(d), 1.0)
+    x = gaussian_release.within(x / math.sqrt(d), 1.0)
     truth = rng.normal(size=(d, K))
     y = (softmax(x @ truth, axis=1).cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
     return {"x": x.astype(np.float32), "y": np.minimum(y, K - 1).astype(np.int32)}, truth
@@ -83,7 +82,7 @@ def test_replaced_records_move_the_whitened_gradient_by_at_most_2c_and_by_as_muc
 
 
 def test_a_clip_that_is_dropped_is_caught(monkeypatch):
-    monkeypatch.setattr(bounded_gradient, "within_limit", lambda scores, limit: scores)
+    monkeypatch.setattr(gradients, "within_limit", lambda scores, limit: scores)
     monkeypatch.setattr(
         Softmax, "residual", lambda self, eta, y, limit: softmax(eta, axis=1) - (np.arange(K) == y[:, None])
     )
@@ -173,7 +172,7 @@ def test_curvature_and_variance_are_those_of_a_gaussian_design():
 
 def test_two_classes_have_the_curvature_of_logistic_regression():
     """Softmax of (0, η) is σ(η), and max ‖p − e_y‖ = √2·max(p, 1 − p)."""
-    from dpmcmc.inference.scores.logistic import Logistic
+    from dpmcmc.inference.scores import Logistic
 
     mean, covariance, theta = design_of_rows()
     gram = 1000 * (covariance + np.outer(mean, mean))

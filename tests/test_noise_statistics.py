@@ -11,9 +11,8 @@ from scipy import stats
 
 from dpmcmc.privacy.accounting import discrete_gaussian
 from dpmcmc.privacy.query import integer_noise, query
-from dpmcmc.privacy.query.chacha import CHACHA20
-from dpmcmc.privacy.query.fixed_point import FixedPoint
-from dpmcmc.privacy.query.randomness import streams_of
+from dpmcmc.privacy.query.exact_sums import FixedPoint
+from dpmcmc.privacy.query.randomness import CHACHA20, streams_of
 
 #: Bits or sensitivities of what users run.
 pytestmark = pytest.mark.optimised
@@ -117,7 +116,7 @@ def test_the_low_bits_are_uniform(kind):
 
 def test_one_part_of_float32_noise_fails_the_low_bits():
     """Planted fault: a single float32 normal, whose lattice is coarser than the grid."""
-    from dpmcmc.privacy.query.fixed_point import add_noise
+    from dpmcmc.privacy.query.exact_sums import add_noise
     from dpmcmc.privacy.query.randomness import normal
 
     zero = jnp.zeros(DRAWS, jnp.int32)
@@ -252,7 +251,7 @@ def at_thresholds(monkeypatch, offset: int) -> tuple[np.ndarray, np.ndarray]:
     more = [level >> shift & 0xFFFFFFFF for shift in (64, 32, 0) for level in levels]
     with monkeypatch.context() as patch:
         patch.setattr(integer_noise.jax.random, "bits", lambda *_: jnp.asarray(np.array(first, np.uint32)))
-        patch.setattr(integer_noise.chacha, "more_words", lambda *_: jnp.asarray(np.array(more, np.uint32)))
+        patch.setattr(integer_noise.randomness, "more_words", lambda *_: jnp.asarray(np.array(more, np.uint32)))
         found = np.asarray(integer_noise.draw(jax.random.key(0), (len(columns),)))
     kept = np.array([level < t for level, t in zip(levels, thresholds, strict=True)])
     return found, np.where(kept, columns, words[0][columns] & 8191).astype(int) - 4096

@@ -15,12 +15,12 @@ from dpmcmc.mechanisms.minimise import minimise
 from dpmcmc.mechanisms.objective import ObjectivePerturbation
 from dpmcmc.privacy import CalibrationError, Event, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting import objective
-from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
 from dpmcmc.privacy.query.gaussian_release import standard_normal
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
-from dpmcmc.targets.tempered import Tempered
+from dpmcmc.targets.transformed import Tempered
 
 TARGET = LogisticRegression(num_features=3, row_bound=1.0)
 BUDGET = {"num_records": 200, "epsilon": 1.0, "delta": 1e-6}

@@ -10,14 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpmcmc.privacy.interactive import (
-    AboveThreshold,
-    BudgetSpent,
-    EarlyStopping,
-    Halted,
-    Thresholdout,
-    discrete_laplace,
-)
+from dpmcmc.privacy.interactive import AboveThreshold, BudgetSpent, EarlyStopping, Halted, Thresholdout, above_threshold
 from dpmcmc.privacy.interactive.above_threshold import Once, WholeNumbers
 
 Ask = Callable[[], object]
@@ -83,7 +76,7 @@ def answers_at_once(ask: Ask, patch: pytest.MonkeyPatch) -> int:
         with contextlib.suppress(Halted, BudgetSpent):
             answers.append(ask())
 
-    patch.setattr(discrete_laplace, "sample", sample)
+    patch.setattr(above_threshold, "sample", sample)
     threads = [threading.Thread(target=one) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -137,7 +130,7 @@ def test_a_stream_without_a_lock_is_caught(name, monkeypatch):
 
 
 def test_a_question_that_asks_itself_spends_no_more_than_there_is(monkeypatch):
-    monkeypatch.setattr(discrete_laplace, "sample", lambda scale: 0)
+    monkeypatch.setattr(above_threshold, "sample", lambda scale: 0)
     stream, desk = AboveThreshold(0.5, 1.0, 1e-3), holdout(budget=2)
     with pytest.raises(Halted):
         stream.above(lambda: stream.above(9.0))

@@ -22,7 +22,7 @@ from dpmcmc.privacy import CalibrationError, UnsupportedCombination
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression, record_shapes
-from dpmcmc.targets.tempered import Tempered
+from dpmcmc.targets.transformed import Tempered
 
 LOGISTIC = LogisticRegression(1.0, row_bound=1.0)
 LINEAR = LinearRegression(0.1, 1.0, 10.0, row_bound=1.0)
@@ -54,7 +54,7 @@ def log_mass(posterior, data, grid):
 
 
 def base_float64():
-    from dpmcmc.mechanisms.float64 import float64
+    from dpmcmc.mechanisms.minimise import float64
 
     return float64()
 

@@ -7,8 +7,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
-from dpmcmc.estimators.designs import REAL, contrasts, simulated_rows
-from dpmcmc.estimators.outlook import Outlook, accuracy_line, mean_width, width_line
+from dpmcmc.estimators.outlook import REAL, Outlook, accuracy_line, contrasts, mean_width, simulated_rows, width_line
 from dpmcmc.estimators.suggestion import ask
 from dpmcmc.inference.scores import Logistic
 from dpmcmc.mechanisms import NoiseAware

@@ -11,9 +11,10 @@ from dpmcmc.mechanisms import OPS, AdaOPS, OutputPerturbation, PrivateSelection
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.privacy import Event, Guarantee
-from dpmcmc.privacy.accounting import discrete_gaussian, group, overflow_probability
-from dpmcmc.privacy.accounting.deviations import of_pairs, with_deviations
+from dpmcmc.privacy.accounting import discrete_gaussian, overflow_probability
+from dpmcmc.privacy.accounting import guarantee as group
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
+from dpmcmc.privacy.accounting.guarantee import of_pairs, with_deviations
 from dpmcmc.targets import LinearRegression, LogisticRegression, Target
 
 LOGISTIC = LogisticRegression(num_features=2, row_bound=1.0)

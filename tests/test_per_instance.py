@@ -9,7 +9,7 @@ from scipy.integrate import quad
 from scipy.stats import multivariate_normal, norm
 
 from dpmcmc.diagnostics import per_instance
-from dpmcmc.diagnostics.per_instance import ridge_ops
+from dpmcmc.diagnostics.per_instance import releases
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 
 #: (leverage, residual, γ, δ): ε, and what the thesis's (5.5) says.
@@ -100,20 +100,20 @@ def test_wrong_arguments_are_caught(fault):
 
 
 def test_removal_alone_is_caught(monkeypatch):
-    monkeypatch.setattr(ridge_ops, "excess_without", ridge_ops.excess_with)
+    monkeypatch.setattr(releases, "excess_without", releases.excess_with)
     with pytest.raises(AssertionError):
         check_record(per_instance.ridge_ops_epsilon)
 
 
 def test_one_tail_alone_is_caught(monkeypatch):
-    def one_tail(z, other, epsilon, uncertain, healthy=ridge_ops.tail_excess):
+    def one_tail(z, other, epsilon, uncertain, healthy=releases.tail_excess):
         return healthy(z, other, epsilon, uncertain) if (uncertain != z).any() else np.zeros_like(z)
 
     mu, c, epsilon = np.array([5.0]), np.array([0.5]), np.array([0.5])
     expected = hockey_stick((0.5, np.sqrt(5)), (0.5 / 6, np.sqrt(5 / 6)), 0.5)
-    assert ridge_ops.excess_without(mu, c, epsilon) == pytest.approx(expected, rel=1e-6)
-    monkeypatch.setattr(ridge_ops, "tail_excess", one_tail)
-    assert ridge_ops.excess_without(mu, c, epsilon) < 0.9 * expected
+    assert releases.excess_without(mu, c, epsilon) == pytest.approx(expected, rel=1e-6)
+    monkeypatch.setattr(releases, "tail_excess", one_tail)
+    assert releases.excess_without(mu, c, epsilon) < 0.9 * expected
 
 
 @pytest.mark.slow
@@ -125,8 +125,8 @@ def test_both_directions_by_quadrature(leverage, c, epsilon):
     with_record = (c / (1 + leverage), np.sqrt(leverage / (1 + leverage)))
     arguments = [np.array([v]) for v in (leverage, c, epsilon)]
     expected = hockey_stick(without, with_record, epsilon), hockey_stick(with_record, without, epsilon)
-    assert ridge_ops.excess_without(*arguments) == pytest.approx(expected[0], rel=1e-6, abs=1e-10)
-    assert ridge_ops.excess_with(*arguments) == pytest.approx(expected[1], rel=1e-6, abs=1e-10)
+    assert releases.excess_without(*arguments) == pytest.approx(expected[0], rel=1e-6, abs=1e-10)
+    assert releases.excess_with(*arguments) == pytest.approx(expected[1], rel=1e-6, abs=1e-10)
 
 
 def test_log_ratio_of_draws_in_all_dimensions():
@@ -141,7 +141,7 @@ def test_log_ratio_of_draws_in_all_dimensions():
         laws.append(multivariate_normal(fit[0], np.linalg.inv(gamma * fit[1])))
     c = np.array([np.sqrt(gamma) * abs(others.residual[i])])
     arguments = np.array([others.leverage[i]]), c, np.array([epsilon])
-    for first, second, curve in ((*laws, ridge_ops.excess_without), (*laws[::-1], ridge_ops.excess_with)):
+    for first, second, curve in ((*laws, releases.excess_without), (*laws[::-1], releases.excess_with)):
         theta = first.rvs(draws, random_state=7)
         gain = np.maximum(-np.expm1(epsilon - first.logpdf(theta) + second.logpdf(theta)), 0)
         delta = float(curve(*arguments)[0])
@@ -166,7 +166,7 @@ def test_curve_grows_with_leverage_and_with_the_residual():
     rng = np.random.default_rng(1)
     mu, c, epsilon = 10 ** rng.uniform(-4, 1, 4000), 10 ** rng.uniform(-2, 1.5, 4000), 10 ** rng.uniform(-3, 1, 4000)
     more = mu * rng.uniform(1, 3, 4000)
-    for curve in (ridge_ops.excess_without, ridge_ops.excess_with):
+    for curve in (releases.excess_without, releases.excess_with):
         value = curve(mu, c, epsilon)
         assert (curve(more, c * np.sqrt((1 + more) / (1 + mu)), epsilon) >= value - 1e-12).all()
         assert (curve(mu, c * 1.1, epsilon) >= value - 1e-12).all()
@@ -250,8 +250,8 @@ def test_a_tail_bound_in_one_direction_says_nothing_of_the_other():
     """Lemma 5.25: log q/p never exceeds its value at U = 0, log p/q exceeds it with probability far above δ."""
     mu, c = np.array([0.5]), np.array([0.0])
     most = 0.5 * np.log1p(mu)
-    assert ridge_ops.excess_with(mu, c, most) == 0
-    assert ridge_ops.excess_without(mu, c, most) > 0.05
+    assert releases.excess_with(mu, c, most) == 0
+    assert releases.excess_without(mu, c, most) > 0.05
 
 
 def test_printed_gaussian_bound_is_false():

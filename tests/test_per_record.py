@@ -14,14 +14,13 @@ from scipy.stats import norm
 
 import dpmcmc
 from dpmcmc.diagnostics import per_record
-from dpmcmc.diagnostics.per_record import account, divergence, norms, tally
+from dpmcmc.diagnostics.per_record import account, divergence, norms
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
-from dpmcmc.privacy.accounting.adjacency import Adjacency
-from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.events import KAPPA, Adjacency
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.schedules import Polynomial
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression
-from dpmcmc.targets.tempered import Tempered
+from dpmcmc.targets.transformed import Tempered
 
 N, D, STEPS = 120, 5, 24
 RNG = np.random.default_rng(5)
@@ -266,7 +265,7 @@ def test_second_moments_move_by_the_square():
         (SecondMoment(ratio=2.0, own_batch=True), [share, share**2]),
         (SecondMoment(ratio=2.0), [np.sqrt((share**2 + share**4 / 4) / 1.25)]),
     ):
-        for got, want in zip(tally.sensitivities(share, second), expected, strict=True):
+        for got, want in zip(norms.sensitivities(share, second), expected, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4)
             assert got[1] == pytest.approx(1)
 
@@ -303,22 +302,22 @@ def test_a_counterpart_of_its_own_is_never_worse_than_the_worst_pair():
 def test_norms_before_clipping_are_seen(case, monkeypatch):
     """Unclipped norms charge too much: more than the worst case."""
     grid = lambda s, second: [np.asarray(s) * 3.0]  # noqa: E731
-    monkeypatch.setattr(tally, "sensitivities", grid)
+    monkeypatch.setattr(norms, "sensitivities", grid)
     got = per_record.per_record_epsilon(case.plan, DATA, case.positions)
     assert got.epsilon.max() > got.worst_case * 1.1
 
 
 def test_norms_of_sampled_steps_alone_are_seen(case, monkeypatch):
     """An estimate, and not ε: a step that left the record out has cost it too."""
-    real = tally.Tally._relative_norms
+    real = norms.Tally._relative_norms
 
     def sampled(self, *arguments):
         for share, place, reached in real(self, *arguments):
             held = np.random.default_rng(0).uniform(size=share.shape) < 0.1
-            unseen = tally._GRID - 1 + tally._GRID * np.arange(len(share))[:, None]
+            unseen = norms._GRID - 1 + norms._GRID * np.arange(len(share))[:, None]
             yield np.where(held, share, 0), np.where(held, place, unseen), reached
 
-    monkeypatch.setattr(tally.Tally, "_relative_norms", sampled)
+    monkeypatch.setattr(norms.Tally, "_relative_norms", sampled)
     assert not above_brute_force(case, per_record.per_record_epsilon(case.plan, DATA, case.positions))
 
 
@@ -340,15 +339,15 @@ def test_positions_after_the_step_are_seen(case):
 
 
 def test_norms_rounded_down_are_seen(case, monkeypatch):
-    real = tally._placed
+    real = norms._placed
 
     def down(*arguments):
         share, place = real(*arguments)
-        return share, np.minimum(np.asarray(place) % tally._GRID + 1, tally._GRID - 1) + (
-            tally._GRID * np.arange(len(place))[:, None]
+        return share, np.minimum(np.asarray(place) % norms._GRID + 1, norms._GRID - 1) + (
+            norms._GRID * np.arange(len(place))[:, None]
         )
 
-    monkeypatch.setattr(tally, "_placed", down)
+    monkeypatch.setattr(norms, "_placed", down)
     assert not above_brute_force(case, per_record.per_record_epsilon(case.plan, DATA, case.positions))
 
 

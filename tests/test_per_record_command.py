@@ -12,8 +12,8 @@ import pytest
 import xarray
 
 from dpmcmc.cli.commands import main
-from dpmcmc.diagnostics.per_record import account, tally
-from dpmcmc.engine import lanes, result
+from dpmcmc.diagnostics.per_record import account, norms
+from dpmcmc.engine import blocks, result
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import Ledger
 from dpmcmc.privacy.ledger import Receipt
@@ -106,9 +106,9 @@ def test_a_command_that_is_stopped_goes_on_and_accounts_for_the_whole_run(charge
     folder = Path(arguments[-1])
     start, confidential = arguments, folder / "confidential"
     stops = [
-        ((lanes, "hand_out"), KeyboardInterrupt(), 130),
+        ((blocks, "hand_out"), KeyboardInterrupt(), 130),
         ((result, "draws_content"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2),
-        ((tally, "_placed"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2),
+        ((norms, "_placed"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 2),
     ]
     for (room, name), error, code in stops:
         with monkeypatch.context() as patch:
@@ -134,7 +134,7 @@ def test_a_run_with_an_account_goes_on_only_where_it_was_begun(charged, capsys, 
     """Steps that are taken twice are in no account."""
     arguments, ledger = charged
     with monkeypatch.context() as patch:
-        patch.setattr(lanes, "hand_out", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(blocks, "hand_out", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         refused(capsys, arguments, 130)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "platform", lambda: "elsewhere")

@@ -8,8 +8,8 @@ import pytest
 import dpmcmc
 from dpmcmc.planning import making
 from dpmcmc.privacy import CalibrationError, UnsupportedCombination
-from dpmcmc.privacy.accounting.account import account
-from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.samplers import Polynomial
 

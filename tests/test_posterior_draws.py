@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from dpmcmc.mechanisms.engines import ENGINES, DrawError, Wanted, ball, nuts
+from dpmcmc.mechanisms.engines import ENGINES, DrawError, Wanted, nuts
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, record_shapes
-from dpmcmc.targets.tempered import Tempered
+from dpmcmc.targets.transformed import Tempered
 from experiments.nuts import draws_for_many, nuts_posterior
 
 RNG = np.random.default_rng(0)
@@ -89,16 +89,16 @@ def log_density(target, records, points):
 @pytest.mark.parametrize("size", [1, 3, 40])
 def test_ball_map_carries_normals_to_the_uniform_law(size):
     u = RNG.normal(size=(3000, size)).astype(np.float32)
-    theta = np.asarray(jax.vmap(lambda v: ball.onto_ball(v, 2.0))(u), np.float64)
+    theta = np.asarray(jax.vmap(lambda v: nuts.onto_ball(v, 2.0))(u), np.float64)
     assert kstest((np.linalg.norm(theta, axis=1) / 2) ** size, "uniform").pvalue > 1e-3
     assert np.all(np.sum(theta * u, axis=1) > 0)
 
 
 def test_ball_map_is_smooth_at_the_centre_and_far_out():
-    hessian = jax.jit(jax.hessian(lambda v: ball.onto_ball(v, 2.0)))
+    hessian = jax.jit(jax.hessian(lambda v: nuts.onto_ball(v, 2.0)))
     for scale in (0.0, 1e-8, 1.0, 30.0):
         assert np.all(np.isfinite(hessian(jnp.full(3, scale, jnp.float32))))
-    assert np.linalg.norm(ball.onto_ball(jnp.full(3, 1e6), 2.0)) <= 2.0 * (1 + 1e-6)
+    assert np.linalg.norm(nuts.onto_ball(jnp.full(3, 1e6), 2.0)) <= 2.0 * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(("engine", "draws", "radius"), [("closed_form", 4000, 1.0), ("nuts", 600, 1.0)])

@@ -26,10 +26,10 @@ from dpmcmc.config.file import load
 from dpmcmc.data import by_owner
 from dpmcmc.privacy import CalibrationError, Full, Guarantee, UnsupportedCombination
 from dpmcmc.privacy.accounting import DEVIATIONS
-from dpmcmc.privacy.accounting.account import account
+from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpmcmc.privacy.query.second_moment import multiples
-from dpmcmc.report.files import privacy_json
+from dpmcmc.report.page import privacy_json
 from tests.planted import faults_query
 from tests.planted.benches import Bench, Observed
 from tests.planted.checks_query import is_charged, the_rest_is_the_same

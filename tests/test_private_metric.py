@@ -13,16 +13,15 @@ import pytest
 import dpmcmc
 from dpmcmc import config
 from dpmcmc.config import file as config_file
-from dpmcmc.engine import metric as stage
+from dpmcmc.engine import chains as stage
 from dpmcmc.errors import DataError, InputError, UnsupportedCombination
-from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.inference.noise_aware import ReleasedMetric
 from dpmcmc.privacy.accounting import DEVIATIONS
-from dpmcmc.privacy.accounting.float_excess import KAPPA
-from dpmcmc.privacy.query.gradient_rows import gradient_rows
-from dpmcmc.privacy.query.gram_release import GramRelease, entries, gram_of, svec
+from dpmcmc.privacy.accounting.events import KAPPA
+from dpmcmc.privacy.query.gaussian_release import GramRelease, entries, gradient_rows, gram_of, svec
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.storage.checkpoint import CheckpointError
-from dpmcmc.targets.whitened import Whitened, WhitenedRows, in_metric, whitened_rows
+from dpmcmc.targets.transformed import Whitened, WhitenedRows, in_metric, whitened_rows
 from tests.in_metric import (
     LINEAR,
     LOGISTIC,
@@ -222,7 +221,7 @@ def test_run_goes_on_with_the_metric_that_it_released(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dpmcmc.engine.lanes.take_chunk", stop)
+        patch.setattr("dpmcmc.engine.blocks.take_chunk", stop)
         with pytest.raises(KeyboardInterrupt):
             dpmcmc.sample(plan, records(), key=5, checkpoint=tmp_path / "kept")
     monkeypatch.setattr(GramRelease, "release", None)  # not released again
@@ -257,7 +256,7 @@ def test_run_that_has_lost_its_metric_does_not_go_on(tmp_path, monkeypatch, plat
 
     monkeypatch.setattr("dpmcmc.storage.checkpoint.platform", lambda *_: "here")
     with monkeypatch.context() as patch:
-        patch.setattr("dpmcmc.engine.lanes.take_chunk", stop)
+        patch.setattr("dpmcmc.engine.blocks.take_chunk", stop)
         with pytest.raises(KeyboardInterrupt):
             dpmcmc.sample(plan_of(), records(), checkpoint=tmp_path / "kept")
     (tmp_path / "kept" / "metric.bin").unlink()

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 import dpmcmc
-from dpmcmc.report import progress
-from dpmcmc.report.progress import shown
+from dpmcmc.report import console
+from dpmcmc.report.console import shown
 
 
 class Clock(threading.Event):
@@ -27,7 +27,7 @@ class Clock(threading.Event):
 def logged(monkeypatch, begun, public, steps=100, seconds=3):
     """Lines in a log of a run of 100 steps, reported one by one."""
     monkeypatch.setattr(Clock, "times", seconds)
-    monkeypatch.setattr(progress, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
+    monkeypatch.setattr(console, "threading", SimpleNamespace(Thread=threading.Thread, Event=Clock))
     out = io.StringIO()
     run = SimpleNamespace(plan=SimpleNamespace(trace=SimpleNamespace(steps=steps)), begun=begun)
     with shown(True, run, Console(file=out, width=200), public) as report:
@@ -98,6 +98,6 @@ def test_a_release_without_steps_shows_that_it_draws(given):
     out = io.StringIO()
     with shown(given, run, Console(file=out, force_terminal=True, width=80)) as report:
         assert callable(report)
-        progress.told(24, 48)
+        console.told(24, 48)
     assert "24/48" in out.getvalue()
-    progress.told(48, 48)  # nobody hears it
+    console.told(48, 48)  # nobody hears it

@@ -9,11 +9,10 @@ import pytest
 from scipy import stats
 
 from dpmcmc import targets
-from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
-from dpmcmc.privacy.query import fixed_point
-from dpmcmc.privacy.query.fixed_point import FINE_NOISE, FixedPoint
-from dpmcmc.privacy.query.grid import fraction_bits
+from dpmcmc.privacy.query import exact_sums
+from dpmcmc.privacy.query.exact_sums import FINE_NOISE, FixedPoint, fraction_bits
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.selection import selector
 from tests.pairs import slow_pairs
@@ -39,7 +38,7 @@ class LinearRegression(Regression):
 
     def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
         residual = batch["x"] @ params - batch["y"]
-        return fixed_point.linear_sum(residual, batch["x"], mask, clip, bits)
+        return exact_sums.linear_sum(residual, batch["x"], mask, clip, bits)
 
 
 class Tree:
@@ -58,7 +57,7 @@ class Unclipped(Regression):
 
     def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
         residual = batch["x"] @ params - batch["y"]
-        return fixed_point.linear_sum(residual, batch["x"], mask, 4 * clip, bits + 2)
+        return exact_sums.linear_sum(residual, batch["x"], mask, 4 * clip, bits + 2)
 
 
 def query(target, n, clip=1.0, select=None, b=None, **kwargs) -> GradientQuery:
@@ -181,7 +180,7 @@ def test_the_norm_of_every_clipped_row_is_within_kappa(d):
     n = 8
     rows = (rng.normal(size=(n, d)) * 10.0 ** rng.uniform(-6, 6, size=(n, 1))).astype(np.float32)
     rows[0] = 1.0  # equal squares: the worst case for a long float32 sum
-    factor = jax.jit(lambda r: fixed_point.unit_factor(jnp.sqrt(fixed_point.squared_norms(r)), jnp.ones(n, bool), 1.0))
+    factor = jax.jit(lambda r: exact_sums.unit_factor(jnp.sqrt(exact_sums.squared_norms(r)), jnp.ones(n, bool), 1.0))
     norm = np.linalg.norm(rows.astype(np.float64), axis=1) * np.asarray(factor(rows), np.float64)
     assert norm.max() <= 1 + KAPPA
     large = np.linalg.norm(rows.astype(np.float64), axis=1) > 1 + 1e-3
@@ -190,14 +189,14 @@ def test_the_norm_of_every_clipped_row_is_within_kappa(d):
 
 def test_the_compiled_norm_keeps_its_blocks():
     """A compiler that merges the levels into one long float32 sum would void the bound behind KAPPA."""
-    compiled = jax.jit(fixed_point.squared_norms).lower(jnp.ones((4, 65_536))).compile().as_text()
+    compiled = jax.jit(exact_sums.squared_norms).lower(jnp.ones((4, 65_536))).compile().as_text()
     reduces = [line for line in compiled.splitlines() if " reduce(" in line and "f32[" in line]
     assert len(reduces) >= 2
 
 
 def test_a_pytree_of_many_leaves_keeps_its_norm():
     leaves = [jnp.full((3, 5), 0.1) for _ in range(301)]
-    squared = fixed_point.squared_norms(leaves)
+    squared = exact_sums.squared_norms(leaves)
     np.testing.assert_allclose(squared, 301 * 5 * 0.1**2, rtol=KAPPA)
 
 
@@ -214,7 +213,7 @@ def mixed_rows(rng, n=64, d=9) -> np.ndarray:
 @pytest.mark.parametrize("clip", [1.0, 1e-6, 1e6])
 def test_huge_and_tiny_magnitudes_never_break_the_bound(clip):
     rows = mixed_rows(np.random.default_rng(5))
-    one = jax.jit(lambda row: fixed_point.clipped_sum(row, jnp.ones(1, bool), clip, BITS))
+    one = jax.jit(lambda row: exact_sums.clipped_sum(row, jnp.ones(1, bool), clip, BITS))
     for i in range(len(rows)):
         total = one(rows[i : i + 1])
         assert np.linalg.norm(total.to_float64(clip, BITS)) <= clip * (1 + KAPPA)
@@ -223,7 +222,7 @@ def test_huge_and_tiny_magnitudes_never_break_the_bound(clip):
 @pytest.mark.parametrize("clip", [1.0, 1e-6, 1e6])
 def test_huge_and_tiny_magnitudes_never_break_the_linear_bound(clip):
     rows = mixed_rows(np.random.default_rng(6))
-    one = jax.jit(lambda r, x: fixed_point.linear_sum(r, x, jnp.ones(1, bool), clip, BITS))
+    one = jax.jit(lambda r, x: exact_sums.linear_sum(r, x, jnp.ones(1, bool), clip, BITS))
     for i, residual in enumerate(np.tile([1e30, 1e-30, -1e38, 1e-38, 1.0, 0.0, 3e19, -1e-19], 8)):
         total = one(np.float32([residual]), rows[i : i + 1])
         assert np.linalg.norm(total.to_float64(clip, BITS)) <= clip * (1 + KAPPA)
@@ -414,8 +413,8 @@ def test_noise_hides_the_low_bits_of_the_sum(z):
     def odd_share(total: FixedPoint) -> float:
         return float(np.mean(np.asarray(total.low)[far] % 2))
 
-    alone = fixed_point.add_noise(odd_sum, coarse)
-    both = fixed_point.add_noise(alone, fine * np.float32(FINE_NOISE))
+    alone = exact_sums.add_noise(odd_sum, coarse)
+    both = exact_sums.add_noise(alone, fine * np.float32(FINE_NOISE))
     assert odd_share(alone) == 1.0
     assert abs(odd_share(both) - 0.5) < 5 * 0.5 / math.sqrt(far.sum())
 
@@ -424,7 +423,7 @@ def test_rounding_noise_to_the_grid_favours_no_parity():
     """Half to even would: ties are a few percent of a float's lattice."""
     noise = jnp.arange(-4096, 4096, dtype=jnp.float32) / 16
     zero = FixedPoint(jnp.zeros(8192, jnp.int32), jnp.zeros(8192, jnp.int32))
-    low = np.asarray(fixed_point.add_noise(zero, noise).low)
+    low = np.asarray(exact_sums.add_noise(zero, noise).low)
     assert np.sum(low % 2) == 4096
 
 
@@ -433,7 +432,7 @@ def test_the_grid_leaves_room_for_the_noise(z):
     bits = fraction_bits(z)
     far = jnp.asarray([-9.5, -1.0, -1e-9, 0.0, 1e-9, 1.0, 9.5], jnp.float32) * np.float32(z * 2.0**bits)
     zero = FixedPoint(jnp.zeros(7, jnp.int32), jnp.zeros(7, jnp.int32))
-    back = np.asarray(fixed_point.add_noise(zero, far).to_float64(1.0, 0))
+    back = np.asarray(exact_sums.add_noise(zero, far).to_float64(1.0, 0))
     np.testing.assert_allclose(back, np.asarray(far, np.float64), rtol=1e-6, atol=0.51)
     assert 10 * FINE_NOISE * z * 2.0**bits <= 2**24
 
@@ -482,6 +481,6 @@ def test_rows_that_a_target_computes_are_held_as_its_residuals_are():
     """A norm must be that of the numbers that are scaled, and XLA computes again what is cheap."""
 
     def total(residual, x):
-        return fixed_point.linear_sum(residual, x * x - x, jnp.ones(8, bool), 1.0, BITS)
+        return exact_sums.linear_sum(residual, x * x - x, jnp.ones(8, bool), 1.0, BITS)
 
     assert str(jax.make_jaxpr(total)(jnp.ones(8), jnp.ones((8, 3)))).count("scan[") == 2

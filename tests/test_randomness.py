@@ -12,11 +12,10 @@ import pytest
 from scipy import stats
 
 import dpmcmc
-from dpmcmc.engine import compilation, sizing
-from dpmcmc.privacy.query import chacha, randomness
+from dpmcmc.engine import compilation
+from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.query import GradientQuery
-from dpmcmc.privacy.query.randomness import SecretKey, Streams, normal, streams_of, tree_normal
-from dpmcmc.privacy.query.words import random_words
+from dpmcmc.privacy.query.randomness import SecretKey, Streams, normal, random_words, streams_of, tree_normal
 
 #: Bits or sensitivities of what users run.
 pytestmark = pytest.mark.optimised
@@ -99,7 +98,7 @@ def test_extreme_words_give_finite_far_noise(monkeypatch):
         assert low <= value <= high
 
 
-@pytest.mark.parametrize("of", ["threefry2x32", chacha.CHACHA20])
+@pytest.mark.parametrize("of", ["threefry2x32", randomness.CHACHA20])
 @pytest.mark.parametrize(("rows", "count"), [(1, 1), (2, 304), (3, 55)])
 def test_words_are_those_of_the_generator(of, rows, count):
     keys = jax.random.split(jax.random.key(3, impl=of), 4)
@@ -155,7 +154,7 @@ def keys_used(monkeypatch, hardened: bool) -> list[tuple[str, tuple[int, ...]]]:
     )
     data = {"x": np.ones((60, 3), np.float32), "y": np.arange(60) % 2}
     # Cells that fill a block up to its cores repeat the last one.
-    monkeypatch.setattr(sizing, "cores", lambda platform: 1)
+    monkeypatch.setattr(compilation, "cores", lambda platform: 1)
     # What is compiled with these must not serve another test, nor the other way round.
     compilation._compile_cached.cache_clear()
     with monkeypatch.context() as patch:

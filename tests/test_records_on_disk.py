@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import dpmcmc
+from dpmcmc.engine import compilation
 from dpmcmc.engine import rows_on_disk as records_on_disk
-from dpmcmc.engine import sizing
 from dpmcmc.errors import DataError
 from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.targets import check_rows
-from dpmcmc.targets.labels import check_labels
+from dpmcmc.targets.base import check_labels
 from tests.peak_memory import printed
 
 #: Bits or sensitivities of what users run.
@@ -47,7 +47,7 @@ PLANS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_draws_are_those_of_records_in_memory(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 32)  # several chunks, so that rows are read ahead
+    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 32)  # several chunks, so that rows are read ahead
     plan = make(**PLANS[name])
     inside = dpmcmc.sample(plan, {"x": X, "y": Y}, key=5).draws
     outside = dpmcmc.sample(plan, mapped(tmp_path, x=X, y=Y), key=5).draws
@@ -87,7 +87,7 @@ def test_only_selected_rows_are_read_and_only_before_their_chunk(tmp_path, monke
         return selected(leaf, indices, mask)
 
     monkeypatch.setattr(records_on_disk, "_selected", spy)
-    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 32)
+    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 32)
     plan = make(chains=1)
     dpmcmc.sample(plan, mapped(tmp_path, x=X, y=Y), key=5)
     assert len(read) == 3
@@ -98,7 +98,7 @@ def test_only_selected_rows_are_read_and_only_before_their_chunk(tmp_path, monke
 
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 16)
+    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 16)
     plan, records = make(), mapped(tmp_path, x=X, y=Y)
     alone = dpmcmc.sample(plan, records, key=5).draws
 
@@ -140,7 +140,7 @@ def test_a_mesh_of_one_device_reads_the_same_rows(tmp_path):
 
 
 def test_blocks_see_every_row(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpmcmc.storage.row_blocks._BLOCK_BYTES", 1000)
+    monkeypatch.setattr("dpmcmc.storage.fingerprint._BLOCK_BYTES", 1000)
     records = mapped(tmp_path, x=X, y=Y)
     assert fingerprint(b"k" * 32, records) == fingerprint(b"k" * 32, {"x": X, "y": Y})
     bad = X.copy()

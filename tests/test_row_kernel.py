@@ -9,7 +9,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.engine.hardware import query_class
-from dpmcmc.privacy.query import fixed_point, row_kernel
+from dpmcmc.privacy.query import exact_sums, row_kernel
 from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
 
@@ -68,10 +68,10 @@ def test_rows_that_are_not_finite_contribute_nothing_either_way():
 
 
 def test_the_comparison_sees_a_kernel_that_clips_by_another_norm(monkeypatch):
-    factor = fixed_point.unit_factor
+    factor = exact_sums.unit_factor
     plain, same = made("logistic", 16, 0.25)
     np.testing.assert_array_equal(plain.low, same.low)
-    monkeypatch.setattr(fixed_point, "unit_factor", lambda norm, mask, clip: factor(norm * 1.001, mask, clip))
+    monkeypatch.setattr(exact_sums, "unit_factor", lambda norm, mask, clip: factor(norm * 1.001, mask, clip))
     _, planted = made("logistic", 16, 0.25)
     assert not np.array_equal(plain.low, planted.low)
 

@@ -12,8 +12,8 @@ import pytest
 import dpmcmc
 from dpmcmc import config
 from dpmcmc.config import file as config_file
-from dpmcmc.privacy.accounting.account import account
-from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.samplers import SCHEDULES
 from dpmcmc.samplers.schedules import AlphaPhase, Cyclical, Floor, Polynomial

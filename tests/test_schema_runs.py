@@ -16,8 +16,8 @@ from sklearn.datasets import load_wine
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.data import DataError, Levels, Range, Schema
-from dpmcmc.data.frames import no_schema
-from dpmcmc.data.split import fixed_split
+from dpmcmc.data.base import fixed_split
+from dpmcmc.data.tables import no_schema
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.ledger import Ledger
 from tests.test_schema import SCHEMA, TABLE

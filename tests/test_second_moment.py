@@ -12,13 +12,12 @@ from dpmcmc.cli.commands import main
 from dpmcmc.planning import making
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson, Privacy, UnsupportedCombination
 from dpmcmc.privacy.accounting import ADJACENCIES, TRACE_ACCOUNTANTS
-from dpmcmc.privacy.accounting.account import account
-from dpmcmc.privacy.accounting.charging import Schedule, charged_guarantee
-from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.charging import Schedule, account, charged_guarantee
+from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.second_moment import SecondMoment, multiples
-from dpmcmc.report.files import privacy_json
+from dpmcmc.report.page import privacy_json
 from dpmcmc.samplers import SGFS
 from tests.pairs import slow_pairs
 from tests.second_moments import LARGE, D, Given, charged, one_event_per_minibatch, queries_of, query_plan

@@ -9,12 +9,11 @@ import pytest
 
 import dpmcmc
 from dpmcmc.privacy import FixedSize, Full, Poisson
-from dpmcmc.privacy.accounting.float_excess import KAPPA
-from dpmcmc.privacy.query import moment_sum
+from dpmcmc.privacy.accounting.events import KAPPA
+from dpmcmc.privacy.query import second_moment
 from dpmcmc.privacy.query.query import GradientQuery
-from dpmcmc.privacy.query.second_moment import SecondMoment
+from dpmcmc.privacy.query.second_moment import DENSE, SecondMoment
 from dpmcmc.privacy.query.selection import selector
-from dpmcmc.privacy.query.symmetric import DENSE
 from tests.second_moments import METRICS, D, Replay, charged, worst_rows
 
 CASES = {
@@ -74,12 +73,12 @@ def test_one_record_moves_the_released_pair_by_at_most_what_is_charged(name):
 @pytest.mark.parametrize("structure", ["dense", "diagonal"])
 def test_replay_catches_a_second_moment_of_unclipped_rows(structure, monkeypatch):
     """Planted fault: not clipped below 2C."""
-    original = moment_sum.clipped_sum
+    original = second_moment.clipped_sum
 
     def planted(form, rows, mask, clip, bits):
         return original(form, jax.tree.map(lambda leaf: leaf / 2, rows), mask, clip, bits + 2)
 
-    monkeypatch.setattr(moment_sum, "clipped_sum", planted)
+    monkeypatch.setattr(second_moment, "clipped_sum", planted)
     assert Replay(SecondMoment(1.0, structure)).excess()["zeroed"] > 1.3
 
 

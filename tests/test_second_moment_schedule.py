@@ -12,15 +12,14 @@ import pytest
 import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.privacy import Full, Guarantee, Poisson
-from dpmcmc.privacy.accounting.account import account
-from dpmcmc.privacy.accounting.charging import Schedule
-from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.charging import Schedule, account
+from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient
 from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment, multiples
 from dpmcmc.privacy.query.selection import selector
-from dpmcmc.report.files import privacy_json
+from dpmcmc.report.page import privacy_json
 from dpmcmc.samplers.sgfs import renews
 from tests.planted.benches import CLIP, REPLACEMENTS, plan, rows, with_first
 from tests.replay import FAST, Replay

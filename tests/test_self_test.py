@@ -10,9 +10,8 @@ import pytest
 
 import dpmcmc
 from dpmcmc.engine import blocks as engine
-from dpmcmc.engine import compilation, self_test, sizing
-from dpmcmc.engine.self_test import MiscompiledError
-from dpmcmc.engine.uncompiled import evaluate, host
+from dpmcmc.engine import compilation, self_test
+from dpmcmc.engine.self_test import MiscompiledError, evaluate, host
 from dpmcmc.targets import Custom, LogisticRegression
 from tests.planted import faults_state
 
@@ -63,7 +62,7 @@ def drawn(monkeypatch):
 
     def set_to(ahead):
         compilation._compile_cached.cache_clear()
-        monkeypatch.setattr(sizing, "draws_ahead", lambda *_: ahead)
+        monkeypatch.setattr(compilation, "draws_ahead", lambda *_: ahead)
 
     yield set_to
     compilation._compile_cached.cache_clear()

@@ -7,10 +7,9 @@ import pytest
 from scipy import stats
 
 from dpmcmc.mechanisms.base import release
-from dpmcmc.mechanisms.linear_statistics import sensitivity_of, statistics
-from dpmcmc.mechanisms.sufficient import SufficientStatistics, ridge
+from dpmcmc.mechanisms.sufficient import SufficientStatistics, ridge, sensitivity_of, statistics
 from dpmcmc.privacy import Guarantee, UnsupportedCombination
-from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression
 

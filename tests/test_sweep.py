@@ -10,12 +10,12 @@ import pytest
 
 import dpmcmc
 from dpmcmc.engine import blocks as engine
-from dpmcmc.engine import chains, compilation, sizing, sweep
+from dpmcmc.engine import chains, compilation, sweep
 from dpmcmc.engine import program as program_room
 from dpmcmc.engine.hardware import KINDS
 from dpmcmc.engine.sweep import sample_all
 from dpmcmc.privacy.query.selection import selector
-from dpmcmc.storage.structure import Structure
+from dpmcmc.storage.pytree import Structure
 
 RNG = np.random.default_rng(0)
 N, D = 400, 3
@@ -144,7 +144,7 @@ def test_a_target_with_gradients_by_vmap_sweeps_with_its_clip_open(programs):
 
 @pytest.mark.slow
 def test_plans_with_starts_begin_there_and_are_apart_from_those_without(programs, monkeypatch):
-    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 3)  # several chunks: a start must outlive the first
+    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 3)  # several chunks: a start must outlive the first
     draw = dpmcmc.privacy.Event("posterior_draw", 1000.0, 1.0, 1)
     paid = dpmcmc.Guarantee.from_events(
         (draw,), delta=1e-4, adjacency="replace_one", accountant="pld", release="one_sample"
@@ -177,7 +177,7 @@ def test_draws_do_not_depend_on_blocks_nor_chunks(monkeypatch):
     plans = [make(steps=steps, thin=2, chains=chains) for steps, chains in ((9, 1), (20, 2), (5, 4))]
     whole = sample_all(plans, DATA, keys=[1, 2, 3])
     monkeypatch.setitem(KINDS, "cpu", KINDS["cpu"]._replace(work=1))
-    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 6)
+    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 6)
     blocks = []
     monkeypatch.setattr(engine, "_block", lambda *a, f=engine._block: blocks.append(a[1:3]) or f(*a))
     for one, other in zip(whole, sample_all(plans, DATA, keys=[1, 2, 3]), strict=True):
@@ -334,7 +334,7 @@ def test_a_diverged_plan_leaves_the_others_as_they_are(programs):
 @pytest.mark.slow
 def test_progress_counts_the_steps_of_every_plan_and_reaches_the_end(monkeypatch):
     monkeypatch.setitem(KINDS, "cpu", KINDS["cpu"]._replace(work=1))
-    monkeypatch.setattr(sizing, "_CHUNK_STEPS", 8)
+    monkeypatch.setattr(compilation, "_CHUNK_STEPS", 8)
     plans = [
         make(),
         make(steps=7, chains=3),
@@ -447,7 +447,7 @@ def test_a_nearby_number_of_steps_and_another_epsilon_compile_nothing():
 def test_steps_beyond_a_runs_own_are_not_taken(monkeypatch):
     plan = make(steps=21, chains=2, sampler=dpmcmc.SGHMC(0.1))
     padded = dpmcmc.sample(plan, DATA, key=1)
-    monkeypatch.setattr(sizing, "rung", lambda size, octave: size)
+    monkeypatch.setattr(compilation, "rung", lambda size, octave: size)
     exact = dpmcmc.sample(plan, DATA, key=1)
     np.testing.assert_allclose(padded.draws, exact.draws, rtol=1e-5)
     for found, wanted in zip(padded.info, exact.info, strict=True):

@@ -11,8 +11,8 @@ from dpmcmc.engine import life
 from dpmcmc.engine import program as program_room
 from dpmcmc.engine.sweep import sample_all
 from dpmcmc.privacy.accounting import discrete_gaussian
-from dpmcmc.privacy.accounting.float_excess import KAPPA
-from dpmcmc.privacy.query import fixed_point
+from dpmcmc.privacy.accounting.events import KAPPA
+from dpmcmc.privacy.query import exact_sums
 from tests.test_sweep import DATA, TARGET, D, N, X, Y, make
 
 
@@ -144,7 +144,7 @@ def test_a_traced_clip_clips_to_the_same_grid_and_bound(clip):
 
     def sums(row, c):
         residual = jnp.ones(1)
-        return fixed_point.clipped_sum(row, mask, c, 21), fixed_point.linear_sum(residual, row, mask, c, 21)
+        return exact_sums.clipped_sum(row, mask, c, 21), exact_sums.linear_sum(residual, row, mask, c, 21)
 
     traced, static = jax.jit(sums), jax.jit(lambda row: sums(row, clip))
     for row in rows[:, None]:

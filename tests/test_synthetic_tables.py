@@ -10,11 +10,11 @@ import pytest
 from scipy.special import expit
 
 from dpmcmc.data import Levels, Range, Schema
-from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference import synthetic
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms import NoiseAware, release
-from dpmcmc.privacy.query.gram_release import NoisyGram
+from dpmcmc.privacy.query.gaussian_release import NoisyGram
 from dpmcmc.targets import (
     LinearRegression,
     LogisticRegression,

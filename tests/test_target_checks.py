@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.privacy.query import fixed_point
+from dpmcmc.privacy.query import exact_sums
 from dpmcmc.targets import (
     LinearRegression,
     LogisticRegression,
@@ -48,7 +48,7 @@ class OtherSign(LinearRegression):
     def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
         negative = {"x": -batch["x"], "y": -batch["y"]}
         residual = batch["x"] @ params - batch["y"]
-        return fixed_point.linear_sum(residual / self.noise_scale**2, negative["x"], mask, clip, bits)
+        return exact_sums.linear_sum(residual / self.noise_scale**2, negative["x"], mask, clip, bits)
 
 
 class NaNSpreads(LinearRegression):

@@ -12,7 +12,7 @@ from scipy import stats
 
 import dpmcmc
 from dpmcmc.errors import DataError
-from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.targets import (
     TARGETS,

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpmcmc.privacy.interactive import BudgetSpent, Thresholdout, discrete_laplace, thresholdout
+from dpmcmc.privacy.interactive import BudgetSpent, Thresholdout, above_threshold, thresholdout
 from dpmcmc.privacy.interactive.above_threshold import WholeNumbers
 from tests.test_above_threshold import Double, largest_loss, law
 
@@ -33,7 +33,7 @@ def drawn(monkeypatch):
         scales.append(scale)
         return 0
 
-    monkeypatch.setattr(discrete_laplace, "sample", none)
+    monkeypatch.setattr(above_threshold, "sample", none)
     return scales
 
 
@@ -211,7 +211,7 @@ def test_a_naive_holdout_overfits():
 
 
 def test_thresholdout_does_not(monkeypatch):
-    monkeypatch.setattr(discrete_laplace, "randbelow", random.Random(5).randrange)
+    monkeypatch.setattr(above_threshold, "randbelow", random.Random(5).randrange)
     desks: list[Thresholdout] = []
 
     def guarded(train, holdout):

@@ -10,14 +10,14 @@ import yaml
 
 import dpmcmc
 from dpmcmc import data
-from dpmcmc.data.owners import MASK
+from dpmcmc.data.user_file import MASK
 from dpmcmc.engine import result as result_room
-from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import Poisson
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.selection import selector
 from dpmcmc.targets import Custom, LogisticRegression, PerOwner, TargetError
-from dpmcmc.targets.per_owner import rows_of
+from dpmcmc.targets.transformed import rows_of
 from dpmcmc.testing import check_target
 from tests.test_command_line import call
 

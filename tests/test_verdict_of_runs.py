@@ -9,7 +9,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.mechanisms import MECHANISMS, OPS, Hybrid
-from dpmcmc.planning import interval_conditions, permitted, verdict
+from dpmcmc.planning import permitted, verdict
 from dpmcmc.targets import LinearRegression, LogisticRegression
 from tests.long_runs import BURN_IN, CUSTOM, LOGISTIC, PRECISION, STEP, STEPS, N, long_run, loose
 
@@ -99,10 +99,10 @@ def simulate(made, repeats):
 @pytest.mark.parametrize("sampler", [dpmcmc.SGLD(STEP), dpmcmc.SGHMC(STEP / 20, friction=0.1)], ids=["sgld", "sghmc"])
 def test_intervals_cover_where_a_plan_says_so(sampler, privacy):
     """.88 is due at the edge of the conditions; 180 intervals of 60 data sets have a standard error of .024."""
-    steps = interval_conditions.BURN_IN + permitted.SPAN
+    steps = verdict.BURN_IN + permitted.SPAN
     probe = long_run(sampler=sampler, privacy=privacy, steps=2 * STEPS)
     per_step = float(probe.times[0]) * PRECISION
-    burn_in = int(interval_conditions.BURN_IN / per_step) + 1
+    burn_in = int(verdict.BURN_IN / per_step) + 1
     made = long_run(sampler=sampler, privacy=privacy, steps=burn_in + int(steps / per_step), burn_in=burn_in)
     assert "intervals" in made.usable_for
     coverage, width, said = simulate(made, 60)

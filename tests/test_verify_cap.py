@@ -8,10 +8,8 @@ import pytest
 from dpmcmc.cli import verify
 from dpmcmc.cli.commands import main
 from dpmcmc.privacy import Event, Guarantee
-from dpmcmc.privacy.accounting import effort, pld, rdp
-from dpmcmc.privacy.accounting.adjacency import Adjacency
-from dpmcmc.privacy.accounting.events import MOST_KINDS, query_events
-from dpmcmc.privacy.accounting.grouping import grouped
+from dpmcmc.privacy.accounting import events, pld, rdp
+from dpmcmc.privacy.accounting.events import MOST_KINDS, Adjacency, grouped, query_events
 
 
 def saved(tmp_path, events, epsilon, delta=1e-5, adjacency="replace_one"):
@@ -29,13 +27,13 @@ def steps(z, rate=0.01, count=1):
 def spent(monkeypatch):
     """The allowances that verify made, and what was spent of each."""
     made = []
-    kept = effort.Allowance.__init__
+    kept = events.Allowance.__init__
 
     def noted(self, points):
         kept(self, points)
         made.append(self)
 
-    monkeypatch.setattr(effort.Allowance, "__init__", noted)
+    monkeypatch.setattr(events.Allowance, "__init__", noted)
     return made
 
 

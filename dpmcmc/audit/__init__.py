@@ -1,15 +1,13 @@
 """Empirical audits: a lower bound on the ε of what is really released, beside the one that is claimed.
 
 ``neighbours``  worst-case data sets;  ``scores``  what an adversary makes of a release
-``bounds`` ``histogram``  from scores to confident statements;  ``procedure``  all of it on a plan
-``report``      the findings
+``bounds`` ``histogram``  from scores to confident statements;  ``procedure``  all of it on a plan, and the findings
 
 An audit drives the real engine. ``dpmcmc.privacy.audit`` is another name for this room.
 """
 
 from dpmcmc.audit.bounds import MissingExtra, NotGaussian
 from dpmcmc.audit.neighbours import Neighbours
-from dpmcmc.audit.procedure import METHODS, audit, shortened
-from dpmcmc.audit.report import AuditReport
+from dpmcmc.audit.procedure import METHODS, AuditReport, audit, shortened
 
 __all__ = ["METHODS", "AuditReport", "MissingExtra", "Neighbours", "NotGaussian", "audit", "shortened"]

@@ -29,16 +29,16 @@ from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.sufficient import SufficientStatistics
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.sampling import FixedSize
-from dpmcmc.privacy.query import fixed_point, outer_products
-from dpmcmc.privacy.query.fixed_point import FixedPoint
+from dpmcmc.privacy.query import exact_sums, outer_products
+from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.outer_products import Outer
 from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
-from dpmcmc.targets.tempered import untempered
+from dpmcmc.targets.transformed import untempered
 
 #: Length of a probe's records in clip norms.
 _BEYOND = 10.0
@@ -128,7 +128,7 @@ class LinearProbe(Probe):
         self, params: jax.Array, batch: PyTree, mask: jax.Array, clip: float, bits: int
     ) -> FixedPoint:
         """Return Σ clip(x), exactly summed."""
-        return fixed_point.linear_sum(jnp.ones(mask.shape, jnp.float32), batch["x"], mask, clip, bits)
+        return exact_sums.linear_sum(jnp.ones(mask.shape, jnp.float32), batch["x"], mask, clip, bits)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from dpmcmc.privacy.query.metric import flat
 from dpmcmc.privacy.query.per_record_gradients import PerRecordGradients
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.privacy.query.symmetric import DENSE, form_of
+from dpmcmc.privacy.query.second_moment import DENSE, form_of
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
 

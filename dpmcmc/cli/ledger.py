@@ -19,11 +19,11 @@ from dpmcmc.cli.options import AllowCode, AsJson, Overrides, one_of
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import file as config_file
 from dpmcmc.privacy.accounting import ADJACENCIES
+from dpmcmc.privacy.accounting.events import round_down, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.rounding import round_down, round_up
 from dpmcmc.privacy.ledger import BrokenChain, Entry, Ledger, Receipt, State
 from dpmcmc.privacy.ledger.filters import FILTERS
-from dpmcmc.storage.regular_file import opened_text
+from dpmcmc.storage.files import opened_text
 
 #: A privacy.json has a few thousand; its events are not looked at here.
 _MOST_CHARACTERS = 4_000_000

@@ -15,12 +15,11 @@ from typing import NamedTuple
 from dpmcmc import config as config_room
 from dpmcmc.cli import faults
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.config import Config, own_code
+from dpmcmc.config import Config, sections
 from dpmcmc.config import file as config_file
 from dpmcmc.engine.reservation import may_be_open
 from dpmcmc.storage.checkpoint import REMOVED, Checkpoint, CheckpointError, has_begun
-from dpmcmc.storage.released_files import CONFIDENTIAL, checkpoint_around
-from dpmcmc.storage.run_folder import RunFolder, day_of, inside, today
+from dpmcmc.storage.run_folder import CONFIDENTIAL, RunFolder, checkpoint_around, day_of, inside, today
 
 _CHECKPOINT = "checkpoint"
 #: Files that a run writes before anything is computed from a record.
@@ -223,7 +222,7 @@ def resumed(asked: Options) -> tuple[Config, Place]:
 def _own_modules(config: Config) -> tuple[str, ...]:
     """Modules outside this library that a config names, each once."""
     names = config_room.modules_of_ones_own(config)
-    return tuple(dict.fromkeys(module for _, module in own_code.foreign(names, ())))
+    return tuple(dict.fromkeys(module for _, module in sections.foreign(names, ())))
 
 
 def _left_unbegun(folder: Path, confidential: Path) -> bool:

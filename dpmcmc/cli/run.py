@@ -2,7 +2,7 @@
 
 Released: everything in the run folder except ``confidential/``, which only its owner can read and which may
 live elsewhere (``--confidential DIR``). A run without a guarantee, on records that are not public, writes all that it
-computes from them there. ``public_facts.py`` makes all else that is said, named
+computes from them there. ``console.py`` makes all else that is said, named
 and dated.
 
 The budget is reserved first, where the config names a ledger; then records are read. A run that was stopped, however
@@ -32,15 +32,14 @@ from dpmcmc.cli.refusals import CommandError
 from dpmcmc.cli.saved import ConfiguredRun
 from dpmcmc.config import Config
 from dpmcmc.config import file as config_file
+from dpmcmc.engine.hardware import check_devices
 from dpmcmc.engine.life import Life
-from dpmcmc.engine.mesh import check_devices
 from dpmcmc.engine.processes import connect
 from dpmcmc.engine.result import DivergedError, Result, write_json
 from dpmcmc.errors import InputError, RunFailed
 from dpmcmc.mechanisms import DrawError
-from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.planning.plan import Plan
-from dpmcmc.report.progress import shown
+from dpmcmc.planning.plan import AnyPlan, Plan
+from dpmcmc.report.console import shown
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
 
 if TYPE_CHECKING:

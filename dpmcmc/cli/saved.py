@@ -1,6 +1,6 @@
 """Files of one run of one config: what is released, and what is confidential.
 
-``public_facts.py`` makes all that is said before a record is read; what comes after is computed from draws that the
+``console.py`` makes all that is said before a record is read; what comes after is computed from draws that the
 guarantee covers, or lies in ``confidential/``.
 """
 
@@ -24,29 +24,26 @@ from dpmcmc.cli.place import Place
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.config import Config
 from dpmcmc.data import DataSet
-from dpmcmc.engine.checks import check_on_disk
+from dpmcmc.engine.chains import check_on_disk
+from dpmcmc.engine.hardware import sizes
 from dpmcmc.engine.life import Life
-from dpmcmc.engine.mesh import sizes
 from dpmcmc.engine.result import DivergedError, Result, netcdf, write_json
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.inference import predictive
 from dpmcmc.inference.names import few
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.making import check_fit
 from dpmcmc.planning.permitted import NO_DRAWS
-from dpmcmc.planning.plan import Plan, sampled_plan
+from dpmcmc.planning.plan import AnyPlan, Plan, sampled_plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text
 from dpmcmc.report import page
-from dpmcmc.report.circumstances import Circumstances
-from dpmcmc.report.files import privacy_json
+from dpmcmc.report.console import Declared, PublicFacts
+from dpmcmc.report.page import Circumstances, privacy_json
 from dpmcmc.report.pictures import Pictures
-from dpmcmc.report.public_facts import Declared, PublicFacts
 from dpmcmc.storage.checkpoint import CheckpointError
+from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.storage.released_files import is_sealed
-from dpmcmc.storage.row_blocks import on_disk
-from dpmcmc.storage.run_folder import RunFolder
+from dpmcmc.storage.run_folder import RunFolder, is_sealed
 from dpmcmc.targets import TargetError, check
 from dpmcmc.targets.base import Target
 

@@ -22,14 +22,13 @@ from dpmcmc.config.plans import target_of
 from dpmcmc.config.sections import Derived, keys
 from dpmcmc.data.facts import told
 from dpmcmc.estimators.fitting import settings_of, usual
-from dpmcmc.estimators.picture import picture as save_picture
 from dpmcmc.estimators.suggestion import Given, Goal, NotAchievable, Request, ask
+from dpmcmc.estimators.suggestion import picture as save_picture
 from dpmcmc.mechanisms import MECHANISMS, MechanismPlan
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.permitted import INTERVALS, PREDICTION
-from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.samplers import SAMPLERS
-from dpmcmc.storage.atomic import write_atomically
+from dpmcmc.storage.files import write_atomically
 from dpmcmc.targets import TARGETS
 
 app = typer.Typer(add_completion=False)

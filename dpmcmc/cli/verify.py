@@ -20,14 +20,13 @@ import typer
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import Adjacency, Event, discrete_gaussian
-from dpmcmc.privacy.accounting.effort import TooMuchWork, at_most
-from dpmcmc.privacy.accounting.grouping import grouped
+from dpmcmc.privacy.accounting.charging import UNHARDENED
+from dpmcmc.privacy.accounting.events import TooMuchWork, at_most, grouped
+from dpmcmc.privacy.accounting.events import queries as kinds
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.promise import UNHARDENED
-from dpmcmc.privacy.accounting.queries import queries as kinds
 from dpmcmc.privacy.accounting.sampling import Poisson
-from dpmcmc.storage.regular_file import opened_text
-from dpmcmc.storage.released_files import KEY, PRIVACY, discrepancy, has_digests, has_ended, released
+from dpmcmc.storage.files import opened_text
+from dpmcmc.storage.run_folder import KEY, PRIVACY, discrepancy, has_digests, has_ended, released
 
 #: Accountants of different versions may differ in the last digits.
 _TOLERANCE = 1e-6
@@ -36,7 +35,7 @@ _MOST_CHARACTERS = 4_000_000
 _MOST_EVENTS = 10_000
 #: Repetitions of one event; beyond 2⁵³ a sum of counts would be rounded.
 _MOST_REPETITIONS = 10**12
-#: Points of ``accounting/effort.py`` that a file is worth, and a question about a group: two to three seconds each.
+#: Points of ``accounting/events.py`` that a file is worth, and a question about a group: two to three seconds each.
 MOST_WORK = 36_000_000
 #: Events of a posterior draw.
 _DRAWS = ("posterior_draw", "pure", "noisy_descent")

@@ -1,11 +1,9 @@
 """From a YAML to a plan.
 
-``file``      reads a config and its overrides;  ``yaml_text`` its YAML
-``shipped``   configs that come with the package;  ``own_code`` code that a config names
-``sections``  the section of a YAML that builds something, derived from its constructor
-``model``     the whole config;  ``length`` its ``run:`` section
+``file``      reads a config and its overrides;  ``shipped`` the configs that come with the package
+``sections``  the section of a YAML that builds something, derived from its constructor; a user's own code; refusals
+``model``     the whole config, with its ``run:`` section
 ``plans``     the plan that it stands for
-``refusals``  one sentence with the YAML path
 """
 
 import lazy_loader
@@ -13,10 +11,9 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "file": ["load"],
+        "file": ["load", "parse_yaml"],
         "model": ["Config", "dump", "is_secret", "modules_of_ones_own"],
+        "sections": ["ConfigError"],
         "plans": ["describe_data", "load_data", "make_mesh", "make_plan"],
-        "refusals": ["ConfigError"],
-        "yaml_text": ["parse_yaml"],
     },
 )

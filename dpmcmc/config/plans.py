@@ -1,6 +1,6 @@
 """From a config to the plan it stands for; no record is read.
 
-Every constructor is called inside :func:`~dpmcmc.config.refusals.located`, which knows the sections that its arguments
+Every constructor is called inside :func:`~dpmcmc.config.sections.located`, which knows the sections that its arguments
 came from, and so the YAML path of the argument that a refusal is about.
 """
 
@@ -17,19 +17,17 @@ from jax.sharding import Mesh
 from pydantic import ValidationError
 
 from dpmcmc import data as data_room
-from dpmcmc.config import own_code
-from dpmcmc.config.length import Length, Run
-from dpmcmc.config.model import Config, CustomSection, modules_of_ones_own
-from dpmcmc.config.refusals import SAID_ALREADY, ConfigError, located, refusal
-from dpmcmc.config.sections import Derived, schedule_section
+from dpmcmc.config import sections as own_code
+from dpmcmc.config.model import Config, CustomSection, Length, Run, modules_of_ones_own
+from dpmcmc.config.sections import SAID_ALREADY, ConfigError, Derived, located, refusal, schedule_section
 from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.data.facts import told
-from dpmcmc.engine.mesh import mesh
+from dpmcmc.engine.hardware import mesh
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, Hybrid, MechanismPlan
 from dpmcmc.planning.making import plan
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.promise import Privacy
+from dpmcmc.privacy.accounting.charging import Privacy
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.samplers.base import Sampler, missing_of
 from dpmcmc.targets import PerOwner, Target, bind

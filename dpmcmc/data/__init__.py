@@ -18,11 +18,10 @@ statistic would be an unaccounted release.
 
 A table with a ``Schema`` of public ranges and levels becomes records without any of that by hand (``docs/data.md``).
 
-Rooms: ``schema`` (of ``column_kinds``, read from ``frames``, whose columns are in ``containers`` and values are
-``cells``; chosen by a ``formula``); ``adult``, ``abalone`` (UCI
-files, found by ``store``), ``bundled`` (scikit-learn), ``synthetic`` (generated), ``user_file``, ``npy_folder``
-(records larger than memory); ``columnar`` (with ``columnar_files``) converts
-Parquet and Arrow to such a folder; ``owners`` groups rows by owner; ``encoding``, ``split`` and ``checks`` are shared.
+Files: ``schema`` (of ``column_kinds``, read from ``tables``, chosen by a ``formula``); ``adult``, ``abalone`` (UCI);
+``store`` (finds those files, and has scikit-learn's); ``synthetic`` (generated); ``user_file`` (also folders of records
+larger than memory, and rows grouped by owner); ``columnar`` converts Parquet and Arrow to such a folder; ``base``,
+``facts`` and ``checks`` are shared.
 A new data set is one file and one line of ``registry.REGISTRY``.
 """
 
@@ -33,9 +32,9 @@ from dpmcmc.data.column_kinds import Counts as Counts
 from dpmcmc.data.column_kinds import Levels as Levels
 from dpmcmc.data.column_kinds import Range as Range
 from dpmcmc.data.columnar import to_rows as to_rows
-from dpmcmc.data.owners import by_owner as by_owner
 from dpmcmc.data.registry import NAMES as NAMES
 from dpmcmc.data.registry import describe as describe
 from dpmcmc.data.registry import load as load
 from dpmcmc.data.schema import Schema as Schema
+from dpmcmc.data.user_file import by_owner as by_owner
 from dpmcmc.errors import DataError as DataError

@@ -10,9 +10,16 @@ from __future__ import annotations
 import numpy as np
 
 from dpmcmc.data import store, synthetic
-from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec
-from dpmcmc.data.encoding import normalised_rows, ranged_columns, with_intercept
-from dpmcmc.data.split import fixed_split
+from dpmcmc.data.base import (
+    DataError,
+    DataRequest,
+    DataSet,
+    DataSpec,
+    fixed_split,
+    normalised_rows,
+    ranged_columns,
+    with_intercept,
+)
 
 SPEC = DataSpec(
     name="abalone",
@@ -78,7 +85,7 @@ def parse(text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def encode(sex: np.ndarray, measurements: np.ndarray, encoding: str) -> np.ndarray:
-    """Feature rows (N, 9), float32, of norm 1; ``encoding`` as in ``dpmcmc.data.encoding.ranged_columns``."""
+    """Feature rows (N, 9), float32, of norm 1; ``encoding`` as in ``dpmcmc.data.base.ranged_columns``."""
     scaled = ranged_columns(measurements, RANGES, encoding)
     return normalised_rows(with_intercept(np.concatenate([sex[:, None], scaled], axis=1)))
 

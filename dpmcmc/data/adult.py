@@ -7,20 +7,55 @@ value "?" being a level of its own) and an intercept. Rows are then scaled to l2
 ``linear`` and ``public`` differ in the six numeric columns only. ``linear`` divides each by its public range.
 ``public`` centres and scales them by common knowledge (a working age near 40, nine years of schooling, a 40-hour
 week), takes money on a log scale, and drops the survey weight fnlwgt, which says nothing about a person. ``bins`` has
-85 columns of its own (``adult_bins.py``).
+85 columns of its own (``adult.py``).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
-from dpmcmc.data import adult_bins, store, synthetic
-from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec
-from dpmcmc.data.encoding import normalised_rows, with_intercept
-from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.data import store, synthetic
+from dpmcmc.data.base import DataError, DataRequest, DataSet, DataSpec, normalised_rows, with_intercept
+from dpmcmc.data.schema import RowStructure
+
+# ----------------------------------------------------------------------------------------------------
+# Encoding ``bins`` of Adult: whether each number reaches each of a list of round numbers.
+#
+# A row has 40 steps, 44 columns of levels and the intercept. A step is +1/2 where the number reaches its cut and -1/2
+# where it does not, so every row has the same norm √17 before it is scaled to 1. The scaling is thus a constant, and
+# the model adds up functions of age, schooling, gain, loss and hours that are constant between cuts.
+#
+# Indicators of intervals would span the same functions, but their gradients are sums over one interval each, which the
+# noise of privacy hides. A step's gradient is a sum over all records.
+#
+# The cuts are round numbers: five years of age, each year of schooling from the ninth, a thousand dollars of gain, two
+# hundred dollars of loss, ten hours a week. This list was chosen among nine such lists by cross-validated accuracy
+# without privacy on the training set, which the guarantee does not cover (the set is public). Three fields are left
+# out: ``education`` is the name of the years of schooling, ``fnlwgt`` is a survey weight, and most of the 42 levels of
+# ``native-country`` are too rare to be learnt privately.
+
+#: Cuts of each number.
+CUTS: dict[str, tuple[int, ...]] = {
+    "age": tuple(range(20, 75, 5)),
+    "education-num": tuple(range(9, 17)),
+    "capital-gain": tuple(range(1000, 11000, 1000)),
+    "capital-loss": tuple(range(1400, 2600, 200)),
+    "hours-per-week": tuple(range(20, 70, 10)),
+}
+#: Categorical fields that it keeps.
+KEPT = ("workclass", "marital-status", "occupation", "relationship", "race", "sex")
+#: Names of the columns of steps.
+STEPS = tuple(f"{name} {cut}+" for name, cuts in CUTS.items() for cut in cuts)
+
+
+def steps(values: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return ±1/2 for each cut of each number, (N, 40), from the columns (N,) of :data:`CUTS`."""
+    reached = [values[name][:, None] >= np.array(cuts) for name, cuts in CUTS.items()]
+    return np.concatenate(reached, axis=1) - 0.5
+
 
 # Columns of a line, in file order; the last field is the label.
 _FIELDS = (
@@ -74,7 +109,7 @@ SPEC = DataSpec(
     description="UCI Adult: income above 50,000 dollars from 14 census attributes; rows of norm 1.",
     structure=RowStructure.of_columns(COLUMNS, nonnegative=("fnlwgt", "capital-gain", "capital-loss"), unit_norm=True),
 )
-_BINS_COLUMNS = (*adult_bins.STEPS, *_level_columns(adult_bins.KEPT), "intercept")
+_BINS_COLUMNS = (*STEPS, *_level_columns(KEPT), "intercept")
 #: Public facts under ``bins``.
 BINS = dataclasses.replace(
     SPEC,
@@ -148,7 +183,7 @@ def encode(numeric: np.ndarray, levels: np.ndarray, encoding: str) -> np.ndarray
     elif encoding == "public":
         numbers, kept = _scaled(numeric), tuple(LEVELS)
     else:
-        numbers, kept = adult_bins.steps(dict(zip(NUMERIC, numeric.T, strict=True))), adult_bins.KEPT
+        numbers, kept = steps(dict(zip(NUMERIC, numeric.T, strict=True))), KEPT
     blocks = [
         codes[:, None] == np.arange(len(LEVELS[name]))
         for name, codes in zip(LEVELS, levels.T, strict=True)

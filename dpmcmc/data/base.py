@@ -13,8 +13,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Lt
 
 from dpmcmc.data.checks import check_name
-from dpmcmc.data.row_structure import RowStructure
-from dpmcmc.data.schema import Schema
+from dpmcmc.data.schema import RowStructure, Schema
 from dpmcmc.errors import DataError, InputError, check_fields
 
 ENCODINGS = ("public", "linear")
@@ -63,7 +62,7 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class DataSet:
-    """Records, checked, and within ``spec.row_bound``, in memory or memory-mapped (``npy_folder.py``; there as their
+    """Records, checked, and within ``spec.row_bound``, in memory or memory-mapped (``user_file.py``; there as their
     files hold them, which may pass the bound by rounding).
 
     ``train`` and ``test`` are ``{"x": float32 (N, d), "y": (N,)}``; ``y`` is int32 for class numbers
@@ -286,3 +285,65 @@ class KnownSet:
         if request.encoding not in self.encodings:
             raise DataError.at("encoding", f"{name} has no {request.encoding}; give {' or '.join(self.encodings)}")
         return replace(self.spec, encoding=request.encoding)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Train and test rows by a public permutation that no record can influence.
+
+SPLIT_SEED = 2015
+
+
+def fixed_split(num_rows: int, num_test: int) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers (train, test), each ascending; depends on the two counts and on nothing else.
+
+    The test rows are the last ``num_test`` of a permutation with the public seed ``SPLIT_SEED``. Neighbouring
+    data sets of a guarantee are neighbouring *training* sets: under add-or-remove adjacency a file with one
+    more row would be split anew.
+    """
+    # RandomState rather than a Generator: its stream is frozen (NumPy NEP 19), so a split outlives upgrades.
+    order = np.random.RandomState(SPLIT_SEED).permutation(num_rows)
+    cut = num_rows - num_test
+    return np.sort(order[:cut]), np.sort(order[cut:])
+
+
+# ----------------------------------------------------------------------------------------------------
+# Maps from one raw record to one feature row, with public constants only.
+#
+# Both maps act on each row alone. Scaling by a statistic of the table (its largest norm, a column mean) would
+# publish that statistic outside the privacy account.
+
+# Rounding to float32 changes a norm by at most a relative 2^-24; this margin keeps every row inside the ball.
+MARGIN = 1e-6
+
+
+def normalised_rows(rows: np.ndarray) -> np.ndarray:
+    """Scales every row (N, d) to l2 norm 1, less a margin of 1e-6 so that float32 rows never exceed 1.
+
+    No row may be zero; the intercept column sees to that.
+    """
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    scaled: np.ndarray = rows * ((1.0 - MARGIN) / norms)
+    return scaled.astype(np.float32)
+
+
+def clipped_rows(rows: np.ndarray, bound: float) -> np.ndarray:
+    """Scales down only the rows (N, d) whose l2 norm exceeds ``bound``; float32 rows never exceed it."""
+    limit = bound * (1.0 - MARGIN)
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    scaled: np.ndarray = rows * (limit / np.maximum(norms, limit))
+    return scaled.astype(np.float32)
+
+
+def ranged_columns(values: np.ndarray, upper: np.ndarray, encoding: str) -> np.ndarray:
+    """Brings columns (N, d) with public range [0, upper] to a common scale, clipping what lies outside.
+
+    ``linear``: value / upper, in [0, 1]. ``public``: centred on the middle of the range, in [-1, 1]; after
+    row normalisation this keeps more of the signal, because rows no longer share one dominant direction.
+    """
+    fraction: np.ndarray = np.clip(values / upper, 0.0, 1.0)
+    return fraction if encoding == "linear" else 2.0 * fraction - 1.0
+
+
+def with_intercept(rows: np.ndarray) -> np.ndarray:
+    """Appends a column of ones."""
+    return np.concatenate([rows, np.ones((rows.shape[0], 1))], axis=1)

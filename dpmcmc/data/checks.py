@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import DataError, InputError
-from dpmcmc.storage.row_blocks import blocks
+from dpmcmc.storage.fingerprint import blocks
 
 #: A row that was normalised to the bound elsewhere may pass it by float32 rounding. Beyond this relative slack the
 #: row is the data holder's to mend.

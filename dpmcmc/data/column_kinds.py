@@ -19,7 +19,8 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from annotated_types import Gt, Le
 
-from dpmcmc.data.cells import (
+from dpmcmc.data.checks import check_name
+from dpmcmc.data.tables import (
     LONGEST,
     OtherKind,
     Values,
@@ -32,7 +33,6 @@ from dpmcmc.data.cells import (
     shortest,
     spelled,
 )
-from dpmcmc.data.checks import check_name
 from dpmcmc.errors import Checked, InputError, check_fields, shown
 
 #: Names of the levels that a schema adds.

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dpmcmc.data import abalone, adult, bundled, npy_folder, synthetic, user_file
+from dpmcmc.data import abalone, adult, store, synthetic, user_file
 from dpmcmc.data.base import ENCODINGS, DataError, DataRequest, DataSet, DataSpec, KnownSet
 
 REGISTRY: dict[str, KnownSet] = {
     "adult": KnownSet(adult.SPEC, adult.load, (*ENCODINGS, "bins"), {"bins": adult.BINS}),
     "abalone": KnownSet(abalone.SPEC, abalone.load, ENCODINGS),
     "two_normals": KnownSet(synthetic.TWO_NORMALS, synthetic.load_two_normals),
-    "breast_cancer": KnownSet(bundled.BREAST_CANCER, bundled.load_breast_cancer, ENCODINGS),
-    "digits": KnownSet(bundled.DIGITS, bundled.load_digits, ENCODINGS),
-    "diabetes": KnownSet(bundled.DIABETES, bundled.load_diabetes),
+    "breast_cancer": KnownSet(store.BREAST_CANCER, store.load_breast_cancer, ENCODINGS),
+    "digits": KnownSet(store.DIGITS, store.load_digits, ENCODINGS),
+    "diabetes": KnownSet(store.DIABETES, store.load_diabetes),
     "poisson_counts": KnownSet(synthetic.POISSON_COUNTS, synthetic.load_poisson_counts),
 }
 
@@ -37,7 +37,7 @@ def describe(config: object, **options: object) -> DataSpec:
 def load(config: object, **options: object) -> DataSet:
     """Reads and checks the records; takes what :func:`describe` takes, and returns that spec with them.
 
-    Those of a folder are memory-mapped (``npy_folder.py``).
+    Those of a folder are memory-mapped (``user_file.py``).
 
     A generated stand-in of the same shape replaces a benchmark file that cannot be had only where
     ``standin="allow"``; the result then has ``origin == "stand-in"``.
@@ -47,8 +47,8 @@ def load(config: object, **options: object) -> DataSet:
     """
     request = DataRequest.of(config, **options)
     if request.path is not None:
-        if npy_folder.is_folder(request):
-            return npy_folder.load(request)
+        if user_file.is_folder(request):
+            return user_file.load_folder(request)
         return user_file.load(request)
     entry = _known(request)
     return entry.load(entry.describe(request), request)

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpmcmc.data.base import DataRequest, DataSet, DataSpec
-from dpmcmc.data.encoding import clipped_rows, with_intercept
+from dpmcmc.data.base import DataRequest, DataSet, DataSpec, clipped_rows, with_intercept
 
 TWO_NORMALS = DataSpec(
     name="two_normals",

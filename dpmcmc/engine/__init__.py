@@ -1,16 +1,16 @@
 """Executes a plan. Nothing in this room knows a formula for ε.
 
 ``life``          ``sample``, and the one life of a run: reserve, read, begin, commit, save, settle
-``work``          who carries out a plan, by its type;  ``chains`` a sampler's plan, chunk by chunk
-``program``       the steps of a chunk: selection, query, sampler;  ``usual_batches`` them in fewer slots
-``compilation``   what is compiled of a program, and kept;  ``sizing`` how much is computed at a time,
-                  ``hardware`` for which kind of device
-``blocks``        chains laid out in blocks;  ``lanes`` chains beside each other, one lane a core
-``commits``       commits of steps to a checkpoint;  ``checks`` what is refused before a record is computed with
-``self_test``     an executable's first steps beside ``uncompiled`` ones, which no cache served
+``work``          who carries out a plan, by its type
+``chains``        a sampler's plan, chunk by chunk: checks of records, the metric, commits to a checkpoint
+``program``       the steps of a chunk: selection, query, sampler; usual batches in fewer slots
+``compilation``   what is compiled of a program, and kept; how much is computed at a time
+``hardware``      kinds of device, and the mesh of devices that share the work;  ``processes`` machines that do
+``blocks``        chains laid out in blocks, and in lanes, one a core
+``ahead``         randomness drawn on a free core;  ``rows_on_disk`` records beyond memory
+``self_test``     an executable's first steps beside uncompiled ones, which no cache served (``numpy_primitives``)
 ``sweep``         ``sample_all``: many plans as one program
-``mesh``          devices that share the work;  ``processes`` machines that do;  ``rows_on_disk`` records beyond memory
-``reservation``   a run's place in a ledger;  ``charged_again`` what a run that went on elsewhere has spent
+``reservation``   a run's place in a ledger, and its output folder;  ``uncharged`` runs that no ledger was charged for
 ``result``        draws, guarantee, and the files that hold them; the error of a chain that diverged
 """
 

@@ -6,11 +6,12 @@ for each core. A program is compiled once for all blocks and tested here; ``chai
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import NamedTuple
 
 import jax
@@ -18,26 +19,189 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from dpmcmc.engine import lanes, sizing
-from dpmcmc.engine.charged_again import with_charged_again
-from dpmcmc.engine.compilation import Compiled, Executable, Options, compiled, state_shapes
-from dpmcmc.engine.mesh import CHAIN, DATA, spread
+from dpmcmc.engine import compilation
+from dpmcmc.engine.compilation import Compiled, Executable, Options, Sizes, compiled, state_shapes
+from dpmcmc.engine.hardware import CHAIN, DATA, on_host, spread
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.rows_on_disk import supply_of
 from dpmcmc.engine.self_test import check_steps
-from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.inference.noise_aware import ReleasedMetric
 from dpmcmc.planning.path import recorded_blocks
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.query.by_platform import traced_for
+from dpmcmc.privacy.accounting.events import Event, UnsupportedCombination
+from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.checkpoint import Checkpoint
-from dpmcmc.storage.commit_point import Point
-from dpmcmc.storage.plain_keys import restored
-from dpmcmc.storage.pytree import PyTree, num_bytes
-from dpmcmc.storage.row_blocks import on_disk
+from dpmcmc.privacy.query.rows import traced_for
+from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError, Point
+from dpmcmc.storage.fingerprint import on_disk
+from dpmcmc.storage.pytree import PyTree, length_of, num_bytes, restored
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.whitened import Whitened, WhitenedRows
+from dpmcmc.targets.transformed import Whitened, WhitenedRows
+
+# ----------------------------------------------------------------------------------------------------
+# The guarantee of a run that went on elsewhere, where some of its steps were taken a second time.
+#
+# With fixed dominating pairs for every step, taken once or twice, a transcript is a randomised function of one draw
+# from their product, whatever the order. The events do not cover a decision to stop that looked at the records, so the
+# guarantee then states that assumption.
+
+#: The assumption of a guarantee whose steps were charged again.
+INTERRUPTED = "the run was interrupted, and resumed on another platform, for reasons that do not depend on the records."
+
+
+def with_charged_again(planned: Guarantee, kept: Checkpoint, more: tuple[Event, ...] = ()) -> Guarantee:
+    """The plan's guarantee, with what the checkpoint says was charged again, and with what is about to be.
+
+    Args:
+        planned: of the plan.
+        kept: the run's checkpoint.
+        more: events about to be charged.
+
+    Raises:
+        CheckpointError: no accountant covers both, so the run cannot go on here; or the checkpoint's events are none.
+    """
+    try:
+        again = (*(Event(**event) for event in kept.again), *more)
+    except (TypeError, ValueError):
+        raise CheckpointError(
+            f"{kept.folder}: holds charges that cannot be read; what it charged stays charged, start a new run"
+        ) from None
+    if not again:
+        return planned
+    try:
+        return Guarantee.from_events(
+            (*planned.events, *again),
+            delta=planned.delta,
+            adjacency=planned.adjacency,
+            accountant=planned.accountant,
+            release=planned.release,
+            assumptions=tuple(dict.fromkeys((*planned.assumptions, INTERRUPTED))),
+        )
+    except UnsupportedCombination as error:
+        raise CheckpointError(
+            f"{kept.folder}: cannot be made again on another platform, for nothing covers both: {error} Go on "
+            "where it was begun, or start a new run"
+        ) from None
+
+
+# ----------------------------------------------------------------------------------------------------
+# Cells that are computed beside each other, each lane on a core of its own, and the draws that are kept of them.
+
+
+class Lane:
+    """Cells of a block that are computed beside the others, on a core of their own.
+
+    Attributes:
+        rows: traces of its cells; fewer than there are cells where these are padded.
+        cells: its cells.
+        states: where they are.
+        supplies: what its chunks find in the place of records, one after another.
+    """
+
+    def __init__(self, rows: list[Trace], block: Cells, states: PyTree, sizes: Sizes) -> None:
+        self.rows, self.cells, self.states = rows, block, states
+        self.supplies: Iterator[PyTree] = iter(())
+        self._sizes = sizes
+
+    def schedules(self, first: int) -> tuple[np.ndarray, np.ndarray]:
+        """Noise and places to keep of the chunk that begins at this step."""
+        return lane_schedules(self.rows, self._sizes, first)
+
+    def close(self) -> None:
+        """End the threads that supply it.
+
+        A run that fails would leave them to the garbage collector, which may wait for them within a lock of theirs.
+        """
+        if isinstance(self.supplies, Generator):
+            # One that a thread is within at this moment ends with that thread.
+            with contextlib.suppress(ValueError):
+                self.supplies.close()
+
+
+def take_chunk(
+    workers: Executor, executable: jax.stages.Compiled, abreast: list[Lane], first: int
+) -> list[list[PyTree]]:
+    """Take the steps of a chunk from ``first`` on, lanes beside each other; returns what each keeps on the way."""
+
+    def take(lane: Lane) -> list[PyTree]:
+        arguments = lane.states, lane.cells, np.int32(first), *lane.schedules(first), next(lane.supplies)
+        lane.states, *output = jax.block_until_ready(executable(*arguments))
+        return output
+
+    return list(workers.map(take, abreast))
+
+
+class Trace:
+    """Draws and infos that are kept of one chain.
+
+    Attributes:
+        plan: what it runs.
+        pieces: kept (positions, info) of each chunk, leaves (draws, ...).
+        norm: of the last position seen.
+        failure: (step it was found to have diverged by, last finite norm), or None.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.pieces: list[PyTree] = []
+        self.norm = 0.0
+        self.failure: tuple[int, float] | None = None
+
+
+def joined(traces: list[Trace]) -> PyTree:
+    """(positions, info) of chains, leaves (chains, draws, ...); each piece is let go when it has been copied."""
+    count = sum(length_of(piece) for piece in traces[0].pieces)
+    shape = len(traces), count
+    out = jax.tree.map(lambda leaf: np.empty((*shape, *leaf.shape[1:]), leaf.dtype), traces[0].pieces[0])
+    for chain, trace in enumerate(traces):
+        begin = 0
+        while trace.pieces:
+            leaves, end = jax.tree.leaves(trace.pieces[0]), begin + length_of(trace.pieces.pop(0))
+            for whole, part in zip(jax.tree.leaves(out), leaves, strict=True):
+                whole[chain, begin:end] = part
+            begin = end
+    return out
+
+
+def split(states: PyTree, parts: int) -> list[PyTree]:
+    """States of a block as those of its parts, one after another."""
+    leaves, structure = jax.tree.flatten(states)
+    every = [jnp.split(leaf, parts) for leaf in leaves]
+    return [jax.tree.unflatten(structure, [leaf[k] for leaf in every]) for k in range(parts)]
+
+
+def kept_steps(plan: Plan, first: int, width: int) -> np.ndarray:
+    """Indices of the steps in [first, first + width) whose result is a kept draw."""
+    steps = np.arange(first, min(first + width, plan.steps))
+    since = steps + 1 - plan.burn_in
+    return steps[(since > 0) & (since % plan.thin == 0)]
+
+
+def lane_schedules(rows: list[Trace], sizes: Sizes, first: int) -> tuple[np.ndarray, np.ndarray]:
+    """(noise of every cell and step of a chunk, (cells, steps); offsets of the steps to keep, (cells, room))."""
+    width = sizes.steps
+    noise, kept = np.zeros((sizes.lane, width), np.float32), np.zeros((sizes.lane, sizes.room), np.int32)
+    for at, row in enumerate(rows):
+        own = row.plan.noise_std
+        # A chain that has done its steps does not move, whatever the noise.
+        noise[at] = own[np.minimum(np.arange(first, first + width), len(own) - 1)]
+        keep = kept_steps(row.plan, first, width)
+        kept[at, : len(keep)] = keep - first
+    return noise, kept
+
+
+def hand_out(rows: list[Trace], first: int, width: int, output: PyTree, finite: jax.Array, norms: jax.Array) -> None:
+    """Give every chain what it keeps of a chunk."""
+    counts = [len(kept_steps(row.plan, first, width)) for row in rows]
+    host = on_host(output) if any(counts) else None
+    for at, (row, count, good, norm) in enumerate(zip(rows, counts, *on_host((finite, norms)), strict=False)):
+        if count:
+            # A copy, so that the rest of the chunk can go.
+            row.pieces.append(jax.tree.map(lambda leaf, at=at, count=count: leaf[:count, at].copy(), host))
+        if not good and row.failure is None:
+            row.failure = min(first + width, row.plan.steps), row.norm
+        row.norm = float(norm)
 
 
 class BoundPlan(NamedTuple):
@@ -82,7 +246,7 @@ class Blocks:
         # Chains that end together stand side by side, so that none waits for another.
         numbered = (i for i, run in enumerate(runs) for _ in range(run.plan.chains))
         self._owners = sorted(numbered, key=lambda i: runs[i].plan.steps)
-        self.traces = [lanes.Trace(runs[i].plan) for i in self._owners]
+        self.traces = [Trace(runs[i].plan) for i in self._owners]
         self._cells = _cells(self._program, runs, self._owners)
         self.sizes, ahead = self._measured(records)
         size = self.sizes
@@ -101,13 +265,13 @@ class Blocks:
         mesh = self._program.mesh
         return self._functions.prepared(records if mesh is None else spread(records, mesh, DATA))
 
-    def _measured(self, records: PyTree) -> tuple[sizing.Sizes, bool]:
+    def _measured(self, records: PyTree) -> tuple[compilation.Sizes, bool]:
         """(sizes of the blocks and chunks, those of its checkpoint where the run goes on; whether to draw ahead)."""
         program, runs = self._program, self._runs
         shapes, drawn = state_shapes(program, self._cells)
-        block = sizing.cells_at_once(program, shapes, records) if self.point is None else self.point.shape[0]
-        lanes, work = sizing.lanes_beside(block, program), block * sizing.cell_bytes(program, shapes, records)
-        drawn_ahead = sizing.draws_ahead(work // lanes, lanes, program.platform)
+        block = compilation.cells_at_once(program, shapes, records) if self.point is None else self.point.shape[0]
+        lanes, work = compilation.lanes_beside(block, program), block * compilation.cell_bytes(program, shapes, records)
+        drawn_ahead = compilation.draws_ahead(work // lanes, lanes, program.platform)
         ahead = program.supplied or (program.mesh is None and drawn_ahead)
         step_bytes = num_bytes(shapes) // len(self._owners)
         if ahead:
@@ -115,11 +279,11 @@ class Blocks:
         if program.supplied:
             step_bytes += program.slots * num_bytes(records) // program.num_records
         longest = runs[self._owners[-1]].plan.steps
-        steps = sizing.chunk_steps(longest, step_bytes * block, work, program.platform)
+        steps = compilation.chunk_steps(longest, step_bytes * block, work, program.platform)
         if self.point is not None:
             steps = self.point.shape[1]
         room = steps // min(run.plan.thin for run in runs) + 1
-        return sizing.Sizes(block, lanes, steps, room, work), ahead
+        return compilation.Sizes(block, lanes, steps, room, work), ahead
 
     def _started(self, start: int) -> list[tuple[Cells, PyTree]]:
         """Per lane of the block that begins at this cell: (its cells, their first states)."""
@@ -130,7 +294,7 @@ class Blocks:
     def _arguments(self) -> tuple[PyTree, ...]:
         """Arguments of a lane's first chunk."""
         size, (block, states) = self.sizes, self._first[0]
-        schedules = lanes.schedules(self.traces[: size.lane], size, 0)
+        schedules = lane_schedules(self.traces[: size.lane], size, 0)
         supply = supply_of(self._program, self._functions, self._records)
         records = self._records if supply is None else supply.shapes(block, schedules[0])
         return states, block, np.int32(0), *schedules, records
@@ -142,13 +306,13 @@ class Blocks:
             MiscompiledError: it has not.
         """
         size, arguments = self.sizes, self._arguments()
-        options = sizing.compiler_options(size.work // size.lanes, size.lanes, self._program.platform)
+        options = compilation.compiler_options(size.work // size.lanes, size.lanes, self._program.platform)
         with traced_for(self._program.platform):
             executable, option = _executable(self._functions, arguments, options)
         if option not in self._functions.tested and any(r.secret and r.plan.guarantee is not None for r in self._runs):
             for at in self._unlike():
                 block = _block(self._cells, at, size.lane, self._program.mesh)
-                noise, _ = lanes.schedules(self.traces[at : at + size.lane], size, 0)
+                noise, _ = lane_schedules(self.traces[at : at + size.lane], size, 0)
                 check_steps(self._program, self._functions, executable, block, noise, size.room, self._shapes)
             self._functions.tested.add(option)
         return executable
@@ -158,19 +322,19 @@ class Blocks:
         levels = [self._runs[i].plan.levels for i in self._owners]
         return [levels.index(each) for each in sorted(set(levels))]
 
-    def lanes_of(self, start: int, first: int) -> list[lanes.Lane]:
+    def lanes_of(self, start: int, first: int) -> list[Lane]:
         """Lanes of the block that begins at cell ``start``, about to take step ``first``."""
         size, mesh = self.sizes, self._program.mesh
         begun = self._started(start) if start else self._first
         blocks, states = [block for block, _ in begun], [state for _, state in begun]
         if first and self.point is not None and self.point.states is not None:
-            states = lanes.split(restored(self.point.states, states[0]), size.lanes)
+            states = split(restored(self.point.states, states[0]), size.lanes)
             states = states if mesh is None else [spread(states[0], mesh, CHAIN)]
         rows, supply = self.rows(start), supply_of(self._program, self._functions, self._records)
         firsts = range(first, rows[-1].plan.steps, size.steps)
         found = []
         for k, (block, state) in enumerate(zip(blocks, states, strict=True)):
-            lane = lanes.Lane(rows[k * size.lane :][: size.lane], block, state, size)
+            lane = Lane(rows[k * size.lane :][: size.lane], block, state, size)
             lane.supplies = itertools.repeat(self._records)
             if supply is not None:
                 lane.supplies = supply.chunks(block, firsts, lane.schedules)
@@ -184,7 +348,7 @@ class Blocks:
             trace.pieces = [jax.tree.unflatten(structure, leaves) for leaves in pieces]
             trace.norm = norm
 
-    def rows(self, start: int) -> list[lanes.Trace]:
+    def rows(self, start: int) -> list[Trace]:
         """Traces of the block that begins at this cell; the last is of a chain with the most steps."""
         return self.traces[start : start + self.sizes.block]
 
@@ -227,7 +391,7 @@ class Blocks:
             if failures:
                 found.append(DivergedError(*min(failures), guarantee))
                 continue
-            positions, info = lanes.joined(chains)
+            positions, info = joined(chains)
             means = None
             if recorded_blocks(plan) is not None:
                 info, means = info

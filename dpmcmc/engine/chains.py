@@ -12,32 +12,266 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
+import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from dpmcmc import targets
-from dpmcmc.engine import lanes
+from dpmcmc.engine import blocks as lanes
 from dpmcmc.engine.ahead import one_ahead
-from dpmcmc.engine.blocks import Blocks, BoundPlan
-from dpmcmc.engine.checks import check_on_disk, check_records, check_room, checked_starts
-from dpmcmc.engine.commits import Commits
+from dpmcmc.engine.blocks import Blocks, BoundPlan, Lane
 from dpmcmc.engine.hardware import hardware
-from dpmcmc.engine.metric import check_metric, released, run_in, stand_in
 from dpmcmc.engine.program import Program
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.work import Progress, Session, Work, work_of
+from dpmcmc.errors import InputError
+from dpmcmc.inference.noise_aware import ReleasedMetric
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import charged_again
 from dpmcmc.privacy.accounting.events import Event
+from dpmcmc.privacy.accounting.sampling import FixedSize
+from dpmcmc.privacy.query.gaussian_release import gradient_rows
 from dpmcmc.privacy.query.randomness import Streams, streams_of
-from dpmcmc.storage.checkpoint import Checkpoint
-from dpmcmc.storage.commit_point import Point
-from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target
+from dpmcmc.storage.checkpoint import Checkpoint, Point
+from dpmcmc.storage.fingerprint import on_disk
+from dpmcmc.storage.pytree import PyTree, size_of
+from dpmcmc.targets.base import Target, check_bound
+from dpmcmc.targets.transformed import Whitened, WhitenedRows, in_metric, metric_of_rows
+
+# ----------------------------------------------------------------------------------------------------
+# Refusals of records and starting points before a run computes anything from them.
+
+
+def check_records(plan: Plan, data: PyTree, host: bool = False) -> PyTree:
+    """Arrays of the right length, finite, float32 or int32, and of the values the target is for.
+
+    Args:
+        plan: its N and target.
+        data: as of :func:`sample`.
+        host: NumPy arrays, that a mesh takes its parts of; else on the device.
+
+    Raises:
+        ValueError: they are not.
+    """
+    targets.check_rows(data, plan.num_records, np.float32)
+
+    def convert(leaf: np.ndarray | jax.Array) -> np.ndarray | jax.Array:
+        if isinstance(leaf, np.memmap):
+            return leaf
+        array = np.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
+        if host:
+            dtype = jnp.float32 if jnp.issubdtype(array.dtype, jnp.floating) else jnp.asarray(array[:0]).dtype
+            return np.asarray(array, dtype)
+        return jnp.asarray(array, jnp.float32 if jnp.issubdtype(array.dtype, jnp.floating) else None)
+
+    targets.check(plan.target, data)
+    return jax.tree.map(convert, data)
+
+
+def check_on_disk(plan: Plan, data: PyTree) -> None:
+    """Refuse what memory-mapped records cannot be run with; nothing is read.
+
+    Raises:
+        ValueError: full batches, or of a fixed size beyond half the records, which are drawn as what they leave out; a
+            second moment from a batch of its own.
+    """
+    if not on_disk(data):
+        return
+    rate = plan.sampling.rate(plan.num_records)
+    if rate == 1 or (isinstance(plan.sampling, FixedSize) and rate > 0.5):
+        raise InputError(
+            "sampling: memory-mapped records need minibatches, full ones would read the whole file in every step; use "
+            "Poisson, or arrays in memory"
+        )
+    if plan.second is not None and plan.second.own_batch:
+        raise InputError("own_batch: not with memory-mapped records; set it to false, or use arrays in memory")
+
+
+def check_room(target: Target, draws: int, bytes_of_a_number: int = 8) -> None:
+    """Refuse more draws than the machine's memory holds, where the system says how much it has.
+
+    Args:
+        target: bound, so that the shape of a draw is known.
+        draws: of all chains.
+        bytes_of_a_number: that each number of a draw takes; a chain's float32, as it is kept and as it is handed out.
+
+    Raises:
+        InputError: too many.
+    """
+    numbers = size_of(jax.eval_shape(target.init, jax.random.key(0)))
+    memory = _memory()
+    if memory is not None and draws * numbers * bytes_of_a_number > memory:
+        raise InputError(
+            f"draws: {draws:,} draws of {numbers:,} numbers take more than the {memory / 2**30:.1f} GiB of this "
+            "machine's memory; take fewer",
+            "draws",
+        )
+
+
+def _memory() -> int | None:
+    """Return the bytes of memory of this machine; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def checked_starts(plan: Plan, target: Target, starts: PyTree) -> PyTree:
+    """float32 starts of the right shapes, or None.
+
+    Raises:
+        ValueError: a private plan that does not cover them; another structure or shape than the target's parameters
+            with a leading axis of chains; numbers that are not finite.
+    """
+    if starts is None:
+        return None
+    if plan.privacy is not None and plan.after is None:
+        raise InputError(
+            "starts need a plan whose guarantee covers them: plan(..., after=the guarantee of their release); a public "
+            "start belongs in the target's init"
+        )
+    wanted = jax.eval_shape(target.init, jax.random.key(0))
+    shapes = jax.tree.map(lambda leaf: (plan.chains, *leaf.shape), wanted)
+    found = jax.tree.map(np.shape, starts)
+    same: bool = jax.tree.structure(starts) == jax.tree.structure(wanted)  # type: ignore[operator]
+    if not same or found != shapes:
+        raise InputError(f"starts must have shapes {shapes}, one start for each chain, got {found}")
+    if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(starts)):
+        raise InputError("starts must be finite")
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), starts)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Commits of a run's steps to its checkpoint, and how a run that was stopped finds where it was.
+#
+# A run without a checkpoint begins at its first step and commits nothing.
+
+
+class Commits:
+    """Commits of the one run whose chains are in these blocks, which are brought to its last commit.
+
+    Args:
+        blocks: about to take their steps.
+        kept: checkpoint of the run, or None.
+    """
+
+    def __init__(self, blocks: Blocks, kept: Checkpoint | None) -> None:
+        self._blocks, self._kept, self._point = blocks, kept, blocks.point
+        self._began = time.perf_counter()
+        if self._point is not None:
+            self._began -= self._point.seconds
+            blocks.restore(self._point)
+        elif kept is not None:
+            self._point = kept.start((blocks.sizes.block, blocks.sizes.steps), len(blocks.traces))
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the steps have taken, those before the run was stopped included."""
+        return time.perf_counter() - self._began
+
+    def commit(self, lanes: Sequence[Lane], after: int, steps: int) -> None:
+        """Commit the steps that a block has taken, where that is due or the block is done.
+
+        Args:
+            lanes: of the block.
+            after: its next step.
+            steps: in all.
+        """
+        if self._kept is None or self._point is None or self._blocks.failed():
+            return
+        if after >= steps or self._kept.due(self._point, after):
+            joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(lane.states for lane in lanes))
+            self._kept.commit(self._point, after, joined, self._blocks.traces, steps, self.seconds)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A metric is released before a run's first step: refusals, the reading of the records, and the run in its units.
+#
+# The program of a run in a metric takes F as an argument, so it is compiled and tested before the budget is
+# spent, as any other; the released F is then one of its arguments. A released metric is committed to the checkpoint, so
+# that a run that goes on has the same one. Only where a kill came before that, and the run goes on on another platform,
+# is it released again, with fresh keys and a second charge.
+
+#: A chain that no run has: its first noise key is the metric's.
+_CHAIN = 0xFFFFFFFF
+
+
+def check_metric(plan: Plan, records: PyTree, mesh: Mesh | None) -> None:
+    """Refuse what a metric is not released from; nothing is computed that could leave.
+
+    Raises:
+        ValueError: records on disk, several processes, or a row beyond the public bound.
+    """
+    if plan.metric is None:
+        return
+    if on_disk(records):
+        raise InputError("metric: memory-mapped records are not whitened; use arrays in memory, or leave metric out")
+    if mesh is not None and jax.process_count() > 1:
+        raise InputError("metric: is released by one process alone; use one process, or leave metric out")
+    if not plan.metric.asked.of_rows:
+        return
+    check_bound(records["x"], plan.metric.release.rows.row_bound, "the metric's guarantee")
+
+
+def stand_in(plan: Plan, target: Target) -> WhitenedRows | Whitened:
+    """Return the bound target in a stand-in for the metric that the run will release."""
+    assert plan.metric is not None
+    return in_metric(target, plan.metric.asked.of_rows or metric_of_rows(target))
+
+
+def released(plan: Plan, target: Target, records: PyTree, streams: Streams, kept: Checkpoint | None) -> ReleasedMetric:
+    """Release the metric of a run that has begun, and commit it; or take what was committed.
+
+    Args:
+        plan: with a metric.
+        target: bound, in its own coordinates.
+        records: checked.
+        streams: keys of the run.
+        kept: its checkpoint, or None.
+    """
+    assert plan.metric is not None
+    assert plan.privacy is not None
+    before = None if kept is None else kept.metric()
+    if before is not None:
+        return ReleasedMetric.of(before, json.loads(before.pop("facts").tobytes()))
+    asked, release = plan.metric.asked, plan.metric.release
+    key = streams.at(_CHAIN, 0).noise
+    if asked.of_rows:
+        noisy = release.release(np.asarray(records["x"]), key)
+    else:
+        noisy = release.release(gradient_rows(target, target.init(jax.random.key(0)), records), key)
+        std = noisy.noise_std * math.sqrt(len(noisy.gram))
+        trace = float(np.clip(np.trace(noisy.gram), std, release.rows.largest_trace))
+        noisy = noisy._replace(trace=trace, trace_std=std)
+    metric = ReleasedMetric(
+        asked.name,
+        noisy,
+        num_records=plan.num_records,
+        bound=release.rows.row_bound,
+        clip=plan.privacy.clip,
+        clip_ratio=asked.ratio,
+        structure=asked.structure if asked.of_rows else None,
+    )
+    if kept is not None:
+        facts = np.frombuffer(json.dumps(metric.facts()).encode(), np.uint8)
+        kept.keep_metric({"facts": facts, **metric.arrays()})
+    return metric
+
+
+def run_in(run: BoundPlan, metric: ReleasedMetric, records: PyTree) -> tuple[BoundPlan, PyTree]:
+    """Return a run in the units of its released metric, and its records as it takes them."""
+    assert isinstance(run.target, WhitenedRows | Whitened)
+    target = run.target.at(metric.root, metric.inverse)
+    return run._replace(target=target, metric=metric), target.records(records)
+
 
 #: A run in the units of the metric that it has released, and its records.
 Given = tuple[BoundPlan, PyTree]

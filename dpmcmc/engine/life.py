@@ -29,21 +29,20 @@ import jax
 from jax.sharding import Mesh
 
 from dpmcmc.engine import chains  # noqa: F401  # registers the work on a sampler's plan
-from dpmcmc.engine.charged_again import with_charged_again
-from dpmcmc.engine.mesh import checked, sizes
-from dpmcmc.engine.out_folder import check_apart, check_unpublished, save
+from dpmcmc.engine.blocks import with_charged_again
+from dpmcmc.engine.hardware import checked, sizes
 from dpmcmc.engine.processes import agreed, check_alone
-from dpmcmc.engine.reservation import Reservation
+from dpmcmc.engine.reservation import Reservation, check_apart, check_unpublished, save
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.uncharged import Uncharged, carried_out, counted
 from dpmcmc.engine.work import Progress, work_of
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import AnyPlan
 from dpmcmc.planning.verdict import warn_unless_for_intervals
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, is_secret, streams_of
-from dpmcmc.report.progress import shown
+from dpmcmc.report.console import shown
 from dpmcmc.storage.checkpoint import Checkpoint, opened
 from dpmcmc.storage.compiled_programs import refuse_unsafe_caches
 from dpmcmc.storage.forked import check_not_forked

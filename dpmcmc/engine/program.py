@@ -3,11 +3,12 @@
 A chunk is one device call of a fixed number of steps: a ``lax.scan`` over groups of steps, ``vmap`` over cells. All
 randomness of a group depends on keys and public numbers alone, so it is drawn side by side before its steps are taken
 one after another: in the same call, or beforehand where a core is free (``ahead.py``). Noise, keys and records are
-arguments, and so are numbers of the sampler, the target and C (``storage/structure.py``): others compile nothing.
+arguments, and so are numbers of the sampler, the target and C (``storage/pytree.py``): others compile nothing.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,21 +19,229 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from dpmcmc.engine import usual_batches
-from dpmcmc.engine.hardware import DRAWN_STEPS, hardware, platform_of, query_class
-from dpmcmc.engine.mesh import DATA, sizes
-from dpmcmc.engine.recorded import going_on, recorded, with_scatter
-from dpmcmc.engine.traced import Traced
+from dpmcmc.engine.hardware import DATA, DRAWN_STEPS, hardware, platform_of, query_class, sizes
+from dpmcmc.planning.path import recorded_blocks
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, shard_rows
 from dpmcmc.privacy.query.integer_noise import levels_of
-from dpmcmc.privacy.query.query import GradientQuery, StepRandomness, select_by
+from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient, StepRandomness, select_by
 from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.privacy.query.rows import traced_for
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.base import Sampler
-from dpmcmc.storage.pytree import PyTree, map_in_groups, num_bytes
-from dpmcmc.storage.structure import Number, Structure
+from dpmcmc.storage.pytree import STATIC, Number, PyTree, Structure, map_in_groups, num_bytes
 from dpmcmc.targets.base import Target
+
+# ----------------------------------------------------------------------------------------------------
+# A sampler that also averages, from one kept draw to the next, the points and gradients that its steps release.
+#
+# It also sums how far points are from the mean of their block, for kept draws may hide how hot a path is: steps that
+# overshoot alternate in sign, and every other one of them looks calm.
+#
+# Under a model whose gradient is linear, means with weights 1/s_t² lose nothing of what a path says
+# (``inference/from_trace.py``). They are functions of what the sampler is given, so they are as private as its draws.
+# Only runs that a posterior may be concluded from are recorded (``planning/path.py``), and no other program changes.
+
+#: Most coordinates whose scatter is recorded; beyond them it would take memory that a run may not have.
+LARGEST = 1024
+
+
+class Means(NamedTuple):
+    """Means of a block of steps, weighted by 1/s_t².
+
+    Attributes:
+        positions: of the points at which gradients were released.
+        gradients: of the gradients.
+        scatter: Σ (θ_t − mean of its block)(θ_t − mean of its block)ᵀ/s_t² over all steps of blocks that are done,
+            (d, d); None where a block is one step, or d exceeds ``LARGEST``.
+    """
+
+    positions: PyTree
+    gradients: PyTree
+    scatter: PyTree = None
+
+
+class RecordedState(NamedTuple):
+    """A sampler's state, and what is recorded.
+
+    Attributes:
+        state: the sampler's.
+        means: of its block so far.
+        weight: theirs, ().
+        within: scatter of its block so far, (d, d) or None.
+        scatter: of the blocks that are done, (d, d) or None.
+    """
+
+    state: PyTree
+    means: Means
+    weight: jax.Array
+    within: PyTree
+    scatter: PyTree
+
+    @property
+    def position(self) -> PyTree:
+        """The sampler's."""
+        return self.state.position
+
+
+class RecordedInfo(NamedTuple):
+    """A sampler's Info, and the means of its block up to this step."""
+
+    info: PyTree
+    means: Means
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Recorded:
+    """A sampler whose blocks of ``thin`` steps, from ``burn_in`` on, are averaged."""
+
+    sampler: Sampler
+    burn_in: int = dataclasses.field(metadata=STATIC)
+    thin: int = dataclasses.field(metadata=STATIC)
+
+    @property
+    def metric(self) -> object:
+        """The sampler's."""
+        return getattr(self.sampler, "metric", None)
+
+    def init(self, key: jax.Array, position: PyTree) -> RecordedState:
+        """State at a starting point."""
+        zeros, size = jax.tree.map(jnp.zeros_like, position), jnp.size(position)
+        none = None if self.thin == 1 or size > LARGEST else jnp.zeros((size, size), jnp.float32)
+        weight = jnp.zeros((), jnp.float32)
+        return RecordedState(self.sampler.init(key, position), Means(zeros, zeros), weight, none, none)
+
+    def step(
+        self, key: jax.Array, state: RecordedState, gradient: PrivateGradient, t: jax.Array
+    ) -> tuple[RecordedState, RecordedInfo]:
+        """The sampler's step; a block starts from nothing."""
+        following, info = self.sampler.step(key, state.state, gradient, t)
+        more = gradient.noise_std.astype(jnp.float32) ** -2
+        begins = (t - self.burn_in) % self.thin == 0
+        before = jnp.where(begins, 0.0, state.weight)
+        weight = more + before
+        share, now = more / weight, Means(state.position, gradient.value)
+        means = jax.tree.map(lambda mean, new: mean + share * (new - mean), state.means, now)
+        within, scatter = state.within, state.scatter
+        if within is not None:
+            away = state.position - state.means.positions
+            within = jnp.where(begins, 0.0, within) + before * share * jnp.outer(away, away)
+            done = (t >= self.burn_in) & ((t + 1 - self.burn_in) % self.thin == 0)
+            scatter = scatter + jnp.where(done, within, 0.0)
+        return RecordedState(following, means, weight, within, scatter), RecordedInfo(info, means)
+
+
+def recorded(plan: Plan) -> Sampler | Recorded:
+    """Return a plan's sampler, recorded where a posterior may be concluded from the path."""
+    blocks = recorded_blocks(plan)
+    return plan.sampler if blocks is None else Recorded(plan.sampler, *blocks)
+
+
+def going_on(goes: jax.Array, following: PyTree, state: PyTree) -> PyTree:
+    """Return the state after a step; position and scatter, which are read at the end, stay where the cell is done.
+
+    Other leaves, such as a sampler's matrices, would be copied in every step for nothing. A state that computes its
+    position stays as a whole: steps that are not charged must not decide whether a chain has diverged.
+    """
+    read = (following.position, following.scatter) if isinstance(following, RecordedState) else following.position
+    ends = {id(leaf) for leaf in jax.tree.leaves(read)}
+    apart = ends <= {id(leaf) for leaf in jax.tree.leaves(following)}
+
+    def of(new: jax.Array, old: jax.Array) -> jax.Array:
+        return new if apart and id(new) not in ends else jnp.where(goes, new, old)
+
+    return jax.tree.map(of, following, state)
+
+
+def with_scatter(output: PyTree, states: PyTree) -> PyTree:
+    """Return what is kept of a chunk, (positions, info), with the scatter in the states after it, (1, cells, d, d).
+
+    The last chunk with a draw has the scatter of all blocks, for a block is done where a draw is kept.
+    """
+    if not isinstance(states, RecordedState) or states.scatter is None:
+        return output
+    positions, info = output
+    return positions, info._replace(means=info.means._replace(scatter=states.scatter[None]))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Groups of steps on a condition: in fewer slots where all their batches fit into them, and none where all are done.
+#
+# A batch has so many slots that it hardly ever overflows in a whole run, because a plan is charged for overflows. Most
+# batches need fewer. ``program.py`` compiles the steps of a group twice, for the usual room and for all slots, and
+# takes the first where no record was chosen beyond it. It leaves out a group that no chain has to take.
+
+#: Share of groups of steps that have a batch larger than the usual room.
+RARE = 0.02
+
+
+def slots(program: Program, draws: StepRandomness) -> int | None:
+    """Slots that the batches of a group fit into 49 times in 50; None where they are no fewer, or not worth it.
+
+    The slots drawn are hardly ever needed: what truncates a batch is charged, so it has to be rare over the whole run.
+    """
+    mask = draws.batch[1] if hardware(program.platform).branches else None
+    # Steps are compiled twice for it, which only those of a linear model are worth; shards, each with a batch of its
+    # own, would have to go the same way; and rows from the disk come with all their slots.
+    if mask is None or draws.second_batch is not None or program.mesh is not None or program.supplied:
+        return None
+    target, metric = program.target.without(), getattr(program.sampler.without(), "metric", None)
+    if metric is not None or not (hasattr(target, "prepared") and hasattr(target, "clipped_gradient_sum")):
+        return None
+    short, _ = program.sampling.capacity(program.num_records, RARE / (mask.size // mask.shape[-1]))
+    return short if short < mask.shape[-1] else None
+
+
+def split(draws: StepRandomness, room: int) -> tuple[StepRandomness, jax.Array]:
+    """(draws with so many slots of every batch, whether a record is chosen beyond them)."""
+    indices, mask = draws.batch
+    assert indices is not None
+    assert mask is not None
+    within = (indices[..., :room], mask[..., :room])
+    return draws._replace(batch=within), jnp.any(mask[..., room:])
+
+
+def unless_done(
+    program: Program, cells: Cells, t: jax.Array, take: Callable[[PyTree], tuple[PyTree, PyTree]], states: PyTree
+) -> tuple[PyTree, PyTree]:
+    """Return what ``take`` makes of the states, computed only where a cell has a step t or a later one to take."""
+    if not hardware(program.platform).branches:
+        return take(states)
+    take = jax.jit(take, inline=True)  # its shapes and its branch are of one trace
+
+    def skip(states: PyTree) -> tuple[PyTree, PyTree]:
+        return states, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(take, states)[1])
+
+    return jax.lax.cond(jnp.any(t < cells.steps), take, skip, states)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Functions of one cell of a program, each traced once for all its uses; tracing is most of what a start costs.
+
+
+class Traced:
+    """Functions of a program.
+
+    Attributes:
+        start: of a cell.
+        draw: of (cell, step, std of its noise).
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.start = jax.jit(program.start, inline=True)
+        self.draw = jax.jit(self._draw)
+
+    def _draw(self, cell: Cells, t: jax.Array, noise_std: jax.Array) -> Drawn:
+        with traced_for(self._program.platform):
+            return self._program.draw(cell, jax.eval_shape(self.start, cell).position, t, noise_std)
+
+    def drawn(self, cells: Cells) -> Drawn:
+        """Shapes of the randomness of one step of one of these cells."""
+        cell = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), cells)
+        return jax.eval_shape(self.draw, cell, np.int32(0), np.float32(0))
+
 
 #: Randomness of queries, and the keys of the sampler's own.
 Drawn = tuple[StepRandomness, jax.Array]
@@ -274,7 +483,7 @@ class DeviceCalls:
             inputs, drawn, rows = its
             take = functools.partial(self._take_group, cells=cells, inputs=inputs, drawn=drawn, rows=rows)
             take = functools.partial(take, records=records)
-            return usual_batches.unless_done(self._program, cells, inputs[0][0], take, states)
+            return unless_done(self._program, cells, inputs[0][0], take, states)
 
         size = self._group_steps(cells)
         groups = jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[1:]), (inputs, drawn, rows))
@@ -290,10 +499,10 @@ class DeviceCalls:
         def taken(draws: StepRandomness) -> Callable[[PyTree], tuple[PyTree, PyTree]]:
             return lambda states: self._scan(states, cells, (*inputs, (draws, keys), rows), records)
 
-        short = usual_batches.slots(self._program, draws)
+        short = slots(self._program, draws)
         if short is None:
             return taken(draws)(states)
-        within, beyond = usual_batches.split(draws, short)
+        within, beyond = split(draws, short)
         return jax.lax.cond(beyond, taken(draws), taken(within), states)
 
     def _scan(self, states: PyTree, cells: Cells, steps: tuple, records: PyTree) -> tuple[PyTree, PyTree]:

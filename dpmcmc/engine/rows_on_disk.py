@@ -25,11 +25,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpmcmc.engine.ahead import DrawnAhead, one_ahead
 from dpmcmc.engine.compilation import Compiled
-from dpmcmc.engine.mesh import BATCHES, STEPS, sizes
+from dpmcmc.engine.hardware import BATCHES, STEPS, sizes
 from dpmcmc.engine.program import Cells, Drawn, Program
 from dpmcmc.privacy.accounting.sampling import shard_rows
+from dpmcmc.storage.fingerprint import advise, give_back
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.storage.row_blocks import advise, give_back
 
 #: Bytes that rows may keep in memory of a map before its pages are given back, and what one row keeps beside itself: a
 #: page fault maps what lies around it too, as far as the system has it; Linux was seen to map 90 to 270 KB.

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import AnyPlan
+from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.rounding import round_up
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,11 @@ from jax.sharding import Mesh
 
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
-from dpmcmc.planning.any_plan import AnyPlan
+from dpmcmc.planning.plan import AnyPlan
 from dpmcmc.privacy.accounting.events import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.checkpoint import Checkpoint
-from dpmcmc.storage.commit_point import Point
+from dpmcmc.storage.checkpoint import Checkpoint, Point
 from dpmcmc.storage.pytree import PyTree
 
 #: Called on the host with (steps done, steps in all).

@@ -1,19 +1,17 @@
 """From a table and an ε to a result, with no setting chosen by hand.
 
-``suggestion``   ``dpmcmc.suggest``: the plan for a model, from public facts alone
-``outlook``      width of intervals and accuracy to expect;  ``designs`` simulated rows that it rests on
-``chain_rule``   settings of a chain whose draws are for prediction
+``suggestion``   ``dpmcmc.suggest``: the plan for a model, from public facts alone; settings of a chain
+``outlook``      width of intervals and accuracy to expect, over simulated rows
 ``fitting``      ``dpmcmc.fit``: from a table to a result
-``regressions``  the same with scikit-learn's interface;  ``folds`` for its cross-validation;  ``arrays`` its checks of
-                 arrays, which quote no value;  ``checks`` which of its checks privacy rules out
+``regressions``  the same with scikit-learn's interface, its folds and its checks
 """
 
-from dpmcmc.estimators.checks import expected_failed_checks as expected_failed_checks
 from dpmcmc.estimators.fitting import fit as fit
-from dpmcmc.estimators.folds import PublicKFold as PublicKFold
 from dpmcmc.estimators.regressions import PrivateLinearRegression as PrivateLinearRegression
 from dpmcmc.estimators.regressions import PrivateLogisticRegression as PrivateLogisticRegression
 from dpmcmc.estimators.regressions import PrivatePoissonRegression as PrivatePoissonRegression
+from dpmcmc.estimators.regressions import PublicKFold as PublicKFold
+from dpmcmc.estimators.regressions import expected_failed_checks as expected_failed_checks
 from dpmcmc.estimators.suggestion import NotAchievable as NotAchievable
 from dpmcmc.estimators.suggestion import default_delta as default_delta
 from dpmcmc.estimators.suggestion import suggest as suggest

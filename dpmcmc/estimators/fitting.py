@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from dpmcmc.data.formula import of_names
-from dpmcmc.data.frames import EncodedTable, Table, is_table, no_schema
 from dpmcmc.data.schema import Label, Schema
+from dpmcmc.data.tables import EncodedTable, Table, is_table, no_schema
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.result import Result
 from dpmcmc.engine.work import Progress

@@ -17,14 +17,126 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtr
 from threadpoolctl import threadpool_limits
 
-from dpmcmc.data.row_structure import RowStructure
-from dpmcmc.estimators.designs import REAL, Design, contrasts, simulated_rows
-from dpmcmc.inference.gram import denoised, shrunk
-from dpmcmc.inference.noise_aware import Gaussian, Local, Release, isotropic_error, posterior, symmetric_noise
+from dpmcmc.data.schema import RowStructure
+from dpmcmc.inference.noise_aware import (
+    Gaussian,
+    Local,
+    Release,
+    denoised,
+    isotropic_error,
+    posterior,
+    shrunk,
+    symmetric_noise,
+)
 from dpmcmc.inference.scores import BoundedScore
-from dpmcmc.privacy.query.gram_release import NoisyGram
+from dpmcmc.privacy.query.gaussian_release import NoisyGram
+
+# ----------------------------------------------------------------------------------------------------
+# Rows that public facts alone make possible: what a plan is tried on before any record is read.
+#
+# Columns are what a ``RowStructure`` declares: an intercept, one-hot blocks, columns that are never negative, and
+# numbers on [-1, 1]. A Gaussian copula ties them together. Designs differ in how much columns have in common, in how
+# much of their public ranges values fill, and in how far labels lie from a line, since no public fact says it. Numbers
+# of real tables mostly have a standard deviation of 0.15 to 0.4 about a middle that is well off 0, which ``REAL``
+# imitates.
+
+#: Rows of a simulated design, at least, and for each column.
+_ROWS, _ROWS_PER_COLUMN = 2000, 4
+
+
+class Design(NamedTuple):
+    """How simulated columns behave.
+
+    Attributes:
+        name: in words.
+        common: part of a column's variance that a factor of all columns makes.
+        spread: standard deviation of a number's place on [-1, 1], in units of the uniform law's; levels of a block have
+            weights k^-2(1 - spread).
+        centre: standard deviation of the middles of numbers on [-1, 1].
+        noise: standard deviation of a real label about its mean, in units of the model's noise_scale.
+    """
+
+    name: str
+    common: float
+    spread: float
+    centre: float = 0.0
+    noise: float = 1.0
+
+
+#: Values about the middle of their range: what the curvature of a chain rests on.
+DESIGNS = (
+    Design("independent columns, values spread evenly", 0.0, 1.0),
+    Design("correlated columns, values near the middle", 0.3, 0.6),
+    Design("strongly correlated columns, few values far out", 0.6, 0.4),
+)
+#: Values as real tables have them, in the order of how little they fill their ranges: what widths rest on. The first
+#: and the last are extremes; the third stands for all where one has to.
+REAL = (
+    Design("independent columns that fill their ranges", 0.0, 1.0),
+    Design("correlated columns that fill most of their ranges", 0.2, 0.7, 0.3, 0.8),
+    Design("correlated columns that fill part of their ranges", 0.4, 0.5, 0.4, 0.5),
+    Design("strongly correlated columns that fill little of their ranges", 0.6, 0.35, 0.5, 0.3),
+    Design("strongly correlated columns that hardly fill their ranges", 0.6, 0.25, 0.5, 0.2),
+)
+
+
+def simulated_rows(
+    design: Design, size: int, row_bound: float, structure: RowStructure | None, rng: np.random.Generator
+) -> np.ndarray:
+    """Return rows of norm at most ``row_bound``, (n, size).
+
+    Args:
+        design: how columns behave.
+        size: d.
+        row_bound: public bound on the norm; every row has it where the structure says so.
+        structure: of the rows; None: the last column is the intercept, and the others are numbers.
+        rng: of the simulation.
+    """
+    known = RowStructure(constant=size - 1 if size > 1 else None) if structure is None else structure
+    count = max(_ROWS, _ROWS_PER_COLUMN * size)
+    blocks = [list(block) for block in known.blocks]
+    taken = {column for block in blocks for column in block} | {known.constant}
+    sources = blocks + [[column] for column in range(size) if column not in taken]
+    out = np.zeros((count, size))
+    factor = rng.normal(size=count)
+    for columns in sources:
+        sign = rng.choice([-1.0, 1.0])
+        own = rng.normal(size=count)
+        latent = math.sqrt(design.common) * sign * factor + math.sqrt(1 - design.common) * own
+        if len(columns) > 1 or columns in blocks:
+            weights = np.arange(1, len(columns) + 1) ** (-2 * (1 - design.spread))
+            ends = np.cumsum(weights) / weights.sum()
+            level = np.minimum(np.searchsorted(ends, ndtr(latent)), len(columns) - 1)
+            out[np.arange(count), np.array(columns)[level]] = 1.0
+        else:
+            number = (2 * ndtr(latent) - 1) * design.spread
+            if design.centre:
+                number = np.clip(number + design.centre * rng.normal(), -1, 1)
+            out[:, columns[0]] = np.abs(number) if columns[0] in known.nonnegative else number
+    if known.constant is not None:
+        out[:, known.constant] = 1.0
+    if known.unit_norm:
+        return out * (row_bound / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-12))
+    return out * (row_bound / math.sqrt(len(sources) + (known.constant is not None)))
+
+
+def contrasts(structure: RowStructure | None, size: int) -> np.ndarray:
+    """Return what records can tell of coefficients, (k, d): numbers, and levels less the first of their block.
+
+    The intercept counts with the first levels. A block's columns add up to the intercept's, so that single coefficients
+    of levels are left to the prior however much is released.
+    """
+    if structure is None or not structure.blocks:
+        return np.eye(size)
+    out, firsts = np.eye(size), [block[0] for block in structure.blocks]
+    for block in structure.blocks:
+        out[list(block), block[0]] = -1.0
+    out[structure.constant, firsts] = 1.0
+    return np.delete(out, firsts, axis=0)
+
 
 #: Simulated errors of the second moment, and iterations of the posterior.
 _BOOTSTRAPS, _ROUNDS = 4, 8
@@ -69,7 +181,7 @@ class Outlook(NamedTuple):
         alone: S₀, (d, d).
         prior: variances of the prior, (d,).
         rows: simulated, (n, d).
-        contrasts: of coefficients, (k, d); see :func:`~dpmcmc.estimators.designs.contrasts`.
+        contrasts: of coefficients, (k, d); see :func:`~dpmcmc.estimators.outlook.contrasts`.
     """
 
     private: np.ndarray

@@ -1,11 +1,12 @@
 """Conclusions from released numbers, at no further cost to privacy.
 
-``convergence``  effective sample size and R-hat of released draws
-``evidence``     what a noise-aware release says: checks, replicates, Bayes factors, posteriors of nested models
-``noise_aware``  posteriors from releases whose noise law is known
-``predictive``   predictions from released draws, and their scores on public test rows
+``noise_aware``  posteriors from releases whose noise law is known: Gram matrices, curvatures, metrics
+``scores``       bounded scores of a record, one class a family
+``trace``        the path of a run in a metric;  ``from_trace`` the posterior that follows from it
+``evidence``     what a noise-aware release says: checks, replicates, Bayes factors
 ``synthetic``    synthetic tables from a noise-aware release, and intervals from several of them
-``trace``        the posterior that follows from the path of a run in a metric: ``Trace.load(folder).posterior()``
+``predictive``   predictions from released draws, and their scores on public test rows;  ``convergence`` R-hat
+``names``        names of the numbers of a draw, and files that hold released arrays
 """
 
 from dpmcmc.inference.evidence import Evidence as Evidence

@@ -40,12 +40,12 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import chdtrc
 
-from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.inference import saved
+from dpmcmc.inference import names as saved
 from dpmcmc.inference.noise_aware import Gaussian
 from dpmcmc.inference.trace import NoiseAwarePosterior
-from dpmcmc.privacy.query.gram_release import NoisyGram, svec
+from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec
 
 #: Coefficients, by number or by name.
 Without = str | Sequence[int | str]

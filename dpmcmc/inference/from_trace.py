@@ -43,9 +43,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from scipy.special import ndtri
 
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.curvature import bent
-from dpmcmc.inference.gram import Denoised
-from dpmcmc.inference.noise_aware import Gaussian, Local, Release
+from dpmcmc.inference.noise_aware import Denoised, Gaussian, Local, Release, bent
 from dpmcmc.inference.scores import LABEL_BLIND, LabelBlind
 
 #: Standard normal margins a, one by one, since weights have kinks; those of the path about it, and their weights.

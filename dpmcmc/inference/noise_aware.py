@@ -17,11 +17,18 @@ released numbers and costs no privacy. The intervals hold if the model and its p
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
+from scipy.special import ndtri
+
+from dpmcmc.data.schema import RowStructure
+from dpmcmc.inference.scores import BoundedScore
+from dpmcmc.privacy.query.gaussian_release import NoisyGram
 
 #: Most coefficients of a posterior of several predictors, which inverts dense matrices of d·K rows many times.
 MOST_COEFFICIENTS = 1024
@@ -122,3 +129,421 @@ def weighted_mean(positions: np.ndarray, gradients: np.ndarray, precisions: np.n
     """
     weights = precisions / precisions.sum()
     return Release(weights @ positions, weights @ gradients, metric / precisions.sum())
+
+
+# ----------------------------------------------------------------------------------------------------
+# A second moment of rows, G = Σ x xᵀ, from a noisy release of it.
+#
+# Noise is symmetric and isotropic in Frobenius norm: variance σ² on the diagonal and σ²/2 off it. Whatever is done here
+# is post-processing of the release and costs nothing.
+#
+# ``project``: the nearest matrix that rows could have made. It is positive semi-definite and has a known trace. Where a
+# ``RowStructure`` is declared it also has zeros within one-hot blocks, no negative entry between columns that are never
+# negative, and a diagonal equal to the intercept's column on one-hot columns. The columns of a block add up to the
+# intercept's, so G v = 0 for v = (a block's indicator) − (the intercept's). Dykstra's alternating projections (Boyle
+# and Dykstra 1986) meet all of them.
+
+_ROUNDS = 12
+_LINEAR_ROUNDS = 3
+
+
+def project(noisy: np.ndarray, trace: float, structure: RowStructure | None = None) -> np.ndarray:
+    """Return the second moment nearest to a noisy one.
+
+    Args:
+        noisy: (d, d), symmetric.
+        trace: of the result, > 0.
+        structure: of the rows, or None where nothing is declared.
+    """
+    if structure is None or not (structure.blocks or structure.nonnegative or structure.constant is not None):
+        return _semidefinite(noisy, trace)
+    linear = _Linear.of(structure, len(noisy))
+    # Dykstra's correction belongs to the cone alone; the other sets are subspaces except for the signs.
+    correction, out = np.zeros_like(noisy), noisy
+    for _ in range(_ROUNDS):
+        nearest = _semidefinite(out + correction, trace)
+        correction, out = out + correction - nearest, nearest
+        for _ in range(_LINEAR_ROUNDS):
+            out = linear.project(out)
+    return _semidefinite(out, trace)
+
+
+def shrunk(noisy: NoisyGram) -> NoisyGram:
+    """Return a second moment's posterior mean, and the noise left, where it varies normally about (trace/d) I.
+
+    Let D be the release less (trace/d) I. It has k = d(d + 1)/2 − 1 dimensions, each with a variance of noise σ² and an
+    unknown variance τ² of the second moment itself, so E‖D‖² = k(τ² + σ²). Then ρ = τ²/(τ² + σ²) is estimated by
+    max(0, 1 − kσ²/‖D‖²). The posterior mean is (trace/d) I + ρD, and its error has the variance ρσ² (James and Stein
+    1961; Efron and Morris 1973). A spectrum that the release tells from noise has ρ near 1 and stays as it is.
+    """
+    size = len(noisy.gram)
+    centre = np.eye(size) * noisy.trace / size
+    away = noisy.gram - centre
+    noise = (size * (size + 1) / 2 - 1) * noisy.noise_std**2
+    left = max(0.0, 1 - noise / max(float(np.sum(away**2)), np.finfo(float).tiny))
+    return noisy._replace(gram=centre + left * away, noise_std=math.sqrt(left) * noisy.noise_std)
+
+
+class Denoised(NamedTuple):
+    """An estimate of a second moment, (d, d), and Q -> covariance of its error times a vector u ~ (0, Q)."""
+
+    gram: np.ndarray
+    error: Callable[[np.ndarray], np.ndarray]
+
+
+def denoised(
+    noisy: NoisyGram,
+    structure: RowStructure | None,
+    *,
+    rng: np.random.Generator | None = None,
+    bootstraps: int = 24,
+) -> Denoised:
+    """Return the estimate, with a parametric bootstrap of its error.
+
+    Args:
+        noisy: the release.
+        structure: of the rows, or None.
+        rng: public randomness of the bootstrap.
+        bootstraps: how many.
+    """
+    rng = np.random.default_rng(0) if rng is None else rng
+    noise_std, trace = noisy.noise_std, noisy.trace
+    nearest = project(noisy.gram, trace, structure)
+    again = (
+        project(nearest + noise_std * symmetric_noise(rng, len(nearest)), trace, structure) for _ in range(bootstraps)
+    )
+    errors = np.stack([one - nearest for one in again])
+    of_shape = bootstrapped_error(errors)
+    return Denoised(nearest, lambda q: of_shape(q) + (noisy.trace_std / trace) ** 2 * nearest @ q @ nearest)
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """Subspaces and signs that a structure declares."""
+
+    along: np.ndarray
+    zero: np.ndarray
+    nonnegative: np.ndarray
+    hot: np.ndarray
+    constant: int
+
+    @classmethod
+    def of(cls, structure: RowStructure, size: int) -> _Linear:
+        hot = np.array([column for block in structure.blocks for column in block], int)
+        constant = -1 if structure.constant is None else structure.constant
+        sums = np.zeros((size, len(structure.blocks)))
+        zero = np.zeros((size, size), bool)
+        for number, block in enumerate(structure.blocks):
+            sums[list(block), number], sums[constant, number] = 1.0, -1.0
+            zero[np.ix_(block, block)] = True
+        zero[np.diag_indices(size)] = False
+        basis = np.linalg.qr(sums)[0]
+        signs = np.zeros(size, bool)
+        signs[[*hot, *structure.nonnegative, *([] if structure.constant is None else [constant])]] = True
+        return cls(np.eye(size) - basis @ basis.T, zero, np.outer(signs, signs), hot, constant)
+
+    def project(self, gram: np.ndarray) -> np.ndarray:
+        """Return the matrix after each of the sets in turn."""
+        out = self.along @ gram @ self.along
+        out[self.zero] = 0.0
+        if len(self.hot):
+            # A pair off the diagonal counts twice in Frobenius norm.
+            mean = (out[self.hot, self.hot] + 2 * out[self.hot, self.constant]) / 3
+            out[self.hot, self.hot] = out[self.hot, self.constant] = out[self.constant, self.hot] = mean
+        out[self.nonnegative] = np.maximum(out[self.nonnegative], 0.0)
+        return out
+
+
+def _semidefinite(matrix: np.ndarray, trace: float) -> np.ndarray:
+    """Return the nearest positive semi-definite matrix with this trace: eigenvalues are projected onto a simplex."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    descending = values[::-1]
+    excess = (np.cumsum(descending) - trace) / np.arange(1, len(values) + 1)
+    level = excess[np.nonzero(descending > excess)[0][-1]]
+    return (vectors * np.maximum(values - level, 0.0)) @ vectors.T
+
+
+# ----------------------------------------------------------------------------------------------------
+# Curvature of a regression's bounded score, from a second moment of its rows.
+#
+# Rows are taken as normal about a mean row x̄ with covariance Σ = G/N − x̄x̄ᵀ, so a predictor x·θ is normal too, and
+# Stein's identity turns E[h(x·θ) x xᵀ] into averages of h and of its derivatives over one predictor.
+
+#: Standard normal quantiles over which predictors are averaged: scores have kinks, which a Gauss rule does not resolve.
+_NODES = ndtri((np.arange(1000) + 0.5) / 1000)
+
+
+@dataclass(frozen=True)
+class AverageLaw:
+    """Averages of a score's law over a normal predictor η, with h = Λ(η) (``inference/scores.py``).
+
+    Attributes:
+        curvature: c = E[h].
+        slope: E[h'].
+        along: E[h''], by how much less the mean gradient curves along θ.
+        score: E[V], of the score's variance.
+    """
+
+    curvature: float
+    slope: float
+    along: float
+    score: float
+
+    @classmethod
+    def at(cls, score: BoundedScore, mean: float, variance: float, limit: float) -> AverageLaw:
+        """Return the averages.
+
+        Args:
+            score: of the family.
+            mean: of the predictors.
+            variance: of the predictors about it.
+            limit: of a typical record's score, C over a typical ‖F⁻¹x‖.
+        """
+        std = math.sqrt(max(variance, 1e-9))
+        law = score.law(mean + std * _NODES, limit)
+        h = law.curvature
+        slope, along = np.mean(h * _NODES) / std, np.mean(h * (_NODES**2 - 1)) / std**2
+        return cls(float(np.mean(h)), float(slope), float(along), float(np.mean(law.variance)))
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """Facts of the rows of a regression that a curvature is made of.
+
+    Attributes:
+        score: of the family.
+        gram: G, (d, d).
+        num_records: N.
+        mean: the mean row, (d,); zero where no intercept is declared.
+        limit: of a typical record's score, C over a typical ‖F⁻¹x‖.
+        error: Q -> Cov[E u] of the error of G; that of H is c times as long.
+    """
+
+    score: BoundedScore
+    gram: np.ndarray
+    num_records: int
+    mean: np.ndarray
+    limit: float
+    error: Callable[[np.ndarray], np.ndarray]
+
+    def local(self, theta: np.ndarray) -> Local:
+        """Return the model of the gradient near θ, (d,), with x̄ the mean row and Σ = G/N − x̄x̄ᵀ:
+
+        H = N·(E[h] G/N + E[h'](x̄(Σθ)ᵀ + Σθ x̄ᵀ) + E[h''] Σθ(Σθ)ᵀ),   B = E[V] G.
+        """
+        mean = float(self.mean @ theta)
+        towards = self.gram @ theta / self.num_records - self.mean * mean
+        law = AverageLaw.at(self.score, mean, float(theta @ towards), self.limit)
+        curvature = law.curvature * self.gram
+        curvature = curvature + self.num_records * bent(law.slope, law.along, self.mean, towards)
+        return Local(curvature, law.score * self.gram, lambda q: law.curvature**2 * self.error(q))
+
+
+def bent(slope: float, along: float, row: np.ndarray, towards: np.ndarray) -> np.ndarray:
+    """Return E[h x xᵀ] − E[h] E[x xᵀ], (d, d), of normal rows by Stein's identity.
+
+    Args:
+        slope: E[h'], of a function h of the margin x·θ.
+        along: E[h''].
+        row: x̄, the mean row, (d,).
+        towards: Σθ, the rows' covariance times θ, (d,).
+    """
+    mixed = np.outer(row, towards)
+    return slope * (mixed + mixed.T) + along * np.outer(towards, towards)
+
+
+def mean_row(gram: np.ndarray, num_records: int, constant: int | None) -> np.ndarray:
+    """Return the mean row that a Gram matrix states in the column of its intercept, (d,); zero without one.
+
+    Σ x_c x = N x_c·(mean of x) where x_c is the same in every row, and G_cc = N x_c².
+    """
+    if constant is None or not gram[constant, constant] > 0:
+        return np.zeros(len(gram))
+    return gram[:, constant] / math.sqrt(num_records * gram[constant, constant])
+
+
+# ----------------------------------------------------------------------------------------------------
+# Curvature of a bounded score of K predictors η = Θᵀx, Θ (d, K), from a second moment of the rows.
+#
+# A record's gradient is x ψᵀ, so H = Σ_i x_i x_iᵀ ⊗ Λ(η_i) and B = Σ_i x_i x_iᵀ ⊗ V(η_i), with parameters
+# in the order (d, K).
+# Rows are taken as normal about a mean row x̄ with covariance Σ = G/N − x̄x̄ᵀ. Write Θᵀ Σ Θ = R diag(v) Rᵀ. Then
+# η = Θᵀx̄ + R diag(√v) n with n ~ N(0, I_K), and x = x̄ + A n + e with A = ΣΘ R diag(v)^-½ and e independent of n, so
+#
+#     E[x xᵀ ⊗ h(η)] = G/N ⊗ E[h] + Σ_a (x̄ A_aᵀ + A_a x̄ᵀ) ⊗ E[h n_a] + Σ_ab A_a A_bᵀ ⊗ E[h (n_a n_b − δ_ab)],
+#
+# which is Stein's identity of second order (``noise_aware.py`` has it for one predictor). Scores of a classifier depend
+# on differences of predictors alone, so Θ is centred first. Averages over n are taken at quasi Monte Carlo points with
+# mean zero and covariance I, so B is positive semi-definite as the average is.
+#
+# The Gram matrix' error enters H mostly as E ⊗ E[h]. Its covariance with a vector u ~ (0, Q) is the error's of each
+# block Q_ab (d, d) of Q, mixed over classes by E[h] on both sides.
+
+#: Logarithm to base 2 of the points of an average over K normal numbers.
+_LOG_POINTS = 12
+
+
+@dataclass(frozen=True)
+class SeveralPredictors(ScoredRows):
+    """Facts of the rows of a regression with K predictors that a curvature is made of."""
+
+    def local(self, theta: np.ndarray) -> Local:
+        """Return the model of the gradient near θ, (d·K,)."""
+        size, count = self.score.size, self.num_records
+        parameters = theta.reshape(-1, size)
+        parameters = parameters - parameters.mean(axis=1, keepdims=True)
+        covariance = self.gram / count - np.outer(self.mean, self.mean)
+        towards = covariance @ parameters
+        values, vectors = np.linalg.eigh(parameters.T @ towards)
+        std = np.sqrt(np.maximum(values, 1e-9))
+        along, nodes = towards @ vectors / std, _normal_points(size)
+        law = self.score.law(self.mean @ parameters + (nodes * std) @ vectors.T, self.limit)
+
+        def second_moment(h: np.ndarray) -> np.ndarray:
+            """Σ_i x_i x_iᵀ ⊗ E h, (d·K, d·K), of h (points, K, K)."""
+            squares = nodes[:, :, None] * nodes[:, None, :] - np.eye(size)
+            first, second = (np.tensordot(n, h, (0, 0)) / len(h) for n in (nodes, squares))
+            mixed = np.multiply.outer(self.mean, np.tensordot(along, first, (1, 0)))
+            out = np.multiply.outer(self.gram / count, np.mean(h, axis=0)) + mixed + mixed.swapaxes(0, 1)
+            out += np.tensordot(along, np.tensordot(along, second, (1, 1)), (1, 1)).swapaxes(0, 1)
+            return count * out.swapaxes(1, 2).reshape(len(theta), -1)
+
+        mean = np.mean(law.curvature, axis=0)
+        return Local(second_moment(law.curvature), second_moment(law.variance), lambda q: self._error(q, mean))
+
+    def _error(self, q: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """Return Cov[(E ⊗ c) u] of the Gram matrix' error E, u ~ (0, Q) and c = E[h], (d·K, d·K)."""
+        size = self.score.size
+        blocks = q.reshape(-1, size, len(q) // size, size).transpose(1, 3, 0, 2)
+        errors = np.stack([[self.error(block) for block in row] for row in blocks])
+        mixed = np.tensordot(mean, np.tensordot(mean, errors, (1, 1)), (1, 1))
+        return mixed.transpose(2, 0, 3, 1).reshape(q.shape)
+
+
+def average_law(score: BoundedScore, variance: float, limit: float) -> AverageLaw:
+    """Return averages over independent predictors N(0, variance), of each contrast of them where there are several."""
+    if score.size == 1:
+        return AverageLaw.at(score, 0.0, variance, limit)
+    law = score.law(math.sqrt(variance) * _normal_points(score.size), limit)
+    curvature, spread = (float(np.trace(np.mean(h, axis=0))) / (score.size - 1) for h in law)
+    return AverageLaw(curvature, 0.0, 0.0, spread)
+
+
+@functools.lru_cache(maxsize=8)
+def _normal_points(size: int) -> np.ndarray:
+    """Return standard normal points (points, K): Sobol's and their mirror images, made exactly white."""
+    from scipy.stats import qmc  # half a second to import
+
+    half = qmc.Sobol(size, scramble=False).random_base2(_LOG_POINTS - 1) + 0.5**_LOG_POINTS
+    points = ndtri(np.concatenate([half, 1 - half]))
+    return np.linalg.solve(np.linalg.cholesky(points.T @ points / len(points)), points.T).T
+
+
+# ----------------------------------------------------------------------------------------------------
+# A metric F as a run released it: the noisy second moment that it was made of, and what anyone may conclude from it.
+#
+#     F² = s² (Ĝ/N + floor·I),     s so that a typical vector has ‖F⁻¹v‖ = C/κ
+#
+# Ĝ is the denoised second moment of the vectors v, rows or gradients (``noise_aware.py``). A typical one has the root
+# mean square norm: tr(F⁻²Ĝ)/N = (C/κ)². So the clip norm C of the plan is κ times the typical norm in units of the
+# metric, and every number of the plan stays as it was settled before a record was read.
+
+#: ``gram``: of rows x; ``second_moment``: of clipped gradients at the starting point.
+MetricName = Literal["gram", "second_moment"]
+#: Least part of the largest squared norm of a gradient that their mean is taken for.
+_SMALLEST = 1e-4
+#: A typical vector is taken for no shorter than this part of what it would be in its own metric, 1.
+_SHORTEST = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedMetric:
+    """A metric, and the release behind it.
+
+    Attributes:
+        name: what it is the second moment of.
+        noisy: Σ v vᵀ with noise, an estimate of its trace, and their stds.
+        num_records: N.
+        bound: largest ‖v‖.
+        clip: C, the plan's.
+        clip_ratio: κ, C over a typical ‖F⁻¹v‖.
+        structure: declared of the vectors, or None.
+        root: F, (d, d), symmetric; None: made of the rest.
+    """
+
+    name: MetricName
+    noisy: NoisyGram
+    num_records: int
+    bound: float
+    clip: float
+    clip_ratio: float
+    structure: RowStructure | None = None
+    root: np.ndarray = None  # type: ignore[assignment]  # set below
+
+    def __post_init__(self) -> None:
+        if self.root is None:
+            object.__setattr__(self, "root", self._made())
+
+    def __repr__(self) -> str:
+        return f"ReleasedMetric({self.name}, root of shape {self.root.shape})"
+
+    @functools.cached_property
+    def denoised(self) -> Denoised:
+        """The estimate Ĝ of Σ v vᵀ, and the law of its error."""
+        return denoised(self.noisy, self.structure)
+
+    @property
+    def gram(self) -> np.ndarray:
+        """Ĝ, (d, d)."""
+        return self.denoised.gram
+
+    @functools.cached_property
+    def inverse(self) -> np.ndarray:
+        """F⁻¹, (d, d)."""
+        return np.linalg.inv(self.root)
+
+    @property
+    def floor(self) -> float:
+        """Part of the identity in F²: the spectral norm of the noise in Ĝ/N, and no more than its mean eigenvalue.
+
+        Below it the release holds noise alone. The less it is, the sooner a chain forgets its start in directions that
+        are left to the prior.
+        """
+        size, most = len(self.noisy.gram), self.bound**2
+        mean = most if self.name == "gram" else max(self.noisy.trace / self.num_records, _SMALLEST * most)
+        return min(mean / size, self.noisy.noise_std * math.sqrt(2 * size) / self.num_records)
+
+    def _made(self) -> np.ndarray:
+        values, vectors = np.linalg.eigh(self.gram / self.num_records)
+        squares = np.maximum(values, 0.0) + self.floor
+        typical = math.sqrt(max(float(np.sum(np.maximum(values, 0.0) / squares)), _SHORTEST**2))
+        return (vectors * (np.sqrt(squares) * typical * self.clip_ratio / self.clip)) @ vectors.T
+
+    def curvatures(self, likelihood: float, prior_precision: float) -> np.ndarray:
+        """Return the eigenvalues of the potential's curvature in φ, F⁻¹(c Ĝ + m I)F⁻¹, ascending.
+
+        Args:
+            likelihood: c, curvature of a record's loss in x·θ; of a second moment of gradients 1 stands for it.
+            prior_precision: m.
+        """
+        hessian = likelihood * self.gram + prior_precision * np.eye(len(self.root))
+        return np.linalg.eigvalsh(self.inverse @ hessian @ self.inverse)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays, for a file."""
+        return {"noisy": self.noisy.gram, "root": self.root}
+
+    def facts(self) -> dict[str, object]:
+        """Return everything but the arrays, JSON values; :meth:`of` takes both."""
+        noisy = self.noisy._asdict()
+        del noisy["gram"]
+        own = {name: getattr(self, name) for name in ("name", "num_records", "bound", "clip", "clip_ratio")}
+        structure = None if self.structure is None else self.structure.to_json()
+        return {**own, "noisy": noisy, "structure": structure}
+
+    @classmethod
+    def of(cls, arrays: dict[str, np.ndarray], facts: dict) -> Self:
+        """Return the metric of :meth:`arrays` and :meth:`facts`."""
+        structure = None if facts["structure"] is None else RowStructure.of_json(facts["structure"])
+        noisy = NoisyGram(arrays["noisy"], **facts["noisy"])
+        return cls(**{**facts, "noisy": noisy, "structure": structure, "root": arrays["root"]})

@@ -20,7 +20,7 @@ from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, TargetError
 from dpmcmc.targets.last_layer import on_rows
-from dpmcmc.targets.per_owner import by_row
+from dpmcmc.targets.transformed import by_row
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped

@@ -37,12 +37,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import t as student
 
-from dpmcmc.data.row_structure import RowStructure
-from dpmcmc.data.schema import Schema
+from dpmcmc.data.schema import RowStructure, Schema
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.inference.gram import project
-from dpmcmc.inference.noise_aware import symmetric_noise
+from dpmcmc.inference.noise_aware import project, symmetric_noise
 from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.glm import LinearRegression, NegativeBinomialRegression, PoissonRegression

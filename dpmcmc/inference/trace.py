@@ -21,12 +21,10 @@ import numpy as np
 from scipy.special import ndtri
 
 from dpmcmc.errors import InputError, UnsupportedCombination
-from dpmcmc.inference import curvature, from_trace, saved
+from dpmcmc.inference import from_trace, names, noise_aware
 from dpmcmc.inference.from_trace import Known, Scheme, Score
-from dpmcmc.inference.gram import Denoised
-from dpmcmc.inference.metric import ReleasedMetric
-from dpmcmc.inference.noise_aware import Gaussian
-from dpmcmc.inference.scores.linear import Linear
+from dpmcmc.inference.noise_aware import Denoised, Gaussian, ReleasedMetric
+from dpmcmc.inference.scores import Linear
 
 #: Name of the file in a run folder.
 FILE = "trace.npz"
@@ -161,7 +159,7 @@ class Trace:
         metric = self.root @ self.root.T
         norm = math.sqrt(max(float(np.trace(np.linalg.solve(metric, known.gram))) / self.num_records, 1e-12))
         structure = None if self.metric is None else self.metric.structure
-        row = curvature.mean_row(known.gram, self.num_records, None if structure is None else structure.constant)
+        row = noise_aware.mean_row(known.gram, self.num_records, None if structure is None else structure.constant)
         prior = self.prior_precision * np.eye(len(metric))
         facts = Known(self.num_records, metric, prior, self.scheme, self.rate, row)
         found = from_trace.conclude(path, facts, known, dataclasses.replace(self.score, norm=norm))
@@ -235,7 +233,7 @@ class Trace:
     def content(self) -> bytes:
         """Return the file of a run folder."""
         metric = None if self.metric is None else [self.metric.arrays(), self.metric.facts()]
-        return saved.packed({**vars(self), "score": self.score.facts(), "metric": metric})
+        return names.packed({**vars(self), "score": self.score.facts(), "metric": metric})
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -244,10 +242,10 @@ class Trace:
         Raises:
             ValueError: there is none, or it is of another version.
         """
-        return saved.loaded(Path(folder) / FILE, cls._of, "a run in a metric has it, or metrics.json says why not")
+        return names.loaded(Path(folder) / FILE, cls._of, "a run in a metric has it, or metrics.json says why not")
 
     @classmethod
     def _of(cls, content: bytes) -> Self:
-        facts = saved.unpacked(content)
+        facts = names.unpacked(content)
         metric = None if facts["metric"] is None else ReleasedMetric.of(*facts["metric"])
         return cls(**{**facts, "score": Score.of(**facts["score"]), "metric": metric})

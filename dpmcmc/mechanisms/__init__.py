@@ -11,7 +11,6 @@ Each plans without records and reads them once (``base.py``).
 """
 
 from dpmcmc.mechanisms.adaops import AdaOPS
-from dpmcmc.mechanisms.adassp import AdaSSP
 from dpmcmc.mechanisms.base import MechanismPlan, Release, release
 from dpmcmc.mechanisms.certified import CertifiedOPS
 from dpmcmc.mechanisms.engines import DrawError
@@ -22,7 +21,7 @@ from dpmcmc.mechanisms.objective import ObjectivePerturbation
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.output import OutputPerturbation
 from dpmcmc.mechanisms.selection import Chain, PrivateSelection
-from dpmcmc.mechanisms.sufficient import SufficientStatistics
+from dpmcmc.mechanisms.sufficient import AdaSSP, SufficientStatistics
 
 #: By the name that a YAML says; a hybrid is made of one of these and a sampler.
 MECHANISMS = {

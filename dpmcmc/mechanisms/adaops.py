@@ -19,7 +19,7 @@ for rows ‖x‖ <= b and labels |y| <= Y, N public. Three Gaussian-DP stages, e
 
 The parts that may fail (quantiles of stages 1 and 2, slabs) have total probability ``failure``, charged as
 ``approximate_draw``. The slabs belong to a pair of neighbours, so a group pays it for each of its records
-(``accounting/deviations.py``). The proof with every constant, and what is wrong with the printed version, is in
+(``accounting/guarantee.py``). The proof with every constant, and what is wrong with the printed version, is in
 ``docs/adaops.md``.
 """
 
@@ -37,8 +37,8 @@ from scipy.special import ndtri
 from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.engines import closed_form
-from dpmcmc.mechanisms.linear_bounds import gram_and_moment, linear_bounds, rounding
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
+from dpmcmc.mechanisms.sufficient import gram_and_moment, linear_bounds, rounding
 from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, mu_std, standard_normal

@@ -21,25 +21,22 @@ from jax.sharding import Mesh
 from dpmcmc import targets
 from dpmcmc.data.checks import Marked
 from dpmcmc.data.schema import Schema
-from dpmcmc.engine.chains import Chains
-from dpmcmc.engine.checks import check_room
+from dpmcmc.engine.chains import Chains, check_room
 from dpmcmc.engine.life import sample
 from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.work import Progress, Session, Work, work_of
 from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.description import guaranteed, labelled
 from dpmcmc.planning.permitted import Verdict
-from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.planning.verdict import of_one_shot
-from dpmcmc.privacy.accounting.events import Event
+from dpmcmc.privacy.accounting.charging import UNHARDENED
+from dpmcmc.privacy.accounting.events import Event, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.promise import UNHARDENED
-from dpmcmc.privacy.accounting.rounding import round_up
-from dpmcmc.privacy.query.gram_release import within
+from dpmcmc.privacy.query.gaussian_release import within
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.commit_point import Point
+from dpmcmc.storage.checkpoint import Point
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, check_bound
 from dpmcmc.targets.last_layer import LastLayer

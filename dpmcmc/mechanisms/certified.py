@@ -13,7 +13,7 @@ charged:
 * N gradients are summed in blocks of 2^12 rows, and positions are kept within 1000·√d prior standard deviations (Π, a
   projection onto a public ball): ``minimise.rounding`` bounds what float64 moves a gradient by there;
 * sum and noise are rounded to one public grid of 2^-32 noise stds and added as integers, as the query does
-  (``fixed_point.py``) and for the same reason: the released bits are those of a Gaussian mechanism's post-processing.
+  (``exact_sums.py``) and for the same reason: the released bits are those of a Gaussian mechanism's post-processing.
   Rounding the sum moves it by at most √d·2^-33 noise stds.
 
 Both enter the charge, on either of two neighbours, with ``KAPPA`` for sums within a block and the noise's own
@@ -36,15 +36,20 @@ from jax.flatten_util import ravel_pytree
 
 from dpmcmc.errors import CalibrationError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.convex import Bounds, bounds_of, vouched
-from dpmcmc.mechanisms.float64 import float64
-from dpmcmc.mechanisms.minimise import rounding
+from dpmcmc.mechanisms.minimise import (
+    Bounds,
+    bounds_of,
+    check_losses,
+    float64,
+    in_float64,
+    loss_gradient,
+    rounding,
+    summed_in_blocks,
+    vouched,
+)
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
-from dpmcmc.mechanisms.row_sums import check_losses, in_float64, loss_gradient, summed_in_blocks
 from dpmcmc.privacy.accounting import Event, noisy_descent
-from dpmcmc.privacy.accounting.float_excess import KAPPA
-from dpmcmc.privacy.accounting.queries import gaussian_parameter, queries
-from dpmcmc.privacy.accounting.search import largest
+from dpmcmc.privacy.accounting.events import KAPPA, gaussian_parameter, largest, queries
 from dpmcmc.privacy.query.gaussian_release import noise_on_grid
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree

@@ -34,16 +34,15 @@ from annotated_types import Ge
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.engines import ENGINES, EngineName, Wanted, drawn
-from dpmcmc.mechanisms.float64 import float64
+from dpmcmc.mechanisms.minimise import Loss, check_loss, float64, in_float64
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.mechanisms.ops import OPS
-from dpmcmc.mechanisms.row_sums import Loss, check_loss, in_float64
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree, length_of
 from dpmcmc.targets.base import Positive, Target, bind, record_shapes
-from dpmcmc.targets.tempered import Tempered
+from dpmcmc.targets.transformed import Tempered
 
 #: A loss in whole numbers, as a share of its bound.
 LEVELS = 1 << 20

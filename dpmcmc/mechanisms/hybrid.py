@@ -23,9 +23,9 @@ from dpmcmc.errors import InputError, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.planning import making
-from dpmcmc.planning.hardening import of_argument
+from dpmcmc.planning.making import of_argument
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.accounting.promise import Clipping, Privacy
+from dpmcmc.privacy.accounting.charging import Clipping, Privacy
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
 from dpmcmc.privacy.query.randomness import SecretKey, Streams
 from dpmcmc.samplers.base import Sampler

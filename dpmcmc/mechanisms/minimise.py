@@ -14,8 +14,12 @@ conjugate gradients for the Newton step.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,14 +29,205 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import expit
 
-from dpmcmc.mechanisms.convex import Bounds
+from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.engines.protocol import DrawError
-from dpmcmc.mechanisms.float64 import float64
 from dpmcmc.mechanisms.huberised import HuberisedLogistic
-from dpmcmc.mechanisms.row_sums import in_float64, loss_gradient, summed_in_blocks
 from dpmcmc.storage.pytree import PyTree, length_of, size_of
-from dpmcmc.targets.base import Target, shared_by_equal_targets
-from dpmcmc.targets.glm import LinearRegression, LogisticRegression
+from dpmcmc.targets.base import Target, bind, record_shapes, shared_by_equal_targets
+from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
+from dpmcmc.targets.transformed import untempered
+
+# ----------------------------------------------------------------------------------------------------
+# A block of code in which JAX computes in float64, whatever the process is set to.
+
+
+def float64() -> AbstractContextManager[Any]:
+    """Return the context for ``with float64(): ...``. JAX moved this switch, so both places are tried."""
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(True)
+    return importlib.import_module("jax.experimental").enable_x64()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Sums over records in float64, in blocks of rows, so that no more than a block is held at once.
+
+#: (parameters, record) -> loss.
+Loss = Callable[[PyTree, PyTree], jax.Array]
+
+
+def in_float64(records: PyTree) -> PyTree:
+    """Return records on the device, floats in float64; call it where ``float64()`` holds."""
+
+    def leaf_in_float64(leaf: np.ndarray) -> jax.Array:
+        leaf = np.asarray(leaf)
+        return jnp.asarray(leaf, jnp.float64 if np.issubdtype(leaf.dtype, np.floating) else None)
+
+    return jax.tree.map(leaf_in_float64, records)
+
+
+def check_losses(target: Target, records: PyTree) -> None:
+    """Refuse a target whose losses, or gradients, fail in float64; only shapes are evaluated.
+
+    Raises:
+        InputError: naming the target, and the reason.
+    """
+    check_loss(lambda params, record: -target.log_likelihood(params, record), target, records, differentiated=True)
+
+
+def check_loss(loss: Loss, target: Target, records: PyTree, *, differentiated: bool = False) -> None:
+    """Refuse a loss that fails in float64, or is no single number; only shapes are evaluated.
+
+    Args:
+        loss: (params, record) -> number.
+        target: whose parameters it takes.
+        records: pytree of NumPy arrays, leaves (N, ...).
+        differentiated: whether its gradient is needed, too.
+
+    Raises:
+        InputError: naming the reason.
+    """
+
+    def shape(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        real = jnp.issubdtype(leaf.dtype, jnp.floating)
+        return jax.ShapeDtypeStruct(leaf.shape, jnp.float64 if real else leaf.dtype)
+
+    record = record_shapes(records)
+    params = jax.eval_shape(bind(target, record).init, jax.random.key(0))
+    with float64():
+        params, record = jax.tree.map(shape, (params, record))
+        try:
+            found = jax.eval_shape(loss, params, record)
+            if differentiated:
+                jax.eval_shape(jax.grad(loss), params, record)
+        except Exception as error:  # a user's code may raise anything
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(
+                f"loss: that of {type(target).__name__} fails in float64 ({type(error).__name__}: {reason})", "loss"
+            ) from error
+    if getattr(found, "shape", None) != ():
+        raise InputError("loss: must be one number of parameters and a record", "loss")
+
+
+def summed_in_blocks(of_block: Callable[[PyTree], jax.Array], records: PyTree, like: jax.Array, rows: int) -> jax.Array:
+    """Return the sum of ``of_block`` over blocks of ``rows`` records and what is left beside them.
+
+    Args:
+        of_block: sum over some records; shaped as ``like``.
+        records: pytree, leaves (N, ...).
+        like: for shape and dtype.
+        rows: of a block.
+    """
+    count = length_of(records)
+    whole = count // rows * rows
+    total = of_block(jax.tree.map(lambda leaf: leaf[whole:], records)) if whole < count else jnp.zeros_like(like)
+    if whole:
+        blocks = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, rows, *leaf.shape[1:]), records)
+        total = jax.lax.scan(lambda sum_so_far, block: (sum_so_far + of_block(block), None), total, blocks)[0]
+    return total
+
+
+def loss_gradient(target: Target, unravel: Callable[[jax.Array], PyTree], flat: jax.Array, block: PyTree) -> jax.Array:
+    """Return Σ −∇ log p(record | θ) over a block of records, at the flat parameters, (d,)."""
+
+    def loss(p: jax.Array) -> jax.Array:
+        return -jnp.sum(jax.vmap(lambda record: target.log_likelihood(unravel(p), record))(block))
+
+    return jax.grad(loss)(flat)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Public facts about strongly convex potentials, and whose word they are.
+
+#: Targets whose public facts are proved in this library, from bounds that are enforced on the records.
+_PROVED = (LogisticRegression, SoftmaxRegression, LinearRegression)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Public facts about a strongly convex potential Σ losses + (m/2)‖θ‖².
+
+    Attributes:
+        lipschitz: L, bound on the gradient of a record's loss.
+        smoothness: largest curvature of a record's loss.
+        prior_precision: m.
+        size: number of parameters d.
+    """
+
+    lipschitz: float
+    smoothness: float
+    prior_precision: float
+    size: int
+
+
+def bounds_of(target: Target, mechanism: str, prior_precision: float | None = None) -> Bounds:
+    """Return the bounds that a mechanism rests on.
+
+    Args:
+        target: bound to its number of features and to its row bound.
+        mechanism: named in errors.
+        prior_precision: in place of the target's own.
+
+    Raises:
+        UnsupportedCombination: the target lacks one; the message names it.
+    """
+    precision = strong_convexity(target, mechanism, prior_precision)
+    lipschitz = _public(target, mechanism, "gradient_bound", "clipped gradients are those of no convex function")
+    smoothness = _public(target, mechanism, "smoothness", "curvature must be bounded")
+    size = size_of(jax.eval_shape(target.init, jax.random.key(0)))
+    return Bounds(lipschitz, smoothness, precision, size)
+
+
+def _public(target: Target, mechanism: str, fact: str, why: str) -> float:
+    """Return a public fact about the losses of a target, or refuse the target for ``why``."""
+    value = getattr(target, fact, None)
+    if value is None:
+        raise UnsupportedCombination(
+            f"{mechanism} needs a public {fact} of one record ({why}), and {type(target).__name__} has none; declare a "
+            "bound on the rows (row_bound) if its losses have one.",
+            "target",
+        )
+    return float(value)
+
+
+def strong_convexity(target: Target, mechanism: str, prior_precision: float | None = None) -> float:
+    """Return m, the curvature that the prior gives the potential in every direction.
+
+    Args:
+        target: with convex losses.
+        mechanism: named in errors.
+        prior_precision: in place of the target's own.
+
+    Raises:
+        UnsupportedCombination: losses that are not declared convex, or a prior that states no precision.
+    """
+    name = type(target).__name__
+    if not getattr(target, "log_concave", False):
+        raise UnsupportedCombination(
+            f"{mechanism} needs convex losses, and {name} does not declare log_concave = True; mechanism ops takes "
+            "others by its forms printed and range, where they have loss_bounds.",
+            "target",
+        )
+    precision = getattr(target, "prior_precision", None) if prior_precision is None else prior_precision
+    if precision is None or not precision > 0:
+        raise UnsupportedCombination(
+            f"{mechanism} needs a strongly convex potential, and {name} states no prior_precision > 0; give "
+            "the mechanism one, in place of the prior's own.",
+            "target",
+        )
+    return float(precision)
+
+
+def vouched(target: Target) -> tuple[str, ...]:
+    """Return the assumption of a guarantee whose target's public facts are its author's word; none for proved ones."""
+    model = untempered(target)
+    # A subclass may change the likelihood, so its facts are not proved here.
+    if type(model) in _PROVED:
+        return ()
+    return (
+        f"what {type(model).__name__} declares of its losses (convexity, bounds on a record's gradient, curvature and "
+        "loss) and of its prior holds for every record, which its author vouches for.",
+    )
+
 
 _BLOCK = 512
 _UNIT = 2.0**-53

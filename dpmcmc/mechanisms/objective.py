@@ -23,21 +23,19 @@ from annotated_types import Gt, Le
 
 from dpmcmc.errors import CalibrationError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.convex import Bounds, bounds_of, vouched
 from dpmcmc.mechanisms.huberised import HuberisedLogistic
-from dpmcmc.mechanisms.minimise import tolerance_of
+from dpmcmc.mechanisms.minimise import Bounds, bounds_of, tolerance_of, vouched
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.mechanisms.output import noisy_minimiser
 from dpmcmc.privacy.accounting import Event, one_sample
-from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.events import KAPPA, smallest
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.accounting.search import smallest
 from dpmcmc.privacy.query.gaussian_release import mu_std, standard_normal
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree, size_of
 from dpmcmc.targets.base import Positive, Target
 from dpmcmc.targets.glm import LogisticRegression
-from dpmcmc.targets.tempered import untempered
+from dpmcmc.targets.transformed import untempered
 
 #: μ of the second step relative to that of the first.
 _SHARE = 2.0**-11

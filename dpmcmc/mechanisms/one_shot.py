@@ -18,14 +18,12 @@ from dpmcmc.data.schema import Schema
 from dpmcmc.errors import Checked, InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.planning.hardening import of_argument
+from dpmcmc.planning.making import of_argument
 from dpmcmc.privacy.accounting import Adjacency, Event, discrete_gaussian
-from dpmcmc.privacy.accounting.charging import DRAW_SHARE, capped, provable
+from dpmcmc.privacy.accounting.charging import DRAW_SHARE, capped, check_delta, provable
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.promise import check_delta
-from dpmcmc.privacy.query.gaussian_release import gaussian_event
-from dpmcmc.privacy.query.gram_release import GramRelease
+from dpmcmc.privacy.query.gaussian_release import GramRelease, gaussian_event
 from dpmcmc.privacy.query.integer_noise import check_numbers
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree

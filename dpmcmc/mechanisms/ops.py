@@ -30,17 +30,17 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from dpmcmc.errors import CalibrationError, InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.convex import strong_convexity, vouched
 from dpmcmc.mechanisms.engines import ENGINES, EngineName, Wanted, drawn
 from dpmcmc.mechanisms.engines.closed_form import MOST_TRIES
+from dpmcmc.mechanisms.minimise import strong_convexity, vouched
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target
-from dpmcmc.targets.tempered import Tempered
+from dpmcmc.targets.transformed import Tempered
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,8 @@ import numpy as np
 
 from dpmcmc.errors import CalibrationError
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.convex import bounds_of, vouched
-from dpmcmc.mechanisms.minimise import minimise, ravel, tolerance_of, unravel
+from dpmcmc.mechanisms.minimise import bounds_of, check_losses, minimise, ravel, tolerance_of, unravel, vouched
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
-from dpmcmc.mechanisms.row_sums import check_losses
 from dpmcmc.privacy.query.gaussian_release import calibrated_std, gaussian_release
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree

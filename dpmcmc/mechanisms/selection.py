@@ -8,7 +8,7 @@ not (2ε, δ). Choosing by the plain least validation error would have no guaran
 
 An (ε, δ)-DP pair is within total variation δ/(1 + e^ε) of an ε-DP pair, on both sides (Dwork and Roth 2014, Lemma
 3.17); so the whole is charged as ``pure`` ε and ``approximate_draw`` δ/(1 + e^ε). Every pair of neighbours has its own
-such pair, so a group pays this for each of its records (``accounting/deviations.py``).
+such pair, so a group pays this for each of its records (``accounting/guarantee.py``).
 
 Utility, for losses in [0, B] (corrected: the source takes n for the n_v = N/(a + 1) records that vote). With
 candidates of excess risk at most ξ on average, Markov's inequality leaves all a of them above e·ξ with probability at
@@ -33,14 +33,14 @@ from dpmcmc.engine.life import sample
 from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.exponential import Exponential
+from dpmcmc.mechanisms.minimise import Loss
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
-from dpmcmc.mechanisms.row_sums import Loss
 from dpmcmc.planning import making
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.charging import Privacy
+from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
 from dpmcmc.privacy.query.randomness import SecretKey, Streams
 from dpmcmc.samplers.base import Sampler

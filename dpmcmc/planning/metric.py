@@ -3,9 +3,10 @@ r"""A private metric: one release of a second moment, after which every gradient
     F² ∝ Ĝ/N + floor·I,     clip ‖F⁻¹g‖ <= C,     noise s·F·Z
 
 A direction that all records share and one that few have then get noise in proportion to what the records say of them.
-The release is a Gaussian mechanism (``gram_release.py``), composed with the gradients in one guarantee, and F is
-post-processing of it. F is scaled by what was released so that C is κ times the typical norm (``inference/metric.py``).
-So noise, steps and temperature are settled in its units φ = Fθ, from public facts, and step sizes are those in φ.
+The release is a Gaussian mechanism (``gaussian_release.py``), composed with the gradients in one guarantee, and F is
+post-processing of it. F is scaled by what was released so that C is κ times the typical norm
+(``inference/noise_aware.py``). So noise, steps and temperature are settled in its units φ = Fθ, from public facts, and
+step sizes are those in φ.
 
 Second moment of what:
 
@@ -22,18 +23,17 @@ from typing import Annotated
 
 from annotated_types import Gt, Lt
 
-from dpmcmc.data.row_structure import RowStructure
+from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import Checked, InputError, UnsupportedCombination
-from dpmcmc.inference.metric import MetricName
-from dpmcmc.privacy.accounting.adjacency import Adjacency
-from dpmcmc.privacy.accounting.events import Event
+from dpmcmc.inference.noise_aware import MetricName
+from dpmcmc.privacy.accounting.charging import Privacy
+from dpmcmc.privacy.accounting.events import Adjacency, Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.accounting.promise import Privacy
-from dpmcmc.privacy.query.gram_release import GramRelease, Rows
+from dpmcmc.privacy.query.gaussian_release import GramRelease, Rows
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes
-from dpmcmc.targets.glm.base import GeneralisedLinear
+from dpmcmc.targets.glm import GeneralisedLinear
 
 #: κ where it is not given: a logistic gradient is about half as long as its row.
 _CLIP_RATIOS: dict[MetricName, float] = {"gram": 0.5, "second_moment": 1.0}
@@ -154,7 +154,7 @@ def planned_metric(
     trace = 0.0 if rows.trace_declared(adjacency) or not metric.of_rows else _TRACE_SHARE
     release = GramRelease.settle(rows, adjacency, mu * math.sqrt(1 - trace), mu * math.sqrt(trace or 1.0))
     if not metric.of_rows:
-        # Gradients may be far shorter than their bound; the noisy matrix tells its own trace (``engine/metric.py``).
+        # Gradients may be far shorter than their bound; the noisy matrix tells its own trace (``engine/chains.py``).
         release = dataclasses.replace(release, trace_std=0.0)
     return PlannedMetric(metric, release, release.events(adjacency))
 

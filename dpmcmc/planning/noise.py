@@ -12,12 +12,11 @@ import numpy as np
 
 from dpmcmc.errors import CalibrationError, InputError, UnsupportedCombination
 from dpmcmc.privacy.accounting import discrete_gaussian
-from dpmcmc.privacy.accounting.charging import DRAW_SHARE, Schedule, charged_guarantee, provable
+from dpmcmc.privacy.accounting.charging import DRAW_SHARE, Privacy, Schedule, charged_guarantee, provable
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.promise import Privacy
 from dpmcmc.privacy.accounting.sampling import expected_batch
 from dpmcmc.privacy.calibration import smallest_noise
-from dpmcmc.privacy.query.grid import fraction_bits
+from dpmcmc.privacy.query.exact_sums import fraction_bits
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.samplers.base import Sampler
 

@@ -13,14 +13,13 @@ import numpy as np
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.from_trace import Scheme, Score
-from dpmcmc.inference.metric import ReleasedMetric
+from dpmcmc.inference.noise_aware import ReleasedMetric
 from dpmcmc.inference.scores import LabelBlind, score_of
 from dpmcmc.inference.trace import Trace
-from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson
 from dpmcmc.privacy.query.metric import PublicMatrix
-from dpmcmc.targets.glm.base import GeneralisedLinear
+from dpmcmc.targets.glm import GeneralisedLinear
 
 _SCHEMES: dict[type, Scheme] = {Full: "full", Poisson: "poisson", FixedSize: "fixed_size"}
 #: A bound that holds within so many times the longest draw is taken to hold on the path between draws too.
@@ -45,7 +44,7 @@ def trace_of(
         plan: what was run.
         draws: (chains, draws, d).
         means: of positions and of gradients over the steps from one draw to the next, (chains, draws, d) each, and the
-            scatter of positions about them (``engine/recorded.py``), in units of the metric that the run released, if
+            scatter of positions about them (``engine/program.py``), in units of the metric that the run released, if
             any; None where none are kept.
         metric: that metric, or None.
 

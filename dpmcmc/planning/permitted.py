@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from dpmcmc.privacy.accounting.rounding import three_digits
+from dpmcmc.privacy.accounting.events import three_digits
 
 PREDICTION, INTERVALS = "prediction", "intervals"
 #: How the reason against intervals of draws begins, and where they come from if a path gives them.

@@ -11,8 +11,8 @@ import jax
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import InputError
 from dpmcmc.inference.trace import Trace
-from dpmcmc.planning.any_plan import AnyPlan
 from dpmcmc.planning.permitted import Verdict
+from dpmcmc.planning.plan import AnyPlan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets import TARGETS

@@ -1,10 +1,8 @@
 """How a plan, a run and a result are shown: tables, lines, figures, files, and the page of a run.
 
-``public_facts``  facts that may be shown before anything is computed from a record
-``console``       lines that a run prints;  ``progress`` how far it is
-``summary``       the table of a result;  ``coefficients`` which numbers it has, and in which units
-``page``          ``report.html``, from ``templates/page.html``;  ``words`` its estimand and method in words
-``files``         contents of ``draws.nc`` and ``privacy.json``
-``figures``       traces, calibration, ε against δ, intervals
+``console``       lines that a run prints: facts that are public before anything is computed, and how far it is
+``figures``       the table of a result, in the units of its columns; traces, calibration, ε against δ, intervals
+``page``          ``report.html``, from ``templates/page.html``; the contents of ``draws.nc`` and ``privacy.json``
+``pictures``      figures drawn by a process of their own
 ``per_record``    cost of a run to each record; confidential
 """

@@ -2,19 +2,297 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypedDict, Unpack
 
 import jax
 import numpy as np
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.inference import predictive
 from dpmcmc.planning.permitted import Verdict
+from dpmcmc.planning.plan import AnyPlan, Plan, sampled_plan
 from dpmcmc.planning.verdict import ESS, RHAT
+from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import page
-from dpmcmc.report.public_facts import PublicFacts
+from dpmcmc.report.page import Circumstances, Kind, Settings
+from dpmcmc.storage.fingerprint import on_disk
+from dpmcmc.targets import bind, record_shapes
+from dpmcmc.targets.base import Target
+
+# ----------------------------------------------------------------------------------------------------
+# How far a run is: a bar in a terminal or a notebook, lines in a log.
+#
+# The seconds that a run takes after it has begun are no public fact (``console.py``), and a log is kept. Its lines
+# therefore come at fixed numbers of steps, up to ten, unless the records are public. Until a run has begun, nothing
+# was computed from a record, and on public records time is public: there a line comes every ten seconds.
+
+#: Called with (steps done, steps in all).
+Report = Callable[[int, int], None]
+#: Seconds between lines, and most lines at fixed numbers of steps.
+_SECONDS, _LINES = 10.0, 10
+
+
+#: Reports steps of the run that is computed.
+_SHOWN: ContextVar[Report | None] = ContextVar("shown", default=None)
+
+
+class Running(Protocol):
+    """A life (``engine/life.py``), of which this room sees the plan and whether it has begun."""
+
+    plan: AnyPlan
+    begun: bool
+
+
+@contextlib.contextmanager
+def shown(
+    progress: Report | bool | None, run: Running, console: Console | None = None, public: bool = False
+) -> Iterator[Report | None]:
+    """Yield what reports a run's steps, and show them while the context is open.
+
+    Args:
+        progress: a function of the caller's, which shows itself; None: a bar in a terminal or a notebook, and nothing
+            in a log; True: lines in a log too; False: nothing.
+        run: that is computed.
+        console: to show it on; None: standard error.
+        public: whether the records are.
+    """
+    console = Console(stderr=True) if console is None else console
+    quiet = console.quiet or not (progress or console.is_terminal or console.is_jupyter)
+    show = _notebook if console.is_jupyter else _bar if console.is_terminal else _log
+    with contextlib.ExitStack() as stack:
+        report = progress if callable(progress) else None
+        if report is None and progress is not False and not quiet:
+            report = stack.enter_context(show(run, console, public))
+        stack.callback(_SHOWN.reset, _SHOWN.set(report))
+        yield report
+
+
+def told(done: int, total: int) -> None:
+    """Report steps of a mechanism, which is handed no function for it; nobody hears it outside :func:`shown`."""
+    report = _SHOWN.get()
+    if report is not None:
+        report(done, total)
+
+
+@contextlib.contextmanager
+def _bar(run: Running, console: Console, public: bool) -> Iterator[Report]:
+    sampled = sampled_plan(run.plan)
+    steps = None if sampled is None else sampled.steps
+    text = TextColumn("sampling    " if steps else "drawing     ")
+    columns = text, BarColumn(), MofNCompleteColumn(), TextColumn("steps"), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=steps)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextlib.contextmanager
+def _notebook(run: Running, console: Console, public: bool) -> Iterator[Report]:
+    from IPython.display import HTML, display
+
+    def bar(done: int, total: int) -> HTML:
+        return HTML(f"<progress value={done} max={total}></progress> {done:,} of {total:,} steps")
+
+    cell = display(HTML("<progress></progress> compiling"), display_id=True)
+    yield lambda done, total: cell.update(bar(done, total))
+    cell.update(HTML(""))
+
+
+@contextlib.contextmanager
+def _log(run: Running, console: Console, public: bool) -> Iterator[Report]:
+    began, over = time.monotonic(), threading.Event()
+    at, said, doing = [0], ["drawing      the release"], "sampling    " if run.plan.trace else "drawing     "
+
+    def report(done: int, total: int) -> None:
+        said[0], mark = f"{doing} {done:,} of {total:,} steps", done * _LINES // total
+        if not public and at[0] < mark < _LINES:
+            at[0] = mark
+            console.print(said[0])
+
+    def beat() -> None:
+        while not over.wait(_SECONDS):
+            if public or not run.begun:
+                now = said[0] if run.begun else "compiling    no record has been used yet"
+                console.print(f"{now}, {time.monotonic() - began:.0f} s so far")
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield report
+    finally:
+        over.set()
+        thread.join()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Public facts that a run may state before it has computed anything from a record.
+#
+# Whatever a run prints, names, dates or writes outside ``confidential/`` is made from a :class:`PublicFacts` and from
+# what the guarantee covers: draws, and what is computed from draws and public facts. So the functions that do it
+# (``console.py``, ``run_folder.py``) take these, and never a DataSet.
+#
+# Public facts are:
+#
+# * the config and the plan made from it, with N, and what the config declares of the data;
+# * the name, origin and checksums of a known data set, and the columns, which neighbouring data sets share;
+# * the day on which the run began, and the seconds that had passed before the first record was read;
+# * all records, where ``spec.public`` says so.
+#
+# Not public of other data are:
+#
+# * how many rows were held out, or belong to an owner, and which rows they are;
+# * any time after the first record was read, because batches and trajectories are as long as the records make them;
+# * whether a diagnostic could be computed.
+
+
+class Declared(TypedDict, total=False):
+    """Facts that only a config declares; see :class:`PublicFacts`."""
+
+    generated: bool
+    settings: Settings | None
+
+
+@dataclass(frozen=True, eq=False)
+class PublicFacts:
+    """Public facts of one run.
+
+    Attributes:
+        name: of the config.
+        plan: of the run.
+        secret: whether its noise is.
+        spec: what is declared of the data.
+        origin: where they are from; ``user file`` for all files of a user's.
+        sha256: of the files of a known set; empty for a user's.
+        columns: names of the columns of a row, which neighbouring data sets share.
+        target: the plan's, bound to the shapes of a record.
+        on_disk: whether the records are a folder, of which only batches are read.
+        test: test rows where these are public, else None.
+        day: on which the run began.
+        generated: whether the config declares that a program generated the records.
+        settings: how these were chosen, as the config declares; None where nobody vouches.
+    """
+
+    name: str
+    plan: AnyPlan
+    secret: bool
+    spec: DataSpec
+    origin: str
+    sha256: Mapping[str, str]
+    columns: tuple[str, ...]
+    target: Target
+    on_disk: bool
+    test: Mapping[str, np.ndarray] | None
+    day: datetime.date
+    generated: bool = False
+    settings: Settings | None = None
+
+    @classmethod
+    def of(
+        cls, name: str, plan: AnyPlan, secret: bool, data: DataSet, day: datetime.date, **declared: Unpack[Declared]
+    ) -> PublicFacts:
+        """The public facts of a run on these records; nothing else is taken from them.
+
+        Args:
+            name, plan, secret, day: as the attributes.
+            data: the records.
+            declared: of them by the config.
+        """
+        return cls(
+            name,
+            plan,
+            secret,
+            data.spec,
+            data.origin,
+            dict(data.sha256),
+            data.columns,
+            bind(plan.target, record_shapes(data.train)),
+            on_disk(data.train),
+            data.test if data.test_is_public else None,
+            day,
+            **declared,
+        )
+
+    @property
+    def num_features(self) -> int:
+        """Columns of a row."""
+        return len(self.columns)
+
+    @property
+    def trace(self) -> Plan | None:
+        """Plan of the sampler whose iterates may be published; None for a one-shot mechanism."""
+        return sampled_plan(self.plan)
+
+    def publishable(self, guarantee: Guarantee | None) -> bool:
+        """Whether draws with this guarantee may be published: it is finite, or the records are public."""
+        return self.spec.public or (guarantee is not None and math.isfinite(guarantee.epsilon))
+
+    def circumstances(self, fit: bool) -> Circumstances:
+        """Return what the page says of records and settings.
+
+        Args:
+            fit: whether a fit without privacy is published.
+        """
+        origins: dict[str, Kind] = {"stand-in": "stand_in", "generated": "generated"}
+        declared: Kind = "generated" if self.generated else "public" if self.spec.public else "private"
+        times = self.spec.public and self.trace is self.plan
+        return Circumstances(origins.get(self.origin, declared), self.settings, fit, times)
+
+    @property
+    def planned(self) -> Guarantee | None:
+        """The guarantee that the run sets out with, or None."""
+        return self.plan.guarantee if self.secret else None
+
+    def note(self, guarantee: Guarantee | None) -> str | None:
+        """Text that must stand on every figure of draws with this guarantee, or None."""
+        if self.origin == "stand-in":
+            return f"generated stand-in for {self.spec.name}: not the real data"
+        if not self.publishable(guarantee):
+            return "no privacy guarantee, and the records are not public: confidential"
+        return None if self.secret else "insecure noise seed: no privacy guarantee"
+
+    def title(self, guarantee: Guarantee | None) -> str:
+        """Title of every figure."""
+        if guarantee is None:
+            return f"{self.name}: no guarantee"
+        return f"{self.name}: ε = {round_up(guarantee.epsilon, 3)}, δ = {guarantee.delta:.3g}"
+
+    def described(self) -> str:
+        """Return name and origin of the data in words."""
+        where = "files whose checksums privacy.json states" if self.sha256 else self.origin
+        return f"{self.spec.name}, {self.num_features} columns, from {where}"
+
+    def data_json(self) -> dict[str, object]:
+        """Return what ``privacy.json`` says of the data."""
+        return {
+            "name": self.spec.name,
+            "origin": self.origin,
+            "public": self.spec.public,
+            "encoding": self.spec.encoding,
+            "sha256": dict(self.sha256) or None,
+        }
+
+    def metrics(self) -> dict[str, object]:
+        """``metrics.json`` before anything is measured: every key that it always has."""
+        heat, plan = None if self.trace is None else self.trace.temperatures, self.plan
+        return {
+            **dict.fromkeys(("accuracy", "rmse", "log_predictive_density", "non_private")),
+            **dict.fromkeys(("ess", "rhat", "steps_per_second")),
+            "temperature": None if heat is None else {"min": float(heat.min()), "max": float(heat.max())},
+            "draws": plan.draws,
+            "data": {"name": self.spec.name, "origin": self.origin},
+            **plan.verdict.to_json(),
+        }
 
 
 def print_plan(facts: PublicFacts, devices: tuple[int, int] | None, console: Console) -> None:

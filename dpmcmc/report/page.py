@@ -1,7 +1,7 @@
 """``report.html``: the page of a run, one file that needs no network.
 
 It says what was released, what may be claimed, and what ε means, and has a paragraph for a paper. Everything on it is a
-public fact (``public_facts.py``) or comes from released values; names and sentences are escaped. The sentences stand in
+public fact (``console.py``) or comes from released values; names and sentences are escaped. The sentences stand in
 ``templates/page.html``.
 """
 
@@ -10,19 +10,459 @@ from __future__ import annotations
 import base64
 import datetime
 import functools
+import io
+import json
 import math
-from dataclasses import dataclass, field
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from dpmcmc.planning.any_plan import AnyPlan
-from dpmcmc.planning.permitted import FROM_PATH, INTERVALS, PREDICTION
+from dpmcmc.data.column_kinds import Column, Counts, Levels, Range
+from dpmcmc.data.schema import Schema
+from dpmcmc.errors import InputError, check_fields
+from dpmcmc.inference.names import axes, leaf_names
+from dpmcmc.inference.noise_aware import ReleasedMetric
+from dpmcmc.planning.permitted import FROM_PATH, INTERVALS, PREDICTION, Verdict
+from dpmcmc.planning.plan import AnyPlan
+from dpmcmc.planning.saved import SavedPlan
+from dpmcmc.privacy.accounting.events import DEVIATIONS, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.accounting.rounding import round_up
-from dpmcmc.report import words
-from dpmcmc.report.circumstances import Circumstances
-from dpmcmc.report.files import versions
-from dpmcmc.report.summary import Summary
+from dpmcmc.privacy.ledger import Receipt
+from dpmcmc.report.figures import Summary
+from dpmcmc.storage.cache import installed
+from dpmcmc.storage.pytree import PyTree
+from dpmcmc.targets.base import Target
+from dpmcmc.targets.glm import LinearRegression
+from dpmcmc.targets.transformed import PerOwner
+
+if TYPE_CHECKING:
+    import h5netcdf
+    import xarray
+
+
+# ----------------------------------------------------------------------------------------------------
+# Contents of the files that a release is written in; functions of public facts and of released values.
+#
+# ``draws.nc`` follows ArviZ's schema: a netCDF file with groups ``posterior`` and ``sample_stats``, dimensions
+# ``chain`` and ``draw`` first, so ``arviz.from_netcdf`` opens it. Where the columns of the records have names,
+# coefficients have them as coordinates.
+
+#: Arrays of a group of a netCDF file by name, with the names of their dimensions.
+Variables = dict[str, tuple[tuple[str, ...], np.ndarray]]
+
+
+def privacy_json(
+    plan: AnyPlan, guarantee: Guarantee | None, data: dict[str, object] | None = None, receipt: Receipt | None = None
+) -> dict[str, object]:
+    """Return what a reader needs to defend, recompute or compose the guarantee of a run."""
+    charged = {} if receipt is None else {"ledger": receipt.to_json()}
+    stated = plan.facts()
+    body = guarantee_json(guarantee, str(stated.get("unit", getattr(plan.target, "unit", "record"))))
+    # A plan that was loaded states the guarantee of its file; the one that was computed again holds.
+    return body | {name: fact for name, fact in stated.items() if name not in body} | {"data": data} | charged
+
+
+def guarantee_json(guarantee: Guarantee | None, unit: str = "record") -> dict[str, object]:
+    """A guarantee, or the sentence that there is none, with its unit, versions and the other accountants' ε."""
+    said = ["No guarantee: privacy was not asked for, or the noise keys of this run are not secret."]
+    body: dict[str, object] = dict.fromkeys(("epsilon", "delta", "adjacency", "release", "accountant"))
+    body |= {"assumptions": said, "events": []} if guarantee is None else guarantee.to_json()
+    cross_check = dict.fromkeys(("advanced", "rdp", "pld")) if guarantee is None else guarantee.cross_check()
+    return body | {"unit": unit, "versions": versions(), "cross_check": cross_check}
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computed the guarantee."""
+    return {name: installed(name) for name in ("dpmcmc", "jax", "numpy", "scipy")}
+
+
+def attributes(guarantee: Guarantee | None, verdict: Verdict) -> dict[str, str | float]:
+    """Return what every group of draws says of them: guarantee, permitted uses, and the reason of each verdict."""
+    uses: dict[str, str | float] = {"usable_for": ", ".join(verdict.usable_for) or "nothing", **verdict.reasons}
+    if guarantee is None:
+        return {"guarantee": "none", **uses}
+    stated: dict[str, str | float] = {
+        "epsilon": guarantee.epsilon,
+        "delta": guarantee.delta,
+        "adjacency": str(guarantee.adjacency),
+    }
+    return {"guarantee": str(guarantee), **stated, **uses}
+
+
+def draws_content(
+    draws: PyTree,
+    info: PyTree,
+    said: dict[str, str | float],
+    metric: ReleasedMetric | None = None,
+    columns: Sequence[str] | None = None,
+) -> bytes:
+    """A netCDF file in ArviZ's schema, whose groups all have the attributes ``said`` (:func:`attributes`).
+
+    ``info`` is None where a release has no steps to tell of. A released metric is the group ``metric``: its arrays, and
+    an attribute ``facts`` of JSON (:meth:`ReleasedMetric.of`). ``columns`` are names of the columns of the records.
+    """
+    import h5netcdf  # takes a tenth of a second, which planning does not need; xarray would take another
+
+    groups = _groups(draws, info, columns)
+    if metric is not None:
+        groups["metric"] = {name: (("row", "column"), matrix) for name, matrix in metric.arrays().items()}
+    content = io.BytesIO()  # in memory: HDF5 does not survive a disk that fills up under it
+    with h5netcdf.File(content, "w") as file:
+        for name, variables in groups.items():
+            group = file.create_group(name)
+            for variable, (dimensions, array) in variables.items():
+                for dimension, size in zip(dimensions, array.shape, strict=True):
+                    if dimension not in group.dimensions:
+                        group.dimensions[dimension] = size
+                _write(group, variable, dimensions, array)
+            group.attrs.update(said)
+        if metric is not None:
+            file["metric"].attrs["facts"] = json.dumps(metric.facts())
+    return content.getvalue()
+
+
+def _write(group: h5netcdf.Group, name: str, dimensions: Sequence[str], array: np.ndarray) -> None:
+    """Write a variable; netCDF knows no booleans, and marks them as xarray does."""
+    import h5py
+
+    if array.dtype.kind == "U":
+        group.create_variable(name, dimensions, h5py.string_dtype(), data=array.astype(object))
+    elif array.dtype == bool:
+        group.create_variable(name, dimensions, data=array.astype(np.int8)).attrs["dtype"] = "bool"
+    else:
+        group.create_variable(name, dimensions, data=array)
+
+
+def _groups(draws: PyTree, info: PyTree, columns: Sequence[str] | None) -> dict[str, Variables]:
+    """Return ArviZ's groups of a release; arguments as of :func:`draws_content`."""
+    groups = {"posterior": _variables(draws, columns)}
+    if info is not None:
+        groups["sample_stats"] = _variables(info._asdict() if hasattr(info, "_asdict") else info)
+    return groups
+
+
+def _variables(tree: PyTree, columns: Sequence[str] | None = None) -> Variables:
+    """Return the leaves of a pytree, named by their paths, after the coordinates of their dimensions."""
+    variables: Variables = {}
+    coordinates: Variables = {}
+    for name, leaf in leaf_names(tree).items():
+        array = np.asarray(leaf)
+        along = axes(name, array.shape[2:], columns)
+        variables[name] = (("chain", "draw", *(dimension for dimension, _ in along)), array)
+        named = ((dimension, values) for dimension, values in along if values is not None)
+        coordinates |= {dimension: ((dimension,), np.array(values)) for dimension, values in named}
+    chains, draws = next(iter(variables.values()))[1].shape[:2]
+    return {"chain": (("chain",), np.arange(chains)), "draw": (("draw",), np.arange(draws))} | coordinates | variables
+
+
+def datasets(
+    draws: PyTree, info: PyTree, said: dict[str, str | float], columns: Sequence[str] | None
+) -> dict[str, xarray.Dataset]:
+    """Return ArviZ's groups of a release as data sets; arguments as of :func:`draws_content`."""
+    import xarray  # takes half a second
+
+    groups = _groups(draws, info, columns)
+    return {name: xarray.Dataset(dict(variables), attrs=said) for name, variables in groups.items()}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whose records a run used, who vouches for its settings, and what stands beside its draws without noise.
+#
+# ``report.html`` says these things in sentences, and each sentence follows from the facts below, which ``plan.json``
+# holds as ``circumstances``. None of the facts is computed from a record of a private data set.
+
+#: Who has vouched for the settings: who wrote the config, or ``dpmcmc``, which chose them from public facts.
+Settings = Literal["without_these_records", "on_these_records", "by_dpmcmc"]
+#: Whose records a run used.
+Kind = Literal["private", "public", "generated", "stand_in"]
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """Facts that sentences on the page of a run follow from.
+
+    Attributes:
+        records: ``private``, ``public``, ``generated``, or ``stand_in`` for generated ones that replace a known set;
+            None where nobody has said.
+        settings: how they were chosen, as somebody vouches; None where nobody does.
+        fit: whether a fit without privacy stands beside the draws.
+        times: whether the seconds that the run took do.
+
+    Raises:
+        InputError: an unknown fact, or numbers without noise beside draws from private records.
+    """
+
+    records: Kind | None = None
+    settings: Settings | None = None
+    fit: bool = False
+    times: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.records in (None, "private") and (self.fit or self.times):
+            raise InputError(
+                "a fit and times have no noise: they are shown of public or generated records alone", "fit"
+            )
+
+    @classmethod
+    def of_plan(cls, plan: AnyPlan, public: bool = False) -> Circumstances:
+        """Return what a plan alone tells: ``dpmcmc`` gives reasons for the settings that it has chosen.
+
+        Args:
+            plan: of a run; the plan of a saved one states its circumstances.
+            public: whether the records are.
+        """
+        stated = plan.stated.get("circumstances") if isinstance(plan, SavedPlan) else None
+        told = cls(settings="by_dpmcmc" if plan.reasons else None)
+        if isinstance(stated, dict):  # the fit and the times that stood beside the draws are not in the result
+            told = cls(stated.get("records"), stated.get("settings"))
+        return replace(told, records="public") if public and not told.nobodys else told
+
+    def to_json(self) -> dict[str, object]:
+        """The part ``circumstances`` of plan.json."""
+        return {"circumstances": asdict(self)}
+
+    @property
+    def nobodys(self) -> bool:
+        """Whether a program generated the records."""
+        return self.records in ("generated", "stand_in")
+
+    def source(self, unit: str) -> str:
+        """Return whose records these are, in a clause."""
+        return {
+            None: f"nobody has said that the {unit}s are public, so they are taken for private",
+            "private": "private",
+            "public": f"public: whoever has the {unit}s needs no release to know them",
+            "generated": "generated by a program: nobody's data are in them",
+            "stand_in": "generated by a program in place of the real ones: nobody's data are in them",
+        }[self.records]
+
+    def reach(self, unit: str) -> str:
+        """Return what the promise is worth on records that are not private; empty where they may be."""
+        if self.nobodys:
+            return (
+                f"A program generated the {unit}s, so the promise protects nobody. It says what the same run would "
+                f"promise on {unit}s of people."
+            )
+        if self.records == "public":
+            return (
+                f"The {unit}s are public, so the promise hides none of them. It says what the same run would promise "
+                f"on private {unit}s."
+            )
+        return ""
+
+    def settings_said(self, unit: str) -> str:
+        """Return how settings were chosen, and who vouches for it."""
+        public = f"settings, ranges and levels of columns, ε and the number of {unit}s"
+        if self.settings == "on_these_records":
+            these = f"the {unit}s that these stand in for" if self.records == "stand_in" else f"these {unit}s"
+            return f"Settings were chosen by looking at {these}, as the config declares. ε does not cover that choice."
+        if self.settings == "without_these_records":
+            return (
+                f"The author of the config vouches that {public} are public constants, chosen without looking at "
+                f"these {unit}s."
+            )
+        ours = self.settings == "by_dpmcmc"
+        given = f"ranges and levels of columns, ε, the number of {unit}s and other facts that were given"
+        unseen = f"{given if ours else public} were chosen without looking at these {unit}s"
+        rest = " dpmcmc chose the other settings from these facts alone." if ours else ""
+        return f"Nobody has vouched that {unseen}. The promise needs it.{rest}"
+
+    def beside(self) -> str:
+        """Return the names of the numbers that no noise protects; empty without any."""
+        kinds = {"a fit without privacy": self.fit, "the seconds that the run took": self.times}
+        return " and ".join(name for name, there in kinds.items() if there)
+
+    def noise_said(self, unit: str, added: bool) -> str:
+        """Return how what was released came to be random.
+
+        Args:
+            unit: what a record is.
+            added: whether noise was added; else what is released was drawn at random.
+        """
+        beside = self.beside()
+        draws = "the draws" if beside else "this release"
+        drawn = "The draws are" if beside else "The release is"
+        how = f"{drawn} random, and a single {unit} can change the chance of what is released only within bounds."
+        if added:
+            how = f"Random noise was added to every number that was computed from the {unit}s for {draws}."
+        if not beside:
+            return how
+        whose = f"the {unit}s are nobody's" if self.nobodys else f"the {unit}s are public"
+        return f"{how} No noise was added to {beside}, published beside the draws because {whose}."
+
+    def people_said(self, unit: str, count: int) -> str:
+        """Return whether a reader may be in the data."""
+        if self.nobodys:
+            return f"Nobody is in the data: a program generated the {count:,} {unit}s that this model was fitted to."
+        if self.records == "public":
+            return (
+                f"This model was fitted to {count:,} {unit}s that are public already. If yours is one of them, this "
+                f"release does not make it more public."
+            )
+        return f"Your {unit} may be one of the {count:,} that this model was fitted to."
+
+    def covered(self) -> str:
+        """Return what the guarantee is of, as the subject of a sentence in the singular."""
+        beside = self.beside()
+        return f"Everything released, except {beside}," if beside else "Everything released"
+
+
+# ----------------------------------------------------------------------------------------------------
+# A release in words for its page and for a paper: what was estimated, by which method, and how ε was computed.
+#
+# All of it follows from public facts: the plan, its schema, and the events of its guarantee.
+
+#: A formula that nobody wrote names at most so many columns in a title.
+_TITLE_COLUMNS = 6
+
+_MODELS = {
+    "LogisticRegression": "logistic regression",
+    "LinearRegression": "linear regression with normal noise",
+    "SoftmaxRegression": "softmax (multinomial logistic) regression",
+    "PoissonRegression": "Poisson regression with a log link",
+    "NegativeBinomialRegression": "negative binomial regression with a log link",
+    "LastLayer": "softmax regression on fixed features",
+}
+_METHODS = {
+    "NoiseAware": "a noise-aware release: sums over the records were released with Gaussian noise, and draws come from "
+    "the posterior given these sums, which knows the law of their noise",
+    "SGLD": "stochastic gradient Langevin dynamics",
+    "SGHMC": "stochastic gradient Hamiltonian Monte Carlo",
+    "SGNHT": "stochastic gradient Nosé–Hoover thermostats",
+    "SGFS": "stochastic gradient Fisher scoring",
+    "OPS": "one-posterior sampling",
+}
+#: Name of each event's mechanism, for one of them and for several.
+_RELEASES = {
+    "gaussian": ("Gaussian mechanism", "Gaussian mechanisms"),
+    "poisson_gaussian": ("Gaussian mechanism on a Poisson sample", "Gaussian mechanisms on Poisson samples"),
+    "fixed_size_gaussian": ("Gaussian mechanism on a random subset", "Gaussian mechanisms on random subsets"),
+    "noisy_descent": ("last iterate of a noisy descent", "last iterates of noisy descents"),
+    "posterior_draw": ("draw from a log-concave posterior", "draws from log-concave posteriors"),
+    "objective_perturbation": ("minimiser of a perturbed objective", "minimisers of perturbed objectives"),
+    "clipped_objective_perturbation": ("minimiser of a perturbed clipped objective", "minimisers of such objectives"),
+    "pure": ("purely private release", "purely private releases"),
+}
+_ACCOUNTANTS = {
+    "pld": "privacy loss distributions",
+    "rdp": "Rényi differential privacy",
+    "advanced": "advanced composition",
+    "last_iterate": "the theorem of last iterates",
+    "one_sample": "the theorems of these releases",
+}
+
+
+def title(plan: AnyPlan) -> str:
+    """Return the title of a run that has no name: its formula where it has a schema, else its method."""
+    return plan.label if plan.schema is None else _formula(plan.schema, _TITLE_COLUMNS)
+
+
+def model(target: Target) -> str:
+    """Return a model in words, to stand after an article."""
+    inner, name = _named(target)
+    if name is not None and isinstance(inner, LinearRegression):
+        name += f" of standard deviation {inner.noise_scale:g}"
+    owners = ", in which all rows of an owner are one record" if inner is not target else ""
+    return f"Bayesian model {inner!r}{owners}" if name is None else f"Bayesian {name}{owners}"
+
+
+def prior(plan: AnyPlan) -> str | None:
+    """Return the prior of a regression in words; None of other models."""
+    inner, name = _named(plan.target)
+    if name is None:
+        return None
+    settled = str(plan.to_json().get("mechanism"))
+    scale = f"{inner.prior_scale:g}"  # type: ignore[attr-defined]
+    if "prior_scale='evidence'" in settled:
+        scale = f"that follows from the released numbers, around {scale}"
+    wide = re.search(r"intercept_scale=([\d.e+-]+)", settled)
+    columns = "of the encoded columns" if plan.schema is not None else "of the columns"
+    more = "" if wide is None else f" ({wide.group(1)} for the intercept)"
+    return f"independent normal priors of mean 0 and standard deviation {scale} for the coefficients {columns}{more}"
+
+
+def method_in_words(plan: AnyPlan) -> str:
+    """Return the method in words, with its name in this library."""
+    said = _METHODS.get(plan.label)
+    if plan.has_chains and plan.guarantee is not None:
+        said = f"{said or plan.label} on gradients with noise for privacy"
+    sandwich = ", a sandwich variance" if "covariance='sandwich'" in str(plan.to_json().get("mechanism")) else ""
+    return plan.label if said is None else f"{said} ({plan.label}{sandwich})"
+
+
+def estimated(plan: AnyPlan) -> list[tuple[str, str]]:
+    """Return (label, sentence) pairs that say what was estimated."""
+    out = [("model", model(plan.target))]
+    said, schema = prior(plan), plan.schema
+    if schema is not None:
+        used = list(dict.fromkeys(name for term in schema.terms for name in term))
+        out += [("formula", _formula(schema)), (f"label {schema.label}", _label(schema))]
+        out += [(f"column {name}", _column(schema.columns[name])) for name in used]
+        if any(isinstance(schema.columns[name], Range | Counts) for name in (*used, schema.label)):
+            clipped = "A value outside its range was counted as its nearest bound; report the ranges with the result."
+            out.append(("clipping", clipped))
+        encoded = "a range is mapped to [-1, 1], and a level is 0 or 1; then every row is multiplied by "
+        out.append(("encoding", f"{encoded}{schema.row_scale:.3g}, so that its norm is at most 1"))
+    return out if said is None else [*out, ("prior", said)]
+
+
+def accounting(guarantee: Guarantee) -> str:
+    """Return how ε was computed: of which releases, by which theorem."""
+    counts: Counter[str] = Counter()
+    for event in guarantee.events:
+        if event.mechanism not in DEVIATIONS and event.count:
+            counts[event.mechanism] += event.count
+    released = " and ".join(f"{count:,} {_RELEASES[kind][count > 1]}" for kind, count in counts.items())
+    law = _ACCOUNTANTS[guarantee.accountant]
+    if guarantee.accountant == "one_sample" and set(counts) == {"gaussian"}:
+        law = "Gaussian differential privacy, which is exact"
+    return f"ε is that of {released or 'no release'}, by {law} (accountant {guarantee.accountant})"
+
+
+def _named(target: Target) -> tuple[Target, str | None]:
+    """Return (the model of one row, its name where it is this library's)."""
+    inner = target.target if isinstance(target, PerOwner) else target
+    ours = type(inner).__module__.startswith("dpmcmc.")
+    return inner, _MODELS.get(type(inner).__name__) if ours else None
+
+
+def _formula(schema: Schema, most: int | None = None) -> str:
+    if schema.formula is not None and "~" in schema.formula:
+        return schema.formula
+    terms = [":".join(term) for term in schema.terms] or ["1"]
+    right = f"{len(terms)} terms" if most is not None and len(terms) > most else " + ".join(terms)
+    return f"{schema.label} ~ {right}{'' if schema.intercept else ' - 1'}"
+
+
+def _label(schema: Schema) -> str:
+    kind, levels = schema.columns[schema.label], schema.outcome.levels or ("", "")
+    scale: Mapping[str, str] = {
+        "binary": f"log odds of {levels[1]!r} against {levels[0]!r}",
+        "classes": f"log odds of every level against the first, {levels[0]!r}",
+        "count": "log of the expected count",
+        "real": f"mean of {schema.own_name(schema.label)}",
+    }
+    return f"{_column(kind)}; coefficients are of the {scale[schema.outcome.kind]}"
+
+
+def _column(column: Column) -> str:
+    """Return what a column's public facts say of it."""
+    if isinstance(column, Counts):
+        return f"counts from 0 to {column.largest:,}"
+    if isinstance(column, Levels):
+        other = "; any other value is the level other" if column.other else ""
+        said = f"levels {', '.join(column.texts)}{other}"
+    else:
+        scale = ", on the scale of log(1 + value)" if column.scale == "log1p" else ""
+        said = f"a number from {column.low:g} to {column.high:g}{scale}"
+    return f"{said}; a missing value has a level of its own" if column.missing else said
+
 
 FILE = "report.html"
 #: Share of false alarms at which the power of an attack is stated.
@@ -65,17 +505,17 @@ def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: 
         summary: of the draws, or of what follows from them.
         context: what else is said.
     """
-    said, assumed = dict(summary.said), words.prior(plan)
+    said, assumed = dict(summary.said), prior(plan)
     claims = {
         "Predictions": (PREDICTION in said["usable for"], said[PREDICTION]),
         "Intervals": (summary.intervals, said[INTERVALS]),
     }
-    unit, method = getattr(plan.target, "unit", None) or "record", words.method(plan)
+    unit, method = getattr(plan.target, "unit", None) or "record", method_in_words(plan)
     names = {
         "method": method,
         "unit": unit,
-        "estimated": words.estimated(plan),
-        "fitted": f"We fitted a {words.model(plan.target)}{f' with {assumed}' if assumed else ''} to "
+        "estimated": estimated(plan),
+        "fitted": f"We fitted a {model(plan.target)}{f' with {assumed}' if assumed else ''} to "
         f"N = {plan.num_records:,} {unit}s with dpmcmc {versions()['dpmcmc']}, by {method}",
         "noise_aware": plan.label == "NoiseAware" or said[INTERVALS].startswith(FROM_PATH),
         # The plan's verdict was given before the draws, whose own is on the page.
@@ -87,7 +527,7 @@ def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: 
     }
     if guarantee is not None and math.isfinite(guarantee.epsilon):
         names["promise"] = guarantee
-        names["accounting"] = words.accounting(guarantee)
+        names["accounting"] = accounting(guarantee)
         names["p"] = plain_numbers(guarantee)
         names["added_noise"] = all(event.mechanism in _ADDED for event in guarantee.events)
     return _template().render(plan=plan, summary=summary, context=context, **names)

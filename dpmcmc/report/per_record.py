@@ -12,7 +12,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from dpmcmc.privacy.accounting.rounding import round_up
+from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.report.figures import STYLE, plain
 
 if TYPE_CHECKING:

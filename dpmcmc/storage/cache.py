@@ -12,13 +12,28 @@ them. A system without user ids (Windows) is not checked.
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import platformdirs
 
 from dpmcmc.errors import InputError
+
+# ----------------------------------------------------------------------------------------------------
+# Versions of what is installed.
+
+
+@functools.cache
+def installed(name: str) -> str:
+    """Return a package's version, or "source" where it is used without being installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "source"
+
 
 WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 #: Symbolic links on one way, as many as Linux follows.

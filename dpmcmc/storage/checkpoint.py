@@ -22,6 +22,7 @@ of private data could be searched for. Both stay, for a finished run must not an
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -29,22 +30,127 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.storage.atomic import write_atomically
-from dpmcmc.storage.commit_point import Point, Trace
+from dpmcmc.storage.files import lock, names, read_bytes, seal, unseal, write_atomically
 from dpmcmc.storage.fingerprint import Described, fingerprint, plan_digest, platform
-from dpmcmc.storage.locks import lock, names
-from dpmcmc.storage.plain_keys import from_text, plain, to_text
-from dpmcmc.storage.pytree import PyTree
-from dpmcmc.storage.regular_file import read_bytes
-from dpmcmc.storage.run_json import VERSION, check_run
-from dpmcmc.storage.sealed_files import seal, unseal
+from dpmcmc.storage.pytree import PyTree, from_text, plain, to_text
+
+# ----------------------------------------------------------------------------------------------------
+# How far a run has got: what one commit of a checkpoint says, as arrays for its file.
+
+
+class Trace(Protocol):
+    """Everything that a commit keeps of one chain.
+
+    Attributes:
+        pieces: kept draws of each chunk, pytrees.
+        norm: of the last position.
+    """
+
+    pieces: list[PyTree]
+    norm: float
+
+
+@dataclass
+class Point:
+    """How far a run has got, as its last commit says.
+
+    Attributes:
+        number: of the commit.
+        block: first cell of the block that is running.
+        step: its next step.
+        until: step that it may reach before the next commit.
+        shape: (cells in a block, steps in a chunk); a resumed run keeps them.
+        states: leaves of the block's states, or None where it has not started.
+        norms: last norm of every chain.
+        pieces: per chain the leaves of each piece of its draws.
+        seconds: of running so far.
+        files: names and digests of the files that hold them.
+        sure: whether no later commit was lost.
+    """
+
+    number: int = 0
+    block: int = 0
+    step: int = 0
+    until: int = 0
+    shape: tuple[int, int] = (0, 0)
+    states: list[np.ndarray] | None = None
+    norms: list[float] = field(default_factory=list)
+    pieces: list[list[list[np.ndarray]]] = field(default_factory=list)
+    seconds: float = 0.0
+    files: list[tuple[str, str]] = field(default_factory=list)
+    sure: bool = True
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chain has done its steps."""
+        return self.block >= len(self.norms)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Arrays of its file: all but the pieces, which lie in files of their own."""
+        body = dataclasses.asdict(dataclasses.replace(self, states=None, pieces=[]))
+        arrays = {"body": np.frombuffer(json.dumps(body).encode(), np.uint8)}
+        return arrays | {f"state/{i}": leaf for i, leaf in enumerate(self.states or [])}
+
+    def read_pieces(self, folder: Path) -> bool:
+        """Read the draws that the commit names from its checkpoint's folder; return whether they are whole."""
+        self.pieces = [[] for _ in self.norms]
+        for name, digest in self.files:
+            held = unseal(folder / name)
+            if held is None or held[0] != digest:
+                return False
+            grouped: dict[tuple[int, int], list[np.ndarray]] = {}
+            for key, leaf in held[1].items():
+                i, j, _ = (int(part) for part in key.split("/"))
+                grouped.setdefault((i, j), []).append(leaf)
+            for (i, _), leaves in grouped.items():
+                self.pieces[i].append(leaves)
+        return True
+
+    @classmethod
+    def of(cls, arrays: dict[str, np.ndarray]) -> Point | None:
+        """Point that a file's arrays say, without its pieces; None where it is not of this version."""
+        try:
+            point = cls(**json.loads(arrays.pop("body").tobytes()))
+        except (ValueError, KeyError, TypeError):
+            return None
+        if len(point.shape) != 2 or min(point.shape) < 1:
+            return None
+        point.shape = (point.shape[0], point.shape[1])
+        point.states = [arrays[f"state/{i}"] for i in range(len(arrays))] or None
+        point.files = [(name, digest) for name, digest in point.files]
+        return point
+
+
+# ----------------------------------------------------------------------------------------------------
+# ``run.json`` of a checkpoint: its version, and whether it holds what this version writes.
+
+VERSION = 1
+
+
+def check_run(run: Any) -> None:
+    """Raise ValueError, KeyError, AttributeError or TypeError unless it holds what this version writes."""
+    if run["version"] != VERSION:
+        raise InputError("another version")
+    run.get("notes", {}).get("")
+    if "plan" not in run:
+        return
+    bytes.fromhex(run["records_key"])
+    for event in run["again"]:
+        event.items()
+    for words in run["keys"] or []:
+        np.asarray(words, np.uint32)
+    if not isinstance(run["secret"], bool):
+        raise InputError("other keys")
+    run["platform"], run["records"], run.get("origin", "").encode(), [name.encode() for name in run.get("claims", [])]
+
 
 #: A commit may cost this share of the time until the next.
 _OVERHEAD = 0.01

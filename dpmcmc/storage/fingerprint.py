@@ -6,11 +6,12 @@ import functools
 import hashlib
 import hmac
 import json
+import mmap
 import os
 import platform as machine
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import CellType, CodeType
 from typing import Any, Protocol
@@ -18,9 +19,47 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from dpmcmc.storage.cache import installed
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.storage.row_blocks import blocks
-from dpmcmc.storage.versions import installed
+
+# ----------------------------------------------------------------------------------------------------
+# Records read block by block, so that a memory-mapped file never has to fit in memory.
+
+_BLOCK_BYTES = 64 << 20
+
+
+def on_disk(data: PyTree) -> bool:
+    """Whether some of the records are memory-mapped."""
+    return any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(data))
+
+
+def blocks(records: PyTree) -> Iterator[tuple[int, PyTree]]:
+    """Yield (first row, rows) of a pytree of arrays, block by block; pages of a map are released after each."""
+    leaves = jax.tree.leaves(records)
+    if not on_disk(leaves):
+        yield 0, jax.tree.map(np.asarray, records)
+        return
+    row = max(sum(leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in leaves), 1)
+    rows = max(_BLOCK_BYTES // row, 1)
+    jax.tree.map(lambda leaf: advise(leaf, "MADV_NORMAL"), records)
+    for start in range(0, max(len(leaves[0]), 1), rows):
+        yield start, jax.tree.map(lambda leaf: np.asarray(leaf[start : start + rows]), records)  # noqa: B023
+        jax.tree.map(give_back, records)
+
+
+def give_back(array: np.ndarray) -> None:
+    """Tell the system that the pages read through a map are not needed any more."""
+    advise(array, "MADV_DONTNEED")
+
+
+def advise(array: np.ndarray, advice: str) -> None:
+    """Tell the system how a map is read, if it takes such advice; an array in memory is left alone."""
+    base: object = array
+    while base is not None and not isinstance(base, mmap.mmap):
+        base = getattr(base, "base", None)
+    if base is not None and hasattr(mmap, advice):
+        base.madvise(getattr(mmap, advice))
+
 
 #: Libraries whose version may decide a rounding.
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "numpyro", "flax", "optax")

@@ -8,14 +8,193 @@ moment. The file system's own times (change and birth) cannot be set; a copy doe
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpmcmc.storage.atomic import write_atomically
-from dpmcmc.storage.released_files import KEY, PICTURES, PRIVACY, digest, remove_others
+from dpmcmc.errors import InputError
+from dpmcmc.storage.files import read_bytes, write_atomically
+
+# ----------------------------------------------------------------------------------------------------
+# A folder is one result: its released files, and the SHA-256 digests of them that ``privacy.json`` states.
+#
+#     "files": null                       the run has not ended; nothing in the folder is a result yet
+#     "files": {"draws.nc": "5f0c…", …}   it has: these files, and no other of a released name
+#     no "files"                          a version without digests wrote it
+#
+# ``privacy.json`` is written twice, before the first and after the last of the others. So a kill at any moment leaves a
+# folder that says that it is unfinished, or a whole result. The digests are those of the bytes that the writer had in
+# hand: where two writers share a folder, the mixture is refused.
+#
+# Digests are functions of released files, which hold public facts and privatised values alone. Files of
+# ``confidential/`` have none.
+
+#: The file that states the digests, and its key of them.
+PRIVACY, KEY = "privacy.json", "files"
+#: Names of a released file: what is stated before a record is read, and what is computed. Pictures have any name.
+STATED = ("config.yaml", "plan.json")
+COMPUTED = ("draws.nc", "evidence.npz", "metrics.json", "report.html", "trace.npz")
+PICTURES = "figures"
+#: Folder of a run folder that is never published.
+CONFIDENTIAL = "confidential"
+
+
+def digest(content: bytes) -> str:
+    """Return the SHA-256 of a file's content."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def released(folder: Path) -> tuple[str, ...]:
+    """Return the names of the released files that lie in a folder, beside ``privacy.json``."""
+    pictures = folder / PICTURES
+    drawn = sorted(path.name for path in pictures.iterdir()) if pictures.is_dir() else []
+    names = (*STATED, *COMPUTED, *(f"{PICTURES}/{name}" for name in drawn if not name.startswith(".")))
+    return tuple(name for name in names if os.path.lexists(folder / name))
+
+
+def has_digests(said: dict[str, Any]) -> bool:
+    """Whether a ``privacy.json`` states digests, or that the run has not ended."""
+    return KEY in said
+
+
+def has_ended(said: dict[str, Any]) -> bool:
+    """Whether a ``privacy.json`` is of a run that has ended, as far as it tells."""
+    return said.get(KEY, {}) is not None
+
+
+def is_sealed(folder: Path) -> bool:
+    """Whether a folder holds a whole result, as far as its ``privacy.json`` tells."""
+    return isinstance(_said(folder / PRIVACY).get(KEY), dict)
+
+
+def discrepancy(folder: Path, said: dict[str, Any]) -> str | None:
+    """Return a clause on the first file that is not as ``privacy.json`` says; None: there is none.
+
+    Args:
+        folder: that it lies in.
+        said: its content.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    if not has_digests(said):
+        return None
+    lying = released(folder)
+    if not has_ended(said):
+        computed = [name for name in lying if name not in STATED]
+        return f"{computed[0]} lies beside it, and the run has not ended" if computed else None
+    stated = said[KEY]
+    if not isinstance(stated, dict):
+        return "its digests are not a table of files"
+    for name in (*lying, *sorted(stated)):
+        if name not in stated:
+            return f"{_shown(name)} is not a file of this result"
+        if name not in lying:
+            return f"{_shown(name)} is missing"
+        if digest(read_bytes(folder / name)) != stated[name]:
+            return f"{_shown(name)} is not the file that was released"
+    return None
+
+
+def check_result(folder: Path, said: dict[str, Any]) -> None:
+    """Refuse a folder that is no whole result.
+
+    Raises:
+        InputError: its run has not ended, or a file is missing, changed, or of another result.
+        OSError: a file cannot be read.
+    """
+    if not has_ended(said):
+        raise InputError(
+            f"{folder}: the run in it has not ended, or was stopped while it was saved; go on with it, or save the "
+            "result again",
+            "folder",
+        )
+    wrong = discrepancy(folder, said)
+    if wrong is not None:
+        raise InputError(f"{folder}: {wrong}; get the whole folder again from where it was released", "folder")
+
+
+def check_free(folder: str | Path) -> None:
+    """Refuse a folder that holds something, or that lies in a checkpoint.
+
+    A result that was not saved to its end may be saved there again. ``confidential/`` may be there.
+
+    Raises:
+        InputError: it is not free.
+        OSError: it cannot be read.
+    """
+    place = Path(folder)
+    kept = checkpoint_around(place)
+    if kept is not None:
+        raise InputError(f"folder: {place} lies in {kept}, which holds the keys of a run; give a folder elsewhere")
+    if not place.exists():
+        return
+    there = {path.name for path in place.iterdir() if not _left_over(path.name)} - {CONFIDENTIAL}
+    if there and not (there <= {PRIVACY, PICTURES, "plan.json", *COMPUTED} and _is_unfinished(place)):
+        what = "a result" if PRIVACY in there else "something"
+        raise InputError(f"folder: {place} already holds {what}; a folder is one result: give one that is new or empty")
+
+
+def checkpoint_around(folder: Path) -> Path | None:
+    """Return the checkpoint that a folder is or lies in, or None."""
+    return next((parent for parent in _around(folder) if _is_checkpoint(parent)), None)
+
+
+def results_around(path: Path) -> Iterator[Path]:
+    """Yield the folders of results, or of runs that go on, that a path is or lies in."""
+    return (parent for parent in _around(path) if has_digests(_said(parent / PRIVACY)))
+
+
+def remove_others(folder: Path, mine: dict[str, str]) -> None:
+    """Remove the released files that an earlier start of the run left, and what killed writes left."""
+    for name in released(folder):
+        if name not in mine:
+            (folder / name).unlink()
+    for path in folder.iterdir():
+        if _left_over(path.name):
+            path.unlink()
+
+
+def _around(folder: Path) -> Iterator[Path]:
+    """Yield a folder and those around it, by its name and by what links lead to."""
+    for way in (os.path.abspath, os.path.realpath):
+        place = Path(way(folder))
+        yield from (place, *place.parents)
+
+
+def _said(path: Path) -> dict[str, Any]:
+    """Return the table that a JSON file holds; an empty one where there is none."""
+    try:
+        said = json.loads(read_bytes(path))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    """Whether a folder is a checkpoint: ``run.json`` of it, and not of something else, lies there."""
+    said = _said(folder / "run.json")
+    return "version" in said and not {"plan", "notes"}.isdisjoint(said)
+
+
+def _is_unfinished(folder: Path) -> bool:
+    """Whether a result was not saved to its end there; what cannot be read may be one that was."""
+    return not has_ended(_said(folder / PRIVACY))
+
+
+def _left_over(name: str) -> bool:
+    """Whether a name is of a write that was killed."""
+    return any(name.startswith(f".{each}.") for each in (PRIVACY, *STATED, *COMPUTED))
+
+
+def _shown(name: object) -> str:
+    """Return the name of a file, or a quotation of what is none; the file that says it may be a stranger's."""
+    known = isinstance(name, str) and (name in (*STATED, *COMPUTED) or name.startswith(f"{PICTURES}/"))
+    return str(name)[:80] if known else repr(name)[:80]
 
 
 def today() -> datetime.date:

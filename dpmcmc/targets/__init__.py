@@ -1,7 +1,6 @@
 """Models with a prior and a per-record log-likelihood."""
 
-from dpmcmc.targets.base import Target, TargetError, bind, check, check_rows, immutable, record_shapes
-from dpmcmc.targets.custom import Custom
+from dpmcmc.targets.base import Custom, Target, TargetError, bind, check, check_rows, immutable, record_shapes
 from dpmcmc.targets.flax import from_flax
 from dpmcmc.targets.glm import (
     LinearRegression,
@@ -12,7 +11,7 @@ from dpmcmc.targets.glm import (
 )
 from dpmcmc.targets.last_layer import LastLayer, on_rows
 from dpmcmc.targets.numpyro import from_numpyro
-from dpmcmc.targets.per_owner import PerOwner
+from dpmcmc.targets.transformed import PerOwner
 
 #: Names a YAML may use.
 TARGETS: dict[str, type[Target]] = {

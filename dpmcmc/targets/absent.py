@@ -19,9 +19,9 @@ table with a schema, whose every row is encoded with a constant or a level.
 from __future__ import annotations
 
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.targets.base import Target
-from dpmcmc.targets.per_owner import PerOwner
+from dpmcmc.targets.transformed import PerOwner
 
 _INSTEAD = (
     "gather rows with dpmcmc.data.by_owner, where an owner without rows is absent, or take zero_out, under which no "

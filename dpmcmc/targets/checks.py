@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpmcmc.privacy.accounting.float_excess import KAPPA
-from dpmcmc.privacy.query import fixed_point
-from dpmcmc.privacy.query.fixed_point import FixedPoint
+from dpmcmc.privacy.accounting.events import KAPPA
+from dpmcmc.privacy.query import exact_sums
+from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target, bind, check, record_shapes
-from dpmcmc.targets.per_owner import by_row
+from dpmcmc.targets.transformed import by_row
 
 _BITS = 21
 #: Records looked at; the rest says nothing new about the code.
@@ -125,7 +125,7 @@ class _Checks:
         fast = getattr(self.target, "clipped_gradient_sum", None)
 
         def generic(params: PyTree, batch: PyTree, mask: jax.Array, clip: float) -> FixedPoint:
-            return fixed_point.clipped_sum(self.scores(params, batch), mask, clip, _BITS)
+            return exact_sums.clipped_sum(self.scores(params, batch), mask, clip, _BITS)
 
         prepare = getattr(self.target, "prepared", lambda records: records)
         self._each_alone(prepare)

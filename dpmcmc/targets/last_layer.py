@@ -21,11 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint, held
+from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint, held
+from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import STATIC, PyTree
-from dpmcmc.storage.row_blocks import on_disk
 from dpmcmc.targets.base import Positive, Target, TargetError
-from dpmcmc.targets.glm.softmax import SoftmaxRegression
+from dpmcmc.targets.glm import SoftmaxRegression
 
 #: Float32 rounds the norm of a row that was brought to its bound; this much is left for it.
 _MARGIN = 1e-5

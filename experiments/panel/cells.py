@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.storage.regular_file import opened_text, read_text
+from dpmcmc.storage.files import opened_text, read_text
 from experiments.panel.config import Panel
 
 COLUMNS = (

@@ -23,7 +23,7 @@ import numpy as np
 
 import dpmcmc
 from dpmcmc.cli.refusals import CommandError
-from dpmcmc.storage.regular_file import opened_text
+from dpmcmc.storage.files import opened_text
 from experiments.commands import folder_for
 from experiments.panel import scores
 from experiments.panel.cells import alone

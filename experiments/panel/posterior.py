@@ -14,7 +14,7 @@ import numpy as np
 from dpmcmc.diagnostics import reference
 from dpmcmc.mechanisms.huberised import HuberisedLogistic
 from dpmcmc.mechanisms.minimise import minimise
-from dpmcmc.storage.regular_file import opened
+from dpmcmc.storage.files import opened
 from experiments.nuts import nuts_posterior
 from experiments.panel.config import Panel
 from experiments.panel.trial import Site, seed_of

@@ -24,7 +24,7 @@ from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.mechanisms.output import OutputPerturbation
 from dpmcmc.privacy import Guarantee
-from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.query.gaussian_release import gaussian_event
 from experiments.panel import one_shot

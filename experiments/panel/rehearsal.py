@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.privacy.query.fixed_point import FixedPoint
+from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.targets import LogisticRegression
 
 

@@ -24,10 +24,10 @@ import dpmcmc
 from benchmarks.problem import CLIP, STEP_SIZE, Size, make_plan, records, sampled
 from benchmarks.report import Table
 from benchmarks.timing import Clock, in_turn, ratio, scanned
-from dpmcmc.engine.sizing import ONE_THREAD
-from dpmcmc.engine.usual_batches import RARE
+from dpmcmc.engine.compilation import ONE_THREAD
+from dpmcmc.engine.program import RARE
 from dpmcmc.privacy import GradientQuery
-from dpmcmc.privacy.query import fixed_point
+from dpmcmc.privacy.query import exact_sums
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.privacy.query.selection import selector
 from dpmcmc.targets import LogisticRegression
@@ -126,7 +126,7 @@ def exact(plan: dpmcmc.Plan) -> Gradient:
     def answer(theta: jax.Array, data: Any, drawn: Any) -> jax.Array:
         (at, mask), normal = drawn
         x, y, norms = _rows(data, at)
-        total = fixed_point.linear_sum(_residual(theta, x, y), x, mask, CLIP, plan.bits, norms)
+        total = exact_sums.linear_sum(_residual(theta, x, y), x, mask, CLIP, plan.bits, norms)
         return _noised(plan, theta, _of(theta, total.to_float(CLIP, plan.bits)), normal)
 
     return Gradient(_poisson_batch(plan), answer)

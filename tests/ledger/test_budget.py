@@ -7,8 +7,8 @@ import stat
 import pytest
 
 from dpmcmc.privacy import Event, Full, Guarantee, Ledger, LedgerError, OverBudget, Poisson
-from dpmcmc.privacy.accounting.account import account
-from dpmcmc.privacy.ledger import store
+from dpmcmc.privacy.accounting.charging import account
+from dpmcmc.privacy.ledger import file as store
 from tests.ledger.ledgers import TERMS, release
 
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from dpmcmc.privacy import Event, Guarantee, Ledger, LedgerError
-from dpmcmc.privacy.ledger import chain, inode, store
-from dpmcmc.privacy.ledger import older as older_room
+from dpmcmc.privacy.ledger import chain, file
+from dpmcmc.privacy.ledger import file as older_room
 from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError
 from tests.ledger.ledgers import TERMS, refused, release
 
 
 def test_a_full_database_leaves_the_ledger_as_it_was(used, path, monkeypatch):
     before = used.history()
-    database = store._database
+    database = file._database
 
     @contextlib.contextmanager
     def no_more_pages(file):
@@ -28,7 +28,7 @@ def test_a_full_database_leaves_the_ledger_as_it_was(used, path, monkeypatch):
             db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0]}")
             yield db
 
-    monkeypatch.setattr(store, "_database", no_more_pages)
+    monkeypatch.setattr(file, "_database", no_more_pages)
     with pytest.raises(LedgerError, match="disk is full"):
         used.reserve(Guarantee.from_events(
             tuple(Event("gaussian", 1e4 + k, 1.0, 1) for k in range(200)),
@@ -79,13 +79,13 @@ def test_a_second_hard_link_is_refused_with_exit_code_2(ledger, path, fifth, tmp
 
 
 def test_a_ledger_that_is_moved_while_a_run_reserves_is_said_to_be(ledger, path, fifth, monkeypatch):
-    real = inode.Inode.replace
+    real = file.Inode.replace
 
     def moved(self, content):
         path.rename(path.with_name("moved"))
         real(self, content)
 
-    monkeypatch.setattr(inode.Inode, "replace", moved)
+    monkeypatch.setattr(file.Inode, "replace", moved)
     with pytest.raises(LedgerError, match="moved or replaced"):
         ledger.reserve(fifth, "run")
     monkeypatch.undo()
@@ -93,9 +93,9 @@ def test_a_ledger_that_is_moved_while_a_run_reserves_is_said_to_be(ledger, path,
 
 
 def test_a_moved_ledger_is_locked_under_its_new_name(ledger, path, monkeypatch):
-    monkeypatch.setattr(store, "_PATIENCE", 0.05)
+    monkeypatch.setattr(file, "_PATIENCE", 0.05)
     other = path.with_name("moved")
-    with store.change(path):
+    with file.change(path):
         path.rename(other)
         with pytest.raises(LedgerError, match="kept the ledger locked"):
             Ledger(other)
@@ -178,7 +178,7 @@ def older(path, *, logged):
             return
         entries = [chain.Entry(*row) for row in db.execute("SELECT * FROM entries ORDER BY sequence")]
         db.execute("BEGIN")
-        store._insert(db, chain.following(entries, "settle", entries[1].run, {"outcome": "released"}))
+        file._insert(db, chain.following(entries, "settle", entries[1].run, {"outcome": "released"}))
         db.execute("COMMIT")
         left = {name: Path(f"{path}{name}").read_bytes() for name in ("", "-wal")}
     for name, body in left.items():
@@ -201,7 +201,7 @@ def test_a_ledger_of_the_older_version_is_renewed_with_its_log(used, path, fifth
 
 def test_an_older_ledger_in_use_or_mounted_alone_is_refused(used, path, monkeypatch):
     older(path, logged=False)
-    monkeypatch.setattr(store, "_PATIENCE", 0.05)
+    monkeypatch.setattr(file, "_PATIENCE", 0.05)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerError, match="older version of this library is using"):

@@ -14,7 +14,8 @@ from tests.ledger.ledgers import TERMS, refused, release
 CHILDREN = """
 import ctypes, json, math, os, random, signal, sys, time
 from dpmcmc.privacy import Event, Guarantee, Ledger, LedgerError, OverBudget
-from dpmcmc.privacy.ledger import Receipt, store
+from dpmcmc.privacy.ledger import Receipt
+from dpmcmc.privacy.ledger import file as store
 
 def child(body):
     into, out = os.pipe()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.privacy.accounting.float_excess import KAPPA
-from dpmcmc.privacy.query.gram_release import GramRelease
+from dpmcmc.privacy.accounting.events import KAPPA
+from dpmcmc.privacy.query.gaussian_release import GramRelease
 from tests import in_metric
 from tests.planted import Scene, require
 

@@ -6,16 +6,14 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import poisson
 
-from dpmcmc.inference import gram as gram_room
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.curvature import ScoredRows
-from dpmcmc.inference.noise_aware import Gaussian, Local, Release
-from dpmcmc.inference.scores.counts import Counts
-from dpmcmc.inference.scores.logistic import Logistic
-from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
+from dpmcmc.inference import noise_aware as gram_room
+from dpmcmc.inference.noise_aware import Gaussian, Local, Release, ScoredRows
+from dpmcmc.inference.scores import Counts, Logistic
+from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Design
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.query import gram_release
-from dpmcmc.privacy.query.gram_release import NoisyGram
+from dpmcmc.privacy.query import gaussian_release
+from dpmcmc.privacy.query.gaussian_release import NoisyGram
 from tests import extreme_rows
 from tests.planted import Scene, require
 
@@ -86,9 +84,9 @@ def scores_of_counts_are_bounded_and_have_mean_zero(scene: Scene) -> None:
 
 def a_replaced_row_moves_the_gram_matrix_within_its_charge(scene: Scene) -> None:
     """Rows at right angles lie farthest apart."""
-    rows = gram_release.Rows(num_records=2, size=2, row_bound=1.0)
-    one, two = (gram_release.gram_of(np.eye(2)[[k, 0]], 1.0) for k in (0, 1))
-    moved = float(np.linalg.norm(gram_release.svec(one) - gram_release.svec(two)))
+    rows = gaussian_release.Rows(num_records=2, size=2, row_bound=1.0)
+    one, two = (gaussian_release.gram_of(np.eye(2)[[k, 0]], 1.0) for k in (0, 1))
+    moved = float(np.linalg.norm(gaussian_release.svec(one) - gaussian_release.svec(two)))
     charged = rows.moved(Adjacency.REPLACE_ONE)[0]
     require(moved <= charged * (1 + 1e-12), f"a replaced row moves it by {moved:.4g}, and {charged:.4g} is charged")
 

@@ -15,11 +15,10 @@ from scipy import stats
 from dpmcmc.errors import DataError, UnsupportedCombination
 from dpmcmc.privacy import Poisson
 from dpmcmc.privacy.accounting import DEVIATIONS, overflow_probability
-from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import expected_batch
 from dpmcmc.privacy.query import query, randomness
-from dpmcmc.privacy.query.fixed_point import FixedPoint
-from dpmcmc.privacy.query.grid import fraction_bits
+from dpmcmc.privacy.query.exact_sums import FixedPoint, fraction_bits
 from dpmcmc.targets import LinearRegression, LogisticRegression, PerOwner
 from dpmcmc.targets.base import check_bound, check_rows
 from tests import absent_people

@@ -24,13 +24,13 @@ import dpmcmc
 from dpmcmc.cli import run
 from dpmcmc.cli.commands import main
 from dpmcmc.data import DataSet, DataSpec
+from dpmcmc.engine import compilation
 from dpmcmc.engine import result as result_room
-from dpmcmc.engine import sizing
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.self_test import MiscompiledError
 from dpmcmc.errors import InputError
 from dpmcmc.privacy import Ledger, OverBudget
-from dpmcmc.privacy.ledger import BrokenChain, LedgerError, store
+from dpmcmc.privacy.ledger import BrokenChain, LedgerError, file
 from dpmcmc.storage import checkpoint
 from dpmcmc.storage.cache import UnsafeCache
 from dpmcmc.storage.run_folder import RunFolder
@@ -70,7 +70,7 @@ def two_runs_cannot_take_the_same_budget(scene: Scene) -> None:
     """Of two runs that each need more than half, one is refused, even where both asked before either was admitted."""
     book = _ledger(scene)
     half = one_event("gaussian", _HALF)
-    real, entered, admitted = store.change, [], []
+    real, entered, admitted = file.change, [], []
 
     @contextlib.contextmanager
     def late(path: Any) -> Any:
@@ -82,12 +82,12 @@ def two_runs_cannot_take_the_same_budget(scene: Scene) -> None:
         with real(path) as transaction:
             yield transaction
 
-    store.change = late  # type: ignore[assignment]
+    file.change = late  # type: ignore[assignment]
     try:
         with contextlib.suppress(OverBudget):
             admitted.append(book.reserve(half, "first"))
     finally:
-        store.change = real
+        file.change = real
     require(admitted, "a run that fits was refused")
     state = book.state()
     require(len(admitted) == 1, f"two runs were admitted: {state.spent:.3g} of {state.terms.budget:.3g} is spent")
@@ -98,11 +98,11 @@ def a_ledger_is_locked_under_every_name(scene: Scene) -> None:
     book = _ledger(scene)
     other = book.path.with_name("moved.ledger")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "_PATIENCE", 0.05)
-        with store.change(book.path):
+        patch.setattr(file, "_PATIENCE", 0.05)
+        with file.change(book.path):
             book.path.rename(other)
             try:
-                with store.change(other):
+                with file.change(other):
                     entered = True
             except LedgerError:
                 entered = False
@@ -242,7 +242,7 @@ def _copied(scene: Scene, copied_at_end: bool) -> tuple[int, int]:
     folders = ((kept, copied), (twin, None)) if copied_at_end else ((kept, copied), (kept, None), (twin, None))
     for folder, progress in folders:
         with pytest.MonkeyPatch.context() as patch, contextlib.suppress(_Stop, LedgerError):
-            patch.setattr(sizing, "_CHUNK_STEPS", 3)
+            patch.setattr(compilation, "_CHUNK_STEPS", 3)
             patch.setattr(checkpoint, "_OVERHEAD", 1e9)
             dpmcmc.sample(_tiny(), _RECORDS, ledger=held, checkpoint=folder, progress=progress)
             released += 1
@@ -312,7 +312,7 @@ def _moved_run(scene: Scene) -> tuple[list[str], list[str], int, int]:
     """(keys before, keys after, queries charged, chunks of three steps that were taken twice) of a run that moves."""
     made, folder = _tiny(), Path(tempfile.mkdtemp(dir=scene.folder))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sizing, "_CHUNK_STEPS", 3)
+        patch.setattr(compilation, "_CHUNK_STEPS", 3)
         patch.setattr(checkpoint, "_OVERHEAD", 1e9)
 
         def keys_when_stopped(chunk: int) -> list[str]:

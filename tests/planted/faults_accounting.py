@@ -13,11 +13,11 @@ from dpmcmc.mechanisms import OPS, base
 from dpmcmc.mechanisms.one_shot import Asked
 from dpmcmc.planning import making, noise
 from dpmcmc.privacy import Guarantee
-from dpmcmc.privacy.accounting import Event, group, grouping, objective, pld, rdp
-from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting import Event, events, guarantee, objective, pld, rdp
 from dpmcmc.privacy.accounting.charging import Schedule
-from dpmcmc.privacy.accounting.group import GroupGuarantee
-from dpmcmc.privacy.calibration import numeric, store
+from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.accounting.guarantee import GroupGuarantee
+from dpmcmc.privacy.calibration import numeric
 from dpmcmc.privacy.interactive.above_threshold import Once, WholeNumbers
 from tests.planted import Fault
 from tests.planted import checks_accounting as accounting
@@ -86,13 +86,13 @@ def _stale_accountant(patch: Patch) -> None:
 
 
 def _stale_calibration(patch: Patch) -> None:
-    real = store._full
-    patch.setattr(store, "_full", lambda inputs: real({k: v for k, v in inputs.items() if k != "adjacency"}))
+    real = numeric._full
+    patch.setattr(numeric, "_full", lambda inputs: real({k: v for k, v in inputs.items() if k != "adjacency"}))
     own = numeric.noise_multiplier
 
     def trusting(*settings: Any) -> float:
         with pytest.MonkeyPatch.context() as inner:
-            if any(store.cache_folder().rglob("*.json")):
+            if any(numeric.cache_folder().rglob("*.json")):
                 # Without accounting the remembered number again.
                 inner.setattr(numeric, "base_epsilon", lambda *_: 0.0)
             return own(*settings)
@@ -117,7 +117,7 @@ def _group_at_the_same_delta(patch: Patch) -> None:
 
 
 def _pairs_paid_once(patch: Patch) -> None:
-    patch.setattr(group, "of_pairs", lambda events: 0.0)
+    patch.setattr(guarantee, "of_pairs", lambda events: 0.0)
 
 
 def _any_process(patch: Patch) -> None:
@@ -169,13 +169,13 @@ def _any_row(patch: Patch) -> None:
 
 
 def _groups_at_their_most_noise(patch: Patch) -> None:
-    real = grouping.bucket_down
+    real = events.bucket_down
 
     def upwards(z: Any, counts: Any, **more: Any) -> Any:
         values, totals = real(z, counts, **more)
         return np.append(values[1:], np.max(z)), totals
 
-    patch.setattr(grouping, "bucket_down", upwards)
+    patch.setattr(events, "bucket_down", upwards)
 
 
 FAULTS = (

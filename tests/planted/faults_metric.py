@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from dpmcmc.engine import chains
-from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.charging import Schedule
-from dpmcmc.privacy.query.gram_release import Rows, gram_of
-from dpmcmc.targets.glm.linear_predictor import LinearPredictor
-from dpmcmc.targets.whitened import WhitenedRows
+from dpmcmc.privacy.accounting.events import Adjacency
+from dpmcmc.privacy.query.gaussian_release import Rows, gram_of
+from dpmcmc.targets.glm import LinearPredictor
+from dpmcmc.targets.transformed import WhitenedRows
 from tests.planted import Fault
 from tests.planted import checks_metric as checks
 

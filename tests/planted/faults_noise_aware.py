@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from dpmcmc.inference import gram as gram_room
-from dpmcmc.inference.curvature import AverageLaw, ScoredRows
-from dpmcmc.inference.noise_aware import Local
-from dpmcmc.inference.scores import Law
-from dpmcmc.inference.scores.counts import Counts
-from dpmcmc.mechanisms.noise_aware import model_rows
-from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient
+from dpmcmc.inference import noise_aware as gram_room
+from dpmcmc.inference.noise_aware import AverageLaw, Local, ScoredRows
+from dpmcmc.inference.scores import Counts, Law
+from dpmcmc.mechanisms.noise_aware import model
+from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient
 from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.query.gram_release import Rows
+from dpmcmc.privacy.query.gaussian_release import Rows
 from tests.planted import Fault
 from tests.planted import checks_noise_aware as checks
 
@@ -64,7 +62,7 @@ def _blocks_decide(patch: Patch) -> None:
     def law(self: Counts, eta: np.ndarray, limit: np.ndarray) -> Law:
         return real(self, eta, np.asarray(limit) if np.isinf(limit).all() else np.where(np.isinf(limit), 1e300, limit))
 
-    patch.setattr(model_rows, "_finite", finite)
+    patch.setattr(model, "_finite", finite)
     patch.setattr(Counts, "law", law)
 
 

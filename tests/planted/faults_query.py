@@ -10,15 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpmcmc.data.owners import MASK
+from dpmcmc.data.user_file import MASK
 from dpmcmc.engine import program as program_room
 from dpmcmc.planning import making
 from dpmcmc.planning.plan import Plan
-from dpmcmc.privacy.query import fixed_point
-from dpmcmc.privacy.query.fixed_point import FixedPoint
+from dpmcmc.privacy.query import exact_sums
+from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.privacy.query.query import GradientQuery
-from dpmcmc.targets import PerOwner
-from dpmcmc.targets.glm import linear_predictor
+from dpmcmc.targets import PerOwner, glm
 from tests.planted import Fault
 from tests.planted import checks_query as checks
 
@@ -34,11 +33,11 @@ def no_clip(patch: Patch) -> None:
     def unclipped(norm: Any, mask: Any, clip: Any) -> Any:
         return jnp.where(mask & jnp.isfinite(norm), 1.0 / clip, 0.0)
 
-    patch.setattr(fixed_point, "unit_factor", unclipped)
+    patch.setattr(exact_sums, "unit_factor", unclipped)
 
 
 def _clip_after_the_mean(patch: Patch) -> None:
-    real = fixed_point.clipped_sum
+    real = exact_sums.clipped_sum
 
     def of_mean(rows: Any, mask: Any, clip: Any, bits: int) -> FixedPoint:
         count = jnp.maximum(jnp.sum(mask), 1)
@@ -50,17 +49,17 @@ def _clip_after_the_mean(patch: Patch) -> None:
         one = real(jax.tree.map(mean, rows), jnp.ones(1, bool), clip, bits)
         return jax.tree.map(lambda limb: limb * count.astype(jnp.int32), one)
 
-    patch.setattr(fixed_point, "clipped_sum", of_mean)
+    patch.setattr(exact_sums, "clipped_sum", of_mean)
 
 
 def _silenced_norms(patch: Patch) -> None:
-    real = fixed_point.unit_factor
-    patch.setattr(fixed_point, "unit_factor", lambda norm, mask, clip: real(jnp.nan_to_num(norm), mask, clip))
+    real = exact_sums.unit_factor
+    patch.setattr(exact_sums, "unit_factor", lambda norm, mask, clip: real(jnp.nan_to_num(norm), mask, clip))
 
 
 def _padding_counts(patch: Patch) -> None:
-    real = fixed_point.unit_factor
-    patch.setattr(fixed_point, "unit_factor", lambda norm, mask, clip: real(norm, jnp.ones_like(mask), clip))
+    real = exact_sums.unit_factor
+    patch.setattr(exact_sums, "unit_factor", lambda norm, mask, clip: real(norm, jnp.ones_like(mask), clip))
 
 
 def _prior_gradient(self: GradientQuery, params: Any) -> Any:
@@ -117,7 +116,7 @@ def _rows_of_owners_are_clipped(patch: Patch) -> None:
         places = batch[MASK].shape[1]
         one_each = {name: leaf.reshape(-1, 1, *leaf.shape[2:]) for name, leaf in batch.items()}
         scores = self.scores(params, one_each)
-        return fixed_point.clipped_sum(scores, jnp.repeat(mask, places), self.clip, self.bits)
+        return exact_sums.clipped_sum(scores, jnp.repeat(mask, places), self.clip, self.bits)
 
     patch.setattr(GradientQuery, "_microbatch_sum", each_row)
 
@@ -208,15 +207,13 @@ FAULTS = (
     Fault(
         "norm in the records' own integers",
         "Features stay the bytes they are stored as, and their squares wrap: a row of pixels 16 has norm 0.",
-        lambda patch: patch.setattr(fixed_point, "as_float", lambda leaf: leaf),
+        lambda patch: patch.setattr(exact_sums, "as_float", lambda leaf: leaf),
         (checks.integer_features_stay_within_the_sensitivity,),
     ),
     Fault(
         "weights that see labels",
         "A label-blind weight is computed at the record's own label, which biases the score as residual clipping does.",
-        lambda patch: patch.setattr(
-            linear_predictor, "label_blind_weight", lambda longest, clip: jnp.ones_like(longest)
-        ),
+        lambda patch: patch.setattr(glm, "label_blind_weight", lambda longest, clip: jnp.ones_like(longest)),
         (checks.the_score_is_unbiased_at_the_truth,),
     ),
     Fault(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
-from dpmcmc.privacy.query import chacha, fixed_point, integer_noise, query, randomness, selection, shard_selection
+from dpmcmc.privacy.query import exact_sums, integer_noise, query, randomness, selection
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import SecretKey, Streams
 from tests.planted import Fault
@@ -68,7 +68,7 @@ def _stock_normals(patch: Patch) -> None:
 
 
 def _no_fine_noise(patch: Patch) -> None:
-    patch.setattr(fixed_point, "FINE_NOISE", 2.0**-60)
+    patch.setattr(exact_sums, "FINE_NOISE", 2.0**-60)
 
 
 def _no_top_coefficient(patch: Patch) -> None:
@@ -97,7 +97,7 @@ def _one_key_for_batch_and_noise(patch: Patch) -> None:
 def _fold_in_forgets(patch: Patch) -> None:
     def fold_in(key: Any, data: Any) -> Any:
         # A nonce of the wrong width: the counter falls off its end.
-        return chacha.block(key, jnp.asarray(data).astype(jnp.uint32)[None] * np.uint32(0), (3, 0, 0))[:8, 0]
+        return randomness.block(key, jnp.asarray(data).astype(jnp.uint32)[None] * np.uint32(0), (3, 0, 0))[:8, 0]
 
     real = Streams.at
 
@@ -105,14 +105,14 @@ def _fold_in_forgets(patch: Patch) -> None:
         if not self.hardened:
             return real(self, chain, step)
         folded = [fold_in(fold_in(jax.random.key_data(key), chain), step) for key in self]
-        return Streams(*(jax.random.wrap_key_data(words, impl=chacha.CHACHA20) for words in folded))
+        return Streams(*(jax.random.wrap_key_data(words, impl=randomness.CHACHA20) for words in folded))
 
     patch.setattr(Streams, "at", at)
 
 
 def _seeded_keys(patch: Patch) -> None:
     def entropy(hardened: bool) -> Any:
-        return chacha.new_key(bytes(32)) if hardened else jax.random.key(0)
+        return randomness.new_key(bytes(32)) if hardened else jax.random.key(0)
 
     patch.setattr(randomness, "_entropy", entropy)
 
@@ -142,7 +142,7 @@ def _select_poisson_by(patch: Patch, wrong: Any) -> None:
     def selector(sampling: Any, n: int, slots: int) -> Any:
         return (wrong if isinstance(sampling, Poisson) else real)(sampling, n, slots)
 
-    patch.setattr(shard_selection, "selector", selector)
+    patch.setattr(selection, "selector", selector)
 
 
 def _shuffled_epochs(patch: Patch) -> None:

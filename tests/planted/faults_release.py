@@ -9,8 +9,8 @@ from rich.console import Console
 
 from dpmcmc.cli import run, saved
 from dpmcmc.inference import predictive
-from dpmcmc.report import progress
-from dpmcmc.report.public_facts import PublicFacts
+from dpmcmc.report import console
+from dpmcmc.report.console import PublicFacts
 from dpmcmc.storage.run_folder import RunFolder
 from tests.planted import Fault
 from tests.planted import checks_release as checks
@@ -46,8 +46,8 @@ def _everything_is_publishable(patch: Patch) -> None:
 
 
 def _log_tells_seconds(patch: Patch) -> None:
-    real = progress._log
-    patch.setattr(progress, "_log", lambda run, console, public: real(run, console, True))
+    real = console._log
+    patch.setattr(console, "_log", lambda run, console, public: real(run, console, True))
 
 
 def _page_scores_private_rows(patch: Patch) -> None:

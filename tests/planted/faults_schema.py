@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpmcmc.data import DataError, Levels, Range, Schema, base, cells, column_kinds, containers, owners, schema
+from dpmcmc.data import DataError, Levels, Range, Schema, base, column_kinds, schema, tables, user_file
 from tests.planted import Fault
 from tests.planted import checks_schema as checks
 
@@ -38,7 +38,7 @@ def _compares_levels_as_they_are_stored(patch: Patch) -> None:
 
 def _compares_levels_as_floats(patch: Patch) -> None:
     def rounded(cell: Any) -> Any:
-        number = cells.number(cell)
+        number = tables.number(cell)
         return cell if isinstance(cell, bool) or number != number else number
 
     codes = Levels.codes
@@ -52,12 +52,12 @@ def _compares_levels_as_floats(patch: Patch) -> None:
 
 
 def _takes_the_last_entry_for_a_null(patch: Patch) -> None:
-    patch.setattr(containers, "_arrow", lambda column: (np.asarray(column).astype(object), None))
+    patch.setattr(tables, "_arrow", lambda column: (np.asarray(column).astype(object), None))
 
 
 def _ignores_masks(patch: Patch) -> None:
-    read = containers._numpy
-    patch.setattr(containers, "_numpy", lambda array: read(np.asarray(array)))
+    read = tables._numpy
+    patch.setattr(tables, "_numpy", lambda array: read(np.asarray(array)))
 
 
 def _rounds_the_scale_to_nearest(patch: Patch) -> None:
@@ -74,7 +74,7 @@ def _quotes_values(patch: Patch) -> None:
         if bad.any():
             raise DataError(f"data: column {self.name!r} has {what}, {self.values[bad.argmax()]}: {how}.")
 
-    patch.setattr(cells.Values, "refuse", refuse)
+    patch.setattr(tables.Values, "refuse", refuse)
 
 
 def _quotes_rows(patch: Patch) -> None:
@@ -82,11 +82,11 @@ def _quotes_rows(patch: Patch) -> None:
         if bad.any():
             raise DataError(f"data: column {self.name!r} has {what} in row {bad.argmax()} and others: {how}.")
 
-    patch.setattr(cells.Values, "refuse", refuse)
+    patch.setattr(tables.Values, "refuse", refuse)
 
 
 def _quotes_owners(patch: Patch) -> None:
-    checked = owners.checked_owner
+    checked = user_file.checked_owner
 
     def quoting(owner: np.ndarray, *arguments: Any) -> np.ndarray:
         try:
@@ -94,7 +94,7 @@ def _quotes_owners(patch: Patch) -> None:
         except DataError as error:
             raise DataError(f"{error} The largest is {owner.max()}.") from None
 
-    patch.setattr(owners, "checked_owner", quoting)
+    patch.setattr(user_file, "checked_owner", quoting)
 
 
 def _takes_any_name(patch: Patch) -> None:

@@ -15,13 +15,13 @@ import pytest
 
 from dpmcmc.cli import run, verify
 from dpmcmc.engine import chains, life
+from dpmcmc.engine import program as traced_room
 from dpmcmc.engine import result as result_room
-from dpmcmc.engine import traced as traced_room
 from dpmcmc.engine.reservation import Reservation
 from dpmcmc.privacy import Guarantee, Ledger
-from dpmcmc.privacy.ledger import LedgerError, Receipt, book, costs, filters, inode
+from dpmcmc.privacy.ledger import LedgerError, Receipt, book, file, filters
 from dpmcmc.privacy.ledger.book import Book
-from dpmcmc.storage import checkpoint, released_files
+from dpmcmc.storage import checkpoint, run_folder
 from dpmcmc.storage.run_folder import RunFolder
 from tests.planted import Fault
 from tests.planted import checks_state as checks
@@ -78,7 +78,7 @@ def _reads_before_the_transaction(patch: Patch) -> None:
 
 
 def _locked_by_name(patch: Patch) -> None:
-    real = inode.lock
+    real = file.lock
 
     def lock(handle: int, patience: float = 0.0) -> None:
         name = os.readlink(f"/proc/self/fd/{handle}") + ".lock"
@@ -87,22 +87,22 @@ def _locked_by_name(patch: Patch) -> None:
         real(beside, patience)
 
     beside_of: dict[int, int] = {}
-    patch.setattr(inode, "lock", lock)
-    patch.setattr(inode, "unlock", lambda handle: os.close(beside_of.pop(handle)))
+    patch.setattr(file, "lock", lock)
+    patch.setattr(file, "unlock", lambda handle: os.close(beside_of.pop(handle)))
 
 
 def _links_not_counted(patch: Patch) -> None:
-    patch.setattr(inode.Inode, "check_links", lambda self: None)
+    patch.setattr(file.Inode, "check_links", lambda self: None)
 
 
 def _overwritten_at_once(patch: Patch) -> None:
-    patch.setattr(inode.Inode, "replace", inode.Inode._overwrite)
+    patch.setattr(file.Inode, "replace", file.Inode._overwrite)
 
 
 def _best_order_in_hindsight(patch: Patch) -> None:
     def cost(self: filters.Renyi, events: Any, adjacency: str) -> float:
         orders = (2, 4, self.order)
-        return min(costs.total(events, adjacency, lambda e, a=a: costs.renyi(e, adjacency, a)) for a in orders)
+        return min(filters.total(events, adjacency, lambda e, a=a: filters.renyi(e, adjacency, a)) for a in orders)
 
     patch.setattr(filters.Renyi, "cost", cost)
 
@@ -188,7 +188,7 @@ def _save_anywhere(patch: Patch) -> None:
 
 
 def _digests_not_compared(patch: Patch) -> None:
-    for room in (verify, released_files):
+    for room in (verify, run_folder):
         patch.setattr(room, "discrepancy", lambda *_: None)
 
 
@@ -197,7 +197,7 @@ def _whole_from_the_start(patch: Patch) -> None:
 
 
 def _checkpoints_not_seen(patch: Patch) -> None:
-    patch.setattr(released_files, "_is_checkpoint", lambda folder: False)
+    patch.setattr(run_folder, "_is_checkpoint", lambda folder: False)
 
 
 def _keys_beside_a_result(patch: Patch) -> None:

@@ -3,25 +3,29 @@
 CONFIDENTIAL: leave-one-out values, and every ε computed from them, read every record; never in the released folder,
 never used to set noise. ``worst_case`` alone reads none.
 
-``ridge_ops``            one posterior draw: exact ε of a record, from its leverage and residual
-``output_perturbation``  the estimate plus Gaussian noise: exact ε of a record, from how far it moves the estimate
-``leave_one_out``        these three numbers for all records, from one factorisation
-``for_all``              the data fixed, the largest ε over records that could join them
-``worst_case``           the largest ε over data and records: differential privacy
-``smallest_epsilon``     from δ(ε) to ε, on the private side
+``releases``    exact ε of a record, of one posterior draw and of the estimate plus Gaussian noise, from leave-one-out
+                values of all records
+``worst_case``  the largest ε over data and records, differential privacy; the same over records that could join
 
 (ε, δ) is of one record z and the data Z without it, and bounds both directions, adding z and removing it: for all
 events S, P_Z(S) <= e^ε P_[Z,z](S) + δ and P_[Z,z](S) <= e^ε P_Z(S) + δ (Wang 2017, per-instance differential privacy).
 """
 
-from dpmcmc.diagnostics.per_instance.for_all import ForAll, output_perturbation_for_all, ridge_ops_for_all
-from dpmcmc.diagnostics.per_instance.leave_one_out import LeaveOneOut, leave_one_out
-from dpmcmc.diagnostics.per_instance.output_perturbation import (
+from dpmcmc.diagnostics.per_instance.releases import (
+    LeaveOneOut,
+    leave_one_out,
     output_perturbation_delta,
     output_perturbation_epsilon,
+    ridge_ops_delta,
+    ridge_ops_epsilon,
 )
-from dpmcmc.diagnostics.per_instance.ridge_ops import ridge_ops_delta, ridge_ops_epsilon
-from dpmcmc.diagnostics.per_instance.worst_case import output_perturbation_sensitivity, ridge_ops_worst_case
+from dpmcmc.diagnostics.per_instance.worst_case import (
+    ForAll,
+    output_perturbation_for_all,
+    output_perturbation_sensitivity,
+    ridge_ops_for_all,
+    ridge_ops_worst_case,
+)
 
 __all__ = [
     "ForAll",

@@ -13,9 +13,13 @@ the same for both neighbours). With H and θ̂ of the n records, μ = xᵀH⁻¹
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
 
-from dpmcmc.diagnostics.per_instance.ridge_ops import ridge_ops_epsilon
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import eigh
+
+from dpmcmc.diagnostics.per_instance.releases import checked, output_perturbation_epsilon, ridge_ops_epsilon
 from dpmcmc.errors import InputError
 
 _INTERVALS = 20_000
@@ -96,3 +100,170 @@ def _scaled(num_records: int, ridge: float, row_bound: float, target_bound: floa
     if not (0 < row_bound < np.inf and 0 < target_bound < np.inf):
         raise InputError("row_bound, target_bound: must be positive and finite.")
     return ridge / row_bound**2
+
+
+# ----------------------------------------------------------------------------------------------------
+# The data fixed, the largest ε over every record that could join them: proved from above, attained from below.
+#
+# CONFIDENTIAL: reads every record; never in the released folder.
+#
+# The record (x, y) ranges over ‖x‖ <= B, |y| <= Y, public bounds. In the eigenbasis of H, w_i = 1/h_i, s_i = x_i²:
+#
+#     μ = Σ w_i s_i,   Σ s_i <= B²,   |r| <= A + Y,  A = |xᵀθ̂| <= Σ |t_i|√s_i,
+#
+# and both are attained (signs of x and y are free). By Cauchy-Schwarz with weights w_i + τ or τ − w_i, every τ proves a
+# bound for all μ in [μ₀, μ₁] (the dual of a concave program, whose best τ is tight):
+#
+#     A² <= (μ₁ + τB²) Σ t_i²/(w_i + τ)   for τ >= 0,      A² <= (τB² − μ₀) Σ t_i²/(τ − w_i)   for τ > max w,
+#
+# and A <= B‖θ̂‖. ``epsilon`` cuts [0, B²·max w] into intervals and takes the largest ε of (μ₁,
+# √(1+μ₁)·√γ(A+Y)/√(1+μ₀)), which bounds an interval because δ(ε) grows with μ at fixed c²/(1+μ), and with c
+# (``ridge_ops``). ``attained`` is the exact ε of a record, best of the dual's own: x_i ∝ t_i/(w_i + τ), t_i/(τ − w_i),
+# and the eigenvectors.
+#
+# For output perturbation, Δ = |r|√q/(1+μ), q = Σ w_i² s_i: the same with w_i² in place of w_i, and μ >= q·min h. This
+# bound is not tight; ``attained`` says how far it can be off.
+
+#: Intervals of leverage, and dual points; the ends of an interval differ by 1 %.
+_RECORD_INTERVALS, _DUAL = 2000, 400
+#: The smallest interval begins at 0 and ends at this share of the largest leverage.
+_SMALLEST = 1e-7
+#: Relative, over the rounding of an eigendecomposition whose condition number ``_basis`` has checked.
+_RECORD_WIDER = 1 + 1e-6
+
+
+@dataclass(frozen=True)
+class ForAll:
+    """The worst record for these data. CONFIDENTIAL: never in the released folder.
+
+    Attributes:
+        epsilon: no record in the domain has more: a proved upper bound.
+        attained: the exact ε of the record (x, y): what the bound cannot be lowered beyond.
+        x: (d,).
+        y: its target.
+
+    Example:
+        >>> import numpy as np
+        >>> from dpmcmc.diagnostics.per_instance import ridge_ops_for_all
+        >>> x, y = np.array([[0.6], [0.8], [1.0]]), np.array([0.5, 1.0, 1.0])
+        >>> worst = ridge_ops_for_all(x, y, ridge=1.0, gamma=1.0, delta=1e-3, row_bound=1.0, target_bound=1.0)
+        >>> bool(worst.attained <= worst.epsilon)
+        True
+    """
+
+    epsilon: float
+    attained: float
+    x: np.ndarray
+    y: float
+
+
+def ridge_ops_for_all(
+    x: ArrayLike, y: ArrayLike, *, ridge: float, gamma: float, delta: float, row_bound: float, target_bound: float
+) -> ForAll:
+    """Return the largest per-instance ε of one ridge posterior draw over records that could join these data.
+
+    CONFIDENTIAL: reads every record; never in the released folder.
+
+    Args:
+        x: rows, (n, d).
+        y: targets, (n,).
+        ridge: λ.
+        gamma: γ of the density exp(−(γ/2)(‖y − Xθ‖² + λ‖θ‖²)).
+        delta: δ in (0, 1).
+        row_bound: B: the record has ‖x‖ <= B; public. The data themselves may exceed it.
+        target_bound: Y, the public bound: ``|y| <= Y``.
+
+    Raises:
+        ValueError: an argument outside these, or H singular in float64.
+    """
+    basis, t, w = _basis(x, y, ridge, row_bound, target_bound)
+    lower, upper = _record_intervals(row_bound**2 * w.max())
+    most = _reach(t, w, row_bound, lower, upper) + target_bound
+    epsilon = ridge_ops_epsilon(upper, most * np.sqrt((1 + upper) / (1 + lower)) * _RECORD_WIDER, gamma, delta).max()
+    candidates = _candidates(t, w, row_bound)
+    found = ridge_ops_epsilon(candidates**2 @ w, np.abs(candidates @ t) + target_bound, gamma, delta)
+    return _answer(epsilon, found, candidates, basis, t, target_bound)
+
+
+def output_perturbation_for_all(
+    x: ArrayLike, y: ArrayLike, *, ridge: float, noise_std: float, delta: float, row_bound: float, target_bound: float
+) -> ForAll:
+    """Return the largest per-instance ε of the ridge estimate plus N(0, σ² I) over records that could join these data.
+
+    CONFIDENTIAL: reads every record; never in the released folder.
+
+    Args:
+        x: rows, (n, d).
+        y: targets, (n,).
+        ridge: λ.
+        noise_std: σ.
+        delta: δ in (0, 1).
+        row_bound: B: the record has ‖x‖ <= B; public.
+        target_bound: Y, the public bound: ``|y| <= Y``.
+
+    Raises:
+        ValueError: an argument outside these, or H singular in float64.
+    """
+    basis, t, w = _basis(x, y, ridge, row_bound, target_bound)
+    lower, upper = _record_intervals(row_bound**2 * w.max() ** 2)
+    most = _reach(t, w**2, row_bound, lower, upper) + target_bound
+    moved = (most * np.sqrt(upper) / (1 + lower / w.max())).max() * _RECORD_WIDER
+    epsilon = output_perturbation_epsilon(moved, noise_std, delta)
+    candidates = np.concatenate([_candidates(t, w**2, row_bound), _candidates(t, w, row_bound)])
+    shifts = (np.abs(candidates @ t) + target_bound) * np.linalg.norm(candidates * w, axis=1)
+    found = output_perturbation_epsilon(shifts / (1 + candidates**2 @ w), noise_std, delta)
+    return _answer(float(epsilon), found, candidates, basis, t, target_bound)
+
+
+def _basis(
+    x: ArrayLike, y: ArrayLike, ridge: float, row_bound: float, target_bound: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return eigenvectors of H (columns), the estimate in them, (d,), and 1/h, (d,)."""
+    x, y = checked(x, y, ridge)
+    if not (0 < row_bound < np.inf and 0 <= target_bound < np.inf):
+        raise InputError("row_bound, target_bound: must be finite, the first > 0 and the second >= 0.")
+    h, basis = eigh(x.T @ x + ridge * np.eye(x.shape[1]), check_finite=False)
+    # Below this the relative error of the smallest eigenvalue could reach _WIDER.
+    if h[0] <= 1e-8 * h[-1]:
+        raise InputError("ridge: X'X + ridge·I is too near singular for the bound; take a larger ridge.")
+    return basis, basis.T @ (x.T @ y) / h, 1 / h
+
+
+def _record_intervals(largest: float) -> tuple[np.ndarray, np.ndarray]:
+    """Cut [0, largest] into intervals: lower and upper ends."""
+    ends = np.geomspace(_SMALLEST * largest, largest * _RECORD_WIDER, _RECORD_INTERVALS)
+    return np.concatenate([[0.0], ends[:-1]]), ends
+
+
+def _reach(t: np.ndarray, w: np.ndarray, row_bound: float, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    """Return bounds of Σ|t_i|√s_i over s >= 0, Σ s_i <= B², lower <= Σ w_i s_i <= upper, for each interval."""
+    square = row_bound**2
+    rising = w.max() * np.geomspace(1e-6, 1e6, _DUAL)
+    falling = w.max() * (1 + np.geomspace(1e-9, 1e6, _DUAL))
+    out = np.full(len(lower), square * (t @ t))
+    # Sums of terms of one sign; τB² − lower is positive because τ > max w and lower <= B² max w.
+    rise = (t**2 / (w + rising[:, None])).sum(axis=1)
+    fall = (t**2 / (falling[:, None] - w)).sum(axis=1)
+    out = np.minimum(out, ((upper[:, None] + rising * square) * rise).min(axis=1))
+    out = np.minimum(out, upper * (t**2 / w).sum())
+    out = np.minimum(out, ((falling * square - lower[:, None]) * fall).min(axis=1))
+    return np.sqrt(out)
+
+
+def _candidates(t: np.ndarray, w: np.ndarray, row_bound: float) -> np.ndarray:
+    """Return records at the bound, (k, d), in the eigenbasis: primal points of the dual ones, and eigenvectors."""
+    rising = w.max() * np.concatenate([[0.0], np.geomspace(1e-6, 1e6, _DUAL)])
+    falling = w.max() * (1 + np.geomspace(1e-9, 1e6, _DUAL))
+    rows = np.concatenate([t / (w + rising[:, None]), t / (falling[:, None] - w), np.eye(len(t))])
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    # θ̂ = 0 leaves the eigenvectors alone.
+    kept = norms[:, 0] > 0
+    return row_bound * rows[kept] / norms[kept]
+
+
+def _answer(
+    epsilon: float, found: np.ndarray, candidates: np.ndarray, basis: np.ndarray, t: np.ndarray, target_bound: float
+) -> ForAll:
+    best = int(np.argmax(found))
+    sign = -1.0 if candidates[best] @ t > 0 else 1.0
+    return ForAll(float(epsilon), float(found[best]), basis @ candidates[best], sign * target_bound)

@@ -4,8 +4,7 @@ CONFIDENTIAL: computed from every record at every step, without privacy. It belo
 released folder, and must not be used to set noise.
 
 ``account``     the sum over steps, and the ε read off it: what is claimed, and what is not
-``tally``       the sum, over steps that lie between two checks of the norms
-``norms``       upper bounds on a record's gradient norm at every step, from checks every k steps
+``norms``       upper bounds on a record's gradient norm at every step, from checks every k steps; the sum over steps
 ``divergence``  Rényi divergence of one step for a record that moves the sum by less than the clip norm
 
 The histogram is in ``report/per_record.py``.

@@ -44,9 +44,8 @@ import numpy as np
 
 from dpmcmc import targets
 from dpmcmc.diagnostics.per_record import divergence
-from dpmcmc.diagnostics.per_record.norms import norms_of
-from dpmcmc.diagnostics.per_record.tally import Tally, trajectory
-from dpmcmc.engine.checks import check_records
+from dpmcmc.diagnostics.per_record.norms import Tally, norms_of, trajectory
+from dpmcmc.engine.chains import check_records
 from dpmcmc.engine.life import Key, Life
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.reservation import Reservation
@@ -58,7 +57,7 @@ from dpmcmc.privacy.accounting import overflow_probability, rdp
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.ledger import Ledger
 from dpmcmc.privacy.query.randomness import Streams
-from dpmcmc.storage.atomic import write_atomically
+from dpmcmc.storage.files import write_atomically
 from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 

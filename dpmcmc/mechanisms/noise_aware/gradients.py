@@ -2,10 +2,10 @@ r"""Regressions with a bounded score: a Gram matrix, then gradients in the metri
 
 With ‖x‖ <= b enforced on every row:
 
-1. the Gram matrix G = Σ x xᵀ and, unless it is declared, its trace (``privacy/query/gram_release.py``). A family whose
-   curvature rests on the mean row gets Σ x too, where no intercept is declared in whose column G has it;
+1. the Gram matrix G = Σ x xᵀ and, unless it is declared, its trace (``privacy/query/gaussian_release.py``). A family
+   whose curvature rests on the mean row gets Σ x too, where no intercept is declared in whose column G has it;
 2. a metric F and a clip norm C, made of the released Gram matrix: both public now;
-3. K gradients of all records, whose scores are bounded in the metric without bias (``bounded_gradient.py``). Later ones
+3. K gradients of all records, whose scores are bounded in the metric without bias (``gradients.py``). Later ones
    get more of the budget, and each is taken at the posterior's mean given those before it
    (``inference/noise_aware.py``).
 """
@@ -14,34 +14,317 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference.curvature import ScoredRows, mean_row
-from dpmcmc.inference.gram import denoised
-from dpmcmc.inference.noise_aware import Gaussian, Local, Release
-from dpmcmc.inference.scores import BoundedScore
-from dpmcmc.inference.scores.counts import CLIPS, Counts
-from dpmcmc.inference.several_predictors import SeveralPredictors, average_law
+from dpmcmc.inference.noise_aware import (
+    Gaussian,
+    Local,
+    Release,
+    ScoredRows,
+    SeveralPredictors,
+    average_law,
+    denoised,
+    mean_row,
+    project,
+)
+from dpmcmc.inference.scores import CLIPS, BoundedScore, Counts
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.mechanisms.noise_aware.bounded_gradient import BoundedGradient, Design
-from dpmcmc.mechanisms.noise_aware.descent import FEWEST_STEPS, Descent, multipliers, shares
-from dpmcmc.mechanisms.noise_aware.options import Options
-from dpmcmc.mechanisms.noise_aware.owners import COUNT_SHARE, Read, Sharing, release_counts, settle_counts
-from dpmcmc.mechanisms.noise_aware.prior import Concluded, Prior
+from dpmcmc.mechanisms.noise_aware.prior import (
+    COUNT_SHARE,
+    Concluded,
+    Options,
+    Prior,
+    Read,
+    Sharing,
+    release_counts,
+    settle_counts,
+)
 from dpmcmc.mechanisms.noise_aware.way import Settled
 from dpmcmc.mechanisms.one_shot import Asked, Drawn
-from dpmcmc.privacy.query.gaussian_release import mu_std
-from dpmcmc.privacy.query.gram_release import GramRelease, NoisyGram, Rows, SumRelease, within
+from dpmcmc.privacy.query.gaussian_release import (
+    GramRelease,
+    NoisyGram,
+    Rows,
+    SumRelease,
+    entries,
+    gaussian_release,
+    mu_std,
+    summing,
+    weighted_sum,
+    within,
+)
 from dpmcmc.privacy.query.randomness import Streams
+from dpmcmc.report import console
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import require_bound
-from dpmcmc.targets.glm.base import GeneralisedLinear
+from dpmcmc.targets.glm import GeneralisedLinear
 from dpmcmc.targets.last_layer import on_rows
+
+# ----------------------------------------------------------------------------------------------------
+# A private second moment of scores, B = Σ v vᵀ, for posteriors that hold though the model is wrong.
+#
+# At the parameter θ* that the estimating equation Σ v(θ) = 0 aims at, scores v have mean zero and a sum of variance B.
+# A model says what B is; where the model is wrong its B is, too, and B from the records stands in its place: the
+# sandwich (Huber 1967, White 1982). θ* is the pseudo-true parameter.
+#
+# Vectors v are linear maps of scores whose norm has a public bound c, so B is a Gram matrix with rows v and one more
+# :class:`GramRelease`: a replaced record moves it by √2·c² at most, and its trace by c². Its noise is large where
+# records are few and columns many. So what leaves is brought toward the model's B, as far as the noise asks for:
+#
+#     B̂ = r·B_model + ρ (B̃ − r·B_model),   r = tr B̃ / tr B_model,   ρ = max(0, 1 − E‖noise‖²/‖B̃ − r·B_model‖²)
+#
+# The trace, which says by how much scores vary more than the model thinks, is released on its own and is precise.
+
+#: Share of μ² for B, and the trace's part of it.
+SHARE, _TRACE_PART = 0.1, 0.2
+
+
+def settle(rows: Rows, asked: Asked, mu: float) -> Settled:
+    """Return what the release of B costs, and its settings.
+
+    Args:
+        rows: public facts of the vectors v.
+        asked: the promise.
+        mu: of the whole mechanism.
+    """
+    mus = (mu * math.sqrt(SHARE * part) for part in (1 - _TRACE_PART, _TRACE_PART))
+    release = GramRelease.settle(rows, asked.adjacency, *mus)
+    settings = {"score_noise_std": release.noise_std, "score_trace_noise_std": release.trace_std}
+    return asked.gram(release), settings
+
+
+def released(
+    rows: Rows, settings: dict[str, float], scores: np.ndarray, model: np.ndarray, key: jax.Array
+) -> np.ndarray:
+    """Return B̂, (d, d).
+
+    Args:
+        rows: public facts of the vectors.
+        settings: of :func:`settle`.
+        scores: the vectors v, (N, d).
+        model: the model's B in the same units, (d, d).
+        key: secret JAX key, used for nothing else.
+    """
+    release = GramRelease(rows, settings["score_noise_std"], settings["score_trace_noise_std"])
+    return toward(model, release.release(scores, key))
+
+
+def toward(model: np.ndarray, noisy: NoisyGram) -> np.ndarray:
+    """Return a noisy second moment, shrunk toward the multiple of ``model`` that has its trace."""
+    expected = model * (noisy.trace / np.trace(model))
+    apart = noisy.gram - expected
+    # Variance σ² on the diagonal and σ²/2 off it.
+    noise = noisy.noise_std**2 * entries(len(model))
+    kept = max(0.0, 1 - noise / max(float(np.sum(apart**2)), 1e-300))
+    return project(expected + kept * apart, noisy.trace)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Private gradients of a regression, of scores that are bounded without bias.
+#
+#     g̃ = F( Σ F⁻¹ x ψ + zC·N(0, I) ),   ‖ψ‖ <= C/‖F⁻¹x‖
+#
+# F is a public metric (here: made of a released Gram matrix), θ a public position, and ψ the family's bounded score of
+# a record at its predictors x·θ (``inference/scores``), whose mean is zero at the parameter that made the labels.
+#
+# Sensitivity. ‖F⁻¹x ψᵀ‖ = ‖F⁻¹x‖·‖ψ‖ <= C for every record, so a replaced record moves the whitened sum by 2C at most,
+# and an added or removed one by C. A hard clip stands behind the score: neither rounding nor a label that the model
+# does not know moves a record beyond C. An owner's k rows have C/k each (``owners.py``).
+
+#: A typical whitened row is taken for no shorter than this, whatever was released, so that rounding relative to C has a
+#: public bound.
+_SHORTEST = 0.1
+_ROWS = 1 << 14
+
+
+class Design(NamedTuple):
+    """Public facts of the rows and of the positions at which gradients are released.
+
+    Attributes:
+        num_records: the larger N of two neighbours.
+        size: d.
+        row_bound: b, enforced on every row.
+        radius: R, the farthest public position from 0.
+    """
+
+    num_records: int
+    size: int
+    row_bound: float
+    radius: float
+
+    @property
+    def largest_trace(self) -> float:
+        """Largest trace of the Gram matrix, N·b²."""
+        return self.num_records * self.row_bound**2
+
+    def metric(self, gram: np.ndarray) -> np.ndarray:
+        """Return F² = G/N + (b²/d) I of a Gram matrix, (d, d)."""
+        return gram / self.num_records + np.eye(self.size) * self.row_bound**2 / self.size
+
+    def whitened_norm(self, gram: np.ndarray) -> float:
+        """Return a typical ‖F⁻¹x‖, √(tr(F⁻²G)/N)."""
+        return math.sqrt(max(np.trace(np.linalg.solve(self.metric(gram), gram)) / self.num_records, _SHORTEST**2))
+
+    def rounding(self, score: BoundedScore) -> float:
+        """Return how far float64 may move a whitened sum on one of two neighbours, over C.
+
+        F² >= (b²/d) I gives ‖F⁻¹‖ <= √d/b, and C >= κ·_SHORTEST = c. A product with F⁻¹ is off by d·e·‖|F⁻¹|‖ <=
+        d·√d·‖F⁻¹‖·e times its vector's norm, with e = 2^-53. Relative to C:
+
+        * Σ x ψ is off by summing·Σ|ψ|‖x‖, so F⁻¹ Σ x ψ by √d·N·summing/c, and by N·d²·e/c more from the product;
+        * an unchanged record's predictor is off by d·e·b·R, and its limit by d²·e/c of itself. The score says how far
+          both move it.
+        """
+        d, e, c = self.size, 2.0**-53, score.clip * _SHORTEST
+        sums = math.sqrt(d) * summing(self.num_records) / c + d**2 * e / c
+        records = score.rounding(d * e * self.row_bound * self.radius, d**2 * e / c)
+        return self.num_records * (sums + records)
+
+
+@dataclass(frozen=True)
+class BoundedGradient:
+    """The access to records: private gradients in the metric of a released Gram matrix.
+
+    Attributes:
+        design: public facts.
+        score: of the family.
+        x, y: the records.
+        row_norms: at least k‖F⁻¹x‖ of each row, (N,), k the number of rows that share C with it.
+        root, inverse: F and F⁻¹, (d, d).
+        norm: a typical k‖F⁻¹x‖.
+    """
+
+    design: Design
+    score: BoundedScore
+    x: np.ndarray
+    y: np.ndarray
+    row_norms: np.ndarray
+    root: np.ndarray
+    inverse: np.ndarray
+    norm: float
+
+    @classmethod
+    def of(cls, gram: np.ndarray, design: Design, score: BoundedScore, x: np.ndarray, y: np.ndarray) -> BoundedGradient:
+        """Make the metric of a released Gram matrix, and the records' norms in it."""
+        values, vectors = np.linalg.eigh(design.metric(gram))
+        values = np.maximum(values, design.row_bound**2 / design.size)
+        root, inverse = (vectors * np.sqrt(values)) @ vectors.T, (vectors / np.sqrt(values)) @ vectors.T
+        parts = (np.linalg.norm(x[i : i + _ROWS] @ inverse, axis=1) for i in range(0, len(x), _ROWS))
+        # Rounding makes no norm too small.
+        norms = np.concatenate(list(parts)) + design.size**2 * 2.0**-52
+        return cls(design, score, x, y, norms, root, inverse, design.whitened_norm(gram))
+
+    def shared(self, sharers: np.ndarray, typical: float) -> BoundedGradient:
+        """Return the access to rows of owners.
+
+        Args:
+            sharers: number of rows of each row's owner, (N,).
+            typical: public, at least 1.
+        """
+        return dataclasses.replace(self, row_norms=self.row_norms * sharers, norm=self.norm * typical)
+
+    @property
+    def clip(self) -> float:
+        """C, public."""
+        return self.score.clip * self.norm
+
+    def sum(self, position: np.ndarray) -> np.ndarray:
+        """Return Σ F⁻¹ x ψ / C, (d,), or (d·K,) for K predictors. Private: it must not leave."""
+        limit = self.clip / self.row_norms
+        residual = within_limit(self.score.residual(self.x @ self._columns(position), self.y, limit), limit)
+        return (self.inverse @ weighted_sum(self.x, residual) / self.clip).ravel()
+
+    def release(self, position: np.ndarray, noise_multiplier: float, key: jax.Array) -> np.ndarray:
+        """Return g̃, (d,) or (d·K,), at a public position within the radius."""
+        noisy = gaussian_release(self.sum(position), noise_multiplier, key)
+        return (self.clip * self.root @ self._columns(noisy)).ravel()
+
+    def _columns(self, vector: np.ndarray) -> np.ndarray:
+        """Return (d,), or (d, K) for K predictors."""
+        return vector if self.score.size == 1 else vector.reshape(self.design.size, -1)
+
+
+def within_limit(scores: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    """Return scores (N,) or (N, K) of norm at most ``limit`` (N,); one that is not finite becomes zero."""
+    scores = np.where(np.isfinite(scores), scores, 0.0)
+    if scores.ndim == 1:
+        return np.clip(scores, -limit, limit)
+    norms = np.linalg.norm(scores, axis=1)
+    # The margin keeps rounding of norm and product below the limit.
+    shrunk = np.where(norms > limit * (1 - 1e-13), limit * (1 - 1e-12) / np.maximum(norms, 1e-300), 1.0)
+    return scores * shrunk[:, None]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Private gradients one after the other, each at the posterior's mean given those before it.
+#
+# Later gradients get more of the budget, since they are taken nearer to where the posterior ends. The mean of the
+# latest ones is what a posterior is concluded from (``inference/noise_aware.py``).
+
+#: Gradients that the position settles in, at least.
+FEWEST_STEPS = 32
+
+
+def shares(steps: int, growth: float) -> np.ndarray:
+    """Return the part of all gradients' μ² that each one gets, (steps,), each ``growth`` times the one before it."""
+    parts = growth ** np.arange(steps, dtype=np.float64)
+    return parts / parts.sum()
+
+
+def multipliers(first: float, shares: np.ndarray) -> np.ndarray:
+    """Return noise multipliers of gradients with these shares, (steps,), given the first's; never less than asked."""
+    return first * np.sqrt(shares[0] / shares) * (1 + 1e-12)
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Public facts of the gradients.
+
+    Attributes:
+        stds: s_k, (steps,): the noise of gradient k has covariance s_k² F².
+        square: F² of the metric, (d, d).
+        precision: P of the prior N(0, P⁻¹), (d, d).
+        local: model of the gradients, given a posterior's mean.
+        latest: after each gradient, the part of those before it that a posterior is made of, (steps,).
+        radius: how far from 0 a position may lie.
+    """
+
+    stds: np.ndarray
+    square: np.ndarray
+    precision: np.ndarray
+    local: Callable[[np.ndarray], Local]
+    latest: np.ndarray
+    radius: float = math.inf
+
+    def carry_out(
+        self, gradient: Callable[[int, np.ndarray], np.ndarray], now: Gaussian, done: int, steps: int
+    ) -> tuple[Gaussian, Release]:
+        """Release the gradients; return the last posterior, and the mean of the latest gradients.
+
+        Args:
+            gradient: (k, position) -> gradient k, released there.
+            now: the posterior to begin with.
+            done: gradients before these, of the run.
+            steps: gradients of the run.
+        """
+        positions, gradients = np.zeros((2, len(self.stds), len(now.mean)))
+        for k, part in enumerate(self.latest):
+            positions[k] = within(now.mean[None], self.radius)[0]
+            gradients[k] = gradient(k, positions[k])
+            window = slice(k + 1 - math.ceil(part * (k + 1)), k + 1)
+            precisions = self.stds[window] ** -2.0
+            release = noise_aware.weighted_mean(positions[window], gradients[window], precisions, self.square)
+            now = noise_aware.posterior(release, self.local(now.mean), self.precision, now, rounds=2)
+            console.told(done + k + 1, steps)
+        return now, release
+
 
 #: Ratio of the budgets of two gradients, one after the other; part of the gradients that the posterior is made of.
 _GROWTH, _LAST = 1.15, 0.6

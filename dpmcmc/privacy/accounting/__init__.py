@@ -10,7 +10,7 @@ on the clipped sum / clip norm. Adding one is one file and one line of ``ACCOUNT
 * ``last_iterate``: the last step of a full-batch descent on a strongly convex potential.
 * ``one_sample``: posterior draws and private estimates.
 
-Pure releases are composed outside the modules, for all of them alike (``pure.py``).
+Pure releases are composed outside the modules, for all of them alike (``one_sample.py``).
 
 Beside the accountants: ``sampling`` (schemes and the rates they are charged as), ``charging`` (noise to events),
 ``account`` and ``guarantee`` (the result), ``group`` (several records at once), ``discrete_gaussian`` (the proof of
@@ -22,11 +22,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import ModuleType
 
-from dpmcmc.privacy.accounting import advanced, last_iterate, one_sample, pld, pure, rdp
-from dpmcmc.privacy.accounting.adjacency import Adjacency
+from dpmcmc.privacy.accounting import advanced, last_iterate, one_sample, pld, rdp
 from dpmcmc.privacy.accounting.events import (
     DEVIATIONS,
     OBJECTIVES,
+    Adjacency,
     Event,
     UnsupportedCombination,
     overflow_probability,
@@ -82,7 +82,7 @@ def accountant_for(name: str, events: Iterable[Event], adjacency: Adjacency, rel
             f"accountant {name} does not cover objective perturbation; use accountant one_sample.", "accountant"
         )
     module = ACCOUNTANTS[name]
-    module.check(pure.split(events)[1], Adjacency(adjacency))
+    module.check(one_sample.split(events)[1], Adjacency(adjacency))
     return module
 
 
@@ -119,18 +119,18 @@ def base_epsilon(name: str, events: Iterable[Event], adjacency: Adjacency, delta
     """
     events, adjacency = list(events), Adjacency(adjacency)
     module = accountant_for(name, events, adjacency)
-    releases, rest = pure.split(events)
+    releases, rest = one_sample.split(events)
     value = float(module.epsilon(rest, adjacency, delta))
     if not releases:
         return value
-    return pure.epsilon(releases, lambda e: float(module.delta(rest, adjacency, e)), value, delta)
+    return one_sample.pure_epsilon(releases, lambda e: float(module.delta(rest, adjacency, e)), value, delta)
 
 
 def base_delta(name: str, events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> float:
     """δ at ε >= 0; as :func:`base_epsilon`."""
     events, adjacency = list(events), Adjacency(adjacency)
     module = accountant_for(name, events, adjacency)
-    releases, rest = pure.split(events)
+    releases, rest = one_sample.split(events)
     if not releases:
         return float(module.delta(rest, adjacency, epsilon))
-    return pure.mixed(releases, lambda e: float(module.delta(rest, adjacency, e)), epsilon)
+    return one_sample.mixed(releases, lambda e: float(module.delta(rest, adjacency, e)), epsilon)

@@ -32,15 +32,15 @@ the Gaussian mechanism, whatever x. A run is within the sum over its coordinates
 (Mironov 2012 for Laplace; Jin, McMurtry, Rubinstein & Ohrimenko 2022, arXiv 2112.05307, for Gaussians, who also time
 samplers whose work depends on the value); sums whose precision depends on the data reveal it (Haney et al. 2022, arXiv
 2207.13793). Here sum and noise are integers on one public grid, and all draws of a group take the same operations.
-Floating-point sums also exceed their stated sensitivity (Casacuberta et al. 2022, arXiv 2207.10635): ``fixed_point.py``
+Floating-point sums also exceed their stated sensitivity (Casacuberta et al. 2022, arXiv 2207.10635): ``exact_sums.py``
 has exact ones.
 
 **Not covered.** A group of steps takes longer where one of its draws ties with its threshold. This has the same
 probability, 2^-19, for each of the columns, and a column and its alias are two values of the noise among thousands; it
 is not a function of the records. Table look-ups reach the cache at addresses that depend on the noise; a compiler may
-change the timing of anything, and is trusted to keep integer arithmetic; the random words are those of ``chacha.py``,
-under its assumption. Computation after the noise is float32, and post-processing. A sampler's own noise (the
-``dynamics`` stream) stays a float Gaussian: privacy never counts it.
+change the timing of anything, and is trusted to keep integer arithmetic; the random words are those of
+``randomness.py``, under its assumption. Computation after the noise is float32, and post-processing. A sampler's own
+noise (the ``dynamics`` stream) stays a float Gaussian: privacy never counts it.
 """
 
 from __future__ import annotations

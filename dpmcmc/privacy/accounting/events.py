@@ -13,7 +13,7 @@ Every accountant reads only this list, so ε can be recomputed from a saved file
 * ``batch_overflow``      not a query: with probability ``rate`` a step truncated its batch;
 * ``approximate_draw``    not a query: a draw is within total variation ``rate`` of the one that is charged.
 
-``deviations.py`` says what the last two cost.
+``guarantee.py`` says what the last two cost.
 
 ``noise_multiplier`` is always (std of the noise on the clipped gradient SUM) / (clip norm C). Whether a
 neighbour moves that sum by C or 2C is the adjacency's business, never hidden in z.
@@ -21,16 +21,61 @@ neighbour moves that sum by C or 2C is the adjacency's business, never hidden in
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Any, NoReturn
 
 import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.errors import UnsupportedCombination as UnsupportedCombination
+from dpmcmc.privacy.accounting import noisy_descent
+
+# ----------------------------------------------------------------------------------------------------
+# Adjacency: which two data sets count as neighbours.
+
+
+class Adjacency(StrEnum):
+    """Relation between neighbouring data sets; ``Adjacency("replace_one")`` parses a name.
+
+    * ``replace_one``: one record has another value. N is public.
+    * ``add_remove``: one record is there, or is absent. The number of record slots is public.
+    * ``zero_out``: one record contributes, or contributes zero. N is public.
+
+    An absent record adds exactly zero to every sum (``targets/absent.py``).
+
+    Raises:
+        UnsupportedCombination: an unknown name.
+
+    Example:
+        >>> from dpmcmc.privacy import Adjacency
+        >>> Adjacency("replace_one") is Adjacency.REPLACE_ONE
+        True
+    """
+
+    REPLACE_ONE = "replace_one"
+    ADD_REMOVE = "add_remove"
+    ZERO_OUT = "zero_out"
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise UnsupportedCombination(f"unknown adjacency {value!r}; known: {', '.join(cls)}.", "adjacency")
+
+    @property
+    def sensitivity(self) -> float:
+        """How far a neighbour moves a sum of vectors of norm at most 1.
+
+        Under ``replace_one`` one such vector leaves the sum and another enters; otherwise one leaves or enters.
+        """
+        return 2.0 if self == Adjacency.REPLACE_ONE else 1.0
+
+    __repr__ = str.__repr__
+
 
 #: Minimisers of noisy objectives.
 OBJECTIVES = ("objective_perturbation", "clipped_objective_perturbation")
@@ -71,7 +116,7 @@ class Event:
         steps: of ``noisy_descent``; only the last leaves.
         contraction: c of ``noisy_descent``, by which a step without noise brings two chains together.
         per_data_set: of ``approximate_draw``: True where each data set has an ideal law of its own, so that a group
-            pays ``rate`` once; left out, the ideal law may be one of a pair of neighbours (``deviations.py``).
+            pays ``rate`` once; left out, the ideal law may be one of a pair of neighbours (``guarantee.py``).
 
     Example:
         >>> from dpmcmc.privacy import Event, Guarantee
@@ -215,3 +260,202 @@ def query_events(
     return tuple(
         Event(mechanism, float(v), float(rate), int(c) * repeats, n) for v, c in zip(values, counts, strict=True)
     )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Queries of events, in the terms that accountants compose: Gaussian releases, sampled or not.
+
+
+def queries(events: Iterable[Event]) -> list[Event]:
+    """Return the queries of ``events``, equal ones merged, empty ones dropped."""
+    merged: dict[Event, int] = {}
+    for e in events:
+        if e.mechanism in DEVIATIONS or e.count == 0 or e.rate == 0:
+            continue
+        e = _gaussian_equivalent(e)
+        # Rate 1 selects everybody under either scheme: the query is then an unsampled Gaussian.
+        if e.mechanism in ("poisson_gaussian", "fixed_size_gaussian") and e.rate == 1:
+            e = dataclasses.replace(e, mechanism="gaussian", num_records=None)
+        one = dataclasses.replace(e, count=1)
+        merged[one] = merged.get(one, 0) + e.count
+    return [dataclasses.replace(one, count=count) for one, count in merged.items()]
+
+
+def _gaussian_equivalent(e: Event) -> Event:
+    """The Gaussian release that a posterior draw, or the last step of a descent, is exactly worth."""
+    if e.mechanism == "posterior_draw":
+        return Event("gaussian", e.noise_multiplier, 1.0, e.count)
+    if e.mechanism == "noisy_descent":
+        assert e.contraction is not None
+        assert e.steps is not None
+        z = noisy_descent.equivalent_multiplier(e.noise_multiplier, e.contraction, e.steps)
+        return Event("gaussian", z, 1.0, e.count)
+    return e
+
+
+def gaussian_parameter(parts: Iterable[Event], adjacency: Adjacency) -> float:
+    """μ of all full-batch Gaussian releases together, √(Σ Δ²/z²); infinite where one has no noise."""
+    parts = [e for e in parts if e.mechanism == "gaussian"]
+    if any(e.noise_multiplier == 0 for e in parts):
+        return math.inf
+    return adjacency.sensitivity * math.sqrt(math.fsum(e.count / e.noise_multiplier**2 for e in parts))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Many kinds of noisy query charged as a few: each group at its least noise and its largest rate.
+#
+# An accountant's time grows with the number of different (noise multiplier, rate). A query with less noise, or of more
+# records, reveals at least as much: the pair of z dominates that of a larger z (added noise is post-processing), and an
+# upper bound of the rate may be charged (``rdp.py``). So the composed ε is an upper bound of the exact one.
+
+#: Different rates that are kept where there are more kinds than that.
+_MOST_RATES = 4
+
+
+def grouped(parts: Sequence[Event]) -> list[Event]:
+    """``parts`` (from ``events.queries``) with at most about ``MOST_KINDS`` kinds of sampled query.
+
+    Unchanged where there are no more. Fixed-size queries of different N are never grouped with each other.
+    """
+    sampled = [e for e in parts if _sampled(e)]
+    if len(sampled) <= MOST_KINDS:
+        return list(parts)
+    families: dict[tuple[str, int | None], list[Event]] = {}
+    for e in sampled:
+        families.setdefault((e.mechanism, e.num_records), []).append(e)
+    groups = [group for family in families.values() for group in _by_rate(family)]
+    share = max(1, MOST_KINDS // len(groups))
+    out = [e for e in parts if not _sampled(e)]
+    for group in groups:
+        rate = max(e.rate for e in group)
+        z = np.array([e.noise_multiplier for e in group])
+        values, counts = bucket_down(z, np.array([e.count for e in group]), exact_below=share, most=share)
+        out += [
+            dataclasses.replace(group[0], noise_multiplier=float(v), rate=rate, count=int(c))
+            for v, c in zip(values, counts, strict=True)
+        ]
+    return out
+
+
+def _sampled(e: Event) -> bool:
+    return e.mechanism in ("poisson_gaussian", "fixed_size_gaussian")
+
+
+def _by_rate(family: list[Event]) -> list[list[Event]]:
+    """Events of a mechanism, those of near-equal rate together, in at most ``_MOST_RATES`` groups."""
+    rates = sorted({e.rate for e in family})
+    bounds = [float(part[-1]) for part in np.array_split(rates, min(_MOST_RATES, len(rates)))]
+    found: dict[float, list[Event]] = {}
+    for e in family:
+        found.setdefault(min(b for b in bounds if e.rate <= b), []).append(e)
+    return list(found.values())
+
+
+# ----------------------------------------------------------------------------------------------------
+# How much work an accountant may do: the events of a stranger's file can ask for any amount.
+#
+# Work is counted in points: one entry of a spectrum that is raised to a power, some 0.1 µs. It is counted and not
+# timed, so that an answer does not depend on the machine.
+
+
+class TooMuchWork(InputError):
+    """The events ask for more work than was allowed."""
+
+
+class Allowance:
+    """So many points, and how many of them are spent."""
+
+    def __init__(self, points: float) -> None:
+        self.points, self.spent = points, 0.0
+
+
+_current: contextvars.ContextVar[Allowance | None] = contextvars.ContextVar("allowance", default=None)
+
+
+@contextlib.contextmanager
+def at_most(points: float) -> Iterator[Allowance]:
+    """Limit the work inside: accountants raise TooMuchWork before they go beyond so many points."""
+    allowance = Allowance(points)
+    token = _current.set(allowance)
+    try:
+        yield allowance
+    finally:
+        _current.reset(token)
+
+
+def spend(points: float) -> None:
+    """Count work before it is done; without an allowance nothing is counted.
+
+    Raises:
+        TooMuchWork: it is more than is left.
+    """
+    allowance = _current.get()
+    if allowance is None:
+        return
+    if allowance.spent + points > allowance.points:
+        raise TooMuchWork(f"the events need more than the {allowance.points:.3g} points of work that are allowed")
+    allowance.spent += points
+
+
+# ----------------------------------------------------------------------------------------------------
+# How a number about privacy is shown: never rounded toward less of it.
+
+
+def round_up(value: float, digits: int = 4) -> str:
+    """``value`` to so many significant digits, never below it: a printed ε must cover the computed one."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
+    return f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.{digits}g}"
+
+
+def round_down(value: float, digits: int = 4) -> float:
+    """``value`` to so many significant digits, never above it; 0 where it is negative."""
+    if value <= 0 or math.isinf(value):
+        return max(0.0, value)
+    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    return float(f"{math.floor(value / unit * (1 + 1e-12)) * unit:.{digits}g}")
+
+
+def three_digits(value: float) -> str:
+    """Return a number to three significant digits, for a sentence: 2,720 and not 2.72e+03."""
+    return f"{float(f'{value:.3g}'):,.15g}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# The smallest or the largest number that meets a condition, by bisection; what is returned meets it.
+
+
+def smallest(meets: Callable[[float], bool], low: float, high: float, tolerance: float) -> float:
+    """Smallest number in (low, high] that meets a condition, up to a share ``tolerance`` of it above.
+
+    Args:
+        meets: false below some number and true above it.
+        low: a lower bound, not tried.
+        high: an upper bound, taken to meet the condition without being tried.
+        tolerance: relative, above 1e-15.
+    """
+    while high - low > tolerance * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if meets(middle) else (middle, high)
+    return high
+
+
+def largest(meets: Callable[[float], bool], low: float, high: float) -> float:
+    """Largest number in [low, high) that meets a condition: no float lies between it and one that does not.
+
+    Args:
+        meets: true below some number and false above it.
+        low: a lower bound, taken to meet the condition without being tried.
+        high: an upper bound, not tried.
+    """
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if meets(middle) else (low, middle)
+    return low
+
+
+# ----------------------------------------------------------------------------------------------------
+# Largest excess of float32 clipping, as the accounting charges it; derived in ``query/exact_sums.py``.
+
+#: Proved relative excess of a clipped vector's norm over C, and of the noise scale's rounding.
+KAPPA = 2.0**-15

@@ -10,7 +10,7 @@ import math
 
 from scipy.special import log_ndtr
 
-from dpmcmc.privacy.accounting.search import smallest
+from dpmcmc.privacy.accounting.events import smallest
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:

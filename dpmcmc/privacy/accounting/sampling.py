@@ -245,7 +245,7 @@ def _capacity(rate: float, num_records: int, overflow: float) -> tuple[int, floa
     )
     slots = room + spare + 1
     # In few sizes, so that budgets near each other share a compiled program; room beyond what is charged for. Multiples
-    # of 8, within which every row of a batch is computed alike (``fixed_point.py``).
+    # of 8, within which every row of a batch is computed alike (``exact_sums.py``).
     grain = 1 << max(slots.bit_length() - 5, 3)
     slots += -slots % grain
     if slots >= most:

@@ -12,9 +12,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpmcmc.errors import CalibrationError
-from dpmcmc.privacy.accounting.account import check_counts, per_step
-from dpmcmc.privacy.accounting.charging import Schedule
-from dpmcmc.privacy.accounting.promise import AdjacencyName, Calibrator, Privacy, Release, TraceAccountant
+from dpmcmc.privacy.accounting.charging import (
+    AdjacencyName,
+    Calibrator,
+    Privacy,
+    Release,
+    Schedule,
+    TraceAccountant,
+    check_counts,
+    per_step,
+)
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.privacy.calibration import closed_form, numeric
 

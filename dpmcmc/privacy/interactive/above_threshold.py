@@ -11,7 +11,7 @@ halved the loss exceeds ε (``tests/test_above_threshold.py``). Monotone values 
 
 Values are rounded to a public grid first. This, and their own rounding errors up to half a grid step each, is charged
 as one grid step of sensitivity: enough for float64, and not for float32, which is refused. Noise is exact
-(``discrete_laplace.py``).
+(``above_threshold.py``).
 """
 
 from __future__ import annotations
@@ -22,15 +22,131 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from typing import NoReturn
+from secrets import randbelow
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
 from dpmcmc.errors import InputError
+from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.interactive import discrete_laplace
-from dpmcmc.privacy.interactive.charge import Charge, Ledger, pure
+from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.storage.pytree import PyTree
+
+# ----------------------------------------------------------------------------------------------------
+# Cost of an interactive release: one guarantee for all its answers, reserved before a record is looked at.
+
+
+class Ledger(Protocol):
+    """Methods that are needed of a ledger (``dpmcmc.privacy.ledger``)."""
+
+    def reserve(self, guarantee: Guarantee, label: str) -> Any:
+        """Return a receipt; raise if the budget does not allow the guarantee."""
+
+    def identify(self, fingerprint: Callable[[bytes], str]) -> None:
+        """Raise if the records are not those that the ledger is about."""
+
+    def settle(self, receipt_or_id: Any, outcome: str) -> None:
+        """Record the outcome of a reservation."""
+
+
+def pure(epsilon: float, count: int, adjacency: str, *assumptions: str) -> Guarantee:
+    """Return the guarantee of ``count`` releases, adaptively chosen, of ``epsilon`` each and δ = 0."""
+    return Guarantee.from_events(
+        (Event("pure", 0.0, 1.0, count, epsilon=epsilon),),
+        delta=0.0,
+        adjacency=adjacency,
+        accountant="one_sample",
+        release="estimate",
+        assumptions=assumptions,
+    )
+
+
+class Charge:
+    """A guarantee on its way through a ledger; with no ledger, nothing happens.
+
+    Args:
+        guarantee: guarantee of all answers.
+        ledger: the ledger, or None.
+        label: name of the release in the ledger.
+        records: the records that are asked about, a pytree; the ledger must be about them.
+
+    Raises:
+        ValueError: a ledger, and no records.
+    """
+
+    def __init__(self, guarantee: Guarantee, ledger: Ledger | None, label: str, records: PyTree) -> None:
+        if ledger is not None and records is None:
+            raise InputError(
+                "records: give those that are asked about, for the ledger to tell whether they are its own"
+            )
+        self.guarantee = guarantee
+        self._ledger, self._label, self._records = ledger, label, records
+        self._receipt: Any = None
+        self._reserved = self._settled = False
+
+    def reserve(self) -> None:
+        """Reserve the price before the first look; if the ledger raises, nothing has been looked at."""
+        if self._ledger is not None and not self._reserved:
+            self._receipt = self._ledger.reserve(self.guarantee, self._label)
+            try:
+                self._ledger.identify(lambda key: fingerprint(key, self._records))
+            except BaseException:
+                self._ledger.settle(self._receipt, "void")
+                raise
+        self._reserved = True
+
+    def settle(self) -> None:
+        """Settle before the first answer leaves: the whole price is spent by then."""
+        if self._ledger is not None and not self._settled:
+            self._ledger.settle(self._receipt, "released")
+        self._settled = True
+
+
+# ----------------------------------------------------------------------------------------------------
+# The discrete Laplace distribution, drawn exactly.
+#
+#     P(X = x) = (1 − e^{−1/s})/(1 + e^{−1/s}) · e^{−|x|/s},   x a whole number, s > 0 rational
+#
+# Canonne, Kamath and Steinke (2020), Algorithms 1 and 2: only whole numbers from the operating system's entropy are
+# compared, and no logarithm is taken, so the law is this one to the last bit, tails included. A shift of an integer by
+# K costs a ratio of at most e^{K/s}, as for the continuous law. Running time depends on what is drawn.
+
+
+def sample(scale: Fraction) -> int:
+    """Return one draw; ``scale`` is s.
+
+    Raises:
+        ValueError: scale not positive.
+    """
+    if not scale > 0:
+        raise InputError(f"scale must be > 0, got {scale}")
+    t, s = scale.numerator, scale.denominator
+    while True:
+        # Geometric with ratio e^{−1/t}: the remainder by rejection, then whole multiples of t.
+        remainder = randbelow(t)
+        if not _bernoulli_exp(remainder, t):
+            continue
+        multiples = 0
+        while _bernoulli_exp(1, 1):
+            multiples += 1
+        size = (remainder + t * multiples) // s
+        negative = randbelow(2) == 1
+        if negative and size == 0:  # zero must not count twice
+            continue
+        return -size if negative else size
+
+
+def _bernoulli_exp(numerator: int, denominator: int) -> bool:
+    """Return True with probability e^{−γ}, γ = numerator/denominator in [0, 1].
+
+    A run of Bernoulli(γ/k), k = 1, 2, …, has length at least k with probability γ^k/k!; so it ends at an odd k with
+    probability 1 − γ + γ²/2 − … .
+    """
+    k = 1
+    while randbelow(denominator * k) < numerator:
+        k += 1
+    return k % 2 == 1
 
 
 class Halted(RuntimeError):
@@ -94,7 +210,7 @@ class WholeNumbers(Once):
         self.threshold_scale = 2 * sensitivity / epsilon
         self.query_scale = 4 * sensitivity / epsilon
         self.halted = False
-        self._threshold = threshold + discrete_laplace.sample(self.threshold_scale)
+        self._threshold = threshold + sample(self.threshold_scale)
 
     def above(self, value: int) -> bool:
         """Return whether the noisy value is above the noisy threshold; if it is, the stream halts.
@@ -108,7 +224,7 @@ class WholeNumbers(Once):
                 raise Halted(
                     "this stream has halted at its first True; what comes after it is not covered: make another"
                 )
-            self.halted = value + discrete_laplace.sample(self.query_scale) > self._threshold
+            self.halted = value + sample(self.query_scale) > self._threshold
             return self.halted
 
 
@@ -245,3 +361,101 @@ class AboveThreshold(Once):
     def _rounded(self, value: float | Fraction) -> int:
         """Nearest grid step, halves up."""
         return math.floor(Fraction(value) / self.grid + Fraction(1, 2))
+
+
+# ----------------------------------------------------------------------------------------------------
+# When to stop a chain, by scores on held-out private records; charged once, however many scores are looked at.
+#
+# Two rules, each a stream for :class:`AboveThreshold`. Let Δ be a score's sensitivity for a FIXED model, 1/n for the
+# accuracy on n records.
+#
+# * ``reach``: stop at the first score above a target. The value is the score: sensitivity Δ.
+# * ``patience`` p: stop when the last p scores do not improve on the best before them by more than ``improvement``. The
+#   value is  max(s_1, …, s_{t−p}) − max(s_{t−p+1}, …, s_t)  against −improvement. The largest of several numbers moves
+#   by no more than the number that moves most, so its sensitivity is 2Δ.
+#
+# The scores themselves are never released. The models are those already published, so each value is a function of the
+# held-out records and of what is public by then, as an adaptive stream may be.
+
+
+class EarlyStopping(Once):
+    """Says after each score whether to stop; larger scores are better.
+
+    Args:
+        epsilon: ε of all answers together, with δ = 0, for the records that are scored on.
+        sensitivity: Δ of one score of a fixed model; 1/n for accuracy on n records under replace_one.
+        reach: stop above this score; or
+        patience: stop when so many scores in a row bring no improvement.
+        improvement: smallest improvement that counts, for ``patience``.
+        ledger: the ledger in which the price is reserved before the first score is looked at, or None.
+        records: the records that are scored on, a pytree; needed with a ledger, which must be about them.
+        adjacency: adjacency of the sensitivity.
+        label: name of the stream in the ledger.
+
+    Raises:
+        ValueError: not exactly one rule, a ledger without records, or a number that cannot be.
+
+    Example:
+        >>> from dpmcmc.privacy.interactive import EarlyStopping
+        >>> rule = EarlyStopping(epsilon=0.5, sensitivity=1e-5, reach=0.9)
+        >>> [rule.stop(score) for score in (0.2, 0.5, 0.99)]
+        [False, False, True]
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        sensitivity: float,
+        reach: float | None = None,
+        patience: int | None = None,
+        improvement: float = 0.0,
+        ledger: Ledger | None = None,
+        records: PyTree = None,
+        adjacency: str = "replace_one",
+        label: str = "early stopping",
+    ) -> None:
+        super().__init__()
+        if (reach is None) == (patience is None):
+            raise InputError("give exactly one of reach (a score) and patience (a number of scores)")
+        if reach is not None and improvement:
+            raise InputError("improvement goes with patience, not with reach; leave it out")
+        if patience is not None and (isinstance(patience, bool) or int(patience) != patience or patience < 1):
+            raise InputError(f"patience must be a whole number >= 1, got {patience!r}")
+        self._patience = patience
+        self._scores: list[Fraction] = []
+        threshold = -improvement if reach is None else reach
+        doubled = 1 if patience is None else 2
+        self._above = AboveThreshold(
+            threshold, epsilon, doubled * sensitivity, ledger, adjacency, records=records, label=label
+        )
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Guarantee of all answers together, for the records that are scored on."""
+        return self._above.guarantee
+
+    def stop(self, score: float | Fraction | Callable[[], float | Fraction]) -> bool:
+        """Return whether to stop after this score.
+
+        Args:
+            score: score of the current published model, in float64 or as a Fraction, or a function of no arguments
+                that computes it.
+
+        Raises:
+            Halted: it has said so before.
+            ValueError: a score that is not finite, or of a type coarser than the grid (float32); in a process that was
+                forked from the stream's.
+        """
+        with self._answering():
+            if self._above.halted:
+                raise Halted("it has said to stop; going on needs another EarlyStopping, at another epsilon")
+            self._above.begin()
+            number = exact("score", score() if callable(score) else score, self._above.grid)
+            if self._patience is None:
+                return self._above.above(number)
+            self._scores.append(number)
+            earlier, latest = self._scores[: -self._patience], self._scores[-self._patience :]
+            if not earlier:
+                return False
+            return self._above.above(max(earlier) - max(latest))

@@ -12,7 +12,7 @@ would drift. The training records have no guarantee from this: E_t φ is answere
 
 φ sees one record at a time, so no normalisation by other records can raise the sensitivity. Its values are clipped to
 [0, 1] and rounded to multiples of 2^-20 record by record: sums are whole numbers, their sensitivity is exactly 2^20,
-and noise is exact (``discrete_laplace.py``). No bound on accuracy is stated.
+and noise is exact (``above_threshold.py``). No bound on accuracy is stated.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ import numpy as np
 
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.interactive import discrete_laplace
-from dpmcmc.privacy.interactive.above_threshold import Once, WholeNumbers
-from dpmcmc.privacy.interactive.charge import Charge, Ledger, pure
+from dpmcmc.privacy.interactive import above_threshold
+from dpmcmc.privacy.interactive.above_threshold import Charge, Ledger, Once, WholeNumbers, pure
 from dpmcmc.storage.pytree import PyTree
 
 #: One record's largest value, in grid steps.
@@ -146,7 +145,7 @@ class Thresholdout(Once):
                 return on_train / (size * _ONE)
             self.budget -= 1
             self._test = None
-            answer = on_holdout + discrete_laplace.sample(_ONE / self._epsilon)
+            answer = on_holdout + above_threshold.sample(_ONE / self._epsilon)
             self._charge.settle()
             return answer / (n * _ONE)
 

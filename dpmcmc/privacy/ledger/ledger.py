@@ -10,11 +10,10 @@ from pathlib import Path
 
 from dpmcmc.privacy.accounting import ADJACENCIES, Adjacency, Event, overflow_probability, run_length
 from dpmcmc.privacy.accounting.guarantee import Guarantee
-from dpmcmc.privacy.ledger import fitting, programme, store
-from dpmcmc.privacy.ledger.book import Run, fold
+from dpmcmc.privacy.ledger import file, filters
+from dpmcmc.privacy.ledger.book import Run, State, account, fold
 from dpmcmc.privacy.ledger.chain import BrokenChain, Entry, LedgerError, Receipt, confirm
-from dpmcmc.privacy.ledger.state import State, account
-from dpmcmc.privacy.ledger.terms import OVERFLOW_SHARE, Promise, fixed
+from dpmcmc.privacy.ledger.filters import BUDGET_OVERFLOW_SHARE, Promise, fixed
 
 OUTCOMES = ("released", "void")
 
@@ -59,7 +58,7 @@ class Ledger:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        entries, self._key = store.read(self.path)
+        entries, self._key = file.read(self.path)
         self.terms = fold(entries, self.path).terms
         if hashlib.sha256(self._key).hexdigest() != entries[0].body.get("key_sha256"):
             raise BrokenChain(f"{self.path}: the ledger's key was replaced; restore an untouched copy.")
@@ -78,7 +77,7 @@ class Ledger:
         order: int | None = None,
         programme: Sequence[Guarantee] = (),
         typical: Guarantee | None = None,
-        overflow_share: float = OVERFLOW_SHARE,
+        overflow_share: float = BUDGET_OVERFLOW_SHARE,
     ) -> Ledger:
         """Make the ledger of a data set; its budget is fixed for good.
 
@@ -88,7 +87,7 @@ class Ledger:
             num_records: N if it is public.
             adjacency: of every run: ``replace_one`` | ``add_remove`` | ``zero_out``.
             epsilon, delta: promised for all runs together.
-            filter: ``renyi`` | ``zcdp`` | ``gdp`` | ``programme`` (see ``filters.py`` and ``programme.py``).
+            filter: ``renyi`` | ``zcdp`` | ``gdp`` | ``programme`` (see ``filters.py`` and ``filters.py``).
             order: of filter renyi, an integer >= 2; by default the best for runs like ``typical``.
             programme: guarantees of the runs, of filter programme alone.
             typical: guarantee of a run, for the default order; by default full-batch Gaussian queries.
@@ -105,7 +104,7 @@ class Ledger:
         terms = fixed(promise, programme, like, overflow_share)
         key = secrets.token_bytes(32)
         body = terms.__dict__ | {"items": list(terms.items), "key_sha256": hashlib.sha256(key).hexdigest()}
-        store.create(Path(path), key, body)
+        file.create(Path(path), key, body)
         return cls(path)
 
     def reserve(self, guarantee: Guarantee, label: str) -> Receipt:
@@ -130,7 +129,7 @@ class Ledger:
             "accountant": guarantee.accountant,
             "release": guarantee.release,
         }
-        with store.change(self.path) as (entries, append):
+        with file.change(self.path) as (entries, append):
             book = fold(entries, self.path)
             refusal = book.refusal(charge)
             if refusal is None:
@@ -164,7 +163,7 @@ class Ledger:
             LedgerError: the run has begun by another start than one of ``after``, or it is settled.
         """
         by = secrets.token_hex(16) if by is None else by
-        with store.change(self.path) as (entries, append):
+        with file.change(self.path) as (entries, append):
             run = self._run(entries, receipt_or_id)
             known = run.begun in after
             if run.outcome == "open" and (run.begun is None or known):
@@ -188,7 +187,7 @@ class Ledger:
         """
         if outcome not in (None, *OUTCOMES):
             raise LedgerError(f"{self.path}: outcome must be one of {', '.join(OUTCOMES)}, got {outcome!r}.")
-        with store.change(self.path) as (entries, append):
+        with file.change(self.path) as (entries, append):
             run = self._run(entries, receipt_or_id)
             if outcome is None and run.outcome != "open":
                 return
@@ -210,7 +209,7 @@ class Ledger:
         Raises:
             LedgerError: an unknown run.
         """
-        with store.change(self.path) as (entries, append):
+        with file.change(self.path) as (entries, append):
             run = self._run(entries, receipt_or_id)
             if run.outcome == "open" and not run.read:
                 append("settle", run.id, {"outcome": "void"})
@@ -227,7 +226,7 @@ class Ledger:
             OverBudget, LedgerError: as :meth:`reserve` and :meth:`settle`.
         """
         charge = self._charge(events, self.terms.adjacency, why)
-        with store.change(self.path) as (entries, append):
+        with file.change(self.path) as (entries, append):
             run = self._run(entries, receipt_or_id)
             self._check_open(run)
             refusal = fold(entries, self.path).refusal(charge)
@@ -252,7 +251,7 @@ class Ledger:
             LedgerError: other data.
         """
         found, named = fingerprint(self._key), columns(self._key)
-        with store.change(self.path) as (entries, append):
+        with file.change(self.path) as (entries, append):
             book = fold(entries, self.path)
             if not book.about(found, named):
                 raise LedgerError(
@@ -270,7 +269,7 @@ class Ledger:
 
     def history(self) -> list[Entry]:
         """Every entry, the chain verified."""
-        return store.read(self.path)[0]
+        return file.read(self.path)[0]
 
     def check(self) -> None:
         """Raise BrokenChain unless every entry is there and unedited, and together they are within the budget."""
@@ -305,7 +304,7 @@ class Ledger:
         if len(found) > 1:
             raise LedgerError(f"{self.path}: {len(found)} runs are labelled {label!r}; give the run's own id.")
         reserved = run_length(Event(**e) for e in found[0].body["events"])
-        if guarantee is not None and programme.item(guarantee.events) != programme.item(reserved):
+        if guarantee is not None and filters.item(guarantee.events) != filters.item(reserved):
             raise LedgerError(
                 f"{self.path}: run {label!r} was reserved with other noise or another length; resume it unchanged, or "
                 "start a new run."
@@ -326,7 +325,7 @@ class Ledger:
     def fitting_epsilon(self, guarantee: Guarantee) -> float | None:
         """ε to ask for so that a run of the same shape is admitted, at the guarantee's own δ and accountant.
 
-        Its noise is scaled up by one factor until it fits (``fitting.py``). None where no noise is enough.
+        Its noise is scaled up by one factor until it fits (``filters.py``). None where no noise is enough.
         """
         if self.terms.filter == "programme":
             return guarantee.epsilon if self.fits(guarantee) else None
@@ -336,7 +335,7 @@ class Ledger:
             cost, overflow = self._cost(events, guarantee.adjacency)
             return book.refusal({"cost": cost, "overflow": overflow}) is None
 
-        return fitting.epsilon(guarantee, fits, planned_against=self.terms.epsilon)
+        return filters.epsilon(guarantee, fits, planned_against=self.terms.epsilon)
 
     def _charge(self, events: Sequence[Event], adjacency: Adjacency, label: str) -> dict:
         """Return an entry's fields about a cost."""
@@ -358,7 +357,7 @@ class Ledger:
                 f"{self.path}: run {label!r} has no bound on what it reveals (a step without noise); give it noise."
             )
         charge = {"cost": cost, "overflow": overflow, "events": [e.to_json() for e in run_length(events)]}
-        return charge | ({"item": programme.item(events)} if terms.filter == "programme" else {})
+        return charge | ({"item": filters.item(events)} if terms.filter == "programme" else {})
 
     def _cost(self, events: Sequence[Event], adjacency: Adjacency) -> tuple[float, float]:
         overflow = overflow_probability(events)

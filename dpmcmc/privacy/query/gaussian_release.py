@@ -12,24 +12,29 @@ a post-processing of the Gaussian mechanism on the rounded value, which a mechan
 
 Without, the noise is Box–Muller in float64 with its radius and its angle each from 64 random bits: correct to a few
 2^-53, 2^20 values for each step of the grid, tails to 9.4σ. A float32 normal would need a second, finer one to resolve
-the grid (``fixed_point.py``).
+the grid (``exact_sums.py``).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.privacy.accounting import Event
-from dpmcmc.privacy.accounting.adjacency import Adjacency
 from dpmcmc.privacy.accounting.discrete_gaussian import LEVELS
-from dpmcmc.privacy.accounting.float_excess import KAPPA
+from dpmcmc.privacy.accounting.events import KAPPA, Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.query import chacha, fixed_point, integer_noise, randomness
+from dpmcmc.privacy.query import exact_sums, integer_noise, randomness
+from dpmcmc.privacy.query.per_record_gradients import Model
+from dpmcmc.storage.compiled_programs import RUN_ONCE
+from dpmcmc.storage.pytree import PyTree, length_of
 
 #: Largest grid relative to the noise std.
 GRID = 2.0**-30
@@ -57,7 +62,7 @@ def gaussian_release(value: np.ndarray, noise_std: float, key: jax.Array) -> np.
         raise InputError("value: has entries that are not finite; nothing was released")
     unit = grid(noise_std)
     steps = np.rint(np.clip(value, -_LARGEST * unit, _LARGEST * unit) / unit).astype(np.int64)
-    if chacha.is_chacha(key):
+    if randomness.is_chacha(key):
         noise = integer_noise.on_host(key, value.size, noise_std / unit).reshape(value.shape)
     else:
         noise = np.rint(standard_normal(key, value.shape) * (noise_std / unit)).astype(np.int64)
@@ -126,7 +131,7 @@ def noise_on_grid(key: jax.Array, size: int, noise_std: jax.Array, grid: jax.Arr
     """Return Gaussian noise as whole multiples of a grid, for a float64 sum that is rounded to it; (size,) float64.
 
     In integers where the key is ChaCha20's. Else, as in the query, a coarse part and a fine one, which reaches the bits
-    that a float32 does not (``fixed_point.py``).
+    that a float32 does not (``exact_sums.py``).
 
     Args:
         key: used for nothing else.
@@ -134,12 +139,12 @@ def noise_on_grid(key: jax.Array, size: int, noise_std: jax.Array, grid: jax.Arr
         noise_std: std of the noise, in units of the sum.
         grid: a power of two.
     """
-    if chacha.is_chacha(key):
+    if randomness.is_chacha(key):
         integer_noise.check_numbers(size)
         high, low = integer_noise.noise(key, size, (noise_std / grid).astype(jnp.float32), LEVELS[-1])
         return high.astype(jnp.float64) * 65536 + low
     coarse, fine = randomness.normal(key, (2, size)).astype(jnp.float64)
-    return jnp.round(noise_std * (coarse + fixed_point.FINE_NOISE * fine) / grid)
+    return jnp.round(noise_std * (coarse + exact_sums.FINE_NOISE * fine) / grid)
 
 
 def standard_normal(key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
@@ -165,3 +170,287 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
     radius, angle = np.sqrt(2 * exponential), 2 * np.pi * uniform(words[2], words[3])
     both = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
     return both.reshape(-1)[:size].reshape(shape)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Gradients of all records at a public point, one row each: what the second moment of a metric is taken of.
+
+#: Rows at once; every block has as many, so that a row's rounding does not depend on its place.
+_ROWS = 512
+
+
+def gradient_rows(model: Model, params: PyTree, records: PyTree) -> np.ndarray:
+    """Return −∇ log p(record | params) raveled, (N, p) float32. Private: it must not leave.
+
+    Args:
+        model: with a log-likelihood of one record.
+        params: public point.
+        records: pytree, leaves (N, ...).
+    """
+
+    def row(record: PyTree) -> jax.Array:
+        return ravel_pytree(jax.grad(lambda p: -model.log_likelihood(p, record))(params))[0]
+
+    rows, count = jax.jit(jax.vmap(row), compiler_options=RUN_ONCE), length_of(records)
+    last = np.arange(_ROWS)
+    found = []
+    for i in range(0, count, _ROWS):
+        at = np.minimum(i + last, count - 1)
+        block = jax.tree.map(lambda leaf, at=at: jnp.asarray(np.asarray(leaf)[at]), records)
+        found.append(np.asarray(rows(block))[: count - i])
+    return np.concatenate(found)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A second moment of rows, G = Σ x xᵀ, its trace, and the sum of rows, each released once with Gaussian noise.
+#
+# Rows have ‖x‖ <= b, which the access enforces: a longer row is scaled to b. Distances are in Frobenius norm, the l2
+# norm of :func:`svec`:
+#
+#     replace_one              ‖xxᵀ − x'x'ᵀ‖² = ‖x‖⁴ + ‖x'‖⁴ − 2(x·x')² <= 2b⁴;   the trace moves by b² at most
+#     add_remove, zero_out     ‖xxᵀ‖ = ‖x‖² <= b²;                                the trace moves by b² at most
+#
+# The sum Σ x moves by 2b at most under replace_one, and by b under the others.
+#
+# An owner of at most m rows adds A = Σ x xᵀ, positive semi-definite with ‖A‖ <= tr A <= m b². Two such matrices have
+# ⟨A, A'⟩ >= 0, so ‖A − A'‖² <= ‖A‖² + ‖A'‖²: every distance above is m times as long.
+#
+# Sums are float64, in blocks of rows. Each neighbour's sum is off by :func:`summing` of Σ‖x‖² at most, and twice that
+# is charged. The trace costs nothing where rows are declared to have norm 1 and N is public; ``add_remove`` does not
+# tell N from N ± 1, so there it is always released.
+
+_BLOCK = 512
+#: A released trace is taken for no smaller than this part of N·b².
+_SMALLEST_TRACE = 0.01
+
+
+class Rows(NamedTuple):
+    """Public facts of the rows of two neighbours.
+
+    Attributes:
+        num_records: the larger N of the two.
+        size: d.
+        row_bound: b.
+        unit_norm: whether every row is declared to have norm 1. No guarantee rests on it.
+        rounding: how far rounding of the rows themselves may move one neighbour's G, in units of b².
+        together: m, rows that one record of the guarantee may have; ``num_records`` counts rows, m for each of them.
+    """
+
+    num_records: int
+    size: int
+    row_bound: float
+    unit_norm: bool = False
+    rounding: float = 0.0
+    together: int = 1
+
+    @property
+    def largest_trace(self) -> float:
+        """Largest trace of G, N·b²."""
+        return self.num_records * self.row_bound**2
+
+    def moved(self, adjacency: Adjacency) -> tuple[float, float]:
+        """Return how far neighbours' sums may lie apart: (svec(G), tr G), rounding included."""
+        unsure = 2 * (summing(self.num_records) * self.num_records + self.rounding) * self.row_bound**2
+        replaced = adjacency == Adjacency.REPLACE_ONE
+        one = self.together * self.row_bound**2
+        return one * (math.sqrt(2) if replaced else 1.0) + unsure, one + unsure
+
+    def trace_declared(self, adjacency: Adjacency) -> bool:
+        """Return whether tr G = N is public; the number of owners' rows is not."""
+        return self.unit_norm and adjacency != Adjacency.ADD_REMOVE and self.together == 1
+
+
+class NoisyGram(NamedTuple):
+    """A released Gram matrix with an estimate of its trace.
+
+    Attributes:
+        gram: G plus symmetric noise, (d, d).
+        noise_std: σ of its diagonal; σ/√2 off it.
+        trace: of G, declared or an estimate.
+        trace_std: of the estimate; 0 where it is declared.
+    """
+
+    gram: np.ndarray
+    noise_std: float
+    trace: float
+    trace_std: float
+
+
+@dataclass(frozen=True)
+class GramRelease:
+    """The noise of one release of G and of its trace, settled before a record is read.
+
+    Attributes:
+        rows: public facts.
+        noise_std: σ of G's diagonal.
+        trace_std: of the trace's noise; 0 where the trace is declared.
+    """
+
+    rows: Rows
+    noise_std: float
+    trace_std: float
+
+    @classmethod
+    def settle(cls, rows: Rows, adjacency: Adjacency, mu: float, trace_mu: float) -> GramRelease:
+        """Return the release whose parts cost ``mu`` and ``trace_mu``; their squares add up.
+
+        Args:
+            rows: public facts.
+            adjacency: which data sets are neighbours.
+            mu: μ of G.
+            trace_mu: μ of the trace; not spent where the trace is declared.
+
+        Raises:
+            CalibrationError: see :func:`mu_std`.
+        """
+        moves, trace_moves = rows.moved(adjacency)
+        trace_std = 0.0 if rows.trace_declared(adjacency) else mu_std(trace_moves, 1, trace_mu)
+        return cls(rows, mu_std(moves, entries(rows.size), mu), trace_std)
+
+    @property
+    def numbers(self) -> int:
+        """Numbers that noise is added to."""
+        return entries(self.rows.size) + bool(self.trace_std)
+
+    def events(self, adjacency: Adjacency) -> tuple[Event, ...]:
+        """Return what the release costs."""
+        moves, trace_moves = self.rows.moved(adjacency)
+        gram = gaussian_event(self.noise_std, moves, entries(self.rows.size), adjacency)
+        if not self.trace_std:
+            return (gram,)
+        return gram, gaussian_event(self.trace_std, trace_moves, 1, adjacency)
+
+    def release(self, x: np.ndarray, key: jax.Array) -> NoisyGram:
+        """Read the rows (N, d) and return G and its trace with noise.
+
+        Args:
+            x: rows; one that is longer than b is scaled to b.
+            key: secret JAX key, used for nothing else.
+        """
+        return self.of_sum(gram_of(x, self.rows.row_bound), key)
+
+    def of_sum(self, exact: np.ndarray, key: jax.Array) -> NoisyGram:
+        """Return G and its trace with noise, given G, which is summed as :func:`gram_of` does; see :meth:`release`."""
+        gram_key, trace_key = jax.random.split(key)
+        gram = symmetric(gaussian_release(svec(exact), self.noise_std, gram_key), self.rows.size)
+        if not self.trace_std:
+            return NoisyGram(gram, self.noise_std, float(self.rows.num_records), 0.0)
+        released = gaussian_release(np.array([np.trace(exact)]), self.trace_std, trace_key)
+        # The noisy matrix has a trace too, with noise of its own; both are weighted by their precision.
+        stds = np.array([self.trace_std, self.noise_std * math.sqrt(self.rows.size)])
+        weights = stds**-2 / np.sum(stds**-2)
+        largest = self.rows.largest_trace
+        trace = float(np.clip(weights @ [released[0], np.trace(gram)], _SMALLEST_TRACE * largest, largest))
+        return NoisyGram(gram, self.noise_std, trace, float(np.sum(stds**-2) ** -0.5))
+
+
+@dataclass(frozen=True)
+class SumRelease:
+    """The noise of one release of Σ x, settled before a record is read.
+
+    Attributes:
+        rows: public facts.
+        noise_std: of each coordinate.
+    """
+
+    rows: Rows
+    noise_std: float
+
+    @classmethod
+    def settle(cls, rows: Rows, adjacency: Adjacency, mu: float) -> SumRelease:
+        """Return the release that costs ``mu``; raises as :func:`mu_std`."""
+        return cls(rows, mu_std(cls._moved(rows, adjacency), rows.size, mu))
+
+    @staticmethod
+    def _moved(rows: Rows, adjacency: Adjacency) -> float:
+        unsure = 2 * summing(rows.num_records) * rows.num_records * rows.row_bound
+        return adjacency.sensitivity * rows.together * rows.row_bound + unsure
+
+    def event(self, adjacency: Adjacency) -> Event:
+        """Return what the release costs."""
+        return gaussian_event(self.noise_std, self._moved(self.rows, adjacency), self.rows.size, adjacency)
+
+    def mean(self, x: np.ndarray, key: jax.Array) -> np.ndarray:
+        """Read the rows (N, d) and return the mean row, (d,), shrunk as far as its noise asks for (James and Stein).
+
+        Args:
+            x: rows; one that is longer than b is scaled to b.
+            key: secret JAX key, used for nothing else.
+        """
+        total = weighted_sum(within(x, self.rows.row_bound), np.ones(len(x)))
+        released = gaussian_release(total, self.noise_std, key)
+        noise = self.noise_std**2 * len(released)
+        kept = max(0.0, 1 - noise / max(float(released @ released), np.finfo(float).tiny))
+        return kept * released / self.rows.num_records
+
+
+def within(x: np.ndarray, row_bound: float) -> np.ndarray:
+    """Return rows (N, ...) in float64, each of norm at most ``row_bound``.
+
+    A longer row is scaled to the bound, and one whose norm is not finite becomes zero: no release may fail, or be less
+    private, because of one record.
+    """
+    x = np.asarray(x, np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.linalg.norm(x.reshape(len(x), -1), axis=1)
+        # The margin keeps rounding of norm and product below the bound.
+        scale = np.where(norms > row_bound * (1 - 1e-13), row_bound * (1 - 1e-12) / np.maximum(norms, 1e-300), 1.0)
+        out = x * scale.reshape((-1,) + (1,) * (x.ndim - 1))
+    out[~np.isfinite(norms)] = 0.0
+    return out
+
+
+def gram_of(x: np.ndarray, row_bound: float) -> np.ndarray:
+    """Return Σ x xᵀ, (d, d), float64, over rows (N, d) brought :func:`within` the bound, in blocks of rows.
+
+    A record may be a matrix A of rows, (N, k, d), with ‖A‖ <= b: it adds AᵀA. Neighbours lie no farther apart than for
+    one row, since ‖AᵀA − A'ᵀA'‖² <= ‖AᵀA‖² + ‖A'ᵀA'‖² <= 2b⁴, both being positive semi-definite. Each block then sums
+    k times as many products, so rounding grows by (k − 1)·_BLOCK·2^-53 of the records' summed norms.
+    """
+    gram = np.zeros((x.shape[-1], x.shape[-1]))
+    for i in range(0, len(x), _BLOCK):
+        rows = within(x[i : i + _BLOCK], row_bound).reshape(-1, x.shape[-1])
+        gram += rows.T @ rows
+    return gram
+
+
+def weighted_sum(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return Σ weight·row, (d,), or (d, K) for K weights a row, summed in blocks of rows.
+
+    Args:
+        x: (N, d) float64.
+        weights: (N,) or (N, K) float64.
+    """
+    x, weights = np.asarray(x, np.float64), np.asarray(weights, np.float64)
+    total = np.zeros(x.shape[1:] + weights.shape[1:])
+    for i in range(0, len(x), _BLOCK):
+        total += x[i : i + _BLOCK].T @ weights[i : i + _BLOCK]
+    return total
+
+
+def summing(num_records: int) -> float:
+    """Return the rounding error of these sums in Frobenius norm, relative to the records' summed norms."""
+    return 2.0**-53 * (_BLOCK + num_records / _BLOCK + 16)
+
+
+def entries(size: int) -> int:
+    """Return the number of entries of :func:`svec`, d(d + 1)/2."""
+    return size * (size + 1) // 2
+
+
+def svec(matrix: np.ndarray) -> np.ndarray:
+    """Return the diagonal and √2 times the upper triangle of a symmetric matrix, (d(d + 1)/2,)."""
+    row, column = np.triu_indices(len(matrix))
+    return matrix[row, column] * _scale(row, column)
+
+
+def symmetric(values: np.ndarray, d: int) -> np.ndarray:
+    """Return the matrix (d, d) whose :func:`svec` these are."""
+    row, column = np.triu_indices(d)
+    matrix = np.zeros((d, d))
+    matrix[row, column] = matrix[column, row] = values / _scale(row, column)
+    return matrix
+
+
+def _scale(row: np.ndarray, column: np.ndarray) -> np.ndarray:
+    return np.where(row == column, 1.0, math.sqrt(2))

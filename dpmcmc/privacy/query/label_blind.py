@@ -20,7 +20,7 @@ from typing import TypeVar
 import jax
 import numpy as np
 
-from dpmcmc.privacy.query.fixed_point import Clip
+from dpmcmc.privacy.query.exact_sums import Clip
 
 #: Norms of records: of NumPy in a mechanism, of JAX in a query.
 Norms = TypeVar("Norms", np.ndarray, jax.Array)

@@ -18,9 +18,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.query.symmetric import DENSE
+from dpmcmc.privacy.query.second_moment import DENSE
+from dpmcmc.storage.files import opened
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.storage.regular_file import opened
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -5,7 +5,7 @@ Where a record sends ONE vector a through a product y = a·W, its gradient is �
     ‖a ⊗ b‖ = ‖a‖·‖b‖,    Σ_i clip(a_i ⊗ b_i)_jk = Σ_i round(a_ij · (b_ik f_i 2^p)),    f_i = min(1/C, (1 − η)/‖g_i‖)
 
 in units of the grid C·2^-p, over all leaves g_i of the record's gradient. Every product is rounded by itself and added
-as an integer, as in ``fixed_point.py``; a matrix product of floats would round differently on neighbouring data.
+as an integer, as in ``exact_sums.py``; a matrix product of floats would round differently on neighbouring data.
 
 * a and b are held once (``fixed_point.held``): the numbers whose norms are taken are the numbers that are multiplied.
 * Rounding to the nearest is twice as fast as truncation, and may lengthen a row: by ½√P grid steps where P entries are
@@ -29,9 +29,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.query import fixed_point
-from dpmcmc.privacy.query.by_platform import by_platform
-from dpmcmc.privacy.query.fixed_point import BLOCK_ROWS, Clip, FixedPoint
+from dpmcmc.privacy.query import exact_sums
+from dpmcmc.privacy.query.exact_sums import BLOCK_ROWS, Clip, FixedPoint
+from dpmcmc.privacy.query.rows import by_platform
 from dpmcmc.storage.pytree import PyTree
 
 _TINY = np.float32(np.finfo(np.float32).tiny)
@@ -76,7 +76,7 @@ def clipped_sum(gradients: list[jax.Array | Outer], mask: jax.Array, clip: Clip,
     gradients = _held(gradients)
     off = taken_off(gradients, bits)
     norm = jnp.sqrt(squared_norms(gradients)) * np.float32(1 / (1 - off))
-    factor = fixed_point.unit_factor(norm, mask, clip)
+    factor = exact_sums.unit_factor(norm, mask, clip)
     keep = (factor > 0)[:, None]
     scale = np.float32(2.0**bits)
     # 0 · NaN is NaN, so both sides of a rejected row are replaced rather than multiplied away.
@@ -89,7 +89,7 @@ def clipped_sum(gradients: list[jax.Array | Outer], mask: jax.Array, clip: Clip,
     if pairs:
         add = [lambda pairs, sum_of=sum_of: sum_of(pairs, off > 0) for sum_of in (_row_by_row, _all_rows)]
         products = by_platform(pairs, cpu=add[0], default=add[1])
-    formed = fixed_point.scaled_sum([g for g in gradients if not isinstance(g, Outer)], factor, bits)
+    formed = exact_sums.scaled_sum([g for g in gradients if not isinstance(g, Outer)], factor, bits)
     found = {True: zip(*products, strict=True), False: zip(*formed, strict=True)}
     limbs = [next(found[isinstance(g, Outer)]) for g in gradients]
     return FixedPoint([high for high, _ in limbs], [low for _, low in limbs])
@@ -98,7 +98,7 @@ def clipped_sum(gradients: list[jax.Array | Outer], mask: jax.Array, clip: Clip,
 def _held(gradients: list[jax.Array | Outer]) -> list[jax.Array | Outer]:
     """The same numbers, computed once; those that are read from memory are not copied for it."""
     computed = [g.b if isinstance(g, Outer) and g.squares is not None else g for g in gradients]
-    kept = fixed_point.held(computed)
+    kept = exact_sums.held(computed)
     return [
         g._replace(b=b) if isinstance(g, Outer) and g.squares is not None else b
         for g, b in zip(gradients, kept, strict=True)
@@ -123,15 +123,15 @@ def squared_norms(gradients: list[jax.Array | Outer]) -> jax.Array:
 
     def of(leaf: jax.Array | Outer) -> jax.Array:
         if not isinstance(leaf, Outer):
-            return fixed_point.squared_norms_of(leaf)
+            return exact_sums.squared_norms_of(leaf)
         return (squared_norm(leaf.a) if leaf.squares is None else leaf.squares) * squared_norm(leaf.b) + _TINY
 
-    return fixed_point.sum_in_pairs([of(leaf) for leaf in gradients])
+    return exact_sums.sum_in_pairs([of(leaf) for leaf in gradients])
 
 
 def squared_norm(rows: jax.Array) -> jax.Array:
     """Squared norm of each row (n, d), by a tree that is spelt out, so that no compiler sums in another order."""
-    squares = jnp.square(fixed_point.as_float(rows)) + _TINY
+    squares = jnp.square(exact_sums.as_float(rows)) + _TINY
     while squares.shape[1] > 1:
         if squares.shape[1] % 2:
             squares = jnp.pad(squares, ((0, 0), (0, 1)))
@@ -160,7 +160,7 @@ def _row_by_row(pairs: list[Pair], nearest: bool) -> FixedPoint:
     turned = [w.shape[1] < a.shape[1] for a, w in pairs]
     pairs = [(w, a) if turn else (a, w) for turn, (a, w) in zip(turned, pairs, strict=True)]
     totals = cells(jax.tree.map(lambda leaf: leaf[None], pairs))
-    return fixed_point.sum_blocks([t[0].mT if turn else t[0] for turn, t in zip(turned, totals, strict=True)])
+    return exact_sums.sum_blocks([t[0].mT if turn else t[0] for turn, t in zip(turned, totals, strict=True)])
 
 
 def _block_sums(pairs: list[Pair], nearest: bool) -> list[jax.Array]:
@@ -193,7 +193,7 @@ def _block_sums(pairs: list[Pair], nearest: bool) -> list[jax.Array]:
 def _all_rows(pairs: list[Pair], nearest: bool) -> FixedPoint:
     """The same in one reduction, which an accelerator fuses; on a CPU it is 20 times slower."""
     off = np.int32(_INTEGER_BITS if nearest else 0)
-    return fixed_point.sum_rows([_bits(a[:, :, None] * w[:, None, :], nearest) - off for a, w in pairs])
+    return exact_sums.sum_rows([_bits(a[:, :, None] * w[:, None, :], nearest) - off for a, w in pairs])
 
 
 def _bits(x: jax.Array, nearest: bool) -> jax.Array:

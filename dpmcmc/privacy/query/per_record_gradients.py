@@ -10,13 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.privacy.query import fixed_point
-from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
+from dpmcmc.privacy.query import exact_sums
+from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint
 from dpmcmc.privacy.query.label_blind import label_blind_weight
 from dpmcmc.privacy.query.metric import PublicMatrix, flat
-from dpmcmc.privacy.query.moment_sum import MomentSum
 from dpmcmc.privacy.query.rows import Rows, arrays
-from dpmcmc.privacy.query.second_moment import SecondMoment
+from dpmcmc.privacy.query.second_moment import MomentSum, SecondMoment
 from dpmcmc.storage.pytree import PyTree, length_of, num_bytes, size_of
 
 #: Rows handled at once, of a generalised linear model and of others; larger batches are scanned.
@@ -129,7 +128,7 @@ class PerRecordGradients:
             return target.longest_labels(target.predictor(params, record), whitened)
 
         def norms(y: jax.Array) -> jax.Array:
-            return fixed_point.row_norms(self._gradients(params, {**batch, "y": y}))
+            return exact_sums.row_norms(self._gradients(params, {**batch, "y": y}))
 
         return jnp.max(jax.vmap(norms, in_axes=1)(jax.vmap(labels)(batch)), axis=0)
 
@@ -147,13 +146,13 @@ class PerRecordGradients:
 
     def _microbatch_sum(self, params: PyTree, batch: PyTree, mask: jax.Array) -> FixedPoint:
         assert self.clip is not None
-        return fixed_point.clipped_sum(self.scores(params, batch), mask, self.clip, self.bits)
+        return exact_sums.clipped_sum(self.scores(params, batch), mask, self.clip, self.bits)
 
     def moment_sum(self, params: PyTree, records: PyTree, batch: Batch) -> FixedPoint:
         """Exact second-moment sum over a batch, before noise. Private: must not leave."""
         # Gradients of a linear model are rows times numbers: as many at once as one block of an exact sum.
         linear = hasattr(self.target, "clipped_gradient_sum")
-        width = min(fixed_point.BLOCK_ROWS, self._fit(params)) if linear else self._at_once(params)
+        width = min(exact_sums.BLOCK_ROWS, self._fit(params)) if linear else self._at_once(params)
         total = self._sum_of(lambda rows, mask: self._moment_sum(params, rows, mask), records, batch, width)
         return total if self.axis is None else total.across(self.axis)
 

@@ -8,7 +8,7 @@ sampler does with ``value`` is post-processing. A sampler may ask for a second m
 (``second_moment.py``, with what that costs), and for clipping and noise in a public metric (``metric.py``).
 
 Sensitivity of the clipped sum, per adjacency: C (add_remove, zero_out), 2C (replace_one), exactly on the
-fixed-point grid and within 1 + ``KAPPA`` in float32 (``fixed_point.py``), which the plan charges. A record
+fixed-point grid and within 1 + ``KAPPA`` in float32 (``exact_sums.py``), which the plan charges. A record
 whose gradient is not finite contributes zero, so no abort and no NaN depends on the data.
 """
 
@@ -23,13 +23,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.query import fixed_point, integer_noise, randomness
-from dpmcmc.privacy.query.fixed_point import FixedPoint, float32, held
+from dpmcmc.privacy.query import exact_sums, integer_noise, randomness
+from dpmcmc.privacy.query.exact_sums import FixedPoint, float32, held
 from dpmcmc.privacy.query.integer_noise import Levels
 from dpmcmc.privacy.query.metric import flat
 from dpmcmc.privacy.query.per_record_gradients import LINEAR_ROWS, Batch, PerRecordGradients
 from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, Step
-from dpmcmc.privacy.query.shard_selection import select_by as select_by
+from dpmcmc.privacy.query.selection import select_by as select_by
 from dpmcmc.storage.pytree import PyTree, size_of
 
 
@@ -241,7 +241,7 @@ class GradientQuery(PerRecordGradients):
         if not isinstance(total, FixedPoint):
             raise TypeError(
                 f"{type(self.target).__name__}.clipped_gradient_sum must return an exact FixedPoint sum (build it with "
-                "dpmcmc.privacy.query.fixed_point.linear_sum or clipped_sum): a float32 sum rounds differently on "
+                "dpmcmc.privacy.query.exact_sums.linear_sum or clipped_sum): a float32 sum rounds differently on "
                 "neighbouring data."
             )
         return total
@@ -260,7 +260,7 @@ def drawn_noise(key: jax.Array, like: PyTree, std: jax.Array, scale: float | np.
 
     In integers of std ``std · scale`` grid units where ``levels`` says of how many draws
     (``discrete_gaussian.py``). Else two trees of standard normals: a coarse part and a fine one, which reaches the bits
-    that the coarse part, a float32, does not (``fixed_point.py``).
+    that the coarse part, a float32, does not (``exact_sums.py``).
     """
     if levels:
         return FixedPoint(*integer_noise.tree_noise(key, like, std, scale, levels))
@@ -271,6 +271,6 @@ def _with_noise(total: FixedPoint, noise: PyTree, in_grid: jax.Array, scale: flo
     """Add noise of :func:`drawn_noise`, of std ``in_grid · scale`` grid units, to an exact sum."""
     if isinstance(noise, FixedPoint):
         return total + noise
-    for size, part in zip((1.0, fixed_point.FINE_NOISE), noise, strict=True):
-        total = fixed_point.add_noise(total, jax.tree.map(lambda n, s=size: n * (s * in_grid) * scale, part))
+    for size, part in zip((1.0, exact_sums.FINE_NOISE), noise, strict=True):
+        total = exact_sums.add_noise(total, jax.tree.map(lambda n, s=size: n * (s * in_grid) * scale, part))
     return total

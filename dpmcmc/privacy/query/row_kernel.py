@@ -2,7 +2,7 @@
 
 Without it a GPU reads each row of a batch twice: for its margin, and for the sum, whose weights need the margins.
 Here a thread block reads ``_NUMBERS`` numbers of a linear model's rows once, keeps them in registers, and adds up
-what it has clipped. Rows that are not selected are not read. The sums are those of ``fixed_point.py``: integers on
+what it has clipped. Rows that are not selected are not read. The sums are those of ``exact_sums.py``: integers on
 the same grid, added exactly, so their order changes nothing.
 
 * A row's norm is that of the numbers scaled. Its residual is one value of the kernel, computed once and kept in a
@@ -25,8 +25,8 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from dpmcmc.privacy.query import fixed_point
-from dpmcmc.privacy.query.fixed_point import FixedPoint
+from dpmcmc.privacy.query import exact_sums
+from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.privacy.query.per_record_gradients import LINEAR_ROWS
 from dpmcmc.privacy.query.query import GradientQuery, StepRandomness
 from dpmcmc.storage.pytree import PyTree
@@ -82,7 +82,7 @@ def linear_sum(
     """
     x, (places, mask) = records["x_aligned"].table if "x_aligned" in records else records["x"], batch
     columns = pl.next_power_of_2(x.shape[1])
-    height = min(_NUMBERS // columns, fixed_point.BLOCK_ROWS)
+    height = min(_NUMBERS // columns, exact_sums.BLOCK_ROWS)
     blocks = -(-places.shape[0] // height)
 
     def sum_block(places: Ref, mask: Ref, params: Ref, x: Ref, norms: Ref, y: Ref, total: Ref) -> None:
@@ -91,11 +91,11 @@ def linear_sum(
         row = triton.load(places.at[at], mask=taken, other=0)
         theta = triton.load(params.at[column], mask=column < params.shape[0], other=0.0)
         inside = taken[:, None] & (column < x.shape[1])[None, :]
-        numbers = fixed_point.as_float(triton.load(x.at[row[:, None], column[None, :]], mask=inside, other=0))
+        numbers = exact_sums.as_float(triton.load(x.at[row[:, None], column[None, :]], mask=inside, other=0))
         margin = jnp.sum(numbers * theta[None, :], axis=1)
         length = triton.load(norms.at[row], mask=taken, other=0.0)
         r = residual(margin, triton.load(y.at[row], mask=taken, other=0), length)
-        factor = fixed_point.unit_factor(jnp.abs(r) * length, taken & jnp.isfinite(r), clip)
+        factor = exact_sums.unit_factor(jnp.abs(r) * length, taken & jnp.isfinite(r), clip)
         weight = jnp.where(factor > 0, r * factor, 0.0) * np.float32(2.0**bits)
         scaled = jnp.where((factor > 0)[:, None], numbers * weight[:, None], 0.0)
         total[0, :] = jnp.sum(scaled.astype(jnp.int32), axis=0)
@@ -110,4 +110,4 @@ def linear_sum(
         interpret=interpret,
         name="row_kernel",
     )(places, mask, params, x, records["x_norm"], records["y"])
-    return fixed_point.sum_blocks(totals[:, : params.shape[0]])
+    return exact_sums.sum_blocks(totals[:, : params.shape[0]])

@@ -25,9 +25,9 @@ and dividing by the number of selected records makes the sensitivity depend on t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,9 +35,142 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from dpmcmc.errors import UnsupportedCombination, check_fields
-from dpmcmc.privacy.accounting.float_excess import KAPPA
-from dpmcmc.privacy.query.symmetric import form_of
+from dpmcmc.privacy.accounting.events import KAPPA
+from dpmcmc.privacy.query import exact_sums, outer_products
+from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint, float32
 from dpmcmc.storage.pytree import PyTree, size_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+
+# ----------------------------------------------------------------------------------------------------
+# Symmetric p×p matrices in one of two forms: a second moment as it is released, and as samplers compute with it.
+#
+# A matrix is an array, (p, p) in the dense form and (p,) in the diagonal one. Its form knows what to do with it, so
+# that no formula asks which of the two it has; :func:`form_of` chooses the form once.
+
+#: Up to this many parameters the form is dense, beyond it diagonal (``structure="auto"``).
+DENSE_PARAMETERS = 256
+
+
+class Factors(NamedTuple):
+    """A positive semidefinite matrix as an operator: Q diag(values) Qᵀ, so that it can be shifted at no cost.
+
+    Attributes:
+        values: (p,), at least 0.
+        vectors: Q, (p, p); None where the matrix is diagonal, and Q the identity.
+    """
+
+    values: jax.Array
+    vectors: jax.Array | None = None
+
+    def solve(self, shift: jax.Array | float, vector: Float[jax.Array, " p"]) -> Float[jax.Array, " p"]:
+        """x of (A + shift·I) x = v."""
+        if self.vectors is None:
+            return vector / (self.values + shift)
+        return self.vectors @ ((vector @ self.vectors) / (self.values + shift))
+
+    def matrix(self) -> jax.Array:
+        """The matrix, in its form."""
+        return self.values if self.vectors is None else (self.vectors * self.values) @ self.vectors.T
+
+
+class Form(NamedTuple):
+    """Functions of matrices of one form.
+
+    Attributes:
+        shape: p -> shape of the array.
+        of: matrix of either form -> that matrix in this form; a diagonal keeps no other entries.
+        outer: vector (p,) -> v vᵀ.
+        shifted: (A, number) -> A plus that multiple of the identity.
+        factors: A -> :class:`Factors` of the nearest positive semidefinite matrix.
+        trace: A -> sum of the diagonal entries, ().
+        exact: (rows (n, p) of norm at most 1, bits) -> exact sum of the entries of v vᵀ that are released, (entries,).
+        summed: rows (n, p) -> sum of their products in float32, (entries,): never of private rows before noise.
+        noise_scale: p -> std of each released entry relative to a diagonal one, (entries,) float32, rounded up.
+        from_entries: (released entries, p) -> A.
+    """
+
+    shape: Callable[[int], tuple[int, ...]]
+    of: Callable[[jax.Array], jax.Array]
+    outer: Callable[[jax.Array], jax.Array]
+    shifted: Callable[[jax.Array, jax.Array | float], jax.Array]
+    factors: Callable[[jax.Array], Factors]
+    trace: Callable[[jax.Array], jax.Array]
+    exact: Callable[[jax.Array, int], FixedPoint]
+    summed: Callable[[jax.Array], jax.Array]
+    noise_scale: Callable[[int], np.ndarray]
+    from_entries: Callable[[jax.Array, int], jax.Array]
+
+
+def form_of(structure: str, size: int) -> Form:
+    """The form of ``dense``, ``diagonal`` or ``auto``, which is dense up to ``DENSE_PARAMETERS`` parameters."""
+    return DENSE if structure == "dense" or (structure == "auto" and size <= DENSE_PARAMETERS) else DIAGONAL
+
+
+def _factors(matrix: Float[jax.Array, "p p"]) -> Factors:
+    """Eigenvalues, the negative ones put to zero, and eigenvectors."""
+    values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
+    return Factors(jnp.maximum(values, 0.0), vectors)
+
+
+def _outer(vector: Float[jax.Array, " p"]) -> Float[jax.Array, "p p"]:
+    """v vᵀ, of a v that is held: a compiler would compute a gradient again for every entry."""
+    vector = exact_sums.held(vector)
+    return jnp.outer(vector, vector)
+
+
+def _dense_sum(rows: Float[jax.Array, "n p"], bits: int) -> FixedPoint:
+    """Exact Σ v vᵀ on and above the diagonal, each v vᵀ clipped to norm 1 with room for its rounding."""
+    every = jnp.ones(len(rows), bool)
+    (high,), (low,) = outer_products.clipped_sum([outer_products.Outer(rows, rows)], every, 1.0, bits)
+    upper = np.triu_indices(rows.shape[1])
+    return FixedPoint(high[upper], low[upper])
+
+
+def _diagonal_sum(rows: Float[jax.Array, "n p"], bits: int) -> FixedPoint:
+    """Exact Σ v ∘ v, each product truncated, which only shortens it."""
+    return exact_sums.sum_rows((rows * rows * np.float32(2.0**bits)).astype(jnp.int32))
+
+
+def _noise_scale(size: int) -> np.ndarray:
+    """1 on the diagonal and 1/√2 off it, where an entry stands for two."""
+    row, column = np.triu_indices(size)
+    return np.where(row == column, np.float32(1), np.nextafter(np.float32(0.5**0.5), np.float32(1)))
+
+
+def _from_entries(entries: Float[jax.Array, " entries"], size: int) -> Float[jax.Array, "p p"]:
+    """The matrix of its entries on and above the diagonal."""
+    upper = jnp.zeros((size, size), entries.dtype).at[np.triu_indices(size)].set(entries)
+    return upper + jnp.triu(upper, 1).T
+
+
+DENSE = Form(
+    shape=lambda size: (size, size),
+    of=lambda matrix: matrix if matrix.ndim == 2 else jnp.diag(matrix),
+    outer=_outer,
+    shifted=lambda matrix, by: matrix + by * jnp.eye(len(matrix), dtype=matrix.dtype),
+    factors=_factors,
+    trace=jnp.trace,
+    exact=_dense_sum,
+    summed=lambda rows: (rows.T @ rows)[np.triu_indices(rows.shape[1])],
+    noise_scale=_noise_scale,
+    from_entries=_from_entries,
+)
+DIAGONAL = Form(
+    shape=lambda size: (size,),
+    of=lambda matrix: matrix if matrix.ndim == 1 else jnp.diagonal(matrix),
+    outer=jnp.square,
+    shifted=lambda matrix, by: matrix + by,
+    factors=lambda matrix: Factors(jnp.maximum(matrix, 0.0)),
+    trace=jnp.sum,
+    exact=_diagonal_sum,
+    summed=lambda rows: jnp.sum(jnp.square(rows), axis=0),
+    noise_scale=lambda size: np.ones(size, np.float32),
+    from_entries=lambda entries, size: entries,
+)
+
 
 GRADIENT = "gradient"
 #: Number of a step, or several; traced, or on the host.
@@ -132,3 +265,83 @@ def multiples(second: SecondMoment | None) -> tuple[float, ...]:
     if second.own_batch:
         return (1.0, second.ratio / (1 + KAPPA))
     return ((1 + ((1 + KAPPA) / second.ratio) ** 2) ** -0.5,)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The exact sum behind a second moment, its noise and its release. Costs and proof are in ``second_moment.py``.
+
+
+@dataclass(frozen=True)
+class MomentSum:
+    """The sum behind one second moment: exact, its noise, and its release.
+
+    Args:
+        second: what was asked for.
+        size: p, parameters.
+        clip: C; None in the query without privacy, which has no exact sum and no noise.
+        bits: grid exponent.
+        scale: N/b.
+    """
+
+    second: SecondMoment
+    size: int
+    clip: Clip | None
+    bits: int
+    scale: np.float32
+
+    @property
+    def form(self) -> Form:
+        """Dense or diagonal."""
+        return form_of(self.second.structure, self.size)
+
+    @property
+    def noise_scale(self) -> np.ndarray:
+        """Std of each entry's noise relative to a diagonal entry's, (entries,)."""
+        return self.form.noise_scale(self.size)
+
+    @property
+    def entries(self) -> jax.ShapeDtypeStruct:
+        """Shape of what is summed and noised."""
+        return jax.ShapeDtypeStruct(self.noise_scale.shape, jnp.float32)
+
+    def noise_in_grid(self, noise_std: jax.Array) -> jax.Array:
+        """Std of the noise in grid units: z_V C² = ratio·z_g·C², which is ratio·C·s_t in gradient units."""
+        assert self.clip is not None
+        return np.float32(self.second.ratio) * noise_std / (self.scale * float32(self.clip * 2.0**-self.bits))
+
+    def exact(self, rows: PyTree, mask: Bool[jax.Array, " n"]) -> FixedPoint:
+        """Σ of products of the clipped rows, leaves (n, ...), over unmasked rows; (entries,)."""
+        assert self.clip is not None
+        return clipped_sum(self.form, rows, mask, self.clip, self.bits)
+
+    def released(self, total: FixedPoint, noise_std: jax.Array) -> PrivateSecondMoment:
+        """V, from a sum that has its noise."""
+        assert self.clip is not None
+        std = np.float32(self.second.ratio) * float32(self.clip) * noise_std
+        return self.plain(total.to_float(self.clip**2, self.bits))._replace(noise_std=std)
+
+    def nothing(self) -> PrivateSecondMoment:
+        """V of a step that does not ask for it."""
+        return PrivateSecondMoment(jnp.zeros(self.form.shape(self.size)), jnp.full((), jnp.inf))
+
+    def plain(self, entries: Float[jax.Array, " entries"]) -> PrivateSecondMoment:
+        """V of the query without privacy."""
+        value = self.form.from_entries(self.scale * entries, self.size)
+        return PrivateSecondMoment(value, jnp.zeros((), jnp.float32))
+
+
+def clipped_sum(form: Form, rows: PyTree, mask: jax.Array, clip: Clip, bits: int) -> FixedPoint:
+    """Σ c cᵀ (on and above the diagonal, row by row) or Σ c ∘ c over unmasked rows, c the row clipped to ``clip``.
+
+    Args:
+        form: dense or diagonal.
+        rows: pytree, leaves (n, ...).
+        mask: (n,) bool.
+        clip: C; ``result.to_float(clip**2, bits)`` has shape (p(p+1)/2,) or (p,).
+        bits: grid exponent p.
+    """
+    rows = exact_sums.held(rows)
+    factor = exact_sums.unit_factor(exact_sums.row_norms(rows), mask, clip)
+    flat = jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(rows)], axis=1)
+    unit = jnp.where((factor > 0)[:, None], flat * factor[:, None], 0.0)
+    return form.exact(unit, bits)

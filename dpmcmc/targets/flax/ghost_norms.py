@@ -18,7 +18,7 @@ import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from dpmcmc.privacy.query import outer_products
-from dpmcmc.privacy.query.fixed_point import Clip, FixedPoint
+from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint
 from dpmcmc.privacy.query.outer_products import Outer
 from dpmcmc.storage.pytree import PyTree
 

@@ -27,12 +27,12 @@ from jax.typing import DTypeLike
 
 from dpmcmc.data.checks import Marked
 from dpmcmc.errors import Checked, InputError
+from dpmcmc.storage.fingerprint import blocks
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.storage.row_blocks import blocks
 from dpmcmc.targets.base import Leaves, Positive, TargetError, model_name, record_shapes
 
 if TYPE_CHECKING:
-    from dpmcmc.targets.numpyro.density import Sites
+    from dpmcmc.targets.numpyro.sites import Sites
 
 #: Records checked at once.
 _ROWS = 1024
@@ -256,7 +256,7 @@ class InputPredictor:
     def predict(self, params: dict[str, jax.Array], inputs: dict[str, jax.Array]) -> jax.Array:
         """Return the mean, (n, ...); P(y = 1) (n,) or (n, K) where it is a class."""
         model, sites, count = self.target.model, self.target.sites, len(next(iter(inputs.values())))
-        # The mean does not depend on what stands in for the rest: ``trial.py`` has tried.
+        # The mean does not depend on what stands in for the rest: ``sites.py`` has tried.
         return _density().predicted(model, sites, params, self.target._blank(count) | inputs)
 
 
@@ -275,6 +275,6 @@ def _read(model: Callable, leaves: Leaves) -> Sites:
 
 
 def _density() -> ModuleType:
-    from dpmcmc.targets.numpyro import density
+    from dpmcmc.targets.numpyro import sites
 
-    return density
+    return sites

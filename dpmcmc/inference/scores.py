@@ -1,0 +1,519 @@
+r"""Bounded, Fisher-consistent scores of one record at its predictor η: a class a family.
+
+A family's own score is s = −∂ log p(y | η)/∂η. A bounded score ψ(η, y) stands in its place (:class:`BoundedScore`):
+
+* ‖ψ‖ <= limit for every label y, however unlikely; the limit may differ from record to record;
+* E[ψ(η, y) | η] = 0 under the model, so the sum of scores has mean zero at the parameter that made the labels;
+* Λ = E[ψ sᵀ] and V = E[ψ ψᵀ] are known functions of η and of the limit (:class:`Law`). As E[ψ] = 0 for every η, Λ is
+  the derivative of E_{y ~ η*}[ψ(η, y)] in η at η = η*: it is the curvature, and V the variance, of the score.
+
+A model's record has the gradient J(x)ᵀψ, J = ∂η/∂θ: x ψ for a regression with one predictor x·θ, x ψᵀ for one of K with
+parameters (d, K). With limit = C/‖F⁻¹Jᵀ‖ a record's gradient is at most C long in the metric F, and remains unbiased.
+
+Shapes: η is (n,) for a family of one predictor, and (n, K) for one of ``size`` K > 1; so are scores. Λ and V are (n,),
+or (n, K, K). A limit is a number or (n,).
+
+Every user of a family asks :func:`score_of` for it, by the target. A new family is one class here, its target's file,
+and one line of ``SCORES``. A family whose bounded score is the model's own times a weight that does not see the label,
+as chains clip, is a :class:`LabelBlind` one and a line of ``LABEL_BLIND``: it may conclude from a chain's path, too.
+A family of several predictors may not yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from scipy.special import betainc, expit, gammaln, ndtr, pdtr, softmax
+
+from dpmcmc.errors import InputError
+from dpmcmc.privacy.query.label_blind import label_blind_weight
+from dpmcmc.targets.glm import (
+    LinearRegression,
+    LogisticRegression,
+    NegativeBinomialRegression,
+    PoissonRegression,
+    SoftmaxRegression,
+)
+from dpmcmc.targets.last_layer import LastLayer
+
+# ----------------------------------------------------------------------------------------------------
+# The protocol of a bounded score, and scores that are weighted blindly to labels.
+
+
+class Law(NamedTuple):
+    """Moments of a score given its predictors, (n,) each, or (n, K, K).
+
+    Attributes:
+        curvature: Λ = E[ψ sᵀ].
+        variance: V = E[ψ ψᵀ].
+    """
+
+    curvature: np.ndarray
+    variance: np.ndarray
+
+
+class BoundedScore(Protocol):
+    """A bounded, Fisher-consistent score of one record (``inference/scores.py``).
+
+    Attributes:
+        predictors: their name in a sentence.
+        needs_mean_row: whether Λ differs so much between η and −η that a curvature rests on the mean row.
+        strongest: largest prior_scale times row_bound at which intervals were seen to cover.
+        strongest_intercept: largest intercept_scale times row_bound.
+    """
+
+    predictors: ClassVar[str]
+    needs_mean_row: ClassVar[bool]
+    strongest: ClassVar[float]
+    strongest_intercept: ClassVar[float]
+
+    @property
+    def clip(self) -> float:
+        """κ, the clip norm C in units of a typical whitened row."""
+
+    @property
+    def size(self) -> int:
+        """Number of predictors of a record, K."""
+
+    def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
+        """Return ψ of each record, of norm at most its limit up to rounding.
+
+        Args:
+            eta: (n,) or (n, K).
+            y: labels, (n,).
+            limit: (n,).
+        """
+
+    def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
+        """Return Λ and V at predictors η; infinite limits give those of the model's own score."""
+
+    def rounding(self, margin: float, limit: float) -> float:
+        """Return how far ‖ψ‖/limit may move when η moves by ``margin`` and the limit by ``limit`` of itself.
+
+        The rounding of float64 in ``residual`` is part of it.
+        """
+
+
+@dataclass(frozen=True)
+class LabelBlind:
+    r"""Scores ψ = w(η)(μ(η) − y)/φ, w = min(1, limit/longest), of a mean μ and a weight that does not see the label.
+
+    E[ψ | η] = w(η)(μ(η) − E[y])/φ = 0, Λ = w μ'/φ and V = w² μ'/φ, since Var y = φ μ' in an exponential family with its
+    canonical link (McCullagh and Nelder 1989).
+
+    Attributes:
+        dispersion: φ.
+    """
+
+    size: ClassVar[int] = 1
+    dispersion: float = 1.0
+
+    def mean(self, eta: np.ndarray) -> np.ndarray:
+        """Return μ, the mean label."""
+        raise NotImplementedError
+
+    def slope(self, eta: np.ndarray) -> np.ndarray:
+        """Return μ'."""
+        raise NotImplementedError
+
+    def longest(self, eta: np.ndarray) -> np.ndarray:
+        """Return the largest |μ − y|/φ over labels."""
+        raise NotImplementedError
+
+    def weight(self, eta: np.ndarray, limit: np.ndarray | float) -> np.ndarray:
+        """Return w."""
+        return label_blind_weight(self.longest(eta), limit)
+
+    def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
+        """Return ψ; see :class:`BoundedScore`."""
+        return self.weight(eta, limit) * (self.mean(eta) - y) / self.dispersion
+
+    def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
+        """Return Λ and V; see :class:`BoundedScore`."""
+        weight = self.weight(eta, limit)
+        curvature = weight * self.slope(eta) / self.dispersion
+        return Law(curvature, weight * curvature)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Scores of linear regression, (η − y)/φ with φ the variance of the noise.
+#
+# The residual has no bound, so none is offered below an infinite limit: a mechanism releases XᵀX and Xᵀy instead, and a
+# chain's path is concluded from where nothing is clipped.
+
+
+@dataclass(frozen=True)
+class Linear(LabelBlind):
+    """The score of linear regression."""
+
+    predictors: ClassVar[str] = "means"
+    needs_mean_row: ClassVar[bool] = False
+    clip: ClassVar[float] = math.inf
+    strongest: ClassVar[float] = math.inf
+    strongest_intercept: ClassVar[float] = math.inf
+
+    def mean(self, eta: np.ndarray) -> np.ndarray:
+        """Return η."""
+        return eta
+
+    def slope(self, eta: np.ndarray) -> np.ndarray:
+        """Return 1."""
+        return np.ones_like(eta)
+
+    def weight(self, eta: np.ndarray, limit: np.ndarray | float) -> np.ndarray:
+        """Return 1.
+
+        Raises:
+            InputError: a finite limit, which no weight keeps.
+        """
+        if np.isfinite(limit).any():
+            raise InputError("limit: the score of linear regression has no bound; give an infinite limit", "limit")
+        return np.ones_like(eta)
+
+    def rounding(self, margin: float, limit: float) -> float:
+        """Return infinity: no release rests on this score."""
+        return math.inf
+
+
+# ----------------------------------------------------------------------------------------------------
+# Scores of logistic regression, y in {0, 1}, p = σ(η): ψ = w (p − y), w = min(1, limit/max(p, 1 − p)).
+#
+# |ψ| <= w max(p, 1 − p) <= limit for both labels. For a binary label every score with mean zero at the truth has this
+# form, a function of η times p − y.
+
+
+@dataclass(frozen=True)
+class Logistic(LabelBlind):
+    """The score of logistic regression."""
+
+    predictors: ClassVar[str] = "logits"
+    needs_mean_row: ClassVar[bool] = False
+    #: Below 1 the weights shrink most scores, and less noise is needed.
+    clip: ClassVar[float] = 0.5
+    strongest: ClassVar[float] = 2.0
+    strongest_intercept: ClassVar[float] = 4.0
+
+    def mean(self, eta: np.ndarray) -> np.ndarray:
+        """Return p."""
+        return expit(eta)
+
+    def slope(self, eta: np.ndarray) -> np.ndarray:
+        """Return p(1 − p)."""
+        return expit(eta) * expit(-eta)
+
+    def longest(self, eta: np.ndarray) -> np.ndarray:
+        """Return max(p, 1 − p)."""
+        return expit(np.abs(eta))
+
+    def rounding(self, margin: float, limit: float) -> float:
+        """Return the most that ψ/limit moves; see :class:`BoundedScore`.
+
+        p moves by a quarter of η, and ψ by at most 4·limit for a p that moves by 1, since w and p − y both change. The
+        arithmetic of weight and residual is off by 32·2^-53, and a limit that is off by a part moves ψ by that part.
+        """
+        return margin + 32 * 2.0**-53 + limit
+
+
+# ----------------------------------------------------------------------------------------------------
+# Scores of softmax regression, y in 0..K−1, p = softmax(η): ψ = w (p − e_y), w = min(1, limit/max_y ‖p − e_y‖).
+#
+# ‖ψ‖ <= limit for every label. The weight sees no label, so E[ψ | η] = w (p − E[e_y]) = 0. With the score's own
+# variance D = diag p − ppᵀ, Λ = w D and V = w² D. The largest residual is the least likely label's: ‖p − e_y‖² = ‖p‖² +
+# 1 − 2p_y.
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """The score of softmax regression.
+
+    Attributes:
+        size: K, number of classes.
+    """
+
+    size: int
+    predictors: ClassVar[str] = "logits"
+    needs_mean_row: ClassVar[bool] = False
+    #: Below 1 the weights shrink most scores, and less noise is needed.
+    clip: ClassVar[float] = 0.5
+    strongest: ClassVar[float] = 2.0
+    strongest_intercept: ClassVar[float] = 4.0
+
+    def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
+        """Return ψ, (n, K); see :class:`BoundedScore`."""
+        p = softmax(eta, axis=1)
+        return _weight(p, limit)[:, None] * (p - (np.arange(self.size) == y[:, None]))
+
+    def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
+        """Return Λ and V, (n, K, K); see :class:`BoundedScore`."""
+        p = softmax(eta, axis=1)
+        weight = _weight(p, limit)[:, None, None]
+        curvature = weight * (p[:, :, None] * np.eye(self.size) - p[:, :, None] * p[:, None, :])
+        return Law(curvature, weight * curvature)
+
+    def rounding(self, margin: float, limit: float) -> float:
+        """Return the most that ‖ψ‖/limit moves; see :class:`BoundedScore`.
+
+        D <= 1/2, so p moves by half of η in norm, and r = max_y ‖p − e_y‖ by no more than p. Where w = limit/r, ψ/limit
+        = (p − e_y)/r moves by 2‖dp‖/r at most, elsewhere by less; r² >= 1 − 1/K >= 1/2. So it moves by √2 times η.
+        To take the largest predictor off rounds η by another (1 + √K)·margin. The arithmetic of p is off by
+        (K + 10)·2^-53 in norm, and so is that of weight and residual; a limit that is off by a part moves
+        ψ by that part.
+        """
+        return math.sqrt(2) * (2 + math.sqrt(self.size)) * margin + 8 * (self.size + 10) * 2.0**-53 + limit
+
+
+def _weight(p: np.ndarray, limit: np.ndarray | float) -> np.ndarray:
+    """Return w, (n,)."""
+    return label_blind_weight(np.sqrt(np.sum(np.square(p), axis=1) + 1 - 2 * p.min(axis=1)), limit)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Scores of a Normal with location and log scale as predictors.
+#
+# With η = (m, log σ) and r = (y − m)/σ the family's own score is s = (−r/σ, 1 − r²), and the bounded one
+#
+#     ψ = (−clip(r, ±a)/σ,  β(c) − min(r², c²)),    β(c) = E min(r², c²) = 1 − 2Φ(−c) − 2cφ(c) + 2c²Φ(−c).
+#
+# The first part is Huber's (1964), odd in r, and the second that of his Proposal 2 less its mean: E[ψ] = 0. Each part
+# has a limit ℓ of its own: a = ℓ₁σ, and c² = ℓ₂ + β(√ℓ₂) where ℓ₂ >= 1, else c² = ℓ₂. As β <= min(1, c²) and β grows
+# with c,
+# |ψ₂| <= max(β(c), c² − β(c)) <= ℓ₂. Odd and even functions of r are uncorrelated, so
+#
+#     Λ = diag((1 − 2Φ(−a))/σ²,  E[min(r², c²) r²] − β(c)),    V = diag(β(a)/σ²,  E[min(r², c²)²] − β(c)²),
+#
+#     E[r⁴; |r| < c] = 3(1 − 2Φ(−c)) − 2φ(c)(c³ + 3c),    E[r²; |r| > c] = 2Φ(−c) + 2cφ(c).
+#
+# No label needs a bound.
+
+#: Beyond this many standard deviations nothing is left of a Normal in float64.
+_FARTHEST_SCALE = 40.0
+
+
+@dataclass(frozen=True)
+class Normal:
+    """The score of a Normal's location and log scale."""
+
+    size: ClassVar[int] = 2
+
+    def sizes(self, eta: np.ndarray) -> np.ndarray:
+        """Return the standard deviation of each part of s, (n, 2)."""
+        return np.stack([np.exp(-eta[:, 1]), np.full(len(eta), math.sqrt(2))], axis=1)
+
+    def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
+        """Return ψ, (n, 2), each part within its limit (n, 2)."""
+        a, c, sigma = _cuts(eta, limit)
+        r = (y - eta[:, 0]) / sigma
+        return np.stack([-np.clip(r, -a, a) / sigma, _censored(c) - np.minimum(r**2, c**2)], axis=1)
+
+    def law(self, eta: np.ndarray, limit: np.ndarray) -> Law:
+        """Return Λ and V, (n, 2, 2)."""
+        a, c, sigma = _cuts(eta, limit)
+        tail, density = ndtr(-c), np.exp(-(c**2) / 2) / math.sqrt(2 * math.pi)
+        inner, beta = 3 * (1 - 2 * tail) - 2 * density * (c**3 + 3 * c), _censored(c)
+        location = (1 - 2 * ndtr(-a)) / sigma**2, _censored(a) / sigma**2
+        scale = inner + 2 * c**2 * (tail + c * density) - beta, inner + 2 * c**4 * tail - beta**2
+        parts = (np.stack(pair, axis=1)[:, :, None] * np.eye(2) for pair in zip(location, scale, strict=True))
+        return Law(*parts)
+
+
+def _cuts(eta: np.ndarray, limit: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (a, c, σ), (n,) each."""
+    sigma, most = np.exp(eta[:, 1]), np.minimum(limit[:, 1], _FARTHEST_SCALE**2)
+    square = np.where(most >= 1, most + _censored(np.sqrt(most)), most)
+    return np.minimum(limit[:, 0] * sigma, _FARTHEST_SCALE), np.sqrt(square), sigma
+
+
+def _censored(c: np.ndarray) -> np.ndarray:
+    """Return β(c) = E min(r², c²)."""
+    tail, density = ndtr(-c), np.exp(-(c**2) / 2) / math.sqrt(2 * math.pi)
+    return 1 - 2 * tail - 2 * c * density + 2 * c**2 * tail
+
+
+# ----------------------------------------------------------------------------------------------------
+# Bounded scores of counts with a log link: residuals clipped at both ends, then centred in closed form.
+#
+#     ψ = c w (E[t] − t),   t = clip(y − μ, ±h),   c = 1/(1 + αμ),   μ = exp(η)
+#
+# with Var y = μ + αμ² =: v (α = 0: Poisson) and the model's own score s = c(μ − y), whose variance is I = cμ. Here
+#
+#     h = max(limit, ¾√I)/c,   w = min(1, limit/longest),   longest = c max(h − E[t], min(μ, h) + E[t]).
+#
+# This is the centred Huber score with a Mallows weight of Cantoni and Ronchetti (2001). A Mallows weight alone does not
+# bound a residual that has no bound, and a clipped residual that is not centred has a mean, since counts are skew.
+#
+# **Bound.** Labels are not negative, so t lies between −min(μ, h) and h, both within reach of some label or real
+# number. Then c|E[t] − t| <= longest, and |ψ| <= limit for every y.
+#
+# **Unbiased.** h and w are functions of η and of the limit, not of y, and E[E[t] − t | η] = 0.
+#
+# **Efficient.** With the limit far above √I nothing is clipped, and ψ = s. Far below it, residuals are clipped at ¾ of
+# a standard deviation: per limit the curvature is then within a twelfth of that of the optimal score, whose h tends to
+# 0.
+#
+# **Law.** E[t], E[t²] and E[t(y − μ)] are made of A_j(k) = Σ_{y <= k} (y − μ)^j p(y). With F the distribution function
+# and τ(k) = μ(1 + αk), Stein's identity for counts says Σ_{y <= k} (μ − y) p(y) = τ(k) p(k), and summation by parts
+# gives A_2:
+#
+#     A_0 = F(k),   A_1 = −τ(k) p(k),   A_2 = v F(k) − τ(k) p(k) (k − μ + 1 + αμ).
+#
+# Then Λ = c² w E[t(y − μ)] and V = c² w² Var t.
+#
+# **Predictors.** η is brought into ±8, so that rounding has a public bound. A record whose mean is beyond exp(8) =
+# 2,981 would have a biased score; a prior within ``strongest`` and ``strongest_intercept`` puts that at 8/√(2² + 4²) =
+# 1.8 of its standard deviations or more.
+
+#: Least h in standard deviations of a count; most |η|.
+_LEAST, _FARTHEST = 0.75, 8.0
+#: Candidates for κ. The first costs least: at 0.5 and at 1 intervals were as wide to a tenth (d = 10, N = 20,000, ε
+#: from 0.3 to 3). Centring rests on the model's law of a count, and the further out residuals are clipped the less it
+#: matters where counts vary otherwise.
+CLIPS = (0.75, 1.5, 3.0, 6.0)
+#: Error of E[t]/longest and of the rest of ψ/limit in float64; ``tests/test_count_scores.py`` compares exact sums.
+_ARITHMETIC = 2.0**-30
+
+
+class _Clipped(NamedTuple):
+    """Moments of clipped residuals at predictors, (n,) each.
+
+    Attributes:
+        mean: μ.
+        share: c.
+        bound: h.
+        centre: E[t].
+        weight: w.
+        variance: Var t.
+        slope: E[t(y − μ)].
+    """
+
+    mean: np.ndarray
+    share: np.ndarray
+    bound: np.ndarray
+    centre: np.ndarray
+    weight: np.ndarray
+    variance: np.ndarray
+    slope: np.ndarray
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The score of counts.
+
+    Attributes:
+        dispersion: α.
+        clip: κ; see :class:`~dpmcmc.inference.scores.BoundedScore`.
+    """
+
+    predictors: ClassVar[str] = "logarithms of means"
+    needs_mean_row: ClassVar[bool] = True
+    strongest: ClassVar[float] = 2.0
+    strongest_intercept: ClassVar[float] = 4.0
+    size: ClassVar[int] = 1
+    dispersion: float = 0.0
+    clip: float = CLIPS[0]
+
+    def residual(self, eta: np.ndarray, y: np.ndarray, limit: np.ndarray) -> np.ndarray:
+        """Return ψ; see :class:`~dpmcmc.inference.scores.BoundedScore`."""
+        at = self._clipped(eta, limit)
+        return at.share * at.weight * (at.centre - np.clip(y - at.mean, -at.bound, at.bound))
+
+    def law(self, eta: np.ndarray, limit: np.ndarray | float) -> Law:
+        """Return Λ and V; see :class:`~dpmcmc.inference.scores.BoundedScore`."""
+        own = np.isinf(limit)
+        # Decided for each record: a limit of one changes no law of another.
+        at = self._clipped(eta, np.where(own, 1.0, limit))
+        square = at.share**2 * at.weight
+        information = self._information(np.where(own, eta, 0.0))
+        return Law(
+            np.where(own, information, square * at.slope),
+            np.where(own, information, square * at.weight * at.variance),
+        )
+
+    def _information(self, eta: np.ndarray) -> np.ndarray:
+        """Return the variance of the model's own score, I."""
+        mean = np.exp(eta)
+        return mean / (1 + self.dispersion * mean)
+
+    def rounding(self, margin: float, limit: float) -> float:
+        r"""Return the most that ψ/limit moves; see :class:`~dpmcmc.inference.scores.BoundedScore`.
+
+        With z = c(E[t] − t), H = ch and D = max(limit, longest) it is ψ/limit = z/D, and |z| <= D.
+
+        * D >= H/2: the range of z is at least H long, or H is the limit.
+        * In η, c(y − μ) moves at most H + I where it is not clipped, and H at most H/2. E[t] moves by the mean of that
+          and by |E[c t s]| <= H√I. So z, and D, move at most M = 3H + 2I + H√I, and z/D at most 2M/D <= 12 + 4√I +
+          8I/H, where H >= ¾√I and I is at most its value at η = 8.
+        * In the limit, H moves by its part at most, z and D by twice that, and z/D by 8 of it.
+        """
+        most = math.exp(_FARTHEST) / (1 + self.dispersion * math.exp(_FARTHEST))
+        return (12 + 15 * math.sqrt(most)) * margin + 8 * limit + _ARITHMETIC
+
+    def _clipped(self, eta: np.ndarray, limit: np.ndarray | float) -> _Clipped:
+        mean = np.exp(np.clip(eta, -_FARTHEST, _FARTHEST))
+        share = 1 / (1 + self.dispersion * mean)
+        variance = mean / share
+        bound = np.maximum(limit, _LEAST * np.sqrt(share * mean)) / share
+        (low, low_first, low_second), (high, high_first, high_second) = (
+            self._partial(k, mean, share, variance) for k in (np.ceil(mean - bound) - 1, np.floor(mean + bound))
+        )
+        above = 1 - high
+        centre = bound * (above - low) + high_first - low_first
+        square = bound**2 * (above + low) + high_second - low_second
+        slope = high_second - low_second - bound * (low_first + high_first)
+        longest = share * np.maximum(bound - centre, np.minimum(mean, bound) + centre)
+        weight = np.minimum(1.0, limit / longest)
+        return _Clipped(mean, share, bound, centre, weight, square - centre**2, slope)
+
+    def _partial(
+        self, k: np.ndarray, mean: np.ndarray, share: np.ndarray, variance: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return A_0, A_1 and A_2 up to k, whole numbers of which some may be negative."""
+        count, inside = np.maximum(k, 0.0), k >= 0
+        distribution = np.where(inside, self._distribution(count, mean, share), 0.0)
+        kernel = np.where(inside, mean * (1 + self.dispersion * count) * self._chance(count, mean, share), 0.0)
+        return distribution, -kernel, variance * distribution - kernel * (count - mean + 1 / share)
+
+    def _distribution(self, k: np.ndarray, mean: np.ndarray, share: np.ndarray) -> np.ndarray:
+        """Return F(k)."""
+        if not self.dispersion:
+            return pdtr(k, mean)
+        return betainc(1 / self.dispersion, k + 1, share)
+
+    def _chance(self, k: np.ndarray, mean: np.ndarray, share: np.ndarray) -> np.ndarray:
+        """Return p(k)."""
+        if not self.dispersion:
+            return np.exp(k * np.log(mean) - mean - gammaln(k + 1))
+        size = 1 / self.dispersion
+        choices = gammaln(k + size) - gammaln(size) - gammaln(k + 1)
+        return np.exp(choices + size * np.log(share) + k * np.log(self.dispersion * mean * share))
+
+
+#: Families whose scores are weighted blindly to labels, by the name that a saved path has.
+LABEL_BLIND: dict[str, type[LabelBlind]] = {"logistic": Logistic, "linear": Linear}
+#: From a target to its score.
+SCORES: dict[type, Callable[[Any], BoundedScore]] = {
+    LogisticRegression: lambda target: Logistic(),
+    LinearRegression: lambda target: Linear(target.noise_scale**2),
+    SoftmaxRegression: lambda target: Softmax(target.classes),
+    LastLayer: lambda target: Softmax(target.classes),
+    PoissonRegression: lambda target: Counts(),
+    NegativeBinomialRegression: lambda target: Counts(target.dispersion),
+}
+#: Scores of the observed site of a NumPyro model, by the name of its family in ``targets/numpyro/predictor.py``.
+MODEL_SCORES: dict[str, BoundedScore | Normal] = {
+    "logistic": Logistic(),
+    "normal": Normal(),
+    "poisson": Counts(),
+}
+
+
+def score_of(target: object) -> BoundedScore | None:
+    """Return the bounded score of a target, or None where none is derived."""
+    made = SCORES.get(type(target))
+    return None if made is None else made(target)
+
+
+__all__ = ["LABEL_BLIND", "MODEL_SCORES", "SCORES", "BoundedScore", "LabelBlind", "Law", "score_of"]

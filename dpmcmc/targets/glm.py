@@ -1,0 +1,611 @@
+"""Generalised linear models: a class a family, over what they share.
+
+First the prior, the shapes and the public bounds; then families whose record enters through one number x·θ, with their
+exact clipped sums in closed form; then linear, logistic and softmax regression, and two regressions of counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from annotated_types import Ge, Gt
+from jax.scipy.special import gammaln
+
+from dpmcmc.errors import InputError, check_fields
+from dpmcmc.privacy.query import exact_sums, outer_products
+from dpmcmc.privacy.query.exact_sums import Clip, FixedPoint, as_float
+from dpmcmc.privacy.query.label_blind import label_blind_weight
+from dpmcmc.privacy.query.outer_products import Outer, squared_norm
+from dpmcmc.privacy.query.rows import LANES, Rows
+from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
+from dpmcmc.targets.base import (
+    GaussianPrior,
+    Positive,
+    TargetError,
+    check_counts,
+    check_labels,
+    features_of,
+    require_bound,
+)
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Num
+
+
+# ----------------------------------------------------------------------------------------------------
+# Prior, shapes and public bounds that generalised linear models share.
+#
+#     θ ~ N(0, prior_scale² I),   log p(y | x, θ) = −ℓ(x·θ, y)
+#
+# A record is ``{"x": (d,), "y": ()}``, and its gradient is the residual ∂ℓ(m, y)/∂m at m = x·θ, times x. A family
+# states two public constants, which hold for the labels that its ``check_records`` lets pass: a bound on the residual
+# and one on the curvature ∂²ℓ/∂m². With rows of norm at most R, one record's gradient is at most R · residual, and its
+# curvature at most R² · curvature.
+
+
+@dataclass(frozen=True)
+class GeneralisedLinear(GaussianPrior):
+    """A family is a frozen dataclass with these fields and its own; see the module for what it states.
+
+    Attributes:
+        prior_scale: prior standard deviation of each coefficient.
+        num_features: d; None until the data's shape is known.
+        row_bound: public bound on ‖x‖, or None.
+        residual_bound: largest size of the residual; None where it has no bound.
+        bounded_labels: whether ``longest_labels`` is there, which label-blind clipping needs.
+        zeros_are_absent: whether a record of zeros adds zero to every sum, at all parameters (``targets/absent.py``).
+    """
+
+    prior_scale: Positive = 1.0
+    num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
+    row_bound: Positive | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
+    residual_bound: ClassVar[float | None] = None
+    bounded_labels: ClassVar[bool] = False
+    zeros_are_absent: ClassVar[bool] = True
+    log_concave = True
+
+    def __post_init__(self) -> None:
+        if not rebuilt(self):
+            check_fields(self)
+
+    @property
+    def curvature_bound(self) -> float:
+        """Largest curvature of a record's loss in m; infinite where it has no bound."""
+        raise NotImplementedError
+
+    def predictor(self, params: jax.Array, record: PyTree) -> jax.Array:
+        """x·θ of one record."""
+        return record["x"] @ params
+
+    def longest_labels(self, predictor: jax.Array, whitened: bool = False) -> jax.Array:
+        """Labels one of which has the longest gradient that a record may have, (k, ...).
+
+        Args:
+            predictor: x·θ, of one record or of several.
+            whitened: whether in any norm, and not in the identity's alone.
+        """
+        raise NotImplementedError
+
+    def bind(self, record_shapes: PyTree) -> Self:
+        """Fix ``num_features`` from one record's shapes."""
+        features = features_of(record_shapes, self.num_features)
+        return dataclasses.replace(self, num_features=features)
+
+    @property
+    def gradient_bound(self) -> float | None:
+        """L = residual_bound · row_bound."""
+        if self.row_bound is None or self.residual_bound is None:
+            return None
+        return self.residual_bound * self.row_bound
+
+    def gradient_bound_within(self, radius: float) -> float | None:
+        """L on ‖θ‖ <= radius: the same everywhere."""
+        return self.gradient_bound
+
+    @property
+    def smoothness(self) -> float | None:
+        """Largest curvature of one record's loss in θ, curvature_bound · row_bound²; None where none is known."""
+        known = self.row_bound is not None and math.isfinite(self.curvature_bound)
+        return self.curvature_bound * self._bound("row_bound") ** 2 if known else None
+
+    def init(self, key: jax.Array) -> jax.Array:
+        """The prior mean. The first steps forget it; it holds no record."""
+        if self.num_features is None:
+            name = type(self).__name__
+            raise InputError(
+                f"{name} needs num_features before init: give it, or let dpmcmc.sample bind it", "num_features"
+            )
+        return jnp.zeros(self._shape(self.num_features), jnp.float32)
+
+    def _shape(self, features: int) -> tuple[int, ...]:
+        """Shape of θ."""
+        return (features,)
+
+    def _bound(self, name: str) -> float:
+        """A public bound that is needed.
+
+        Raises:
+            ValueError: it was not given.
+        """
+        return require_bound(getattr(self, name), name, type(self).__name__)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Exact clipped gradient sums, in closed form, of models whose records enter through one number m = x·θ.
+#
+# A record's gradient is its residual times its row x, so its norm is |residual|·‖x‖, and no record's gradient is
+# formed. Norms and aligned copies of the rows are computed once a run, sums at each step.
+
+#: A copy is not made where it would be longer than the row by more than this, nor of more than so many bytes.
+_LONGER = 1 / 8
+_COPIED = 1 << 30
+
+
+class LinearPredictor(GeneralisedLinear):
+    """A family of one linear predictor: it states log density, residual and mean as functions of the margins m."""
+
+    linear_predictor = True
+
+    def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
+        """Log-likelihood of a label at its margin, ()."""
+        raise NotImplementedError
+
+    def residual(self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+        """−∂ log density/∂m, (n,) for margins and labels (n,)."""
+        raise NotImplementedError
+
+    def weighted_residual(self, margin: jax.Array, y: jax.Array, norms: jax.Array, clip: Clip | None) -> jax.Array:
+        """Residuals, (n,), times :func:`label_blind_weight` at this C, or times 1 where ``clip`` is None."""
+        residual = self.residual(margin, y)
+        if clip is None:
+            return residual
+        longest = jnp.abs(self.residual(margin, self.longest_labels(margin)[0])) * norms
+        return residual * label_blind_weight(longest, clip)
+
+    def mean(self, margin: Float[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+        """E[y] at margins (n,)."""
+        raise NotImplementedError
+
+    def log_likelihood(self, params: Float[jax.Array, " d"], record: PyTree) -> Float[jax.Array, ""]:
+        """Log-likelihood of one record, ()."""
+        return self.log_density(record["x"] @ params, record["y"])
+
+    def predict(self, params: Float[jax.Array, " d"], x: Num[jax.Array, "n d"]) -> Float[jax.Array, " n"]:
+        """E[y | x, θ] for rows x (n, d), (n,)."""
+        return self.mean(x @ params)
+
+    def prepared(self, records: PyTree) -> PyTree:
+        """Records with ``x_norm`` (N,), the norm of each row of x, and ``x_aligned``, x with columns of zeros.
+
+        Args:
+            records: ``{"x": (N, d), ...}``; x_aligned is left out where d is a multiple of 8, or zeros would cost more.
+        """
+        x = exact_sums.as_float(jnp.asarray(records["x"]))
+        more: dict[str, jax.Array | Rows] = {"x_norm": exact_sums.row_norms(x)}
+        # A row that is no multiple of a vector ends in single numbers, a sixth of the step.
+        short = -x.shape[1] % LANES
+        if 0 < short <= _LONGER * x.shape[1] and x.nbytes <= _COPIED:
+            more["x_aligned"] = Rows(jnp.pad(x, ((0, 0), (0, short))))
+        return {**records, **more}
+
+    def clipped_gradient_sum(
+        self,
+        params: Float[jax.Array, " d"],
+        batch: PyTree,
+        mask: Bool[jax.Array, " n"],
+        clip: Clip,
+        bits: int = 21,
+        label_blind: bool = False,
+    ) -> FixedPoint:
+        """Σ clip(w·residual(x·θ, y)·x) over unmasked rows, exactly summed.
+
+        Args:
+            params: θ, (d,).
+            batch: ``{"x": (n, d), "y": (n,)}``, or what :meth:`prepared` makes of it.
+            mask: (n,) bool.
+            clip: C.
+            bits: grid exponent; ``result.to_float(clip, bits)`` has shape (d,).
+            label_blind: whether w is :func:`label_blind_weight`; otherwise 1.
+        """
+        rows = batch.get("x_aligned") or Rows(exact_sums.as_float(batch["x"]))
+        norms = exact_sums.row_norms(rows.read()) if "x_norm" not in batch else batch["x_norm"]
+        residual = self.weighted_residual(rows.margins(params), batch["y"], norms, clip if label_blind else None)
+        total = exact_sums.linear_sum(residual, rows, mask, clip, bits, norms)
+        return FixedPoint(*(limb[: params.shape[0]] for limb in total))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Bayesian linear regression with known noise.
+#
+#     θ ~ N(0, prior_scale² I),   y = x·θ + N(0, noise_scale²)
+#
+# One record's gradient is ((x·θ − y)/noise_scale²)·x. The residual has no public bound, so neither has the gradient.
+# The posterior is Gaussian (Bishop 2006, eqs. 3.53–3.54):
+#
+#     Σ⁻¹ = I/prior_scale² + XᵀX/noise_scale²,   mean = Σ Xᵀy/noise_scale²
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LinearRegression(LinearPredictor):
+    """Linear regression with a Gaussian prior on every coefficient and Gaussian noise of known size.
+
+    Records are ``{"x": (d,), "y": ()}``. Give the intercept as a constant column.
+
+    Args:
+        prior_scale: prior standard deviation of each coefficient.
+        noise_scale: standard deviation of y given x, a public constant.
+        label_bound: public bound on ``|y|``, for one-shot mechanisms; labels beyond it are refused there.
+        num_features: d; None until the data's shape is known.
+        row_bound: public bound on ‖x‖, for one-shot mechanisms.
+
+    Raises:
+        ValueError: a scale that is not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpmcmc.targets import LinearRegression
+        >>> target = LinearRegression(noise_scale=0.5, num_features=2)
+        >>> target.predict(jnp.array([1.0, 2.0]), jnp.ones((3, 2)))
+        Array([3., 3., 3.], dtype=float32)
+    """
+
+    noise_scale: Positive = 1.0
+    label_bound: Positive | None = dataclasses.field(default=None, metadata=STATIC)
+
+    def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
+        """log N(y; m, noise_scale²), normalised."""
+        return jax.scipy.stats.norm.logpdf(y, margin, self.noise_scale)
+
+    def residual(self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+        """(m − y)/noise_scale²."""
+        return (margin - y) / self.noise_scale**2
+
+    def mean(self, margin: Float[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+        """E[y] = m."""
+        return margin
+
+    @property
+    def curvature_bound(self) -> float:
+        """1/noise_scale²."""
+        return 1 / self.noise_scale**2
+
+    def gradient_bound_within(self, radius: float) -> float | None:
+        """L on ‖θ‖ <= radius: row_bound·(row_bound·radius + label_bound)/noise_scale²; None without the bounds."""
+        if self.row_bound is None or self.label_bound is None or not np.isfinite(radius):
+            return None
+        return self.row_bound * (self.row_bound * radius + self.label_bound) / self.noise_scale**2
+
+    def loss_bounds(self, radius: float) -> tuple[float, float]:
+        """(largest ``|log-likelihood|`` of a record, difference between any two records') on ‖θ‖ <= radius.
+
+        Raises:
+            ValueError: no row_bound or no label_bound.
+        """
+        worst = (self._bound("row_bound") * radius + self._bound("label_bound")) ** 2 / (2 * self.noise_scale**2)
+        constant = 0.5 * np.log(2 * np.pi * self.noise_scale**2)
+        return float(max(abs(constant), abs(constant + worst))), worst
+
+    def posterior(self, records: PyTree) -> tuple[np.ndarray, np.ndarray]:
+        """The exact posterior. Reads every record WITHOUT privacy: for tests and confidential diagnostics.
+
+        Args:
+            records: ``{"x": (N, d), "y": (N,)}``.
+
+        Returns:
+            (mean (d,), covariance (d, d)), float64.
+        """
+        x, y = np.asarray(records["x"], np.float64), np.asarray(records["y"], np.float64)
+        precision = np.eye(x.shape[1]) / self.prior_scale**2 + x.T @ x / self.noise_scale**2
+        covariance = np.linalg.inv(precision)
+        covariance = (covariance + covariance.T) / 2
+        return covariance @ (x.T @ y) / self.noise_scale**2, covariance
+
+
+# ----------------------------------------------------------------------------------------------------
+# Bayesian logistic regression.
+#
+#     θ ~ N(0, prior_scale² I),   P(y = 1 | x, θ) = σ(x·θ),   y in {0, 1}
+#
+# One record's gradient is (σ(x·θ) − y)·x, so its norm is |σ(x·θ) − y|·‖x‖ <= ‖x‖: with rows of norm at most 1 the
+# gradient bound is L = 1.
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LogisticRegression(LinearPredictor):
+    """Logistic regression with a Gaussian prior on every coefficient.
+
+    Records are ``{"x": (d,), "y": ()}`` with y in {0, 1}. Give the intercept as a constant column.
+
+    Args:
+        prior_scale: prior standard deviation of each coefficient.
+        num_features: d; None until the data's shape is known.
+        row_bound: public bound on ‖x‖, for ``gradient_bound``.
+
+    Raises:
+        ValueError: prior_scale not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpmcmc.targets import LogisticRegression
+        >>> target = LogisticRegression(prior_scale=2.0, num_features=2, row_bound=1.0)
+        >>> target.gradient_bound
+        1.0
+        >>> target.predict(jnp.zeros(2), jnp.ones((3, 2)))
+        Array([0.5, 0.5, 0.5], dtype=float32)
+    """
+
+    num_classes = 2
+    #: ``|σ − y| <= 1`` for y in {0, 1}, and σ(1 − σ) <= 1/4.
+    residual_bound = 1.0
+    curvature_bound = 1 / 4
+    bounded_labels = True
+
+    def check_records(self, records: PyTree) -> None:
+        """Raise ValueError unless every label is 0 or 1."""
+        check_labels(records["y"], 2, "logistic_regression")
+
+    def longest_labels(self, predictor: jax.Array, whitened: bool = False) -> jax.Array:
+        """The less likely label, (1, ...): its residual has size max(σ, 1 − σ)."""
+        return (predictor < 0).astype(np.int32)[None]
+
+    def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
+        """y·m − log(1 + e^m)."""
+        return y * margin - jax.nn.softplus(margin)
+
+    def residual(self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+        """σ(m) − y."""
+        return jax.nn.sigmoid(margin) - y
+
+    def mean(self, margin: Float[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+        """P(y = 1) = σ(m)."""
+        return jax.nn.sigmoid(margin)
+
+    def loss_bounds(self, radius: float) -> tuple[float, float]:
+        """(largest loss of a record, difference between any two records' losses) on ‖θ‖ <= radius: ``|x·θ|`` <= r R.
+
+        Raises:
+            ValueError: no row_bound.
+        """
+        margin = self._bound("row_bound") * radius
+        return float(np.logaddexp(0.0, margin)), margin
+
+
+# ----------------------------------------------------------------------------------------------------
+# Bayesian softmax (multinomial logistic) regression.
+#
+#     θ_jk ~ N(0, prior_scale²),   P(y = k | x, θ) = p_k = exp(x·θ_k) / Σ_l exp(x·θ_l),   y in 0..K−1
+#
+# One record's gradient is x ⊗ (p − e_y), so its norm is ‖x‖·‖p − e_y‖ and ‖p − e_y‖² <= 2(1 − p_y)²: with rows of norm
+# at most R the gradient bound is L = √2·R. All K columns are free; the prior decides between the θ that differ by a
+# constant across classes.
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SoftmaxRegression(GeneralisedLinear):
+    """Softmax regression with a Gaussian prior on every coefficient.
+
+    Records are ``{"x": (d,), "y": ()}`` with y in 0..K−1. Give the intercept as a constant column.
+
+    Args:
+        prior_scale: prior standard deviation of each coefficient.
+        num_classes: K, a public constant, never counted in the records; a registered data set brings its own.
+        num_features: d; None until the data's shape is known.
+        row_bound: public bound on ‖x‖, for ``gradient_bound``.
+
+    Raises:
+        ValueError: prior_scale not positive, or fewer than two classes.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpmcmc.targets import SoftmaxRegression
+        >>> target = SoftmaxRegression(num_classes=4, num_features=2, row_bound=1.0)
+        >>> target.predict(jnp.zeros((2, 4)), jnp.ones((3, 2))).shape
+        (3, 4)
+    """
+
+    num_classes: Annotated[int, Ge(2)] | None = dataclasses.field(default=None, metadata=STATIC)
+
+    #: ‖p − e_y‖ <= √2, and diag(p) − ppᵀ <= 1/2.
+    residual_bound = math.sqrt(2)
+    curvature_bound = 1 / 2
+    bounded_labels = True
+
+    def bind(self, record_shapes: PyTree) -> Self:
+        """Fix ``num_features`` from one record's shapes; ``num_classes`` is no shape, and must be known."""
+        return dataclasses.replace(super().bind(record_shapes), num_classes=self.classes)
+
+    def check_records(self, records: PyTree) -> None:
+        """Raise ValueError unless every label is in 0..K−1."""
+        check_labels(records["y"], self.classes, "softmax_regression")
+
+    def longest_labels(self, predictor: jax.Array, whitened: bool = False) -> jax.Array:
+        """The least likely label of one record, (1,), since ‖p − e_y‖² = ‖p‖² + 1 − 2p_y; whitened, all K."""
+        return jnp.arange(self.classes) if whitened else jnp.argmin(predictor)[None]
+
+    def loss_bounds(self, radius: float) -> tuple[float, float]:
+        """(largest loss of a record, difference between any two records' losses) on ‖θ‖ <= radius.
+
+        Two logits differ by at most √2·row_bound·radius, and no loss is negative.
+
+        Raises:
+            ValueError: no row_bound.
+        """
+        gap = math.sqrt(2) * self._bound("row_bound") * radius
+        largest = float(np.logaddexp(0.0, math.log(self.classes - 1) + gap))
+        return largest, largest
+
+    def log_likelihood(self, params: Float[jax.Array, "d k"], record: PyTree) -> Float[jax.Array, ""]:
+        """log p_y."""
+        logits = record["x"] @ params
+        chosen = jax.nn.one_hot(record["y"].astype(jnp.int32), params.shape[1])
+        return chosen @ jax.nn.log_softmax(logits)
+
+    def prepared(self, records: PyTree) -> PyTree:
+        """Records with ``x_squares`` (N,), the squared norm of each row of x (N, d)."""
+        return {**records, "x_squares": squared_norm(jnp.asarray(records["x"]))}
+
+    def clipped_gradient_sum(
+        self,
+        params: Float[jax.Array, "d k"],
+        batch: PyTree,
+        mask: Bool[jax.Array, " n"],
+        clip: Clip,
+        bits: int = 21,
+        label_blind: bool = False,
+    ) -> FixedPoint:
+        """Σ clip(w·x ⊗ (p − e_y)) over unmasked rows, exactly summed.
+
+        Args:
+            params: θ, (d, K).
+            batch: ``{"x": (n, d), "y": (n,)}``, or what :meth:`prepared` makes of it.
+            mask: (n,) bool.
+            clip: C.
+            bits: grid exponent; ``result.to_float(clip, bits)`` has shape (d, K).
+            label_blind: whether w is ``label_blind_weight`` of ``privacy/query/label_blind.py``; otherwise 1.
+        """
+        x = as_float(batch["x"])
+        squares = batch.get("x_squares")
+        chances, classes = jax.nn.softmax(x @ params), jnp.arange(params.shape[1])
+        residual = chances - (batch["y"][:, None] == classes)
+        if label_blind:
+            unlikely = jnp.argmin(chances, axis=1)  # the label with the longest gradient, as in longest_labels
+            squares = squared_norm(x) if squares is None else squares
+            longest = jnp.sqrt(squares * squared_norm(chances - (unlikely[:, None] == classes)))
+            residual *= label_blind_weight(longest, clip)[:, None]
+        (high,), (low,) = outer_products.clipped_sum([Outer(x, residual, squares)], mask, clip, bits)
+        return FixedPoint(high, low)
+
+    def predict(self, params: Float[jax.Array, "d k"], x: Num[jax.Array, "n d"]) -> Float[jax.Array, "n k"]:
+        """P(y = k | x, θ), (n, K)."""
+        return jax.nn.softmax(x @ params)
+
+    def _shape(self, features: int) -> tuple[int, ...]:
+        return features, self.classes
+
+    @property
+    def classes(self) -> int:
+        """K.
+
+        Raises:
+            TargetError: it was not declared.
+        """
+        if self.num_classes is None:
+            raise TargetError(
+                "num_classes is not known: declare the public number of classes, for example "
+                "SoftmaxRegression(num_classes=10)"
+            )
+        return self.num_classes
+
+
+# ----------------------------------------------------------------------------------------------------
+# Bayesian regression of counts with a log link: Poisson and negative binomial.
+#
+#     θ ~ N(0, prior_scale² I),   μ = exp(x·θ),   E[y | x] = μ,   Var[y | x] = μ + dispersion·μ²,   y in 0, 1, 2, …
+#
+# A Poisson regression has the dispersion 0. The negative binomial one is the form NB2 (Cameron and Trivedi 2013): the
+# number 1/dispersion of failures is known, a public constant. One record's gradient is (μ − y)/(1 + dispersion·μ)·x.
+# Neither counts nor means have a bound, and so neither have gradients nor curvatures: samplers clip residuals, and the
+# mechanism ``noise_aware`` bounds scores without bias.
+
+
+class CountRegression(LinearPredictor):
+    """Facts that both families share."""
+
+    curvature_bound = math.inf
+
+    def check_records(self, records: PyTree) -> None:
+        """Raise ValueError unless every label is a count."""
+        check_counts(records["y"], type(self).__name__)
+
+    def mean(self, margin: Float[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+        """E[y] = exp(m)."""
+        return jnp.exp(margin)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PoissonRegression(CountRegression):
+    """Poisson regression with a log link and a Gaussian prior on every coefficient.
+
+    Records are ``{"x": (d,), "y": ()}`` with y in 0, 1, 2, …. Give the intercept as a constant column.
+
+    Args:
+        prior_scale: prior standard deviation of each coefficient.
+        num_features: d; None until the data's shape is known.
+        row_bound: public bound on ‖x‖, for one-shot mechanisms.
+
+    Raises:
+        ValueError: prior_scale not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpmcmc.targets import PoissonRegression
+        >>> target = PoissonRegression(num_features=2)
+        >>> target.predict(jnp.zeros(2), jnp.ones((3, 2)))
+        Array([1., 1., 1.], dtype=float32)
+    """
+
+    def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
+        """y·m − exp(m) − log y!."""
+        return y * margin - jnp.exp(margin) - gammaln(y + 1.0)
+
+    def residual(self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+        """exp(m) − y."""
+        return jnp.exp(margin) - y
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NegativeBinomialRegression(CountRegression):
+    """Negative binomial regression (NB2) with a log link and a Gaussian prior on every coefficient.
+
+    Records are ``{"x": (d,), "y": ()}`` with y in 0, 1, 2, …. Give the intercept as a constant column.
+
+    Args:
+        prior_scale: prior standard deviation of each coefficient.
+        dispersion: α of Var[y] = μ + αμ², a public constant, never estimated from the records; below 1e-3 use
+            PoissonRegression.
+        num_features: d; None until the data's shape is known.
+        row_bound: public bound on ‖x‖, for one-shot mechanisms.
+
+    Raises:
+        ValueError: prior_scale not positive, or a dispersion below 1e-3.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from dpmcmc.targets import NegativeBinomialRegression
+        >>> target = NegativeBinomialRegression(dispersion=0.5, num_features=2)
+        >>> target.predict(jnp.zeros(2), jnp.ones((3, 2)))
+        Array([1., 1., 1.], dtype=float32)
+    """
+
+    dispersion: Annotated[float, Ge(1e-3)] = dataclasses.field(default=1.0, metadata=STATIC)
+
+    def log_density(self, margin: Float[jax.Array, ""], y: Num[jax.Array, ""]) -> Float[jax.Array, ""]:
+        """log Γ(y + r)/(Γ(r) y!) + y log(αμ/(1 + αμ)) − r log(1 + αμ), r = 1/α."""
+        size, odds = 1 / self.dispersion, margin + math.log(self.dispersion)
+        choices = gammaln(y + size) - gammaln(size) - gammaln(y + 1.0)
+        return choices + y * odds - (y + size) * jax.nn.softplus(odds)
+
+    def residual(self, margin: Float[jax.Array, " n"], y: Num[jax.Array, " n"]) -> Float[jax.Array, " n"]:
+        """(exp(m) − y)/(1 + α exp(m))."""
+        odds = margin + math.log(self.dispersion)
+        return jax.nn.sigmoid(odds) / self.dispersion - y * jax.nn.sigmoid(-odds)
+
+
+__all__ = [
+    "LinearRegression",
+    "LogisticRegression",
+    "NegativeBinomialRegression",
+    "PoissonRegression",
+    "SoftmaxRegression",
+]

@@ -1,0 +1,474 @@
+r"""A target whose records are people: all rows of one owner are one record.
+
+    log p(owner | θ) = Σ over the owner's rows of log p(row | θ)
+
+The query clips the gradient of that SUM to C, samples owners, and N is the number of owners. So whatever a guarantee
+says of one record, it says of one owner and all their rows (:func:`dpmcmc.data.by_owner` arranges them). The
+posterior is that of the rows: prior and likelihood are the inner target's.
+
+Padding contributes exactly zero, value and gradient, whatever the likelihood makes of it: a padded place is evaluated
+at the owner's first row, and an owner without rows at parameters that are not differentiated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from annotated_types import Ge
+from jax.flatten_util import ravel_pytree
+
+from dpmcmc.data.user_file import MASK
+from dpmcmc.errors import Checked, InputError
+from dpmcmc.privacy.query.exact_sums import FixedPoint
+from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
+from dpmcmc.targets.base import Target, TargetError, bind
+from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+
+# ----------------------------------------------------------------------------------------------------
+# A target whose likelihood is raised to a power.
+#
+#     log p(x|θ)  →  temper · log p(x|θ),     log π(θ)  →  prior_temper · log π(θ)
+#
+# One record's gradient is multiplied by ``temper``, and so is everything that bounds it. clip_C(ρg) = ρ clip_{C/ρ}(g),
+# so an exact clipped sum of the target at clip C/ρ, in units of its grid (C/ρ)·2^-p, is the tempered one in units of
+# C·2^-p: the same integers.
+
+#: Attributes that are the same at any temper, where the target has them.
+_PASSED = (
+    "predict",
+    "check_records",
+    "prepared",
+    "constrain",
+    "num_classes",
+    "log_concave",
+    "linear_predictor",
+    "bounded_labels",
+    "longest_labels",
+    "predictor",
+    "row_bound",
+    "label_bound",
+)
+
+
+@dataclass(frozen=True, init=False)
+class Tempered:
+    """A target at a temper, with its own prior or another one.
+
+    Args:
+        target: the model.
+        temper: ρ > 0, the power of each record's likelihood.
+        prior_temper: > 0, the power of the prior.
+        prior_precision: m > 0: the prior is N(0, I/m), before its power is taken, in place of the target's own.
+
+    Raises:
+        ValueError: a number that is not finite and positive.
+    """
+
+    target: Any
+    temper: float
+    prior_temper: float
+    new_prior_precision: float | None
+
+    def __init__(
+        self, target: Any, temper: float, prior_temper: float = 1.0, prior_precision: float | None = None
+    ) -> None:
+        numbers = {"temper": temper, "prior_temper": prior_temper, "prior_precision": prior_precision}
+        if not rebuilt(numbers):
+            for name, value in numbers.items():
+                if value is not None and not (value > 0 and math.isfinite(value)):
+                    raise InputError(f"{name}: must be a finite number > 0, got {value}")
+            numbers = {name: None if value is None else float(value) for name, value in numbers.items()}
+        object.__setattr__(self, "target", target)
+        object.__setattr__(self, "temper", numbers["temper"])
+        object.__setattr__(self, "prior_temper", numbers["prior_temper"])
+        object.__setattr__(self, "new_prior_precision", numbers["prior_precision"])
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _PASSED:
+            return getattr(self.target, name)
+        if name == "clipped_gradient_sum" and hasattr(self.target, name):
+            return self._clipped_gradient_sum
+        raise AttributeError(f"{type(self).__name__} has no {name}, or its target has none")
+
+    def bind(self, record_shapes: PyTree) -> Tempered:
+        """The same around the bound target."""
+        return Tempered(bind(self.target, record_shapes), self.temper, self.prior_temper, self.new_prior_precision)
+
+    @property
+    def gradient_bound(self) -> float | None:
+        """temper · L."""
+        return self._scaled(getattr(self.target, "gradient_bound", None))
+
+    def gradient_bound_within(self, radius: float) -> float | None:
+        """temper · L on ‖θ‖ <= radius."""
+        return self._scaled(self.target.gradient_bound_within(radius))
+
+    @property
+    def smoothness(self) -> float | None:
+        """temper · the largest curvature of one record's loss."""
+        return self._scaled(getattr(self.target, "smoothness", None))
+
+    def loss_bounds(self, radius: float) -> tuple[float, float]:
+        """temper · the target's."""
+        largest, difference = self.target.loss_bounds(radius)
+        return self.temper * largest, self.temper * difference
+
+    @property
+    def prior_precision(self) -> float | None:
+        """Curvature the prior gives every direction; None where the target's prior states none."""
+        own = self.new_prior_precision
+        precision = getattr(self.target, "prior_precision", None) if own is None else own
+        return None if precision is None else self.prior_temper * precision
+
+    def init(self, key: jax.Array) -> PyTree:
+        """The target's starting point."""
+        return self.target.init(key)
+
+    def log_prior(self, params: PyTree) -> jax.Array:
+        """prior_temper · (the target's own, or −m‖θ‖²/2), up to a constant."""
+        if self.new_prior_precision is None:
+            return self.prior_temper * self.target.log_prior(params)
+        squares = sum((jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)), jnp.float32(0))
+        return -0.5 * self.prior_temper * self.new_prior_precision * squares
+
+    def log_likelihood(self, params: PyTree, record: PyTree) -> jax.Array:
+        """temper · log p(x|θ)."""
+        return self.temper * self.target.log_likelihood(params, record)
+
+    def posterior(self, records: PyTree) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and covariance, exact, float64, of a tempered :class:`LinearRegression`: N(y; x·θ, σ²)^ρ ∝ N(σ²/ρ).
+
+        Reads every record WITHOUT privacy.
+
+        Raises:
+            ValueError: another target.
+        """
+        if not isinstance(self.target, LinearRegression):
+            raise InputError(f"target: {type(self.target).__name__} has no posterior in closed form")
+        assert self.prior_precision is not None
+        return dataclasses.replace(
+            self.target,
+            prior_scale=self.prior_precision**-0.5,
+            noise_scale=self.target.noise_scale * self.temper**-0.5,
+        ).posterior(records)
+
+    def _clipped_gradient_sum(
+        self, params: PyTree, batch: PyTree, mask: jax.Array, clip: float, bits: int = 21, **how: bool
+    ) -> FixedPoint:
+        return self.target.clipped_gradient_sum(params, batch, mask, clip / self.temper, bits, **how)
+
+    def _scaled(self, value: float | None) -> float | None:
+        return None if value is None else self.temper * value
+
+
+jax.tree_util.register_pytree_node(
+    Tempered,
+    lambda tempered: (
+        (tempered.target, tempered.temper, tempered.prior_temper, tempered.new_prior_precision),
+        None,
+    ),
+    lambda _, children: Tempered(*children),
+)
+
+
+def untempered(target: Target) -> Target:
+    """Return the model inside any number of tempers."""
+    while isinstance(target, Tempered):
+        target = target.target
+    return target
+
+
+# ----------------------------------------------------------------------------------------------------
+# A target in the coordinates φ = Fθ of a public, invertible metric F.
+#
+#     log p(x | φ) = log p(x | θ = F⁻¹φ),     ∇_φ = F⁻ᵀ ∇_θ
+#
+# A query that clips ‖∇_φ‖ and adds isotropic noise there clips and noises in the metric F. It needs to know nothing of
+# F, nor does a sampler: its law holds in φ, and F is constant, so that there is no drift to correct. Draws are mapped
+# back.
+#
+# :class:`WhitenedRows` is a generalised linear model. Its parameters meet a record in x·θ = (F⁻ᵀx)·φ alone, so it is
+# the same model on rows F⁻ᵀx, which :func:`whitened_rows` computes once; only its prior is written in φ.
+# :class:`Whitened` is any other target, whose parameters are raveled into one vector.
+#
+# F must be public: released with its cost, or known beforehand. ``root`` is F and ``inverse`` F⁻¹, both float32, and
+# ``inverse`` is what the model is evaluated with, so draws are mapped back with that.
+
+#: A matrix, of NumPy or traced.
+Matrix = np.ndarray | jax.Array
+#: Rows that are whitened at a time, all blocks alike, so that a row's rounding does not depend on its place.
+_ROWS = 1 << 13
+#: Methods of the model on whitened rows that are those of the model itself, where it has them.
+_SAME = ("clipped_gradient_sum", "prepared", "longest_labels", "bounded_labels", "predictor")
+
+
+@dataclass(frozen=True, eq=False)
+class _InMetric:
+    """Fields and methods of both kinds."""
+
+    target: Target
+    root: Matrix
+    inverse: Matrix
+    #: The metric decides.
+    gradient_bound = None
+
+    def at(self, root: np.ndarray, inverse: np.ndarray) -> Self:
+        """Return the same target in another metric."""
+        return type(self)(self.target, root.astype(np.float32), inverse.astype(np.float32))
+
+    def own(self, params: jax.Array) -> PyTree:
+        """Return θ = F⁻¹φ, the model's own parameters."""
+        return jnp.asarray(self.inverse) @ params
+
+    def log_prior(self, params: jax.Array) -> jax.Array:
+        """The model's log prior at F⁻¹φ, up to a constant."""
+        return self.target.log_prior(self.own(params))
+
+    def predict(self, params: jax.Array, x: jax.Array) -> jax.Array:
+        """The model's prediction at F⁻¹φ for rows of its own."""
+        return self.target.predict(self.own(params), x)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class WhitenedRows(_InMetric):
+    """A generalised linear model on whitened rows; its parameters φ have the shape of θ, with F on the first axis.
+
+    Args:
+        target: the model in its own coordinates, bound to the shapes of the records.
+        root, inverse: F and F⁻¹, (d, d) float32.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _SAME:
+            return getattr(self.target, name)
+        raise AttributeError(f"{type(self).__name__} has no {name}, or its target has none")
+
+    def init(self, key: jax.Array) -> jax.Array:
+        """F times the model's starting point."""
+        return jnp.asarray(self.root) @ self.target.init(key)
+
+    def log_likelihood(self, params: jax.Array, record: PyTree) -> jax.Array:
+        """The model's log-likelihood of a whitened record."""
+        return self.target.log_likelihood(params, record)
+
+    def before(self, records: PyTree) -> PyTree:
+        """Return the records with rows of the type of whitened ones, which the program is compiled for."""
+        return {**records, "x": records["x"].astype(np.float32)}
+
+    def records(self, records: PyTree) -> PyTree:
+        """Return the records with whitened rows."""
+        return {**records, "x": whitened_rows(records["x"], np.asarray(self.inverse))}
+
+    def positions(self, positions: PyTree) -> np.ndarray:
+        """Return θ = F⁻¹φ, (chains, draws, d, ...), of positions of the chains."""
+        inverse = np.asarray(self.inverse, np.float64)
+        return np.einsum("ij,cnj...->cni...", inverse, np.asarray(positions, np.float64)).astype(np.float32)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Whitened(_InMetric):
+    """Any target in raveled parameters φ, (p,).
+
+    Args:
+        target: the model in its own coordinates, bound to the shapes of the records.
+        root, inverse: F and F⁻¹, (p, p) float32.
+    """
+
+    def init(self, key: jax.Array) -> Float[jax.Array, " p"]:
+        """F times the raveled starting point."""
+        return jnp.asarray(self.root) @ ravel_pytree(self.target.init(key))[0]
+
+    def own(self, params: Float[jax.Array, " p"]) -> PyTree:
+        """Return θ = F⁻¹φ, the model's own parameters."""
+        return self._unraveled(super().own(params))
+
+    def log_likelihood(self, params: Float[jax.Array, " p"], record: PyTree) -> Float[jax.Array, ""]:
+        """The model's log-likelihood of one record at F⁻¹φ."""
+        return self.target.log_likelihood(self.own(params), record)
+
+    @property
+    def bounded_labels(self) -> bool:
+        """The model's."""
+        return getattr(self.target, "bounded_labels", False)
+
+    def predictor(self, params: Float[jax.Array, " p"], record: PyTree) -> jax.Array:
+        """The model's linear predictor of one record at F⁻¹φ."""
+        return self.target.predictor(self.own(params), record)  # type: ignore[attr-defined]
+
+    def longest_labels(self, predictor: jax.Array, whitened: bool = True) -> jax.Array:
+        """The model's labels one of which has the longest gradient in any metric."""
+        return self.target.longest_labels(predictor, True)  # type: ignore[attr-defined]
+
+    def before(self, records: PyTree) -> PyTree:
+        """Return the records as they are."""
+        return records
+
+    def records(self, records: PyTree) -> PyTree:
+        """Return the records as they are."""
+        return records
+
+    def positions(self, positions: PyTree) -> PyTree:
+        """Return θ = F⁻¹φ, a pytree like the model's parameters, leaves (chains, draws, ...)."""
+        flat = np.asarray(positions, np.float64) @ np.asarray(self.inverse, np.float64).T
+        return jax.tree.map(np.asarray, jax.vmap(jax.vmap(self._unraveled))(jnp.asarray(flat, jnp.float32)))
+
+    def _unraveled(self, flat: jax.Array) -> PyTree:
+        # The key is made inside, so that no trace of a step makes one.
+        shapes = jax.eval_shape(lambda: self.target.init(jax.random.key(0)))
+        return ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))[1](flat)
+
+
+def in_metric(target: Target, rows: bool) -> WhitenedRows | Whitened:
+    """Return a bound target in a stand-in metric of the right shape, which no axis is special to.
+
+    Args:
+        target: bound to the shapes of its records.
+        rows: whether the metric is one of rows (d, d), of a generalised linear model; else of raveled parameters.
+    """
+    params = jax.eval_shape(target.init, jax.random.key(0))
+    size = params.shape[0] if rows else sum(leaf.size for leaf in jax.tree.leaves(params))
+    root = np.eye(size) + np.ones((size, size)) / size
+    kind = WhitenedRows if rows else Whitened
+    return kind(target, root.astype(np.float32), np.linalg.inv(root).astype(np.float32))
+
+
+def metric_of_rows(target: Target) -> bool:
+    """Return whether a metric of raveled parameters is one of rows: those of a model of one linear predictor."""
+    return isinstance(target, GeneralisedLinear) and getattr(target, "linear_predictor", False)
+
+
+def whitened_rows(x: np.ndarray | jax.Array, inverse: np.ndarray) -> np.ndarray:
+    """Return F⁻ᵀx of rows (N, d), float32, each a function of the row and of F alone.
+
+    The product is taken in float64 over blocks of one size, the last one filled with zeros, so that a row's rounding
+    does not depend on its place.
+    """
+    x, matrix = np.asarray(x), np.asarray(inverse, np.float64)
+    out = np.empty((len(x), matrix.shape[1]), np.float32)
+    # A row that overflows contributes zero to the query; a warning of it would tell of the row.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for i in range(0, len(x), _ROWS):
+            rows = np.zeros((_ROWS, x.shape[1]))
+            part = x[i : i + _ROWS]
+            rows[: len(part)] = part
+            out[i : i + len(part)] = (rows @ matrix)[: len(part)]
+    return out
+
+
+#: Attributes of the inner target that are the same for owners.
+_PASSED_BY_OWNER = ("predict", "constrain", "num_classes", "prior_precision", "num_features")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PerOwner(Checked):
+    """A target of rows as one of owners.
+
+    Args:
+        target: the model of one row.
+        records_per_owner: m, public; None until the data's shape is known.
+
+    Raises:
+        ValueError: m is not a whole number >= 1.
+
+    Example:
+        >>> from dpmcmc.targets import LogisticRegression, PerOwner
+        >>> target = PerOwner(LogisticRegression(num_features=2), records_per_owner=3)
+        >>> target.records_per_owner
+        3
+    """
+
+    target: Target
+    records_per_owner: Annotated[int, Ge(1)] | None = dataclasses.field(default=None, metadata=STATIC)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _PASSED_BY_OWNER:
+            return getattr(self.target, name)
+        raise AttributeError(f"{type(self).__name__} has no {name}, or its target has none")
+
+    @property
+    def unit(self) -> str:
+        """Whom a guarantee speaks of."""
+        return "owner" if self.records_per_owner is None else f"owner (at most {self.records_per_owner} rows)"
+
+    @property
+    def gradient_bound(self) -> float | None:
+        """m·L, where both are known."""
+        bound = getattr(self.target, "gradient_bound", None)
+        return None if bound is None or self.records_per_owner is None else self.records_per_owner * bound
+
+    def bind(self, record_shapes: PyTree) -> PerOwner:
+        """The same around the inner target bound to one row, with m from the records.
+
+        Raises:
+            TargetError: records that are not those of ``dpmcmc.data.by_owner``, or of another m.
+        """
+        if not isinstance(record_shapes, dict) or MASK not in record_shapes:
+            raise TargetError("records have no owners; gather their rows with dpmcmc.data.by_owner")
+        (places,) = record_shapes[MASK].shape
+        if self.records_per_owner not in (None, places):
+            raise TargetError(f"target has records_per_owner {self.records_per_owner} but records have {places}")
+        row = {
+            name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+            for name, leaf in record_shapes.items()
+            if name != MASK
+        }
+        return PerOwner(bind(self.target, row), places)
+
+    def init(self, key: jax.Array) -> PyTree:
+        """The inner target's starting point."""
+        return self.target.init(key)
+
+    def log_prior(self, params: PyTree) -> jax.Array:
+        """The inner target's."""
+        return self.target.log_prior(params)
+
+    def log_likelihood(self, params: PyTree, record: PyTree) -> jax.Array:
+        """Σ over the rows of ONE owner.
+
+        Args:
+            params: of the inner target.
+            record: the owner's rows, leaves (m, ...), and ``mask`` (m,).
+        """
+        mask = record[MASK]
+        first = jnp.argmax(mask)
+        # 0 · NaN is NaN, so what is masked must be a row that counts anyway, or not be differentiated at all.
+        params = jax.tree.map(lambda leaf: jnp.where(jnp.any(mask), leaf, jax.lax.stop_gradient(leaf)), params)
+
+        def filled(leaf: jax.Array) -> jax.Array:
+            return jnp.where(mask.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, leaf[first])
+
+        rows = {name: filled(leaf) for name, leaf in record.items() if name != MASK}
+        each = jax.vmap(lambda row: self.target.log_likelihood(params, row))(rows)
+        return jnp.sum(jnp.where(mask, each, 0.0))
+
+    def check_records(self, records: PyTree) -> None:
+        """Check the rows as the inner target does."""
+        own = getattr(self.target, "check_records", None)
+        if own is not None:
+            own(rows_of(records))
+
+
+def rows_of(records: PyTree) -> dict[str, np.ndarray]:
+    """The rows of all owners one after another, padding left out: leaves (rows, ...)."""
+    mask = np.asarray(records[MASK])
+    return {name: np.asarray(leaf)[mask] for name, leaf in records.items() if name != MASK}
+
+
+def by_row(target: Target, records: PyTree) -> tuple[Target, PyTree]:
+    """(target, records) as they predict: one row at a time, whoever the rows belong to."""
+    if not isinstance(target, PerOwner):
+        return target, records
+    return target.target, rows_of(records) if MASK in records else records
