@@ -9,7 +9,6 @@ that two runs stay at the same positions, and whatever else differs between them
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -191,9 +190,8 @@ class Replay:
         number = jax.ShapeDtypeStruct((), np.float32)
         one = PrivateGradient(params, number, moment)  # type: ignore[arg-type]
         self.nothing = jax.tree.map(lambda s: np.zeros((plan.chains, plan.steps, *s.shape), s.dtype), one)
-        made = program_room.Program.of(plan, target)
-        self._program = dataclasses.replace(made, reads=_Watched)
-        self._numbers = made.numbers(plan, target)
+        self._program = program_room.Program.of(plan, target)
+        self._numbers = self._program.numbers(plan, target)
         self._queries: list[GradientQuery] = []
         streams, _ = streams_of(0, plan.hardened)
         first = jax.tree.map(lambda leaf: leaf[0], self.nothing)

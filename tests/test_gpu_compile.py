@@ -27,14 +27,11 @@ pytestmark = [pytest.mark.gpu_compile, pytest.mark.optimised]
 LIMITS = {
     "one chain": (15, 0, 4.0, 8),
     "1,024 chains": (18, 0, 4.3, 256),
-    "one chain, row kernel": (9, 0, 1.45, 8),
-    "1,024 chains, row kernel": (10, 0, 1.5, 256),
     "hardened": (17, 1 / 32, 4.8, 8),
     "1,024 chains, hardened": (20, 1 / 32, 5.0, 256),
     "SGFS": (28, 1, 7.7, 8),
     "digits network": (56, 0, 80, 32),
 }
-KERNELS = [name for name in PROGRAMS if "row kernel" in name]
 
 
 @functools.cache
@@ -48,24 +45,13 @@ def program(name):
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in KERNELS])
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_a_norm_and_what_it_scales_are_still_of_one_computation(name):
     found = program(name)
     loops = found.held()
     assert loops, "the compiler has taken the loop of fixed_point.held apart"
     in_step = {loop.name for loop, rounds in found.module.loops() if rounds > found.steps}
     assert in_step.issuperset(loop.name for loop in loops)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_the_kernel_reads_a_row_once_if_it_is_selected_and_has_one_residual_of_it(name):
-    found = program(name)
-    (kernel,) = re.findall(r"\.entry row_kernel\(.*?\n\}", found.kernels, re.DOTALL)
-    rows = re.findall(r"(@%p\d+)? ld\.global\.v4\.b32", kernel)
-    assert len(rows) == 8  # those of a thread: four numbers of each
-    assert all(rows)
-    # One exponential a row is one margin's sigmoid, which norm and sum share.
-    assert len(re.findall(r"\bex2\.", kernel)) == len(rows)
 
 
 def test_the_gate_sees_a_norm_that_is_not_held_to_its_vector(monkeypatch):

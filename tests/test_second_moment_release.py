@@ -187,7 +187,6 @@ def test_a_private_run_never_takes_the_plain_path(own, monkeypatch):
         raise Reached
 
     monkeypatch.setattr(program, "GradientQuery", spy)
-    monkeypatch.setattr(program, "query_class", lambda platform: spy)
     monkeypatch.setattr(GradientQuery, "plain_sum", plain)
     sampler = SGFS(step_size=LARGE, fisher="query", noise_ratio=1e4, own_batch=own, metric=2.0)
     for privacy in (Privacy(epsilon=2.0, delta=1e-4, accountant="rdp"), None):

@@ -16,7 +16,6 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.storage.pytree import PyTree
 
 #: Most steps whose random numbers are drawn together.
@@ -62,16 +61,6 @@ ACCELERATOR = Hardware(
 def hardware(platform: str) -> Hardware:
     """Return the sizes for a platform."""
     return KINDS.get(platform, ACCELERATOR)
-
-
-def query_class(platform: str) -> type[GradientQuery]:
-    """Return what reads the records on a platform: the plain query, or where it is asked for that of a kernel."""
-    if platform != "gpu" or os.environ.get("DPMCMC_ROW_KERNEL") != "1":
-        return GradientQuery
-    # Pallas takes a tenth of a second to import.
-    from dpmcmc.privacy.query.row_kernel import RowKernelQuery
-
-    return RowKernelQuery
 
 
 def platform_of(mesh: Mesh | None) -> str:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from dpmcmc.engine.hardware import DATA, DRAWN_STEPS, hardware, platform_of, query_class, sizes
+from dpmcmc.engine.hardware import DATA, DRAWN_STEPS, hardware, platform_of, sizes
 from dpmcmc.planning.path import recorded_blocks
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, shard_rows
@@ -276,7 +276,6 @@ class Program:
         mesh: devices that share the work, or None for one.
         supplied: whether a chunk is given the rows of each batch, which the host has read (``rows_on_disk.py``).
         platform: of the device that it is compiled for.
-        reads: class of the query.
     """
 
     target: Structure
@@ -294,7 +293,6 @@ class Program:
     mesh: Mesh | None = None
     supplied: bool = False
     platform: str = "cpu"
-    reads: type[GradientQuery] = GradientQuery
 
     @classmethod
     def of(
@@ -308,10 +306,6 @@ class Program:
             mesh: devices that share the work, or None for one.
             open_numbers: whether numbers are arguments; False compiles them in.
         """
-        platform = platform_of(mesh)
-        reads = query_class(platform)
-        # A kernel's functions take no numbers from outside.
-        open_numbers = open_numbers and reads is GradientQuery
         structure = Structure.of(plan.target if target is None else target, open_numbers)
         # A sum of a class that JAX does not know may want C as a Python number.
         own_sum = structure.whole and hasattr(structure.without(), "clipped_gradient_sum")
@@ -332,8 +326,7 @@ class Program:
             label_blind=plan.label_blind,
             coordinates=plan.coordinates,
             mesh=mesh,
-            platform=platform,
-            reads=reads,
+            platform=platform_of(mesh),
         )
 
     def numbers(self, plan: Plan, target: Target) -> dict[str, Any]:
@@ -366,7 +359,7 @@ class Program:
     def query(self, cell: Cells) -> GradientQuery:
         """A cell's access to the records, or on a mesh to a shard of them."""
         shards = sizes(self.mesh)[1]
-        return self.reads(
+        return GradientQuery(
             self.target.fill(cell.numbers.get("target", ())),
             self.num_records,
             self.batch_size,

@@ -22,7 +22,6 @@ they rely on the folder of their programs being safe.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import secrets
 from collections.abc import Callable, Sequence
@@ -39,7 +38,6 @@ from dpmcmc.engine.numpy_primitives import ONE, PLAIN, SEVERAL, wrapped
 from dpmcmc.engine.program import Cells, Program
 from dpmcmc.engine.rows_on_disk import supply_of
 from dpmcmc.errors import RunFailed
-from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.rows import traced_for
 from dpmcmc.storage.compiled_programs import RUN_ONCE
@@ -300,8 +298,7 @@ def check_steps(
         placed = cells if program.mesh is None else spread(cells, program.mesh, CHAIN)
         states = functions.start(placed)
         if reference is None:
-            plain = dataclasses.replace(program, reads=GradientQuery)
-            reference = _Reference(plain, cells, states, made_up, noise[0, :steps])
+            reference = _Reference(program, cells, states, made_up, noise[0, :steps])
         begin = jax.tree.map(_first, _fetched(states))
         (supplied,) = [given] if supply is None else supply.chunks(placed, [0], lambda _: (noise,))
         states, output, *_ = executable(states, placed, np.int32(0), noise, kept, supplied)

@@ -64,7 +64,7 @@ def advise(array: np.ndarray, advice: str) -> None:
 #: Libraries whose version may decide a rounding.
 _LIBRARIES = ("jax", "jaxlib", "numpy", "scipy", "numpyro", "flax", "optax")
 #: Environment variables, by how they begin.
-_VARIABLES = ("XLA_", "JAX_", "OPENBLAS", "OMP_", "MKL_", "BLIS_", "NPROC", "DPMCMC_ROW_KERNEL")
+_VARIABLES = ("XLA_", "JAX_", "OPENBLAS", "OMP_", "MKL_", "BLIS_", "NPROC")
 #: Keys of plan.json that hold sentences, which a later version may word otherwise.
 _SENTENCES = ("usable_for_reasons", "note", "unproved", "reasons", "thesis_condition")
 #: Identity of this process: if nothing makes an accelerator compute the same bits again, no two are the same platform.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 _WIDTHS = {"pred": 1, "token": 0, "u4": 1, "s4": 1, "bf16": 2, "c64": 8, "c128": 16}
@@ -108,11 +108,9 @@ class Module:
 
     Args:
         text: optimised HLO, as ``jax.stages.Compiled.as_text`` gives it.
-        taken: by the name of a kernel of our own: (operands that it reads whole, bytes that it takes of the others).
     """
 
-    def __init__(self, text: str, taken: Mapping[str, tuple[int, int]] | None = None) -> None:
-        self._taken = taken or {}
+    def __init__(self, text: str) -> None:
         self.computations: dict[str, dict[str, Instruction]] = {}
         self.entry = ""
         current: dict[str, Instruction] = {}
@@ -159,9 +157,6 @@ class Module:
         if each.opcode == "fusion":
             return self._moved_by_fusion(self.computations[each.called["calls"][0]])
         read = [around[name].bytes for name in each.operands]
-        for kernel, (whole, some) in self._taken.items():
-            if each.opcode == "custom-call" and kernel in each.op_name:
-                return each.bytes + sum(read[:whole]) + some
         if each.opcode in _TAKING:
             return 2 * each.bytes + sum(read[1:])
         if each.opcode == "dynamic-update-slice":

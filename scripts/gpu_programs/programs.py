@@ -22,9 +22,7 @@ from jax.sharding import SingleDeviceSharding
 import dpmcmc
 from dpmcmc.engine.blocks import Blocks
 from dpmcmc.engine.chains import Chains
-from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import streams_of
-from dpmcmc.privacy.query.row_kernel import RowKernelQuery
 from dpmcmc.storage.pytree import PyTree, num_bytes
 from gpu_programs.hlo import Cost, Instruction, Module
 
@@ -51,8 +49,6 @@ class Program:
         temporaries: bytes that it needs beside its arguments and results.
         necessary: bytes that a step must move: rows of the batch, and of each chain its position, before and after, its
             noise, and the position that is kept.
-        rows: bytes of the rows of the batch, which is all that the kernel of ``row_kernel.py`` reads of the records:
-            the compiler says nothing of what a kernel reads.
     """
 
     text: str
@@ -60,12 +56,11 @@ class Program:
     steps: int
     temporaries: int
     necessary: int
-    rows: int
 
     @cached_property
     def module(self) -> Module:
         """The HLO, read."""
-        return Module(self.text, {"row_kernel": (3, self.rows)})
+        return Module(self.text)
 
     @cached_property
     def cost(self) -> Cost:
@@ -88,7 +83,6 @@ class Made(NamedTuple):
 
     plan: dpmcmc.Plan
     records: PyTree
-    kernel: bool = False
 
 
 def regression(chains: int = 1, hardened: bool = False, sampler: dpmcmc.samplers.Sampler | None = None) -> Made:
@@ -109,8 +103,6 @@ def network() -> Made:
 PROGRAMS = {
     "one chain": regression,
     "1,024 chains": lambda: regression(chains=1024),
-    "one chain, row kernel": lambda: regression()._replace(kernel=True),
-    "1,024 chains, row kernel": lambda: regression(chains=1024)._replace(kernel=True),
     "hardened": lambda: regression(hardened=True),
     "1,024 chains, hardened": lambda: regression(chains=1024, hardened=True),
     "SGFS": lambda: regression(sampler=dpmcmc.SGFS(step_size=1.0)),
@@ -185,8 +177,7 @@ def compiled(made: Made) -> Program:
     work = Chains(made.plan)
     work.read(made.records, None, None, None)
     streams, secret = streams_of(None, made.plan.privacy.hardened)
-    reads = RowKernelQuery if made.kernel else GradientQuery
-    program = dataclasses.replace(work.program(), platform="gpu", reads=reads)
+    program = dataclasses.replace(work.program(), platform="gpu")
     blocks = Blocks(program, [work.bound(streams, secret)], work.records, None)
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype, sharding=sharding), blocks._arguments()
@@ -199,7 +190,4 @@ def compiled(made: Made) -> Program:
     position = num_bytes(jax.eval_shape(blocks._functions.start, shapes[1]).position)
     rows = plan.chains * plan.batch_size / plan.num_records
     necessary = int(rows * num_bytes(made.records)) + 4 * position
-    # The copy of x that is aligned is read in its place.
-    prepared = {name: leaf for name, leaf in shapes[-1].items() if name != "x" or "x_aligned" not in shapes[-1]}
-    temporaries, read = memory.temp_size_in_bytes, int(rows * num_bytes(prepared))
-    return Program(chunk.as_text(), kernels, blocks.sizes.steps, temporaries, necessary, read)
+    return Program(chunk.as_text(), kernels, blocks.sizes.steps, memory.temp_size_in_bytes, necessary)
