@@ -13,7 +13,7 @@ import dpmcmc
 from dpmcmc.config import file as config_file
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, CertifiedOPS, Hybrid, ObjectivePerturbation, release
-from dpmcmc.privacy import Event, Guarantee, UnsupportedCombination
+from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.privacy.accounting.events import Adjacency, gaussian_parameter, queries
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.targets import LogisticRegression
@@ -251,17 +251,18 @@ def test_a_sampler_without_a_derivation_names_the_key_it_is_about(overrides, pat
 def test_a_sampler_s_run_promises_a_trace_alone(capsys):
     said = refused(capsys, "plan", ROOT / "configs" / "two_normals.yaml", "--set", "privacy.release=last_iterate")
     assert "privacy.release" in said
-    assert "certified_ops" in said
-    with pytest.raises(UnsupportedCombination):
-        dpmcmc.plan(
-            target(),
-            num_records=100,
-            sampler=dpmcmc.SGLD(1.0),
-            steps=3,
-            privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-4, release="one_sample"),
-        )
+    assert "should be 'trace'" in said
+    for other in ("last_iterate", "one_sample", "estimate"):
+        with pytest.raises(InputError, match="release must be trace"):
+            dpmcmc.Privacy(epsilon=1.0, delta=1e-4, release=other)
+    assert dpmcmc.Privacy(epsilon=1.0, delta=1e-4, release="trace") == dpmcmc.Privacy(epsilon=1.0, delta=1e-4)
     with pytest.raises(InputError, match="accountant must be one of pld, rdp, advanced"):
         dpmcmc.Privacy(epsilon=1.0, delta=1e-4, accountant="one_sample")
+
+
+def test_a_hybrid_s_run_may_say_that_it_releases_its_trace(capsys):
+    assert call("plan", ROOT / "configs" / "adult_hybrid.yaml", "--set", "privacy.release=trace") == 0
+    assert "one_sample + trace" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -217,8 +217,6 @@ else:
 
 #: Keys of a promise that concern samplers alone.
 _OF_SAMPLERS = ("release", "accountant", "calibrator", "clip", "clipping")
-#: Those that a hybrid, which has a mechanism's start, does not take either.
-_NOT_OF_HYBRIDS = ("release",)
 
 
 class Config(Keyed):
@@ -256,7 +254,7 @@ class Config(Keyed):
     @property
     def not_taken(self) -> tuple[str, ...]:
         """Keys of ``privacy`` that the config's mechanism settles itself."""
-        return () if self.mechanism is None else _OF_SAMPLERS if self.one_shot else _NOT_OF_HYBRIDS
+        return _OF_SAMPLERS if self.one_shot else ()
 
     def sections(self, *names: str) -> dict[str, BaseModel | None]:
         """Return sections by name, whose keys are where a refusal of what they build may be about."""
@@ -286,12 +284,6 @@ class Config(Keyed):
         if mechanism is not None and self.metric is not None:
             yield "metric", f"mechanism {mechanism} takes none; leave it out"
         if mechanism is None:
-            if self.privacy is not None and self.privacy.release != "trace":
-                yield (
-                    "privacy.release",
-                    f"a sampler's run releases its trace, not {self.privacy.release}; for a last iterate use mechanism "
-                    "certified_ops, for posterior draws ops",
-                )
             return
         if self.run is not None and self.run.mesh is not None:
             yield "run.mesh", f"mechanism {mechanism} runs on one device; leave it out"

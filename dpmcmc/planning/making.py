@@ -220,11 +220,6 @@ def _check_promise(privacy: Privacy | None, num_records: int, after: Guarantee |
         raise UnsupportedCombination("a private start needs a private run after it, under the same adjacency.")
     if privacy is None:
         return
-    if privacy.release != "trace":
-        raise UnsupportedCombination(
-            f"release {privacy.release!r} is not that of a sampler's run, whose float32 steps contract only up to "
-            "rounding: use release trace, or mechanism certified_ops for a last iterate and ops for one draw."
-        )
     check_delta(privacy.delta, num_records)
 
 

@@ -44,7 +44,6 @@ from dpmcmc.privacy.accounting.sampling import Full, Poisson, Sampling
 AdjacencyName = Literal["replace_one", "add_remove", "zero_out"]
 #: Accountants of a sampler's trace.
 TraceAccountant = Literal["pld", "rdp", "advanced"]
-Release = Literal["trace", "last_iterate", "one_sample", "estimate"]
 Calibrator = Literal["numeric", "closed_form", "free"]
 Clipping = Literal["residual", "label_blind"]
 #: Sentence of a run whose noise is computed in floating point.
@@ -62,8 +61,8 @@ class Privacy:
         epsilon: target ε; left out with calibrator free, which reports it.
         delta: total δ, below 1/N.
         adjacency: definition of a neighbour: one record replaced, present or absent, or zeroed.
-        release: all that may be published; for a sampler's run trace, every iterate. Leave it out with a mechanism,
-            which has a release of its own.
+        release: all that may be published: trace, every iterate. Leave it out with a mechanism, which has a release of
+            its own: certified_ops a last iterate, ops posterior draws.
         accountant: how ε is computed.
         calibrator: how the noise is chosen.
         clip: C, the l2 norm each record's gradient is clipped to. Beyond its bounds float32 has no grid for exact sums.
@@ -88,7 +87,7 @@ class Privacy:
     epsilon: Annotated[float, Gt(0), Le(1e6)] | None = None
     delta: Annotated[float, Gt(0), Lt(1)] = 1e-6
     adjacency: AdjacencyName = "replace_one"
-    release: Release = "trace"
+    release: Literal["trace"] = "trace"
     accountant: TraceAccountant = "pld"
     calibrator: Calibrator = "numeric"
     clip: Annotated[float, Ge(1e-9), Le(1e9)] = 1.0
@@ -217,11 +216,11 @@ def charged_guarantee(schedule: Schedule, privacy: Privacy) -> tuple[Guarantee, 
 
     Args:
         schedule: noisy queries of the run.
-        privacy: δ, adjacency, accountant and release. Its ε, where it has one, is taken for an upper bound of the run's
+        privacy: δ, adjacency and accountant. Its ε, where it has one, is taken for an upper bound of the run's
             in settling the slots; otherwise the run's own is computed.
     """
     adjacency, after = Adjacency(privacy.adjacency), schedule.after
-    release = privacy.release if after is None else joined(after.release, privacy.release)
+    release = "trace" if after is None else joined(after.release, "trace")
     events = (*schedule.beside, *schedule.queries)
     accountant_for(privacy.accountant, events, adjacency, release)
     share = privacy.delta - schedule.delta_left(privacy.delta)
@@ -338,7 +337,7 @@ def account(
     chains: int = 1,
     adjacency: AdjacencyName = "replace_one",
     accountant: TraceAccountant | Literal["last_iterate"] = "pld",
-    release: Release = "trace",
+    release: Literal["trace", "last_iterate"] = "trace",
     problem: Problem | None = None,
 ) -> Guarantee:
     """The guarantee of ``steps`` noisy gradient queries per chain.

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from dpmcmc.privacy.accounting.charging import (
     AdjacencyName,
     Calibrator,
     Privacy,
-    Release,
     Schedule,
     TraceAccountant,
     check_counts,
@@ -38,7 +38,7 @@ def calibrate(
     chains: int = 1,
     adjacency: AdjacencyName = "replace_one",
     accountant: TraceAccountant = "pld",
-    release: Release = "trace",
+    release: Literal["trace"] = "trace",
     calibrator: Calibrator = "numeric",
     floor: float | Sequence[float] | np.ndarray = 0.0,
     multiples: tuple[float, ...] = (1.0,),
@@ -54,7 +54,7 @@ def calibrate(
         chains: each is charged.
         adjacency: see :func:`dpmcmc.privacy.account`.
         accountant: see :func:`dpmcmc.privacy.account`.
-        release: see :func:`dpmcmc.privacy.account`.
+        release: trace: every iterate may be published.
         calibrator: ``numeric``, ``closed_form`` (fixed_size and full under replace_one) or ``free`` (returns 0).
         floor: noise multiplier the sampler's own noise amounts to, a number or one per step. Privacy it
             already pays for is not paid twice.

@@ -100,7 +100,7 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
 
     def spent(z: float, name: str) -> float:
         events = schedule.with_noise(np.maximum(z, floors)).queries
-        accountant_for(name, events, adjacency, privacy.release)
+        accountant_for(name, events, adjacency)
         return base_epsilon(name, (*schedule.beside, *events), adjacency, left)
 
     if floors.min() > 0 and spent(0.0, accountant) <= target:
@@ -130,7 +130,6 @@ def _inputs(schedule: Schedule, privacy: Privacy) -> dict[str, object]:
         "delta": privacy.delta,
         "adjacency": privacy.adjacency,
         "accountant": privacy.accountant,
-        "release": privacy.release,
         "tolerance": TOLERANCE,
     }
 
