@@ -1,7 +1,6 @@
-"""Shared by the tests of ledgers: releases of a known cost, SQL around the triggers, the command."""
+"""Shared by the tests of ledgers: releases of a known cost, edits of a ledger's file, the command."""
 
-import contextlib
-import sqlite3
+import json
 from pathlib import Path
 
 from dpmcmc.cli.commands import main
@@ -21,16 +20,16 @@ def release(mu, adjacency="replace_one", **terms):
 TERMS = {"name": "test", "num_records": None, "adjacency": "replace_one", "epsilon": 1.0, "delta": 1e-6}
 
 
-def raw(path, *statements, keep_schema=True):
-    """Run SQL around the triggers, which are put back."""
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
-        triggers = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
-        for name, _ in triggers:
-            db.execute(f"DROP TRIGGER {name}")
-        for statement in statements:
-            db.execute(statement)
-        for _, sql in triggers if keep_schema else []:
-            db.execute(sql)
+def edited(path, edit):
+    """Rewrite a ledger's file as somebody with an editor does.
+
+    Args:
+        path: of the ledger.
+        edit: takes the first line, and a list of the others, as what their JSON says; it changes them.
+    """
+    first, *entries = [json.loads(line) for line in path.read_text().splitlines()]
+    edit(first, entries)
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in [first, *entries]))
 
 
 def call(*arguments):

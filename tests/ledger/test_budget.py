@@ -145,7 +145,7 @@ def test_the_file_is_its_owners_alone(ledger, path):
     with store.change(path):
         for file in path.parent.iterdir():
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        # SQLite's log, journal or lock would go by a name, and a file may have several.
+        # A journal or a lock beside it would go by a name, and a file may have several.
         assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 

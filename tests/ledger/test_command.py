@@ -6,7 +6,7 @@ import shutil
 import yaml
 
 from dpmcmc.privacy import Ledger
-from tests.ledger.ledgers import ROOT, call, raw, refused
+from tests.ledger.ledgers import ROOT, call, edited, refused
 
 
 def test_the_command_makes_shows_and_lists_a_ledger(path, capsys, fifth, tmp_path):
@@ -55,7 +55,7 @@ def test_the_command_refuses_in_one_sentence(ledger, path, capsys, tmp_path):
     assert "not a ledger" in refused(capsys, 2, "history", tmp_path / "text")
     assert "exists" in refused(capsys, 2, "init", path, "--epsilon", 1, "--delta", "1e-6")
     assert "order" in refused(capsys, 2, "init", tmp_path / "a", "--epsilon", 0.1, "--delta", "1e-6", "--order", 2)
-    raw(path, "UPDATE head SET hash = 'x'")
+    edited(path, lambda first, entries: first.update(hash="x"))
     assert "do not spend" in refused(capsys, 1, "show", path)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import hashlib
 import itertools
 import os
 import resource
@@ -11,50 +12,38 @@ from pathlib import Path
 
 import pytest
 
-from dpmcmc.privacy import Event, Guarantee, Ledger, LedgerError
-from dpmcmc.privacy.ledger import chain, file
-from dpmcmc.privacy.ledger import file as older_room
+from dpmcmc.privacy import Event, Guarantee, Ledger, LedgerError, OverBudget
+from dpmcmc.privacy.ledger import BrokenChain, chain, file
 from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError
 from tests.ledger.ledgers import TERMS, refused, release
 
-
-def test_a_full_database_leaves_the_ledger_as_it_was(used, path, monkeypatch):
-    before = used.history()
-    database = file._database
-
-    @contextlib.contextmanager
-    def no_more_pages(file):
-        with database(file) as db:
-            db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0]}")
-            yield db
-
-    monkeypatch.setattr(file, "_database", no_more_pages)
-    with pytest.raises(LedgerError, match="disk is full"):
-        used.reserve(Guarantee.from_events(
-            tuple(Event("gaussian", 1e4 + k, 1.0, 1) for k in range(200)),
-            delta=1e-6, adjacency="replace_one", accountant="pld"), "large")  # fmt: skip
-    monkeypatch.undo()
-    assert used.history() == before
-    used.reserve(release(1e-3), "after")
+#: Rows and tables of a ledger that version 2 wrote.
+OLD = Path(__file__).with_name("version_2.sql")
 
 
-@pytest.mark.parametrize("room", [0, 1000, 6000])
-def test_a_full_disk_leaves_the_ledger_as_it_was(used, path, room):
-    before, limits = used.history(), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+@pytest.mark.parametrize("room", [0, 0.3, 1, 1.5, 1.9])
+@pytest.mark.parametrize("kinds", [1, 200])
+def test_a_full_disk_leaves_the_ledger_as_it_was(used, path, room, kinds):
+    """As there is room for so many times the ledger's size, and its change of one or of many kinds of event."""
+    before, whole, limits = used.history(), path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    events = tuple(Event("gaussian", 1e4 + k, 1.0, 1) for k in range(kinds))
+    run = Guarantee.from_events(events, delta=1e-6, adjacency="replace_one", accountant="pld")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(room * len(whole)), limits[1]))
     try:
-        with pytest.raises(LedgerError, match="full") as refusal:
-            used.reserve(release(1e-3), "run")
+        with pytest.raises(LedgerError, match="disk is full") as refusal:
+            used.reserve(run, "run")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "\n" not in str(refusal.value)
+    assert path.read_bytes() == whole
     assert used.history() == before
-    used.reserve(release(1e-3), "after")
+    used.reserve(run, "after")
+    assert len(used.history()) == len(before) + 1
 
 
 def test_a_new_ledger_on_a_full_disk_is_not_there(path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, limits[1]))
     try:
         with pytest.raises(LedgerError):
             Ledger.init(path, **TERMS)
@@ -133,7 +122,7 @@ def kill_at(patch, moment):
 
         patch.setattr(os, name, call)
 
-    limited("write", os.write, 4000)
+    limited("write", os.write, 300)
     limited("ftruncate", os.ftruncate)
     limited("fsync", os.fsync)
 
@@ -149,7 +138,7 @@ def test_a_kill_between_any_two_writes_leaves_all_or_nothing(used, path, tmp_pat
             kill_at(patch, moment)
             told = used.reserve(fifth, "killed")
         left = path.read_bytes()
-        for again in range(0, 12, 3):
+        for again in range(0, 60, 7):
             path.write_bytes(left)
             entries = used.history()
             assert entries[: len(before)] == before
@@ -163,51 +152,191 @@ def test_a_kill_between_any_two_writes_leaves_all_or_nothing(used, path, tmp_pat
             assert len(after) - len(entries) in (0, 1)
         if told is not None:
             break
-    assert moment > 12
+    assert moment > 30
     assert {entries for _, entries in seen} == {len(before), len(before) + 1}
     # A reader sees what is appended before it is in its place.
     assert (True, len(before) + 1) in seen
 
 
-def older(path, *, logged):
-    """Make a ledger as version 1 left it: a write-ahead log beside it, with an entry in it where it was killed."""
+def database(path, version=2):
+    """Write a ledger as version 2 left it: a table of entries. Its rows are those that version 2 wrote."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        db.executescript(OLD.read_text())
+        db.execute("PRAGMA application_id = 0x64704c67")
+        db.execute(f"PRAGMA user_version = {version}")
+        path.write_bytes(db.serialize())
+    path.chmod(0o600)
+
+
+def settled(db):
+    """Enter that a run is done, as older versions did."""
+    entries = [chain.Entry(*row) for row in db.execute("SELECT * FROM entries ORDER BY sequence")]
+    entry = chain.following(entries, "settle", entries[1].run, {"outcome": "released"})
+    db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", tuple(entry.__dict__.values()))
+    db.execute("UPDATE head SET sequence = ?, hash = ?", (entry.sequence, entry.hash))
+
+
+def first_version(path, *, logged):
+    """Write one as version 1 left it: a write-ahead log beside it, with an entry in it where it was killed."""
+    database(path, 1)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("PRAGMA user_version = 1")
         db.execute("PRAGMA journal_mode = WAL")
         if not logged:
             return
-        entries = [chain.Entry(*row) for row in db.execute("SELECT * FROM entries ORDER BY sequence")]
         db.execute("BEGIN")
-        file._insert(db, chain.following(entries, "settle", entries[1].run, {"outcome": "released"}))
+        settled(db)
         db.execute("COMMIT")
         left = {name: Path(f"{path}{name}").read_bytes() for name in ("", "-wal")}
     for name, body in left.items():
         Path(f"{path}{name}").write_bytes(body)
 
 
+#: What the runs in ``OLD`` have spent.
+SPENT = 0.3860464664659356
+
+
+def test_a_database_of_version_2_is_read_as_it_is_and_becomes_lines_with_its_next_change(path):
+    database(path)
+    whole, ledger = path.read_bytes(), Ledger(path)
+    before, state = ledger.history(), ledger.state()
+    assert (len(before), state.spent, [run.label for run in state.open]) == (5, SPENT, [f"run {k}" for k in range(4)])
+    assert path.read_bytes() == whole
+    fifth = release(ledger.terms.additive.gaussian(ledger.terms.budget / 5.5))
+    receipt = ledger.reserve(fifth, "next")
+    assert path.read_bytes().startswith(b'{"format": "dpmcmc ledger", "version": 3, ')
+    assert ledger.history()[:5] == before
+    assert Ledger(path)._key == ledger._key
+    ledger.confirm(receipt)
+    with pytest.raises(OverBudget):
+        ledger.reserve(fifth, "beyond")
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    with contextlib.closing(sqlite3.connect(path)) as db, pytest.raises(sqlite3.DatabaseError):
+        db.execute("PRAGMA user_version").fetchone()  # as older libraries do
+
+
+def test_a_database_whose_change_was_killed_holds_what_was_told(path):
+    """Version 2 appended the new database, with a footer once it was whole, before it went over the old one."""
+    database(path)
+    old = path.read_bytes()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        settled(db)
+    new = path.read_bytes()
+    start = max(len(old), len(new))
+    footer = file._FOOTER.pack(start, len(new), hashlib.sha256(new).digest(), file._MAGIC)
+    appendix = bytes(start - len(old)) + new + footer
+    for cut, there in ((0, 6), (1, 5), (len(footer), 5), (len(appendix) // 2, 5), (len(appendix), 5)):
+        path.write_bytes(old + appendix[: len(appendix) - cut])
+        assert len(Ledger(path).history()) == there
+        Ledger(path).reserve(release(1e-3), "next")
+        assert len(Ledger(path).history()) == there + 1
+
+
+@pytest.mark.parametrize("logged", [None, False])
+def test_a_kill_while_an_older_ledger_becomes_lines_leaves_all_or_nothing(path, logged, monkeypatch):
+    """Of version 2 with the change that it is made for, and of version 1 as it is opened."""
+    for moment in itertools.count():
+        for other in path.parent.iterdir():
+            other.unlink()
+        database(path) if logged is None else first_version(path, logged=logged)
+        told = None
+        with monkeypatch.context() as patch, contextlib.suppress(Killed):
+            kill_at(patch, moment)
+            told = Ledger(path).reserve(release(1e-3), "killed")
+        state = Ledger(path).state()
+        assert state.spent >= SPENT
+        assert len(state.runs) in ({5} if told else {4, 5})
+        if told is not None:
+            break
+    assert moment > 20
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM entries WHERE sequence = 3",
+        "DELETE FROM entries WHERE sequence = 5",
+        "UPDATE entries SET text = replace(text, '\"cost\": 0.', '\"cost\": 0.0') WHERE sequence = 3",
+        "UPDATE head SET sequence = 4",
+        "DELETE FROM head",
+        "DELETE FROM secret",
+        "UPDATE secret SET key = x'00'",
+    ],
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_older_ledger_that_was_edited_is_refused_and_left_as_it_was(path, statement, version):
+    database(path, version)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            db.execute(f"DROP TRIGGER {name}")
+        db.execute(statement)
+    for _ in range(2):
+        with pytest.raises(BrokenChain):
+            Ledger(path)
+    if "SET key" not in statement:
+        assert path.read_bytes().startswith(b"SQLite format 3\0")
+
+
+@pytest.mark.parametrize("how", ["version", "other", "cut", "header", "page"])
+def test_a_database_that_is_damaged_or_no_ledger_is_refused_in_one_sentence(path, how):
+    database(path)
+    body = bytearray(path.read_bytes())
+    if how == "version":
+        body[60:64] = (3).to_bytes(4, "big")
+    elif how == "other":
+        body[68:72] = (1).to_bytes(4, "big")
+    elif how == "page":
+        body[4096:8192] = bytes(4096)
+    path.write_bytes(body[: {"cut": len(body) - 1, "header": 50}.get(how)])
+    with pytest.raises(LedgerError) as refusal:
+        Ledger(path)
+    assert str(path) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
 @pytest.mark.parametrize("logged", [False, True])
-def test_a_ledger_of_the_older_version_is_renewed_with_its_log(used, path, fifth, logged):
-    older(path, logged=logged)
+def test_a_ledger_of_version_1_becomes_lines_with_its_log(path, logged):
+    first_version(path, logged=logged)
     assert Path(f"{path}-wal").exists() == logged
     ledger = Ledger(path)
     assert len(ledger.history()) == 5 + logged
+    assert ledger.state().spent == SPENT
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     # Older libraries, which would lock it by SQLite alone, refuse it.
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (2,)
-    ledger.reserve(fifth, "next")
+    with contextlib.closing(sqlite3.connect(path)) as db, pytest.raises(sqlite3.DatabaseError):
+        db.execute("PRAGMA user_version").fetchone()
+    ledger.reserve(release(1e-3), "next")
     assert len(ledger.history()) == 6 + logged
 
 
-def test_an_older_ledger_in_use_or_mounted_alone_is_refused(used, path, monkeypatch):
-    older(path, logged=False)
-    monkeypatch.setattr(file, "_PATIENCE", 0.05)
+def test_an_older_ledger_in_use_or_mounted_alone_is_refused(path, monkeypatch):
+    first_version(path, logged=False)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerError, match="older version of this library is using"):
             Ledger(path)
-    monkeypatch.setattr(older_room, "_mounted", lambda path: True)
+    monkeypatch.setattr(file, "_mounted", lambda path: True)
     with pytest.raises(LedgerError, match="mounted as a single file"):
         Ledger(path)
     monkeypatch.undo()
     assert len(Ledger(path).history()) == 5
+
+
+def test_a_ledger_that_cannot_be_written_is_read_and_not_spent_from(used, path, fifth, monkeypatch):
+    """On a mount that is read-only; also a database, which stays one."""
+    real = os.open
+
+    def read_only(name, flags, *mode):
+        if flags & os.O_RDWR:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(name, flags, *mode)
+
+    for made, runs in ((lambda: None, 4), (lambda: database(path), 4)):
+        made()
+        whole = path.read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", read_only)
+            ledger = Ledger(path)
+            assert len(ledger.state().runs) == runs
+            with pytest.raises(LedgerError, match="cannot be changed"):
+                ledger.reserve(fifth, "run")
+        assert path.read_bytes() == whole

@@ -57,13 +57,17 @@ def ledgers() -> Iterator[Case]:
         "text": lambda: b"words",
         "random": lambda: random.Random(10).randbytes(9000),
         "header": lambda: good()[:100],
-        "cut": lambda: good()[:-4096],
+        "cut": lambda: good()[:-40],
         "half": lambda: good()[: len(good()) // 2],
         "zeros": lambda: b"\x00" * 8192,
         "npz": lambda: whole,
         "json": lambda: b"{}",
-        "no-application": lambda: good()[:68] + b"\x00" * 4 + good()[72:],
-        "version": lambda: good()[:60] + b"\x00\x00\x00\x63" + good()[64:],
+        "no-format": lambda: good().replace(b"dpmcmc ledger", b"dpmcmc budget"),
+        "version": lambda: good().replace(b'"version": 3', b'"version": 99'),
+        "no-key": lambda: good().replace(b'"key"', b'"kex"', 1),
+        "no-terms": lambda: good().replace(b'"init"', b'"reserve"'),
+        "database": lambda: b"SQLite format 3\x00" + b"\x00" * 8176,
+        "database-of-ours": lambda: b"SQLite format 3\x00" + b"\x00" * 52 + b"dpLg" + b"\x00" * 8120,
     }
     perhaps = {f"flipped-{seed}": functools.partial(_flipped, seed) for seed in range(12)}
     perhaps["longer"] = lambda: good() + b"\x00" * 4096

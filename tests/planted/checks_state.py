@@ -137,7 +137,7 @@ def _kill_after(patch: pytest.MonkeyPatch, last: int) -> None:
         def call(handle: int, *arguments: Any) -> Any:
             if next(count) > last:
                 raise _Killed
-            return real(handle, *(argument[:3000] if name == "write" else argument for argument in arguments))
+            return real(handle, *(argument[:300] if name == "write" else argument for argument in arguments))
 
         patch.setattr(os, name, call)
 
@@ -150,7 +150,7 @@ def a_kill_leaves_a_ledger_whole(scene: Scene) -> None:
     book = _ledger(scene)
     book.reserve(one_event("gaussian", 30.0), "before")
     before, whole = book.history(), book.path.read_bytes()
-    for last in range(12):
+    for last in range(40):
         book.path.write_bytes(whole)
         with pytest.MonkeyPatch.context() as patch, contextlib.suppress(_Killed):
             _kill_after(patch, last)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sqlite3
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,46 +22,41 @@ from dpmcmc.privacy.ledger import LedgerError, Receipt, book, file, filters
 from dpmcmc.privacy.ledger.book import Book
 from dpmcmc.storage import checkpoint, run_folder
 from dpmcmc.storage.run_folder import RunFolder
+from tests.ledger.ledgers import edited
 from tests.planted import Fault
 from tests.planted import checks_state as checks
 
 Patch = pytest.MonkeyPatch
 
 
-def _with_sqlite(path: Any, *statements: str) -> None:
-    """What somebody with the file and sqlite3 does, triggers taken off and put back."""
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        triggers = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
-        for name, _ in triggers:
-            db.execute(f"DROP TRIGGER {name}")
-        for statement in statements:
-            db.execute(statement)
-        for _, sql in triggers:
-            db.execute(sql)
-        db.commit()
-
-
-def _after_settling(patch: Patch, *statements: str) -> None:
+def _after_settling(patch: Patch, edit: Callable[[Any, Any], object]) -> None:
+    """What somebody with an editor does to the file once its third run is settled."""
     real = Ledger.settle
 
     def settle(self: Ledger, receipt_or_id: Any, outcome: str) -> None:
         real(self, receipt_or_id, outcome)
         if len(self.history()) == 7:
-            _with_sqlite(self.path, *statements)
+            edited(self.path, edit)
 
     patch.setattr(Ledger, "settle", settle)
 
 
 def _entry_deleted(patch: Patch) -> None:
-    _after_settling(patch, "DELETE FROM entries WHERE sequence = 4")
+    _after_settling(patch, lambda first, entries: entries.pop(3))
 
 
 def _entry_edited(patch: Patch) -> None:
-    _after_settling(patch, "UPDATE entries SET text = replace(text, '\"cost\": ', '\"cost\": 0') WHERE sequence = 4")
+    def cheaper(first: Any, entries: Any) -> None:
+        entries[3]["text"] = entries[3]["text"].replace('"cost": ', '"cost": 0')
+
+    _after_settling(patch, cheaper)
 
 
 def _entries_rolled_back(patch: Patch) -> None:
-    _after_settling(patch, "DELETE FROM entries WHERE sequence > 5")
+    def rolled_back(first: Any, entries: Any) -> None:
+        del entries[5:]
+
+    _after_settling(patch, rolled_back)
 
 
 def _reads_before_the_transaction(patch: Patch) -> None:
@@ -253,7 +247,7 @@ def _held_out_passes_for_public(patch: Patch) -> None:
 FAULTS = (
     Fault(
         "ledger entry deleted",
-        "Somebody with sqlite3 removes a run from the ledger, and its budget would be there again.",
+        "Somebody with an editor removes a run from the ledger, and its budget would be there again.",
         _entry_deleted,
         (checks.every_entry_of_a_ledger_is_there,),
     ),

@@ -4,7 +4,7 @@
 ``book``      what the entries add up to, and the account for people
 ``filters``   what ``init`` fixes; which total may be spent when runs are chosen adaptively, with proofs; which ε a
               refused run should ask for
-``file``      the SQLite database, kept in one locked file; files of version 1
+``file``      lines of JSON, kept in one locked file; databases of versions 1 and 2
 ``chain``     entries that cannot be removed or edited unnoticed
 """
 

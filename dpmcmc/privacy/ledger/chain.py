@@ -18,6 +18,8 @@ from dpmcmc.errors import InputError
 
 #: Hash that the first entry names as its predecessor's.
 START = "0" * 64
+#: What to do about a chain that is broken.
+MEND = "do not spend from it; restore a copy that its receipts confirm (ledger show FILE --receipt RECEIPT)."
 
 
 class LedgerError(InputError):
@@ -85,8 +87,8 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as a plain dict."""
-        names = ("sequence", "kind", "run", "time", "nonce", "previous", "hash")
-        return {name: getattr(self, name) for name in names} | {"body": self.body}
+        fields = {name: value for name, value in self.__dict__.items() if name != "text"}
+        return fields | {"body": self.body}
 
 
 @dataclass(frozen=True)
@@ -138,17 +140,16 @@ def following(entries: Sequence[Entry], kind: str, run: str, body: dict[str, Any
 
 def verify(entries: Sequence[Entry], head: tuple[int, str], where: Path) -> None:
     """Raise BrokenChain unless ``entries`` are whole, unedited and end at ``head``."""
-    mend = "do not spend from it; restore a copy that its receipts confirm (ledger show FILE --receipt RECEIPT)."
     previous = START
     for place, entry in enumerate(entries, start=1):
         if entry.sequence != place:
-            raise BrokenChain(f"{where}: entry {place} of the ledger is missing; {mend}")
+            raise BrokenChain(f"{where}: entry {place} of the ledger is missing; {MEND}")
         if entry.previous != previous or entry.digest() != entry.hash:
-            raise BrokenChain(f"{where}: entry {place} of the ledger, or one before it, was edited; {mend}")
+            raise BrokenChain(f"{where}: entry {place} of the ledger, or one before it, was edited; {MEND}")
         previous = entry.hash
     if not entries or (entries[-1].sequence, entries[-1].hash) != tuple(head):
         raise BrokenChain(
-            f"{where}: the ledger's last entry is {len(entries)} where entry {head[0]} was written last; {mend}"
+            f"{where}: the ledger's last entry is {len(entries)} where entry {head[0]} was written last; {MEND}"
         )
 
 

@@ -1,28 +1,23 @@
-"""Ledgers of version 1, whose changes went through SQLite's write-ahead log beside the file: read once, and renewed.
-
-A log goes by the name that the file was opened by. A log that a crash left under another name cannot be seen here, so
-a ledger of version 1 must be opened where its runs were, and a mount of the single file is refused.
-"""
+"""The file of a ledger: lines of JSON, read and changed as a whole in one locked file, whatever it is called."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import glob
 import hashlib
+import json
 import os
 import re
 import sqlite3
 import stat
 import struct
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from dpmcmc.privacy.ledger import chain
-from dpmcmc.privacy.ledger.chain import Entry, LedgerError
+from dpmcmc.privacy.ledger.chain import BrokenChain, Entry, LedgerError
 from dpmcmc.storage.files import flush_folder, lock, names, unlock
 
 # ----------------------------------------------------------------------------------------------------
@@ -41,10 +36,11 @@ from dpmcmc.storage.files import flush_folder, lock, names, unlock
 #     2. overwrite from byte 0 with new                                              fsync
 #     3. cut the file to the length of new                                           fsync
 #
-# A crash in step 1 leaves ``old`` as it was and an appendix without a valid footer, which nobody reads. A crash after
-# step 1 leaves an appendix with a valid footer: it is the content, and the next change finishes steps 2 and 3 first.
-# The change is made when step 1 is on the disk, and it is reported only then. The appendix begins at or after the
-# length of ``new``, so step 2 does not touch it. A failure in step 2 or 3 loses nothing and is not reported.
+# A crash in step 1 leaves ``old`` as it was and an appendix without a valid footer, which nobody reads: lines end where
+# the zeros of its padding begin. A crash after step 1 leaves an appendix with a valid footer. It is the content then,
+# and the next change finishes steps 2 and 3 first. The change is made when step 1 is on the disk, and it is reported
+# only then. The appendix begins at or after the length of ``new``, so step 2 does not touch it. A failure in step 2 or
+# 3 loses nothing and is not reported.
 #
 # **One name.** More than one hard link is refused, although the lock covers it: editors, archives and backups break
 # links apart, and two copies are two budgets. A path that names another file than the one that was locked is opened
@@ -53,8 +49,6 @@ from dpmcmc.storage.files import flush_folder, lock, names, unlock
 #: Start and length of the appended content, its SHA-256, and a magic word.
 _FOOTER = struct.Struct(">QQ32s16s")
 _MAGIC = b"dpmcmc-ledger-01"
-#: How a database of SQLite begins.
-SQLITE = b"SQLite format 3\0"
 #: How often a path may name another file after the lock than before it.
 _TRIES = 100
 
@@ -75,7 +69,7 @@ class Inode:
         """Return the content after the last change."""
         whole = self._whole()
         appended = _appended(whole)
-        return whole[: _length(whole)] if appended is None else appended
+        return whole if appended is None else appended
 
     def replace(self, content: bytes) -> None:
         """Make this the content, on the disk before this returns.
@@ -85,7 +79,9 @@ class Inode:
         """
         if not self.writable:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.path))
-        self._finish()
+        appended = _appended(self._whole())
+        if appended is not None:  # a change that was killed in step 2 or 3
+            self._overwrite(appended)
         end = os.fstat(self.handle).st_size
         start = max(end, len(content))
         footer = _FOOTER.pack(start, len(content), hashlib.sha256(content).digest(), _MAGIC)
@@ -122,16 +118,6 @@ class Inode:
         while part := os.read(self.handle, 1 << 24):
             parts.append(part)
         return b"".join(parts)
-
-    def _finish(self) -> None:
-        """Steps 2 and 3 of a change that was killed, or the end of one that was not made."""
-        whole = self._whole()
-        appended = _appended(whole)
-        if appended is not None:
-            self._overwrite(appended)
-        elif len(whole) > _length(whole):
-            os.ftruncate(self.handle, _length(whole))
-            os.fsync(self.handle)
 
     def _overwrite(self, content: bytes) -> None:
         self._write(0, content)
@@ -228,25 +214,6 @@ def _forget_trial(file: Inode) -> None:
             other.unlink()
 
 
-def cut_short(content: bytes) -> bool:
-    """Whether an SQLite database lacks its end, by its own header."""
-    return len(content) < _stated(content)
-
-
-def _length(whole: bytes) -> int:
-    """Bytes of an SQLite database, by its own header; all of anything else."""
-    length = _stated(whole)
-    return length if 0 < length <= len(whole) else len(whole)
-
-
-def _stated(whole: bytes) -> int:
-    """Bytes that an SQLite database says it has; 0 of anything else."""
-    if not whole.startswith(SQLITE):
-        return 0
-    page, count = int.from_bytes(whole[16:18], "big"), int.from_bytes(whole[28:32], "big")
-    return max(100, (65536 if page == 1 else page) * count)
-
-
 def _appended(whole: bytes) -> bytes | None:
     """The content of an appendix that is whole."""
     if len(whole) < _FOOTER.size:
@@ -258,106 +225,24 @@ def _appended(whole: bytes) -> bytes | None:
     return content if hashlib.sha256(content).digest() == digest else None
 
 
-#: The first version, and what SQLite's header says of a database with a write-ahead log.
-_FIRST, _LOGGED = 1, 2
-
-
-def is_older(content: bytes, application: int) -> bool:
-    """Whether this is a ledger that SQLite itself may have changed through files beside it."""
-    if len(content) < 100 or int.from_bytes(content[68:72], "big") != application:
-        return False
-    return int.from_bytes(content[60:64], "big") == _FIRST or content[18] == _LOGGED
-
-
-def renew(file: Inode, patience: float, version: int) -> None:
-    """Fold the log into the file, and make the file one of ``version``, which older libraries refuse.
-
-    Raises:
-        LedgerError: it is reached through a mount of the file alone.
-        sqlite3.Error: an older library is using it; it is damaged.
-        OSError: it cannot be written.
-    """
-    path = file.path.resolve()
-    if _mounted(path):
-        raise LedgerError(
-            f"{file.path}: is a ledger of an older version of this library, mounted as a single file, so its log may "
-            "lie elsewhere; open it once in its own folder (dpmcmc ledger show FILE)."
-        )
-    with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None)) as db:
-        _fold_log(db, patience)
-        # SQLite's own lock, for older libraries know no other. Nothing is changed through this connection.
-        db.execute("BEGIN EXCLUSIVE")
-        try:
-            with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
-                copy.deserialize(file.content())
-                if copy.execute("PRAGMA user_version").fetchone()[0] == _FIRST:
-                    copy.execute(f"PRAGMA user_version = {version}")
-                file.replace(copy.serialize())
-        finally:
-            db.execute("ROLLBACK")
-
-
-def _fold_log(db: sqlite3.Connection, patience: float) -> None:
-    """Leave write-ahead logging, which needs the ledger alone."""
-    end = time.monotonic() + patience
-    while True:
-        try:
-            if db.execute("PRAGMA journal_mode = DELETE").fetchone()[0] == "delete":
-                return
-        except sqlite3.OperationalError as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
-                raise
-        time.sleep(0.02)
-
-
-def _mounted(path: Path) -> bool:
-    """Whether a file is a mount point of its own."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:  # not on every system
-        return False
-    points = (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split(" ")[4]) for line in lines)
-    return str(path) in points
-
-
 # ----------------------------------------------------------------------------------------------------
-# Content of a ledger: an SQLite database, read and changed as a whole in one locked file (``file.py``).
+# Content of a ledger: a line about the file, and one of each entry.
 #
+# The first line holds the number and the hash of the last entry, the head, so lines that are cut off at the end are
+# missed; the chain (``chain.py``) shows what was edited or removed elsewhere. It also holds the key of fingerprints.
 # One process at a time sees and changes the ledger, whatever name it opens it by, so two runs cannot both take what is
-# left. A change is made in memory and put into the file as one: a crash or a full disk leaves the content before or the
-# content after. Triggers keep out accidents (an UPDATE or a DELETE typed into sqlite3), the chain (``chain.py``) shows
-# what went around them. SQLite itself never opens the file, so no journal or log lies beside it, and a copy is whole.
+# left. A change is put into the file as one: a crash or a full disk leaves the content before or the content after.
+# No journal or log lies beside the file, and a copy of it is whole.
 
-#: "dpLg": what ``file`` and SQLite know the format by; and its version. Version 1 kept a log beside the file.
-_APPLICATION, _VERSION = 0x64704C67, 2
+#: What the first line calls the format, and its version; 1 and 2 were databases.
+_FORMAT, _VERSION = "dpmcmc ledger", 3
 #: Seconds that a process waits for the others.
 _PATIENCE = 120.0
 
-_SCHEMA = """
-CREATE TABLE entries (sequence INTEGER PRIMARY KEY, kind TEXT NOT NULL, run TEXT NOT NULL, time TEXT NOT NULL,
-    text TEXT NOT NULL, nonce TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL);
-CREATE TABLE head (id INTEGER PRIMARY KEY CHECK (id = 1), sequence INTEGER NOT NULL, hash TEXT NOT NULL);
-CREATE TABLE secret (id INTEGER PRIMARY KEY CHECK (id = 1), key BLOB NOT NULL);
-CREATE TRIGGER entries_follow BEFORE INSERT ON entries
-    WHEN NEW.sequence IS NOT (SELECT sequence + 1 FROM head) OR NEW.previous IS NOT (SELECT hash FROM head)
-    BEGIN SELECT RAISE(ABORT, 'entries are appended in order'); END;
-CREATE TRIGGER entries_stay BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'entries are never removed'); END;
-CREATE TRIGGER entries_keep BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'entries are never edited'); END;
-CREATE TRIGGER head_single BEFORE INSERT ON head WHEN EXISTS (SELECT 1 FROM head)
-    BEGIN SELECT RAISE(ABORT, 'there is one head'); END;
-CREATE TRIGGER head_stays BEFORE DELETE ON head BEGIN SELECT RAISE(ABORT, 'the head is never removed'); END;
-CREATE TRIGGER head_moves BEFORE UPDATE ON head
-    WHEN NEW.sequence IS NOT OLD.sequence + 1
-        OR NEW.hash IS NOT (SELECT hash FROM entries WHERE sequence = NEW.sequence)
-    BEGIN SELECT RAISE(ABORT, 'the head moves with its entry'); END;
-CREATE TRIGGER secret_single BEFORE INSERT ON secret WHEN EXISTS (SELECT 1 FROM secret)
-    BEGIN SELECT RAISE(ABORT, 'there is one key'); END;
-CREATE TRIGGER secret_stays BEFORE DELETE ON secret BEGIN SELECT RAISE(ABORT, 'the key is never removed'); END;
-CREATE TRIGGER secret_keeps BEFORE UPDATE ON secret BEGIN SELECT RAISE(ABORT, 'the key is never edited'); END;
-"""
-
-#: Adds an entry of a kind about a run, in the transaction that it was given for.
+#: Adds an entry of a kind about a run, in the change that it was given for.
 Append = Callable[[str, str, dict[str, Any]], Entry]
+#: Entries, (number, hash) of the last one that was written, and the key, or None without one.
+Found = tuple[list[Entry], tuple[int, str], bytes | None]
 
 
 def create(path: Path, key: bytes, body: dict[str, Any]) -> None:
@@ -370,18 +255,8 @@ def create(path: Path, key: bytes, body: dict[str, Any]) -> None:
         raise LedgerError(f"{path}: exists already, and a ledger's budget is fixed for good; choose another file.")
     if not path.parent.is_dir():
         raise LedgerError(f"{path}: its folder does not exist; make it first.")
-    with _sentences(path), contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        db.execute(f"PRAGMA application_id = {_APPLICATION}")
-        db.execute(f"PRAGMA user_version = {_VERSION}")
-        db.executescript(_SCHEMA)
-        db.execute("BEGIN")
-        db.execute("INSERT INTO head VALUES (1, 0, ?)", (chain.START,))
-        db.execute("INSERT INTO secret VALUES (1, ?)", (key,))
-        _insert(db, chain.following([], "init", "", body))
-        db.execute("COMMIT")
-        content = db.serialize()
     try:
-        made(path, content)
+        made(path, _lines([chain.following([], "init", "", body)], key))
     except FileExistsError:
         raise LedgerError(f"{path}: was made by another process meanwhile; use that one.") from None
     except OSError as error:
@@ -395,107 +270,169 @@ def read(path: Path) -> tuple[list[Entry], bytes]:
         LedgerError: missing, damaged, of another version, or not a ledger.
         BrokenChain: edited or truncated.
     """
-    with _sentences(path), held(path, _PATIENCE) as file, _database(file) as db:
-        return _read(db, path)
+    with _sentences(path), held(path, _PATIENCE) as file:
+        return _read(file)
 
 
 @contextlib.contextmanager
 def change(path: Path) -> Iterator[tuple[list[Entry], Append]]:
-    """One transaction that nobody else shares: (verified entries, append); undone if the block raises.
+    """One change that nobody else shares: (verified entries, append); nothing is written if the block raises.
 
     Raises:
         LedgerError: as :func:`read`; or another process kept it for too long, the disk is full, or the file was moved.
     """
-    with _sentences(path), held(path, _PATIENCE) as file, _database(file) as db:
-        entries, _ = _read(db, path)
+    with _sentences(path), held(path, _PATIENCE) as file:
+        entries, key = _read(file)
         before = len(entries)
-        db.execute("BEGIN")
 
         def append(kind: str, run: str, body: dict[str, Any]) -> Entry:
-            entry = chain.following(entries, kind, run, body)
-            _insert(db, entry)
-            entries.append(entry)
-            return entry
+            entries.append(chain.following(entries, kind, run, body))
+            return entries[-1]
 
         yield entries, append
-        db.execute("COMMIT")
         if len(entries) > before:
-            file.replace(db.serialize())
+            file.replace(_lines(entries, key))
             file.check_place()
 
 
-@contextlib.contextmanager
-def _database(file: Inode) -> Iterator[sqlite3.Connection]:
-    """The content of a locked file, in memory."""
-    if is_older(file.content(), _APPLICATION):
-        renew(file, _PATIENCE, _VERSION)
+def _lines(entries: Sequence[Entry], key: bytes) -> bytes:
+    """Return the content of a ledger with these entries."""
+    last = entries[-1]
+    about = {"format": _FORMAT, "version": _VERSION, "entries": last.sequence, "hash": last.hash, "key": key.hex()}
+    return "".join(f"{json.dumps(line)}\n" for line in [about, *(entry.__dict__ for entry in entries)]).encode()
+
+
+def _read(file: Inode) -> tuple[list[Entry], bytes]:
+    """Return entries and key of a locked file; damage of any kind is one sentence."""
     content = file.content()
-    if not content.startswith(SQLITE):
-        raise LedgerError(f"{file.path}: {_REASONS[sqlite3.SQLITE_NOTADB]}.")
-    if cut_short(content):
-        raise LedgerError(f"{file.path}: {_REASONS[sqlite3.SQLITE_CORRUPT]}.")
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        db.deserialize(content)
-        db.execute("PRAGMA trusted_schema = OFF")
-        yield db
+    if _may_have_log(content):
+        _renew(file)
+        content = file.content()
+    return _verified(content, file.path)
 
 
-def _insert(db: sqlite3.Connection, entry: Entry) -> None:
-    db.execute(
-        "INSERT INTO entries VALUES (:sequence, :kind, :run, :time, :text, :nonce, :previous, :hash)", entry.__dict__
-    )
-    db.execute("UPDATE head SET sequence = ?, hash = ?", (entry.sequence, entry.hash))
-
-
-def _read(db: sqlite3.Connection, path: Path) -> tuple[list[Entry], bytes]:
-    """Everything in the file, inside a transaction of the caller's; damage of any kind is one sentence."""
+def _verified(content: bytes, path: Path) -> tuple[list[Entry], bytes]:
     try:
-        return _verified(db, path)
+        entries, head, key = (_of_database if content.startswith(_SQLITE) else _of_lines)(content, path)
+        chain.verify(entries, head, path)
     except LedgerError:
         raise
-    except (TypeError, ValueError) as error:  # a value of another type, or text that is none
-        raise LedgerError(f"{path}: {_REASONS[sqlite3.SQLITE_CORRUPT]}.") from error
+    except (TypeError, ValueError, RecursionError) as error:  # a value of another type, or text that is none
+        raise LedgerError(f"{path}: {_DAMAGED}.") from error
+    if key is None:
+        raise BrokenChain(f"{path}: the ledger's key was removed; restore an untouched copy.")
+    return entries, key
 
 
-def _verified(db: sqlite3.Connection, path: Path) -> tuple[list[Entry], bytes]:
-    if db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-        raise LedgerError(f"{path}: is not a ledger of this library; make one with dpmcmc ledger init.")
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version != _VERSION:
-        raise LedgerError(f"{path}: is a ledger of version {version} and this library reads {_VERSION}; update it.")
-    if _schema(db) != _expected_schema():
-        raise chain.BrokenChain(
-            f"{path}: the ledger's tables or triggers were changed; do not spend from it, restore an untouched copy."
+def _of_lines(content: bytes, path: Path) -> Found:
+    # Text holds no zero: one is where a change was killed before it was made.
+    *lines, rest = content.partition(b"\0")[0].split(b"\n")
+    try:
+        about = json.loads(lines[0])
+        known = about["format"] == _FORMAT
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError):
+        known = False
+    if not known:
+        raise LedgerError(f"{path}: {_NO_LEDGER}.")
+    if about.get("version") != _VERSION:
+        raise _of_version(about.get("version"), path)
+    if rest:
+        raise BrokenChain(f"{path}: the ledger's last line is cut off; {chain.MEND}")
+    key = about.get("key")
+    entries = [Entry(**json.loads(line)) for line in lines[1:]]
+    return entries, (about.get("entries", 0), about.get("hash", "")), None if key is None else bytes.fromhex(key)
+
+
+def _of_version(version: object, path: Path) -> LedgerError:
+    return LedgerError(f"{path}: is a ledger of version {version} and this library reads 1 to {_VERSION}; update it.")
+
+
+# ----------------------------------------------------------------------------------------------------
+# Ledgers of versions 1 and 2: databases of SQLite, which the next change makes lines of JSON.
+#
+# Version 2 was read and changed as it is now, so it is one file. Changes of version 1 went through SQLite's write-ahead
+# log beside the file, and other libraries know SQLite's locks alone. It is made lines when it is first opened, while
+# SQLite has it locked. A log goes by the name that the file was opened by. A log that a crash left under another name
+# cannot be seen here, so a ledger of version 1 must be opened where its runs were, and a mount of the single file is
+# refused. Older libraries refuse lines.
+
+#: How a database begins, what SQLite knows the ledger's format by, and what its header says of one with a log.
+_SQLITE, _APPLICATION, _LOGGED = b"SQLite format 3\0", 0x64704C67, 2
+
+
+def _header(content: bytes, place: int) -> int:
+    """Return the whole number at a place of a database's header."""
+    return int.from_bytes(content[place : place + 4], "big")
+
+
+def _may_have_log(content: bytes) -> bool:
+    """Whether this is a ledger that SQLite itself may have changed through files beside it."""
+    ours = content.startswith(_SQLITE) and len(content) >= 100 and _header(content, 68) == _APPLICATION
+    return ours and (_header(content, 60) == 1 or content[18] == _LOGGED)
+
+
+def _of_database(content: bytes, path: Path) -> Found:
+    if _header(content, 68) != _APPLICATION:
+        raise LedgerError(f"{path}: {_NO_LEDGER}.")
+    if _header(content, 60) not in (1, 2):
+        raise _of_version(_header(content, 60), path)
+    page = int.from_bytes(content[16:18], "big")
+    length = (65536 if page == 1 else page) * _header(content, 28)
+    if not 0 < length <= len(content):
+        raise LedgerError(f"{path}: {_DAMAGED}.")
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        db.deserialize(content[:length])
+        db.execute("PRAGMA trusted_schema = OFF")
+        columns = "sequence, kind, run, time, text, nonce, previous, hash"
+        entries = [Entry(*row) for row in db.execute(f"SELECT {columns} FROM entries ORDER BY sequence")]
+        heads = db.execute("SELECT sequence, hash FROM head").fetchall()
+        keys = [key for (key,) in db.execute("SELECT key FROM secret") if isinstance(key, bytes)]
+    return entries, heads[0] if len(heads) == 1 else (0, ""), keys[0] if len(keys) == 1 else None
+
+
+def _renew(file: Inode) -> None:
+    """Fold the log into a ledger of version 1, and make it lines.
+
+    Raises:
+        LedgerError: it is reached through a mount of the file alone; it is damaged.
+        sqlite3.Error: an older library is using it; it is damaged.
+        OSError: it cannot be written.
+    """
+    path = file.path.resolve()
+    if _mounted(path):
+        raise LedgerError(
+            f"{file.path}: is a ledger of an older version of this library, mounted as a single file, so its log may "
+            "lie elsewhere; open it once in its own folder (dpmcmc ledger show FILE)."
         )
-    entries = [Entry(*row) for row in db.execute("SELECT * FROM entries ORDER BY sequence")]
-    heads = db.execute("SELECT sequence, hash FROM head").fetchall()
-    keys = db.execute("SELECT key FROM secret").fetchall()
-    chain.verify(entries, heads[0] if len(heads) == 1 else (0, ""), path)
-    if len(keys) != 1 or not isinstance(keys[0][0], bytes):
-        raise chain.BrokenChain(f"{path}: the ledger's key was removed; restore an untouched copy.")
-    return entries, keys[0][0]
+    with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None)) as db:
+        if db.execute("PRAGMA journal_mode = DELETE").fetchone()[0] != "delete":
+            raise LedgerError(f"{file.path}: {_REASONS[sqlite3.SQLITE_BUSY]}.")
+        # SQLite's own lock, for older libraries know no other. Nothing is changed through this connection.
+        db.execute("BEGIN EXCLUSIVE")
+        file.replace(_lines(*_verified(file.content(), file.path)))
 
 
-def _schema(db: sqlite3.Connection) -> list[tuple]:
-    return db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name").fetchall()
+def _mounted(path: Path) -> bool:
+    """Whether a file is a mount point of its own."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:  # not on every system
+        return False
+    points = (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split(" ")[4]) for line in lines)
+    return str(path) in points
 
 
-@functools.cache
-def _expected_schema() -> list[tuple]:
-    with contextlib.closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(_SCHEMA)
-        return _schema(db)
+# ----------------------------------------------------------------------------------------------------
+# What the operating system or SQLite says, as one sentence: what, where, how to mend.
 
 
 @contextlib.contextmanager
 def _sentences(path: Path) -> Iterator[None]:
-    """Turn what SQLite or the operating system says into one sentence: what, where, how to mend."""
     try:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        said = " ".join(str(error).split())  # SQLite quotes the schema, line by line
-        raise LedgerError(f"{path}: {_REASONS.get(code, said + '; see to the file and try again')}.") from error
+        raise LedgerError(f"{path}: {_REASONS.get(code, _DAMAGED)}.") from error
     except BlockingIOError:
         raise LedgerError(
             f"{path}: other processes kept the ledger locked for {_PATIENCE:g} seconds; try again."
@@ -504,14 +441,16 @@ def _sentences(path: Path) -> Iterator[None]:
         raise LedgerError(f"{path}: {_REFUSALS.get(error.errno or 0, _OTHERWISE).format(error.strerror)}.") from error
 
 
+_DAMAGED = "the ledger is damaged; restore a copy that its receipts confirm"
+_NO_LEDGER = "is not a ledger of this library; make one with dpmcmc ledger init"
+_OF_OLDER = "the ledger is of an older version of this library and cannot be made one of this version: "
+#: By SQLite's code, of a ledger of version 1; anything else is damage.
 _REASONS = {
     sqlite3.SQLITE_BUSY: "a process with an older version of this library is using the ledger; wait for it",
-    sqlite3.SQLITE_READONLY: "the ledger cannot be written; run as its owner, on a disk that is writable",
-    sqlite3.SQLITE_IOERR: "the disk failed or is full; free space, look with ledger show, and try again",
-    sqlite3.SQLITE_CANTOPEN: "the ledger cannot be opened; run as its owner, in a folder that is writable",
-    sqlite3.SQLITE_FULL: "the disk is full, and the ledger is as it was before; free space and try again",
-    sqlite3.SQLITE_CORRUPT: "the ledger is damaged; restore a copy that its receipts confirm",
-    sqlite3.SQLITE_NOTADB: "is not a ledger of this library; make one with dpmcmc ledger init",
+    sqlite3.SQLITE_READONLY: _OF_OLDER + "run as its owner, on a disk that is writable",
+    sqlite3.SQLITE_CANTOPEN: _OF_OLDER + "run as its owner, in a folder that is writable",
+    sqlite3.SQLITE_IOERR: _OF_OLDER + "the disk failed or is full; free space and try again",
+    sqlite3.SQLITE_FULL: _OF_OLDER + "the disk is full; free space and try again",
 }
 _FULL = "the disk is full ({}), and the ledger is as it was before; free space and try again"
 _CLOSED = "the ledger cannot be changed ({}); run as its owner, on a disk that is writable"
