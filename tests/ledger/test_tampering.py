@@ -107,6 +107,11 @@ def test_what_is_not_a_ledger_is_refused_in_one_sentence(used, path, how):
         used.reserve(release(1e-3), "run")
 
 
+def test_a_name_that_no_file_can_have_is_no_ledger():
+    with pytest.raises(LedgerError, match="no such ledger"):
+        Ledger("a\0b")
+
+
 def test_a_damaged_ledger_is_refused_in_a_sentence(ledger, fifth, tmp_path):
     """Cut short anywhere, or with bytes changed: one kind of error, and never another run's budget."""
     ledger.settle(ledger.reserve(fifth, "run"), "released")

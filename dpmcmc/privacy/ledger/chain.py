@@ -18,7 +18,7 @@ from dpmcmc.errors import InputError
 
 #: Hash that the first entry names as its predecessor's.
 START = "0" * 64
-#: What to do about a chain that is broken.
+#: How to mend a chain that is broken.
 MEND = "do not spend from it; restore a copy that its receipts confirm (ledger show FILE --receipt RECEIPT)."
 
 

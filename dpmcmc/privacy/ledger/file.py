@@ -192,16 +192,17 @@ _BINARY = getattr(os, "O_BINARY", 0)
 def _open(path: Path) -> tuple[int, bool]:
     """(descriptor, whether the file may be changed)."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise LedgerError(f"{path}: is no file; make a ledger with dpmcmc ledger init.")
-        try:
-            return os.open(path, os.O_RDWR | _BINARY), True
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise
-            return os.open(path, os.O_RDONLY | _BINARY), False
-    except (FileNotFoundError, NotADirectoryError):
+        regular = stat.S_ISREG(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last of a zero in the name
         raise LedgerError(f"{path}: no such ledger; make one with dpmcmc ledger init.") from None
+    if not regular:
+        raise LedgerError(f"{path}: is no file; make a ledger with dpmcmc ledger init.")
+    try:
+        return os.open(path, os.O_RDWR | _BINARY), True
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        return os.open(path, os.O_RDONLY | _BINARY), False
 
 
 def _forget_trial(file: Inode) -> None:
@@ -234,7 +235,7 @@ def _appended(whole: bytes) -> bytes | None:
 # left. A change is put into the file as one: a crash or a full disk leaves the content before or the content after.
 # No journal or log lies beside the file, and a copy of it is whole.
 
-#: What the first line calls the format, and its version; 1 and 2 were databases.
+#: Name of the format in the first line, and its version; 1 and 2 were databases.
 _FORMAT, _VERSION = "dpmcmc ledger", 3
 #: Seconds that a process waits for the others.
 _PATIENCE = 120.0
@@ -443,15 +444,15 @@ def _sentences(path: Path) -> Iterator[None]:
 
 _DAMAGED = "the ledger is damaged; restore a copy that its receipts confirm"
 _NO_LEDGER = "is not a ledger of this library; make one with dpmcmc ledger init"
-_OF_OLDER = "the ledger is of an older version of this library and cannot be made one of this version: "
+_OLDER_CLOSED = (
+    "the ledger is of an older version of this library and cannot be made one of this version; run as its owner, in a "
+    "folder that is writable and has free space"
+)
 #: By SQLite's code, of a ledger of version 1; anything else is damage.
-_REASONS = {
-    sqlite3.SQLITE_BUSY: "a process with an older version of this library is using the ledger; wait for it",
-    sqlite3.SQLITE_READONLY: _OF_OLDER + "run as its owner, on a disk that is writable",
-    sqlite3.SQLITE_CANTOPEN: _OF_OLDER + "run as its owner, in a folder that is writable",
-    sqlite3.SQLITE_IOERR: _OF_OLDER + "the disk failed or is full; free space and try again",
-    sqlite3.SQLITE_FULL: _OF_OLDER + "the disk is full; free space and try again",
-}
+_REASONS = dict.fromkeys(
+    (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL), _OLDER_CLOSED
+)
+_REASONS[sqlite3.SQLITE_BUSY] = "a process with an older version of this library is using the ledger; wait for it"
 _FULL = "the disk is full ({}), and the ledger is as it was before; free space and try again"
 _CLOSED = "the ledger cannot be changed ({}); run as its owner, on a disk that is writable"
 _OTHERWISE = "the ledger cannot be used ({}); keep it on a local disk, see to the file and try again"
