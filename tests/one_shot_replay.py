@@ -44,7 +44,7 @@ def _run(plan: MechanismPlan, records: PyTree, given: list[np.ndarray] | None) -
         patch.setattr(model, "draws", _stopped)
         records = base._check_records(plan, records)
         with np.errstate(all="ignore"), contextlib.suppress(_Stop):
-            plan.mechanism.draw(plan, records, streams_of(0, plan.hardened)[0])
+            plan.mechanism.draw(plan, records, streams_of(0, plan.guarantee is not None)[0])
     return seen
 
 

@@ -21,7 +21,7 @@ from dpmcmc.inference.scores import Linear, Logistic
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 
 #: Clips residuals.
-RESIDUAL = dpmcmc.Privacy(epsilon=3.0, delta=1e-5, clipping="residual", hardened=False)
+RESIDUAL = dpmcmc.Privacy(epsilon=3.0, delta=1e-5, clipping="residual")
 
 
 def exact(gram):
@@ -225,7 +225,7 @@ def planned(target, n, **changes):
         "burn_in": 40,
         "thin": 5,
         "chains": 2,
-        "privacy": dpmcmc.Privacy(epsilon=3.0, delta=1e-5, hardened=False),
+        "privacy": dpmcmc.Privacy(epsilon=3.0, delta=1e-5),
         "metric": dpmcmc.PrivateMetric(clip_ratio=4.0),
         **changes,
     }

@@ -101,13 +101,12 @@ def test_a_wrong_executable_is_found_before_any_step_on_the_records(fault, drawn
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hardened", [True, False])
 @pytest.mark.parametrize("ahead", [True, False])
-def test_noise_that_was_compiled_otherwise_is_found_wherever_it_is_drawn(hardened, ahead, drawn, monkeypatch):
+def test_noise_that_was_compiled_otherwise_is_found_wherever_it_is_drawn(ahead, drawn, monkeypatch):
     drawn(ahead)
     faults_state.compiled_with_noise(monkeypatch, 0.9)
     with pytest.raises(MiscompiledError):
-        dpmcmc.sample(make(privacy={"hardened": hardened}), RECORDS)
+        dpmcmc.sample(make(), RECORDS)
 
 
 @pytest.mark.slow
@@ -155,7 +154,6 @@ HEALTHY = {
     "second moment": lambda: make(
         dpmcmc.SGFS(step_size=1.0, fisher="query", noise_ratio=1.0, prior_precision=1.0), CUSTOM, chains=2
     ),
-    "hardened": lambda: make(privacy={"hardened": True}),
 }
 
 
@@ -178,7 +176,7 @@ def test_records_on_disk_are_drawn_and_stepped_as_the_program_says(tmp_path, dra
     with monkeypatch.context() as patch:
         tampering(patch, given=scaled(np.float32(0)))
         with pytest.raises(MiscompiledError):
-            dpmcmc.sample(make(privacy={"hardened": False}), mapped)
+            dpmcmc.sample(make(), mapped)
     drawn(True)
     faults_state.compiled_with_noise(monkeypatch, 0.9)
     with pytest.raises(MiscompiledError):

@@ -91,10 +91,10 @@ class Made(NamedTuple):
     kernel: bool = False
 
 
-def regression(chains: int = 1, hardened: bool = False, sampler: dpmcmc.samplers.Sampler | None = None) -> Made:
+def regression(chains: int = 1, sampler: dpmcmc.samplers.Sampler | None = None) -> Made:
     """Logistic regression of Adult's shape."""
     target = dpmcmc.targets.LogisticRegression(prior_scale=1.0, num_features=FEATURES)
-    plan = _plan(target, RECORDS, sampler or dpmcmc.SGLD(1.0), dpmcmc.Poisson(BATCH), chains, hardened)
+    plan = _plan(target, RECORDS, sampler or dpmcmc.SGLD(1.0), dpmcmc.Poisson(BATCH), chains)
     return Made(plan, _records(RECORDS, FEATURES, 2))
 
 
@@ -111,8 +111,6 @@ PROGRAMS = {
     "1,024 chains": lambda: regression(chains=1024),
     "one chain, row kernel": lambda: regression()._replace(kernel=True),
     "1,024 chains, row kernel": lambda: regression(chains=1024)._replace(kernel=True),
-    "hardened": lambda: regression(hardened=True),
-    "1,024 chains, hardened": lambda: regression(chains=1024, hardened=True),
     "SGFS": lambda: regression(sampler=dpmcmc.SGFS(step_size=1.0)),
     "digits network": network,
 }
@@ -124,9 +122,8 @@ def _plan(
     sampler: dpmcmc.samplers.Sampler,
     sampling: dpmcmc.Sampling,
     chains: int = 1,
-    hardened: bool = False,
 ) -> dpmcmc.Plan:
-    privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-6, accountant="rdp", hardened=hardened)
+    privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-6, accountant="rdp")
     how = {"num_records": num_records, "chains": chains, "steps": STEPS, "burn_in": STEPS // 2, "privacy": privacy}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dpmcmc.errors.NotForIntervals)
@@ -184,7 +181,7 @@ def compiled(made: Made) -> Program:
     sharding = SingleDeviceSharding(device())
     work = Chains(made.plan)
     work.read(made.records, None, None, None)
-    streams, secret = streams_of(None, made.plan.privacy.hardened)
+    streams, secret = streams_of(None)
     reads = RowKernelQuery if made.kernel else GradientQuery
     program = dataclasses.replace(work.program(), platform="gpu", reads=reads)
     blocks = Blocks(program, [work.bound(streams, secret)], work.records, None)
