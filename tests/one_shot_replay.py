@@ -62,4 +62,5 @@ def measured(plan: MechanismPlan, records: PyTree, *neighbours: PyTree) -> float
 def charged(plan: MechanismPlan) -> float:
     """Return the μ that a plan's Gaussian events cost together."""
     moved = plan.guarantee.adjacency.sensitivity
-    return math.sqrt(sum(event.count * (moved / event.noise_multiplier) ** 2 for event in plan.guarantee.events))
+    noisy = [event for event in plan.guarantee.events if event.mechanism != "approximate_draw"]
+    return math.sqrt(sum(event.count * (moved / event.noise_multiplier) ** 2 for event in noisy))

@@ -61,7 +61,7 @@ def test_the_warning_comes_before_a_record_is_read():
 
 
 def test_runs_that_need_no_warning_give_none():
-    long = long_run(steps=2 * STEPS, burn_in=2 * BURN_IN)
+    long = long_run(privacy=loose(adjacency="zero_out"), steps=2 * STEPS, burn_in=2 * BURN_IN)
     plain, one_draw = long_run(privacy=None, steps=10, burn_in=0, thin=1), long_run(steps=10, burn_in=0, thin=10)
     exact = OPS().plan(LOGISTIC, num_records=N, epsilon=1.0, delta=1e-3)
     with warnings.catch_warnings():

@@ -193,7 +193,6 @@ FAULTS = (
         lambda patch: scaled_noise(patch, 0.5),
         (
             checks.released_noise_is_as_stated,
-            checks.float_noise_is_as_stated,
             accounting.an_audit_finds_no_more_than_is_claimed,
         ),
     ),
