@@ -199,7 +199,7 @@ def test_draws_that_privacy_heats_below_temperature_one_are_narrower_all_the_sam
 
 def test_plan_json_says_in_sentences_what_the_console_says():
     loose = dpmcmc.Privacy(epsilon=35.0, delta=1e-5, accountant="rdp")
-    plan = make(sampler=dpmcmc.SGLD(step_size=1e6), sampling=dpmcmc.Full(), privacy=loose)
+    plan = make(sampler=dpmcmc.SGLD(step_size=1e6), sampling=dpmcmc.Poisson(20), privacy=loose)
     stated, lines = plan.to_json(), dict(plan.lines())
     assert stated["unproved"] == lines.get("unproved", "") == ""
     assert stated["thesis_condition"] in lines["thesis"]

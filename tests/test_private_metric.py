@@ -114,7 +114,7 @@ def test_metric_is_a_function_of_the_release_alone(name, monkeypatch):
 
 def test_typical_row_has_the_norm_that_the_clip_is_a_ratio_of():
     for ratio, clip in ((0.5, 1.0), (2.0, 0.3)):
-        plan = plan_of(metric=dpmcmc.PrivateMetric(clip_ratio=ratio), epsilon=1e3, clip=clip)
+        plan = plan_of(metric=dpmcmc.PrivateMetric(clip_ratio=ratio), epsilon=50.0, clip=clip)
         metric = dpmcmc.sample(plan, records(), key=0).metric
         norms = np.linalg.norm(records()["x"] @ metric.inverse, axis=1)
         assert np.sqrt(np.mean(norms**2)) == pytest.approx(clip / ratio, rel=0.03)

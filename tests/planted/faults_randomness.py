@@ -200,13 +200,13 @@ FAULTS = (
         "noise per record at the wrong scale",
         "Every row of a batch of b gets noise of std σ/b, and the sum of them has σ/√b.",
         _noise_per_record,
-        (checks.released_noise_is_as_stated),
+        (checks.released_noise_is_as_stated,),
     ),
     Fault(
         "same noise for two leaves",
         "One key draws the noise of every leaf of the parameters, and a difference of leaves is free of noise.",
         _same_noise_for_every_leaf,
-        (checks.released_noise_is_as_stated),
+        (checks.released_noise_is_as_stated,),
     ),
     Fault(
         "same noise for gradient and second moment",
