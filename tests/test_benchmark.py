@@ -43,7 +43,7 @@ def test_a_quick_section_prints_a_table_of_ratios_and_writes_it(tmp_path, monkey
     assert benchmark(monkeypatch, *arguments) == 0
     printed = capsys.readouterr().out
     rows = [line for line in printed.splitlines() if line.startswith("| ")]
-    assert len(rows) == 2 + 7
+    assert len(rows) == 2 + 6
     assert "quick sizes, not to be quoted" in printed
     written = document.read_text()
     assert written.startswith("# Performance\n\nProse.\n")

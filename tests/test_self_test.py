@@ -171,10 +171,9 @@ def test_records_on_disk_are_drawn_and_stepped_as_the_program_says(tmp_path, dra
     mapped = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in RECORDS}
     monkeypatch.setattr(self_test, "_KEYS", 1)
     assert dpmcmc.sample(make(), mapped).guarantee is not None
-    # The randomness of rows from disk is drawn by a program of its own: integer noise whole, normals without their
-    # size, which is applied by the steps.
+    # The randomness of rows from disk is drawn by a program of its own.
     with monkeypatch.context() as patch:
-        tampering(patch, given=scaled(np.float32(0)))
+        faults_state.compiled_with_noise(patch, 0.0)
         with pytest.raises(MiscompiledError):
             dpmcmc.sample(make(), mapped)
     drawn(True)
