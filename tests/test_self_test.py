@@ -172,14 +172,12 @@ def test_records_on_disk_are_drawn_and_stepped_as_the_program_says(tmp_path, dra
     monkeypatch.setattr(self_test, "_KEYS", 1)
     assert dpmcmc.sample(make(), mapped).guarantee is not None
     # The randomness of rows from disk is drawn by a program of its own.
-    with monkeypatch.context() as patch:
-        faults_state.compiled_with_noise(patch, 0.0)
-        with pytest.raises(MiscompiledError):
-            dpmcmc.sample(make(), mapped)
-    drawn(True)
-    faults_state.compiled_with_noise(monkeypatch, 0.9)
-    with pytest.raises(MiscompiledError):
-        dpmcmc.sample(make(), mapped)
+    for ahead in (False, True):
+        drawn(ahead)
+        with monkeypatch.context() as patch:
+            faults_state.compiled_with_noise(patch, 0.9)
+            with pytest.raises(MiscompiledError):
+                dpmcmc.sample(make(), mapped)
 
 
 # The reference.
