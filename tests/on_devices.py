@@ -205,7 +205,7 @@ def kinds() -> dict[str, np.ndarray]:
         "sgfs": dpmcmc.SGFS(step_size=0.1),
     }
     plans = {name: make(sampler=sampler) for name, sampler in samplers.items()}
-    plans["hardened"] = make(privacy=dpmcmc.Privacy(epsilon=4.0, delta=1e-4, clip=0.25), chains=2)
+    plans["tight clip"] = make(privacy=dpmcmc.Privacy(epsilon=4.0, delta=1e-4, clip=0.25), chains=2)
     plans["plain"] = make(privacy=None)
     found = {}
     for name, plan in plans.items():
