@@ -150,7 +150,7 @@ def methods(problem: Problem, settings: Settings, epsilon: float) -> list[tuple[
 
     def planned(name: str, mechanism: Any, ridge: float | None = None) -> tuple[str, float | None, float, _Draw]:
         plan = mechanism.plan(target, **promise)
-        draw = lambda seed: mechanism.draw(plan, records, streams_of(seed, plan.hardened)[0])[0]  # noqa: E731
+        draw = lambda seed: mechanism.draw(plan, records, streams_of(seed)[0])[0]  # noqa: E731
         return name, ridge, plan.guarantee.epsilon, draw
 
     out = [

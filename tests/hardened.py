@@ -1,4 +1,4 @@
-"""A small hardened run, and a query whose gradient is known."""
+"""A small private run with integer noise, and a query whose gradient is known."""
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,8 @@ RNG = np.random.default_rng(0)
 DATA = {"x": RNG.normal(size=(N, D)).astype(np.float32) / 2, "y": RNG.integers(0, 2, N)}
 
 
-def make(hardened=True, sampler=None, target=None, epsilon=2.0, sampling=None, **kwargs):
-    privacy = dpmcmc.Privacy(**{"epsilon": epsilon, "delta": 1e-5, "hardened": hardened, **kwargs.pop("privacy", {})})
+def make(sampler=None, target=None, epsilon=2.0, sampling=None, **kwargs):
+    privacy = dpmcmc.Privacy(**{"epsilon": epsilon, "delta": 1e-5, **kwargs.pop("privacy", {})})
     kwargs = {"steps": 12, "chains": 2, **kwargs}
     return dpmcmc.plan(
         dpmcmc.targets.LogisticRegression(num_features=D) if target is None else target,

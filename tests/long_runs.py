@@ -29,9 +29,7 @@ def long_run(target=LOGISTIC, privacy="loose", **changes):
 
 
 def loose(**changes):
-    return dpmcmc.Privacy(
-        **({"epsilon": 150.0, "delta": 1e-3, "accountant": "rdp", "clip": 1.0, "hardened": False} | changes)
-    )
+    return dpmcmc.Privacy(**({"epsilon": 45.0, "delta": 1e-3, "accountant": "rdp", "clip": 1.0} | changes))
 
 
 def check_sentences(found):

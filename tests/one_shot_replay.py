@@ -44,7 +44,7 @@ def _run(plan: MechanismPlan, records: PyTree, given: list[np.ndarray] | None) -
         patch.setattr(model, "draws", _stopped)
         records = base._check_records(plan, records)
         with np.errstate(all="ignore"), contextlib.suppress(_Stop):
-            plan.mechanism.draw(plan, records, streams_of(0, plan.hardened)[0])
+            plan.mechanism.draw(plan, records, streams_of(0, plan.guarantee is not None)[0])
     return seen
 
 
@@ -62,4 +62,5 @@ def measured(plan: MechanismPlan, records: PyTree, *neighbours: PyTree) -> float
 def charged(plan: MechanismPlan) -> float:
     """Return the μ that a plan's Gaussian events cost together."""
     moved = plan.guarantee.adjacency.sensitivity
-    return math.sqrt(sum(event.count * (moved / event.noise_multiplier) ** 2 for event in plan.guarantee.events))
+    noisy = [event for event in plan.guarantee.events if event.mechanism != "approximate_draw"]
+    return math.sqrt(sum(event.count * (moved / event.noise_multiplier) ** 2 for event in noisy))

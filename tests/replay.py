@@ -193,7 +193,7 @@ class Replay:
         self._program = program_room.Program.of(plan, target)
         self._numbers = self._program.numbers(plan, target)
         self._queries: list[GradientQuery] = []
-        streams, _ = streams_of(0, plan.hardened)
+        streams, _ = streams_of(0, plan.guarantee is not None)
         first = jax.tree.map(lambda leaf: leaf[0], self.nothing)
         arguments = (streams, np.int32(0), self._device(records), np.bool_(False), first)
         self._run = jax.jit(self._chain).lower(*arguments).compile(compiler_options=options)
@@ -219,7 +219,7 @@ class Replay:
             streams: keys, or a seed of some.
             given: what the first call of each step is to release in place of its own, from another run.
         """
-        keys = streams_of(streams, self.plan.hardened)[0] if isinstance(streams, int) else streams
+        keys = streams_of(streams, self.plan.guarantee is not None)[0] if isinstance(streams, int) else streams
         if given is not None:
             return self._replayed(records, keys, given.calls[0].released)
         # A compiler may compute a release twice, for the sampler and for the log, and round the two differently. So a

@@ -51,7 +51,7 @@ LARGE = 1e9
 
 
 def query_plan(sampling=None, *, steps=40, chains=1, n=400, ratio=3.0, own=False, every=1, sampler=None, **privacy):
-    privacy = {"epsilon": 2.0, "delta": 1e-4, "adjacency": "replace_one", "hardened": False} | privacy
+    privacy = {"epsilon": 2.0, "delta": 1e-4, "adjacency": "replace_one"} | privacy
     return dpmcmc.plan(
         Given(), num_records=n, sampling=sampling, steps=steps, chains=chains, privacy=Privacy(**privacy),
         sampler=sampler or SGFS(step_size=LARGE, fisher="query", noise_ratio=ratio, own_batch=own, query_every=every),

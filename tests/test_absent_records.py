@@ -88,7 +88,7 @@ def test_an_absent_owner_costs_a_noise_aware_release_no_more_than_it_charges(fam
         return by_owner({"x": x[here], "y": y[here]}, np.arange(N)[here], num_owners=N, records_per_owner=1)
 
     plan = NoiseAware(draws=4, steps=4).plan(
-        PerOwner(FAMILIES[family], 1), num_records=N, epsilon=0.5, delta=1e-3, adjacency="add_remove", hardened=False
+        PerOwner(FAMILIES[family], 1), num_records=N, epsilon=0.5, delta=1e-3, adjacency="add_remove"
     )
     found = measured(plan, records(), records([0]), records([1]), records([N - 1]))
     assert 0.3 * charged(plan) < found <= charged(plan)
@@ -130,6 +130,6 @@ def test_a_row_of_zeros_is_an_absent_record_of_a_regression(family):
         }
 
     plan = NoiseAware(draws=4, steps=4).plan(
-        FAMILIES[family], num_records=N, epsilon=0.5, delta=1e-3, adjacency="add_remove", hardened=False
+        FAMILIES[family], num_records=N, epsilon=0.5, delta=1e-3, adjacency="add_remove"
     )
     assert 0.3 * charged(plan) < measured(plan, here, without(0), without(1), without(N - 1)) <= charged(plan)

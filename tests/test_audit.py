@@ -232,18 +232,16 @@ def accused(plan, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hardened", [True, False])
-def test_halved_noise_is_caught(hardened, monkeypatch):
-    plan = planned(sampling=dpmcmc.Poisson(BATCH), steps=10, hardened=hardened)
+def test_halved_noise_is_caught(monkeypatch):
+    plan = planned(sampling=dpmcmc.Poisson(BATCH), steps=10)
     faults_randomness.scaled_noise(monkeypatch, 0.5)
     assert accused(plan)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hardened", [True, False])
-def test_halved_noise_is_caught_with_proof(hardened, monkeypatch):
+def test_halved_noise_is_caught_with_proof(monkeypatch):
     pytest.importorskip("jax_privacy")
-    plan = planned(hardened=hardened)
+    plan = planned()
     assert not accused(plan, method="clopper_pearson")
     faults_randomness.scaled_noise(monkeypatch, 0.5)
     assert accused(plan, method="clopper_pearson")
@@ -336,14 +334,14 @@ def test_a_shortened_plan_is_charged_for_its_own_steps_at_their_own_noise():
         shortened(plan, 21)
 
 
-def test_a_shortened_hardened_plan_keeps_the_deviation_of_its_steps():
+def test_a_shortened_plan_keeps_the_deviation_of_its_steps():
     plan = dpmcmc.plan(
         LOGISTIC,
         num_records=N,
         sampler=dpmcmc.SGLD(step_size=1.0),
         sampling=dpmcmc.Full(),
         steps=6,
-        privacy=dpmcmc.Privacy(epsilon=2.0, delta=DELTA, hardened=True),
+        privacy=dpmcmc.Privacy(epsilon=2.0, delta=DELTA),
     )
     counts = {
         p.steps: sum(e.count for e in p.guarantee.events if e.mechanism == "approximate_draw")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
+from tests.unproved import plan_any_epsilon
 
 N, D = 400, 3
 TARGET = dpmcmc.targets.LinearRegression(prior_scale=2.0, noise_scale=1.0)
@@ -168,11 +169,11 @@ CLIP = 8.0
 
 
 @pytest.mark.slow
-def test_a_private_run_whose_own_noise_suffices_samples_the_posterior(mixed):
+def test_a_private_run_whose_own_noise_suffices_samples_the_posterior(mixed, monkeypatch):
     """Clipped, summed on the grid, noised and accounted, with calibrator free: the law of the plain run."""
     eta = 0.04 / mixed.curvature.max()
-    # So little noise costs an epsilon that noise in integers does not reach.
-    privacy = dpmcmc.Privacy(delta=1e-4, calibrator="free", clip=CLIP, hardened=False)
+    plan_any_epsilon(monkeypatch)  # so little noise costs more than integers prove
+    privacy = dpmcmc.Privacy(delta=1e-4, calibrator="free", clip=CLIP)
     plan, draws = mixed.run(dpmcmc.SGLD(N * eta), privacy=privacy, steps=4000)
     assert plan.free_fraction == 1.0
     assert np.isfinite(plan.guarantee.epsilon)
@@ -191,9 +192,10 @@ def test_a_private_run_whose_own_noise_suffices_samples_the_posterior(mixed):
     ],
     ids=["sghmc", "sgnht", "sgfs"],
 )
-def test_noise_that_privacy_needs_costs_no_accuracy(many, sampler, bias):
+def test_noise_that_privacy_needs_costs_no_accuracy(many, sampler, bias, monkeypatch):
     """ε = 300 over all 32 chains: more noise than the dynamics has of its own, and the posterior's temperature."""
-    privacy = dpmcmc.Privacy(epsilon=300.0, delta=1e-5, clip=CLIP, hardened=False)
+    plan_any_epsilon(monkeypatch)
+    privacy = dpmcmc.Privacy(epsilon=300.0, delta=1e-5, clip=CLIP)
     plan, draws = many.run(sampler, privacy=privacy, chains=32)
     np.testing.assert_allclose(plan.temperatures, 1.0, rtol=1e-4)
     eta_w, law = plan.sampler.eta(0) * many.curvature.max(), 1.0

@@ -42,7 +42,7 @@ def test_functions_make_a_target_that_runs_privately():
         sampler=dpmcmc.SGLD(step_size=0.1),
         sampling=dpmcmc.Poisson(20),
         steps=5,
-        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-4, hardened=False),
+        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-4),
     )
     result = dpmcmc.sample(plan, records("linear_regression"))
     assert isinstance(result.guarantee, dpmcmc.Guarantee)

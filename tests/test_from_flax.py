@@ -208,7 +208,7 @@ def test_a_network_runs_privately(style):
         sampling=dpmcmc.Poisson(20),
         steps=5,
         chains=2,
-        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-4, hardened=False),
+        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-4),
     )
     result = dpmcmc.sample(plan, records("categorical"))
     assert isinstance(result.guarantee, dpmcmc.Guarantee)

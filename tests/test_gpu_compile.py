@@ -25,12 +25,10 @@ pytestmark = [pytest.mark.gpu_compile, pytest.mark.optimised]
 #: conditional or a loop of unknown length, which counts as one: SGFS has one a step (whether it factorises anew), and
 #: integer noise one a group of 32 steps (for keys that tie). Measured: docs/performance.md.
 LIMITS = {
-    "one chain": (15, 0, 4.0, 8),
-    "1,024 chains": (18, 0, 4.3, 256),
-    "hardened": (17, 1 / 32, 4.8, 8),
-    "1,024 chains, hardened": (20, 1 / 32, 5.0, 256),
-    "SGFS": (28, 1, 7.7, 8),
-    "digits network": (56, 0, 80, 32),
+    "one chain": (17, 1 / 32, 4.8, 8),
+    "1,024 chains": (20, 1 / 32, 5.0, 256),
+    "SGFS": (32, 2 + 1 / 32, 9.3, 8),
+    "digits network": (58, 1 / 32, 82, 32),
 }
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +15,11 @@ from dpmcmc.mechanisms import OPS, AdaOPS, CertifiedOPS, ObjectivePerturbation, 
 from dpmcmc.mechanisms.minimise import float64
 from dpmcmc.privacy.accounting import discrete_gaussian
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE
-from dpmcmc.privacy.query import gaussian_release as release_room
 from dpmcmc.privacy.query import integer_noise, randomness
 from dpmcmc.privacy.query.gaussian_release import gaussian_release, grid, noise_on_grid
 from dpmcmc.report.page import privacy_json
 from tests.hardened import CHACHA_KEY, DATA, LINEAR, LOGISTIC, N, make, without
+from tests.unproved import plan_any_epsilon
 
 
 def one_by_one(key, size: int, std: float) -> list[int]:
@@ -68,20 +69,15 @@ def test_a_release_of_neighbours_differs_by_their_values_alone(monkeypatch):
     assert np.any(released[1] - released[0] != np.rint(other / unit) - np.rint(value / unit))
 
 
-@pytest.mark.parametrize("hardened", [False, True])
-def test_the_noise_of_a_mechanism_is_that_of_its_plan(monkeypatch, hardened):
-    """Without the noise in integers a hardened release is exact: it has no other; nor has one of floats."""
-    names = {True: (integer_noise, "on_host"), False: (release_room, "standard_normal")}
-    plan = SufficientStatistics().plan(LINEAR, num_records=N, epsilon=2.0, delta=1e-5, hardened=hardened)
-    assert plan.hardened == hardened
+def test_the_noise_of_a_mechanism_is_the_integers_alone(monkeypatch):
+    """Without the noise in integers a release is exact: it has no other."""
+    plan = SufficientStatistics().plan(LINEAR, num_records=N, epsilon=2.0, delta=1e-5)
     data = {"x": np.asarray(DATA["x"], np.float64) / 8, "y": DATA["y"].astype(np.float64)}
     noisy = [np.ravel(dpmcmc.sample(plan, data, key=key).draws) for key in (1, 2)]
     assert np.all(noisy[0] != noisy[1])
-    for silent in (True, False):
-        with monkeypatch.context() as patch:
-            patch.setattr(*names[silent], lambda _, shape, *rest: np.zeros(shape, np.int64))
-            quiet = [np.ravel(dpmcmc.sample(plan, data, key=key).draws) for key in (1, 2)]
-        assert np.array_equal(*quiet) == (silent == hardened)
+    monkeypatch.setattr(integer_noise, "on_host", lambda _, size, std: np.zeros(size, np.int64))
+    quiet = [np.ravel(dpmcmc.sample(plan, data, key=key).draws) for key in (1, 2)]
+    np.testing.assert_array_equal(*quiet)
 
 
 def test_a_mechanism_charges_its_integer_noise():
@@ -92,17 +88,17 @@ def test_a_mechanism_charges_its_integer_noise():
         (CertifiedOPS(steps=20), LOGISTIC),
         (ObjectivePerturbation(regularisation=10.0), LOGISTIC),
     ):
-        plans = [
-            mechanism.plan(target, num_records=N, epsilon=2.0, delta=1e-5, hardened=hardened)
-            for hardened in (False, True)
-        ]
-        standard, hardened = (plan.guarantee for plan in plans)
-        (draws,) = discrete_gaussian.releases_event(standard.events)
-        assert draws in hardened.events
-        assert [e.mechanism for e in hardened.events if e != draws] == [e.mechanism for e in standard.events]
-        assert hardened.delta == standard.delta
-        assert standard.epsilon * (1 - 1e-9) <= hardened.epsilon <= 2.0
-        assert hardened.epsilon == pytest.approx(standard.epsilon, rel=1e-9)
+        guarantee = mechanism.plan(target, num_records=N, epsilon=2.0, delta=1e-5).guarantee
+        (draws,) = discrete_gaussian.releases_event(guarantee.events)
+        assert draws in guarantee.events
+        # Without that charge, δ buys the same ε: nothing is spent on it.
+        with pytest.MonkeyPatch.context() as patch:
+            plan_any_epsilon(patch)
+            exact = mechanism.plan(target, num_records=N, epsilon=2.0, delta=1e-5).guarantee
+        assert [e.mechanism for e in guarantee.events if e != draws] == [e.mechanism for e in exact.events]
+        assert guarantee.delta == exact.delta
+        assert exact.epsilon * (1 - 1e-9) <= guarantee.epsilon <= 2.0
+        assert guarantee.epsilon == pytest.approx(exact.epsilon, rel=1e-9)
     # One that adds no Gaussian noise is charged for none.
     assert not any(e.mechanism == "approximate_draw" for e in pure(2.0).guarantee.events)
 
@@ -112,47 +108,47 @@ def pure(epsilon: float):
 
 
 def test_what_integer_noise_is_not_charged_for_is_refused_with_a_way_out():
-    with pytest.raises(ValueError, match="hardened: false"):
+    with pytest.raises(ValueError, match=r"integer noise is charged for .* at most; release fewer"):
         integer_noise.on_host(CHACHA_KEY, discrete_gaussian.MOST_NUMBERS + 1, 2.0**30)
 
 
 def test_a_mechanism_takes_no_larger_epsilon_than_integer_noise_is_proved_for():
-    plan = OutputPerturbation().plan(LOGISTIC, num_records=N, epsilon=500.0, delta=1e-5, hardened=True)
+    common = {"num_records": N, "delta": 1e-5}
+    with pytest.raises(ValueError, match="epsilon: 500 is more than noise in integers is proved for") as refusal:
+        OutputPerturbation().plan(LOGISTIC, epsilon=500.0, **common)
+    (largest,) = map(float, re.findall(r"proved for, ([\d.]+) at delta", str(refusal.value)))
+    plan = OutputPerturbation().plan(LOGISTIC, epsilon=largest, **common)
     (draws,) = discrete_gaussian.releases_event(plan.guarantee.events)
-    assert 30 < plan.guarantee.epsilon < 45
+    assert 25 < plan.guarantee.epsilon < 45
     assert discrete_gaussian.price(draws, plan.guarantee.epsilon) <= DRAW_SHARE * 1e-5
-    assert "epsilon 500 was asked for" in str(plan)
-    assert not pure(500.0).note  # a draw without Gaussian noise
+    assert pure(500.0).guarantee.epsilon <= 500  # a draw without Gaussian noise
 
 
-def test_verify_wants_the_deviation_of_a_hardened_mechanism(tmp_path, capsys):
+def test_verify_wants_the_deviation_of_a_mechanism(tmp_path, capsys):
     path = tmp_path / "privacy.json"
 
     def verified(content) -> int:
         path.write_text(json.dumps(content))
         return main(["verify", str(path)])
 
-    floats = pure(2.0)  # hardened, and its draw is computed in floating point
+    floats = pure(2.0)  # its draw is computed in floating point
     assert verified(privacy_json(floats, floats.guarantee)) == 0
     assert "unproved     a part of this release is drawn in floating point" in capsys.readouterr().out
-    for hardened in (True, False):
-        plan = OutputPerturbation().plan(LOGISTIC, num_records=N, epsilon=2.0, delta=1e-5, hardened=hardened)
-        body = privacy_json(plan, plan.guarantee)
-        assert verified(body) == 0
-        assert ("unproved" in capsys.readouterr().out) == (not hardened)
-        assert verified(without(body, "approximate_draw")) == int(hardened)
+    plan = OutputPerturbation().plan(LOGISTIC, num_records=N, epsilon=2.0, delta=1e-5)
+    body = privacy_json(plan, plan.guarantee)
+    assert verified(body) == 0
+    assert "unproved" not in capsys.readouterr().out
+    assert verified(without(body, "approximate_draw")) == 1
+    # Files of earlier releases, whose noise may have been from floats.
+    for earlier in ({**body, "hardened": False}, {key: value for key, value in body.items() if key != "hardened"}):
         capsys.readouterr()
-        silent = without({key: value for key, value in body.items() if key != "hardened"}, "approximate_draw")
-        assert verified(silent) == 0
+        assert verified(without(earlier, "approximate_draw")) == 0
         assert "unproved" in capsys.readouterr().out
 
 
 def test_what_is_not_proved_is_said():
-    for hardened in (True, False):
-        said = {name: text for name, text in make(hardened).lines() if name == "unproved"}
-        assert bool(said) == (not hardened)
-        assert hardened or "not claimed to be cryptographic" in said["unproved"]
-    assert "the draw from the posterior" in str(pure(1.0))
+    assert "unproved" not in dict(make().lines())
+    assert "the draw from the posterior is computed in floating point" in str(pure(1.0))
     assert "unproved" not in str(OutputPerturbation().plan(LOGISTIC, num_records=N, epsilon=2.0, delta=1e-5))
 
 

@@ -186,9 +186,7 @@ def test_a_replaced_record_moves_the_sum_by_at_most_2c(path):
 
 
 def plan(target=LOGISTIC, n=200, sampler=None, steps=20, **privacy):
-    promise = dpmcmc.Privacy(
-        **({"epsilon": 2.0, "delta": 1e-4, "accountant": "rdp", "clip": CLIP, "hardened": False} | privacy)
-    )
+    promise = dpmcmc.Privacy(**({"epsilon": 2.0, "delta": 1e-4, "accountant": "rdp", "clip": CLIP} | privacy))
     sampler = dpmcmc.SGLD(step_size=1.0) if sampler is None else sampler
     return dpmcmc.plan(target, num_records=n, sampler=sampler, steps=steps, burn_in=steps - 5, privacy=promise)
 

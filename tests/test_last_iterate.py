@@ -207,7 +207,7 @@ def test_the_law_is_langevin_s_on_a_quadratic():
     """No likelihood to speak of: the prior's variance 1/m, inflated by the step, 1/(1 − ηm/2)."""
     target = LogisticRegression(1.0, num_features=2, row_bound=1e-3)
     data = {"x": np.full((4, 2), 1e-4), "y": np.array([0, 1, 0, 1])}
-    plan = CertifiedOPS(steps=60, draws=4000, temper=1.0).plan(target, num_records=4, epsilon=50.0, delta=1e-3)
+    plan = CertifiedOPS(steps=60, draws=4000, temper=1.0).plan(target, num_records=4, epsilon=31.0, delta=1e-3)
     eta = plan.settings["step"]
     assert eta == pytest.approx(0.5, rel=1e-3)
     drawn = release(plan, data, key=0).flat_draws()

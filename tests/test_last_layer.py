@@ -41,7 +41,7 @@ def plan_of(target, **given):
         sampling=dpmcmc.Full(),
         steps=6,
         burn_in=2,
-        privacy=dpmcmc.Privacy(epsilon=4.0, delta=1e-3, hardened=False),
+        privacy=dpmcmc.Privacy(epsilon=4.0, delta=1e-3),
         **given,
     )
 

@@ -22,7 +22,7 @@ TARGET = Custom(lambda key: jnp.zeros(2), lambda p: -0.5 * jnp.sum(p**2), lambda
 
 
 def make(**changes):
-    privacy = dpmcmc.Privacy(epsilon=2.0, delta=1e-3, accountant="rdp", adjacency="zero_out", hardened=False)
+    privacy = dpmcmc.Privacy(epsilon=2.0, delta=1e-3, accountant="rdp", adjacency="zero_out")
     settings = {"num_records": 6, "sampler": dpmcmc.SGLD(step_size=1.0), "steps": 3} | changes
     return dpmcmc.plan(TARGET, privacy=privacy, **settings)
 

@@ -208,7 +208,7 @@ def test_what_lies_beyond_the_last_record_is_never_looked_at(found, scheme):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sgld", "sghmc", "sgnht", "sgfs", "hardened", "plain"])
+@pytest.mark.parametrize("kind", ["sgld", "sghmc", "sgnht", "sgfs", "tight clip", "plain"])
 def test_every_kind_of_run_is_on_devices_what_it_is_on_one(more, kind):
     shapes = [name for name in more if name.startswith(f"kinds/{kind}/") and not name.endswith("none")]
     assert len(shapes) == (2 if kind == "sgld" else 1)

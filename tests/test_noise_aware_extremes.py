@@ -59,9 +59,7 @@ def test_a_row_whose_norm_overflows_costs_no_more_than_a_plan_charges(model, dty
     # exp(b·x) with b where the run begins: x = −10,961, or near it.
     other["x"][extreme_rows.AT] = 360 / found.centre[-1] if value is None else value
     target = bind(from_numpyro(extreme_rows.MODELS[model]), record_shapes(records))
-    plan = NoiseAware(draws=4, steps=4).plan(
-        target, num_records=extreme_rows.N, epsilon=0.1, delta=1e-5, hardened=False
-    )
+    plan = NoiseAware(draws=4, steps=4).plan(target, num_records=extreme_rows.N, epsilon=0.1, delta=1e-5)
     assert measured(plan, records, other) <= charged(plan)
     alone = {name: leaf[extreme_rows.AT : extreme_rows.AT + 1] for name, leaf in other.items()}
     sums = extreme_rows.Sums(found, alone, np.zeros(len(found.centre)))
@@ -84,7 +82,7 @@ def test_an_extreme_row_of_a_regression_costs_no_more_than_a_plan_charges(family
             neighbours[-1]["y"][0] = label
     for covariance in ("model", "sandwich") if family == "linear" else ("model",):
         way = NoiseAware(draws=4, steps=4, covariance=covariance)
-        plan = way.plan(FAMILIES[family], num_records=N, epsilon=0.5, delta=1e-5, hardened=False)
+        plan = way.plan(FAMILIES[family], num_records=N, epsilon=0.5, delta=1e-5)
         assert measured(plan, records, *neighbours) <= charged(plan)
 
 
@@ -102,5 +100,5 @@ def test_an_extreme_row_of_a_last_layer_costs_no_more_than_a_plan_charges(dtype)
     for value in extreme_rows.EXTREMES[dtype]:
         neighbours.append({name: leaf.copy() for name, leaf in records.items()})
         neighbours[-1]["x"][0] = value
-    plan = NoiseAware(draws=4, steps=4).plan(target, num_records=N, epsilon=0.5, delta=1e-5, hardened=False)
+    plan = NoiseAware(draws=4, steps=4).plan(target, num_records=N, epsilon=0.5, delta=1e-5)
     assert measured(plan, records, *neighbours) <= charged(plan)

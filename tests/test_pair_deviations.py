@@ -58,7 +58,7 @@ class Ladder(OneShot):
 def ladders_at_work(records: int, candidates: int, epsilon: float, delta: float) -> tuple[Guarantee, float]:
     """(Guarantee, probability that some candidate shows the mark for two marked records; it is 0 for none)."""
     mechanism = PrivateSelection([Ladder() for _ in range(candidates)], loss_bound=5.0)
-    plan = mechanism.plan(LOGISTIC, num_records=records, epsilon=epsilon, delta=delta, hardened=False)
+    plan = mechanism.plan(LOGISTIC, num_records=records, epsilon=epsilon, delta=delta)
     part = int(plan.settings["records_of_a_candidate"])
     dealt = records * (records - 1)  # ordered places of the two records
     together = candidates * part * (part - 1) / dealt
@@ -81,14 +81,13 @@ def test_a_selection_of_ladders_keeps_its_promise_for_two_records(monkeypatch):
 
 
 def test_deviations_of_shipped_mechanisms_are_of_their_kind():
-    promise = PROMISE | {"hardened": True}
     pairs = [
-        AdaOPS().plan(LINEAR, **promise),
-        PrivateSelection([OutputPerturbation(regularisation=10.0)] * 2, loss_bound=5.0).plan(LOGISTIC, **promise),
+        AdaOPS().plan(LINEAR, **PROMISE),
+        PrivateSelection([OutputPerturbation(regularisation=10.0)] * 2, loss_bound=5.0).plan(LOGISTIC, **PROMISE),
     ]
     own = [
-        OPS("gdp", prior_precision=1.0, total_variation=1e-8).plan(LOGISTIC, **promise),
-        OutputPerturbation(regularisation=10.0).plan(LOGISTIC, **promise),
+        OPS("gdp", prior_precision=1.0, total_variation=1e-8).plan(LOGISTIC, **PROMISE),
+        OutputPerturbation(regularisation=10.0).plan(LOGISTIC, **PROMISE),
     ]
     for plan in pairs:
         assert of_pairs(plan.guarantee.events) > 1e-8, plan.mechanism
@@ -103,9 +102,9 @@ def test_deviations_of_shipped_mechanisms_are_of_their_kind():
 @pytest.mark.parametrize("k", [2, 4])
 def test_a_deviation_of_every_data_set_is_still_paid_once(k):
     """As before: the exact Gaussian of k records, at what (1 + e^ε)β leaves of δ."""
-    hardened = discrete_gaussian.draws_event(10**6)
+    integer_noise = discrete_gaussian.draws_event(10**6)
     marked = Event("approximate_draw", 0.0, 1e-7, 2, per_data_set=True)
-    for event in (hardened, marked, Event("batch_overflow", 0.0, 1e-7, 2)):
+    for event in (integer_noise, marked, Event("batch_overflow", 0.0, 1e-7, 2)):
         events = (Event("gaussian", 8.0, 1.0, 1), event)
         one = Guarantee.from_events(events, delta=1e-4, adjacency="add_remove", accountant="pld")
         exact = with_deviations(lambda d: gaussian_epsilon(k / 8, d), event.rate * event.count, 1e-4)

@@ -52,7 +52,7 @@ def made(
         sampler=dpmcmc.SGLD(step_size=8.0) if sampler is None else sampler,
         sampling=sampling,
         steps=steps,
-        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-4, adjacency=adjacency, clip=clip, hardened=False),
+        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-4, adjacency=adjacency, clip=clip),
         **more,
     )
 

@@ -102,13 +102,12 @@ def configs(draw: Any) -> dict[str, Any]:
     matched = "auto" in (sampler["step_size"], sampler.get("friction")) or sampler.get("friction") == "matched"
     free = not matched and sampler.get("temperature", 1.0) > 0 and draw(st.booleans())
     privacy = {
-        "epsilon": None if free else draw(st.sampled_from([0.1, 1.0, 8.0, 60.0])),
+        "epsilon": None if free else draw(st.sampled_from([0.1, 1.0, 8.0, 30.0])),
         "delta": draw(st.sampled_from([1e-2, 1e-5, 1e-9])),
         "adjacency": "replace_one" if fixed else draw(st.sampled_from(["replace_one", "add_remove", "zero_out"])),
         "accountant": accountant,
         "calibrator": "free" if free else "numeric",
         "clip": draw(st.sampled_from([1e-6, 0.3, 1.0, 1e4])),
-        "hardened": False if owners else draw(st.sampled_from([False, False, True])),
     }
     names = ["logistic_regression", "linear_regression", "softmax_regression"]
     wide = draw(st.sampled_from(names if "metric" not in sampler else names[:2]))

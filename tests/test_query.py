@@ -9,11 +9,12 @@ import pytest
 from scipy import stats
 
 from dpmcmc import targets
+from dpmcmc.privacy.accounting import discrete_gaussian
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import FixedSize, Poisson
 from dpmcmc.privacy.query import exact_sums
-from dpmcmc.privacy.query.exact_sums import FINE_NOISE, FixedPoint, fraction_bits
-from dpmcmc.privacy.query.query import GradientQuery
+from dpmcmc.privacy.query.exact_sums import FixedPoint, fraction_bits
+from dpmcmc.privacy.query.query import GradientQuery, drawn_noise
 from dpmcmc.privacy.query.selection import selector
 from tests.pairs import slow_pairs
 
@@ -399,42 +400,36 @@ def test_neighbours_with_the_same_noise_release_values_within_the_sensitivity():
     np.testing.assert_array_equal(call(records), call(records))
 
 
+def drawn(std, zero, levels):
+    """Integer noise like ``zero``."""
+    return jax.jit(drawn_noise, static_argnums=(3, 4))(jax.random.key(1), zero, jnp.float32(std), 1.0, levels)
+
+
 @pytest.mark.parametrize("z", [8.0, 60.0, 1000.0])
 def test_noise_hides_the_low_bits_of_the_sum(z):
-    """A float32 noise of z·2²¹ grid steps is even beyond 2²⁴ of them: alone it would show the sum's parity."""
-    bits = fraction_bits(z)
-    draws = 400_000
-    coarse, fine = (jax.random.normal(jax.random.key(i), (draws,)) * np.float32(z * 2.0**bits) for i in (0, 1))
+    """A float32 of noise of z·2²¹ grid steps is even beyond 2²⁴ of them, and would show the sum's parity."""
+    std = z * 2.0 ** fraction_bits(z)
+    draws = 100_000
     odd_sum = FixedPoint(jnp.zeros(draws, jnp.int32), jnp.ones(draws, jnp.int32))
-    # Only where the coarse noise is far out is its parity lost.
-    far = np.abs(np.asarray(coarse)) >= 2.0**25
-    assert far.sum() > 100
+    noise = drawn(std, odd_sum.low, discrete_gaussian.levels_for(std, std))
 
     def odd_share(total: FixedPoint) -> float:
-        return float(np.mean(np.asarray(total.low)[far] % 2))
+        return float(np.mean(np.asarray(total.low) % 2))
 
-    alone = exact_sums.add_noise(odd_sum, coarse)
-    both = exact_sums.add_noise(alone, fine * np.float32(FINE_NOISE))
-    assert odd_share(alone) == 1.0
-    assert abs(odd_share(both) - 0.5) < 5 * 0.5 / math.sqrt(far.sum())
-
-
-def test_rounding_noise_to_the_grid_favours_no_parity():
-    """Half to even would: ties are a few percent of a float's lattice."""
-    noise = jnp.arange(-4096, 4096, dtype=jnp.float32) / 16
-    zero = FixedPoint(jnp.zeros(8192, jnp.int32), jnp.zeros(8192, jnp.int32))
-    low = np.asarray(exact_sums.add_noise(zero, noise).low)
-    assert np.sum(low % 2) == 4096
+    assert abs(odd_share(odd_sum + noise) - 0.5) < 5 * 0.5 / math.sqrt(draws)
+    assert odd_share(odd_sum + noise._replace(low=noise.low & ~1)) == 1.0  # planted: a coarser grid
 
 
 @pytest.mark.parametrize("z", [1.0, 100.0, 1e6, 1e9])
 def test_the_grid_leaves_room_for_the_noise(z):
     bits = fraction_bits(z)
-    far = jnp.asarray([-9.5, -1.0, -1e-9, 0.0, 1e-9, 1.0, 9.5], jnp.float32) * np.float32(z * 2.0**bits)
-    zero = FixedPoint(jnp.zeros(7, jnp.int32), jnp.zeros(7, jnp.int32))
-    back = np.asarray(exact_sums.add_noise(zero, far).to_float64(1.0, 0))
-    np.testing.assert_allclose(back, np.asarray(far, np.float64), rtol=1e-6, atol=0.51)
-    assert 10 * FINE_NOISE * z * 2.0**bits <= 2**24
+    std = z * 2.0**bits
+    zero = jnp.zeros(4000, jnp.int32)
+    levels = discrete_gaussian.levels_for(std, std)
+    stds = (FixedPoint(zero, zero) + drawn(std, zero, levels)).to_float64(1.0, 0) / std
+    assert abs(np.std(stds) - 1) < 5 * math.sqrt(0.5 / 4000)
+    assert np.max(np.abs(stds)) < 6
+    assert 10 * std < 2.0**46  # so that the high limb fits an int32
 
 
 def test_noise_beyond_any_grid_is_refused():

@@ -89,7 +89,7 @@ def test_without_noise_the_estimate_is_the_posterior_s_mean(records):
 
 
 def test_with_a_large_budget_the_release_is_near_the_posterior_s_mean(records):
-    plan = SufficientStatistics().plan(TARGET, num_records=2000, epsilon=2000.0, delta=1e-4, hardened=False)
+    plan = SufficientStatistics().plan(TARGET, num_records=2000, epsilon=30.0, delta=1e-4)
     drawn = release(plan, records, key=1)
     assert drawn.positions.shape == (1, 1, 3)
     mean, covariance = TARGET.posterior(records)

@@ -30,14 +30,14 @@ DATA = {"x": X, "y": Y}
 TARGET = dpmcmc.targets.LogisticRegression(prior_scale=1.0)
 
 
-def make(target=TARGET, *, epsilon=1.0, clip=1.0, hardened=False, **changes):
+def make(target=TARGET, *, epsilon=1.0, clip=1.0, **changes):
     """Plans with floats for noise unless asked otherwise, which compile in half the time."""
     settings = {
         "num_records": N,
         "sampler": dpmcmc.SGLD(step_size=0.5),
         "sampling": dpmcmc.Full(),
         "steps": 20,
-        "privacy": dpmcmc.Privacy(epsilon=epsilon, delta=1e-4, clip=clip, hardened=hardened),
+        "privacy": dpmcmc.Privacy(epsilon=epsilon, delta=1e-4, clip=clip),
     }
     return dpmcmc.plan(target, **(settings | changes))
 
@@ -84,7 +84,7 @@ def test_plans_that_differ_in_numbers_alone_are_one_program_and_draw_what_they_d
         {"epsilon": 0.3, "clip": 0.25, "steps": 33, "burn_in": 10, "thin": 4},
         {"steps": 40, "chains": 3, "thin": 5, "target": dpmcmc.targets.LogisticRegression(prior_scale=0.3)},
     )
-    plans = [make(hardened=True, **change) for change in changes]
+    plans = [make(**change) for change in changes]
     results = sample_all(plans, DATA, keys=list(range(len(plans))))
     assert programs == [len(plans)]
     assert len({plan.levels for plan in plans}) == 2  # integer noise of more draws is no program of its own
@@ -304,7 +304,7 @@ def test_a_fast_path_that_wants_clip_as_a_python_number_gets_it(programs):
 @pytest.mark.slow
 def test_other_numbers_and_seeds_compile_nothing():
     def cells(epsilon, step, clip):
-        plans = [make(epsilon=epsilon * f, sampler=dpmcmc.SGLD(step), clip=clip, hardened=True) for f in (1, 2)]
+        plans = [make(epsilon=epsilon * f, sampler=dpmcmc.SGLD(step), clip=clip) for f in (1, 2)]
         assert {plan.levels for plan in plans} == {(4, 0)}
         return plans
 
@@ -433,7 +433,7 @@ def test_ten_settings_wait_for_one_compilation():
 
 def test_a_nearby_number_of_steps_and_another_epsilon_compile_nothing():
     def one(steps, epsilon):
-        plan = make(sampling=dpmcmc.Poisson(40), steps=steps, epsilon=epsilon, hardened=True)
+        plan = make(sampling=dpmcmc.Poisson(40), steps=steps, epsilon=epsilon)
         assert plan.levels == (4, 0)
         return dpmcmc.sample(plan, DATA)
 

@@ -27,7 +27,7 @@ def test_secret_keys_carry_each_plans_own_guarantee_and_others_none(tmp_path):
 
 @pytest.mark.slow
 def test_noise_of_every_number_of_draws_passes_the_self_test(monkeypatch):
-    plans = [make(clip=clip, steps=3, hardened=True) for clip in (0.25, 1.0, 0.25)]
+    plans = [make(clip=clip, steps=3) for clip in (0.25, 1.0, 0.25)]
     assert [plan.levels[0] for plan in plans] == [5, 4, 5]
     tested = []
 
@@ -65,8 +65,8 @@ def noises_are_independent(noise):
 
 @pytest.mark.slow
 def test_noise_is_each_cells_own_and_shared_keys_would_be_seen(monkeypatch):
-    once = make(steps=1, chains=2, hardened=True)
-    plans = [once] * 10 + [make(steps=1, chains=2, epsilon=e, hardened=True) for e in np.linspace(0.5, 3, 10)]
+    once = make(steps=1, chains=2)
+    plans = [once] * 10 + [make(steps=1, chains=2, epsilon=e) for e in np.linspace(0.5, 3, 10)]
     assert noises_are_independent(first_noise(sample_all(plans, DATA), plans))
 
     shared = life.streams_of(3)
@@ -88,9 +88,7 @@ def test_neighbours_under_the_same_keys_differ_in_the_query_alone():
     """One step from a common start: cells that drew the record move by at most its sensitivity, others not at all."""
     other = {"x": X.copy(), "y": Y.copy()}
     other["x"][7] = -3 * X[7]  # beyond every clip, and turned around
-    by_clip = [
-        make(clip=clip, steps=1, epsilon=5.0, sampling=dpmcmc.Poisson(40), hardened=True) for clip in (0.1, 0.2, 0.4)
-    ]
+    by_clip = [make(clip=clip, steps=1, epsilon=5.0, sampling=dpmcmc.Poisson(40)) for clip in (0.1, 0.2, 0.4)]
     plans = by_clip * 20
     keys = list(range(len(plans)))
     pairs = zip(plans, sample_all(plans, DATA, keys=keys), sample_all(plans, other, keys=keys), strict=True)
@@ -127,8 +125,7 @@ def test_what_the_device_is_given_besides_records_is_the_same_for_every_data_set
     compile_ = engine.compiled
     monkeypatch.setattr(engine, "compiled", spied)
     plans = [
-        make(sampling=dpmcmc.Poisson(40), epsilon=epsilon, clip=clip, hardened=True)
-        for epsilon, clip in ((1.0, 1.0), (1.1, 0.5))
+        make(sampling=dpmcmc.Poisson(40), epsilon=epsilon, clip=clip) for epsilon, clip in ((1.0, 1.0), (1.1, 0.5))
     ]
     for data in (DATA, {"x": np.roll(-X, 1, axis=0), "y": 1 - Y}):
         sample_all(plans, data, keys=[1, 2])

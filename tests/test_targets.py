@@ -178,7 +178,7 @@ def test_built_ins_run_privately(name):
         sampler=dpmcmc.SGLD(step_size=0.1),
         sampling=dpmcmc.Poisson(20),
         steps=5,
-        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-4, hardened=False),
+        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-4),
     )
     result = dpmcmc.sample(plan, records(name))
     assert result.guarantee == plan.guarantee

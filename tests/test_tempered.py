@@ -117,7 +117,7 @@ def test_private_run_of_a_tempered_target_takes_the_exact_sum():
         num_records=60,
         sampler=dpmcmc.SGLD(step_size=0.1),
         steps=3,
-        privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-3, clip=0.2, hardened=False),
+        privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-3, clip=0.2),
     )
     result = dpmcmc.sample(plan, RECORDS["logistic"], key=0)
     assert np.all(np.isfinite(result.positions))

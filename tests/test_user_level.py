@@ -397,7 +397,7 @@ def test_the_python_face_samples_owners():
         sampler=dpmcmc.SGLD(step_size=0.5),
         sampling=Poisson(10.0),
         steps=20,
-        privacy=dpmcmc.Privacy(epsilon=5.0, delta=1e-3, hardened=False),
+        privacy=dpmcmc.Privacy(epsilon=5.0, delta=1e-3),
     )
     result = dpmcmc.sample(made, records)
     assert jax.tree.leaves(result.draws)[0].shape == (1, 20, D)

@@ -36,7 +36,7 @@ def test_sampling_warns_once_where_a_private_run_is_not_for_intervals():
 
 
 def test_the_warning_names_the_path_only_where_it_leads_to_intervals():
-    privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-6, accountant="rdp", hardened=False)
+    privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-6, accountant="rdp")
     linear = LinearRegression(num_features=3, row_bound=1.0, label_bound=1.0)
     logistic = LogisticRegression(num_features=3, row_bound=1.0)
     second = dpmcmc.PrivateMetric("second_moment")
@@ -61,7 +61,7 @@ def test_the_warning_comes_before_a_record_is_read():
 
 
 def test_runs_that_need_no_warning_give_none():
-    long = long_run(steps=2 * STEPS, burn_in=2 * BURN_IN)
+    long = long_run(privacy=loose(adjacency="zero_out"), steps=2 * STEPS, burn_in=2 * BURN_IN)
     plain, one_draw = long_run(privacy=None, steps=10, burn_in=0, thin=1), long_run(steps=10, burn_in=0, thin=10)
     exact = OPS().plan(LOGISTIC, num_records=N, epsilon=1.0, delta=1e-3)
     with warnings.catch_warnings():
@@ -119,9 +119,7 @@ def test_label_blind_weights_make_intervals_as_wide_as_is_said(clip, usable):
     """Every weight is below 1 at either clip. 120 intervals have a standard error of .027 at .9."""
     wide, count = LogisticRegression(prior_scale=2.0, num_features=3, row_bound=1.0), 60
     settings = {"num_records": count, "sampler": dpmcmc.SGLD(0.18), "steps": 71_000, "burn_in": 4_000, "thin": 134}
-    made = long_run(
-        wide, dpmcmc.Privacy(epsilon=400.0, delta=1e-3, accountant="rdp", clip=clip, hardened=False), **settings
-    )
+    made = long_run(wide, loose(adjacency="zero_out", clip=clip, clipping=None), **settings)
     assert ("intervals" in made.usable_for) == usable
     if not usable:
         assert "times too wide" in made.verdict.reasons["intervals"]

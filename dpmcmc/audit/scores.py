@@ -296,7 +296,7 @@ class Estimated:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             for _ in range(count - 1):
-                streams, _ = streams_of(next(self.keys), self.plan.hardened)
+                streams, _ = streams_of(next(self.keys))
                 out.append(self._along(self.plan.mechanism.draw(self.plan, data, streams)))
         return np.stack(out)
 

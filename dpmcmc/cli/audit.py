@@ -179,5 +179,4 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
         epsilon=config.privacy.epsilon,
         delta=config.privacy.delta,
         adjacency=config.privacy.adjacency,
-        hardened=config.privacy.hardened,
     )

@@ -20,7 +20,6 @@ import typer
 from dpmcmc.cli.refusals import CommandError
 from dpmcmc.errors import InputError
 from dpmcmc.privacy.accounting import Adjacency, Event, discrete_gaussian
-from dpmcmc.privacy.accounting.charging import UNHARDENED
 from dpmcmc.privacy.accounting.events import TooMuchWork, at_most, grouped
 from dpmcmc.privacy.accounting.events import queries as kinds
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -274,9 +273,11 @@ def verify(
     print(f"recomputed   {said}")
     # A mechanism's file that does not say is of a time when all noise was from floats, or edited.
     if body.get("hardened", "mechanism" not in body) is False:
-        print(f"unproved     {UNHARDENED}")
+        print(
+            "unproved     noise is in floating point: the guarantee takes it for exactly Gaussian, which is not proved"
+        )
     elif body.get("in_floats"):
-        print("unproved     a part of this release is drawn in floating point, hardened or not: its plan names it")
+        print("unproved     a part of this release is drawn in floating point: its plan names it")
     if len(few) < len(many):
         print(
             f"grouped      {len(many)} kinds of query are charged as {len(few)}, each group at its least noise and "

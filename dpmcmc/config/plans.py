@@ -158,7 +158,6 @@ def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, leng
             delta=promise.delta,
             adjacency=promise.adjacency,
             schema=spec.schema,
-            hardened=promise.hardened,
         )
 
 

@@ -348,7 +348,7 @@ class Chains:
         Raises:
             MiscompiledError: the self-test failed.
         """
-        run = self.bound(streams_of(None, self._plan.hardened)[0], True)
+        run = self.bound(streams_of(None, self._plan.guarantee is not None)[0], True)
         Blocks(self.program(), [run], self.records, None).compiled_and_tested()
 
     def repeated(self, point: Point | None) -> tuple[tuple[Event, ...], str]:

@@ -144,7 +144,7 @@ class Life:
         self.work.read(data, starts, self.mesh, None if like is None else like.work)
         if self.held is not None and like is None:
             self.held.identify(data, lambda: self.plan.columns_of(given))
-        streams, _ = streams_of(self._key, self.plan.hardened)
+        streams, _ = streams_of(self._key, self.plan.guarantee is not None)
         self.streams = agreed(
             streams, self.secret, self.plan, (None if like is not None else self.work.records, starts), self.mesh
         )

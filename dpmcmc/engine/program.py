@@ -270,7 +270,7 @@ class Program:
         clip: C where it is compiled in, open where it is an argument, or None without privacy.
         bits: grid exponents of the gradient's sum and the second moment's.
         second: what is released beside the gradient.
-        levels: draws per coordinate of integer noise on each, all that its runs have; 0 where noise is from floats.
+        levels: draws per coordinate of integer noise on each, all that its runs have; 0 without privacy.
         label_blind: whether gradients are weighted before they are clipped.
         coordinates: numbers with integer noise that a step is charged for, or None.
         mesh: devices that share the work, or None for one.

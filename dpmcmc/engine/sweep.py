@@ -166,5 +166,5 @@ def _identity(program: Program, run: BoundPlan) -> Hashable:
 
 
 def _alike(program: Program) -> Program:
-    """Return a program without what those of one group may differ in; noise from floats is not among it."""
+    """Return a program without what those of one group may differ in; whether they are private is not among it."""
     return dataclasses.replace(program, slots=0, levels=tuple((min(n[0], 1),) for n in program.levels))

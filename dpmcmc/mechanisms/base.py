@@ -31,7 +31,6 @@ from dpmcmc.planning.description import guaranteed, labelled
 from dpmcmc.planning.permitted import Verdict
 from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.planning.verdict import of_one_shot
-from dpmcmc.privacy.accounting.charging import UNHARDENED
 from dpmcmc.privacy.accounting.events import Event, round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.gaussian_release import within
@@ -60,8 +59,6 @@ class MechanismPlan(AnyPlan):
         run: plan of a hybrid's run, or None.
         schema: public facts of a table's columns, or None where records are arrays.
         reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
-        note: why the promise was not taken as it was asked for, where it was not.
-        hardened: whether its keys are ChaCha20's and its Gaussian noise is drawn in integers.
 
     Example:
         >>> from dpmcmc.mechanisms import ObjectivePerturbation
@@ -84,8 +81,6 @@ class MechanismPlan(AnyPlan):
     run: Plan | None = None
     schema: Schema | None = None
     reasons: tuple[str, ...] = ()
-    note: str = ""
-    hardened: bool = False
 
     @property
     def charged_draws(self) -> int:
@@ -135,7 +130,7 @@ class MechanismPlan(AnyPlan):
         settled = {"mechanism": repr(self.mechanism), "settings": self.settings, "charged_draws": self.charged_draws}
         return {
             "num_records": self.num_records,
-            "hardened": self.hardened,
+            "hardened": True,
             "in_floats": self._in_floats,
             **({} if self.run is None else self.run.facts()),
             **settled,
@@ -144,13 +139,11 @@ class MechanismPlan(AnyPlan):
     @property
     def unproved(self) -> str:
         """Part that the proof of the noise does not cover; empty where it covers all of it."""
-        if not self.hardened:
-            return UNHARDENED
-        return f"{self._in_floats} is computed in floating point, hardened or not" if self._in_floats else ""
+        return f"{self._in_floats} is computed in floating point" if self._in_floats else ""
 
     @property
     def _in_floats(self) -> str:
-        """Name the part that is drawn in floating point, hardened or not; empty where none is."""
+        """Name the part that is drawn in floating point; empty where none is."""
         return getattr(self.mechanism if self.first is None else self.first.mechanism, "in_floats", "")
 
     def to_json(self, secret: bool = True) -> dict[str, object]:
@@ -172,10 +165,9 @@ class MechanismPlan(AnyPlan):
     def lines(self, secret: bool = True) -> list[tuple[str, str]]:
         """(label, sentence) pairs that describe the plan to a person."""
         out = [("target", repr(self.target)), ("mechanism", repr(self.mechanism))]
-        out += labelled("note", self.said_note)
         if self.run is not None:
             # The run's own guarantee and verdict already cover the draw before it.
-            own = ("target", "sampler", "note", "unproved")
+            own = ("target", "sampler", "unproved")
             out += [line for line in self.run.lines(secret) if line[0] not in own]
         else:
             out.append(("guarantee", guaranteed(self.guarantee, secret)))

@@ -51,6 +51,7 @@ from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.privacy.accounting import Event, noisy_descent
 from dpmcmc.privacy.accounting.events import KAPPA, gaussian_parameter, largest, queries
 from dpmcmc.privacy.query.gaussian_release import noise_on_grid
+from dpmcmc.privacy.query.integer_noise import check_numbers
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Positive, Target, shared_by_equal_targets
@@ -102,7 +103,7 @@ class CertifiedOPS(OneShot):
             CalibrationError: a given temper that costs more than (ε, δ).
         """
         bounds = bounds_of(target, "certified_ops", self.prior_precision)
-        asked.check_numbers(bounds.size)
+        check_numbers(bounds.size)
         if asked.num_records > _MOST_RECORDS:
             raise UnsupportedCombination(
                 f"certified_ops: rounding is proved for at most {_MOST_RECORDS:,} records, not for "

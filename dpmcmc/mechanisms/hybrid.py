@@ -23,7 +23,6 @@ from dpmcmc.errors import InputError, check_fields
 from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.planning import making
-from dpmcmc.planning.making import of_argument
 from dpmcmc.planning.plan import Plan
 from dpmcmc.privacy.accounting.charging import Clipping, Privacy
 from dpmcmc.privacy.accounting.sampling import Full, Sampling
@@ -88,7 +87,6 @@ class Hybrid:
         if self.start.draws != 1:
             raise InputError(f"start: a hybrid starts at one draw, not at {self.start.draws}", "draws")
 
-    @of_argument
     def plan(
         self,
         target: Target,
@@ -112,7 +110,6 @@ class Hybrid:
             epsilon=self.share * epsilon,
             delta=delta,
             adjacency=adjacency,
-            hardened=hardened,
         )
         run = making.plan(
             target,
@@ -136,9 +133,9 @@ class Hybrid:
             curvature=self.curvature,
             after=first.guarantee,
         )
-        return self._of(first, run, schema, bool(hardened))
+        return self._of(first, run, schema)
 
-    def _of(self, first: MechanismPlan, run: Plan, schema: Schema | None, hardened: bool) -> MechanismPlan:
+    def _of(self, first: MechanismPlan, run: Plan, schema: Schema | None) -> MechanismPlan:
         """Return the plan of the draw and the run together."""
         assert run.guarantee is not None
         assert run.noise_multipliers is not None
@@ -159,8 +156,6 @@ class Hybrid:
             first,
             run,
             schema,
-            note=first.note or run.note,
-            hardened=hardened,
         )
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams, checkpoint: Path | None = None) -> PyTree:

@@ -18,9 +18,8 @@ from dpmcmc.data.schema import Schema
 from dpmcmc.errors import Checked, InputError
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.mechanisms.base import MechanismPlan
-from dpmcmc.planning.making import of_argument
 from dpmcmc.privacy.accounting import Adjacency, Event, discrete_gaussian
-from dpmcmc.privacy.accounting.charging import DRAW_SHARE, capped, check_delta, provable
+from dpmcmc.privacy.accounting.charging import DRAW_SHARE, check_delta, check_proved, refuse_floats
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.query.gaussian_release import GramRelease, gaussian_event
@@ -43,7 +42,6 @@ class Asked:
         epsilon: ε.
         delta: δ, below 1/N.
         adjacency: which data sets are neighbours.
-        hardened: whether Gaussian noise is drawn in integers, with keys of ChaCha20.
 
     Raises:
         ValueError: numbers outside these, named by the argument first.
@@ -53,7 +51,6 @@ class Asked:
     epsilon: float
     delta: float
     adjacency: Adjacency
-    hardened: bool = False
 
     def __post_init__(self) -> None:
         if self.num_records < 1:
@@ -75,7 +72,7 @@ class Asked:
     @property
     def of_events(self) -> Asked:
         """Return the promise that the events alone have to keep: integer noise may take a small share of δ besides."""
-        spent = discrete_gaussian.price(_MANY, self.epsilon) if self.hardened else 0.0
+        spent = discrete_gaussian.price(_MANY, self.epsilon)
         return dataclasses.replace(self, delta=self.delta - min(spent, DRAW_SHARE * self.delta))
 
     @property
@@ -89,18 +86,13 @@ class Asked:
         Raises:
             InputError: integer noise of more numbers than are charged for.
         """
-        self.check_numbers(size)
+        check_numbers(size)
         return gaussian_event(noise_std, sensitivity, size, self.adjacency)
 
     def gram(self, release: GramRelease) -> tuple[Event, ...]:
         """Return the charge of one release of a second moment; raises as :meth:`gaussian`."""
-        self.check_numbers(release.numbers)
+        check_numbers(release.numbers)
         return release.events(self.adjacency)
-
-    def check_numbers(self, size: int) -> None:
-        """Refuse integer noise of more numbers than are charged for, before the release is planned."""
-        if self.hardened:
-            check_numbers(size)
 
 
 class Drawn(NamedTuple):
@@ -129,10 +121,9 @@ class OneShot(Checked):
     release = "estimate"
     accountant = "one_sample"
     draws = 1
-    #: Part that the mechanism draws in floating point, hardened or not; empty where all its randomness is in integers.
+    #: Part that the mechanism draws in floating point; empty where all its randomness is in integers.
     in_floats = ""
 
-    @of_argument
     def plan(
         self,
         target: Target,
@@ -153,24 +144,21 @@ class OneShot(Checked):
             delta: δ, below 1/N.
             adjacency: ``replace_one`` | ``add_remove`` | ``zero_out``.
             schema: public ranges and levels of a table's columns; see :func:`dpmcmc.plan`.
-            hardened: as of :class:`dpmcmc.Privacy`. Draws from a posterior are computed in floating point either way.
+            hardened: as of :class:`dpmcmc.Privacy`; false is refused. Draws from a posterior are computed in floating
+                point.
 
         Raises:
             UnsupportedCombination: no derivation for this target or adjacency.
             CalibrationError: (ε, δ) is out of reach.
             ValueError: impossible numbers, named by the argument first; a public bound that is not given.
         """
-        asked = Asked(num_records, epsilon, delta, Adjacency(adjacency), bool(hardened))
+        refuse_floats(hardened)
+        asked = Asked(num_records, epsilon, delta, Adjacency(adjacency))
         target, told = (target, self) if schema is None else (schema.told(target), schema.told(self, target))
         check_absent(target, asked.adjacency, schema is not None)
         plan = told.settle(target, asked.of_events)
-        if hardened:
-            taken = provable(epsilon, delta, discrete_gaussian.releases_event(plan.guarantee.events))
-            if taken < epsilon:
-                asked = dataclasses.replace(asked, epsilon=taken)
-                plan = dataclasses.replace(told.settle(target, asked.of_events), note=capped(epsilon, taken))
-            plan = dataclasses.replace(plan, guarantee=_of_all(plan.guarantee, asked))
-        return dataclasses.replace(plan, schema=schema, hardened=asked.hardened)
+        check_proved(epsilon, delta, discrete_gaussian.releases_event(plan.guarantee.events))
+        return dataclasses.replace(plan, schema=schema, guarantee=_of_all(plan.guarantee, asked))
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Return the plan that keeps the promise; raises as :meth:`OneShot.plan`."""

@@ -98,7 +98,6 @@ class Chain:
         epsilon: float,
         delta: float,
         adjacency: str = "replace_one",
-        hardened: bool | None = None,
     ) -> Plan:
         """Return the run's plan on ``num_records`` records."""
         return making.plan(
@@ -113,7 +112,6 @@ class Chain:
                 delta=delta,
                 adjacency=adjacency,  # type: ignore[arg-type]
                 clip=self.clip,
-                hardened=hardened,
             ),
         )
 
@@ -189,10 +187,7 @@ class PrivateSelection(OneShot):
             "coefficient": voting.settings["coefficient"],
         }
         plan = self.planned(target, asked, events, settings, assumptions)
-        notes = dict.fromkeys(f"a candidate: {one.note}" for one in plans if one.note)
-        return _SelectionPlan(
-            self, target, asked.num_records, plan.guarantee, settings, note="; ".join(notes), parts=plans, voting=voting
-        )
+        return _SelectionPlan(self, target, asked.num_records, plan.guarantee, settings, parts=plans, voting=voting)
 
     def check(self, plan: MechanismPlan, records: PyTree) -> None:
         """Refuse what a candidate refuses, and a loss of the vote that fails."""

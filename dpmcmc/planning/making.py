@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
 
 from dpmcmc.data.schema import Schema
-from dpmcmc.errors import CalibrationError, InputError, UnsupportedCombination
+from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.planning.metric import PrivateMetric, planned_metric
 from dpmcmc.planning.noise import own_noise, settled, unit_of
 from dpmcmc.planning.plan import Plan
 from dpmcmc.planning.verdict import with_verdict
-from dpmcmc.privacy.accounting.charging import UNKNOWN_COORDINATES, Privacy, Schedule, capped, check_delta, provable
+from dpmcmc.privacy.accounting.charging import UNKNOWN_COORDINATES, Privacy, Schedule, check_delta, check_proved
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Full, Sampling, expected_batch
 from dpmcmc.privacy.calibration import smallest_noise
@@ -28,73 +26,7 @@ from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.absent import check_absent
 from dpmcmc.targets.base import Target, parameter_shapes
 
-if TYPE_CHECKING:
-    from dpmcmc.mechanisms.base import MechanismPlan
 
-
-# ----------------------------------------------------------------------------------------------------
-# Noise in integers wherever it is proved, for plans that leave ``hardened`` open.
-#
-# Noise in integers is within a charged distance of a Gaussian (``accounting/discrete_gaussian.py``). The distance costs
-# e^ε times itself in δ, so beyond an ε of 30 to 50 nothing is proved. A plan there takes noise from floats and says so.
-
-_Arguments = ParamSpec("_Arguments")
-_AnyPlan = TypeVar("_AnyPlan", Plan, "MechanismPlan")
-
-
-def where_proved(plan: Callable[..., _AnyPlan]) -> _AnyPlan:
-    """Return the hardened plan, or the one with noise from floats where the promise is beyond what integers prove.
-
-    Args:
-        plan: ``plan(hardened=...)`` makes the plan.
-    """
-    try:
-        made = plan(hardened=True)
-        if not made.note:
-            return made
-        why = made.note
-    except InputError as refusal:
-        # Noise in integers takes a share of δ, without which a calibration may succeed; no other refusal is about it.
-        if refusal.about != "hardened" and not isinstance(refusal, CalibrationError):
-            raise
-        made, why = None, str(refusal).removeprefix("hardened: ").partition("; ")[0]
-    floats = plan(hardened=False)
-    if isinstance(made, Plan) and isinstance(floats, Plan) and np.array_equal(made.noise_std, floats.noise_std):
-        return dataclasses.replace(made, note="")  # the sampler's own noise is enough either way
-    return dataclasses.replace(floats, note=why)
-
-
-def of_privacy(plan: Callable[_Arguments, Plan]) -> Callable[_Arguments, Plan]:
-    """Return a planner that settles a ``privacy`` which leaves ``hardened`` open."""
-
-    @functools.wraps(plan)
-    def planned(*args: _Arguments.args, **settings: _Arguments.kwargs) -> Plan:
-        privacy = settings.get("privacy")
-        if getattr(privacy, "hardened", True) is not None:
-            return plan(*args, **settings)
-
-        def choose(hardened: bool) -> Plan:
-            chosen = dataclasses.replace(privacy, hardened=hardened)  # type: ignore[type-var]
-            return plan(*args, **(settings | {"privacy": chosen}))  # type: ignore[arg-type]
-
-        return where_proved(choose)
-
-    return planned
-
-
-def of_argument(plan: Callable[_Arguments, _AnyPlan]) -> Callable[_Arguments, _AnyPlan]:
-    """Return a planner that settles an argument ``hardened`` which is left open."""
-
-    @functools.wraps(plan)
-    def planned(*args: _Arguments.args, **settings: _Arguments.kwargs) -> _AnyPlan:
-        if settings.get("hardened") is not None:
-            return plan(*args, **settings)
-        return where_proved(lambda hardened: plan(*args, **(settings | {"hardened": hardened})))  # type: ignore[arg-type]
-
-    return planned
-
-
-@of_privacy
 def plan(
     target: Target,
     *,
@@ -148,10 +80,10 @@ def plan(
     _check_curvature(curvature)
     bound = _bound(sampler, sampling, num_records)
     second = asked(bound.queries)
-    coordinates = None if privacy is None or not privacy.hardened else _coordinates(target, second)
+    coordinates = None if privacy is None else _coordinates(target, second)
     size = (num_records, chains, multiples(second), after, coordinates)
     queries = Schedule(np.zeros(steps), sampling, *size, every=every_of(second))
-    privacy, note = _proved(privacy, queries, metric is not None)
+    _check_epsilon(privacy, queries, metric is not None)
     in_metric = None
     if metric is not None:
         _check_metric(metric, after, curvature)
@@ -179,7 +111,6 @@ def plan(
         coordinates=coordinates,
         metric=in_metric,
         schema=schema,
-        note=note,
         **noise._asdict(),
     )
     return with_verdict(made)
@@ -228,16 +159,15 @@ def _check_curvature(curvature: float | None) -> None:
         raise InputError(f"curvature must be a finite number > 0, got {curvature}", "curvature")
 
 
-def _proved(privacy: Privacy | None, queries: Schedule, in_metric: bool) -> tuple[Privacy | None, str]:
-    """Return the promise with an ε that integer noise is proved for, and a note where that is not the one asked for."""
+def _check_epsilon(privacy: Privacy | None, queries: Schedule, in_metric: bool) -> None:
+    """Refuse an ε beyond the largest that integer noise is proved for."""
     if privacy is None or privacy.epsilon is None:
-        return privacy, ""
+        return
     if in_metric and queries.coordinates is not None:
         # Its noise is settled from ε, so its numbers are not known yet: a symmetric matrix's and a trace at most.
         most = queries.coordinates * (queries.coordinates + 1) // 2 + 1
         queries = dataclasses.replace(queries, metric_numbers=most)
-    epsilon = provable(privacy.epsilon, privacy.delta, queries.deviations)
-    return dataclasses.replace(privacy, epsilon=epsilon), capped(privacy.epsilon, epsilon)
+    check_proved(privacy.epsilon, privacy.delta, queries.deviations)
 
 
 def _check_metric(metric: PrivateMetric, after: Guarantee | None, curvature: float | None) -> None:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpmcmc.errors import CalibrationError, InputError, UnsupportedCombination
+from dpmcmc.errors import CalibrationError, InputError
 from dpmcmc.privacy.accounting import discrete_gaussian
-from dpmcmc.privacy.accounting.charging import DRAW_SHARE, Privacy, Schedule, charged_guarantee, provable
+from dpmcmc.privacy.accounting.charging import Privacy, Schedule, charged_guarantee, check_proved
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import expected_batch
 from dpmcmc.privacy.calibration import smallest_noise
@@ -66,9 +66,9 @@ def settled(own: np.ndarray, queries: Schedule, privacy: Privacy | None, second:
             f"epsilon {guarantee.epsilon:.6g} where {privacy.epsilon:g} was asked. The thesis's formula is proved by "
             "accountant advanced; use that one, or calibrator numeric"
         )
-    check_deviations(guarantee.epsilon, queries, privacy)
+    check_proved(guarantee.epsilon, privacy.delta, queries.deviations)
     free = float(np.mean(noise_std == _round_up(own)))
-    grids = _grids(noise_multipliers, second, bool(privacy.hardened))
+    grids = _grids(noise_multipliers, second)
     return Noise(noise_std, noise_multipliers, required, guarantee, free, slots, *grids)
 
 
@@ -105,21 +105,11 @@ def own_noise(sampler: Sampler, steps: int) -> np.ndarray:
     return own
 
 
-def check_deviations(epsilon: float | None, queries: Schedule, privacy: Privacy) -> None:
-    """Refuse a run whose integer noise deviates from its proof's by more than a small share of δ."""
-    if epsilon is not None and provable(epsilon, privacy.delta, queries.deviations) < epsilon * (1 - 1e-9):
-        raise UnsupportedCombination(
-            f"hardened: at epsilon {epsilon:.4g} the distance of integer noise from a Gaussian's costs more than "
-            f"{DRAW_SHARE:g} of delta {privacy.delta:g}; ask for hardened: false, or for more noise.",
-            "hardened",
-        )
-
-
-def _grids(z: np.ndarray, second: SecondMoment | None, hardened: bool) -> tuple[int, int, tuple[int, int]]:
+def _grids(z: np.ndarray, second: SecondMoment | None) -> tuple[int, int, tuple[int, int]]:
     """(grid exponents of the exact sums of gradient and second moment, draws of their integer noise)."""
     loudest = float(z.max())
     bits = fraction_bits(loudest), 0 if second is None else fraction_bits(loudest * second.ratio)
-    return *bits, levels(z, bits, second) if hardened else (0, 0)
+    return *bits, levels(z, bits, second)
 
 
 def levels(z: np.ndarray, bits: tuple[int, int], second: SecondMoment | None) -> tuple[int, int]:

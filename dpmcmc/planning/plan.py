@@ -19,7 +19,7 @@ from dpmcmc.planning.description import guaranteed, html_table, labelled
 from dpmcmc.planning.metric import PlannedMetric
 from dpmcmc.planning.noise import own_noise
 from dpmcmc.planning.permitted import INTERVALS, UNJUDGED, Verdict
-from dpmcmc.privacy.accounting.charging import UNHARDENED, Privacy, Schedule
+from dpmcmc.privacy.accounting.charging import Privacy, Schedule
 from dpmcmc.privacy.accounting.events import Adjacency, three_digits
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -53,7 +53,6 @@ class AnyPlan(abc.ABC):
         schema: public ranges and levels of the columns of a table, or None where records are arrays.
         released_path: of a run in a metric that was saved; None of a plan that can be run.
         reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
-        note: why the promise was not taken as it was asked for, where it was not.
 
     Example:
         >>> import dpmcmc
@@ -71,7 +70,6 @@ class AnyPlan(abc.ABC):
     schema: Schema | None
     released_path: Trace | None = None
     reasons: tuple[str, ...] = ()
-    note: str = ""
 
     @property
     @abc.abstractmethod
@@ -89,23 +87,9 @@ class AnyPlan(abc.ABC):
         return self.trace is not None
 
     @property
-    def hardened(self) -> bool:
-        """Whether its keys are ChaCha20's and its noise is drawn in integers."""
-        return False
-
-    @property
-    def said_note(self) -> str:
-        """The note, with what the plan does about it; empty without one."""
-        if not self.note:
-            return ""
-        if self.hardened:
-            return f"{self.note}; the plan keeps that, and hardened: false may take less noise"
-        return f"{self.note}; the plan takes noise from floats"
-
-    @property
     def unproved(self) -> str:
         """Part that the proof of the noise does not cover; empty where it covers all of it."""
-        return "" if self.guarantee is None or self.hardened else UNHARDENED
+        return ""
 
     @abc.abstractmethod
     def to_json(self, secret: bool = True) -> dict[str, object]:
@@ -165,8 +149,8 @@ class AnyPlan(abc.ABC):
         return {} if self.schema is None else {"schema": self.schema.to_yaml()}
 
     def sentences_json(self) -> dict[str, object]:
-        """Return the part of ``plan.json`` that says what is not as it was asked for, what is not proved, and why."""
-        return {"note": self.said_note, "unproved": self.unproved, "reasons": list(self.reasons)}
+        """Return the part of ``plan.json`` that says what is not proved, and why the plan is as it is."""
+        return {"unproved": self.unproved, "reasons": list(self.reasons)}
 
     def __str__(self) -> str:
         return "\n".join(f"{name:<12} {text}" for name, text in self._said())
@@ -202,13 +186,12 @@ class Plan(AnyPlan):
         second_bits: grid exponent of its sum.
         curvature: public bound on the curvature of the mean loss, or None.
         after: guarantee of the private starting points that the run is given, part of ``guarantee``; or None.
-        levels: draws per coordinate of the integer noise of a hardened run, for the gradient and for the second moment.
-        coordinates: of integer noise that a step is charged for; None where noise is from floats.
+        levels: draws per coordinate of the integer noise of a private run, for the gradient and for the second moment.
+        coordinates: of integer noise that a step is charged for; None without privacy.
         metric: that the run releases first, with its noise settled, or None; noise, steps and time are then in its
             units.
         schema: public facts of a table's columns, or None where records are arrays.
         reasons: why the plan is as it is, where :func:`dpmcmc.suggest` made it.
-        note: why the promise was not taken as it was asked for, where it was not.
         verdict: permitted uses of the draws, from public facts.
 
     Example:
@@ -254,13 +237,7 @@ class Plan(AnyPlan):
     metric: PlannedMetric | None = None
     schema: Schema | None = None
     reasons: tuple[str, ...] = ()
-    note: str = ""
     verdict: Verdict = field(default=UNJUDGED, repr=False)
-
-    @property
-    def hardened(self) -> bool:
-        """Whether its keys are ChaCha20's and its noise is drawn in integers."""
-        return self.privacy is not None and bool(self.privacy.hardened)
 
     @property
     def in_metric(self) -> bool:
@@ -446,7 +423,7 @@ class Plan(AnyPlan):
                 "rate": self.sampling.rate(self.num_records),
                 "slots": self.slots,
             },
-            "hardened": self.hardened,
+            "hardened": self.privacy is not None,
             "coordinates": self.coordinates,
             "num_records": self.num_records,
             "free_fraction": None if self.privacy is None else self.free_fraction,
@@ -488,7 +465,6 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     spread = f"{z.min():.4g}" if z.max() <= z.min() * 1.001 else f"{z.min():.4g} to {z.max():.4g}"
     out += [
         ("guarantee", guaranteed(plan.guarantee, secret)),
-        *labelled("note", plan.said_note),
         ("noise", f"multiplier {spread} (noise std on the clipped sum / clip {plan.privacy.clip:g})"),
         ("thesis", _thesis_line(plan)),
         ("free", _free_line(plan)),

@@ -88,7 +88,7 @@ def run_outputs(found: Found, trials: Sequence[Trial], site: Site, report: Repor
         theta, _ = minimise(
             site.target(), site.in_double, settings["regularisation"], tolerance=settings["gradient_tolerance"]
         )
-        noise = [streams_of(trials[i].key, found[i].hardened)[0].noise for i in at]  # type: ignore[union-attr]
+        noise = [streams_of(trials[i].key)[0].noise for i in at]
         return [
             gaussian_release(theta, found[i].settings["noise_std"], key)[None]  # type: ignore[union-attr]
             for i, key in zip(at, noise, strict=True)

@@ -65,15 +65,12 @@ def make_plan(
     thin: int = 1,
     private: bool = True,
     epsilon: float = 1.0,
-    hardened: bool | None = False,
 ) -> dpmcmc.Plan:
     """A plan of SGLD on logistic regression at ε = 1 and δ = min(1e-6, 0.1/N), unless told otherwise.
 
     Its accountant is Rényi's, which plans in a blink; how the noise was found does not change what a step costs.
     """
-    privacy = dpmcmc.Privacy(
-        epsilon=epsilon, delta=min(1e-6, 0.1 / num_records), accountant="rdp", clip=CLIP, hardened=hardened
-    )
+    privacy = dpmcmc.Privacy(epsilon=epsilon, delta=min(1e-6, 0.1 / num_records), accountant="rdp", clip=CLIP)
     return dpmcmc.plan(
         target or dpmcmc.targets.LogisticRegression(num_features=features),
         num_records=num_records,

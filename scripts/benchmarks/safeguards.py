@@ -53,15 +53,13 @@ def tables(size: Size) -> list[Table]:
     n, d = size.num_records, size.features
     data = records(n, d)
     plan = make_plan(n, d, size.batch, size.steps)
-    hardened = make_plan(n, d, size.batch, size.steps, hardened=True)
     rungs: dict[str, tuple[str, Clock]] = {
         "no privacy": ("no", _by_hand(no_privacy(size), data, size)),
         "+ each record clipped, noise by `jax.random.normal`": ("NO", _by_hand(textbook(plan), data, size)),
         "+ a Poisson batch, padded and masked": ("NO", _by_hand(poisson(plan), data, size)),
         "+ exact sums in fixed point": ("NO", _by_hand(exact(plan), data, size)),
-        "+ noise with tails, in two parts; keys by purpose (the query)": ("NO", _query(plan, data, size)),
+        "+ noise in integers, from ChaCha20 keys by purpose (the query)": ("NO", _query(plan, data, size)),
         "+ the engine: batches of any size, chunks, guards, draws to the host (`sample`)": ("yes", sampled(plan, data)),
-        "+ hardened: ChaCha20, noise in integers": ("yes", sampled(hardened, data)),
     }
     times = in_turn({name: clock for name, (_, clock) in rungs.items()}, size.repeats)
     table = Table(
@@ -208,7 +206,9 @@ def _by_hand(gradient: Gradient, data: Any, size: Size) -> Clock:
 
 def _query(plan: dpmcmc.Plan, data: Any, size: Size) -> Clock:
     """dpmcmc's query and sampler in the same loop."""
-    query = GradientQuery(plan.target, plan.num_records, plan.batch_size, CLIP, _usual(plan), plan.bits)
+    query = GradientQuery(
+        plan.target, plan.num_records, plan.batch_size, CLIP, _usual(plan), plan.bits, levels=plan.levels
+    )
     noise_std = float(plan.noise_std[0])
     start = jnp.zeros(size.features)
 
@@ -223,7 +223,7 @@ def _query(plan: dpmcmc.Plan, data: Any, size: Size) -> Clock:
         return state, (state.position, info)
 
     state = plan.sampler.init(jax.random.key(0), start)
-    return _scan(draw, advance, streams_of(0, False)[0], state, plan.target.prepared(data), size.steps)
+    return _scan(draw, advance, streams_of(0)[0], state, plan.target.prepared(data), size.steps)
 
 
 def _scan(draw: Any, advance: Any, keys: Any, state: Any, data: Any, steps: int) -> Clock:

@@ -25,13 +25,13 @@ def tables(size: Size) -> list[Table]:
     data = records(n, d)
     plans = [
         plan
-        for plan in (make_plan(n, d, size.batch, steps, thin=10, epsilon=e, hardened=None) for e in epsilons)
+        for plan in (make_plan(n, d, size.batch, steps, thin=10, epsilon=e) for e in epsilons)
         for _ in range(repeats)
     ]
     table = Table(
         f"A sweep of {len(plans)} cells",
-        f"{len(epsilons)} values of ε, {repeats} runs each, {steps} steps a run; N {n:,}, d {d}, batch {size.batch}; "
-        "noise in integers, the default. Whole seconds of the calls, from an empty in-memory compilation cache each "
+        f"{len(epsilons)} values of ε, {repeats} runs each, {steps} steps a run; N {n:,}, d {d}, batch {size.batch}. "
+        "Whole seconds of the calls, from an empty in-memory compilation cache each "
         "time; the share of compilation is the results' own `wall_seconds`. The ratio is the time of `sample_all` over "
         "that of `sample` in a loop.",
     )

@@ -85,10 +85,10 @@ class Made(NamedTuple):
     records: PyTree
 
 
-def regression(chains: int = 1, hardened: bool = False, sampler: dpmcmc.samplers.Sampler | None = None) -> Made:
+def regression(chains: int = 1, sampler: dpmcmc.samplers.Sampler | None = None) -> Made:
     """Logistic regression of Adult's shape."""
     target = dpmcmc.targets.LogisticRegression(prior_scale=1.0, num_features=FEATURES)
-    plan = _plan(target, RECORDS, sampler or dpmcmc.SGLD(1.0), dpmcmc.Poisson(BATCH), chains, hardened)
+    plan = _plan(target, RECORDS, sampler or dpmcmc.SGLD(1.0), dpmcmc.Poisson(BATCH), chains)
     return Made(plan, _records(RECORDS, FEATURES, 2))
 
 
@@ -103,8 +103,6 @@ def network() -> Made:
 PROGRAMS = {
     "one chain": regression,
     "1,024 chains": lambda: regression(chains=1024),
-    "hardened": lambda: regression(hardened=True),
-    "1,024 chains, hardened": lambda: regression(chains=1024, hardened=True),
     "SGFS": lambda: regression(sampler=dpmcmc.SGFS(step_size=1.0)),
     "digits network": network,
 }
@@ -116,9 +114,8 @@ def _plan(
     sampler: dpmcmc.samplers.Sampler,
     sampling: dpmcmc.Sampling,
     chains: int = 1,
-    hardened: bool = False,
 ) -> dpmcmc.Plan:
-    privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-6, accountant="rdp", hardened=hardened)
+    privacy = dpmcmc.Privacy(epsilon=1.0, delta=1e-6, accountant="rdp")
     how = {"num_records": num_records, "chains": chains, "steps": STEPS, "burn_in": STEPS // 2, "privacy": privacy}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dpmcmc.errors.NotForIntervals)
@@ -176,7 +173,7 @@ def compiled(made: Made) -> Program:
     sharding = SingleDeviceSharding(device())
     work = Chains(made.plan)
     work.read(made.records, None, None, None)
-    streams, secret = streams_of(None, made.plan.privacy.hardened)
+    streams, secret = streams_of(None)
     program = dataclasses.replace(work.program(), platform="gpu")
     blocks = Blocks(program, [work.bound(streams, secret)], work.records, None)
     shapes = jax.tree.map(

@@ -217,6 +217,7 @@ privacy.release=one_sample
 privacy.release=estimate
 privacy.adjacency=add_remove
 privacy.hardened=1
+privacy.hardened=false
 privacy.clip=1e-12
 privacy.clip=1e12
 privacy.clip=-1

@@ -212,8 +212,13 @@ def two_secret_keys_are_different(scene: Scene) -> None:
     """Keys come from the operating system, and one serves one run."""
     from jax import random
 
-    keys = [SecretKey(hardened) for hardened in (False, False, True, True)]
-    words = [bytes(np.asarray(random.key_data(key))) for secret in keys for key in secret.streams()]
+    keys = [SecretKey() for _ in range(4)]
+    kinds = (False, False, True, True)  # of runs without privacy, and of private ones
+    words = [
+        bytes(np.asarray(random.key_data(key)))
+        for secret, private in zip(keys, kinds, strict=True)
+        for key in secret.streams(private)
+    ]
     require(len(set(words)) == len(words), "two secret keys, or two of their streams, are the same")
     with contextlib.suppress(ValueError):
         keys[0].streams()

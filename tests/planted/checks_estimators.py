@@ -95,7 +95,7 @@ def too_many_numbers_cost_nothing(scene: Scene) -> None:
     """A release of more numbers than integer noise is charged for is refused by its plan."""
 
     def act(ledger: Ledger) -> None:
-        plan = SufficientStatistics().plan(_TARGET, num_records=_N, epsilon=2.0, delta=1e-6, hardened=True)
+        plan = SufficientStatistics().plan(_TARGET, num_records=_N, epsilon=2.0, delta=1e-6)
         dpmcmc.sample(plan, {"x": _X, "y": _X[:, 0]}, ledger=ledger)
 
     with pytest.MonkeyPatch.context() as patch:

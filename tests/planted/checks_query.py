@@ -15,6 +15,7 @@ from scipy import stats
 from dpmcmc.errors import DataError, UnsupportedCombination
 from dpmcmc.privacy import Poisson
 from dpmcmc.privacy.accounting import DEVIATIONS, overflow_probability
+from dpmcmc.privacy.accounting.discrete_gaussian import LEVELS
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import expected_batch
 from dpmcmc.privacy.query import query, randomness
@@ -182,11 +183,6 @@ def released_noise_is_as_stated(scene: Scene) -> None:
     _as_stated(scene.see("poisson"), "gradient")
 
 
-def float_noise_is_as_stated(scene: Scene) -> None:
-    """Likewise in a run whose noise is computed from floats."""
-    _as_stated(scene.see("floats"), "gradient with noise from floats")
-
-
 def the_release_is_prior_and_normalised_sum(scene: Scene) -> None:
     """Where there is hardly any noise, what is released is −∇log prior + (N/b)Σ, b the public expected batch size."""
     noise = _noise(scene.see("quiet"))
@@ -195,8 +191,8 @@ def the_release_is_prior_and_normalised_sum(scene: Scene) -> None:
 
 
 def integer_noise_is_as_stated(scene: Scene) -> None:
-    """Likewise in a hardened run."""
-    _as_stated(scene.see("hardened"), "hardened gradient")
+    """Likewise for a target of the user's own."""
+    _as_stated(scene.see("custom"), "gradient of a user's own target")
 
 
 def both_noises_are_as_stated(scene: Scene) -> None:
@@ -226,12 +222,12 @@ def noise_reaches_its_tails(scene: Scene) -> None:
 
 
 def noise_hides_the_low_bits_of_the_sum(scene: Scene) -> None:
-    """At z = 60 a float32 of noise is even in grid steps; the release must be odd half of the time all the same."""
+    """At z = 60, where a float32 of noise would be even in grid steps, the release is odd half of the time."""
     draws = 20_000
     zeros = np.zeros(draws, np.int32)
     z = np.float32(60.0 * 2.0 ** fraction_bits(60.0))
-    noise = query.drawn_noise(jax.random.key(5), zeros, z, 1.0, 0)
-    total = query._with_noise(FixedPoint(zeros, zeros + 1), noise, z, 1.0)
+    noise = query.drawn_noise(jax.random.key(5), zeros, z, 1.0, LEVELS[-1])
+    total = FixedPoint(zeros, zeros + 1) + noise
     odd = float(np.mean(np.asarray(total.low) % 2))
     require(abs(odd - 0.5) < FAR * 0.5 / math.sqrt(draws), f"an odd sum is released odd {100 * odd:.0f} % of the time")
 
@@ -252,8 +248,8 @@ def no_key_is_used_twice(scene: Scene) -> None:
 
 
 def no_chacha_key_is_used_twice(scene: Scene) -> None:
-    """Likewise in a hardened run."""
-    _keys_differ(scene.see("hardened"))
+    """Likewise for a target of the user's own."""
+    _keys_differ(scene.see("custom"))
 
 
 # Batches.

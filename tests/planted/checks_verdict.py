@@ -14,9 +14,7 @@ _TARGET = LogisticRegression(prior_scale=_PRECISION**-0.5, num_features=3, row_b
 
 def _plan(steps: int = 1400, clip: float = 1.0) -> Any:
     """A run at temperature 1 of short steps, long and unclipped unless told otherwise."""
-    privacy = dpmcmc.Privacy(
-        epsilon=150.0, delta=1e-3, accountant="rdp", clip=clip, hardened=False, clipping="residual"
-    )
+    privacy = dpmcmc.Privacy(epsilon=45.0, delta=1e-3, accountant="rdp", clip=clip, clipping="residual")
     sampler = dpmcmc.SGLD(0.09 * _N / (_N / 4 + _PRECISION))
     return dpmcmc.plan(
         _TARGET, num_records=_N, sampler=sampler, steps=steps, burn_in=90, thin=1, privacy=privacy,

@@ -46,11 +46,6 @@ AdjacencyName = Literal["replace_one", "add_remove", "zero_out"]
 TraceAccountant = Literal["pld", "rdp", "advanced"]
 Calibrator = Literal["numeric", "closed_form", "free"]
 Clipping = Literal["residual", "label_blind"]
-#: Sentence of a run whose noise is computed in floating point.
-UNHARDENED = (
-    "noise is in floating point: the guarantee takes it for exactly Gaussian, which is not proved, and its "
-    "generator is not claimed to be cryptographic; hardened: true takes noise that is proved"
-)
 
 
 @dataclass(frozen=True)
@@ -69,10 +64,8 @@ class Privacy:
         clipping: residual or label_blind. The first shrinks each gradient by its own norm, which biases the draws.
             The second shrinks it by the largest norm that any label would give it, which does not. It is the default
             of targets with bounded labels (logistic and softmax regression), and other targets refuse it.
-        hardened: with true, keys are ChaCha20's, and noise is drawn in integers, proved bit by bit; a promise beyond
-            that proof (an ε above 30 to 50) is taken for the largest that it covers. With false, noise is computed in
-            floating point, which is not proved, from a generator that is not claimed to be cryptographic. Left out,
-            noise is drawn in integers wherever that is proved, and the plan says where it is not.
+        hardened: true, or left out: keys are ChaCha20's, and noise is drawn in integers, proved bit by bit. An ε above
+            the largest that is proved (30 to 50) is refused, and so is false.
 
     Raises:
         ValueError: a value outside these.
@@ -96,6 +89,7 @@ class Privacy:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        refuse_floats(self.hardened)
         if self.calibrator != "free" and self.epsilon is None:
             raise InputError(
                 f"calibrator {self.calibrator} needs epsilon; only free reports it instead of taking it", "epsilon"
@@ -104,6 +98,16 @@ class Privacy:
             raise InputError(
                 "calibrator free adds no noise for privacy and reports epsilon: leave epsilon out", "epsilon"
             )
+
+
+def refuse_floats(hardened: bool | None) -> None:
+    """Refuse ``hardened: false``; true and None, which mean the same, are accepted."""
+    if hardened is False:
+        raise InputError(
+            "hardened: false asks for noise from floats, and a private run always takes noise in integers; leave the "
+            "key out, or set privacy to null for a run without a guarantee",
+            "hardened",
+        )
 
 
 def check_delta(delta: float, num_records: int) -> None:
@@ -138,7 +142,7 @@ class Schedule:
         every: steps from one with these multiples to the next; the steps between release a gradient alone, at z.
         first: number, in the run, of the first step.
         after: guarantee of releases before the run, which the run's guarantee covers too; or None.
-        coordinates: numbers that a step adds integer noise to; None where noise is from floats.
+        coordinates: numbers that a step adds integer noise to; None without privacy.
         metric: events of the metric that the run releases before its first step.
         metric_numbers: numbers of that release, which have integer noise where a step's have.
     """
@@ -245,34 +249,34 @@ def charged_guarantee(schedule: Schedule, privacy: Privacy) -> tuple[Guarantee, 
     return guarantee, slots
 
 
-def provable(epsilon: float, delta: float, draws: tuple[Event, ...]) -> float:
-    """Return ε, or the largest at which integer noise costs no more than its share of δ, where that is less.
+def check_proved(epsilon: float, delta: float, draws: tuple[Event, ...]) -> None:
+    """Refuse an ε at which integer noise costs more than its share of δ.
 
     Args:
         epsilon, delta: of the whole promise.
         draws: events of ``discrete_gaussian.draws_event``.
 
     Raises:
-        ValueError: a δ so small that it costs more at any ε.
+        ValueError: a larger ε than integer noise is proved for; or a δ so small that it is proved for none.
     """
     distance = sum(e.rate * e.count for e in draws)
     if not distance:
-        return epsilon
+        return
     room = DRAW_SHARE * delta / distance - 1
     if room <= 1:
         raise InputError(
-            f"hardened: integer noise is at a distance {distance:.2g} from a Gaussian's, which costs more than "
-            f"{DRAW_SHARE:g} of delta {delta:g} at any epsilon; take a larger delta, or ask for hardened: false",
-            "hardened",
+            f"delta: integer noise is at a distance {distance:.2g} from a Gaussian's, which costs more than "
+            f"{DRAW_SHARE:g} of delta {delta:g} at any epsilon; take a larger delta",
+            "delta",
         )
-    return min(epsilon, math.log(room) * (1 - 1e-12))
-
-
-def capped(asked: float, taken: float) -> str:
-    """Return why integers do not prove the ε that was asked for; empty where they do."""
-    if taken >= asked:
-        return ""
-    return f"epsilon {asked:g} was asked for, and noise in integers is proved for {taken:.4g} at most"
+    largest = math.log(room) * (1 - 1e-12)
+    if epsilon > largest:
+        raise InputError(
+            f"epsilon: {epsilon:.6g} is more than noise in integers is proved for, {math.floor(100 * largest) / 100:g} "
+            f"at delta {delta:g}; take an epsilon of at most that, or, for a sampler's run without a guarantee, set "
+            "privacy to null",
+            "epsilon",
+        )
 
 
 def charged_again(guarantee: Guarantee, again: Schedule) -> tuple[Event, ...]:

@@ -196,17 +196,14 @@ def levels_for(smallest: float, largest: float) -> int:
     able = [levels for levels in LEVELS if largest * (1 + 1e-3) <= reach(levels)]
     if not able:
         raise InputError(
-            f"hardened: a noise std of {largest:.3g} grid steps is beyond the {reach(LEVELS[-1]):.3g} that integer "
-            "noise reaches; lower the largest noise multiplier, or ask for hardened: false",
-            "hardened",
+            f"a noise std of {largest:.3g} grid steps is beyond the {reach(LEVELS[-1]):.3g} that integer noise "
+            "reaches; lower the largest noise multiplier of the run"
         )
     fine = [levels for levels in able if excess(smallest, levels) <= FINE_EXCESS]
     chosen = fine[0] if fine else min(able, key=lambda levels: excess(smallest, levels))
     if excess(smallest, chosen) > MOST_EXCESS:
         raise InputError(
-            f"hardened: a noise std of {smallest:.3g} grid steps is too small for integer noise, which would be up "
-            f"to {excess(smallest, chosen):.1%} louder; raise the smallest noise multiplier, or ask for "
-            "hardened: false",
-            "hardened",
+            f"a noise std of {smallest:.3g} grid steps is too small for integer noise, which would be up to "
+            f"{excess(smallest, chosen):.1%} louder; raise the smallest noise multiplier of the run"
         )
     return chosen

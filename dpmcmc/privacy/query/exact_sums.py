@@ -11,14 +11,10 @@ of the grid C·2^-p and added as an integer, so the sum is exact in any order, o
   (3·256 + 2)u in ANY order within a block, u = 2^-24. The leaves of a pytree add log₂ of their number. The square
   root halves this, and nine roundings of scalars and of the noise scale come to it: below ``KAPPA`` = 2^-15. The
   smallest normal number, added per coordinate, covers squares that underflow.
-* Noise is rounded to the same grid and added to the integers BEFORE anything is rounded to float: round(S +
-  n) = S + round(n) for S on the grid, so it is post-processing of the real-valued Gaussian mechanism.
+* Noise is integers on the same grid (``discrete_gaussian.py``), added BEFORE anything is rounded to float.
 * A row's rounding is taken not to depend on its place in the batch, for a record that is chosen moves the others by
   one. Poisson batches have room in multiples of 8, for XLA multiplies what is left of one in another order; and where
   a batch outgrows its usual room. 5e-6·C was seen. The proof here takes 2.4e-5 of ``KAPPA``, and leaves 6.5e-6.
-* A float32 n has 24 bits: at n >= 2^24 grid steps (already at z = 8) it is even, and the sum's own low bits would
-  show through. So noise comes in two independent parts, σ and ``FINE_NOISE``·σ; the fine part resolves the grid and
-  smooths the coarse part's lattice, whose spacing is below 1/200 of its std, away.
 
 C may be traced, so that runs that differ in it share a program. It is then the same float32; the grid, a power of two
 times C, stays exact, and C² rounds once more, for which ``KAPPA`` has room.
@@ -69,8 +65,6 @@ def in_one_row(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
 #: Rows summed in one int32 before they are split into limbs.
 BLOCK_ROWS = 512
-#: Std of the fine noise relative to the whole noise.
-FINE_NOISE = 2.0**-12
 _SQUARES_BLOCK = 256
 _TINY = np.float32(np.finfo(np.float32).tiny)
 
@@ -254,26 +248,6 @@ def linear_sum(
     return by_platform(rows, weight, cpu=on_cpu, default=summed)
 
 
-def add_noise(total: FixedPoint, noise: PyTree) -> FixedPoint:
-    """Add real-valued noise, given in grid units, to an exact sum.
-
-    Args:
-        total: exact sum.
-        noise: pytree of float32 in units of the grid, |noise| < 2^46.
-    """
-
-    def split(n: jax.Array) -> tuple[jax.Array, jax.Array]:
-        high = jnp.floor(n * np.float32(2.0**-16))
-        # Exact: the low bits of a float32 that the multiple of 2^16 below it leaves behind.
-        low = n - high * np.float32(65536)
-        # Half up, not half to even: ties are common on a float's lattice, and would favour even sums.
-        return high.astype(jnp.int32), jnp.floor(low + np.float32(0.5)).astype(jnp.int32)
-
-    high = jax.tree.map(lambda h, n: h + split(n)[0], total.high, noise)
-    low = jax.tree.map(lambda l, n: l + split(n)[1], total.low, noise)
-    return _carry(FixedPoint(high, low))
-
-
 def sum_rows(integers: PyTree, each: int = 1) -> FixedPoint:
     """Exact sum over axis 0 of int32 leaves, each the sum of so many numbers bounded by 2^30 / BLOCK_ROWS in size."""
 
@@ -313,10 +287,8 @@ def fraction_bits(largest_noise_multiplier: float) -> int:
         ValueError: noise so large (z > 7e9) that it leaves no grid.
     """
     rows = 30 - math.ceil(math.log2(BLOCK_ROWS))
-    # Noise within 10σ must stay below 2^46, so that its high limb fits an int32.
-    noise = math.floor(46 - math.log2(10 * max(largest_noise_multiplier, 1.0)))
-    # Fine noise within 10σ must stay below 2^24, where a float32 still resolves the grid.
-    noise = min(noise, math.floor(24 - math.log2(10 * FINE_NOISE * max(largest_noise_multiplier, 1.0))))
+    # Noise within 10σ stays below 2^36, whose high limb fits an int32 with room to spare.
+    noise = math.floor(36 - math.log2(10 * max(largest_noise_multiplier, 1.0)))
     if noise < 0:
         raise InputError(f"noise multiplier {largest_noise_multiplier:.3g} is too large to represent", "epsilon")
     return min(rows, noise)

@@ -5,14 +5,10 @@ the released bits are round(value) + round(noise), a post-processing of the Gaus
 Rounding moves either of two neighbouring values by at most √size·grid/2, so a sensitivity grows by √size·grid, which
 :func:`gaussian_event` charges. ``KAPPA`` is charged on top for the noise's own float64 arithmetic.
 
-A hardened release has a ChaCha20 key, and its noise is drawn in integers (``accounting/discrete_gaussian.py``, with the
-proof): its std is 2^30 to 2^31 steps of the grid, which the tables reach. Each number is then within a tiny distance of
-a post-processing of the Gaussian mechanism on the rounded value, which a mechanism's plan charges for
-(``mechanisms/one_shot.py``), and a metric's (``planning/metric.py``).
-
-Without, the noise is Box–Muller in float64 with its radius and its angle each from 64 random bits: correct to a few
-2^-53, 2^20 values for each step of the grid, tails to 9.4σ. A float32 normal would need a second, finer one to resolve
-the grid (``exact_sums.py``).
+Its noise is drawn in integers from a ChaCha20 key (``accounting/discrete_gaussian.py``, with the proof). Its std is
+2^30 to 2^31 steps of the grid, which the tables reach. Each number is then within a tiny distance of a post-processing
+of the Gaussian mechanism on the rounded value, which a mechanism's plan charges for (``mechanisms/one_shot.py``), and a
+metric's (``planning/metric.py``).
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ from dpmcmc.privacy.accounting import Event
 from dpmcmc.privacy.accounting.discrete_gaussian import LEVELS
 from dpmcmc.privacy.accounting.events import KAPPA, Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.query import exact_sums, integer_noise, randomness
+from dpmcmc.privacy.query import integer_noise, randomness
 from dpmcmc.privacy.query.per_record_gradients import Model
 from dpmcmc.storage.compiled_programs import RUN_ONCE
 from dpmcmc.storage.pytree import PyTree, length_of
@@ -49,7 +45,7 @@ def gaussian_release(value: np.ndarray, noise_std: float, key: jax.Array) -> np.
         value: (size,) float64, finite. Coordinates beyond 2^30 noise stds are clamped, which moves no two values
             apart.
         noise_std: > 0, public.
-        key: secret JAX key, used for nothing else; of ChaCha20 for noise in integers.
+        key: secret JAX key, used for nothing else; one of another generator is adopted (``randomness.adopted``).
 
     Returns:
         (size,) float64, on the grid.
@@ -62,10 +58,7 @@ def gaussian_release(value: np.ndarray, noise_std: float, key: jax.Array) -> np.
         raise InputError("value: has entries that are not finite; nothing was released")
     unit = grid(noise_std)
     steps = np.rint(np.clip(value, -_LARGEST * unit, _LARGEST * unit) / unit).astype(np.int64)
-    if randomness.is_chacha(key):
-        noise = integer_noise.on_host(key, value.size, noise_std / unit).reshape(value.shape)
-    else:
-        noise = np.rint(standard_normal(key, value.shape) * (noise_std / unit)).astype(np.int64)
+    noise = integer_noise.on_host(randomness.adopted(key), value.size, noise_std / unit).reshape(value.shape)
     return (steps + noise).astype(np.float64) * unit
 
 
@@ -130,25 +123,21 @@ def mu_std(sensitivity: float, size: int, mu: float) -> float:
 def noise_on_grid(key: jax.Array, size: int, noise_std: jax.Array, grid: jax.Array) -> jax.Array:
     """Return Gaussian noise as whole multiples of a grid, for a float64 sum that is rounded to it; (size,) float64.
 
-    In integers where the key is ChaCha20's. Else, as in the query, a coarse part and a fine one, which reaches the bits
-    that a float32 does not (``exact_sums.py``).
-
     Args:
         key: used for nothing else.
         size: number of coordinates.
         noise_std: std of the noise, in units of the sum.
         grid: a power of two.
     """
-    if randomness.is_chacha(key):
-        integer_noise.check_numbers(size)
-        high, low = integer_noise.noise(key, size, (noise_std / grid).astype(jnp.float32), LEVELS[-1])
-        return high.astype(jnp.float64) * 65536 + low
-    coarse, fine = randomness.normal(key, (2, size)).astype(jnp.float64)
-    return jnp.round(noise_std * (coarse + exact_sums.FINE_NOISE * fine) / grid)
+    integer_noise.check_numbers(size)
+    high, low = integer_noise.noise(key, size, (noise_std / grid).astype(jnp.float32), LEVELS[-1])
+    return high.astype(jnp.float64) * 65536 + low
 
 
 def standard_normal(key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
-    """Return independent standard normals, float64.
+    """Return independent standard normals, float64, for draws whose law is not that of added noise.
+
+    They are Box–Muller's, radius and angle each from 64 random bits: correct to a few 2^-53, tails to 9.4σ.
 
     Args:
         key: a JAX key.

@@ -222,8 +222,7 @@ def check_numbers(size: int) -> None:
     """Refuse a release of more numbers than a mechanism is charged for."""
     if size > MOST_NUMBERS:
         raise InputError(
-            f"hardened: a release has {size} numbers, and {MOST_NUMBERS} are charged for; ask for hardened: false",
-            "hardened",
+            f"a release has {size} numbers, and integer noise is charged for {MOST_NUMBERS} at most; release fewer"
         )
 
 

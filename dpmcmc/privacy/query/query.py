@@ -23,7 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.errors import InputError
-from dpmcmc.privacy.query import exact_sums, integer_noise, randomness
+from dpmcmc.privacy.accounting.discrete_gaussian import LEVELS
+from dpmcmc.privacy.query import integer_noise, randomness
 from dpmcmc.privacy.query.exact_sums import FixedPoint, float32, held
 from dpmcmc.privacy.query.integer_noise import Levels
 from dpmcmc.privacy.query.metric import flat
@@ -64,7 +65,7 @@ class StepRandomness(NamedTuple):
         batch: (indices or None, mask or None): which records take part, all of them where both are None; without
             indices the records at hand are the batch's.
         second_batch: likewise of the second moment's own, or None.
-        noise: on the gradient's sum: pytrees of standard normals, or a ``FixedPoint`` of integer noise.
+        noise: on the gradient's sum: a ``FixedPoint`` of integer noise; standard normals without privacy.
         second_noise: key of the noise on the second moment's, which is drawn in the steps that ask for it; or None.
     """
 
@@ -91,7 +92,7 @@ class GradientQuery(PerRecordGradients):
         metric: public F in whose norm gradients are clipped and noised, or None for the identity.
         label_blind: whether gradients are weighted before they are clipped (``label_blind.py``).
         levels: draws per coordinate of integer noise on the gradient and on the second moment
-            (``discrete_gaussian.py``); 0 for noise from floats.
+            (``discrete_gaussian.py``).
         coordinates: numbers with integer noise that a step is charged for, the most it may release; None: no limit.
         rows: records at hand, where they are not all N.
         axis: mesh axis over whose devices the records are split and sums are added, or None.
@@ -110,7 +111,7 @@ class GradientQuery(PerRecordGradients):
         ((2,), 8.0)
     """
 
-    levels: tuple[Levels, ...] = (0, 0)
+    levels: tuple[Levels, ...] = (LEVELS[-1], LEVELS[-1])
     coordinates: int | None = None
     rows: int | None = None
 
@@ -166,7 +167,7 @@ class GradientQuery(PerRecordGradients):
         else:
             exact = self.gradient_sum(params, records, draws)
             self._check_charged(exact.high, None if self.second is None else self._moment(params).entries)
-            noisy = _with_noise(exact, draws.noise, self._grid(noise_std), 1.0)
+            noisy = exact + draws.noise
             likelihood = jax.tree.map(lambda s: scale * s, noisy.to_float(self.clip, self.bits))
         releases = () if self.second is None else (self._second_release(params, records, draws, noise_std, t),)
         if self.metric is not None:
@@ -187,7 +188,7 @@ class GradientQuery(PerRecordGradients):
             # Held, or a compiler draws it again for each of its uses.
             noise = held(drawn_noise(draws.second_noise, moment.entries, in_grid, scale, self.levels[1]))
             total = self.moment_sum(params, records, draws.second_batch or draws.batch)
-            return moment.released(_with_noise(total, noise, in_grid, scale), noise_std)
+            return moment.released(total + noise, noise_std)
 
         assert self.second is not None
         if t is None or self.second.every == 1:
@@ -205,13 +206,11 @@ class GradientQuery(PerRecordGradients):
 
     def _check_charged(self, *sums: PyTree) -> None:
         """Refuse sums with more entries than the plan charged integer noise for, by their shapes."""
-        if not self.levels[0] or self.coordinates is None:
-            return
         released = size_of(sums)
-        if released > self.coordinates:
+        if self.coordinates is not None and released > self.coordinates:
             raise InputError(
-                f"hardened: a step releases {released} numbers and the plan charged for {self.coordinates}; bind the "
-                "target to its data's shape (num_features) before planning, or ask for hardened: false."
+                f"a step releases {released} numbers and the plan charged for {self.coordinates}; bind the target to "
+                "its data's shape (num_features) before planning."
             )
 
     def clipped_sum(self, params: PyTree, records: PyTree, batch_key: jax.Array) -> FixedPoint:
@@ -255,22 +254,6 @@ class GradientQuery(PerRecordGradients):
                 raise InputError(f"records have {leaf.shape[0]} rows, the query was planned for {wanted}")
 
 
-def drawn_noise(key: jax.Array, like: PyTree, std: jax.Array, scale: float | np.ndarray, levels: Levels) -> PyTree:
-    """Noise for :func:`_with_noise` shaped like a pytree.
-
-    In integers of std ``std · scale`` grid units where ``levels`` says of how many draws
-    (``discrete_gaussian.py``). Else two trees of standard normals: a coarse part and a fine one, which reaches the bits
-    that the coarse part, a float32, does not (``exact_sums.py``).
-    """
-    if levels:
-        return FixedPoint(*integer_noise.tree_noise(key, like, std, scale, levels))
-    return tuple(randomness.tree_normal(key, like, copies=2))
-
-
-def _with_noise(total: FixedPoint, noise: PyTree, in_grid: jax.Array, scale: float | np.ndarray) -> FixedPoint:
-    """Add noise of :func:`drawn_noise`, of std ``in_grid · scale`` grid units, to an exact sum."""
-    if isinstance(noise, FixedPoint):
-        return total + noise
-    for size, part in zip((1.0, exact_sums.FINE_NOISE), noise, strict=True):
-        total = exact_sums.add_noise(total, jax.tree.map(lambda n, s=size: n * (s * in_grid) * scale, part))
-    return total
+def drawn_noise(key: jax.Array, like: PyTree, std: jax.Array, scale: float | np.ndarray, levels: Levels) -> FixedPoint:
+    """Integer noise shaped like a pytree, of std ``std · scale`` grid units (``discrete_gaussian.py``)."""
+    return FixedPoint(*integer_noise.tree_noise(key, like, std, scale, levels))

@@ -4,9 +4,9 @@ Whoever knows a key can subtract the noise, so keys come from the operating syst
 cannot be pickled and are never written to a released folder. Streams are separated by purpose (which
 records, which noise, a sampler's own dynamics, starting points), then by chain, then by step.
 
-Two generators. A run has ChaCha20 with 256-bit keys for every purpose (``randomness.py``), and for privacy integer
-noise (``discrete_gaussian.py``). With ``hardened: false`` it has ``threefry2x32``, JAX's own (counter-based, 64-bit
-keys, not claimed to be cryptographic), and for privacy :func:`normal`.
+Two generators. A private run has ChaCha20 with 256-bit keys for every purpose, and its noise is drawn in integers
+(``discrete_gaussian.py``). A run without privacy has ``threefry2x32``, JAX's own (counter-based, 64-bit keys, not
+claimed to be cryptographic), and its noise is :func:`normal`, as is the noise that a sampler adds of itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# ChaCha20 as a JAX random generator: the hardened mode's keys and bits (RFC 8439, 20 rounds, 256-bit keys).
+# ChaCha20 as a JAX random generator: a private run's keys and bits (RFC 8439, 20 rounds, 256-bit keys).
 #
 # The block function maps (key, 32-bit counter, 96-bit nonce) to 16 words of 32 bits. The nonce's first word says what
 # a block is for, so that no two uses of a key read the same block:
@@ -385,7 +385,7 @@ class Streams(NamedTuple):
         """The four keys of one (chain, step)."""
 
         def here_of(key: jax.Array) -> jax.Array:
-            if self.hardened:
+            if is_chacha(self.noise):
                 return at(key, chain, step)
             return jax.random.fold_in(jax.random.fold_in(key, chain), step)
 
@@ -393,15 +393,10 @@ class Streams(NamedTuple):
         here = jax.vmap(here_of)(jnp.stack(self))
         return Streams(*(here[i] for i in range(len(PURPOSES))))
 
-    @property
-    def hardened(self) -> bool:
-        """Whether these are ChaCha20 keys."""
-        return is_chacha(self.noise)
 
-
-def _entropy(hardened: bool) -> jax.Array:
-    """A key from the operating system."""
-    if hardened:
+def _entropy(private: bool) -> jax.Array:
+    """A key from the operating system, of ChaCha20 for a private run."""
+    if private:
         return new_key(secrets.token_bytes(32))
     return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32)), impl="threefry2x32")
 
@@ -410,10 +405,6 @@ class SecretKey:
     """Keys drawn from OS entropy, for ONE run. A run needs one of these to carry a Guarantee.
 
     ``dpmcmc.sample`` draws one itself where it is given none.
-
-    Args:
-        hardened: whether the keys are ChaCha20's, for a plan with ``Privacy(hardened=True)`` alone, or not, for a plan
-            without; None: whichever the run asks for.
 
     Example:
         >>> import dpmcmc
@@ -433,29 +424,24 @@ class SecretKey:
         True
     """
 
-    __slots__ = ("_hardened", "_process", "_streams", "_used")
+    __slots__ = ("_process", "_streams", "_used")
 
-    def __init__(self, hardened: bool | None = None) -> None:
+    def __init__(self) -> None:
         self._process, self._used = os.getpid(), False
-        self._hardened = hardened
         self._streams: Streams | None = None
 
     @classmethod
     def _of(cls, streams: Streams) -> SecretKey:
         """Return a key of streams that were derived from another's, for a part of that one's run."""
-        key = cls(streams.hardened)
+        key = cls()
         key._streams = streams
         return key
 
-    def fits(self, hardened: bool) -> bool:
-        """Return whether a run that is hardened, or is not, can take it."""
-        return self._hardened is None or self._hardened == hardened
-
-    def streams(self, hardened: bool = False) -> Streams:
+    def streams(self, private: bool = True) -> Streams:
         """Return the per-purpose keys. Never print, log or save them.
 
         Args:
-            hardened: of ChaCha20, where that is still open.
+            private: of ChaCha20, as every private run's are; else of JAX's own generator, threefry2x32.
 
         Raises:
             ValueError: taken before, or made in the process that this one was forked from. The same noise on two data
@@ -471,8 +457,7 @@ class SecretKey:
             raise InputError("a SecretKey is for one run, and this one has been used; make another")
         streams, self._streams = self._streams, None
         if streams is None:
-            chosen = hardened if self._hardened is None else self._hardened
-            streams = Streams(*(_entropy(chosen) for _ in PURPOSES))
+            streams = Streams(*(_entropy(private) for _ in PURPOSES))
         return streams
 
     def __repr__(self) -> str:
@@ -487,30 +472,27 @@ def is_secret(key: object) -> bool:
     return key is None or isinstance(key, SecretKey)
 
 
-def streams_of(key: SecretKey | jax.Array | int | None, hardened: bool = True) -> tuple[Streams, bool]:
+def streams_of(key: SecretKey | jax.Array | int | None, private: bool = True) -> tuple[Streams, bool]:
     """(streams, secret?). A plain JAX key or an int seed gives reproducible streams that are not secret.
 
     Args:
         key: None for fresh OS entropy.
-        hardened: of ChaCha20; a plain JAX key or an int seeds that.
+        private: of ChaCha20, which a plain JAX key or an int seeds; else of JAX's own generator, threefry2x32.
 
     Raises:
         TypeError: for anything else.
-        ValueError: a SecretKey of the other generator, which stays unused; or one that has been used.
+        ValueError: a SecretKey that has been used.
     """
     if key is None:
         key = SecretKey()
     if isinstance(key, SecretKey):
-        if not key.fits(hardened):
-            asked, call = ("hardened", "SecretKey(hardened=True)") if hardened else ("not hardened", "SecretKey()")
-            raise InputError(f"key is of the other generator: the run is {asked}, so give it {call}, or None")
-        return key.streams(hardened), True
+        return key.streams(private), True
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
         key = jax.random.key(int(key))
     if isinstance(key, jax.Array):
         if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             key = jax.random.wrap_key_data(key)
-        if hardened:
+        if private:
             key = adopted(jnp.asarray(key))
         return Streams(*jax.random.split(jnp.asarray(key), len(PURPOSES))), False
     raise TypeError(f"key must be None, a SecretKey, a JAX key or an int, got {type(key).__name__}")
