@@ -15,6 +15,7 @@ with it, :func:`check_fields`, and the sections of a config are made of the same
 from __future__ import annotations
 
 import collections.abc
+import dataclasses
 import functools
 import math
 import operator
@@ -185,7 +186,8 @@ class Checked:
 def _constrained(cls: type) -> tuple[tuple[str, tuple[Hint, ...]], ...]:
     """(name, alternatives of its type) of every field of a dataclass that check looks at."""
     hints = get_type_hints(cls, include_extras=True)
-    of_field = {name: alternatives(hints[name]) for name in getattr(cls, "__dataclass_fields__", {})}
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    of_field = {field.name: alternatives(hints[field.name]) for field in fields}
     return tuple((name, kinds) for name, kinds in of_field.items() if any(map(_declares, kinds)))
 
 
@@ -253,4 +255,5 @@ def _bounded(kind: Hint) -> tuple[type, tuple[Gt | Ge | Lt | Le, ...]]:
 
 def _end(bound: Gt | Ge | Lt | Le) -> float:
     """The number that a bound is."""
-    return getattr(bound, type(bound).__name__.lower())
+    (number,) = dataclasses.astuple(bound)
+    return number

@@ -19,7 +19,7 @@ from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.second_moment import PrivateSecondMoment, SecondMoment, asked, form_of
-from dpmcmc.samplers.base import Sampler, missing_of
+from dpmcmc.samplers.base import Sampler, missing_of, sampler_offers
 from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 
@@ -79,7 +79,7 @@ def gaussian_run(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) ->
     start = randomness.normal(start_key, (chains, d)) * jnp.asarray(run.get("start_std", np.zeros(d)), jnp.float32)
     shaped, flat = _shapes(d) if run.get("nested") else (lambda v: v, lambda v: v)
     state = jax.vmap(lambda key, v: sampler.init(key, shaped(v)))(jax.random.split(chain_key, chains), start)
-    second, metric = asked(sampler.queries), getattr(sampler, "metric", None)
+    second, metric = asked(sampler.queries), sampler_offers(sampler).metric
 
     def step(state: PyTree, t: jax.Array) -> tuple[PyTree, PyTree]:
         key = jax.random.fold_in(root, t)
@@ -194,7 +194,7 @@ def check_sampler(
     device = float(jax.jit(bound.noise_std)(jnp.int32(1)))
     if not math.isclose(host, device, rel_tol=1e-5):
         raise AssertionError(f"noise_std differs between host ({host}) and device ({device})")
-    moment = _exact_moment(second, jnp.ones(dimension), getattr(bound, "metric", None))
+    moment = _exact_moment(second, jnp.ones(dimension), sampler_offers(bound).metric)
     gradient = PrivateGradient(jnp.ones(dimension), jnp.float32(host), moment)
     key = jax.random.key(seed)
     first, again = (bound.step(key, state, gradient, jnp.int32(0)) for _ in range(2))
@@ -221,7 +221,7 @@ def check_sampler(
         # η over the friction: the time in which a direction of curvature w relaxes is 1/w for every sampler.
         eta = float(np.asarray(bound.time_at(np.full(1, host), np.arange(1.0))).ravel()[0])
         # In whitened units, where a metric is: that is what a step of η moves in.
-        curvature = np.geomspace(0.02, 0.04, dimension) / eta * _squared_scale(getattr(bound, "metric", None))
+        curvature = np.geomspace(0.02, 0.04, dimension) / eta * _squared_scale(sampler_offers(bound).metric)
         check_stationary_variance(
             bound,
             curvature,

@@ -2,11 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import dpmcmc
+from dpmcmc.inference import predictive
 from dpmcmc.targets import (
     Custom,
+    TargetError,
     check,
 )
 from dpmcmc.targets.checks import check_target
@@ -59,9 +62,9 @@ def test_the_same_functions_are_the_same_target():
 
 def test_a_missing_predict_is_absent_and_says_so():
     target = Custom(start, log_prior, log_likelihood)
-    assert getattr(target, "predict", None) is None
-    with pytest.raises(AttributeError, match="has no predict: give Custom"):
-        target.predict(None, None)
+    assert target.predict is None
+    with pytest.raises(TargetError, match="Custom has no predict, so its draws predict nothing; give it one"):
+        predictive.mean(target, start(None), np.zeros((2, D)))
     assert Custom(start, log_prior, log_likelihood, predict).predict is predict
 
 

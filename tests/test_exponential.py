@@ -214,7 +214,7 @@ def test_impossible_requests_are_refused_with_a_remedy():
         finite().plan(TARGET, **(BUDGET | {"epsilon": 1e-12}))
 
     class Unbounded(LogisticRegression):
-        loss_bounds = property()
+        loss_bounds = None
 
     with pytest.raises(UnsupportedCombination, match="loss_bounds"):
         Exponential(radius=1.0).plan(Unbounded(num_features=1), **BUDGET)

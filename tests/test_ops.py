@@ -146,7 +146,7 @@ def test_hockey_stick_check_sees_planted_mistakes():
     temper, mu = plan.settings["temper"], plan.settings["mu"]
     assert excess(Tempered(LINEAR, temper), pair, mu, 1.0) <= 1e-6
     for posterior, claimed in (
-        (Tempered(LINEAR, temper, prior_precision=1e-6), mu),  # prior dropped
+        (Tempered(LINEAR, temper, new_prior_precision=1e-6), mu),  # prior dropped
         (Tempered(LINEAR, 1.0), mu),  # temper not applied
         (Tempered(LINEAR, temper), mu / 2),  # L where replacing needs 2L
     ):

@@ -186,11 +186,53 @@ def test_a_folder_that_holds_no_result_is_refused_in_a_sentence(tmp_path):
 
 
 def test_a_saved_target_runs_no_code():
-    assert target_of(repr(logistic())) == logistic()
-    for said in ("__import__('os').system('true')", "LogisticRegression(open('x'))", "Mine(scale=1.0)", "("):
-        found = target_of(said)
+    said = "LogisticRegression(open('x'))"
+    section = {"name": "logistic_regression", "prior_scale": 1.0, "num_features": 3}
+    made = target_of({"target": said, "config": {"target": section}})
+    assert made == dpmcmc.targets.LogisticRegression(prior_scale=1.0, num_features=3)
+    for other in (
+        {"name": "os:system"},
+        {"name": ["a"]},
+        section | {"prior_scale": -1.0},
+        section | {"shell": "true"},
+        {},
+    ):
+        found = target_of({"target": said, "config": {"target": other}})
         assert isinstance(found, SavedTarget)
         assert repr(found) == said
+
+
+def test_a_plan_json_has_the_sections_of_a_config():
+    plan = dpmcmc.plan(
+        logistic(),
+        num_records=N,
+        sampler=dpmcmc.SGLD(step_size=dpmcmc.samplers.Polynomial(4.0)),
+        sampling=dpmcmc.Poisson(5),
+        steps=9,
+        thin=3,
+        privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-6, clip=2.0),
+    )
+    said = json.loads(json.dumps(plan.to_json()))["config"]
+    schedule = {"name": "dpmcmc.samplers.schedules:Polynomial", "a": 4.0, "b": 1.0, "gamma": 0.55}
+    assert said["sampler"] == {"name": "sgld", "step_size": schedule, "temperature": 1.0, "num_records": N}
+    assert said["sampling"]["scheme"] == "poisson"
+    assert said["run"] == {"steps": 9, "chains": 1, "burn_in": 0, "thin": 3}
+    assert (said["privacy"]["epsilon"], said["privacy"]["clip"]) == (1.0, 2.0)
+    assert target_of(plan.to_json()) == plan.target
+
+
+def test_a_folder_without_sections_says_so_where_they_are_needed(tmp_path):
+    folder = chain().save(tmp_path / "run")
+    older = {key: value for key, value in json.loads((folder / "plan.json").read_text()).items() if key != "config"}
+    (folder / "plan.json").write_text(json.dumps(older))
+    facts = json.loads((folder / "privacy.json").read_text())
+    (folder / "privacy.json").write_text(json.dumps({key: value for key, value in facts.items() if key != "files"}))
+    with pytest.warns(UserWarning, match="earlier version"):
+        loaded = dpmcmc.Result.load(folder)
+    assert isinstance(loaded.plan.target, SavedTarget)
+    assert str(loaded.summary())
+    with pytest.raises(ValueError, match=r"plan\.json: an earlier version of dpmcmc wrote it"):
+        loaded.page()
 
 
 def test_a_loaded_result_of_ones_own_model_predicts_with_the_model_given_again(tmp_path):

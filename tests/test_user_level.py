@@ -209,7 +209,7 @@ def test_it_knows_its_shapes_and_bound():
         PerOwner(inner).bind(dpmcmc.targets.record_shapes(rows()[0]))
     with pytest.raises(ValueError, match="whole number >= 1"):
         PerOwner(inner, 0)
-    assert not hasattr(PerOwner(inner), "clipped_gradient_sum")
+    assert PerOwner(inner).clipped_gradient_sum is None
 
 
 def test_labels_are_checked_row_by_row():

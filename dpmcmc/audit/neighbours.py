@@ -15,7 +15,7 @@ No training record is read.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import jax
@@ -36,7 +36,7 @@ from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.outer_products import Outer
 from dpmcmc.storage.pytree import PyTree, length_of
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Target, TargetOffers
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
 from dpmcmc.targets.transformed import untempered
 
@@ -92,16 +92,14 @@ class Neighbours:
 
 
 @dataclass(frozen=True)
-class Probe:
+class Probe(TargetOffers):
     """log p(x|θ) = −θ·x, flat prior: records ``{"x": (d,)}`` that are their own gradients.
 
     Args:
         num_features: d.
     """
 
-    num_features: int
-
-    gradient_bound = None
+    num_features: int = field()
 
     def init(self, key: jax.Array) -> jax.Array:
         """Return zero, (d,)."""
@@ -160,7 +158,7 @@ def probe(plan: Plan, canaries: int = 1) -> tuple[Probe, Neighbours]:
     size = _matrix_size(plan.sampler) or canaries
     if canaries > size:
         raise InputError(f"canaries: the sampler's public matrices have {size} directions; take at most so many")
-    metric = getattr(plan.sampler, "metric", None)
+    metric = plan.sampler_offers.metric
     directions = np.eye(size, dtype=np.float32)[:canaries]
     if metric is not None:
         # Whitened, each is along an axis.
@@ -172,7 +170,7 @@ def probe(plan: Plan, canaries: int = 1) -> tuple[Probe, Neighbours]:
     pull = isinstance(plan.sampling, FixedSize) and plan.batch_size < plan.num_records and canaries == 1
     outside = -x if replaced else np.zeros_like(x)
     chosen: type[Probe] = Probe
-    if hasattr(plan.target, "clipped_gradient_sum"):
+    if plan.target_offers.clipped_gradient_sum is not None:
         chosen = OuterProbe if isinstance(untempered(plan.target), SoftmaxRegression) else LinearProbe
     others = {"x": -x[0] if pull else zero}
     return chosen(size), Neighbours({"x": x}, {"x": outside}, others, plan.num_records)

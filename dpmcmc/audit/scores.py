@@ -154,14 +154,14 @@ class Observed:
         return here, there
 
     def _whitened(self, tree: PyTree) -> jax.Array:
-        metric = getattr(self.plan.sampler, "metric", None)
+        metric = self.plan.sampler_offers.metric
         vector = flat(tree)[0]
         return vector if metric is None else metric.whiten(vector)
 
     @property
     def _gradients(self) -> PerRecordGradients:
         """Gradients of records as the plan's query clips them."""
-        plan, metric = self.plan, getattr(self.plan.sampler, "metric", None)
+        plan, metric = self.plan, self.plan.sampler_offers.metric
         assert plan.privacy is not None
         blind = dataclasses.replace(plan, target=self.target).label_blind
         size = (plan.num_records, plan.batch_size)

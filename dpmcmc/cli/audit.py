@@ -28,6 +28,7 @@ from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import DrawError, MechanismPlan
 from dpmcmc.planning.plan import Plan
 from dpmcmc.storage.compiled_programs import keep_compiled_programs
+from dpmcmc.targets.glm import GeneralisedLinear
 
 #: Size of the problem that a one-shot mechanism is audited on: a run of it reads all records.
 _RECORDS, _FEATURES, _MOST_FEATURES = 500, 2, 100_000
@@ -154,8 +155,8 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
             "set it to null."
         )
     if config.mechanism is None:
-        for name in ("records", "features"):
-            if getattr(problem, name) is not None:
+        for name, given in (("records", problem.records), ("features", problem.features)):
+            if given is not None:
                 raise CommandError(f"--{name}: a sampler is audited on its own number of records; leave it out.")
         return config_room.make_plan(config)
     if problem.steps is not None:
@@ -170,7 +171,7 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
     if problem.features is not None and not 1 <= problem.features <= _MOST_FEATURES:
         raise CommandError(f"--features: must lie in 1..{_MOST_FEATURES}, got {problem.features}.")
     features = problem.features or (min(problem.canaries or CANARIES, records) if problem.many else _FEATURES)
-    if not hasattr(plan.target, "num_features"):
+    if not isinstance(plan.target, GeneralisedLinear):
         return plan
     assert config.privacy.epsilon is not None
     return plan.mechanism.plan(

@@ -24,7 +24,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, MethodType
 from typing import Any
 
 #: Exit code of a command that the user stopped, as shells have it.
@@ -43,7 +43,7 @@ def while_importing() -> None:
 def loading() -> Iterator[None]:
     """Let SIGINT end the process inside a command that has done nothing yet, where the process is the command's own."""
     before = signal.getsignal(signal.SIGINT) if _in_main_thread() else None
-    command = getattr(before, "__self__", None)
+    command = before.__self__ if isinstance(before, MethodType) else None
     if not isinstance(command, _Command) or not command.alone:
         yield
         return
@@ -83,7 +83,7 @@ def heeded() -> Iterator[_Command]:
             raise KeyboardInterrupt
 
 
-_REPEATS = hasattr(signal, "setitimer")
+_REPEATS = os.name == "posix"
 
 
 class _Command:

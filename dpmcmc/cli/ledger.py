@@ -7,6 +7,7 @@ spent than the budget.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -177,8 +178,9 @@ def _show(state: State) -> None:
 
 def _json(state: State) -> dict[str, Any]:
     promised = ("name", "num_records", "adjacency", "epsilon", "delta", "filter", "order", "unit", "budget")
+    terms = dataclasses.asdict(state.terms)
     return {
-        **{name: getattr(state.terms, name) for name in promised},
+        **{name: terms[name] for name in promised},
         "spent": state.spent,
         "left": state.left,
         "overflow_budget": state.terms.overflow,

@@ -10,7 +10,7 @@ import typer
 
 from dpmcmc.cli import faults
 from dpmcmc.cli.interrupt import STOPPED, heeded
-from dpmcmc.errors import InputError, RunFailed
+from dpmcmc.errors import DataError, InputError, RunFailed
 
 
 class CommandError(Exception):
@@ -41,7 +41,7 @@ def exit_code(work: Callable[[], object]) -> int:
         # A config's refusals begin with their YAML path; others have the usual one of their kind.
         located = error.about and str(error).startswith(f"{error.about}: ")
         code = _say(str(error) if located or not error.section else f"{error.section}: {error}", 2)
-        _show_rows(getattr(error, "rows", ()))
+        _show_rows(error.rows if isinstance(error, DataError) else ())
         return code
     except RunFailed as error:
         return _say(str(error), 1)

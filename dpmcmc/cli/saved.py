@@ -45,7 +45,7 @@ from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.run_folder import RunFolder, is_sealed
 from dpmcmc.targets import TargetError, check
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Target, target_offers
 
 if TYPE_CHECKING:
     from dpmcmc.cli.per_record import RecordAccount
@@ -292,7 +292,7 @@ class ConfiguredRun:
         curves = {name: (predictive.calibration_curve(*pair), pair[0]) for name, pair in pairs.items()}
         means = {k: p.mean for k, p in shown.items() if p.mean is not None}
         if curves:
-            two = getattr(self.target, "num_classes", None) == 2
+            two = target_offers(self.target).num_classes == 2
             event = "y = 1" if two else "the likeliest class being right"
             self.pictures.begin("calibration", "Calibration on public test rows", curves, event, *said)
         if means:

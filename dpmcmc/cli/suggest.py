@@ -25,6 +25,7 @@ from dpmcmc.estimators.fitting import settings_of, usual
 from dpmcmc.estimators.suggestion import Given, Goal, NotAchievable, Request, ask
 from dpmcmc.estimators.suggestion import picture as save_picture
 from dpmcmc.mechanisms import MECHANISMS, MechanismPlan
+from dpmcmc.planning.description import settings
 from dpmcmc.planning.permitted import INTERVALS, PREDICTION
 from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.samplers import SAMPLERS
@@ -214,5 +215,5 @@ def _section(known: Mapping[str, type], made: object, tag: str = "name") -> dict
 
 def _said(made: object) -> dict[str, object]:
     """Return the keys of a section that say something, with their values."""
-    values = {field.name: getattr(made, field.name) for field in keys(type(made))}
-    return {key: value for key, value in values.items() if value is not None}
+    said = settings(made)
+    return {field.name: said[field.name] for field in keys(type(made)) if field.name in said}

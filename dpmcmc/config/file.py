@@ -97,10 +97,11 @@ def parse_yaml(text: str, where: str) -> object:
         raise ConfigError(
             f"{where}: line {number} holds character number {error.character}, which YAML does not allow; take it out."
         ) from None
-    except yaml.YAMLError as error:
-        problem = getattr(error, "problem", None) or "not valid YAML"
-        line = _line(getattr(error, "problem_mark", None))
-        raise ConfigError(f"{where}: {problem}{line}; mend the YAML there.") from None
+    except yaml.MarkedYAMLError as error:
+        problem = error.problem or "not valid YAML"
+        raise ConfigError(f"{where}: {problem}{_line(error.problem_mark)}; mend the YAML there.") from None
+    except yaml.YAMLError:
+        raise ConfigError(f"{where}: not valid YAML; mend it.") from None
     except RecursionError:
         raise ConfigError(f"{where}: values are nested too deeply; a config has at most a few levels.") from None
 
@@ -192,7 +193,7 @@ def _with_base(config: Config, folder: Path) -> Config:
     """The config with its paths made absolute, which are relative to its file's folder."""
     update = {}
     for (name, section), key in zip(config.sections("data", "privacy").items(), ("path", "ledger"), strict=True):
-        path = getattr(section, key, None)
+        path = None if section is None else dict(section).get(key)
         if section is not None and path is not None:
             # joining keeps an absolute path as it is
             update[name] = section.model_copy(update={key: str(folder / os.path.expanduser(path))})

@@ -258,7 +258,8 @@ class Config(Keyed):
 
     def sections(self, *names: str) -> dict[str, BaseModel | None]:
         """Return sections by name, whose keys are where a refusal of what they build may be about."""
-        return {name: getattr(self, name) for name in names}
+        every = dict(self)
+        return {name: every[name] for name in names}
 
     def check(self) -> None:
         """Refuse sections that do not go together, and keys of one that do not.
@@ -289,8 +290,9 @@ class Config(Keyed):
             yield "run.mesh", f"mechanism {mechanism} runs on one device; leave it out"
         if self.privacy is None or self.privacy.epsilon is None:
             yield "privacy", "a mechanism needs epsilon and delta"
+        said: set[str] = self.privacy.model_fields_set if isinstance(self.privacy, BaseModel) else set()
         for key in self.not_taken:
-            if key in getattr(self.privacy, "model_fields_set", ()):
+            if key in said:
                 yield f"privacy.{key}", f"mechanism {mechanism} settles this itself; leave it out"
 
 

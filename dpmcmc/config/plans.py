@@ -31,6 +31,7 @@ from dpmcmc.privacy.accounting.charging import Privacy
 from dpmcmc.privacy.accounting.sampling import Sampling
 from dpmcmc.samplers.base import Sampler, missing_of
 from dpmcmc.targets import PerOwner, Target, bind
+from dpmcmc.targets.base import missing_of_target, target_offers
 from dpmcmc.targets.numpyro.model import NumPyroTarget
 
 
@@ -163,11 +164,18 @@ def _mechanism_plan(config: Config, spec: DataSpec, target: Target, n: int, leng
 
 def _with_shapes(target: Target, spec: DataSpec) -> Target:
     """The target bound to the declared number of features, where it is one of those that wait for it."""
-    unknown = getattr(target, "leaves" if isinstance(target, NumPyroTarget) else "num_features", 0) is None
-    if spec.num_features is None or not unknown:
+    if spec.num_features is None or not _waits(target):
         return target
     row = {"x": jax.ShapeDtypeStruct((spec.num_features,), np.float32), "y": jax.ShapeDtypeStruct((), np.float32)}
     return bind(target, row)
+
+
+def _waits(target: Target) -> bool:
+    """Whether a target's shapes are known from its number of features alone, and that is not said yet."""
+    if isinstance(target, NumPyroTarget):
+        return target.leaves is None
+    fields = {field.name for field in dataclasses.fields(target)} if dataclasses.is_dataclass(target) else set[str]()
+    return "num_features" in fields and target_offers(target).num_features is None
 
 
 def _built(section: object) -> Any:
@@ -187,7 +195,7 @@ def target_of(config: Config, spec: DataSpec) -> Target:
     """Return the target, with the public facts of the data that its constructor takes and the YAML does not say."""
     if isinstance(config.target, CustomSection):
         target = _custom("target", config.target)
-        missing = [name for name in own_code.REQUIRED["target"] if not hasattr(target, name)]
+        missing = missing_of_target(target)
         if missing:
             raise ConfigError.at("target.name", f"{config.target.name} makes no target: it lacks {', '.join(missing)}")
     else:

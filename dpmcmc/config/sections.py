@@ -43,6 +43,7 @@ from dpmcmc.errors import Hint, InputError, alternatives
 from dpmcmc.samplers import SCHEDULES
 from dpmcmc.samplers.base import PROTOCOL
 from dpmcmc.storage.cache import UnsafeCache
+from dpmcmc.targets.base import REQUIRED as TARGET_METHODS
 
 # ----------------------------------------------------------------------------------------------------
 # Code of a user's own that a config names as ``module:attribute``: imported, checked, and only then called.
@@ -55,7 +56,7 @@ from dpmcmc.storage.cache import UnsafeCache
 #: ``module:attribute``, both of identifiers with dots between them.
 PATTERN = r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*$"
 #: Methods of the class that a section is made with.
-REQUIRED: dict[str, tuple[str, ...]] = {"target": ("init", "log_prior", "log_likelihood"), "sampler": PROTOCOL}
+REQUIRED: dict[str, tuple[str, ...]] = {"target": TARGET_METHODS, "sampler": PROTOCOL}
 #: Example of a function's return annotation.
 _EXAMPLES = {"target": "dpmcmc.targets.Target", "sampler": "dpmcmc.samplers.Sampler"}
 #: Files that a run leaves in its folder beside its config.
@@ -107,13 +108,13 @@ def found(section: str, name: str) -> Callable[..., Any]:
     if not {"", here} & set(sys.path):
         sys.path.append(here)  # last, so that no file of this folder replaces a library's module
     try:
-        place: Any = importlib.import_module(module_name)
-        *outer, last = attribute.split(".")
-        for part in outer:
-            place = getattr(place, part)
-            if not inspect.isclass(place):
-                raise AttributeError(f"{part} is no class, and only a class may stand before a dot")
-        item = getattr(place, last)
+        item: Any = importlib.import_module(module_name)
+        before = ""
+        for part in attribute.split("."):
+            if before and not inspect.isclass(item):
+                raise AttributeError(f"{before} is no class, and only a class may stand before a dot")
+            item = getattr(item, part)
+            before = part
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise InputError(f"cannot be imported ({said(error)}); it is looked for from the current folder") from None
     missing = _missing(section, item)
@@ -149,7 +150,7 @@ def _missing(section: str, item: object) -> str:
 
 def _lacks(section: str, kind: type) -> list[str]:
     """Return what instances of a class lack; a dataclass's field without a default is no attribute of its class."""
-    fields = getattr(kind, "__dataclass_fields__", {})
+    fields = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else ()
     return [name for name in REQUIRED[section] if not hasattr(kind, name) and name not in fields]
 
 
@@ -201,7 +202,7 @@ def located(sections: Mapping[str, BaseModel | None], otherwise: str) -> Iterato
 def refusal(error: InputError, sections: Mapping[str, BaseModel | None], otherwise: str) -> InputError:
     """Return what :func:`located` raises: a ConfigError, or for an error with a usual section one of the same type."""
     key = error.about.partition(".")[0]
-    held = [name for name, section in sections.items() if key in getattr(type(section), "model_fields", ())]
+    held = [name for name, section in sections.items() if section is not None and key in type(section).model_fields]
     path = (
         f"{held[0]}.{error.about}" if held else error.about if error.about in sections else error.section or otherwise
     )
@@ -308,7 +309,7 @@ class Derived(Keyed):
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of the constructor; a section within this one is built."""
-        values = {key: getattr(self, key) for key in type(self).model_fields if key != self.tag}
+        values = {key: value for key, value in self if key != self.tag}
         return {key: _part(key, value) if isinstance(value, Derived) else value for key, value in values.items()}
 
     def built(self, **facts: Any) -> Any:

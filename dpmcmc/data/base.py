@@ -170,16 +170,15 @@ class DataRequest:
             raise DataError.at(error.about, str(error)) from None
         if (self.name is None) == (self.path is None):
             raise DataError("data: give either name (a registered data set) or path (your own .npz file or folder).")
+        said = [key for key, default in _DEFAULTS.items() if getattr(self, key) != default]
         for given, whose, reason in (
             (self.name, "your own file", f"{self.name} has its own"),
             (self.path, "registered sets", "your own file is used as it is"),
         ):
-            wrong = (
-                [key for key in _ONLY_FOR[whose] if getattr(self, key) != _DEFAULTS[key]] if given is not None else []
-            )
-            if wrong:
+            wrong = [key for key in _ONLY_FOR[whose] if key in said]
+            if given is not None and wrong:
                 raise DataError.at(wrong[0], f"is for {whose}, and {reason}; leave it out")
-        wrong = [key for key in ("x", "y", "row_bound", "num_features") if getattr(self, key) != _DEFAULTS[key]]
+        wrong = [key for key in ("x", "y", "row_bound", "num_features") if key in said]
         if self.schema is not None and wrong:
             raise DataError.at(wrong[0], "is said by the schema; leave it out")
         self._check_owners()
@@ -193,10 +192,10 @@ class DataRequest:
 
     def _check_owners(self) -> None:
         """Refuse half of a declaration of owners, and one that contradicts itself."""
-        for key in ("num_owners", "records_per_owner"):
-            if self.owner is None and getattr(self, key) is not None:
+        for key, value in (("num_owners", self.num_owners), ("records_per_owner", self.records_per_owner)):
+            if self.owner is None and value is not None:
                 raise DataError.at(key, "says nothing without data.owner, the array of who each row belongs to")
-            if self.owner is not None and getattr(self, key) is None:
+            if self.owner is not None and value is None:
                 raise DataError.at(key, "with data.owner this must be declared, a public whole number >= 1")
         if self.owner is None:
             return
@@ -230,7 +229,7 @@ class DataRequest:
         elif isinstance(config, Mapping):
             given = dict(config)
         else:
-            given = {key: getattr(config, key) for key in known if hasattr(config, key)}
+            given = {key: getattr(config, key, None) for key in known}
         given.update(options)
         unknown = sorted(set(given) - set(known))
         if unknown:

@@ -370,5 +370,5 @@ def to_yaml(column: Column) -> dict[str, object]:
     if isinstance(column, Range):
         first, scale = {"range": [column.low, column.high]}, {"scale": column.scale}
         return first | (scale if column.scale != "linear" else {}) | ({"missing": True} if column.missing else {})
-    flags = {name: True for name in (OTHER, MISSING) if getattr(column, name)}
+    flags = {name: True for name, said in ((OTHER, column.other), (MISSING, column.missing)) if said}
     return {"levels": list(column.levels), **flags}

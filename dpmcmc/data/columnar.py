@@ -101,7 +101,7 @@ class ColumnarFile:
     def _width(self, name: str) -> int:
         """Length of the lists of a column, all alike."""
         kind = self.schema.field(name).type
-        if hasattr(kind, "list_size"):
+        if _pyarrow().types.is_fixed_size_list(kind):
             return int(kind.list_size)
         first = next(self.batches([name], 1), None)
         return 0 if first is None else int(first.column(0).value_lengths()[0].as_py() or 0)
@@ -143,7 +143,7 @@ def _pyarrow() -> ModuleType:
 
 def _damaged(path: Path, error: Exception) -> DataError:
     # Arrow's own words may quote what it read.
-    why = getattr(error, "strerror", None) or type(error).__name__
+    why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
     return DataError(f"{path} is damaged, or of a kind that Arrow cannot read ({why}): make it anew.")
 
 
@@ -379,7 +379,7 @@ def _arrays(
 def _of_lists(column: pyarrow.Array, name: str, width: int, path: Path, start: int) -> np.ndarray:
     """(rows, width) of a column of lists."""
     _refuse_nulls(column, name, path, start)
-    if not hasattr(column.type, "list_size"):
+    if not _pyarrow().types.is_fixed_size_list(column.type):
         bad = Marked()
         bad.add(start, column.value_lengths().to_numpy(zero_copy_only=False) != width)
         bad.refuse(f"{path}: column {name!r} has lists of unequal length: make them alike.")

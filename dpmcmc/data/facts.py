@@ -27,13 +27,18 @@ def told(made: Told, facts: Mapping[str, object], model: object = None) -> Told:
     """
     if not dataclasses.is_dataclass(made):
         return made
-    if hasattr(made if model is None else model, "features"):
+    if "features" in _fields(made if model is None else model):
         facts = {"num_classes": facts.get("num_classes")}
-    known = {name: fact for name, fact in facts.items() if fact is not None and hasattr(made, name)}
+    known = {name: fact for name, fact in facts.items() if fact is not None}
+    own = {name: getattr(made, name, None) for name in known}
     for name in _FIXED:
-        if name in known and getattr(made, name) not in (None, known[name]):
-            said = f"{name}: {type(made).__name__} has {getattr(made, name)}, and the data have {known[name]}"
+        if name in known and own[name] not in (None, known[name]):
+            said = f"{name}: {type(made).__name__} has {own[name]}, and the data have {known[name]}"
             raise InputError(f"{said}; give the same number, or another target", name)
-    unsaid = {f.name: known[f.name] for f in dataclasses.fields(made) if f.init and f.name in known}
-    unsaid = {name: fact for name, fact in unsaid.items() if getattr(made, name) is None}
+    unsaid = {name: fact for name, fact in known.items() if own[name] is None and name in _fields(made)}
     return dataclasses.replace(made, **unsaid) if unsaid else made  # type: ignore[type-var]
+
+
+def _fields(item: object) -> set[str]:
+    """Return the names of a dataclass's arguments; none of another object."""
+    return {field.name for field in dataclasses.fields(item) if field.init} if dataclasses.is_dataclass(item) else set()

@@ -182,7 +182,7 @@ class Schema:
     def _check(self) -> None:
         label = self.columns[self.label]
         few = isinstance(label, Levels) and (label.other or len(label.levels) < 2)
-        if few or getattr(label, "missing", False):
+        if few or (isinstance(label, Levels | Range) and label.missing):
             raise InputError("label: needs two levels or more, or a range, without other and missing", "label")
         if not self.terms and not self.intercept:
             raise InputError("columns: no feature is left; declare one, or an intercept", "columns")
@@ -220,7 +220,8 @@ class Schema:
 
     def own_name(self, name: str) -> str:
         """Return what a column is called in its own units: ``log1p(NAME)`` on scale ``log1p``, else its name."""
-        return f"log1p({name})" if getattr(self.columns.get(name), "scale", "") == "log1p" else name
+        column = self.columns.get(name)
+        return f"log1p({name})" if isinstance(column, Range) and column.scale == "log1p" else name
 
     @functools.cached_property
     def answers(self) -> tuple[tuple[str, ...], ...]:

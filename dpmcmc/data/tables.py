@@ -15,6 +15,7 @@ import json
 import math
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -287,11 +288,11 @@ def _read(column: Held) -> Read:
         _Refused: its type is none that a schema takes.
     """
     library = {kind.__module__.partition(".")[0] for kind in type(column).__mro__}
-    if "pandas" in library and hasattr(column, "dtype"):
+    if "pandas" in library and np.ndim(column) == 1:
         return _pandas(column)
-    if "polars" in library and hasattr(column, "dtype"):
+    if "polars" in library and isinstance(column, sys.modules["polars"].Series):
         return _polars(column)
-    if "pyarrow" in library and hasattr(column, "null_count"):
+    if "pyarrow" in library and isinstance(column, _arrow_columns()):
         return _arrow(column)
     if hasattr(column, "__array__") and not hasattr(column, "columns"):
         return _numpy(column if isinstance(column, np.ndarray) else np.asarray(column))
@@ -299,6 +300,11 @@ def _read(column: Held) -> Read:
         # NumPy would choose one type for a list, and one row would decide how the others are read.
         return _objects(column), None
     raise _Refused(f"is of type {type(column).__name__}: give an array or a list with one value for each row")
+
+
+def _arrow_columns() -> tuple[type, ...]:
+    arrow = sys.modules["pyarrow"]
+    return arrow.Array, arrow.ChunkedArray
 
 
 def _objects(values: Sequence[object]) -> np.ndarray:
@@ -337,7 +343,8 @@ def _taken(entries: Read, codes: Read) -> Read:
 def _pandas(column: Held) -> Read:
     """Read a Series, an Index or an array of pandas."""
     dtype = column.dtype
-    array: Held = getattr(column, "array", column)
+    pandas = sys.modules["pandas"]
+    array: Held = column.array if isinstance(column, pandas.Series | pandas.Index) else column
     kind = type(dtype).__name__
     if isinstance(dtype, np.dtype):
         return _numpy(np.asarray(column))
@@ -451,12 +458,13 @@ def in_memory(table: Table) -> Frame | Mapping[str, Any]:
     kind = type(table).__name__
     if kind == _LAZY:
         raise DataError("data: a LazyFrame is a query and holds no rows yet: give what its collect() returns.")
-    if _library(table) and (hasattr(table, "column_names") or hasattr(table, "columns")):
-        return table
-    if hasattr(table, "columns") and hasattr(table, "__arrow_c_stream__"):
-        import pyarrow
+    if hasattr(table, "columns"):
+        if _library(table):
+            return table
+        if hasattr(table, "__arrow_c_stream__"):
+            import pyarrow
 
-        return pyarrow.table(table)
+            return pyarrow.table(table)
     raise DataError(
         f"data: an object of type {kind} is no table: give a data frame of pandas or polars, a table of Arrow, arrays "
         "by name, or the path of a file."

@@ -36,7 +36,7 @@ from dpmcmc.privacy.query.rows import traced_for
 from dpmcmc.storage.checkpoint import Checkpoint, CheckpointError, Point
 from dpmcmc.storage.fingerprint import on_disk
 from dpmcmc.storage.pytree import PyTree, length_of, num_bytes, restored
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Target, target_offers
 from dpmcmc.targets.transformed import Whitened, WhitenedRows
 
 # ----------------------------------------------------------------------------------------------------
@@ -401,9 +401,10 @@ class Blocks:
                 assert isinstance(target, WhitenedRows | Whitened)
                 positions, target = target.positions(positions), target.target
             draws = positions
-            if hasattr(target, "constrain"):
+            to_own = target_offers(target).constrain
+            if to_own is not None:
                 # Draws in the model's own coordinates; repeats of a target share what is compiled for it.
-                call = constrain.setdefault(id(target), jax.jit(jax.vmap(jax.vmap(target.constrain))))
+                call = constrain.setdefault(id(target), jax.jit(jax.vmap(jax.vmap(to_own))))
                 draws = jax.tree.map(np.asarray, call(positions))
             share = {name: value * plan.steps * plan.chains / total for name, value in seconds.items()}
             found.append(Result(plan, draws, positions, info, guarantee, share, metric=run.metric, means=means))

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import math
 import os
+import sys
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -66,7 +67,7 @@ def cells_at_once(program: Program, positions: PyTree, records: PyTree) -> int:
     each = cell_bytes(program, positions, records)
     suited = hardware(program.platform)
     # Cells that read rows of their own, in place, have nothing in common but the program.
-    alone = program.slots < program.num_records and hasattr(program.target.without(), "clipped_gradient_sum")
+    alone = program.slots < program.num_records and program.target.without().clipped_gradient_sum is not None
     few = 1 if alone else suited.cells
     most = max(suited.lane // each, min(few, MOST_WORK // each), 1)
     parts = sizes(program.mesh)[0] if program.mesh is not None else min(cores(program.platform), count)
@@ -108,7 +109,7 @@ def cores(platform: str) -> int:
     if platform != "cpu":
         return 1
     # Not every system says which cores a process may run on.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def chunk_steps(steps: int, step_bytes: int, work: int, platform: str) -> int:

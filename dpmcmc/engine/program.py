@@ -28,9 +28,9 @@ from dpmcmc.privacy.query.query import GradientQuery, PrivateGradient, StepRando
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.privacy.query.rows import traced_for
 from dpmcmc.privacy.query.second_moment import SecondMoment
-from dpmcmc.samplers.base import Sampler
+from dpmcmc.samplers.base import Sampler, SamplerOffers, sampler_offers
 from dpmcmc.storage.pytree import STATIC, Number, PyTree, Structure, map_in_groups, num_bytes
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Target, target_offers
 
 # ----------------------------------------------------------------------------------------------------
 # A sampler that also averages, from one kept draw to the next, the points and gradients that its steps release.
@@ -93,7 +93,7 @@ class RecordedInfo(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Recorded:
+class Recorded(SamplerOffers):
     """A sampler whose blocks of ``thin`` steps, from ``burn_in`` on, are averaged."""
 
     sampler: Sampler
@@ -103,7 +103,7 @@ class Recorded:
     @property
     def metric(self) -> object:
         """The sampler's."""
-        return getattr(self.sampler, "metric", None)
+        return sampler_offers(self.sampler).metric
 
     def init(self, key: jax.Array, position: PyTree) -> RecordedState:
         """State at a starting point."""
@@ -186,8 +186,8 @@ def slots(program: Program, draws: StepRandomness) -> int | None:
     # own, would have to go the same way; and rows from the disk come with all their slots.
     if mask is None or draws.second_batch is not None or program.mesh is not None or program.supplied:
         return None
-    target, metric = program.target.without(), getattr(program.sampler.without(), "metric", None)
-    if metric is not None or not (hasattr(target, "prepared") and hasattr(target, "clipped_gradient_sum")):
+    target = program.target.without()
+    if program.sampler.without().metric is not None or target.prepared is None or target.clipped_gradient_sum is None:
         return None
     short, _ = program.sampling.capacity(program.num_records, RARE / (mask.size // mask.shape[-1]))
     return short if short < mask.shape[-1] else None
@@ -306,15 +306,15 @@ class Program:
             mesh: devices that share the work, or None for one.
             open_numbers: whether numbers are arguments; False compiles them in.
         """
-        structure = Structure.of(plan.target if target is None else target, open_numbers)
+        structure = Structure.of(target_offers(plan.target if target is None else target), open_numbers)
         # A sum of a class that JAX does not know may want C as a Python number.
-        own_sum = structure.whole and hasattr(structure.without(), "clipped_gradient_sum")
+        own_sum = structure.whole and structure.without().clipped_gradient_sum is not None
         clip: float | Literal["open"] | None = None
         if plan.privacy is not None:
             clip = "open" if open_numbers and not own_sum else plan.privacy.clip
         return cls(
             target=structure,
-            sampler=Structure.of(recorded(plan), open_numbers),
+            sampler=Structure.of(sampler_offers(recorded(plan)), open_numbers),
             sampling=plan.sampling,
             num_records=plan.num_records,
             batch_size=plan.batch_size,
@@ -368,7 +368,7 @@ class Program:
             self.bits[0],
             second=self.second,
             second_bits=self.bits[1],
-            metric=getattr(self._sampler(cell), "metric", None),
+            metric=self.sampler.fill(cell.numbers.get("sampler", ())).metric,
             levels=levels_of(self.levels, cell.numbers.get("query", {}).get("levels")),
             coordinates=self.coordinates,
             rows=shard_rows(self.num_records, shards),
@@ -376,12 +376,9 @@ class Program:
             label_blind=self.label_blind,
         )
 
-    def _sampler(self, cell: Cells) -> Sampler:
-        return self.sampler.fill(cell.numbers.get("sampler", ()))
-
     def prepared(self, records: PyTree) -> PyTree:
         """Records with what the target computes of each of them alone, whatever the numbers that are open."""
-        prepare = getattr(self.target.without(), "prepared", None)
+        prepare = self.target.without().prepared
         return records if prepare is None else prepare(records)
 
     def draw(self, cell: Cells, like: PyTree, t: jax.Array, noise_std: jax.Array) -> Drawn:
@@ -401,7 +398,7 @@ class Program:
         """(state after step t, info); what is read at the end stays as it was where the cell has done all its steps."""
         draws, key = drawn
         gradient = self.query(cell).answer(state.position, records, draws, noise_std, t)
-        following, info = self._sampler(cell).step(key, state, gradient, t)
+        following, info = self.sampler.fill(cell.numbers.get("sampler", ())).step(key, state, gradient, t)
         return going_on(t < cell.steps, following, state), info
 
     def step(

@@ -46,7 +46,7 @@ from dpmcmc.report.page import Circumstances, Context, attributes, datasets, dra
 from dpmcmc.storage.files import read_bytes, read_text, write_atomically
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.storage.run_folder import PRIVACY, RunFolder, check_free, check_result, has_digests, today
-from dpmcmc.targets.base import Target, bind, record_shapes
+from dpmcmc.targets.base import Target, bind, record_shapes, target_offers
 from dpmcmc.targets.last_layer import LastLayer
 from dpmcmc.targets.numpyro.model import NumPyroTarget
 from dpmcmc.targets.transformed import by_row
@@ -69,7 +69,7 @@ _LONGEST = 200
 
 def load(make: Callable[..., _R], folder: Path, target: Target | None) -> _R:
     """Return the result that ``make`` makes; other arguments, warnings and refusals are those of ``Result.load``."""
-    if hasattr(target, "constrain"):
+    if target_offers(target).constrain is not None:
         said = "target: positions that a NumPyro model predicts from are not saved; leave target out"
         raise InputError(said, "target")
     try:
@@ -114,7 +114,7 @@ def _loaded(make: Callable[..., _R], folder: Path, facts: dict[str, Any], target
     saved = SavedPlan(
         stated=plan,
         stated_facts=facts,
-        target=target_of(plan["target"]) if target is None else target,
+        target=target_of(plan) if target is None else target,
         num_records=plan["num_records"],
         guarantee=guarantee,
         draws=leaf.shape[0] * leaf.shape[1],

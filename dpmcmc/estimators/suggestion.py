@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
+from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 import numpy as np
@@ -48,7 +49,7 @@ from dpmcmc.report.figures import STYLE, File
 from dpmcmc.samplers import SGLD
 from dpmcmc.samplers.base import Sampler
 from dpmcmc.storage.pytree import size_of
-from dpmcmc.targets.base import Target, parameter_shapes, require_bound
+from dpmcmc.targets.base import Target, parameter_shapes, require_bound, target_offers
 from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression, LogisticRegression
 
 # ----------------------------------------------------------------------------------------------------
@@ -85,7 +86,8 @@ def suggested_chain(
     Raises:
         InputError: a model without public facts that a step size could rest on.
     """
-    of_rows = getattr(target, "row_bound", None) is not None and getattr(target, "num_features", None) is not None
+    offers = target_offers(target)
+    of_rows = offers.row_bound is not None and offers.num_features is not None
     name: MetricName = "gram" if of_rows else "second_moment"
     metric = PrivateMetric(name, share=_SHARE, structure=structure if of_rows else None)
     settings: dict[str, Any] = {"metric": metric, "sampling": Full(), "steps": _STEPS, "sampler": SGLD(step_size=1.0)}
@@ -120,7 +122,7 @@ def _typical(rough: Plan, target: Target) -> float:
     known = curvatures(rough).records
     if known is not None:
         return known / rough.num_records
-    bound = getattr(target, "curvature_bound", None)
+    bound = target_offers(target).curvature_bound
     if rough.metric is None or bound is None:
         raise InputError(
             f"sampler: no public fact of {type(target).__name__} tells a step size without a metric; give sampler",
@@ -142,7 +144,7 @@ def _steepest(rough: Plan, typical: float) -> float:
     size, bound, n = release.rows.size, release.rows.row_bound, rough.num_records
     floor = min(bound**2 / size, release.noise_std * math.sqrt(2 * size) / n)
     most = rough.target.curvature_bound  # type: ignore[attr-defined]
-    prior = getattr(rough.target, "prior_precision", 0.0) / n
+    prior = (rough.target_offers.prior_precision or 0.0) / n
     for design in DESIGNS:
         rows = simulated_rows(design, size, bound, asked.structure, np.random.default_rng(0))
         values = np.linalg.eigvalsh(rows.T @ rows / len(rows)).clip(min=0.0)
@@ -284,10 +286,11 @@ def ask(
         raise InputError(said, "target")
     if schema is not None:
         target = schema.told(target)
-        structure = None if hasattr(target, "features") else schema.structure
-    facts = {"num_features": num_features, "row_bound": _ROW_BOUND}
+        structure = None if target_offers(target).features is not None else schema.structure
+    offers = target_offers(target)
+    facts = {"num_features": (offers.num_features, num_features), "row_bound": (offers.row_bound, _ROW_BOUND)}
     names = {f.name for f in dataclasses.fields(target)} if dataclasses.is_dataclass(target) else set[str]()
-    missing = {key: value for key, value in facts.items() if key in names and getattr(target, key) is None}
+    missing = {key: usual for key, (own, usual) in facts.items() if key in names and own is None}
     if "num_features" in missing and num_features is None:
         raise InputError(
             "num_features: neither target nor schema says how many columns a row has; give it", "num_features"
@@ -296,8 +299,9 @@ def ask(
         reasons.append(f"row_bound: none was declared, so rows are taken to have norm at most {_ROW_BOUND:g}")
     if missing:
         target = dataclasses.replace(target, **missing)  # type: ignore[type-var]
-    if num_features is not None and getattr(target, "num_features", num_features) != num_features:
-        raise InputError(f"num_features: {num_features}, and the target has {target.num_features}; give one")  # type: ignore[attr-defined]
+    declared = target_offers(target).num_features
+    if num_features is not None and declared not in (None, num_features):
+        raise InputError(f"num_features: {num_features}, and the target has {declared}; give one")
     if delta is None:
         delta = default_delta(num_records)
         reasons.append(f"delta {delta:.3g}: the least of 1e-5 and N^-1.2, since none was given")
@@ -335,7 +339,7 @@ class Request:
         if "mechanism" in self.given and of_chain:
             raise InputError(f"mechanism: takes no {', '.join(of_chain)}; leave one of the two out", "mechanism")
         # A chain clips residuals of labels that have no bound, which biases it.
-        unbounded = score_of(self.target) is not None and not getattr(self.target, "bounded_labels", False)
+        unbounded = score_of(self.target) is not None and not target_offers(self.target).bounded_labels
         one_shot = "mechanism" in self.given or (not of_chain and (goal == INTERVALS or unbounded))
         plan, reasons = self._release(goal) if one_shot else self._chain(goal)
         return dataclasses.replace(plan, reasons=(*self.reasons, *reasons), schema=self.schema)
@@ -407,7 +411,7 @@ class Request:
     @functools.cached_property
     def question(self) -> Question | None:
         """Public facts that an outlook rests on; None for a model without a bounded score of one predictor."""
-        score, size = score_of(self.target), getattr(self.target, "num_features", None)
+        score, size = score_of(self.target), target_offers(self.target).num_features
         if score is None or score.size != 1 or size is None:
             return None
         options = self._mechanism if isinstance(self._mechanism, NoiseAware) else NoiseAware()
@@ -437,7 +441,7 @@ class Request:
         """Return what simulated designs say of width and accuracy."""
         assert self.question is not None
         out = [width_line(outlooks)] if width else []
-        if getattr(self.target, "num_classes", None) == 2:
+        if target_offers(self.target).num_classes == 2:
             out.append(accuracy_line(outlooks, self.question.score))
         return out
 
@@ -572,4 +576,4 @@ def picture(file: File, asked: Request) -> None:
             line.set_major_formatter(form)
             line.set_minor_locator(NullLocator())
         figure.legend(*(reversed(part) for part in axis.get_legend_handles_labels()), loc="outside right upper")
-        figure.savefig(file, format=None if hasattr(file, "suffix") else "png")
+        figure.savefig(file, format=None if isinstance(file, Path) else "png")

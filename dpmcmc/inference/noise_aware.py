@@ -537,7 +537,13 @@ class ReleasedMetric:
         """Return everything but the arrays, JSON values; :meth:`of` takes both."""
         noisy = self.noisy._asdict()
         del noisy["gram"]
-        own = {name: getattr(self, name) for name in ("name", "num_records", "bound", "clip", "clip_ratio")}
+        own = {
+            "name": self.name,
+            "num_records": self.num_records,
+            "bound": self.bound,
+            "clip": self.clip,
+            "clip_ratio": self.clip_ratio,
+        }
         structure = None if self.structure is None else self.structure.to_json()
         return {**own, "noisy": noisy, "structure": structure}
 

@@ -18,7 +18,7 @@ from scipy.special import logsumexp
 from dpmcmc.errors import InputError
 from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target, TargetError
+from dpmcmc.targets.base import Target, TargetError, predicts, target_offers
 from dpmcmc.targets.last_layer import on_rows
 from dpmcmc.targets.transformed import by_row
 
@@ -94,7 +94,7 @@ class Prediction:
 
 def measure(target: object) -> str | None:
     """``"accuracy"`` for classifiers, ``"rmse"`` for other targets that predict, None for those that do not."""
-    if getattr(target, "predict", None) is None:
+    if not predicts(target):
         return None
     return "rmse" if _classes(target) is None else "accuracy"
 
@@ -133,7 +133,7 @@ def mean(target: Predicts, flat_draws: PyTree, x: PyTree) -> np.ndarray:
     Raises:
         TargetError: the target has no ``predict``, or it returns something of another shape.
     """
-    if getattr(target, "predict", None) is None:
+    if not predicts(target):
         raise TargetError(f"{type(target).__name__} has no predict, so its draws predict nothing; give it one")
     if not len(jax.tree.leaves(x)[0]):
         raise InputError("predict: x has no row: give one that has", "x")
@@ -297,7 +297,7 @@ def reliability(probability: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.
 
 def _classes(target: object) -> int | None:
     """K of a classifier; None of another target."""
-    return getattr(target, "num_classes", None)
+    return target_offers(target).num_classes
 
 
 def _predict(target: Predicts, num_rows: int) -> Evaluate:

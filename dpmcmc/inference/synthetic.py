@@ -42,7 +42,7 @@ from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.inference.evidence import Evidence
 from dpmcmc.inference.noise_aware import project, symmetric_noise
 from dpmcmc.storage.forked import check_not_forked
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Target, target_offers
 from dpmcmc.targets.glm import LinearRegression, NegativeBinomialRegression, PoissonRegression
 
 
@@ -166,7 +166,7 @@ def rows_of_moments(gram: np.ndarray, count: int, structure: RowStructure, rng: 
 
 def _labels(target: Target, theta: np.ndarray, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return labels (n,) of the model at one θ."""
-    classes = getattr(target, "num_classes", None)
+    classes = target_offers(target).num_classes
     parameter = theta.reshape(x.shape[1], -1) if theta.size > x.shape[1] else theta
     mean = np.asarray(target.predict(jnp.asarray(parameter), jnp.asarray(x)), np.float64)
     if classes == 2:

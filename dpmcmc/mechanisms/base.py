@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from dpmcmc.engine.result import DivergedError, Result
 from dpmcmc.engine.work import Progress, Session, Work, work_of
 from dpmcmc.errors import InputError
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.planning.description import guaranteed, labelled
+from dpmcmc.planning.description import guaranteed, labelled, section
 from dpmcmc.planning.permitted import Verdict
 from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.planning.verdict import of_one_shot
@@ -37,11 +38,36 @@ from dpmcmc.privacy.query.gaussian_release import within
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.checkpoint import Point
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target, check_bound
+from dpmcmc.targets.base import Target, check_bound, target_offers
 from dpmcmc.targets.last_layer import LastLayer
 
 #: Bytes that a number of a draw takes while it is made: its normal in float64, and the random words of that.
 _BYTES = 64
+
+
+class MechanismOffers:
+    """All that a mechanism may offer beside ``plan`` and ``draw``; None is not offered."""
+
+    #: The kind of release, as a Guarantee says it.
+    release: str | None = None
+    #: plan -> (whether intervals of the draws hold, why), of a mechanism whose draws account for its noise.
+    intervals: Callable[[Any], tuple[bool, str]] | None = None
+    #: (plan, records, streams) -> (draws, evidence), of a mechanism that releases more than draws.
+    drawn: Callable[[Any, Any, Any], Any] | None = None
+
+    @property
+    def in_floats(self) -> str:
+        """Part that is drawn in floating point; empty where all randomness is in integers."""
+        return ""
+
+    def check(self, plan: MechanismPlan, records: PyTree) -> None:
+        """Refuse records, or code of the user's own, that ``draw`` would fail on; only shapes are evaluated.
+
+        Nothing is charged yet. A mechanism whose draw rests on more than the target's own check has its refusals here.
+
+        Raises:
+            InputError: one sentence of public facts.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +113,7 @@ class MechanismPlan(AnyPlan):
         """Posterior draws that the guarantee must charge for; 0 for a point estimate."""
         if self.first is not None:
             return self.first.charged_draws
-        return 0 if getattr(self.mechanism, "release", None) == "estimate" else self.draws
+        return 0 if self.mechanism.release == "estimate" else self.draws
 
     @property
     def runs(self) -> tuple[Plan, ...]:
@@ -98,6 +124,17 @@ class MechanismPlan(AnyPlan):
     def label(self) -> str:
         """Name of the mechanism."""
         return type(self.mechanism).__name__
+
+    @property
+    def parts(self) -> tuple[object, ...]:
+        """Target, the sampler of a hybrid, and mechanism."""
+        return (self.target, *(run.sampler for run in self.runs), self.mechanism)
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """Sections of the config that makes the plan: target and mechanism, and those of a hybrid's run."""
+        of_run = {} if self.run is None else self.run.sections
+        return of_run | {"target": section(self.target, targets.TARGETS), "mechanism": section(self.mechanism)}
 
     @property
     def trace(self) -> Plan | None:
@@ -115,7 +152,7 @@ class MechanismPlan(AnyPlan):
     def _intervals(self) -> tuple[bool, str]:
         """Whether intervals of the draws hold, and why."""
         # A mechanism whose draws account for its noise says so itself.
-        own = getattr(self.mechanism, "intervals", None)
+        own = self.mechanism.intervals
         return (False, self._no_intervals()) if own is None else own(self)
 
     def _no_intervals(self) -> str:
@@ -144,15 +181,17 @@ class MechanismPlan(AnyPlan):
     @property
     def _in_floats(self) -> str:
         """Name the part that is drawn in floating point; empty where none is."""
-        return getattr(self.mechanism if self.first is None else self.first.mechanism, "in_floats", "")
+        return (self.mechanism if self.first is None else self.first.mechanism).in_floats
 
     def to_json(self, secret: bool = True) -> dict[str, object]:
         """The plan in numbers; holds no record and no key. ``secret``: whether the release's noise is."""
         return {
+            "label": self.label,
             "target": repr(self.target),
             "mechanism": repr(self.mechanism),
+            "config": self.sections,
             "num_records": self.num_records,
-            "unit": getattr(self.target, "unit", "record"),
+            "unit": self.unit,
             "draws": self.draws,
             "settings": self.settings,
             "run": None if self.run is None else self.run.to_json(secret),
@@ -200,9 +239,7 @@ class _OneShot:
             if given is not None:
                 raise InputError(f"{name}: a mechanism's release takes none; leave it out")
         self.records = _check_records(self._plan, data)
-        check = getattr(self._plan.mechanism, "check", None)
-        if check is not None:
-            check(self._plan, self.records)
+        self._plan.mechanism.check(self._plan, self.records)
         check_room(self._bound, self._plan.draws, _BYTES)
 
     def carry_out(self, session: Session, progress: Progress | None) -> Result:
@@ -224,7 +261,7 @@ class _OneShot:
                 saved = b"" if evidence is None else evidence.content()
                 kept.keep([*jax.tree.leaves(positions), np.frombuffer(saved, np.uint8)])
         seconds = {"run": time.perf_counter() - started}
-        constrain = getattr(target, "constrain", None)
+        constrain = target_offers(target).constrain
         draws = positions if constrain is None else jax.tree.map(np.asarray, jax.vmap(jax.vmap(constrain))(positions))
         return Result(plan, draws, positions, None, guarantee, seconds, evidence=evidence)
 
@@ -255,7 +292,7 @@ class _OneShot:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 # A mechanism that releases more than draws says so itself.
-                own = getattr(plan.mechanism, "drawn", None)
+                own = plan.mechanism.drawn
                 if own is None:
                     drawn, evidence = plan.mechanism.draw(plan, self.records, streams, **kept), None
                 else:
@@ -283,7 +320,8 @@ def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
     records = jax.tree.map(np.asarray, data)
     owners = isinstance(plan.target, targets.PerOwner)
     model = plan.target.target if owners else plan.target
-    row_bound, label_bound = (getattr(model, name, None) for name in ("row_bound", "label_bound"))
+    offers = target_offers(model)
+    row_bound, label_bound = offers.row_bound, offers.label_bound
     if row_bound is not None and not isinstance(model, LastLayer):  # it bounds its own features
         x = records["x"]
         rows = x.reshape(-1, *x.shape[2:]) if owners else x
@@ -294,7 +332,7 @@ def _check_records(plan: MechanismPlan, data: PyTree) -> PyTree:
         beyond = Marked()
         # In float64: the smallest signed integer has no absolute value of its own type.
         sizes = np.abs(np.asarray(records["y"], np.float64))
-        beyond.add(0, (sizes > label_bound).reshape(len(sizes), -1).any(axis=1))
+        beyond.add(0, np.any(sizes.reshape(len(sizes), -1) > label_bound, axis=1))
         beyond.refuse(f"data['y']: some labels are beyond the public label_bound {label_bound:g}: clip labels to it.")
     return records
 

@@ -99,13 +99,14 @@ class Exponential(OneShot):
             self._check_hypotheses()
 
     @property
-    def in_floats(self) -> str:  # type: ignore[override]
+    def in_floats(self) -> str:
         """Name a draw from a ball; a hypothesis is chosen by whole numbers."""
         return OPS.in_floats if self.hypotheses is None else ""
 
     def _check_ball(self) -> None:
-        for name in ("penalty", "loss", "loss_bound"):
-            if getattr(self, name) is not None:
+        of_hypotheses = {"penalty": self.penalty, "loss": self.loss, "loss_bound": self.loss_bound}
+        for name, given in of_hypotheses.items():
+            if given is not None:
                 raise InputError(f"{name}: is for hypotheses; leave it out with a radius", name)
         if not self.regularisation > 0:
             raise InputError(f"regularisation: must be > 0 on a ball, got {self.regularisation}", "regularisation")

@@ -20,7 +20,7 @@ from annotated_types import Gt, Lt
 from dpmcmc.data.schema import Schema
 from dpmcmc.engine.life import Life
 from dpmcmc.errors import InputError, check_fields
-from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.base import MechanismOffers, MechanismPlan
 from dpmcmc.mechanisms.ops import OPS
 from dpmcmc.planning import making
 from dpmcmc.planning.plan import Plan
@@ -37,7 +37,7 @@ Share = Annotated[float, Gt(0), Lt(1)]
 
 
 @dataclass(frozen=True)
-class Hybrid:
+class Hybrid(MechanismOffers):
     """One posterior draw at a share of ε, then a sampler from there with the rest.
 
     Args:

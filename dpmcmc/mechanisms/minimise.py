@@ -33,7 +33,7 @@ from dpmcmc.errors import InputError, UnsupportedCombination
 from dpmcmc.mechanisms.engines.protocol import DrawError
 from dpmcmc.mechanisms.huberised import HuberisedLogistic
 from dpmcmc.storage.pytree import PyTree, length_of, size_of
-from dpmcmc.targets.base import Target, bind, record_shapes, shared_by_equal_targets
+from dpmcmc.targets.base import Target, bind, record_shapes, shared_by_equal_targets, target_offers
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
 from dpmcmc.targets.transformed import untempered
 
@@ -104,7 +104,7 @@ def check_loss(loss: Loss, target: Target, records: PyTree, *, differentiated: b
             raise InputError(
                 f"loss: that of {type(target).__name__} fails in float64 ({type(error).__name__}: {reason})", "loss"
             ) from error
-    if getattr(found, "shape", None) != ():
+    if not isinstance(found, jax.ShapeDtypeStruct) or found.shape != ():
         raise InputError("loss: must be one number of parameters and a record", "loss")
 
 
@@ -171,15 +171,16 @@ def bounds_of(target: Target, mechanism: str, prior_precision: float | None = No
         UnsupportedCombination: the target lacks one; the message names it.
     """
     precision = strong_convexity(target, mechanism, prior_precision)
-    lipschitz = _public(target, mechanism, "gradient_bound", "clipped gradients are those of no convex function")
-    smoothness = _public(target, mechanism, "smoothness", "curvature must be bounded")
+    offers = target_offers(target)
+    unclipped = "clipped gradients are those of no convex function"
+    lipschitz = _public(target, mechanism, "gradient_bound", offers.gradient_bound, unclipped)
+    smoothness = _public(target, mechanism, "smoothness", offers.smoothness, "curvature must be bounded")
     size = size_of(jax.eval_shape(target.init, jax.random.key(0)))
     return Bounds(lipschitz, smoothness, precision, size)
 
 
-def _public(target: Target, mechanism: str, fact: str, why: str) -> float:
+def _public(target: Target, mechanism: str, fact: str, value: float | None, why: str) -> float:
     """Return a public fact about the losses of a target, or refuse the target for ``why``."""
-    value = getattr(target, fact, None)
     if value is None:
         raise UnsupportedCombination(
             f"{mechanism} needs a public {fact} of one record ({why}), and {type(target).__name__} has none; declare a "
@@ -201,13 +202,13 @@ def strong_convexity(target: Target, mechanism: str, prior_precision: float | No
         UnsupportedCombination: losses that are not declared convex, or a prior that states no precision.
     """
     name = type(target).__name__
-    if not getattr(target, "log_concave", False):
+    if not target_offers(target).log_concave:
         raise UnsupportedCombination(
             f"{mechanism} needs convex losses, and {name} does not declare log_concave = True; mechanism ops takes "
             "others by its forms printed and range, where they have loss_bounds.",
             "target",
         )
-    precision = getattr(target, "prior_precision", None) if prior_precision is None else prior_precision
+    precision = target_offers(target).prior_precision if prior_precision is None else prior_precision
     if precision is None or not precision > 0:
         raise UnsupportedCombination(
             f"{mechanism} needs a strongly convex potential, and {name} states no prior_precision > 0; give "
@@ -352,8 +353,8 @@ def rounding(
         regularisation: Λ.
         linear: bound on ‖b‖.
     """
-    largest = getattr(target, "gradient_bound", None) or 0.0
-    curvature = getattr(target, "smoothness", None) or 0.0
+    largest = target_offers(target).gradient_bound or 0.0
+    curvature = target_offers(target).smoothness or 0.0
     depth = _BLOCK + num_records / _BLOCK + 16
     sums = depth * num_records * largest + (size + 2) * num_records * curvature * radius
     return _UNIT * (sums + 4 * (regularisation * radius + linear))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from dpmcmc.data.schema import Schema
 from dpmcmc.errors import Checked, InputError
 from dpmcmc.inference.evidence import Evidence
-from dpmcmc.mechanisms.base import MechanismPlan
+from dpmcmc.mechanisms.base import MechanismOffers, MechanismPlan
 from dpmcmc.privacy.accounting import Adjacency, Event, discrete_gaussian
 from dpmcmc.privacy.accounting.charging import DRAW_SHARE, check_delta, check_proved, refuse_floats
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
@@ -107,7 +107,7 @@ class Drawn(NamedTuple):
     evidence: Evidence | None = None
 
 
-class OneShot(Checked):
+class OneShot(Checked, MechanismOffers):
     """Base of one-shot mechanisms.
 
     Example:
@@ -121,8 +121,6 @@ class OneShot(Checked):
     release = "estimate"
     accountant = "one_sample"
     draws = 1
-    #: Part that the mechanism draws in floating point; empty where all its randomness is in integers.
-    in_floats = ""
 
     def plan(
         self,
@@ -163,15 +161,6 @@ class OneShot(Checked):
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Return the plan that keeps the promise; raises as :meth:`OneShot.plan`."""
         raise NotImplementedError
-
-    def check(self, plan: MechanismPlan, records: PyTree) -> None:
-        """Refuse records, or code of the user's own, that :meth:`draw` would fail on; only shapes are evaluated.
-
-        Nothing is charged yet. A mechanism whose draw rests on more than the target's own check has its refusals here.
-
-        Raises:
-            InputError: one sentence of public facts.
-        """
 
     def draw(self, plan: MechanismPlan, records: PyTree, streams: Streams) -> PyTree:
         """Return the release: a pytree like the target's parameters, leaves (draws, ...), NumPy.

@@ -39,7 +39,7 @@ from dpmcmc.privacy.accounting.events import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Positive, Target
+from dpmcmc.targets.base import Positive, Target, target_offers
 from dpmcmc.targets.transformed import Tempered
 
 
@@ -203,7 +203,8 @@ class OPS(OneShot):
     def _lipschitz(self, target: Target) -> float:
         """Return L on the ball, or everywhere."""
         name = type(target).__name__
-        within = getattr(target, "gradient_bound_within", lambda radius: target.gradient_bound)
+        offers = target_offers(target)
+        within = offers.gradient_bound_within or (lambda radius: offers.gradient_bound)
         bound = within(math.inf if self.radius is None else self.radius)
         if bound is None and self.radius is None and within(1.0) is not None:
             raise InputError(
@@ -219,15 +220,16 @@ class OPS(OneShot):
 
     def _loss_bounds(self, target: Target, adjacency: Adjacency) -> tuple[float, float]:
         """Return (B, ε of one draw at temper 1)."""
-        if not hasattr(target, "loss_bounds"):
+        offers = target_offers(target)
+        if offers.loss_bounds is None:
             raise UnsupportedCombination(
                 f"form {self.form} needs bounded losses, and {type(target).__name__} has no loss_bounds(radius).",
                 "target",
             )
         assert self.radius is not None
-        largest, difference = target.loss_bounds(self.radius)
+        largest, difference = offers.loss_bounds(self.radius)
         if adjacency == Adjacency.REPLACE_ONE:
             return float(largest), 4.0 * largest if self.form == "printed" else 2.0 * difference
-        varies = largest if getattr(target, "num_classes", None) is not None else 2 * largest
-        within = getattr(target, "gradient_bound_within", lambda radius: None)(self.radius)
+        varies = largest if offers.num_classes is not None else 2 * largest
+        within = None if offers.gradient_bound_within is None else offers.gradient_bound_within(self.radius)
         return float(largest), float(varies if within is None else min(varies, 2 * self.radius * within))

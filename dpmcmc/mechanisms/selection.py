@@ -151,9 +151,10 @@ class PrivateSelection(OneShot):
                 raise InputError(f"candidates: must be mechanisms or Chains, and one is {one!r}", "candidates")
 
     @property
-    def in_floats(self) -> str:  # type: ignore[override]
+    def in_floats(self) -> str:
         """Name what a candidate draws so."""
-        return next((said for one in self.candidates if (said := getattr(one, "in_floats", ""))), "")
+        said = (one.in_floats for one in self.candidates if isinstance(one, OneShot) and one.in_floats)
+        return next(said, "")
 
     def settle(self, target: Target, asked: Asked) -> MechanismPlan:
         """Plan every candidate on its part, and the vote on the last.
@@ -234,7 +235,7 @@ class PrivateSelection(OneShot):
                 raise InputError(
                     f"candidates: one costs {cost}, more than epsilon {asked.epsilon:g} was asked for", "candidates"
                 )
-            if getattr(one, "charged_draws", 1) > 1:
+            if isinstance(one, MechanismPlan) and one.charged_draws > 1:
                 raise InputError("candidates: each must release one draw; set draws to 1", "candidates")
             guarantees.append(cost)
         return plans, guarantees

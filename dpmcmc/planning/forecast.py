@@ -37,7 +37,7 @@ import numpy as np
 from dpmcmc.inference.noise_aware import AverageLaw, Gaussian, Local, Release, ReleasedMetric, posterior
 from dpmcmc.inference.scores import LabelBlind, Linear, score_of
 from dpmcmc.planning.plan import Plan
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.glm import GeneralisedLinear
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ def curvatures(plan: Plan, released: ReleasedMetric | None = None) -> Curvatures
         return _in_private_metric(plan, released)
     if plan.in_metric:
         return Curvatures()
-    prior, bound = _fact(plan.target, "prior_precision"), _fact(plan.target, "row_bound")
-    smoothness, size = _fact(plan.target, "smoothness"), _fact(plan.target, "num_features")
+    offers, prior = plan.target_offers, plan.target_offers.prior_precision
+    bound, smoothness, size = offers.row_bound, offers.smoothness, offers.num_features
     law, records, largest = _law(plan, bound), None, None
     if law is not None and bound is not None and size is not None:
         records = law.curvature * plan.num_records * bound**2 / size
@@ -102,11 +102,11 @@ def curvatures(plan: Plan, released: ReleasedMetric | None = None) -> Curvatures
 def _in_private_metric(plan: Plan, released: ReleasedMetric | None) -> Curvatures:
     assert plan.metric is not None
     assert plan.privacy is not None
-    asked, target = plan.metric.asked, plan.target
-    typical, prior = plan.privacy.clip / asked.ratio, _fact(target, "prior_precision") or 0.0
+    asked, offers = plan.metric.asked, plan.target_offers
+    typical, prior = plan.privacy.clip / asked.ratio, offers.prior_precision or 0.0
     # A logistic gradient is about half as long as its row.
     law = _law(plan, typical if asked.of_rows else 2 * typical)
-    most = _fact(target, "curvature_bound") if asked.of_rows else None
+    most = offers.curvature_bound if asked.of_rows else None
     each = plan.num_records * typical**2 / plan.metric.release.rows.size
     # F² is a multiple of the rows' second moment where directions are alike, and so is F⁻² of the identity.
     own = prior * (typical / plan.metric.release.rows.row_bound) ** 2 if asked.of_rows else 0.0
@@ -135,13 +135,15 @@ def _gram_error(plan: Plan, likelihood: float) -> float:
 
 def _law(plan: Plan, norm: float | None) -> _Law | None:
     """Law of rows of a norm in the units of the run; None where the model is another or has no bound."""
-    score, bound, scale = score_of(plan.target), *(_fact(plan.target, name) for name in ("row_bound", "prior_scale"))
+    score = score_of(plan.target)
     if isinstance(score, Linear):
         return _Law(1 / score.dispersion)
     # Chains weight scores blindly to labels or not at all.
-    if not isinstance(score, LabelBlind) or bound is None or norm is None or scale is None:
+    if not isinstance(score, LabelBlind) or not isinstance(plan.target, GeneralisedLinear) or norm is None:
         return None
-    predictors = (scale * bound) ** 2 / 2
+    if plan.target.row_bound is None:
+        return None
+    predictors = (plan.target.prior_scale * plan.target.row_bound) ** 2 / 2
     law, free = (AverageLaw.at(score, 0.0, predictors, clip / norm) for clip in (_clip(plan), math.inf))
     return _Law(law.curvature, math.sqrt(law.curvature / law.score), law.curvature / free.curvature)
 
@@ -153,17 +155,13 @@ def _clip(plan: Plan) -> float:
 
 def _steepening(plan: Plan) -> float:
     """Most that label-blind weights multiply a record's curvature by (``query/label_blind.py``)."""
-    bound = None if plan.in_metric else _fact(plan.target, "gradient_bound")
+    bound = None if plan.in_metric else plan.target_offers.gradient_bound
     return 1.0 if bound is not None and _clip(plan) >= bound else 2.0 if plan.label_blind else 1.0
 
 
 def _if_log_concave(plan: Plan, slowest: float | None) -> float | None:
     """The least curvature, where the likelihood leaves no direction with less."""
-    return slowest if getattr(plan.target, "log_concave", False) else None
-
-
-def _fact(target: Target, name: str) -> float | None:
-    return getattr(target, name, None)
+    return slowest if plan.target_offers.log_concave else None
 
 
 def bought(plan: Plan, known: Curvatures) -> float | None:
@@ -189,7 +187,7 @@ def inflation(plan: Plan, known: Curvatures, released: ReleasedMetric | None = N
         weights = plan.noise_std.astype(np.float64) ** -2.0
         noise = 2 * float(weights.sum() / weights[plan.burn_in :].sum()) / (time * plan.chains)
     if released is not None and released.name == "gram":
-        return _width_in(released, known, _fact(plan.target, "prior_precision") or 0.0, noise) ** 2
+        return _width_in(released, known, plan.target_offers.prior_precision or 0.0, noise) ** 2
     # 1/q = m + h²/(a + e q), solved for q.
     a, e = h / known.widening**2 + noise, known.error
     half = (m * a + h**2 - e) / 2

@@ -21,10 +21,10 @@ from dpmcmc.privacy.accounting.sampling import Full, Sampling, expected_batch
 from dpmcmc.privacy.calibration import smallest_noise
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.second_moment import SecondMoment, asked, every_of, multiples, released_shape
-from dpmcmc.samplers.base import Sampler, missing_of
+from dpmcmc.samplers.base import Sampler, missing_of, sampler_offers
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.absent import check_absent
-from dpmcmc.targets.base import Target, parameter_shapes
+from dpmcmc.targets.base import Target, parameter_shapes, target_offers
 
 
 def plan(
@@ -89,7 +89,7 @@ def plan(
         _check_metric(metric, after, curvature)
         in_metric = planned_metric(metric, target, bound, num_records, privacy)
         queries = dataclasses.replace(queries, metric=in_metric.events, metric_numbers=in_metric.release.numbers)
-    if getattr(bound, "unresolved", False):
+    if sampler_offers(bound).unresolved:
         bound = _solved(bound, queries, privacy)
     check_fit(target, bound)
     _check_clipping(target, privacy)
@@ -189,7 +189,7 @@ def _check_metric(metric: PrivateMetric, after: Guarantee | None, curvature: flo
 def _check_clipping(target: Target, privacy: Privacy | None) -> None:
     """Refuse label-blind clipping of a target that states no bound on its labels."""
     asked_for = privacy is not None and privacy.clipping == "label_blind"
-    if asked_for and not getattr(target, "bounded_labels", False):
+    if asked_for and not target_offers(target).bounded_labels:
         raise InputError(
             "clipping label_blind weights a record by the longest gradient that any label would give it, and "
             f"{type(target).__name__} states no bounded labels: use clipping residual",
@@ -206,9 +206,8 @@ def _bound(sampler: Sampler, sampling: Sampling, num_records: int) -> Sampler:
             f"{', '.join(missing)}"
         )
     bound = sampler.bind(num_records)
-    if hasattr(bound, "with_rate"):
-        bound = bound.with_rate(expected_batch(sampling, num_records) / num_records)
-    return bound
+    with_rate = sampler_offers(bound).with_rate
+    return bound if with_rate is None else with_rate(expected_batch(sampling, num_records) / num_records)
 
 
 def _solved(sampler: Any, queries: Schedule, privacy: Privacy | None) -> Sampler:
@@ -222,14 +221,15 @@ def _solved(sampler: Any, queries: Schedule, privacy: Privacy | None) -> Sampler
             "step_size auto and friction matched need a target: use calibrator numeric with an epsilon", "calibrator"
         )
     name = type(sampler).__name__
-    if not hasattr(sampler, "with_noise"):
+    with_noise = sampler_offers(sampler).with_noise
+    if with_noise is None:
         raise InputError(
             f"step_size auto needs a sampler with with_noise(noise_std), and {name} has none: give a number, or write "
             "it",
             "step_size",
         )
     alone = smallest_noise(queries, privacy)
-    solved = sampler.with_noise(alone / unit_of(queries, privacy) * (1 + 1e-9))
+    solved = with_noise(alone / unit_of(queries, privacy) * (1 + 1e-9))
     if asked(solved.queries) != asked(sampler.queries):
         raise InputError(f"{name}.with_noise changes what the sampler asks for; it may not", "sampler")
     return solved
@@ -269,19 +269,18 @@ def check_fit(target: Target, sampler: Sampler) -> None:
 def _check_dynamics(sampler: Sampler, noise_std: np.ndarray, curvature: float | None) -> None:
     """Refuse noise the dynamics cannot take, and a step beyond the stability limit of a known curvature."""
     s, t = noise_std.astype(np.float64), np.arange(len(noise_std), dtype=np.float64)
-    check = getattr(sampler, "check", None)
-    if check is not None:
-        check(s, t)
-    limit = getattr(sampler, "stability_limit", None)
+    offers = sampler_offers(sampler)
+    if offers.check is not None:
+        offers.check(s, t)
     if curvature is None:
         return
-    if limit is None or not hasattr(sampler, "eta"):
+    if offers.stability_limit is None or offers.eta is None:
         raise InputError(
             f"curvature: {type(sampler).__name__} states no stability_limit to hold against it; leave it out",
             "curvature",
         )
-    largest = np.broadcast_to(np.asarray(limit(s, t)), t.shape) / curvature
-    step_size = np.broadcast_to(np.asarray(sampler.eta(t)), t.shape) * sampler.num_records  # type: ignore[attr-defined]
+    largest = np.broadcast_to(np.asarray(offers.stability_limit(s, t)), t.shape) / curvature
+    step_size = np.broadcast_to(np.asarray(offers.eta(t)), t.shape) * sampler.num_records  # type: ignore[attr-defined]
     if np.any(step_size >= largest):
         worst = int(np.argmax(step_size / largest))
         raise InputError(

@@ -30,7 +30,7 @@ from dpmcmc.privacy.accounting.charging import Privacy
 from dpmcmc.privacy.accounting.events import Adjacency, Event
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query.gaussian_release import GramRelease, Rows
-from dpmcmc.samplers.base import Sampler
+from dpmcmc.samplers.base import Sampler, sampler_offers
 from dpmcmc.storage.pytree import size_of
 from dpmcmc.targets.base import Target, parameter_shapes
 from dpmcmc.targets.glm import GeneralisedLinear
@@ -172,7 +172,7 @@ def _promised(privacy: Privacy | None, sampler: Sampler) -> tuple[float, float, 
             "with an epsilon.",
             "metric",
         )
-    if getattr(sampler, "metric", None) is not None:
+    if sampler_offers(sampler).metric is not None:
         raise UnsupportedCombination(
             f"metric: {type(sampler).__name__} has a public metric of its own; leave one of the two out.",
             "metric",

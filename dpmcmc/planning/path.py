@@ -140,7 +140,7 @@ def _regression(plan: AnyPlan) -> tuple[GeneralisedLinear, LabelBlind]:
 
 
 def _public_metric(plan: Plan) -> PublicMatrix | None:
-    return getattr(plan.sampler, "metric", None)
+    return plan.sampler_offers.metric
 
 
 def _root(plan: Plan, released: ReleasedMetric | None, size: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from dpmcmc.data.base import DataSet
 from dpmcmc.data.checks import refuse_other
 from dpmcmc.data.schema import Schema
 from dpmcmc.data.tables import EncodedTable, Table, is_table, no_schema, texts
-from dpmcmc.planning.description import guaranteed, html_table, labelled
+from dpmcmc.planning.description import guaranteed, html_table, labelled, section, settings
 from dpmcmc.planning.metric import PlannedMetric
 from dpmcmc.planning.noise import own_noise
 from dpmcmc.planning.permitted import INTERVALS, UNJUDGED, Verdict
@@ -26,9 +26,11 @@ from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, expected_batch
 from dpmcmc.privacy.calibration import closed_form
 from dpmcmc.privacy.query.second_moment import SecondMoment, every_of, multiples
-from dpmcmc.samplers.base import Sampler
+from dpmcmc.samplers import SAMPLERS
+from dpmcmc.samplers.base import Sampler, SamplerOffers, sampler_offers
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target
+from dpmcmc.targets import TARGETS
+from dpmcmc.targets.base import Target, TargetOffers, target_offers
 
 if TYPE_CHECKING:
     from dpmcmc.inference.trace import Trace
@@ -80,6 +82,16 @@ class AnyPlan(abc.ABC):
     @abc.abstractmethod
     def trace(self) -> AnyPlan | None:
         """Plan of the sampler whose iterates leave (:func:`sampled_plan`); None for a one-shot mechanism."""
+
+    @property
+    def target_offers(self) -> TargetOffers:
+        """The target with a default in the place of everything that it does not offer."""
+        return target_offers(self.target)
+
+    @property
+    def unit(self) -> str:
+        """Whom a guarantee speaks of."""
+        return self.target_offers.unit or "record"
 
     @property
     def has_chains(self) -> bool:
@@ -142,7 +154,17 @@ class AnyPlan(abc.ABC):
         """Return whether data are a table; where there is a schema, arrays by name are one if each is a column."""
         if self.schema is None or not isinstance(data, Mapping):
             return is_table(data)
-        return self.schema.label in data and all(getattr(column, "ndim", 1) == 1 for column in data.values())
+        return self.schema.label in data and all(np.ndim(column) == 1 for column in data.values())
+
+    @property
+    @abc.abstractmethod
+    def parts(self) -> tuple[object, ...]:
+        """Parts that a user may have written: the target, and the sampler or the mechanism, or both."""
+
+    @property
+    @abc.abstractmethod
+    def sections(self) -> dict[str, Any]:
+        """Sections of the config that makes the plan, by name."""
 
     def schema_json(self) -> dict[str, object]:
         """Return the schema's part of ``plan.json``."""
@@ -240,9 +262,14 @@ class Plan(AnyPlan):
     verdict: Verdict = field(default=UNJUDGED, repr=False)
 
     @property
+    def sampler_offers(self) -> SamplerOffers:
+        """The sampler with a default in the place of everything that it does not offer."""
+        return sampler_offers(self.sampler)
+
+    @property
     def in_metric(self) -> bool:
         """Whether noise, steps and time are in the units of a metric, the run's or the sampler's."""
-        return self.metric is not None or getattr(self.sampler, "metric", None) is not None
+        return self.metric is not None or self.sampler_offers.metric is not None
 
     @property
     def label_blind(self) -> bool:
@@ -250,8 +277,8 @@ class Plan(AnyPlan):
 
         The default where the target's labels are bounded.
         """
-        bounded = getattr(self.target, "bounded_labels", False)
-        return self.privacy is not None and self.privacy.clipping != "residual" and bounded
+        asked = self.privacy is not None and self.privacy.clipping != "residual"
+        return asked and self.target_offers.bounded_labels
 
     @property
     def num_draws(self) -> int:
@@ -326,6 +353,23 @@ class Plan(AnyPlan):
         return type(self.sampler).__name__
 
     @property
+    def parts(self) -> tuple[object, ...]:
+        """Target and sampler."""
+        return self.target, self.sampler
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """Sections of the config that makes the plan: target, sampler, sampling, run, and privacy and metric if any."""
+        parts = {"privacy": self.privacy, "metric": None if self.metric is None else self.metric.asked}
+        return {
+            "target": section(self.target, TARGETS),
+            "sampler": section(self.sampler, SAMPLERS),
+            "sampling": {"scheme": self.sampling.scheme} | settings(self.sampling),
+            "run": {"steps": self.steps, "chains": self.chains, "burn_in": self.burn_in, "thin": self.thin},
+            **{name: settings(part) for name, part in parts.items() if part is not None},
+        }
+
+    @property
     def trace(self) -> Plan:
         """The plan itself, because the iterates of its sampler leave."""
         return self
@@ -357,8 +401,10 @@ class Plan(AnyPlan):
         temperatures = self.temperatures
         z = self.noise_multipliers
         return {
+            "label": self.label,
             "target": repr(self.target),
             "sampler": repr(self.sampler),
+            "config": self.sections,
             "sampling": {
                 "scheme": self.sampling.scheme,
                 "batch_size": self.batch_size,
@@ -367,7 +413,7 @@ class Plan(AnyPlan):
                 "slots": self.slots,
             },
             "num_records": self.num_records,
-            "unit": getattr(self.target, "unit", "record"),
+            "unit": self.unit,
             "steps": self.steps,
             "chains": self.chains,
             "burn_in": self.burn_in,
@@ -443,7 +489,7 @@ def _lines(plan: Plan, secret: bool = True) -> list[tuple[str, str]]:
     if rate < 1:
         about = "about " if isinstance(plan.sampling, Poisson) else ""
         batch = f"{plan.sampling.scheme}, {about}{plan.batch_size:g} of {plan.num_records:,} records (rate {rate:.4g})"
-    unit = getattr(plan.target, "unit", None)
+    unit = plan.target_offers.unit
     out = [
         ("target", repr(plan.target)),
         *([] if unit is None else [("unit", f"a record is one {unit}: privacy, clipping and sampling are by owner")]),
@@ -523,7 +569,7 @@ def _with_minibatches(plan: Plan, line: str) -> str:
     """Return a line on temperature with how wide draws are by it, and with what minibatches add."""
     line += _width_clause(plan.temperatures[plan.burn_in :])
     # A sampler that is told the rate allows for minibatch noise itself.
-    if plan.sampling.rate(plan.num_records) < 1 and not hasattr(plan.sampler, "with_rate"):
+    if plan.sampling.rate(plan.num_records) < 1 and plan.sampler_offers.with_rate is None:
         line += "; the noise of minibatches adds to it"
     return line
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
-from typing import cast
+from typing import Any
 
 import jax
 
@@ -16,11 +15,11 @@ from dpmcmc.planning.plan import AnyPlan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets import TARGETS
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Target, TargetOffers
 
 
 @dataclass(frozen=True)
-class SavedTarget:
+class SavedTarget(TargetOffers):
     """A model that a file names, and that nobody has given again.
 
     Attributes:
@@ -28,7 +27,6 @@ class SavedTarget:
     """
 
     said: str
-    gradient_bound = None
 
     def __repr__(self) -> str:
         return self.said
@@ -55,7 +53,7 @@ class SavedPlan(AnyPlan):
         released_path: of a run in a metric, or None.
     """
 
-    stated: dict[str, object]
+    stated: dict[str, Any]
     stated_facts: dict[str, object]
     target: Target
     num_records: int
@@ -68,7 +66,23 @@ class SavedPlan(AnyPlan):
     @property
     def label(self) -> str:
         """Name of the sampler or of the mechanism."""
-        return str(self.stated.get("sampler") or self.stated.get("mechanism")).partition("(")[0]
+        _refuse_older(self.stated)
+        return str(self.stated["label"])
+
+    @property
+    def parts(self) -> tuple[object, ...]:
+        """The target: no code of the method was saved."""
+        return (self.target,)
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """Sections of the config that made the plan.
+
+        Raises:
+            InputError: an earlier version wrote the file, without them.
+        """
+        _refuse_older(self.stated)
+        return self.stated["config"]
 
     @property
     def trace(self) -> None:
@@ -95,15 +109,26 @@ class SavedPlan(AnyPlan):
         return said + noted + self.verdict.lines()
 
 
-def target_of(said: str) -> Target:
-    """Return the target that a description makes, where it is one of this library's; else a :class:`SavedTarget`.
+def _refuse_older(stated: dict[str, Any]) -> None:
+    if "config" not in stated:
+        raise InputError(
+            "plan.json: an earlier version of dpmcmc wrote it, without the sections of its config, which name the "
+            "method and the prior; read report.html in the folder, or run it again",
+            "folder",
+        )
 
-    The description is not run: it must be the name of a registered target with keywords that are literals.
+
+def target_of(stated: dict[str, Any]) -> Target:
+    """Return the target that the content of a ``plan.json`` names.
+
+    It is made where its section has the name of a registered target and arguments that this takes. Another one, and
+    that of a file without sections, is a :class:`SavedTarget`.
     """
-    known = {kind.__name__: kind for kind in TARGETS.values()}
-    try:
-        call = cast(ast.Call, ast.parse(said, mode="eval").body)
-        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-        return known[cast(ast.Name, call.func).id](*map(ast.literal_eval, call.args), **named)
-    except (SyntaxError, AttributeError, KeyError, ValueError, TypeError):
-        return SavedTarget(said)  # type: ignore[return-value]  # it has a name alone
+    keys = dict(stated.get("config", {}).get("target", {}))
+    kind = TARGETS.get(str(keys.pop("name", "")))
+    if kind is not None:
+        try:
+            return kind(**keys)
+        except (InputError, TypeError):  # arguments of another version
+            pass
+    return SavedTarget(str(stated["target"]))  # type: ignore[return-value]  # it has a name alone

@@ -100,7 +100,7 @@ def relaxations(plan: Plan, known: Curvatures) -> tuple[float, float] | None:
     if not known.slowest:
         return None
     each = plan.times * known.slowest
-    friction = getattr(plan.sampler, "damping", 1.0)
+    friction = plan.sampler_offers.damping
     if friction < 1:
         # Momentum forgets at a rate of at most a/2 per step, however short the relaxation time is.
         each = np.minimum(each, friction / 2)
@@ -110,9 +110,9 @@ def relaxations(plan: Plan, known: Curvatures) -> tuple[float, float] | None:
 def _mixing(plan: Plan, known: Curvatures) -> Obstacle | None:
     unknown, name = "how long the chain takes to mix is unknown, since", type(plan.target).__name__
     found = relaxations(plan, known)
-    if not (getattr(plan.target, "prior_precision", None) or plan.in_metric):
+    if not (plan.target_offers.prior_precision or plan.in_metric):
         return Obstacle(f"{unknown} {name} states no prior_precision", True)
-    if not getattr(plan.target, "log_concave", False):
+    if not plan.target_offers.log_concave:
         return Obstacle(f"{unknown} {name} is not known to be log-concave", True)
     if found is None:
         return Obstacle(f"{unknown} the curvature in the units of the metric is", True)
@@ -160,7 +160,7 @@ def _adapts(plan: Plan) -> bool:
 
 
 def _minibatches(plan: Plan) -> Obstacle | None:
-    if getattr(plan.sampler, "minibatch_variance", None):
+    if plan.sampler_offers.minibatch_variance:
         return Obstacle("minibatch_variance is an estimate, and whether it is right is unknown")
     rate = plan.sampling.rate(plan.num_records)
     if rate >= 1:
@@ -181,7 +181,7 @@ def _minibatches(plan: Plan) -> Obstacle | None:
 def _largest_gradient(plan: Plan) -> float | None:
     """Public bound on the norm of one record's gradient, as the query uses it; None where there is none."""
     # In a metric the target's bound is that of another norm.
-    own = None if plan.in_metric else getattr(plan.target, "gradient_bound", None)
+    own = None if plan.in_metric else plan.target_offers.gradient_bound
     bounds = [own, None if plan.privacy is None else plan.privacy.clip]
     known = [float(bound) for bound in bounds if bound is not None]
     return min(known) if known else None
@@ -191,14 +191,14 @@ def clip_bias(plan: Plan) -> str | None:
     """Whether clipping moves the centre of the draws: ``none``, ``likely``, ``unknown``; None without clipping."""
     if plan.privacy is None:
         return None
-    bound = None if plan.in_metric else getattr(plan.target, "gradient_bound", None)
+    bound = None if plan.in_metric else plan.target_offers.gradient_bound
     if plan.label_blind or (bound is not None and plan.privacy.clip >= bound):
         return "none"
     return "unknown" if bound is None and plan.metric is None else "likely"
 
 
 def _clipping(plan: Plan, known: Curvatures) -> Obstacle | None:
-    bias, bound = clip_bias(plan), getattr(plan.target, "gradient_bound", None)
+    bias, bound = clip_bias(plan), plan.target_offers.gradient_bound
     if bias is None or plan.privacy is None:
         return None
     clip = plan.privacy.clip
@@ -208,7 +208,7 @@ def _clipping(plan: Plan, known: Curvatures) -> Obstacle | None:
             return Obstacle(
                 f"label-blind weights at this clip make intervals about {known.widening:.3g} times too wide"
             )
-        if never or getattr(plan.target, "linear_predictor", False):
+        if never or plan.target_offers.linear_predictor:
             return None
         return Obstacle("how label-blind weights of several classes change the time to mix is unknown", True)
     if plan.metric is not None:
@@ -232,12 +232,12 @@ def _tempered(plan: Plan) -> Obstacle | None:
 
 
 def _step(plan: Plan, known: Curvatures) -> Obstacle | None:
-    curvature, sampler = known.largest, plan.sampler
-    limit, eta = getattr(sampler, "stability_limit", None), getattr(sampler, "eta", None)
+    curvature, offers = known.largest, plan.sampler_offers
+    limit, eta = offers.stability_limit, offers.eta
     if curvature is None:
         return Obstacle("the error of the step is unknown, since that needs a bound on the curvature (curvature)")
     if limit is None or eta is None:
-        return Obstacle(f"the error of the step is unknown, since {type(sampler).__name__} states no stability_limit")
+        return Obstacle(f"the error of the step is unknown, since {plan.label} states no stability_limit")
     t = np.arange(plan.steps, dtype=np.float64)
     with np.errstate(all="ignore"):
         share = np.asarray(eta(t)) * curvature / np.asarray(limit(plan.noise_std.astype(np.float64), t))
@@ -428,7 +428,7 @@ def _spread(plan: Plan) -> float | None:
 
     √T where the chain has mixed; √(2τmT) within a shorter time τ, at prior precision m.
     """
-    precision = getattr(plan.target, "prior_precision", None)
+    precision = plan.target_offers.prior_precision
     if not precision or plan.in_metric:
         return None
     hottest = float(np.max(plan.temperatures[plan.burn_in :]))

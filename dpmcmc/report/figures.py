@@ -29,6 +29,7 @@ from dpmcmc.storage.pytree import PyTree
 from dpmcmc.targets.base import Target
 from dpmcmc.targets.glm import GeneralisedLinear, SoftmaxRegression
 from dpmcmc.targets.last_layer import LastLayer
+from dpmcmc.targets.transformed import PerOwner, untempered
 
 if TYPE_CHECKING:
     from dpmcmc.inference.trace import NoiseAwarePosterior
@@ -116,7 +117,8 @@ class Reading(NamedTuple):
     @property
     def _model(self) -> Target:
         """The model of one row, without what is around it."""
-        return getattr(self.target, "target", self.target)
+        model = untempered(self.target)
+        return model.target if isinstance(model, PerOwner) else model
 
     def in_units(self, draws: PyTree) -> tuple[PyTree, str, bool]:
         """Return (draws, units in words, whether these are the columns' own)."""

@@ -13,7 +13,6 @@ import functools
 import io
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -62,7 +61,7 @@ def privacy_json(
     """Return what a reader needs to defend, recompute or compose the guarantee of a run."""
     charged = {} if receipt is None else {"ledger": receipt.to_json()}
     stated = plan.facts()
-    body = guarantee_json(guarantee, str(stated.get("unit", getattr(plan.target, "unit", "record"))))
+    body = guarantee_json(guarantee, str(stated.get("unit", plan.unit)))
     # A plan that was loaded states the guarantee of its file; the one that was computed again holds.
     return body | {name: fact for name, fact in stated.items() if name not in body} | {"data": data} | charged
 
@@ -377,13 +376,13 @@ def prior(plan: AnyPlan) -> str | None:
     inner, name = _named(plan.target)
     if name is None:
         return None
-    settled = str(plan.to_json().get("mechanism"))
+    settled = plan.sections.get("mechanism", {})
     scale = f"{inner.prior_scale:g}"  # type: ignore[attr-defined]
-    if "prior_scale='evidence'" in settled:
+    if settled.get("prior_scale") == "evidence":
         scale = f"that follows from the released numbers, around {scale}"
-    wide = re.search(r"intercept_scale=([\d.e+-]+)", settled)
+    wide = settled.get("intercept_scale")
     columns = "of the encoded columns" if plan.schema is not None else "of the columns"
-    more = "" if wide is None else f" ({wide.group(1)} for the intercept)"
+    more = "" if wide is None else f" ({wide} for the intercept)"
     return f"independent normal priors of mean 0 and standard deviation {scale} for the coefficients {columns}{more}"
 
 
@@ -392,7 +391,8 @@ def method_in_words(plan: AnyPlan) -> str:
     said = _METHODS.get(plan.label)
     if plan.has_chains and plan.guarantee is not None:
         said = f"{said or plan.label} on gradients with noise for privacy"
-    sandwich = ", a sandwich variance" if "covariance='sandwich'" in str(plan.to_json().get("mechanism")) else ""
+    robust = plan.sections.get("mechanism", {}).get("covariance") == "sandwich"
+    sandwich = ", a sandwich variance" if robust else ""
     return plan.label if said is None else f"{said} ({plan.label}{sandwich})"
 
 
@@ -510,7 +510,7 @@ def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: 
         "Predictions": (PREDICTION in said["usable for"], said[PREDICTION]),
         "Intervals": (summary.intervals, said[INTERVALS]),
     }
-    unit, method = getattr(plan.target, "unit", None) or "record", method_in_words(plan)
+    unit, method = plan.unit, method_in_words(plan)
     names = {
         "method": method,
         "unit": unit,

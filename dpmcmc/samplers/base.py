@@ -9,8 +9,9 @@ functions of privatised gradients and of public constants alone.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.query import PrivateGradient
 from dpmcmc.privacy.query.second_moment import GRADIENT, SecondMoment
 from dpmcmc.samplers.schedules import PerStep, Schedule, evaluate
-from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
+from dpmcmc.storage.pytree import STATIC, PyTree, completed, rebuilt
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -41,10 +42,7 @@ class Sampler(Protocol):
     Registered with ``jax.tree_util.register_dataclass``, its numbers are arguments of the compiled program, except for
     fields with the metadata ``{"static": True}``. Without it, a sampler with other numbers is compiled anew.
 
-    More are optional. ``unresolved`` (property) and ``with_noise(noise_std) -> Sampler`` let the plan solve a setting
-    for the noise that privacy needs; ``with_rate(rate) -> Sampler`` tells b/N; ``metric`` (a ``PublicMatrix`` F) has
-    gradients clipped as ‖F⁻¹g‖ and noised as s·F·Z; ``check(noise_std, t)`` may raise ValueError on a plan whose noise
-    the dynamics cannot take; ``stability_limit(noise_std, t)`` is the largest stable η·curvature.
+    All that is optional stands in :class:`SamplerOffers`.
 
     Example:
         >>> import dpmcmc
@@ -82,8 +80,48 @@ class Sampler(Protocol):
         """Langevin time of a step: η for SGLD, η over the friction for momentum samplers."""
 
 
+class SamplerOffers:
+    """All that a sampler may offer beside the methods of :class:`Sampler`; None is not offered.
+
+    A sampler may inherit these defaults. One that does not is completed with them (:func:`sampler_offers`).
+    """
+
+    #: noise_std -> the sampler with its unresolved setting solved for the noise that privacy needs.
+    with_noise: Callable[[float], Any] | None = None
+    #: rate b/N -> the sampler that allows for the noise of minibatches.
+    with_rate: Callable[[float], Any] | None = None
+    #: (noise_std, t) -> None; raises ValueError on noise that the dynamics cannot take.
+    check: Callable[[PerStep, PerStep], None] | None = None
+    #: (noise_std, t) -> the largest stable η·curvature.
+    stability_limit: Callable[[PerStep, PerStep], PerStep] | None = None
+    #: t -> η, the step on the full potential.
+    eta: Callable[[PerStep], PerStep] | None = None
+    #: Public estimate of the variance that minibatches add to a gradient.
+    minibatch_variance: float = 0.0
+
+    @property
+    def metric(self) -> Any:
+        """A ``PublicMatrix`` F: gradients are clipped as ‖F⁻¹g‖ and noised as s·F·Z; None is the identity."""
+        return None
+
+    @property
+    def unresolved(self) -> bool:
+        """Whether a setting waits for the noise that privacy needs."""
+        return False
+
+    @property
+    def damping(self) -> float:
+        """a, the fraction of momentum lost per step; 1 loses all of it."""
+        return 1.0
+
+
+def sampler_offers(sampler: object) -> SamplerOffers:
+    """Return a sampler with a default in the place of everything that it does not offer."""
+    return completed(sampler, SamplerOffers)
+
+
 @dataclass(frozen=True)
-class SteppedSampler:
+class SteppedSampler(SamplerOffers):
     """Fields of every sampler here: a step size, a temperature, and the number of records.
 
     Args:
@@ -203,11 +241,6 @@ class Langevin(SteppedSampler):
         >>> round(float(sampler.temperature_at(noise_std=2 * own, t=0)), 2)  # twice the noise, four times as hot
         4.0
     """
-
-    @property
-    def damping(self) -> float:
-        """a, the fraction of momentum lost per step; here all of it."""
-        return 1.0
 
     def noise_std(self, t: PerStep) -> PerStep:
         """s_t = √(2aT/η_t), in gradient units."""

@@ -85,7 +85,7 @@ def refuse_unsafe(path: Path, variable: str) -> None:
     Raises:
         UnsafeCache: they can.
     """
-    if not hasattr(os, "geteuid"):
+    if os.name != "posix":
         return
     here, links = Path("/"), 0
     waiting = list(reversed(Path(os.path.abspath("."), path).parts))

@@ -83,7 +83,7 @@ def _use(named: str, folder: Path) -> None:
 
 def _refuse_unsafe_files(folder: Path) -> None:
     """Refuse what is in a folder of compiled programs and was put there, or can be changed, by somebody else."""
-    if not hasattr(os, "geteuid"):
+    if os.name != "posix":
         return
     if not folder.is_dir():
         return

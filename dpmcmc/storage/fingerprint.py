@@ -11,6 +11,7 @@ import os
 import platform as machine
 import re
 import secrets
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import CellType, CodeType
@@ -55,10 +56,11 @@ def give_back(array: np.ndarray) -> None:
 def advise(array: np.ndarray, advice: str) -> None:
     """Tell the system how a map is read, if it takes such advice; an array in memory is left alone."""
     base: object = array
-    while base is not None and not isinstance(base, mmap.mmap):
-        base = getattr(base, "base", None)
-    if base is not None and hasattr(mmap, advice):
-        base.madvise(getattr(mmap, advice))
+    while isinstance(base, np.ndarray):
+        base = base.base
+    number = getattr(mmap, advice, None)
+    if isinstance(base, mmap.mmap) and number is not None:
+        base.madvise(number)
 
 
 #: Libraries whose version may decide a rounding.
@@ -74,7 +76,13 @@ _ONCE = secrets.token_hex(8)
 class Described(Protocol):
     """A plan, of a sampler's run or of a mechanism."""
 
-    target: Any
+    @property
+    def trace(self) -> Any:
+        """Plan of the sampler whose iterates leave, or None."""
+
+    @property
+    def parts(self) -> tuple[object, ...]:
+        """Parts that a user may have written: the target, and the sampler or the mechanism, or both."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what plan.json says."""
@@ -102,10 +110,7 @@ def platform(own: bool = True) -> str:
     On an accelerator that holds only under ``XLA_FLAGS=--xla_gpu_deterministic_ops=true``; else every process is a
     platform of its own, unless ``own`` is false: arithmetic number by number is the same there too.
     """
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:
-        cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     settings: Any = jax.config
     fixed = jax.default_backend() == "cpu" or "xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
     facts = (
@@ -136,14 +141,13 @@ def _of_process() -> tuple[object, ...]:
 
 def plan_digest(plan: Described) -> str:
     """Digest of a plan: what it says of itself, its noise to the last bit, and the code that a user gave it."""
-    run: Any = getattr(plan, "run", plan)
     # An object's address is no part of what it is.
     said = {key: value for key, value in plan.to_json().items() if key not in _SENTENCES}
     text = re.sub(r" at 0x[0-9a-f]+", "", json.dumps(said, sort_keys=True, default=repr))
     digest = hashlib.sha256(text.encode())
-    if run is not None:
-        digest.update(np.asarray(run.noise_std).tobytes())
-    for part in (plan.target, getattr(run, "sampler", None), getattr(plan, "mechanism", None)):
+    if plan.trace is not None:
+        digest.update(np.asarray(plan.trace.noise_std).tobytes())
+    for part in plan.parts:
         for piece in _code(part, set()):
             digest.update(b"%d:" % len(piece) + piece)
     return digest.hexdigest()

@@ -32,7 +32,7 @@ def _in_child() -> None:
     _forked = _forked or _begun
 
 
-if hasattr(os, "register_at_fork"):  # no other system forks
+if os.name == "posix":  # no other system forks
     os.register_at_fork(before=_before, after_in_child=_in_child)
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dpmcmc.errors import UnsupportedCombination
 from dpmcmc.privacy.accounting.events import Adjacency
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Target, target_offers
 from dpmcmc.targets.transformed import PerOwner
 
 _INSTEAD = (
@@ -44,7 +44,7 @@ def check_absent(target: Target, adjacency: str, table: bool = False) -> None:
         return
     if table:
         why = "every row of a table adds to the sums"
-    elif getattr(target, "zeros_are_absent", False):
+    elif target_offers(target).zeros_are_absent:
         return
     else:
         why = (

@@ -1,16 +1,15 @@
 """Target: a prior, the log-likelihood of ONE record, and a few public facts.
 
 The protocol is small on purpose. ``init``, ``log_prior``, ``log_likelihood`` and ``predict`` are enough; the
-query takes per-record gradients by ``vmap`` and clips them. A generalised linear model may add
-``clipped_gradient_sum``, which has closed-form norms, and any target ``check_records(records)``, which refuses
-records it is not for before anything is computed from them.
+query takes per-record gradients by ``vmap`` and clips them. All that a target may offer beside them stands in
+:class:`TargetOffers`.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol, TypeVar, cast, runtime_checkable
 
 import jax
@@ -21,10 +20,11 @@ from jax.typing import DTypeLike
 
 from dpmcmc.data.checks import Marked
 from dpmcmc.errors import InputError, check_fields
+from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.storage.compiled_programs import RUN_ONCE
 from dpmcmc.storage.fingerprint import blocks
 from dpmcmc.storage.forked import check_not_forked
-from dpmcmc.storage.pytree import PyTree, Structure, immutable
+from dpmcmc.storage.pytree import PyTree, Structure, completed, immutable
 
 #: A function that builds something from a target.
 Built = TypeVar("Built", bound=Callable[..., Any])
@@ -61,6 +61,105 @@ class Target(Protocol):
 
     def predict(self, params: PyTree, x: jax.Array) -> jax.Array:
         """Prediction for rows x (n, d): class probabilities or means."""
+
+
+class TargetOffers:
+    """All that a target may offer beside the methods of :class:`Target`; None is not offered.
+
+    A target may inherit these defaults. One that does not is completed with them (:func:`target_offers`). You vouch for
+    the facts that your target states.
+    """
+
+    #: Number of features d of a row.
+    num_features: int | None = None
+    #: Bound on the norm of a row, and on the size of a label.
+    row_bound: float | None = None
+    label_bound: float | None = None
+    #: Whether each record's likelihood is log-concave in the parameters.
+    log_concave: bool = False
+    #: Whether a record enters through one number, x·θ.
+    linear_predictor: bool = False
+    #: Whether a record of zeros adds zero to every sum, at all parameters (``targets/absent.py``).
+    zeros_are_absent: bool = False
+
+    #: shapes of one record -> the target with its shapes known.
+    bind: Callable[[Any], Any] | None = None
+    #: records -> None; raises ValueError on records that the target is not for.
+    check_records: Callable[[Any], None] | None = None
+    #: params -> a draw in the model's own coordinates.
+    constrain: Callable[[Any], Any] | None = None
+    #: records -> records with what is computed of each alone, once for all steps.
+    prepared: Callable[[Any], Any] | None = None
+    #: radius -> ``gradient_bound`` on the ball of that radius; None: the bound holds everywhere.
+    gradient_bound_within: Callable[[float], float | None] | None = None
+    #: radius -> (largest loss, largest difference of two losses) on the ball.
+    loss_bounds: Callable[[float], tuple[float, float]] | None = None
+    #: rows -> features that do not learn.
+    features: Callable[[Any], Any] | None = None
+
+    @property
+    def unit(self) -> str | None:
+        """Whom a guarantee speaks of; None is one record."""
+        return None
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes K of a classifier."""
+        return None
+
+    @property
+    def gradient_bound(self) -> float | None:
+        """Bound on the norm of one record's gradient."""
+        return None
+
+    @property
+    def smoothness(self) -> float | None:
+        """Largest curvature of one record's loss in the parameters."""
+        return None
+
+    @property
+    def curvature_bound(self) -> float | None:
+        """Largest curvature of one record's loss in x·θ."""
+        return None
+
+    @property
+    def prior_precision(self) -> float | None:
+        """Curvature that the prior gives every direction."""
+        return None
+
+    @property
+    def bounded_labels(self) -> bool:
+        """Whether ``longest_labels`` is there, which label-blind clipping needs."""
+        return False
+
+    @property
+    def predict(self) -> Callable[..., jax.Array] | None:
+        """(params, x) -> probabilities or means."""
+        return None
+
+    @property
+    def clipped_gradient_sum(self) -> Callable[..., FixedPoint] | None:
+        """The exact sum of clipped gradients, with norms in closed form."""
+        return None
+
+
+def predicts(target: object) -> bool:
+    """Whether a target has predictions; one that cannot may say why in an AttributeError of ``predict``."""
+    return getattr(target, "predict", None) is not None
+
+
+#: Methods that a target must have.
+REQUIRED = ("init", "log_prior", "log_likelihood")
+
+
+def missing_of_target(target: object) -> list[str]:
+    """Return what an object lacks of the :class:`Target` protocol."""
+    return [name for name in REQUIRED if not hasattr(target, name)]
+
+
+def target_offers(target: object) -> TargetOffers:
+    """Return a target with a default in the place of everything that it does not offer."""
+    return completed(target, TargetOffers)
 
 
 #: A scale, or a public bound.
@@ -132,9 +231,10 @@ def check(target: Target, records: PyTree) -> None:
         scalars = [jax.eval_shape(bound.log_prior, params)]
         doing = "log_likelihood"
         scalars.append(jax.eval_shape(bound.log_likelihood, params, shapes))
-        doing, constrain = "constrain", getattr(bound, "constrain", None)
-        if constrain is not None:
-            jax.eval_shape(constrain, params)
+        doing = "constrain"
+        offers = target_offers(bound)
+        if offers.constrain is not None:
+            jax.eval_shape(offers.constrain, params)
     except TargetError:  # already a sentence
         raise
     except Exception as error:  # a user's code may raise anything
@@ -152,9 +252,8 @@ def check(target: Target, records: PyTree) -> None:
             f"{wrong[0] + ' ones' if wrong else 'no array'}"
         )
     _check_number(bound, shapes)
-    own = getattr(bound, "check_records", None)
-    if own is not None:
-        own(records)
+    if offers.check_records is not None:
+        offers.check_records(records)
 
 
 def check_bound(x: np.ndarray, row_bound: float, resting: str) -> None:
@@ -301,7 +400,7 @@ def bind(target: Bindable, record_shapes: PyTree) -> Bindable:
     Returns:
         The same target, or what its ``bind`` returns.
     """
-    method = getattr(target, "bind", None)
+    method = target_offers(target).bind
     return target if method is None else method(record_shapes)
 
 
@@ -352,7 +451,7 @@ def _refuse_unless(good: Callable[[np.ndarray], np.ndarray], y: np.ndarray, take
 # The prior that the built-in targets share: θ ~ N(0, prior_scale² I) over every parameter of a pytree.
 
 
-class GaussianPrior:
+class GaussianPrior(TargetOffers):
     """Density and curvature of the prior, for a target with a ``prior_scale``."""
 
     prior_scale: float
@@ -375,15 +474,9 @@ class GaussianPrior:
 #
 # Per-record gradients come from ``jax.grad`` of ``log_likelihood``, which sees one record at a time.
 
-_SIGNATURES = {
-    "init": "(key) -> params",
-    "log_prior": "(params) -> number",
-    "log_likelihood": "(params, record) -> number",
-}
 
-
-@dataclass(frozen=True, init=False, repr=False)
-class Custom:
+@dataclass(frozen=True, repr=False)
+class Custom(TargetOffers):
     """Functions as a Target; two of them are equal where their functions are the same objects.
 
     Args:
@@ -413,51 +506,27 @@ class Custom:
     init: Callable[[jax.Array], PyTree]
     log_prior: Callable[[PyTree], jax.Array]
     log_likelihood: Callable[[PyTree, PyTree], jax.Array]
-    predictor: Callable[[PyTree, jax.Array], jax.Array] | None
-    num_classes: Annotated[int, Ge(2)] | None
-    gradient_bound: Positive | None
-    check_records: Callable[[PyTree], None] | None
+    predict: Callable[[PyTree, jax.Array], jax.Array] | None = None
+    num_classes: Annotated[int, Ge(2)] | None = field(default=None, kw_only=True)
+    gradient_bound: Positive | None = field(default=None, kw_only=True)
+    check_records: Callable[[PyTree], None] | None = field(default=None, kw_only=True)
 
-    def __init__(
-        self,
-        init: Callable[[jax.Array], PyTree],
-        log_prior: Callable[[PyTree], jax.Array],
-        log_likelihood: Callable[[PyTree, PyTree], jax.Array],
-        predict: Callable[[PyTree, jax.Array], jax.Array] | None = None,
-        *,
-        num_classes: int | None = None,
-        gradient_bound: float | None = None,
-        check_records: Callable[[PyTree], None] | None = None,
-    ) -> None:
-        fields = {
-            "init": init,
-            "log_prior": log_prior,
-            "log_likelihood": log_likelihood,
-            "predictor": predict,
-            "num_classes": num_classes,
-            "gradient_bound": gradient_bound,
-            "check_records": check_records,
-        }
-        for name, signature in _SIGNATURES.items():
-            if not callable(fields[name]):
-                raise InputError(f"{name} must be a function {signature}, got {fields[name]!r}")
-        for name, function in (("predict", predict), ("check_records", check_records)):
-            if function is not None and not callable(function):
-                raise InputError(f"{name} must be a function or None, got {function!r}")
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
+    def __post_init__(self) -> None:
+        for name, function, signature in (
+            ("init", self.init, "(key) -> params"),
+            ("log_prior", self.log_prior, "(params) -> number"),
+            ("log_likelihood", self.log_likelihood, "(params, record) -> number"),
+        ):
+            if not callable(function):
+                raise InputError(f"{name} must be a function {signature}, got {function!r}")
+        for name, optional in (("predict", self.predict), ("check_records", self.check_records)):
+            if optional is not None and not callable(optional):
+                raise InputError(f"{name} must be a function or None, got {optional!r}")
         check_fields(self)
-
-    @property
-    def predict(self) -> Callable[[PyTree, jax.Array], jax.Array]:
-        """The function that was given; ``getattr(target, "predict", None)`` is None where none was."""
-        if self.predictor is None:
-            raise AttributeError("this Custom target has no predict: give Custom(..., predict=f) with f(params, x)")
-        return self.predictor
 
     def __repr__(self) -> str:
         # No addresses, so that the same plan prints the same text twice.
-        functions = (self.init, self.log_prior, self.log_likelihood, self.predictor, self.check_records)
+        functions = (self.init, self.log_prior, self.log_likelihood, self.predict, self.check_records)
         return f"Custom({', '.join(_name(f) for f in functions if f is not None)})"
 
 

@@ -20,7 +20,7 @@ from dpmcmc.privacy.query import exact_sums
 from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target, bind, check, record_shapes
+from dpmcmc.targets.base import Target, bind, check, missing_of_target, predicts, record_shapes, target_offers
 from dpmcmc.targets.transformed import by_row
 
 _BITS = 21
@@ -47,7 +47,7 @@ def check_target(target: Target, records: PyTree, seed: int = 0) -> None:
     """
     check_not_forked()
     name = type(target).__name__
-    missing = [method for method in ("init", "log_prior", "log_likelihood") if not hasattr(target, method)]
+    missing = missing_of_target(target)
     _demand(not missing, f"{name} lacks {', '.join(missing)} of the Target protocol")
     records = jax.tree.map(lambda leaf: _on_device(np.asarray(leaf)[:_MOST_RECORDS]), records)
     try:
@@ -66,6 +66,7 @@ def check_target(target: Target, records: PyTree, seed: int = 0) -> None:
 class _Checks:
     def __init__(self, name: str, target: Target, records: PyTree, rng: np.random.Generator) -> None:
         self.name, self.target, self.records, self.rng = name, target, records, rng
+        self.offers = target_offers(target)
         self.count = len(jax.tree.leaves(records)[0])
         start = target.init(jax.random.key(0))
         flat, self.unravel = ravel_pytree(start)
@@ -108,7 +109,7 @@ class _Checks:
 
     def bound(self) -> None:
         """No record's gradient is longer than ``gradient_bound``."""
-        largest = getattr(self.target, "gradient_bound", None)
+        largest = self.offers.gradient_bound
         if largest is None:
             return
         for params in self.points:
@@ -122,12 +123,12 @@ class _Checks:
 
     def clipped_sums(self) -> None:
         """``clipped_gradient_sum`` is the generic clipped sum, and no further from its neighbours than 2C."""
-        fast = getattr(self.target, "clipped_gradient_sum", None)
+        fast = self.offers.clipped_gradient_sum
 
         def generic(params: PyTree, batch: PyTree, mask: jax.Array, clip: float) -> FixedPoint:
             return exact_sums.clipped_sum(self.scores(params, batch), mask, clip, _BITS)
 
-        prepare = getattr(self.target, "prepared", lambda records: records)
+        prepare = self.offers.prepared or (lambda records: records)
         self._each_alone(prepare)
 
         def own(params: PyTree, batch: PyTree, mask: jax.Array, clip: float) -> FixedPoint:
@@ -211,12 +212,12 @@ class _Checks:
     def predictions(self) -> None:
         """One finite prediction a row, and probabilities where classes are declared."""
         target, records = by_row(self.target, self.records)
-        predict = getattr(target, "predict", None)
-        if predict is None or not isinstance(records, dict) or "x" not in records:
+        if not predicts(target) or not isinstance(records, dict) or "x" not in records:
             return
-        classes, count = getattr(target, "num_classes", None), len(records["x"])
+        classes = target_offers(target).num_classes
+        count = len(records["x"])
         for params in self.points:
-            out = np.asarray(predict(params, records["x"]))
+            out = np.asarray(target.predict(params, records["x"]))
             _demand(out.shape[:1] == (count,), f"{self.name}.predict returns shape {out.shape} for {count} rows")
             _demand(np.isfinite(out).all(), f"{self.name}.predict returns values that are not finite")
             if classes is None:

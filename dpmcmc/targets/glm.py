@@ -66,8 +66,7 @@ class GeneralisedLinear(GaussianPrior):
     num_features: Annotated[int, Gt(0)] | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
     row_bound: Positive | None = dataclasses.field(default=None, kw_only=True, metadata=STATIC)
     residual_bound: ClassVar[float | None] = None
-    bounded_labels: ClassVar[bool] = False
-    zeros_are_absent: ClassVar[bool] = True
+    zeros_are_absent = True
     log_concave = True
 
     def __post_init__(self) -> None:
@@ -112,7 +111,7 @@ class GeneralisedLinear(GaussianPrior):
     def smoothness(self) -> float | None:
         """Largest curvature of one record's loss in θ, curvature_bound · row_bound²; None where none is known."""
         known = self.row_bound is not None and math.isfinite(self.curvature_bound)
-        return self.curvature_bound * self._bound("row_bound") ** 2 if known else None
+        return self.curvature_bound * self._needed_row_bound**2 if known else None
 
     def init(self, key: jax.Array) -> jax.Array:
         """The prior mean. The first steps forget it; it holds no record."""
@@ -127,13 +126,14 @@ class GeneralisedLinear(GaussianPrior):
         """Shape of θ."""
         return (features,)
 
-    def _bound(self, name: str) -> float:
-        """A public bound that is needed.
+    @property
+    def _needed_row_bound(self) -> float:
+        """The bound on rows, which is needed.
 
         Raises:
             ValueError: it was not given.
         """
-        return require_bound(getattr(self, name), name, type(self).__name__)
+        return require_bound(self.row_bound, "row_bound", type(self).__name__)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -288,7 +288,8 @@ class LinearRegression(LinearPredictor):
         Raises:
             ValueError: no row_bound or no label_bound.
         """
-        worst = (self._bound("row_bound") * radius + self._bound("label_bound")) ** 2 / (2 * self.noise_scale**2)
+        label_bound = require_bound(self.label_bound, "label_bound", type(self).__name__)
+        worst = (self._needed_row_bound * radius + label_bound) ** 2 / (2 * self.noise_scale**2)
         constant = 0.5 * np.log(2 * np.pi * self.noise_scale**2)
         return float(max(abs(constant), abs(constant + worst))), worst
 
@@ -374,7 +375,7 @@ class LogisticRegression(LinearPredictor):
         Raises:
             ValueError: no row_bound.
         """
-        margin = self._bound("row_bound") * radius
+        margin = self._needed_row_bound * radius
         return float(np.logaddexp(0.0, margin)), margin
 
 
@@ -439,7 +440,7 @@ class SoftmaxRegression(GeneralisedLinear):
         Raises:
             ValueError: no row_bound.
         """
-        gap = math.sqrt(2) * self._bound("row_bound") * radius
+        gap = math.sqrt(2) * self._needed_row_bound * radius
         largest = float(np.logaddexp(0.0, math.log(self.classes - 1) + gap))
         return largest, largest
 

@@ -73,8 +73,9 @@ class LastLayer(SoftmaxRegression):
     @property
     def head(self) -> SoftmaxRegression:
         """The same model of rows that are features already."""
-        facts = {field.name: getattr(self, field.name) for field in dataclasses.fields(SoftmaxRegression)}
-        return SoftmaxRegression(**facts)
+        return SoftmaxRegression(
+            self.prior_scale, self.num_classes, num_features=self.num_features, row_bound=self.row_bound
+        )
 
     def bind(self, record_shapes: PyTree) -> LastLayer:
         """Fix ``num_features`` from one record's shapes.

@@ -13,7 +13,7 @@ at the owner's first row, and an owner without rows at parameters that are not d
 from __future__ import annotations
 
 import dataclasses
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -24,14 +24,29 @@ from annotated_types import Ge
 from jax.flatten_util import ravel_pytree
 
 from dpmcmc.data.user_file import MASK
-from dpmcmc.errors import Checked, InputError
+from dpmcmc.errors import Checked, InputError, check_fields
 from dpmcmc.privacy.query.exact_sums import FixedPoint
 from dpmcmc.storage.pytree import STATIC, PyTree, rebuilt
-from dpmcmc.targets.base import Target, TargetError, bind
+from dpmcmc.targets.base import Positive, Target, TargetError, TargetOffers, bind, target_offers
 from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+
+
+class _OfInner:
+    """An attribute that is the inner target's, or its default."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, outer: Any, owner: type) -> Any:
+        return self if outer is None else getattr(target_offers(outer.target), self.name)
+
+
+def _of_inner() -> Any:
+    """Declare an attribute of a class that has the inner ``target``'s value."""
+    return _OfInner()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -43,62 +58,43 @@ if TYPE_CHECKING:
 # so an exact clipped sum of the target at clip C/ρ, in units of its grid (C/ρ)·2^-p, is the tempered one in units of
 # C·2^-p: the same integers.
 
-#: Attributes that are the same at any temper, where the target has them.
-_PASSED = (
-    "predict",
-    "check_records",
-    "prepared",
-    "constrain",
-    "num_classes",
-    "log_concave",
-    "linear_predictor",
-    "bounded_labels",
-    "longest_labels",
-    "predictor",
-    "row_bound",
-    "label_bound",
-)
 
-
-@dataclass(frozen=True, init=False)
-class Tempered:
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Tempered(TargetOffers):
     """A target at a temper, with its own prior or another one.
 
     Args:
         target: the model.
         temper: ρ > 0, the power of each record's likelihood.
         prior_temper: > 0, the power of the prior.
-        prior_precision: m > 0: the prior is N(0, I/m), before its power is taken, in place of the target's own.
+        new_prior_precision: m > 0: the prior is N(0, I/m), before its power is taken, in place of the target's own.
 
     Raises:
         ValueError: a number that is not finite and positive.
     """
 
     target: Any
-    temper: float
-    prior_temper: float
-    new_prior_precision: float | None
+    temper: Positive
+    prior_temper: Positive = 1.0
+    new_prior_precision: Positive | None = None
 
-    def __init__(
-        self, target: Any, temper: float, prior_temper: float = 1.0, prior_precision: float | None = None
-    ) -> None:
-        numbers = {"temper": temper, "prior_temper": prior_temper, "prior_precision": prior_precision}
-        if not rebuilt(numbers):
-            for name, value in numbers.items():
-                if value is not None and not (value > 0 and math.isfinite(value)):
-                    raise InputError(f"{name}: must be a finite number > 0, got {value}")
-            numbers = {name: None if value is None else float(value) for name, value in numbers.items()}
-        object.__setattr__(self, "target", target)
-        object.__setattr__(self, "temper", numbers["temper"])
-        object.__setattr__(self, "prior_temper", numbers["prior_temper"])
-        object.__setattr__(self, "new_prior_precision", numbers["prior_precision"])
+    predict = _of_inner()
+    check_records = _of_inner()
+    prepared = _of_inner()
+    constrain = _of_inner()
+    num_classes = _of_inner()
+    log_concave = _of_inner()
+    linear_predictor = _of_inner()
+    bounded_labels = _of_inner()
+    longest_labels = _of_inner()
+    predictor = _of_inner()
+    row_bound = _of_inner()
+    label_bound = _of_inner()
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _PASSED:
-            return getattr(self.target, name)
-        if name == "clipped_gradient_sum" and hasattr(self.target, name):
-            return self._clipped_gradient_sum
-        raise AttributeError(f"{type(self).__name__} has no {name}, or its target has none")
+    def __post_init__(self) -> None:
+        if not rebuilt(self):
+            check_fields(self)
 
     def bind(self, record_shapes: PyTree) -> Tempered:
         """The same around the bound target."""
@@ -107,27 +103,51 @@ class Tempered:
     @property
     def gradient_bound(self) -> float | None:
         """temper · L."""
-        return self._scaled(getattr(self.target, "gradient_bound", None))
+        return self._scaled(self._offers.gradient_bound)
 
-    def gradient_bound_within(self, radius: float) -> float | None:
-        """temper · L on ‖θ‖ <= radius."""
-        return self._scaled(self.target.gradient_bound_within(radius))
+    @property
+    def gradient_bound_within(self) -> Callable[[float], float | None] | None:  # type: ignore[override]
+        """radius -> temper · L on ‖θ‖ <= radius; None where the target has none."""
+        within = self._offers.gradient_bound_within
+        return None if within is None else lambda radius: self._scaled(within(radius))
 
     @property
     def smoothness(self) -> float | None:
         """temper · the largest curvature of one record's loss."""
-        return self._scaled(getattr(self.target, "smoothness", None))
+        return self._scaled(self._offers.smoothness)
 
-    def loss_bounds(self, radius: float) -> tuple[float, float]:
-        """temper · the target's."""
-        largest, difference = self.target.loss_bounds(radius)
-        return self.temper * largest, self.temper * difference
+    @property
+    def loss_bounds(self) -> Callable[[float], tuple[float, float]] | None:  # type: ignore[override]
+        """radius -> temper · the target's; None where it has none."""
+        bounds = self._offers.loss_bounds
+        if bounds is None:
+            return None
+
+        def scaled(radius: float) -> tuple[float, float]:
+            largest, difference = bounds(radius)
+            return self.temper * largest, self.temper * difference
+
+        return scaled
+
+    @property
+    def clipped_gradient_sum(self) -> Callable[..., FixedPoint] | None:
+        """The target's at clip C/temper; None where it has none."""
+        own_sum = self._offers.clipped_gradient_sum
+        if own_sum is None:
+            return None
+
+        def total(
+            params: PyTree, batch: PyTree, mask: jax.Array, clip: float, bits: int = 21, **how: bool
+        ) -> FixedPoint:
+            return own_sum(params, batch, mask, clip / self.temper, bits, **how)
+
+        return total
 
     @property
     def prior_precision(self) -> float | None:
         """Curvature the prior gives every direction; None where the target's prior states none."""
         own = self.new_prior_precision
-        precision = getattr(self.target, "prior_precision", None) if own is None else own
+        precision = self._offers.prior_precision if own is None else own
         return None if precision is None else self.prior_temper * precision
 
     def init(self, key: jax.Array) -> PyTree:
@@ -162,23 +182,12 @@ class Tempered:
             noise_scale=self.target.noise_scale * self.temper**-0.5,
         ).posterior(records)
 
-    def _clipped_gradient_sum(
-        self, params: PyTree, batch: PyTree, mask: jax.Array, clip: float, bits: int = 21, **how: bool
-    ) -> FixedPoint:
-        return self.target.clipped_gradient_sum(params, batch, mask, clip / self.temper, bits, **how)
+    @property
+    def _offers(self) -> TargetOffers:
+        return target_offers(self.target)
 
     def _scaled(self, value: float | None) -> float | None:
         return None if value is None else self.temper * value
-
-
-jax.tree_util.register_pytree_node(
-    Tempered,
-    lambda tempered: (
-        (tempered.target, tempered.temper, tempered.prior_temper, tempered.new_prior_precision),
-        None,
-    ),
-    lambda _, children: Tempered(*children),
-)
 
 
 def untempered(target: Target) -> Target:
@@ -208,12 +217,10 @@ def untempered(target: Target) -> Target:
 Matrix = np.ndarray | jax.Array
 #: Rows that are whitened at a time, all blocks alike, so that a row's rounding does not depend on its place.
 _ROWS = 1 << 13
-#: Methods of the model on whitened rows that are those of the model itself, where it has them.
-_SAME = ("clipped_gradient_sum", "prepared", "longest_labels", "bounded_labels", "predictor")
 
 
 @dataclass(frozen=True, eq=False)
-class _InMetric:
+class _InMetric(TargetOffers):
     """Fields and methods of both kinds."""
 
     target: Target
@@ -249,10 +256,11 @@ class WhitenedRows(_InMetric):
         root, inverse: F and F⁻¹, (d, d) float32.
     """
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _SAME:
-            return getattr(self.target, name)
-        raise AttributeError(f"{type(self).__name__} has no {name}, or its target has none")
+    clipped_gradient_sum = _of_inner()
+    prepared = _of_inner()
+    longest_labels = _of_inner()
+    bounded_labels = _of_inner()
+    predictor = _of_inner()
 
     def init(self, key: jax.Array) -> jax.Array:
         """F times the model's starting point."""
@@ -298,10 +306,7 @@ class Whitened(_InMetric):
         """The model's log-likelihood of one record at F⁻¹φ."""
         return self.target.log_likelihood(self.own(params), record)
 
-    @property
-    def bounded_labels(self) -> bool:
-        """The model's."""
-        return getattr(self.target, "bounded_labels", False)
+    bounded_labels = _of_inner()
 
     def predictor(self, params: Float[jax.Array, " p"], record: PyTree) -> jax.Array:
         """The model's linear predictor of one record at F⁻¹φ."""
@@ -346,7 +351,7 @@ def in_metric(target: Target, rows: bool) -> WhitenedRows | Whitened:
 
 def metric_of_rows(target: Target) -> bool:
     """Return whether a metric of raveled parameters is one of rows: those of a model of one linear predictor."""
-    return isinstance(target, GeneralisedLinear) and getattr(target, "linear_predictor", False)
+    return isinstance(target, GeneralisedLinear) and target.linear_predictor
 
 
 def whitened_rows(x: np.ndarray | jax.Array, inverse: np.ndarray) -> np.ndarray:
@@ -367,13 +372,9 @@ def whitened_rows(x: np.ndarray | jax.Array, inverse: np.ndarray) -> np.ndarray:
     return out
 
 
-#: Attributes of the inner target that are the same for owners.
-_PASSED_BY_OWNER = ("predict", "constrain", "num_classes", "prior_precision", "num_features")
-
-
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PerOwner(Checked):
+class PerOwner(Checked, TargetOffers):
     """A target of rows as one of owners.
 
     Args:
@@ -393,10 +394,11 @@ class PerOwner(Checked):
     target: Target
     records_per_owner: Annotated[int, Ge(1)] | None = dataclasses.field(default=None, metadata=STATIC)
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _PASSED_BY_OWNER:
-            return getattr(self.target, name)
-        raise AttributeError(f"{type(self).__name__} has no {name}, or its target has none")
+    predict = _of_inner()
+    constrain = _of_inner()
+    num_classes = _of_inner()
+    prior_precision = _of_inner()
+    num_features = _of_inner()
 
     @property
     def unit(self) -> str:
@@ -406,7 +408,7 @@ class PerOwner(Checked):
     @property
     def gradient_bound(self) -> float | None:
         """m·L, where both are known."""
-        bound = getattr(self.target, "gradient_bound", None)
+        bound = target_offers(self.target).gradient_bound
         return None if bound is None or self.records_per_owner is None else self.records_per_owner * bound
 
     def bind(self, record_shapes: PyTree) -> PerOwner:
@@ -456,7 +458,7 @@ class PerOwner(Checked):
 
     def check_records(self, records: PyTree) -> None:
         """Check the rows as the inner target does."""
-        own = getattr(self.target, "check_records", None)
+        own = target_offers(self.target).check_records
         if own is not None:
             own(rows_of(records))
 

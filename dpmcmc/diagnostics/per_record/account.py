@@ -222,7 +222,7 @@ class Account:
         assert plan.guarantee is not None
         self.plan, self.every = plan, every
         self._target = targets.bind(plan.target, targets.record_shapes(data))
-        metric = getattr(plan.sampler, "metric", None)
+        metric = plan.sampler_offers.metric
         self._norms = norms_of(self._target, metric, plan.privacy.clip, every, plan.label_blind)
         self._worst = Guarantee.from_events(
             plan.guarantee.events,

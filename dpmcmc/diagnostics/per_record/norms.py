@@ -40,7 +40,7 @@ from dpmcmc.privacy.query.metric import PublicMatrix
 from dpmcmc.privacy.query.per_record_gradients import PerRecordGradients
 from dpmcmc.privacy.query.second_moment import SecondMoment, multiples
 from dpmcmc.storage.pytree import PyTree, size_of
-from dpmcmc.targets.base import Target, shared_by_equal_targets
+from dpmcmc.targets.base import Target, shared_by_equal_targets, target_offers
 from dpmcmc.targets.glm import LinearRegression, LogisticRegression, SoftmaxRegression
 from dpmcmc.targets.transformed import Tempered
 
@@ -125,7 +125,7 @@ def _any_target(rows_of: PerRecordGradients, target: Target, inner: Target, temp
     metric, clip = rows_of.metric, rows_of.clip
     assert clip is not None
     softmax = type(inner) is SoftmaxRegression  # a subclass may map its rows first
-    smoothness = None if softmax else getattr(target, "smoothness", None)
+    smoothness = None if softmax else target_offers(target).smoothness
     if between and not softmax and smoothness is None:
         raise InputError(
             f"every: {type(target).__name__} states no bound on its curvature (smoothness), so nothing is known of a "

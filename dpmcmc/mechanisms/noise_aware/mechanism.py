@@ -31,7 +31,7 @@ from dpmcmc.mechanisms.sufficient import release_statistics, residual_rows, resi
 from dpmcmc.privacy.query.gaussian_release import NoisyGram, within
 from dpmcmc.privacy.query.randomness import Streams
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Target
+from dpmcmc.targets.base import Target, target_offers
 from dpmcmc.targets.glm import GeneralisedLinear, LinearRegression, PoissonRegression
 from dpmcmc.targets.numpyro.model import NumPyroTarget
 from dpmcmc.targets.transformed import PerOwner
@@ -143,7 +143,7 @@ class NoiseAware(Options, OneShot):
             UnsupportedCombination: a target that nothing is derived for.
             ValueError: a public bound that is not given.
         """
-        features = getattr(target, "num_features", None)
+        features = target_offers(target).num_features
         if self.structure is not None and features is not None:
             self.structure.check(features)
         if self.intercept_scale is not None and (self.structure is None or self.structure.constant is None):

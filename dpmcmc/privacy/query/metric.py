@@ -176,7 +176,7 @@ def _read(value: MatrixLike, name: str) -> np.ndarray:
             with opened(os.path.expanduser(value)) as stream:
                 value = np.load(stream, allow_pickle=False)
         except Exception as error:  # a file that is no array makes NumPy raise anything
-            reason = getattr(error, "strerror", None) or type(error).__name__
+            reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
             raise InputError(f"{name} {value} cannot be read as a .npy array of numbers ({reason})", name) from None
     try:
         array = np.array(value, np.float64)  # a copy: nobody else may change it

@@ -148,11 +148,15 @@ class PerRecordGradients:
         assert self.clip is not None
         return exact_sums.clipped_sum(self.scores(params, batch), mask, self.clip, self.bits)
 
+    @property
+    def _in_closed_form(self) -> bool:
+        """Whether the target sums clipped gradients itself."""
+        return getattr(self.target, "clipped_gradient_sum", None) is not None
+
     def moment_sum(self, params: PyTree, records: PyTree, batch: Batch) -> FixedPoint:
         """Exact second-moment sum over a batch, before noise. Private: must not leave."""
         # Gradients of a linear model are rows times numbers: as many at once as one block of an exact sum.
-        linear = hasattr(self.target, "clipped_gradient_sum")
-        width = min(exact_sums.BLOCK_ROWS, self._fit(params)) if linear else self._at_once(params)
+        width = min(exact_sums.BLOCK_ROWS, self._fit(params)) if self._in_closed_form else self._at_once(params)
         total = self._sum_of(lambda rows, mask: self._moment_sum(params, rows, mask), records, batch, width)
         return total if self.axis is None else total.across(self.axis)
 

@@ -226,7 +226,7 @@ class GradientQuery(PerRecordGradients):
     def gradient_sum(self, params: PyTree, records: PyTree, draws: StepRandomness) -> FixedPoint:
         """Exact clipped gradient sum, before noise. Private: must not leave."""
         self._check_rows(records, draws)
-        if self.metric is None and hasattr(self.target, "clipped_gradient_sum"):
+        if self.metric is None and self._in_closed_form:
             total = self._sum_of(partial(self._closed_form_sum, params), records, draws.batch, LINEAR_ROWS)
         else:
             total = self._sum_of(partial(self._microbatch_sum, params), records, draws.batch, self._at_once(params))

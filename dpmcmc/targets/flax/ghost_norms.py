@@ -48,12 +48,11 @@ def uses(function: Function, params: PyTree, record: PyTree) -> tuple[Use, ...]:
     jaxpr, _ = _traced(function, params, record)
     leaves = jax.tree_util.tree_leaves_with_path(params)
     covered = set(_products(jaxpr, len(leaves)).values())
-    return tuple(
-        Use(
-            "/".join(str(getattr(k, "key", k)) for k in path), leaf.ndim, None if i in covered else _operation(jaxpr, i)
-        )
-        for i, (path, leaf) in enumerate(leaves)
-    )
+    found = []
+    for i, (path, leaf) in enumerate(leaves):
+        operation = None if i in covered else _operation(jaxpr, i)
+        found.append(Use(jax.tree_util.keystr(path, simple=True, separator="/"), leaf.ndim, operation))
+    return tuple(found)
 
 
 def clipped_gradient_sum(

@@ -164,14 +164,14 @@ class FlaxTarget(GaussianPrior):
         return jax.scipy.stats.norm.logpdf(record["y"], outputs, self.noise_scale)
 
     @property
-    def clipped_gradient_sum(self) -> Callable[..., FixedPoint]:
-        """Σ clip(−∇ log-likelihood) over a batch, exactly summed; absent where the plain route is taken.
+    def clipped_gradient_sum(self) -> Callable[..., FixedPoint] | None:
+        """Σ clip(−∇ log-likelihood) over a batch, exactly summed.
 
-        Raises:
-            AttributeError: ``per_record="plain"``, a target that is not bound, or no matrix to leave out.
+        None where every record's whole gradient is formed: ``per_record="plain"``, a target that is not bound, or no
+        matrix to leave out.
         """
         if self.per_record == "plain" or self.row is None or all(u.operation for u in _uses(self.network, self.row)):
-            raise AttributeError("every record's whole gradient is formed")
+            return None
 
         def total(params: PyTree, batch: PyTree, mask: jax.Array, clip: Clip, bits: int = 21) -> FixedPoint:
             return ghost_norms.clipped_gradient_sum(self.log_likelihood, params, batch, mask, clip, bits)
@@ -213,7 +213,7 @@ def _outputs(network: Network, row: tuple[tuple[int, ...], str]) -> tuple[int, .
     wrong = [leaf.dtype for leaf in jax.tree.leaves(params) if leaf.dtype != jnp.float32]
     if wrong:
         raise TargetError(f"{network!r} has {wrong[0]} parameters: dpmcmc samples float32 ones")
-    if not hasattr(found, "shape") or found.shape[:1] != (count,):
+    if not isinstance(found, jax.ShapeDtypeStruct) or found.shape[:1] != (count,):
         raise TargetError(f"{network!r} must return one array with a leading axis for rows")
     if _mixes_rows(network, row, count):
         raise TargetError(

@@ -18,7 +18,7 @@ from flax.errors import InvalidRngError
 
 from dpmcmc.errors import InputError
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import TargetError
+from dpmcmc.targets.base import TargetError, model_name
 from dpmcmc.targets.flax.network import Network
 
 _DROPOUT = "remove dropout and other random layers: sampling the parameters takes their place"
@@ -161,7 +161,7 @@ def _factory(make: Callable) -> Callable[[jax.Array], nnx.Module]:
         build = lambda key: make()  # noqa: E731
     if needed:
         raise InputError(
-            f"module must be a function of rngs alone, and {getattr(make, '__name__', 'it')} also needs "
+            f"module must be a function of rngs alone, and {model_name(make)} also needs "
             f"{', '.join(p.name for p in needed)}: use functools.partial"
         )
     return build

@@ -29,7 +29,7 @@ from dpmcmc.data.checks import Marked
 from dpmcmc.errors import Checked, InputError
 from dpmcmc.storage.fingerprint import blocks
 from dpmcmc.storage.pytree import PyTree
-from dpmcmc.targets.base import Leaves, Positive, TargetError, model_name, record_shapes
+from dpmcmc.targets.base import Leaves, Positive, TargetError, TargetOffers, model_name, record_shapes
 
 if TYPE_CHECKING:
     from dpmcmc.targets.numpyro.sites import Sites
@@ -72,7 +72,7 @@ def from_numpyro(model: Callable, *, init_radius: float = 0.0, gradient_bound: f
 
 
 @dataclass(frozen=True, repr=False)
-class NumPyroTarget(Checked):
+class NumPyroTarget(Checked, TargetOffers):
     """Target that :func:`from_numpyro` returns; ``leaves`` is None until the records' shapes are known.
 
     Args:
