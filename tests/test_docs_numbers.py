@@ -220,20 +220,20 @@ def test_tables_of_figure_3_2_are_rows_of_its_summary(panel):
     text = page("docs/figures.md")
     start = text.index("**Finding on Adult.**" if panel == "adult" else "**On Abalone**")
     part, seen = text[start : text.index("**On Abalone**" if panel == "adult" else "**On two normals**")], 0
-    printed, encoding = False, "public"
+    printed, epsilons = False, ()
     for line in part.splitlines():
         cells = [cell.strip().replace("**", "") for cell in line.split("|")[1:-1]]
-        if len(cells) != 6 or cells[0] in ("---", ""):
+        if not cells or cells[0] == "---":
             continue
         if CELL.match(cells[1]) is None:
-            printed, encoding = cells[0].startswith("as printed"), "linear" if "`linear`" in cells[0] else "public"
+            printed, epsilons = cells[0].startswith("as printed"), [float(cell.split()[-1]) for cell in cells[1:]]
             continue
         label, _, version = cells[0].partition(", tight") if ", tight" in cells[0] else cells[0].partition(", printed")
         version, method = METHODS_OF_TABLES[label]
         if label == "output perturbation" and (printed or ", printed" in cells[0]):
             version = "printed"
-        for epsilon, cell in zip((0.1, 0.3, 1, 3, 10), cells[1:], strict=True):
-            at = (encoding, version, method, epsilon)
+        for epsilon, cell in zip(epsilons, cells[1:], strict=True):
+            at = ("public", version, method, epsilon)
             (mean,) = [m for m in means if (m.encoding, m.version, m.method, m.epsilon) == at]
             accuracy, std, proved = CELL.match(cell).groups()
             digits = len(accuracy) - 2
@@ -241,7 +241,7 @@ def test_tables_of_figure_3_2_are_rows_of_its_summary(panel):
             assert std is None or std == f"{mean.std:.{digits}f}", (line, epsilon)
             assert proved is None or float(proved) == pytest.approx(mean.proved, rel=0.06), (line, epsilon)
             seen += 1
-    assert seen >= 60
+    assert seen >= 20
 
 
 def test_numbers_of_the_headline():
