@@ -1,4 +1,4 @@
-"""Measured numbers of docs/figures.md, audit.md and from_a_table.md stand in a committed table, and follow from plans.
+"""Measured numbers of pages stand in a committed table, and follow from plans.
 
 A run that takes minutes is not repeated here: ``docs/images/NAME.csv`` has what it measured, and its page the command.
 """
@@ -13,7 +13,8 @@ from dpmcmc.audit.bounds import clopper_pearson, gdp
 from dpmcmc.config.file import load
 from dpmcmc.config.plans import make_plan
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from tests.page_tables import ROOT, page, results, section, tables
+from tests.page_tables import ROOT, number, page, results, section, tables
+from tests.test_gpu_compile import LIMITS
 
 
 def shipped():
@@ -72,6 +73,12 @@ def test_suggested_plans():
         accuracy = {plan: float(row["accuracy"]) for (e, plan), row in of_adult.items() if e == epsilon}
         gap = 100 * (max(accuracy.values()) - accuracy["suggest"])
         assert float(said) == pytest.approx(gap, abs=0.0051), epsilon
+
+
+def test_limits_of_programs_compiled_for_a_gpu():
+    ((_, *body),) = tables(section("On a GPU", "performance"))
+    shown = {name: [number(cell) for cell in cells] for name, *cells in body}
+    assert shown == {name: [operations, *rest] for name, (operations, _, *rest) in LIMITS.items()}
 
 
 def test_audits_of_shipped_configs():
