@@ -61,9 +61,9 @@ class Privacy:
         accountant: how ε is computed.
         calibrator: how the noise is chosen.
         clip: C, the l2 norm each record's gradient is clipped to. Beyond its bounds float32 has no grid for exact sums.
-        clipping: residual or label_blind. The first shrinks each gradient by its own norm, which biases the draws.
-            The second shrinks it by the largest norm that any label would give it, which does not. It is the default
-            of targets with bounded labels (logistic and softmax regression), and other targets refuse it.
+        clipping: residual shrinks each gradient by its own norm, which biases the draws; label_blind by the largest
+            norm that any label would give it, which does not. Label_blind is the default of targets with bounded
+            labels (logistic and softmax regression), and other targets refuse it.
         hardened: true, or left out: keys are ChaCha20's, and noise is drawn in integers, proved bit by bit. An ε above
             the largest that is proved (30 to 50) is refused, and so is false.
 
