@@ -88,38 +88,38 @@ def entry(section: type[BaseModel], name: str) -> str:
     return f"* `{name}` ({about}): {first_sentence}"
 
 
+def name_of(model: type[BaseModel]) -> str:
+    """Name by which a config chooses a section; empty for one that has none."""
+    if not issubclass(model, Derived) or not model.tag:
+        return ""
+    return str(typing.get_args(model.model_fields[model.tag].annotation)[0])
+
+
 def keys(models: list[type[BaseModel]]) -> dict[type[BaseModel], list[str]]:
-    """Entries of each section of a heading."""
-    return {
-        model: [
-            entry(model, name) for name in model.model_fields if not issubclass(model, Derived) or name != model.tag
-        ]
-        for model in models
-    }
+    """Entries of each section of a heading, without the key that names the section."""
+    tags = {model: model.tag if issubclass(model, Derived) else "" for model in models}
+    return {model: [entry(model, name) for name in model.model_fields if name != tags[model]] for model in models}
 
 
 def title(model: type[BaseModel]) -> str:
     """First line of a section: its name in a config, and what it is."""
     text = " ".join((model.__doc__ or "").split())
-    if not issubclass(model, Derived) or not model.tag:
-        return text
-    (name,) = typing.get_args(model.model_fields[model.tag].annotation)
-    return f"`{model.tag}: {name}`. {text}"
+    name = name_of(model)
+    return f"`{model.tag}: {name}`. {text}" if issubclass(model, Derived) and name else text
 
 
 def part(models: list[type[BaseModel]]) -> list[str]:
-    """Lines of one heading; keys that several of its sections share stand once, at its top."""
+    """Lines of one heading; a key that several of its sections share stands once, at its top."""
     found = keys(models)
+    named = [model for model in models if name_of(model)]
     counts = collections.Counter(line for lines in found.values() for line in lines)
     shared = [line for line, count in counts.items() if count > 1]
     lines: list[str] = []
-    if shared:
-        users = {line: [m for m in models if line in found[m]] for line in shared}
-        for line in shared:
-            names = ", ".join(f"`{typing.get_args(m.model_fields[m.tag].annotation)[0]}`" for m in users[line])
-            of = "" if len(users[line]) == len([m for m in models if issubclass(m, Derived)]) else f" ({names})"
-            lines.append(line + of)
-        lines.append("")
+    for line in shared:
+        users = [model for model in named if line in found[model]]
+        names = ", ".join(f"`{name_of(model)}`" for model in users)
+        lines.append(line if users == named else f"{line} ({names})")
+    lines.append("")
     for model, own in found.items():
         lines += [title(model), "", *(line for line in own if line not in shared), ""]
     return lines
@@ -142,7 +142,7 @@ def page() -> str:
     ]
     for heading, models in sections().items():
         lines += [f"## {heading}", "", *part(models)]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
 def main() -> int:
