@@ -146,6 +146,15 @@ def test_tables_of_coverage_are_rows_of_the_results():
     assert filled(text.replace(row, row.replace(" ± ", "1 ± "))) == text  # a number that is wrong is seen
 
 
+def test_the_page_on_intervals_says_the_worst_coverage_too():
+    (claim,) = re.findall(
+        r"its (\d+ rows of a noise-aware release coverage is [\d.]+ to [\d.]+)\.", page("docs/uncertainty.md")
+    )
+    releases = [row for row in results("coverage.csv") if row["way"] in ("noise_aware", "noise_aware_sandwich")]
+    shares = [float(row["coverage"]) for row in releases if row["truth_scale"] == "1"]
+    assert numbers(claim) == [len(shares), round(min(shares), 2), round(max(shares), 2)]
+
+
 def test_monte_carlo_error_of_500_tables():
     (stated,) = re.findall(
         r"For 500 independent fractions Monte Carlo error alone gives (0\.\d+)", page("docs/uncertainty.md")
