@@ -51,7 +51,7 @@ from dpmcmc.privacy.ledger import Ledger
 N, K = 31, 3
 FOLDS = PublicKFold(K, num_records=N)
 PUBLIC = np.linspace(-1, 1, 14).reshape(7, 2)
-PAGE = Path(__file__).parents[1] / "docs" / "from_a_table.md"
+PAGE = Path(__file__).parents[1] / "docs" / "tutorials" / "dataframe_to_intervals.md"
 
 
 def logistic(num_records=N, **settings):

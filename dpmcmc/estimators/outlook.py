@@ -1,7 +1,7 @@
 r"""Outlook of a noise-aware answer before any record is read: the width of its intervals, and its accuracy.
 
 Parameters come from the prior and rows from simulated designs. The noisy second moment of the rows is simulated too.
-The release of the gradient then has the covariance that ``docs/noise_aware.md`` derives. This gives the posterior's
+The release of the gradient then has the covariance that ``docs/uncertainty.md`` derives. This gives the posterior's
 covariance S under privacy, and S₀ without: of the same rows, under the same prior, without noise. The release is
 taken as the labels' own posterior plus noise: m ~ N(0, P⁻¹ − S), m₀ ~ N(m, S − S₀) and θ ~ N(m₀, S₀), so that
 θ ~ N(0, P⁻¹). The loss of accuracy is that of predicting by m in place of m₀.

@@ -15,8 +15,8 @@ cross-validation or by a meta-estimator, whose number of rows may be a private c
 ``OneVsOneClassifier`` takes out. So a clone must be told ``num_records``, and refuses any other number.
 
 No fit sees what happens to rows before it, or to its predictions after it: a step of a ``Pipeline`` that is fitted, a
-calibration, a threshold or a choice by scores on private rows. ``docs/from_a_table.md`` lists which meta-estimators
-keep the promise.
+calibration, a threshold or a choice by scores on private rows. ``docs/tutorials/dataframe_to_intervals.md`` lists which
+meta-estimators keep the promise.
 """
 
 from __future__ import annotations
@@ -331,8 +331,8 @@ class PrivateRegression(BaseEstimator):
         if rows not in ((told,) if isinstance(told, int | np.integer | str) else told):
             raise InputError(
                 f"num_records: {told} was declared, and fit was handed another number of rows, which is private then: "
-                "stratified folds and meta-estimators that take rows out by their labels do so; docs/from_a_table.md "
-                "lists what keeps the promise",
+                "stratified folds and meta-estimators that take rows out by their labels do so; "
+                "docs/tutorials/dataframe_to_intervals.md lists what keeps the promise",
                 "num_records",
             )
 

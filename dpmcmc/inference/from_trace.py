@@ -29,7 +29,7 @@ moment of records' scores, M = (1 − q)/q·Σ_i κ_i² x_i x_iᵀ, which is lik
 varies with e is left out, an approximation. A batch of fixed size has the centred one, less by r rᵀ/N at each point.
 Both are made of releases, and of no record.
 
-Everything here is a pure function of released numbers and costs no privacy. ``docs/noise_aware.md`` has the derivation.
+Everything here is a pure function of released numbers and costs no privacy.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ N(0, P⁻¹) Bayes' rule gives
 
     𝒞 = B + V + curvature_error(Q),   S = (P + H 𝒞⁻¹ H)⁻¹,   m = S H 𝒞⁻¹ (H θ̄ − ḡ),   Q = S + (θ̄ − m)(θ̄ − m)ᵀ,     (2)
 
-which is iterated. The derivation of each constant is in ``docs/noise_aware.md``. Everything here is a pure function of
+which is iterated. ``docs/uncertainty.md`` outlines the derivation. Everything here is a pure function of
 released numbers and costs no privacy. The intervals hold if the model and its prior are true.
 """
 
