@@ -55,14 +55,15 @@ def type_name(hint: object) -> str:
     """A type as a person would write it in YAML; empty for one that YAML cannot say."""
     origin = typing.get_origin(hint)
     if origin is typing.Literal:
-        return " | ".join(str(a) for a in typing.get_args(hint))
+        values = ", ".join(str(a) for a in typing.get_args(hint))
+        return f"{{{values}}}" if "," in values else values
     if origin is typing.Annotated:
         kind, *bounds = typing.get_args(hint)
         limits = [f"{_SYMBOLS[type(b)]} {getattr(b, type(b).__name__.lower()):.10g}" for b in bounds]
         return " ".join([type_name(kind), ", ".join(limits)]).strip()
     if origin in (typing.Union, types.UnionType):
         names = [type_name(a) for a in alternatives(hint)]
-        return " | ".join(dict.fromkeys(name for name in names if name))
+        return " or ".join(dict.fromkeys(name for name in names if name))
     if origin in (list, tuple, collections.abc.Sequence):
         return "list"
     if origin in (collections.abc.Callable, collections.abc.Mapping) or dataclasses.is_dataclass(hint):
@@ -80,7 +81,7 @@ def entry(section: type[BaseModel], name: str) -> str:
     if field.default is PydanticUndefined:
         given = "required"
     elif field.default in (None, ""):
-        given, kind = "optional", kind.removesuffix(" | null")
+        given, kind = "optional", kind.removesuffix(" or null")
     else:
         given = f"default {field.default}"
     about = ", ".join(filter(None, (kind, given)))

@@ -249,7 +249,7 @@ def test_tables_of_figure_3_2_are_rows_of_its_summary(panel):
             assert std is None or std == f"{mean.std:.{digits}f}", (line, epsilon)
             assert proved is None or float(proved) == pytest.approx(mean.proved, rel=0.06), (line, epsilon)
             seen += 1
-    assert seen >= 20
+    assert seen >= 15
 
 
 def test_numbers_of_the_headline():

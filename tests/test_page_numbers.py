@@ -49,25 +49,19 @@ def test_guarantees_and_temperatures_of_shipped_configs():
 
 
 def test_suggested_plans():
-    (first,) = tables(section("Suggested plans"))
-    rows = {(row["table"], row["epsilon"]): row for row in results("suggest")}
-
-    def line(name, column, error, form):
-        found = [rows[name, epsilon] for epsilon in ("0.3", "1", "3")]
-        return " / ".join(form(row[column], row[error]) for row in found)
-
-    def points(value, error):
-        return f"{value.replace('-', '−') if value.startswith('-') else f'+{value}'} ({error})"
-
-    for table, size, difference, coverage, width in first[1:]:
-        name = table.strip("`")
-        row = rows[name, "1"]
-        assert size == f"{int(row['num_records']):,}, {row['num_features']}"
-        assert difference == line(name, "difference", "difference_error", points), name
-        assert coverage == line(name, "coverage", "coverage_error", "{} ({})".format)
-        assert width == line(name, "width", "predicted_width", "{} ({})".format)
-    of_adult = {(row["epsilon"], row["plan"]): row for row in results("suggest_adult")}
+    """The two tables that no rule was chosen on, and what three shipped configs have on Adult."""
     flat = " ".join(section("Suggested plans").split())
+    new = [row for row in results("suggest") if row["table"] in ("cps91", "credit_cards")]
+    assert len(new) == 6
+    stated = {
+        r"are ([\d.]+) to ([\d.]+) points of accuracy below": [-float(row["difference"]) for row in new],
+        r"intervals cover (\.\d+) to (\.\d+),": [float(row["coverage"]) for row in new],
+        r"widths are ([\d.]+) to ([\d.]+) times": [float(row["width"]) / float(row["predicted_width"]) for row in new],
+    }
+    for pattern, values in stated.items():
+        ((least, most),) = re.findall(pattern, flat)
+        assert (float(least), float(most)) == pytest.approx((min(values), max(values)), abs=0.005), pattern
+    of_adult = {(row["epsilon"], row["plan"]): row for row in results("suggest_adult")}
     behind = re.findall(r"chain is ([\d.]+), ([\d.]+) and ([\d.]+) points below", flat)[0]
     for epsilon, said in zip(("0.3", "1", "3"), behind, strict=True):
         accuracy = {plan: float(row["accuracy"]) for (e, plan), row in of_adult.items() if e == epsilon}
