@@ -136,7 +136,7 @@ def toward(model: np.ndarray, noisy: NoisyGram) -> np.ndarray:
 #
 # Sensitivity. ‖F⁻¹x ψᵀ‖ = ‖F⁻¹x‖·‖ψ‖ <= C for every record, so a replaced record moves the whitened sum by 2C at most,
 # and an added or removed one by C. A hard clip stands behind the score: neither rounding nor a label that the model
-# does not know moves a record beyond C. An owner's k rows have C/k each (``owners.py``).
+# does not know moves a record beyond C. An owner's k rows have C/k each (``prior.py``).
 
 #: A typical whitened row is taken for no shorter than this, whatever was released, so that rounding relative to C has a
 #: public bound.
