@@ -84,7 +84,7 @@ class AuditReport:
 
     @property
     def verdict(self) -> str:
-        """``consistent``, ``VIOLATED``, or ``suspicious``: above the claim by an estimate, which proves nothing."""
+        """``consistent``, ``VIOLATED``, or ``suspicious`` (above the claim by an estimate, which proves nothing)."""
         if not self.exceeded:
             return "consistent"
         return "VIOLATED" if self.proved else "suspicious"

@@ -132,7 +132,7 @@ class MechanismPlan(AnyPlan):
 
     @property
     def sections(self) -> dict[str, Any]:
-        """Sections of the config that makes the plan: target and mechanism, and those of a hybrid's run."""
+        """Target and mechanism of the config that makes the plan, and the sections of a hybrid's run."""
         of_run = {} if self.run is None else self.run.sections
         return of_run | {"target": section(self.target, targets.TARGETS), "mechanism": section(self.mechanism)}
 

@@ -81,7 +81,7 @@ class AnyPlan(abc.ABC):
     @property
     @abc.abstractmethod
     def trace(self) -> AnyPlan | None:
-        """Plan of the sampler whose iterates leave (:func:`sampled_plan`); None for a one-shot mechanism."""
+        """Plan of the sampler whose iterates leave; None for a one-shot mechanism."""
 
     @property
     def target_offers(self) -> TargetOffers:
@@ -159,7 +159,7 @@ class AnyPlan(abc.ABC):
     @property
     @abc.abstractmethod
     def parts(self) -> tuple[object, ...]:
-        """Parts that a user may have written: the target, and the sampler or the mechanism, or both."""
+        """Target, and sampler or mechanism or both, which a user may have written."""
 
     @property
     @abc.abstractmethod
@@ -359,7 +359,7 @@ class Plan(AnyPlan):
 
     @property
     def sections(self) -> dict[str, Any]:
-        """Sections of the config that makes the plan: target, sampler, sampling, run, and privacy and metric if any."""
+        """Target, sampler, sampling and run of the config that makes the plan, and privacy and metric if any."""
         parts = {"privacy": self.privacy, "metric": None if self.metric is None else self.metric.asked}
         return {
             "target": section(self.target, TARGETS),

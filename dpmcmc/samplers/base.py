@@ -101,7 +101,7 @@ class SamplerOffers:
 
     @property
     def metric(self) -> Any:
-        """A ``PublicMatrix`` F: gradients are clipped as ‖F⁻¹g‖ and noised as s·F·Z; None is the identity."""
+        """A ``PublicMatrix`` F in which gradients are clipped, ‖F⁻¹g‖, and noised, s·F·Z; None is the identity."""
         return None
 
     @property
