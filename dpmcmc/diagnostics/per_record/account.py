@@ -284,7 +284,7 @@ def check(plan: Plan, every: int) -> None:
         raise InputError(f"every: must be a whole number of steps from 1 to the plan's {plan.steps}, got {every!r}")
     if plan.privacy is None:
         raise InputError("plan: has no privacy, so there is no noise that a loss could be computed from; plan with one")
-    if plan.after is not None:
+    if plan.starts is not None:
         raise InputError("plan: begins at a private start, whose release this does not account for; plan without after")
     if plan.metric is not None:
         raise InputError("plan: releases a metric, whose cost this does not account for; plan without metric")
