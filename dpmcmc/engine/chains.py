@@ -243,12 +243,11 @@ class Metric:
     Args:
         plan: of the run.
         metric: the stage.
-        clip: C.
     """
 
-    def __init__(self, plan: Plan, metric: PlannedMetric, clip: float) -> None:
+    def __init__(self, plan: Plan, metric: PlannedMetric) -> None:
         self.stage: Stage = metric
-        self._plan, self._metric, self._clip = plan, metric, clip
+        self._plan, self._metric = plan, metric
         self._target: Target = plan.target
         self._records: PyTree = None
 
@@ -295,7 +294,7 @@ class Metric:
             noisy,
             num_records=self._plan.num_records,
             bound=release.rows.row_bound,
-            clip=self._clip,
+            clip=self._metric.clip,
             clip_ratio=asked.ratio,
             structure=asked.structure if asked.of_rows else None,
         )
@@ -374,8 +373,8 @@ def _works_before(plan: Plan) -> tuple[Before, ...]:
     """Return the work on each stage before a plan's chain that the run itself carries out."""
     found: list[Before] = []
     for stage in plan.before:
-        if isinstance(stage, PlannedMetric) and plan.private is not None:
-            found.append(Metric(plan, stage, plan.private.promise.clip))
+        if isinstance(stage, PlannedMetric):
+            found.append(Metric(plan, stage))
         if isinstance(stage, Start):
             found.append(Drawn(plan, stage))
     return tuple(found)

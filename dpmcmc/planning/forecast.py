@@ -83,8 +83,8 @@ def curvatures(plan: Plan, released: ReleasedMetric | None = None) -> Curvatures
         plan: of a sampler.
         released: metric that its run has released, or None before that.
     """
-    if plan.private is not None and plan.metric is not None:
-        return _in_private_metric(plan, plan.private.promise.clip, plan.metric, released)
+    if plan.metric is not None:
+        return _in_private_metric(plan, plan.metric, released)
     if plan.in_metric:
         return Curvatures()
     offers, prior = plan.target_offers, plan.target_offers.prior_precision
@@ -100,9 +100,9 @@ def curvatures(plan: Plan, released: ReleasedMetric | None = None) -> Curvatures
     return Curvatures(_if_log_concave(plan, prior), records, prior, largest, widening, c, weighted)
 
 
-def _in_private_metric(plan: Plan, clip: float, metric: PlannedMetric, released: ReleasedMetric | None) -> Curvatures:
+def _in_private_metric(plan: Plan, metric: PlannedMetric, released: ReleasedMetric | None) -> Curvatures:
     asked, offers, rows = metric.asked, plan.target_offers, metric.release.rows
-    typical, prior = clip / asked.ratio, offers.prior_precision or 0.0
+    typical, prior = metric.typical_norm, offers.prior_precision or 0.0
     # A logistic gradient is about half as long as its row.
     law = _law(plan, typical if asked.of_rows else 2 * typical)
     most = offers.curvature_bound if asked.of_rows else None
@@ -113,7 +113,7 @@ def _in_private_metric(plan: Plan, clip: float, metric: PlannedMetric, released:
         return Curvatures()
     mean, widening, weighted = law or _Law()
     mean = mean if asked.of_rows else 1.0
-    error = _gram_error(metric, typical, mean) if asked.of_rows else 0.0
+    error = _gram_error(metric, mean) if asked.of_rows else 0.0
     slowest, largest = mean * each + own, None if most is None else most * _steepening(plan) * each + own
     if released is not None:
         slowest = float(released.curvatures(mean, prior)[0])
@@ -121,9 +121,9 @@ def _in_private_metric(plan: Plan, clip: float, metric: PlannedMetric, released:
     return Curvatures(_if_log_concave(plan, slowest), mean * each, own, largest, widening, mean, weighted, error)
 
 
-def _gram_error(metric: PlannedMetric, typical: float, likelihood: float) -> float:
-    """e, in units of the metric, where a typical whitened row has norm ``typical``; as if all directions were alike."""
-    release, structure = metric.release, metric.asked.structure
+def _gram_error(metric: PlannedMetric, likelihood: float) -> float:
+    """e, in units of the metric, as if all directions were alike."""
+    release, structure, typical = metric.release, metric.asked.structure, metric.typical_norm
     # Half of the noise contradicts declared blocks, and projecting takes it off (``gradients.py``).
     std = release.noise_std * (0.5 if structure and structure.blocks else 1.0)
     return (likelihood * std * (typical / release.rows.row_bound) ** 2) ** 2 * (release.rows.size + 1) / 2

@@ -94,13 +94,20 @@ class PlannedMetric:
 
     Attributes:
         asked: what was asked for.
+        clip: C of the run's gradients.
         release: the release; its size is d, its row bound the largest norm of a row or a clipped gradient.
         events: what it costs.
     """
 
     asked: PrivateMetric
+    clip: float
     release: GramRelease
     events: tuple[Event, ...]
+
+    @property
+    def typical_norm(self) -> float:
+        """C/κ, the typical norm in the metric of a row (``gram``) or a gradient (``second_moment``)."""
+        return self.clip / self.asked.ratio
 
     @property
     def charge(self) -> Earlier:
@@ -167,7 +174,7 @@ def planned_metric(
     if not metric.of_rows:
         # Gradients may be far shorter than their bound; the noisy matrix tells its own trace (``engine/chains.py``).
         release = dataclasses.replace(release, trace_std=0.0)
-    return PlannedMetric(metric, release, release.events(adjacency))
+    return PlannedMetric(metric, promise.clip, release, release.events(adjacency))
 
 
 def _promised(privacy: Privacy | None, sampler: Sampler) -> tuple[Privacy, float]:
