@@ -112,7 +112,7 @@ def posterior(release: Release, local: Local, precision: np.ndarray, start: Gaus
     return now
 
 
-#: What is released and the model of it, given a posterior: near another mean the path of gradients says another thing.
+#: A release and the model of it, given a posterior: about another mean a path of gradients has another law.
 Releases = Callable[[Gaussian], tuple[Release, Local]]
 
 

@@ -111,7 +111,7 @@ class PlannedMetric:
 
     @property
     def charge(self) -> Earlier:
-        """Its events, and how many numbers have integer noise."""
+        """The charge of its release: events, and how many numbers have integer noise."""
         return Earlier(self.events, self.release.numbers)
 
     def stated(self, secret: bool) -> dict[str, object]:

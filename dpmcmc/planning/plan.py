@@ -22,7 +22,7 @@ from dpmcmc.planning.noise import own_noise
 from dpmcmc.planning.permitted import INTERVALS, UNJUDGED, Verdict
 from dpmcmc.planning.stages import GivenStarts, Private, Stage
 from dpmcmc.privacy.accounting.charging import Privacy, Schedule
-from dpmcmc.privacy.accounting.events import Adjacency, three_digits
+from dpmcmc.privacy.accounting.events import Adjacency, round_up, three_digits
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.privacy.accounting.sampling import Poisson, Sampling, expected_batch
@@ -194,8 +194,10 @@ class Start(GivenStarts):
 
     def lines(self) -> list[tuple[str, str]]:
         """(label, sentence) pairs that describe it to a person."""
-        said = [text for name, text in self.release.lines() if name in ("mechanism", "guarantee", "settings")]
-        return [("start", f"every chain starts at one draw: {'; '.join(said)}")]
+        epsilon = round_up(self.guarantee.epsilon)
+        drawn = f"every chain starts at one draw of {self.release.label}, which alone has epsilon {epsilon}"
+        told = dict(self.release.lines()).get("settings", "none")
+        return [("start", f"{drawn}; its settings: {told}")]
 
     def stated(self, secret: bool) -> dict[str, object]:
         """Return its part of ``plan.json``."""
@@ -265,7 +267,7 @@ class Plan(AnyPlan):
 
     @property
     def privacy(self) -> Privacy | None:
-        """What was asked for, or None for plain SG-MCMC."""
+        """The promise that was asked for, or None for plain SG-MCMC."""
         return None if self.private is None else self.private.promise
 
     @property
@@ -280,7 +282,7 @@ class Plan(AnyPlan):
 
     @property
     def required_multiplier(self) -> float:
-        """What the calibrator asked for; 0 where the sampler's own noise suffices."""
+        """The multiplier that the calibrator asked for; 0 where the sampler's own noise suffices."""
         return 0.0 if self.private is None else self.private.required_multiplier
 
     @property
@@ -439,7 +441,10 @@ class Plan(AnyPlan):
 
     @property
     def sections(self) -> dict[str, Any]:
-        """Sections of the config that makes the plan: target, sampler, sampling, run, and privacy and metric if any."""
+        """Sections of the config that makes the plan: target, sampler, sampling, run, and what else it has of them.
+
+        ``start`` is the section ``mechanism`` of the draw that its chains start from.
+        """
         parts = {"privacy": self.privacy, "metric": None if self.metric is None else self.metric.asked}
         return {
             "target": section(self.target, TARGETS),
@@ -447,6 +452,7 @@ class Plan(AnyPlan):
             "sampling": {"scheme": self.sampling.scheme} | settings(self.sampling),
             "run": {"steps": self.steps, "chains": self.chains, "burn_in": self.burn_in, "thin": self.thin},
             **{name: settings(part) for name, part in parts.items() if part is not None},
+            **({} if self.start is None else {"start": self.start.sections.get("mechanism")}),
         }
 
     @property

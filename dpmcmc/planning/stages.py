@@ -23,7 +23,7 @@ class Stage(Protocol):
 
     @property
     def charge(self) -> Earlier:
-        """What the guarantee of the run charges for it."""
+        """The charge for it in the guarantee of the run."""
 
     def lines(self) -> list[tuple[str, str]]:
         """(label, sentence) pairs that describe it to a person."""

@@ -9,10 +9,10 @@ Each stage of a plan has commits of its own: a release has one, which ``run.json
 has many. A commit is whole or not there: draws first, then the state that names them, each with its SHA-256, each
 renamed into place. So a kill, a full disk or a loss of power loses the steps since the last commit and nothing else.
 
-**Going on.** Nothing of a run is released before it is done. What was not committed is made again: on the same
-platform with the same keys, so that it is the same to the last bit and costs nothing. On another platform the same
-noise would fall on a query that rounds differently, and cancel in the difference if the first outcome were ever seen:
-there the run takes fresh keys and is charged again for every release that was not committed, and for every step that
+**Going on.** Nothing of a run is released before it is done. The run makes again all that was not committed: on the
+same platform with the same keys, so that it is the same to the last bit and costs nothing. On another platform the same
+noise would fall on a query that rounds differently, and cancel in the difference if the first outcome were ever seen.
+There the run takes fresh keys, and is charged again for every release that was not committed and for every step that
 may have been taken since the commit. The charge stays finite because each commit says how far the chain may go before
 the next.
 
@@ -148,8 +148,8 @@ def check_run(run: Any) -> None:
         event.items()
     for words in run["keys"] or []:
         np.asarray(words, np.uint32)
-    for stage in run["stages"].values():
-        stage["digest"].encode(), bool(stage["last"])
+    for number, stage in run["stages"].items():
+        int(number), stage["digest"].encode(), bool(stage["last"])
     if not isinstance(run["secret"], bool):
         raise InputError("other keys")
     run["platform"], run["records"], [name.encode() for name in run.get("claims", [])]
