@@ -27,7 +27,7 @@ from dpmcmc.diagnostics.per_record import PerRecord
 from dpmcmc.engine.life import Life
 from dpmcmc.engine.result import Result
 from dpmcmc.inference import predictive
-from dpmcmc.planning.plan import sampled_plan
+from dpmcmc.planning.plan import Plan
 from dpmcmc.report import console
 from dpmcmc.report import figures as plots
 from dpmcmc.targets import bind, record_shapes
@@ -132,8 +132,7 @@ def constant_sample(plan: Any, data: Any, **_: Any) -> Result:
 
 def constant_release(plan: Any, data: Any, **_: Any) -> Result:
     """What ``mechanisms.release`` returns, likewise."""
-    chains, count = (1, plan.draws) if plan.run is None else (plan.run.chains, plan.run.num_draws)
-    draws = _draws(bind(plan.target, record_shapes(data)), (chains, count))
+    draws = _draws(bind(plan.target, record_shapes(data)), (1, plan.draws))
     return Result(plan, draws, draws, None, plan.guarantee, {"run": time.time()})
 
 
@@ -203,8 +202,7 @@ def _take_time(life: Life, progress: Any) -> None:
     if Clock.last is not None:
         rows = life.work.records.get("x", jax.tree.leaves(life.work.records)[0])
         Clock.last.pass_seconds(1 + int(np.sum(rows) > 0))
-    sampled = sampled_plan(life.plan)
-    steps = 0 if sampled is None else sampled.steps
+    steps = life.plan.steps if isinstance(life.plan, Plan) else 0
     for done in range(steps):
         if progress is not None:
             progress(done + 1, steps)
@@ -214,7 +212,7 @@ def _take_time(life: Life, progress: Any) -> None:
 def constant(pictures: bool = False) -> Any:
     """Privatised values that look at no record; with ``pictures`` as they are."""
     with quick(pictures) as patch:
-        computed(patch, lambda plan, data: (constant_sample if plan.trace is plan else constant_release)(plan, data))
+        computed(patch, lambda plan, data: (constant_sample if plan.has_chains else constant_release)(plan, data))
         patch.setattr(per_record.per_record, "Account", _ConstantAccount)
         patch.setattr(per_record, "plot", lambda path, account, *_: path.write_bytes(account.epsilon.tobytes()))
         yield patch

@@ -132,5 +132,6 @@ def test_label_blind_weights_take_no_intervals_away():
     made = long_run(privacy=loose(clip=0.9), sampler=dpmcmc.SGLD(STEP / 2), steps=2 * STEPS, burn_in=2 * BURN_IN)
     assert made.label_blind
     assert "intervals" in made.usable_for
-    by_residual = with_verdict(dataclasses.replace(made, privacy=loose(clip=0.9, clipping="residual")))
+    residual = made.private.replaced(promise=loose(clip=0.9, clipping="residual"))
+    by_residual = with_verdict(dataclasses.replace(made, private=residual))
     assert "intervals" not in by_residual.usable_for

@@ -221,7 +221,7 @@ def test_a_config_says_it_and_a_mechanism_refuses_it():
     with pytest.raises(ConfigError, match=r"privacy\.clipping: mechanism ops settles this itself"):
         config.load("adult_ops", ["privacy.clipping=residual"])
     hybrid = config.make_plan(config.load("adult_hybrid", ["privacy.clipping=residual"]))
-    assert not hybrid.run.label_blind
+    assert not hybrid.label_blind
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import yaml
 
 import dpmcmc
 from dpmcmc.config import file as config_file
+from dpmcmc.engine.chains import Chains
 from dpmcmc.errors import InputError
 from dpmcmc.mechanisms import OPS, CertifiedOPS, Hybrid, ObjectivePerturbation, release
 from dpmcmc.privacy import Event, Guarantee
@@ -129,7 +130,7 @@ def test_hybrid_composes_gaussians_and_spends_the_whole_budget():
         steps=30,
         privacy=dpmcmc.Privacy(epsilon=0.5, delta=1e-4, clip=0.5),
     )
-    assert plan.run.noise_multipliers.min() < alone.noise_multipliers.min()
+    assert plan.noise_multipliers.min() < alone.noise_multipliers.min()
 
 
 @pytest.mark.parametrize("form", ["printed", "range"])
@@ -174,21 +175,23 @@ def test_a_hybrid_that_forgets_its_start_s_price_would_be_caught():
 
 
 def test_stages_of_a_hybrid_share_no_key(monkeypatch):
-    seen = []
-    monkeypatch.setattr(OPS, "draw", lambda self, plan, records, streams: seen.append(streams) or np.zeros((1, 3)))
-    from dpmcmc.mechanisms import hybrid as room
+    drawn, stepped = [], []
+    monkeypatch.setattr(OPS, "draw", lambda self, plan, records, streams: drawn.append(streams) or np.zeros((1, 3)))
+    bound = Chains.bound
 
-    inner = room.Life
+    def spy(self, streams, secret):
+        run = bound(self, streams, secret)
+        stepped.append(run.streams)
+        return run
 
-    def spy(plan, *, key, **rest):
-        streams = key.streams()
-        seen.append(streams)
-        return inner(plan, key=room.SecretKey._of(streams), **rest)
-
-    monkeypatch.setattr(room, "Life", spy)
+    monkeypatch.setattr(Chains, "bound", spy)
     release(hybrid(steps=2).plan(target(), num_records=1000, epsilon=1.0, delta=1e-4), data())
-    keys = [tuple(np.asarray(jax.random.key_data(k)).tolist()) for streams in seen for k in streams]
-    assert len(set(keys)) == len(keys) == 8
+
+    def keys(seen):
+        return {tuple(np.asarray(jax.random.key_data(key)).tolist()) for streams in seen for key in streams}
+
+    assert len(keys(drawn)) == len(keys(stepped)) == 4
+    assert not keys(drawn) & keys(stepped)
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ def strongest(plan: Plan | MechanismPlan, target: Target, canaries: int = 1) -> 
     d = model.num_features
     if d is None or not 1 <= canaries <= min(d, n):
         raise InputError(f"canaries: must lie in 1..{min(d or 0, n)} (features, records), got {canaries}")
-    mechanism = plan.mechanism if isinstance(plan, MechanismPlan) and plan.run is None else None
+    mechanism = plan.mechanism if isinstance(plan, MechanismPlan) else None
     on_a_ball = isinstance(mechanism, OPS) and mechanism.radius is not None
     adjacency = plan.guarantee.adjacency if plan.guarantee is not None else Adjacency.REPLACE_ONE
     # Rows within this bound are not scaled by a release.

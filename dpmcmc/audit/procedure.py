@@ -352,10 +352,11 @@ def shortened(plan: Plan | MechanismPlan, steps: int) -> Plan:
         raise InputError("steps: only a sampler's plan can be shortened; leave it out")
     if not 1 <= steps <= plan.steps:
         raise InputError(f"steps: must lie in 1..{plan.steps}, the plan's, got {steps}")
-    assert plan.privacy is not None
-    assert plan.noise_multipliers is not None
+    private = plan.private
+    if private is None:
+        raise InputError("privacy: the plan claims no guarantee, so there is nothing to audit")
     # The shorter run costs less than the ε that was asked for, and its batches have room by what it costs.
-    promise = dataclasses.replace(plan.privacy, epsilon=None, calibrator="free")
+    promise = dataclasses.replace(private.promise, epsilon=None, calibrator="free")
     guarantee, slots = charged_guarantee(plan.schedule.part(0, steps), promise)
     return dataclasses.replace(
         plan,
@@ -363,9 +364,8 @@ def shortened(plan: Plan | MechanismPlan, steps: int) -> Plan:
         burn_in=0,
         thin=1,
         noise_std=plan.noise_std[:steps],
-        noise_multipliers=plan.noise_multipliers[:steps],
-        guarantee=guarantee,
         slots=slots,
+        private=private.replaced(noise_multipliers=private.noise_multipliers[:steps], guarantee=guarantee),
     )
 
 
@@ -389,13 +389,14 @@ def _subject(
     if isinstance(plan, Plan):
         name = f"{plan.steps} steps of {type(plan.sampler).__name__}, {plan.sampling!r}, {plan.chains} chain"
         name += "s" * (plan.chains > 1)
-        if plan.after is not None:
-            raise InputError("plan: it covers private starts too; audit the hybrid's plan that they come from")
+        if plan.starts is not None and plan.start is None:
+            raise InputError("plan: it covers private starts too; audit a plan that draws them (after=their plan)")
         if plan.metric is not None:
             raise InputError("plan: it releases a metric too, which no attack here is for; audit it without metric")
     else:
         name = f"{type(plan.mechanism).__name__} on {plan.num_records} records"
-    if isinstance(plan, Plan) and target == "probe":
+    # A draw is scored on the model that it is of.
+    if isinstance(plan, Plan) and plan.start is None and target == "probe":
         model, strong = probe(plan, canaries)
         return model, neighbours or strong, f"{name}, on a probe; synthetic records only"
     data = strongest(plan, plan.target, canaries) if neighbours is None else neighbours

@@ -205,7 +205,7 @@ class Sampled:
             burn_in=0,
             thin=plan.steps,
             curvature=None,
-            coordinates=None,
+            private=None if plan.private is None else plan.private.replaced(coordinates=None),
         )
 
     def __call__(self, coins: np.ndarray, count: int, starts: PyTree = None) -> np.ndarray:
@@ -254,14 +254,12 @@ class Drawn:
 
 
 class Continued:
-    """Scores of a hybrid: its draw's and its run's, added."""
+    """Scores of a run and of the draw that it starts from, added."""
 
-    def __init__(self, plan: MechanismPlan, neighbours: Neighbours, keys: Keys) -> None:
-        assert plan.first is not None
-        assert plan.run is not None
-        self.first = Drawn(plan.first, neighbours, keys)
+    def __init__(self, plan: Plan, start: MechanismPlan, neighbours: Neighbours, keys: Keys) -> None:
+        self.first = Drawn(start, neighbours, keys)
         shapes = targets.record_shapes(neighbours.data(np.ones(neighbours.canaries, bool)))
-        self.run = Sampled(plan.run, targets.bind(plan.target, shapes), neighbours, keys)
+        self.run = Sampled(plan.chain, targets.bind(plan.target, shapes), neighbours, keys)
 
     def __call__(self, coins: np.ndarray, count: int) -> np.ndarray:
         """Return scores of ``count`` independent releases, (count, m)."""
@@ -310,9 +308,10 @@ def source(plan: Plan | MechanismPlan, target: Target, neighbours: Neighbours, s
     """Return the function that scores releases of a plan."""
     keys = keys_of(seed)
     if isinstance(plan, Plan):
+        start = plan.start
+        if isinstance(start, MechanismPlan):
+            return Continued(plan, start, neighbours, keys)
         return Sampled(plan, target, neighbours, keys)
-    if plan.run is not None:
-        return Continued(plan, neighbours, keys)
     if isinstance(plan.mechanism, (OPS, CertifiedOPS)):
         return Drawn(plan, neighbours, keys)
     return Estimated(plan, neighbours, keys)

@@ -167,14 +167,14 @@ def planned(config: Config, problem: Problem) -> Plan | MechanismPlan:
     if not 1 <= records <= known:
         raise CommandError(f"--records: must lie in 1..{known}, the config's number of records, got {records}.")
     plan = config_room.make_plan(config, num_records=records)
-    assert isinstance(plan, MechanismPlan)
     if problem.features is not None and not 1 <= problem.features <= _MOST_FEATURES:
         raise CommandError(f"--features: must lie in 1..{_MOST_FEATURES}, got {problem.features}.")
     features = problem.features or (min(problem.canaries or CANARIES, records) if problem.many else _FEATURES)
     if not isinstance(plan.target, GeneralisedLinear):
         return plan
     assert config.privacy.epsilon is not None
-    return plan.mechanism.plan(
+    mechanism = plan.mechanism if isinstance(plan, MechanismPlan) else config_room.hybrid_of(config, records)
+    return mechanism.plan(
         dataclasses.replace(plan.target, num_features=features),
         num_records=records,
         epsilon=config.privacy.epsilon,

@@ -44,7 +44,7 @@ class RecordAccount:
     def __init__(self, config: Config, plan: AnyPlan, every: int) -> None:
         if config.privacy is None or not config_room.is_secret(config):
             raise CommandError(f"{config.name}: its run has no guarantee, so there is nothing that a record spends.")
-        if not isinstance(plan, Plan) or plan.after is not None:
+        if not isinstance(plan, Plan) or plan.starts is not None:
             raise CommandError(f"{config.name}: its release is a mechanism's; this accounts for a sampler's own run.")
         try:
             per_record.check(plan, every)

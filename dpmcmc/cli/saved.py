@@ -33,7 +33,7 @@ from dpmcmc.inference import predictive
 from dpmcmc.inference.names import few
 from dpmcmc.planning.making import check_fit
 from dpmcmc.planning.permitted import NO_DRAWS
-from dpmcmc.planning.plan import AnyPlan, Plan, sampled_plan
+from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.privacy.accounting.guarantee import Guarantee
 from dpmcmc.report import console as run_text
 from dpmcmc.report import page
@@ -79,7 +79,7 @@ class ConfiguredRun:
     @property
     def trace(self) -> Plan | None:
         """Plan of the sampler whose iterates may be published; None for a one-shot mechanism."""
-        return sampled_plan(self.plan)
+        return self.plan if isinstance(self.plan, Plan) else None
 
     @property
     def target(self) -> Target:
@@ -128,15 +128,16 @@ class ConfiguredRun:
         """
         if not self.on_disk:
             return
-        mechanism = self.config.mechanism
+        mechanism, plan = self.config.mechanism, self.trace
         if mechanism is not None:
             raise CommandError(
                 f"mechanism: {mechanism.name} computes from all records at once, and those of a folder are read batch "
                 "by batch; store records that fit in memory in one .npz file, or use a sampler alone."
             )
-        assert self.trace is not None
+        if plan is None:
+            return
         try:
-            check_on_disk(self.trace, self.data.train)
+            check_on_disk(plan, self.data.train)
         except InputError as error:
             section = "sampler." if str(error).startswith("own_batch:") else ""
             raise CommandError(f"{section}{error}.") from None
@@ -257,7 +258,7 @@ class ConfiguredRun:
     def _seconds(self, result: Result, calibrate_seconds: float) -> dict[str, object]:
         """Those that had passed before a record was read; of public records also those of a sampler's run."""
         wall: dict[str, float | None] = {"calibrate": calibrate_seconds}
-        if self.trace is not self.plan:
+        if self.trace is None:
             return {"wall_seconds": wall}
         if not self.facts.spec.public:
             return {"wall_seconds": wall | {"compile": None, "run": None}}

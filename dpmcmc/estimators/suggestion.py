@@ -128,17 +128,16 @@ def _typical(rough: Plan, target: Target) -> float:
             f"sampler: no public fact of {type(target).__name__} tells a step size without a metric; give sampler",
             "sampler",
         )
-    assert rough.privacy is not None
     # About half of the largest curvature that a record may have.
-    return bound / 2 * (rough.privacy.clip / rough.metric.asked.ratio) ** 2 / rough.metric.release.rows.size
+    return bound / 2 * rough.metric.typical_norm**2 / rough.metric.release.rows.size
 
 
 def _steepest(rough: Plan, typical: float) -> float:
     """Return the largest curvature of the mean loss in the metric, over simulated designs
     (``inference/noise_aware.py``)."""
-    assert rough.metric is not None
-    assert rough.privacy is not None
-    release, asked, found = rough.metric.release, rough.metric.asked, []
+    metric = rough.metric
+    assert metric is not None
+    release, asked, found = metric.release, metric.asked, []
     if not asked.of_rows:  # all of it in one direction
         return typical * release.rows.size
     size, bound, n = release.rows.size, release.rows.row_bound, rough.num_records
@@ -148,7 +147,7 @@ def _steepest(rough: Plan, typical: float) -> float:
     for design in DESIGNS:
         rows = simulated_rows(design, size, bound, asked.structure, np.random.default_rng(0))
         values = np.linalg.eigvalsh(rows.T @ rows / len(rows)).clip(min=0.0)
-        scale = (rough.privacy.clip / asked.ratio) ** 2 / float(np.sum(values / (values + floor)))
+        scale = metric.typical_norm**2 / float(np.sum(values / (values + floor)))
         found.append(float(np.max((most * values + prior) / (values + floor))) * scale)
     return max(found)
 

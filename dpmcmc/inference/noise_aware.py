@@ -112,6 +112,27 @@ def posterior(release: Release, local: Local, precision: np.ndarray, start: Gaus
     return now
 
 
+#: A release and the model of it, given a posterior: about another mean a path of gradients has another law.
+Releases = Callable[[Gaussian], tuple[Release, Local]]
+
+
+def conclude(law: Releases, precision: np.ndarray, start: Gaussian, rounds: int, inner: int) -> Gaussian:
+    """Return the posterior given private gradients, a mechanism's or those of a chain's path.
+
+    Args:
+        law: of the gradients' mean, which depends on where the posterior is.
+        precision: P of the prior N(0, P⁻¹), (d, d).
+        start: first guess of the posterior.
+        rounds: how often the law is taken at the posterior that followed from it.
+        inner: iterations of :func:`posterior` under one law.
+    """
+    now = start
+    for _ in range(rounds):
+        release, local = law(now)
+        now = posterior(release, local, precision, now, inner)
+    return now
+
+
 def total_covariance(release: Release, local: Local, now: Gaussian) -> np.ndarray:
     """Return 𝒞 of equation (2), (d, d)."""
     away = release.position - now.mean

@@ -36,6 +36,7 @@ import numpy as np
 
 from dpmcmc.inference.noise_aware import AverageLaw, Gaussian, Local, Release, ReleasedMetric, posterior
 from dpmcmc.inference.scores import LabelBlind, Linear, score_of
+from dpmcmc.planning.metric import PlannedMetric
 from dpmcmc.planning.plan import Plan
 from dpmcmc.targets.glm import GeneralisedLinear
 
@@ -83,7 +84,7 @@ def curvatures(plan: Plan, released: ReleasedMetric | None = None) -> Curvatures
         released: metric that its run has released, or None before that.
     """
     if plan.metric is not None:
-        return _in_private_metric(plan, released)
+        return _in_private_metric(plan, plan.metric, released)
     if plan.in_metric:
         return Curvatures()
     offers, prior = plan.target_offers, plan.target_offers.prior_precision
@@ -99,22 +100,20 @@ def curvatures(plan: Plan, released: ReleasedMetric | None = None) -> Curvatures
     return Curvatures(_if_log_concave(plan, prior), records, prior, largest, widening, c, weighted)
 
 
-def _in_private_metric(plan: Plan, released: ReleasedMetric | None) -> Curvatures:
-    assert plan.metric is not None
-    assert plan.privacy is not None
-    asked, offers = plan.metric.asked, plan.target_offers
-    typical, prior = plan.privacy.clip / asked.ratio, offers.prior_precision or 0.0
+def _in_private_metric(plan: Plan, metric: PlannedMetric, released: ReleasedMetric | None) -> Curvatures:
+    asked, offers, rows = metric.asked, plan.target_offers, metric.release.rows
+    typical, prior = metric.typical_norm, offers.prior_precision or 0.0
     # A logistic gradient is about half as long as its row.
     law = _law(plan, typical if asked.of_rows else 2 * typical)
     most = offers.curvature_bound if asked.of_rows else None
-    each = plan.num_records * typical**2 / plan.metric.release.rows.size
+    each = plan.num_records * typical**2 / rows.size
     # F² is a multiple of the rows' second moment where directions are alike, and so is F⁻² of the identity.
-    own = prior * (typical / plan.metric.release.rows.row_bound) ** 2 if asked.of_rows else 0.0
+    own = prior * (typical / rows.row_bound) ** 2 if asked.of_rows else 0.0
     if law is None and asked.of_rows:
         return Curvatures()
     mean, widening, weighted = law or _Law()
     mean = mean if asked.of_rows else 1.0
-    error = _gram_error(plan, mean) if asked.of_rows else 0.0
+    error = _gram_error(metric, mean) if asked.of_rows else 0.0
     slowest, largest = mean * each + own, None if most is None else most * _steepening(plan) * each + own
     if released is not None:
         slowest = float(released.curvatures(mean, prior)[0])
@@ -122,12 +121,9 @@ def _in_private_metric(plan: Plan, released: ReleasedMetric | None) -> Curvature
     return Curvatures(_if_log_concave(plan, slowest), mean * each, own, largest, widening, mean, weighted, error)
 
 
-def _gram_error(plan: Plan, likelihood: float) -> float:
+def _gram_error(metric: PlannedMetric, likelihood: float) -> float:
     """e, in units of the metric, as if all directions were alike."""
-    assert plan.metric is not None
-    assert plan.privacy is not None
-    release, typical = plan.metric.release, plan.privacy.clip / plan.metric.asked.ratio
-    structure = plan.metric.asked.structure
+    release, structure, typical = metric.release, metric.asked.structure, metric.typical_norm
     # Half of the noise contradicts declared blocks, and projecting takes it off (``gradients.py``).
     std = release.noise_std * (0.5 if structure and structure.blocks else 1.0)
     return (likelihood * std * (typical / release.rows.row_bound) ** 2) ** 2 * (release.rows.size + 1) / 2

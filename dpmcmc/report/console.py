@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.inference import predictive
 from dpmcmc.planning.permitted import Verdict
-from dpmcmc.planning.plan import AnyPlan, Plan, sampled_plan
+from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.planning.verdict import ESS, RHAT
 from dpmcmc.privacy.accounting.events import round_up
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -88,8 +88,7 @@ def told(done: int, total: int) -> None:
 
 @contextlib.contextmanager
 def _bar(run: Running, console: Console, public: bool) -> Iterator[Report]:
-    sampled = sampled_plan(run.plan)
-    steps = None if sampled is None else sampled.steps
+    steps = run.plan.steps if isinstance(run.plan, Plan) else None
     text = TextColumn("sampling    " if steps else "drawing     ")
     columns = text, BarColumn(), MofNCompleteColumn(), TextColumn("steps"), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as bar:
@@ -112,7 +111,7 @@ def _notebook(run: Running, console: Console, public: bool) -> Iterator[Report]:
 @contextlib.contextmanager
 def _log(run: Running, console: Console, public: bool) -> Iterator[Report]:
     began, over = time.monotonic(), threading.Event()
-    at, said, doing = [0], ["drawing      the release"], "sampling    " if run.plan.trace else "drawing     "
+    at, said, doing = [0], ["drawing      the release"], "sampling    " if run.plan.has_chains else "drawing     "
 
     def report(done: int, total: int) -> None:
         said[0], mark = f"{doing} {done:,} of {total:,} steps", done * _LINES // total
@@ -231,7 +230,7 @@ class PublicFacts:
     @property
     def trace(self) -> Plan | None:
         """Plan of the sampler whose iterates may be published; None for a one-shot mechanism."""
-        return sampled_plan(self.plan)
+        return self.plan if isinstance(self.plan, Plan) else None
 
     def publishable(self, guarantee: Guarantee | None) -> bool:
         """Whether draws with this guarantee may be published: it is finite, or the records are public."""
@@ -245,7 +244,7 @@ class PublicFacts:
         """
         origins: dict[str, Kind] = {"stand-in": "stand_in", "generated": "generated"}
         declared: Kind = "generated" if self.generated else "public" if self.spec.public else "private"
-        times = self.spec.public and self.trace is self.plan
+        times = self.spec.public and self.trace is not None
         return Circumstances(origins.get(self.origin, declared), self.settings, fit, times)
 
     @property
@@ -391,7 +390,7 @@ def print_withheld(facts: PublicFacts, confidential: Path, console: Console) -> 
 
 def _print_times(facts: PublicFacts, released: dict[str, Any], confidential: Path, console: Console) -> None:
     """A sampler's seconds; of records that are not public, those before the first was read."""
-    if facts.trace is not facts.plan:
+    if facts.trace is None:
         return
     wall = released["wall_seconds"]
     if wall["run"] is None:

@@ -52,6 +52,7 @@ from dpmcmc.engine.reservation import Reservation
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import Private
 from dpmcmc.planning.verdict import with_verdict
 from dpmcmc.privacy.accounting import overflow_probability, rdp
 from dpmcmc.privacy.accounting.guarantee import Guarantee
@@ -217,21 +218,20 @@ class Account:
 
     def __init__(self, plan: Plan, data: PyTree, every: int = 1) -> None:
         check_not_forked()
-        check(plan, every)
-        assert plan.privacy is not None
-        assert plan.guarantee is not None
+        private = check(plan, every)
+        guarantee, self._guarantee = private.guarantee, private.guarantee
         self.plan, self.every = plan, every
         self._target = targets.bind(plan.target, targets.record_shapes(data))
         metric = plan.sampler_offers.metric
-        self._norms = norms_of(self._target, metric, plan.privacy.clip, every, plan.label_blind)
+        self._norms = norms_of(self._target, metric, private.promise.clip, every, plan.label_blind)
         self._worst = Guarantee.from_events(
-            plan.guarantee.events,
-            delta=plan.guarantee.delta,
-            adjacency=plan.privacy.adjacency,
+            guarantee.events,
+            delta=guarantee.delta,
+            adjacency=guarantee.adjacency,
             accountant="rdp",
-            release=plan.guarantee.release,
+            release=guarantee.release,
         ).epsilon
-        self._tally = Tally(plan, _orders(plan, self._worst))
+        self._tally = Tally(plan, private, _orders(guarantee, self._worst))
 
     @property
     def num_bytes(self) -> int:
@@ -253,9 +253,7 @@ class Account:
 
     def of(self, data: PyTree, positions: PyTree) -> PerRecord:
         """Return the cost to each record of the run that was in these positions; see :func:`per_record_epsilon`."""
-        plan, tally, norms = self.plan, self._tally, self._norms
-        assert plan.privacy is not None
-        assert plan.guarantee is not None
+        plan, tally, norms, guarantee = self.plan, self._tally, self._norms, self._guarantee
         records = check_records(plan, data, host=True)
         steps = trajectory(plan, self._target, positions, self.every, norms.rounding)
         count = max(1, min(_MOST_ROWS, _BLOCK_BYTES // norms.row_bytes))
@@ -267,43 +265,47 @@ class Account:
             clipped.append(reached)
         renyi = np.concatenate(losses)
         return PerRecord(
-            _epsilon(tally.orders, renyi, plan.guarantee.delta, overflow_probability(plan.guarantee.events)),
+            _epsilon(tally.orders, renyi, guarantee.delta, overflow_probability(guarantee.events)),
             np.concatenate(clipped) / (plan.steps * plan.chains),
             tally.orders,
             renyi,
             self._worst,
-            plan.guarantee.delta,
-            plan.privacy.adjacency,
+            guarantee.delta,
+            str(guarantee.adjacency),
             self.every,
         )
 
 
-def check(plan: Plan, every: int) -> None:
-    """Refuse what there is no account of, from the plan alone; see :func:`per_record_epsilon`."""
+def check(plan: Plan, every: int) -> Private:
+    """Refuse what there is no account of, from the plan alone, and return its private part.
+
+    See :func:`per_record_epsilon`.
+    """
     if isinstance(every, bool) or not isinstance(every, (int, np.integer)) or not 1 <= every <= plan.steps:
         raise InputError(f"every: must be a whole number of steps from 1 to the plan's {plan.steps}, got {every!r}")
-    if plan.privacy is None:
+    private = plan.private
+    if private is None:
         raise InputError("plan: has no privacy, so there is no noise that a loss could be computed from; plan with one")
-    if plan.after is not None:
+    if plan.starts is not None:
         raise InputError("plan: begins at a private start, whose release this does not account for; plan without after")
     if plan.metric is not None:
         raise InputError("plan: releases a metric, whose cost this does not account for; plan without metric")
     divergence.check(plan.sampling.mechanism(plan.num_records))
+    return private
 
 
 def _on_device(leaf: np.ndarray) -> jax.Array:
     return jnp.asarray(leaf, jnp.float32 if np.issubdtype(leaf.dtype, np.floating) else None)
 
 
-def _orders(plan: Plan, worst: float) -> np.ndarray:
+def _orders(guarantee: Guarantee, worst: float) -> np.ndarray:
     """The worst case's own order and, thinned out, those above it, where smaller losses have theirs."""
-    assert plan.guarantee is not None
-    composed = rdp.compose(plan.guarantee.events, plan.guarantee.adjacency)
+    composed = rdp.compose(guarantee.events, guarantee.adjacency)
     assert composed is not None
     orders, loss = composed
-    left = plan.guarantee.delta - (1 + math.exp(min(worst, 700))) * overflow_probability(plan.guarantee.events)
+    left = guarantee.delta - (1 + math.exp(min(worst, 700))) * overflow_probability(guarantee.events)
     best = int(np.argmin(_converted(orders, loss[None], np.array([max(left, 0.0)]))[0]))
-    end = np.searchsorted(orders, _REACH[plan.guarantee.adjacency] * orders[best])
+    end = np.searchsorted(orders, _REACH[guarantee.adjacency] * orders[best])
     return orders[best : max(end, best + 1) : _EVERY_ORDER]
 
 

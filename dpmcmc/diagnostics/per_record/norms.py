@@ -33,6 +33,7 @@ import numpy as np
 from dpmcmc.diagnostics.per_record import divergence
 from dpmcmc.errors import InputError
 from dpmcmc.planning.plan import Plan
+from dpmcmc.planning.stages import Private
 from dpmcmc.privacy.accounting.events import KAPPA, Adjacency, bucket_down
 from dpmcmc.privacy.query.exact_sums import row_norms
 from dpmcmc.privacy.query.label_blind import label_blind_weight
@@ -222,18 +223,16 @@ class Tally:
         orders: α.
     """
 
-    def __init__(self, plan: Plan, orders: np.ndarray) -> None:
-        assert plan.privacy is not None
-        assert plan.noise_multipliers is not None
+    def __init__(self, plan: Plan, private: Private, orders: np.ndarray) -> None:
         self.orders = orders
-        self._clip, self._adjacency = plan.privacy.clip, Adjacency(plan.privacy.adjacency)
+        self._clip, self._adjacency = private.promise.clip, Adjacency(private.promise.adjacency)
         self._mechanism = plan.sampling.mechanism(plan.num_records)
         self._rate = plan.sampling.charged_rate(plan.num_records)
         # As the plan's events have them: a long schedule's rounded down within groups.
         charged, asks = plan.schedule.charged, plan.schedule.asks
         values = bucket_down(charged, np.ones(charged.size))[0]
-        each = np.multiply.outer(multiples(plan.second), plan.noise_multipliers / (1 + KAPPA))
-        each[:, ~asks] = plan.noise_multipliers[~asks] / (1 + KAPPA)
+        each = np.multiply.outer(multiples(plan.second), private.noise_multipliers / (1 + KAPPA))
+        each[:, ~asks] = private.noise_multipliers[~asks] / (1 + KAPPA)
         group = np.searchsorted(values, each, side="right") - 1
         kinds, self._kind = np.unique(np.vstack([asks, group]), axis=1, return_inverse=True)
         # A step that does not ask for the second moment has one query, of the gradient.
