@@ -55,6 +55,23 @@ def linear_table(n, d, seed):
     return {"x": x.astype(np.float32), "y": np.clip(y, -3, 3).astype(np.float32)}, truth
 
 
+#: Rows of an owner, at most.
+M = 4
+
+
+def owners_table(num_owners, d, seed, target=None, effect=0.0):
+    """(owners of 1 to M rows, the truth); ``effect``: sd of an intercept that each owner has of its own."""
+    rng = np.random.default_rng(seed)
+    mask = np.arange(M) < rng.integers(1, M + 1, (num_owners, 1))
+    x, truth = rows(num_owners * M, d, rng).reshape(num_owners, M, d), rng.normal(size=d)
+    margin = x @ truth + effect * rng.normal(size=(num_owners, 1))
+    if isinstance(target, LinearRegression):
+        y = np.clip(margin + target.noise_scale * rng.normal(size=margin.shape), -3, 3).astype(np.float32)
+    else:
+        y = (rng.random(margin.shape) < expit(margin)).astype(np.int32)
+    return {"x": np.where(mask[..., None], x, 0).astype(np.float32), "y": np.where(mask, y, 0), "mask": mask}, truth
+
+
 def covered(mechanism, target, make, epsilon, tables, n, level=0.9):
     """Share of coordinates of truths within central intervals, and its standard error over tables."""
     plan = mechanism.plan(target, num_records=n, epsilon=epsilon, delta=n**-1.2)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpmcmc.mechanisms import MechanismPlan, release, sufficient
+from dpmcmc.mechanisms import sufficient
 from dpmcmc.mechanisms.noise_aware import gradients, prior
 from dpmcmc.privacy.query import gaussian_release
-from dpmcmc.storage.pytree import PyTree
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
@@ -22,10 +21,3 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
             lambda value, std, key, whole=whole: (seen.append((std, np.size(value))), whole(value, std, key))[1],
         )
     return seen
-
-
-def released_stds(plan: MechanismPlan, records: PyTree, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
-    """Return the noise stds of all releases of a draw, in their order."""
-    seen = recorded(monkeypatch)
-    release(plan, records, key=0)
-    return np.array([std for std, _ in seen])

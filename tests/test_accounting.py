@@ -6,10 +6,10 @@ import math
 import dp_accounting
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import integrate, optimize
 
 from dpmcmc.privacy import FixedSize, Full, Poisson, UnsupportedCombination
-from dpmcmc.privacy.accounting import Event, accountant_for, advanced, pld, rdp
+from dpmcmc.privacy.accounting import Event, accountant_for, pld, rdp
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.events import (
     Adjacency,
@@ -102,32 +102,6 @@ def test_accountants_stand_in_order(sampling, adjacency, z, steps):
     assert checks["advanced"] is None or checks["rdp"] <= checks["advanced"]
 
 
-@pytest.mark.parametrize("name", ["pld", "rdp", "advanced"])
-@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE])
-def test_epsilon_falls_with_noise_and_grows_with_rate_and_steps(name, adjacency):
-    module = accountant_for(name, [], adjacency)
-
-    def value(z=2.0, q=0.02, count=400):
-        return module.epsilon([poisson(z, q, count)], adjacency, 1e-6)
-
-    # PLD grids differ between neighbouring settings: allow their width, far below the steps taken here.
-    slack = 1 + 2e-3
-    for series in (
-        [value(z=z) for z in (8.0, 4.0, 2.0, 1.0, 0.5)],
-        [value(q=q) for q in (1e-4, 1e-3, 0.02, 0.3, 0.9, 1.0)],
-        [value(count=c) for c in (1, 10, 400, 4000)],
-    ):
-        assert all(a <= b * slack for a, b in itertools.pairwise(series)), series
-        assert series[0] < series[-1]
-
-
-@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT])
-def test_replace_one_costs_more_than_zero_out(adjacency):
-    for module in (pld, rdp, advanced):
-        a, b = (module.epsilon([poisson(1.5, 0.01, 500)], n, 1e-5) for n in (Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE))
-        assert a <= b
-
-
 # --- independent computations ---------------------------------------------------------------------------
 
 
@@ -147,15 +121,19 @@ def test_pld_lies_inside_an_independent_bracket(z, q, steps):
 def replace_delta_by_quadrature(z: float, q: float, eps: float) -> float:
     c = 1 / z
 
-    def integrand(x):
-        p = (1 - q) * stats.norm.pdf(x) + q * stats.norm.pdf(x - c)
-        r = (1 - q) * stats.norm.pdf(x) + q * stats.norm.pdf(x + c)
-        return max(p - math.exp(eps) * r, 0.0)
+    def normal(x):
+        return math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
 
-    knots = np.linspace(-12 - c, 12 + c, 241)
-    return math.fsum(
-        integrate.quad(integrand, a, b, epsabs=1e-17, epsrel=1e-10, limit=200)[0] for a, b in itertools.pairwise(knots)
-    )
+    def gain(x):
+        p = (1 - q) * normal(x) + q * normal(x - c)
+        r = (1 - q) * normal(x) + q * normal(x + c)
+        return p - math.exp(eps) * r
+
+    # The ratio of the densities grows with x, so the gain is positive beyond one point.
+    start, end = optimize.brentq(gain, -12 - c, 12 + c, xtol=1e-14), 12 + c
+    knots = np.linspace(start, end, 31)
+    parts = (integrate.quad(gain, a, b, epsabs=1e-17, epsrel=1e-10)[0] for a, b in itertools.pairwise(knots))
+    return math.fsum(parts)
 
 
 @pytest.mark.filterwarnings("ignore::scipy.integrate.IntegrationWarning")
@@ -285,15 +263,9 @@ def test_rate_one_is_the_exact_gaussian(z, delta):
     assert double.epsilon == pytest.approx(oracle, rel=2e-4, abs=1e-12)
 
 
-@pytest.mark.parametrize("steps", [1, 7, 1000])
-def test_full_batches_compose_to_one_gaussian(steps):
-    g = account(10.0, steps=steps, sampling=Full(), num_records=10, delta=1e-6, adjacency="zero_out")
-    assert g.epsilon == pytest.approx(dp_accounting.get_epsilon_gaussian(10 / math.sqrt(steps), 1e-6), rel=2e-4)
-
-
 def test_gaussian_curve_and_its_inverses_agree():
-    for mu in (1e-4, 0.3, 5.0, 1e4):
-        for delta in (1e-12, 1e-5, 0.1):
+    for mu in (1e-4, 0.3, 5.0, 30.0, 1e4):
+        for delta in (1e-26, 1e-12, 1e-5, 0.1, 0.9):
             eps = gaussian_epsilon(mu, delta)
             assert gaussian_delta(mu, eps) <= delta
             if eps > 0:
@@ -311,13 +283,6 @@ def test_two_queries_on_one_batch_are_one_gaussian():
 
 
 # --- chains, schedules, events ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("accountant", ["pld", "rdp", "advanced"])
-def test_chains_are_charged_like_steps(accountant):
-    four = epsilon(2.0, steps=100, chains=4, accountant=accountant)
-    long = epsilon(2.0, steps=400, accountant=accountant)
-    assert four == pytest.approx(long, rel=1e-9)
 
 
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT])
@@ -499,10 +464,3 @@ def test_renyi_fixed_size_matches_dp_accounting_where_it_keeps_its_digits(z, b):
     assert gaussian.rdp[0] == pytest.approx(1.0), "dp-accounting changed its units under REPLACE_ONE"
     ours = rdp.one_step(Event("fixed_size_gaussian", z, b / 60_000, 1, 60_000), Adjacency.REPLACE_ONE, orders)
     np.testing.assert_allclose(ours, np.minimum(oracle.rdp, 2 * np.array(orders) / z**2), rtol=1e-7)
-
-
-def test_the_fixed_size_theorem_is_read_in_our_units():
-    """At rate near 1 the theorem cannot fall below the unsampled Gaussian of sensitivity 2C by much."""
-    event = Event("fixed_size_gaussian", 3.0, 0.999, 1, 1000)
-    value = rdp.one_step(event, Adjacency.REPLACE_ONE, (2.0,))[0]
-    assert value == pytest.approx(2 * 4 / 9 / 2, rel=0.05)

@@ -11,7 +11,7 @@ import pytest
 import dpmcmc
 from dpmcmc import config
 from dpmcmc import data as data_room
-from dpmcmc.audit import AuditReport, Neighbours, audit, bounds, scores, shortened
+from dpmcmc.audit import AuditReport, Neighbours, audit, scores, shortened
 from dpmcmc.audit.neighbours import probe, strongest
 from dpmcmc.cli import audit as face
 from dpmcmc.cli.commands import main
@@ -126,31 +126,26 @@ def test_every_registered_sampler_is_audited():
     assert {name.split("_")[0] for name in SAMPLERS_AUDITED} == set(SAMPLERS)
 
 
-def check_sampler(name, sampling, adjacency, target="probe"):
-    pytest.importorskip("jax_privacy")
-    accountant = "rdp" if sampling == "fixed_size" else "pld"
-    plan = planned(
-        SAMPLERS_AUDITED[name], sampling=SAMPLINGS[sampling], steps=5, adjacency=adjacency, accountant=accountant
-    )
-    report = audit(plan, method="clopper_pearson", runs=2000, confidence=0.999, target=target, seed=2)
-    assert not report.violated, str(report)
-
-
-#: Every sampler on minibatches, and every kind of batch under every adjacency. A second adjacency is seen with the
-#: sampler that asks most; by hand with all.
-COMBINATIONS = [(name, "poisson", "replace_one") for name in SAMPLERS_AUDITED]
-COMBINATIONS += [
-    pytest.param(name, "poisson", "zero_out", marks=[] if name == "sgfs_own_batch" else [pytest.mark.exhaustive])
-    for name in SAMPLERS_AUDITED
+#: Every sampler on minibatches, and every kind of batch under every adjacency. A second adjacency on minibatches is
+#: seen with the sampler that asks most.
+COMBINATIONS = [
+    *((name, "poisson", "replace_one") for name in SAMPLERS_AUDITED),
+    ("sgfs_own_batch", "poisson", "zero_out"),
+    ("sgld", "poisson", "add_remove"),
+    ("sgld", "fixed_size", "replace_one"),
+    *(("sgld", "full", adjacency) for adjacency in ("replace_one", "add_remove", "zero_out")),
 ]
-COMBINATIONS += [("sgld", "poisson", "add_remove"), ("sgld", "fixed_size", "replace_one")]
-COMBINATIONS += [("sgld", "full", adjacency) for adjacency in ("replace_one", "add_remove", "zero_out")]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "sampling", "adjacency"), COMBINATIONS)
 def test_every_sampler_stays_below_its_claim(name, sampling, adjacency):
-    check_sampler(name, sampling, adjacency)
+    pytest.importorskip("jax_privacy")
+    accountant = "rdp" if sampling == "fixed_size" else "pld"
+    sampler, batches = SAMPLERS_AUDITED[name], SAMPLINGS[sampling]
+    plan = planned(sampler, sampling=batches, steps=5, adjacency=adjacency, accountant=accountant)
+    report = audit(plan, method="clopper_pearson", runs=2000, confidence=0.999, seed=2)
+    assert not report.violated, str(report)
 
 
 @pytest.mark.slow
@@ -188,11 +183,25 @@ MECHANISMS_AUDITED = {
 }
 
 
-def check_mechanism(name, adjacency="replace_one", runs=1000):
+#: The share of ε that an audit of 2,000 runs finds, where it has power.
+POWER = {
+    "ops_gdp": 0.4,
+    "certified_ops": 0.4,
+    "sufficient_statistics": 0.4,
+    "output_perturbation": 0.4,
+    "objective_perturbation": 0.15,
+    "hybrid": 0.15,
+}
+
+
+def check_mechanism(name, runs):
     pytest.importorskip("jax_privacy")
-    plan = at_epsilon_two(*MECHANISMS_AUDITED[name], adjacency=adjacency)
+    plan = at_epsilon_two(*MECHANISMS_AUDITED[name])
     report = audit(plan, method="clopper_pearson", runs=runs, confidence=0.999, seed=3)
     assert not report.violated, str(report)
+    if name in POWER:
+        report = audit(plan, runs=2000, seed=5)
+        assert POWER[name] * plan.guarantee.epsilon < report.lower_bound <= plan.guarantee.epsilon
 
 
 def test_a_one_shot_method_stays_below_its_claim():
@@ -200,29 +209,9 @@ def test_a_one_shot_method_stays_below_its_claim():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("adjacency", ["replace_one", pytest.param("zero_out", marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("name", list(MECHANISMS_AUDITED))
-def test_every_one_shot_method_stays_below_its_claim(name, adjacency):
-    check_mechanism(name, adjacency)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("name", "share"),
-    [
-        ("ops_gdp", 0.4),
-        ("certified_ops", 0.4),
-        ("sufficient_statistics", 0.4),
-        *(
-            pytest.param(*case, marks=pytest.mark.exhaustive)
-            for case in (("output_perturbation", 0.4), ("objective_perturbation", 0.15), ("hybrid", 0.15))
-        ),
-    ],
-)
-def test_one_shot_audits_have_power(name, share):
-    plan = at_epsilon_two(*MECHANISMS_AUDITED[name])
-    report = audit(plan, runs=2000, seed=5)
-    assert share * plan.guarantee.epsilon < report.lower_bound <= plan.guarantee.epsilon
+@pytest.mark.parametrize("name", MECHANISMS_AUDITED)
+def test_every_one_shot_method_stays_below_its_claim(name):
+    check_mechanism(name, runs=1000)
 
 
 # --- planted bugs ---------------------------------------------------------------------------------------------------
@@ -230,13 +219,6 @@ def test_one_shot_audits_have_power(name, share):
 
 def accused(plan, **options):
     return audit(plan, **{"runs": 500, "seed": 5, "confidence": 0.95} | options).exceeded
-
-
-@pytest.mark.slow
-def test_halved_noise_is_caught(monkeypatch):
-    plan = planned(sampling=dpmcmc.Poisson(BATCH), steps=10)
-    faults_randomness.scaled_noise(monkeypatch, 0.5)
-    assert accused(plan)
 
 
 @pytest.mark.slow
@@ -415,14 +397,6 @@ def reported(bound, exceeded, method="gdp"):
     )
 
 
-def test_the_command_prints_json(capsys, monkeypatch):
-    monkeypatch.setattr(face, "audit", lambda *_, **__: reported(0.5, False))
-    assert main(["audit", ADULT, "--json"]) == 0
-    body = json.loads(capsys.readouterr().out)
-    assert body["verdict"] == "consistent"
-    assert body["lower_bound"] <= body["claimed"]
-
-
 def test_the_command_says_violated_with_exit_code_one(capsys, monkeypatch):
     monkeypatch.setattr(face, "audit", lambda *_, **__: reported(2.00009, True, "clopper_pearson"))
     assert main(["audit", ADULT]) == 1
@@ -461,19 +435,6 @@ def test_user_errors_are_one_sentence_with_exit_code_two(capsys, options, said):
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error
-
-
-def test_without_jax_privacy_the_command_says_how_to_get_it(capsys, monkeypatch):
-    real = bounds.importlib.import_module
-
-    def missing(name, package=None):
-        if name.startswith("jax_privacy"):
-            raise ImportError(name)
-        return real(name, package)
-
-    monkeypatch.setattr(bounds.importlib, "import_module", missing)
-    assert main(["audit", ADULT, "--method", "clopper_pearson", "--steps", "1"]) == 2
-    assert "pip install 'dpmcmc[audit]'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

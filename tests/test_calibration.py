@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from dpmcmc.privacy import CalibrationError, FixedSize, Full, Poisson, UnsupportedCombination, calibrate
+from dpmcmc.privacy import CalibrationError, FixedSize, Full, Poisson, calibrate
 from dpmcmc.privacy.accounting.charging import account
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.calibration import closed_form, numeric
@@ -63,23 +63,6 @@ def test_numeric_inverts_any_accountant(accountant, sampling):
     )
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(24))
-def test_numeric_over_a_random_sample(seed):
-    rng = np.random.default_rng(seed)
-    n = 10_000
-    check(
-        {
-            "epsilon": float(np.exp(rng.uniform(np.log(0.01), np.log(50)))),
-            "delta": float(10 ** rng.uniform(-9, -3)),
-            "steps": int(10 ** rng.uniform(0, 6)),
-            "sampling": Poisson(float(n * 10 ** rng.uniform(-4, 0))),
-            "num_records": n,
-            "adjacency": str(rng.choice(["replace_one", "zero_out", "add_remove"])),
-        }
-    )
-
-
 def test_any_noise_is_fine_where_delta_covers_the_whole_run():
     """(1 − q)^steps > 1 − δ: a record takes part with probability below δ."""
     z = calibrate(epsilon=0.1, delta=1e-3, steps=5, sampling=Poisson(1), num_records=10_000)
@@ -87,12 +70,11 @@ def test_any_noise_is_fine_where_delta_covers_the_whole_run():
     assert account(z, delta=1e-3, steps=5, sampling=Poisson(1), num_records=10_000).epsilon <= 0.1
 
 
-def test_chains_are_paid_for():
-    base = {"epsilon": 1.0, "delta": 1e-6, "sampling": Full(), "num_records": 100}
-    one = calibrate(steps=100, **base)
-    four = calibrate(steps=100, chains=4, **base)
-    assert four == pytest.approx(2 * one, rel=5e-3)
-    assert four == pytest.approx(calibrate(steps=400, **base), rel=5e-3)
+@pytest.mark.parametrize(("calibrator", "sampling"), [("numeric", Full()), ("closed_form", FixedSize(1000))])
+def test_chains_are_paid_for(calibrator, sampling):
+    base = {"epsilon": 1.0, "delta": 1e-5, "sampling": sampling, "num_records": 10_000, "calibrator": calibrator}
+    four = calibrate(steps=500, chains=4, **base)
+    assert four == pytest.approx(calibrate(steps=2000, **base), rel=5e-3)
 
 
 def test_full_batch_needs_the_exact_gaussian_noise():
@@ -150,16 +132,12 @@ def test_a_schedule_of_many_floors_calibrates():
         ({"floor": [1.0, 2.0]}, "floor"),
         ({"calibrator": "guess"}, "closed_form"),
         ({"sampling": Poisson(2000)}, "batch_size"),
+        ({"sampling": FixedSize(10)}, "rdp"),
     ],
 )
 def test_impossible_requests_are_refused(bad, match):
     with pytest.raises(ValueError, match=match):
         calibrate(**{**FLOORED, **bad})
-
-
-def test_unsupported_pairs_are_refused():
-    with pytest.raises(UnsupportedCombination, match="rdp"):
-        calibrate(**{**FLOORED, "sampling": FixedSize(10)})
 
 
 def test_a_target_out_of_reach_is_an_error_that_says_so(monkeypatch):
@@ -214,12 +192,6 @@ def test_each_line_of_the_closed_form_proof_holds():
         assert k * 2 * q * step * math.expm1(2 * q * step) <= epsilon / 2
 
 
-def test_closed_form_counts_chains():
-    settings = {"epsilon": 1.0, "delta": 1e-5, "sampling": FixedSize(1000), "num_records": 10_000}
-    four = calibrate(steps=500, chains=4, calibrator="closed_form", **settings)
-    assert four == calibrate(steps=2000, calibrator="closed_form", **settings)
-
-
 def test_closed_form_refuses_what_it_does_not_prove():
     base = {"epsilon": 1.0, "delta": 1e-5, "num_records": 10_000, "calibrator": "closed_form"}
     with pytest.raises(CalibrationError, match="fixed_size"):
@@ -261,26 +233,12 @@ def test_a_tampered_cache_is_not_believed(tmp_path, value):
     first = calibrate(**CACHED)
     path = saved_file(tmp_path)
     saved = json.loads(path.read_text())
-    saved["noise_multiplier"] = value
-    path.write_text(json.dumps(saved))
+    path.write_text(json.dumps(saved | {"noise_multiplier": value}))
     assert calibrate(**CACHED) == first
-
-
-def test_a_cache_entry_of_other_inputs_is_not_believed(tmp_path):
-    first = calibrate(**CACHED)
-    path = saved_file(tmp_path)
-    saved = json.loads(path.read_text())
-    saved["inputs"]["epsilon"] = 2.0
-    path.write_text(json.dumps(saved))
+    path.write_text(json.dumps(saved | {"inputs": saved["inputs"] | {"epsilon": 2.0}}))
     assert calibrate(**CACHED) == first
     path.write_text("{")
     assert calibrate(**CACHED) == first
-
-
-def test_the_key_covers_inputs_and_versions():
-    a, b = ({"epsilon": e} for e in (1.0, 2.0))
-    assert numeric._path(a) != numeric._path(b)
-    assert "scipy" in numeric._full(a)["versions"]
 
 
 def test_an_unwritable_cache_costs_nothing_but_time(tmp_path, monkeypatch):

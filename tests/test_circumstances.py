@@ -15,6 +15,7 @@ from dpmcmc.config.shipped import located, shipped
 from dpmcmc.engine.result import Result
 from dpmcmc.errors import InputError
 from dpmcmc.report.page import Circumstances, Context
+from tests.pairs import covering
 from tests.test_page import text
 from tests.test_result import chain, released
 
@@ -22,10 +23,16 @@ DAY = datetime.date(2026, 11, 23)
 OPEN, NOBODYS = ("public", "generated", "stand_in"), ("generated", "stand_in")
 KINDS = (None, "private", *OPEN)
 SETTINGS = (None, "by_dpmcmc", "without_these_records", "on_these_records")
+#: A sentence follows from the kind of records and one other fact, or from the two last facts.
 CASES = [
     Circumstances(*case)
-    for case in itertools.product(KINDS, SETTINGS, (False, True), (False, True))
-    if case[0] in OPEN or not any(case[2:])
+    for case in covering(
+        [
+            case
+            for case in itertools.product(KINDS, SETTINGS, (False, True), (False, True))
+            if case[0] in OPEN or not any(case[2:])
+        ]
+    )
 ]
 
 

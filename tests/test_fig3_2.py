@@ -240,16 +240,6 @@ def test_printed_methods_carry_the_claim(tmp_path):
     assert all(float(r["guarantee_epsilon"]) < float(r["epsilon"]) / 3 for r in noisy)
 
 
-def test_unfinished_rows_are_never_seen(tmp_path):
-    results = Results(tmp_path, panel_of())
-    row = {"version": "tight", "method": "a", "encoding": "public", "epsilon": 1.0, "repeat": 0}
-    results.add([row])
-    again = Results(tmp_path, panel_of())
-    assert again.has(**row)
-    assert not again.has(**{**row, "repeat": 1})
-    assert not (tmp_path / "results.tmp").exists()
-
-
 def test_two_runs_do_not_write_to_one_folder(tmp_path):
     with alone(tmp_path), pytest.raises(CommandError, match="another run is writing"), alone(tmp_path):
         pass

@@ -14,7 +14,7 @@ from dpmcmc.cli.commands import main
 from dpmcmc.privacy import FixedSize, Full, Guarantee, Poisson
 from dpmcmc.privacy.accounting import Event, pld
 from dpmcmc.privacy.accounting.charging import account
-from dpmcmc.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.accounting.guarantee import _lines, converted_epsilon
 
 DELTA = 1e-6
@@ -168,13 +168,6 @@ def test_brute_force_catches_delta_left_unchanged():
     assert max(faulty) > deltas[at]
 
 
-def test_delta_left_unchanged_is_below_the_exact_value():
-    """Planted fault, on a Gaussian: k·ε(δ) promises more than the mechanism gives."""
-    one = gaussian(2.0)
-    assert gaussian_delta(4 / 2.0, 4 * one.epsilon) > DELTA
-    assert one.for_group(4).epsilon > 4 * one.epsilon
-
-
 # Poisson-sampled steps.
 
 
@@ -230,18 +223,13 @@ def test_the_mixture_dominates_vectors(seed):
         assert hockey_stick(plain, mixed, e) <= bound["add"] + 1e-6
 
 
-def test_a_mixture_is_never_worse_than_conversion():
-    g = poisson(0.6, 0.01, 20)
-    converted = converted_epsilon(_lines(g, DELTA), 3, DELTA)
-    assert g.for_group(3, one_sided=True).epsilon < 0.7 * converted
-
-
 def test_a_mixture_is_not_used_where_some_records_leave_and_others_join():
     """Proved is the path of k neighbours alone; the one-sided bound is much lower, and is asked for by name."""
     g = poisson(0.6, 0.01, 20)
     converted = converted_epsilon(_lines(g, DELTA), 3, DELTA)
     both, one = g.for_group(3), g.for_group(3, one_sided=True)
     assert both.epsilon == pytest.approx(converted, rel=1e-12)
+    assert one.epsilon < 0.7 * converted
     assert not both.one_sided
     assert "for any 3 records" in str(both)
     assert "with or without 3 records (all on one side)" in str(one)
@@ -249,16 +237,9 @@ def test_a_mixture_is_not_used_where_some_records_leave_and_others_join():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("z", "q"),
-    [
-        (0.7, 0.3),
-        pytest.param(1.0, 0.05, marks=pytest.mark.exhaustive),
-        pytest.param(2.0, 0.9, marks=pytest.mark.exhaustive),
-    ],
-)
-def test_one_record_that_leaves_and_one_that_joins_are_covered(z, q):
+def test_one_record_that_leaves_and_one_that_joins_are_covered():
     """Both laws are mixtures, N(±1) with probability q, by quadrature."""
+    z, q = 0.7, 0.3
     x = np.linspace(-12 * z - 1, 12 * z + 1, 40_001)
 
     def density(centre: float) -> np.ndarray:
@@ -297,12 +278,6 @@ def test_nothing_finite_is_said_where_nothing_is_proved():
     group = g.for_group(50)
     assert math.isinf(group.epsilon)
     assert "nothing finite" in str(group)
-
-
-def test_what_it_says():
-    text = str(gaussian(5.0).for_group(3))
-    assert "for any 3 records" in text
-    assert "add_remove" in text
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, True])

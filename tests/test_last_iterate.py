@@ -53,31 +53,6 @@ def test_limits(adjacency, sensitivity):
     assert many == pytest.approx(draw, rel=1e-4)
 
 
-def test_never_more_than_composition_and_grows_with_steps():
-    eta, z = 1 / SMOOTH, 30.0
-    values = [mu(z, eta, t) for t in (1, 2, 5, 20, 100, 1000)]
-    assert values == sorted(values)
-    for t, value in zip((1, 2, 5, 20, 100, 1000), values, strict=True):
-        assert value <= 2 * math.sqrt(t) / z * (1 + 1e-8)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda z, c, t: z / math.sqrt((1 - c**t) / (1 - c)),  # (1 + c)/(1 + c^t) forgotten
-        lambda z, c, t: z / math.sqrt((1 - c ** (2 * t)) / (1 - c**2)),  # variance alone
-        lambda z, c, t: z * math.sqrt((1 - c) / (1 + c)),  # the limit, for any t
-    ],
-)
-def test_wrong_constants_would_be_caught(wrong):
-    for c, t in ((0.3, 2), (0.9, 7), (0.9999, 50)):
-        mean, variance = sum(c**k for k in range(t)), sum(c ** (2 * k) for k in range(t))
-        right = math.sqrt(variance) / mean * 3.0
-        if abs(wrong(3.0, c, t) / right - 1) > 1e-3:
-            return
-    pytest.fail("every wrong formula must differ somewhere on the grid")
-
-
 def test_chains_are_releases_of_their_own():
     """Two chains of t steps are not one of 2t: the latter is cheaper."""
     one = account(50.0, steps=100, sampling=Full(), num_records=N, delta=1e-5, **last(), chains=2)

@@ -19,8 +19,7 @@ from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Design
 from dpmcmc.mechanisms.sufficient import split, statistics
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 from dpmcmc.targets import LogisticRegression
-from tests.noise_aware_tables import SCORE, linear, linear_table, rows
-from tests.unproved import plan_any_epsilon
+from tests.noise_aware_tables import SCORE, linear_table, rows
 
 
 def mean_score(x, theta, weight):
@@ -47,19 +46,6 @@ def test_label_blind_weights_leave_the_score_unbiased_and_residual_clipping_does
             alone = dataclasses.replace(access, x=x[k : k + 1], y=access.y[:1], row_norms=access.row_norms[k : k + 1])
             mean += chance[k] * alone.sum(theta)
     assert np.abs(mean).max() < 1e-9
-
-
-def test_the_curvature_is_that_of_a_gaussian_design():
-    """H against Σ w p(1 − p) x xᵀ, along θ and across it."""
-    rng, d, n = np.random.default_rng(9), 3, 200_000
-    x, theta = rng.normal(size=(n, d)), np.array([2.0, 0.0, 0.0])
-    p = expit(x @ theta)
-    weight = np.minimum(1, 0.6 / np.maximum(p, 1 - p))
-    exact = (x * (weight * p * (1 - p))[:, None]).T @ x / n
-    found = ScoredRows(SCORE, n * np.eye(d), n, np.zeros(d), 0.6, np.zeros_like).local(theta).curvature / n
-    np.testing.assert_allclose(found, exact, atol=3e-3)
-    law = AverageLaw.at(SCORE, 0.0, 4.0, limit=0.6)
-    assert abs(law.curvature - exact[0, 0]) > 0.03, "the design does not show the term along θ"
 
 
 def test_with_an_intercept_the_curvature_is_that_of_rows_about_their_mean():
@@ -129,18 +115,6 @@ def test_errors_of_noise_have_the_covariance_that_is_added():
     products = np.stack([noise_aware.symmetric_noise(rng, 3) @ u for _ in range(40_000)])
     expected = noise_aware.isotropic_error(1.0)(np.outer(u, u))
     np.testing.assert_allclose(np.cov(products.T), expected, atol=0.12)
-
-
-def test_without_noise_the_posterior_of_linear_regression_is_the_conjugate_one(monkeypatch):
-    plan_any_epsilon(monkeypatch)
-    records, _ = linear_table(2000, 4, 0)
-    target = linear(4)
-    plan = NoiseAware(draws=20_000).plan(target, num_records=2000, epsilon=1e7, delta=1e-6)
-    draws = release(plan, records, key=0).draws[0]
-    mean, covariance = target.posterior(records)
-    sd = np.sqrt(np.diag(covariance))
-    np.testing.assert_allclose(draws.mean(0), mean, atol=0.05 * sd.max())
-    np.testing.assert_allclose(draws.std(0), sd, rtol=0.05)
 
 
 def exact_law(gram, moment, gram_std, moment_std, score, truths):

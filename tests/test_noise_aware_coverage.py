@@ -66,14 +66,15 @@ def test_an_intercept_has_a_prior_of_its_own():
         NoiseAware(intercept_scale=4.0).plan(target, num_records=5000, epsilon=1.0, delta=1e-5)
 
 
-def test_an_intercepts_prior_is_kept_in_linear_regression(monkeypatch):
-    """Without noise the posterior is the conjugate one under the prior diag(3², 1, 1, 1)."""
+@pytest.mark.parametrize("scale", [None, 3.0], ids=["one prior", "a prior of the intercept's own"])
+def test_without_noise_the_posterior_of_linear_regression_is_the_conjugate_one(scale, monkeypatch):
     plan_any_epsilon(monkeypatch)
     records, _ = linear_table(300, 4, 0)
-    mechanism = NoiseAware(draws=20_000, intercept_scale=3.0, structure=RowStructure(constant=0))
+    mechanism = NoiseAware(draws=20_000, intercept_scale=scale, structure=RowStructure(constant=0))
     draws = release(mechanism.plan(linear(4), num_records=300, epsilon=1e7, delta=1e-6), records, key=0).draws[0]
     x, y = (np.asarray(records[name], np.float64) for name in ("x", "y"))
-    covariance = np.linalg.inv(x.T @ x / 0.25 + np.diag([1 / 9, 1, 1, 1]))
+    prior = np.diag([1 if scale is None else scale**-2, 1, 1, 1])
+    covariance = np.linalg.inv(x.T @ x / 0.25 + prior)
     sd = np.sqrt(np.diag(covariance))
     np.testing.assert_allclose(draws.mean(0), covariance @ x.T @ y / 0.25, atol=0.05 * sd.max())
     np.testing.assert_allclose(draws.std(0), sd, rtol=0.05)

@@ -13,92 +13,14 @@ from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import NoiseAware, release, sufficient
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Design
 from dpmcmc.mechanisms.noise_aware.prior import Read, SharedLimits, Sharing
-from dpmcmc.privacy.accounting import Adjacency
-from dpmcmc.privacy.accounting.gaussian import gaussian_mu
-from dpmcmc.privacy.query import gaussian_release
-from dpmcmc.targets import LastLayer, LinearRegression, PoissonRegression, SoftmaxRegression
+from dpmcmc.targets import LastLayer, SoftmaxRegression
 from dpmcmc.targets.transformed import PerOwner
-from tests.noise_aware_tables import assert_covers, linear, logistic, rows
-from tests.releases import released_stds
-
-M = 4
-
-
-def table(num_owners, d, seed, target=None, effect=0.0):
-    """(owners of 1 to M rows, the truth); ``effect``: sd of an intercept that each owner has of its own."""
-    rng = np.random.default_rng(seed)
-    mask = np.arange(M) < rng.integers(1, M + 1, (num_owners, 1))
-    x, truth = rows(num_owners * M, d, rng).reshape(num_owners, M, d), rng.normal(size=d)
-    margin = x @ truth + effect * rng.normal(size=(num_owners, 1))
-    if isinstance(target, LinearRegression):
-        y = np.clip(margin + target.noise_scale * rng.normal(size=margin.shape), -3, 3).astype(np.float32)
-    else:
-        y = (rng.random(margin.shape) < expit(margin)).astype(np.int32)
-    return {"x": np.where(mask[..., None], x, 0).astype(np.float32), "y": np.where(mask, y, 0), "mask": mask}, truth
-
-
-def spent_on_owners(adjacency, monkeypatch, together=M):
-    """μ of what is added for owners of M rows, b = 1, and distances written out by hand."""
-    target, n = PerOwner(logistic(3), together), 200
-    plan = NoiseAware(steps=4).plan(target, num_records=n, epsilon=0.7, delta=1e-5, adjacency=adjacency)
-    records, _ = table(n, 3, 0)
-    stds = released_stds(dataclasses.replace(plan, target=PerOwner(logistic(3), M)), records, monkeypatch)
-    one = adjacency != "replace_one"
-    gram, gradient = M * (1 if one else math.sqrt(2)), 1.0 if one else 2.0
-    moves = np.array([gram, M, 1 if one else math.sqrt(2), *[gradient] * 4])
-    assert len(stds) == len(moves)
-    return math.sqrt(np.sum((moves / stds) ** 2)), plan.guarantee
-
-
-@pytest.mark.parametrize("adjacency", list(Adjacency))
-def test_noise_for_owners_is_noise_that_is_charged(adjacency, monkeypatch):
-    mu, guarantee = spent_on_owners(adjacency, monkeypatch)
-    assert mu == pytest.approx(gaussian_mu(0.7, 1e-5), rel=2e-4)
-    assert mu <= gaussian_mu(0.7, 1e-5)
-    assert 0.699 < guarantee.epsilon <= 0.7
-
-
-def test_the_sum_of_owners_rows_is_charged_too(monkeypatch):
-    """Counts without a declared intercept get Σ x: a replaced owner moves it by 2M."""
-    target = PerOwner(PoissonRegression(prior_scale=1.0, num_features=3, row_bound=1.0), M)
-    plan = NoiseAware(steps=4).plan(target, num_records=200, epsilon=0.7, delta=1e-5)
-    stds = released_stds(plan, table(200, 3, 0)[0], monkeypatch)
-    moves = np.array([M * math.sqrt(2), M, math.sqrt(2), 2 * M, *[2.0] * 4])
-    mu = math.sqrt(np.sum((moves / stds) ** 2))
-    assert mu == pytest.approx(gaussian_mu(0.7, 1e-5), rel=2e-4)
-    assert mu <= gaussian_mu(0.7, 1e-5)
-
-
-def test_an_owner_who_is_charged_as_one_record_is_caught(monkeypatch):
-    whole = gaussian_release.Rows.moved
-    monkeypatch.setattr(
-        gaussian_release.Rows, "moved", lambda self, adjacency: whole(self._replace(together=1), adjacency)
-    )
-    with pytest.raises(AssertionError):
-        test_noise_for_owners_is_noise_that_is_charged("replace_one", monkeypatch)
-
-
-@pytest.mark.parametrize("adjacency", list(Adjacency))
-def test_noise_for_owners_in_linear_regression_is_noise_that_is_charged(adjacency, monkeypatch):
-    """(svec G, Xᵀy/3): M times what one record moves it by; the sandwich's Σ v vᵀ has ‖v‖ <= 3M."""
-    plan = NoiseAware(covariance="sandwich").plan(
-        PerOwner(linear(4), M), num_records=200, epsilon=0.7, delta=1e-5, adjacency=adjacency
-    )
-    stds = released_stds(plan, table(200, 4, 0, linear(4))[0], monkeypatch)
-    replaced = adjacency == "replace_one"
-    moves = [
-        M * math.sqrt(2) * (1.5 if replaced else 1),
-        (3 * M) ** 2 * (math.sqrt(2) if replaced else 1),
-        (3 * M) ** 2,
-    ]
-    mu = math.sqrt(np.sum((np.array(moves) / stds) ** 2))
-    assert mu == pytest.approx(gaussian_mu(0.7, 1e-5), rel=2e-4)
-    assert mu <= gaussian_mu(0.7, 1e-5)
+from tests.noise_aware_tables import M, assert_covers, linear, logistic, owners_table, rows
 
 
 def neighbours(num_owners, d, seed):
     """Rows of owners in pairs of tables that differ in the first owner's, far ones and fewer among them."""
-    records, _ = table(num_owners, d, seed)
+    records, _ = owners_table(num_owners, d, seed)
     corner, unit = np.full(d, 1 / math.sqrt(d)), np.eye(d)
     for row, label, count in ((corner, 1, M), (-corner, 0, M), (unit[0], 1, M), (unit[1], 0, M), (corner, 0, 1)):
         sides = []
@@ -160,7 +82,7 @@ def test_scores_of_owners_have_mean_zero_at_the_truth():
 def test_padding_contributes_nothing_and_owners_of_one_row_are_records():
     target = PerOwner(logistic(3), M)
     plan = NoiseAware(draws=10, steps=4).plan(target, num_records=100, epsilon=1.0, delta=1e-4)
-    records, _ = table(100, 3, 0)
+    records, _ = owners_table(100, 3, 0)
     rubbish = {name: leaf.copy() for name, leaf in records.items()}
     rubbish["x"][~records["mask"]], rubbish["y"][~records["mask"]] = 0.5, 1
     np.testing.assert_array_equal(release(plan, records, key=0).draws, release(plan, rubbish, key=0).draws)
@@ -200,7 +122,7 @@ def test_a_plan_for_owners_says_whom_it_protects_and_what_it_supposes():
         ValueError, match="for regressions whose features are in the rows, and the model of a row is Last"
     ):
         NoiseAware().plan(PerOwner(of_features, M), num_records=1000, epsilon=1.0, delta=1e-5)
-    records, _ = table(1000, 3, 0)
+    records, _ = owners_table(1000, 3, 0)
     records["mask"][0], records["x"][0, 2] = True, [2.0, 0, 0]
     with pytest.raises(ValueError, match="some rows have a norm beyond the public row_bound"):
         release(plan, records, key=0)
@@ -211,7 +133,7 @@ def covered(mechanism, target, tables, num_owners, epsilon=1.0, effect=0.0):
     plan = mechanism.plan(PerOwner(target, M), num_records=num_owners, epsilon=epsilon, delta=1e-6)
     inside = []
     for seed in range(tables):
-        records, truth = table(num_owners, target.num_features, seed, target, effect)
+        records, truth = owners_table(num_owners, target.num_features, seed, target, effect)
         low, high = np.quantile(release(plan, records, key=seed).draws[0], [0.05, 0.95], axis=0)
         inside.append(np.mean((low < truth) & (truth < high)))
     return float(np.mean(inside)), float(np.std(inside) / math.sqrt(tables))

@@ -18,39 +18,104 @@ from dpmcmc.mechanisms.sufficient import residual_scores, statistics
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.accounting.gaussian import gaussian_mu
 from dpmcmc.privacy.query import gaussian_release
-from dpmcmc.targets import Custom, LogisticRegression
-from tests.noise_aware_tables import SCORE, linear, linear_table, logistic, neighbours, table
-from tests.releases import released_stds
+from dpmcmc.targets import Custom, LogisticRegression, PerOwner, PoissonRegression, SoftmaxRegression
+from tests.noise_aware_tables import SCORE, M, linear, linear_table, logistic, neighbours, owners_table, table
+from tests.releases import recorded
+
+
+def replaced(adjacency):
+    return adjacency == Adjacency.REPLACE_ONE
+
+
+def gradients_of(steps):
+    """A gradient moves by its clip norm, 1, and by 2 where a record is replaced."""
+    return lambda adjacency: [2.0 if replaced(adjacency) else 1.0] * steps
+
+
+def rows_of(together=1, *, trace=True):
+    """A Gram matrix of rows within 1 moves by 1, and by √2 where a record is replaced; its trace by 1."""
+    return lambda adjacency: [
+        together * (math.sqrt(2) if replaced(adjacency) else 1.0),
+        *([together] if trace or adjacency == Adjacency.ADD_REMOVE else []),
+    ]
+
+
+def statistics_of(together=1):
+    """(svec G, Xᵀy/3) with labels within 3: a record adds √2 at most, and a replaced one moves it by 1.5·√2."""
+    return lambda adjacency: [together * math.sqrt(2) * (1.5 if replaced(adjacency) else 1.0)]
+
+
+def sandwich_of(together=1):
+    """Σ v vᵀ and its trace, ‖v‖ <= 3 for each row: |r|·‖x‖ with |r| <= 3."""
+    largest = (3 * together) ** 2
+    return lambda adjacency: [largest * (math.sqrt(2) if replaced(adjacency) else 1.0), largest]
+
+
+def number_of_rows(adjacency):
+    """An owner's place among those with so many rows."""
+    return [math.sqrt(2) if replaced(adjacency) else 1.0]
+
+
+def sum_of_rows(together=1):
+    return lambda adjacency: [together * (2.0 if replaced(adjacency) else 1.0)]
+
+
+POISSON = PoissonRegression(prior_scale=1.0, num_features=4, row_bound=1.0)
+SOFTMAX = SoftmaxRegression(prior_scale=1.0, num_classes=3, num_features=4, row_bound=1.0)
+UNIT_NORM, INTERCEPT = RowStructure(unit_norm=True), RowStructure(constant=0)
+#: A target, what the mechanism is told, and sensitivities of its releases in their order, written out by hand; b = 1.
+CHARGED = {
+    "logistic": (logistic(4), {}, [rows_of(), gradients_of(48)]),
+    "unit norm": (logistic(4), {"structure": UNIT_NORM, "steps": 4}, [rows_of(trace=False), gradients_of(4)]),
+    "softmax": (SOFTMAX, {"steps": 4}, [rows_of(), gradients_of(4)]),
+    "counts": (POISSON, {"steps": 4}, [rows_of(), sum_of_rows(), gradients_of(4)]),
+    "intercept": (POISSON, {"structure": INTERCEPT, "steps": 4}, [rows_of(), gradients_of(4)]),
+    "linear": (linear(4), {}, [statistics_of()]),
+    "sandwich": (linear(4), {"covariance": "sandwich"}, [statistics_of(), sandwich_of()]),
+    "owners": (PerOwner(logistic(4), M), {"steps": 4}, [rows_of(M), number_of_rows, gradients_of(4)]),
+    "owners of counts": (
+        PerOwner(POISSON, M),
+        {"steps": 4},
+        [rows_of(M), number_of_rows, sum_of_rows(M), gradients_of(4)],
+    ),
+    "owners, sandwich": (
+        PerOwner(linear(4), M),
+        {"covariance": "sandwich"},
+        [statistics_of(M), sandwich_of(M)],
+    ),
+}
+
+
+def spent(name, adjacency, monkeypatch):
+    """μ of the noise that a draw adds, and the guarantee that is stated."""
+    target, told, moves = CHARGED[name]
+    plan = NoiseAware(**told).plan(target, num_records=300, epsilon=0.7, delta=1e-5, adjacency=adjacency)
+    records = owners_table(300, 4, 0)[0] if "owners" in name else table(300, 4, 0)[0]
+    seen = recorded(monkeypatch)
+    release(plan, records, key=0)
+    stds = np.array([std for std, _ in seen])
+    expected = np.concatenate([part(adjacency) for part in moves])
+    assert len(stds) == len(expected)
+    if name == "softmax":
+        assert {size for _, size in seen[2:]} == {4 * 3}, "a gradient has a number for each feature of each class"
+    return math.sqrt(np.sum((expected / stds) ** 2)), plan.guarantee
 
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
-@pytest.mark.parametrize("structure", [None, RowStructure(unit_norm=True)], ids=["plain", "unit norm"])
-def test_noise_that_is_added_to_logistic_regression_is_noise_that_is_charged(adjacency, structure, monkeypatch):
-    """μ from the noise that a draw adds and sensitivities written out by hand, b = 1."""
-    n, d = 300, 4
-    plan = NoiseAware(structure=structure).plan(
-        logistic(d), num_records=n, epsilon=0.7, delta=1e-5, adjacency=adjacency
-    )
-    records, _ = table(n, d, 0)
-    stds = released_stds(plan, records, monkeypatch)
-    one = adjacency != "replace_one"
-    known = structure is not None and adjacency != "add_remove"
-    moves = np.array([1 if one else math.sqrt(2), *([] if known else [1.0]), *[1.0 if one else 2.0] * 48])
-    assert len(stds) == len(moves)
-    mu = math.sqrt(np.sum((moves / stds) ** 2))
+@pytest.mark.parametrize("name", CHARGED)
+def test_noise_that_is_added_is_noise_that_is_charged(name, adjacency, monkeypatch):
+    mu, guarantee = spent(name, adjacency, monkeypatch)
     assert mu == pytest.approx(gaussian_mu(0.7, 1e-5), rel=2e-4)
     assert mu <= gaussian_mu(0.7, 1e-5)
-    assert 0.699 < plan.guarantee.epsilon <= 0.7
+    assert 0.699 < guarantee.epsilon <= 0.7
 
 
-@pytest.mark.parametrize("adjacency", list(Adjacency))
-def test_noise_that_is_added_to_linear_regression_is_noise_that_is_charged(adjacency, monkeypatch):
-    """(svec G, Xᵀy/3) with labels within 3: a record adds √2 at most, and a replaced one moves it by 1.5·√2."""
-    plan = NoiseAware().plan(linear(4), num_records=300, epsilon=0.7, delta=1e-5, adjacency=adjacency)
-    (std,) = released_stds(plan, linear_table(300, 4, 0)[0], monkeypatch)
-    moves = 1.5 if adjacency == "replace_one" else 1.0
-    assert moves * math.sqrt(2) / std == pytest.approx(gaussian_mu(0.7, 1e-5), rel=2e-4)
-    assert moves * math.sqrt(2) / std <= gaussian_mu(0.7, 1e-5)
+def test_an_owner_who_is_charged_as_one_record_is_caught(monkeypatch):
+    whole = gaussian_release.Rows.moved
+    as_one = lambda self, adjacency: whole(self._replace(together=1), adjacency)  # noqa: E731
+    monkeypatch.setattr(gaussian_release.Rows, "moved", as_one)
+    mu, _ = spent("owners", Adjacency.REPLACE_ONE, monkeypatch)
+    assert mu > 1.5 * gaussian_mu(0.7, 1e-5)
 
 
 @pytest.mark.parametrize("position_scale", [0.0, 1.0, 30.0])
@@ -144,20 +209,6 @@ def test_other_targets_and_missing_bounds_are_refused():
         NoiseAware().plan(LogisticRegression(num_features=2), **promise)
     with pytest.raises(ValueError, match="column 9"):
         NoiseAware(structure=RowStructure(constant=9)).plan(logistic(3), **promise)
-
-
-@pytest.mark.parametrize("adjacency", list(Adjacency))
-def test_a_sandwich_is_charged_with_the_rest(adjacency, monkeypatch):
-    """Statistics as above, then Σ r² x xᵀ and its trace with |r|·‖x‖ <= 3, by hand."""
-    plan = NoiseAware(covariance="sandwich").plan(
-        linear(4), num_records=300, epsilon=0.7, delta=1e-5, adjacency=adjacency
-    )
-    stds = released_stds(plan, linear_table(300, 4, 0)[0], monkeypatch)
-    moves = np.array([1.5 * math.sqrt(2), 9 * math.sqrt(2), 9] if adjacency == "replace_one" else [math.sqrt(2), 9, 9])
-    mu = math.sqrt(np.sum((moves / stds) ** 2))
-    assert mu == pytest.approx(gaussian_mu(0.7, 1e-5), rel=2e-4)
-    assert mu <= gaussian_mu(0.7, 1e-5)
-    assert 0.699 < plan.guarantee.epsilon <= 0.7
 
 
 def test_replaced_records_move_the_second_moment_of_scores_by_at_most_root_2():

@@ -124,19 +124,6 @@ def test_both_kinds_together_cost_more_than_either():
     assert of_two() < of_two(own) < of_two(pair) < of_two(pair, own)
 
 
-def test_adaops_pays_for_every_record(monkeypatch):
-    """Its path of two by the textbook, over the whole curve; β once is less."""
-    one = AdaOPS().plan(LINEAR, **(PROMISE | {"num_records": 1000})).guarantee
-    found = one.for_group(2, 3e-5).epsilon
-    grid = [0.9 + 0.01 * i for i in range(31)]
-    by_textbook = min(2 * e for e in grid if textbook(e, one.delta_at(e), 2) <= 3e-5)
-    assert found <= by_textbook <= 1.02 * found
-    group._lines.cache_clear()
-    monkeypatch.setattr(group, "of_pairs", lambda events: 0.0)
-    assert one.for_group(2, 3e-5).epsilon < found * (1 - 1e-3)
-    group._lines.cache_clear()
-
-
 def test_files_without_the_mark_are_verified_at_the_larger_group_epsilon(tmp_path, capsys):
     """A privacy.json from before the kinds were told apart; AdaOPS and selections write the same one still."""
     one = OPS("gdp", prior_precision=1.0, total_variation=1e-7).plan(LOGISTIC, **PROMISE).guarantee

@@ -6,15 +6,13 @@ import json
 
 import jax
 import jax.numpy as jnp
-import matplotlib.image
 import numpy as np
 import pytest
 import yaml
 from scipy import stats
 
 from dpmcmc.diagnostics import reference
-from dpmcmc.inference import convergence, names, predictive
-from dpmcmc.report import figures as plots
+from dpmcmc.inference import convergence, predictive
 from dpmcmc.targets import TargetError
 from tests.test_command_line import call, refused
 
@@ -295,22 +293,6 @@ def test_convergence_of_nested_draws_does_not_depend_on_how_they_are_cut(monkeyp
     monkeypatch.setattr(convergence, "_NUMBERS_AT_ONCE", 500)
     assert convergence.summary(draws) == whole
     assert whole["ess"] > 20
-
-
-def test_every_figure_can_be_drawn(tmp_path):
-    steps = np.arange(1, 5001)
-    p = RNG.uniform(size=ROWS)
-    y = (RNG.uniform(size=ROWS) < p).astype(int)
-    draws = {"layer": {"w": RNG.normal(size=(2, 30, D)), "b": RNG.normal(size=(2, 30))}}
-    plots.traces(tmp_path / "traces.png", names.few(draws, None), (10, 2), "title", None)
-    curves = {"draws": (predictive.calibration_curve(p, y), p)}
-    plots.calibration(tmp_path / "calibration.png", curves, "y = 1", "title", "note")
-    plots.predictions(tmp_path / "predictions.png", {"draws": p, "non-private": p + 0.1}, y, "title", None)
-    plots.temperature(tmp_path / "plain.png", np.ones(40), None, "title", None)
-    plots.temperature(tmp_path / "private.png", 1.0 + 1e4 / steps, np.full(5000, 3.0), "title", "note")
-    for path in tmp_path.iterdir():
-        assert matplotlib.image.imread(path).std() > 0.01
-    assert len(list(tmp_path.iterdir())) == 5
 
 
 TARGETS = """

@@ -198,24 +198,6 @@ def test_a_ledger_that_looks_before_it_locks_is_caught_and_says_so_afterwards(ra
     assert "overspent" in refused(capsys, 1, "show", path)
 
 
-@pytest.mark.slow
-def test_of_eight_started_processes_exactly_five_get_a_budget_for_five(ledger, fifth, path):
-    one = CHILDREN.replace(
-        "print(json.dumps(eval(sys.argv[1])))",
-        "ledger, run = Ledger(sys.argv[1]), release(float(sys.argv[2]))\n"
-        "try:\n    ledger.reserve(run, 'run'); print('in')\nexcept OverBudget:\n    print('over')",
-    )
-    z = repr(fifth.events[0].noise_multiplier)
-    running = [
-        subprocess.Popen([sys.executable, "-c", one, str(path), z], stdout=subprocess.PIPE, text=True) for _ in range(8)
-    ]
-    told = [process.communicate()[0].strip() for process in running]
-    assert (told.count("in"), told.count("over")) == (5, 3)
-    forked = path.with_name("forked")
-    Ledger.init(forked, **TERMS)
-    assert children(f"race([{str(forked)!r}], 16, {z}, False)")["in"] == 5
-
-
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
     """(path, what the processes said) of a ledger whose runs were killed."""
@@ -238,9 +220,3 @@ def test_a_kill_at_any_moment_leaves_what_was_told(killed):
     assert told["entries"] > 20
     assert told["told"] > 10
     Ledger(killed[0][1]).check()
-
-
-@pytest.mark.exhaustive
-def test_hundreds_of_kills_leave_what_was_told(ledger, path):
-    told = children(f"kills({str(path)!r}, 120)")
-    assert told["entries"] > 20
