@@ -6,7 +6,7 @@ make sense may also run.
 """
 
 from tests.malformed.case import Case, everything, tree
-from tests.malformed.everywhere import experiment_settings, flags, inputs, outputs, pipes
+from tests.malformed.everywhere import experiment_settings, flags, inputs, numbers, outputs, pipes
 from tests.malformed.folders import places, resumes
 from tests.malformed.guarantees import damaged, saved
 from tests.malformed.ledgers import ledgers
@@ -37,5 +37,5 @@ GROUPS = (
     damaged,
     ledgers,
 )
-#: Of every command and experiment; cheap, so that they are all tried.
-EVERYWHERE = (inputs, outputs, flags, experiment_settings, pipes)
+#: For every command and experiment.
+EVERYWHERE = (inputs, outputs, numbers, flags, experiment_settings, pipes)
