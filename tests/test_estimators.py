@@ -155,6 +155,9 @@ def test_fit_goes_from_a_table_to_a_result(tmp_path):
         dpmcmc.fit(None, frame)
 
 
+NOBODY = {"a": [1.0], "b": [1.0], "y": ["no"]}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -167,27 +170,17 @@ def test_fit_goes_from_a_table_to_a_result(tmp_path):
         (({"a": [1.0]}, ["a"], FRAME_SCHEMA), "the table stands first; swap the two"),
         (("b ~ a", {}, FRAME_SCHEMA, 1.0), "its label is b, and the schema's is y"),
         (("y ~ .", {}, FRAME_SCHEMA, 1.0), r"leave the formula out \(None\)"),
+        (([], NOBODY, FRAME_SCHEMA, 1.0), "the list of columns is empty"),
+        ((["a + b"], NOBODY, FRAME_SCHEMA, 1.0), "'a \\+ b' is no column of the schema"),
+        ((["a", 3], NOBODY, FRAME_SCHEMA, 1.0), "3 is no column of the schema"),
+        ((["a", "y"], NOBODY, FRAME_SCHEMA, 1.0), "the label y is a feature too"),
+        ((3, NOBODY, FRAME_SCHEMA, 1.0), "a formula, a list of columns or None stands first"),
+        ((None, NOBODY, {"a": Range(0, 1)}, 1.0), "schema: must be a Schema"),
     ],
 )
 def test_a_fit_that_cannot_be_meant_is_one_sentence(arguments, said):
     with pytest.raises(InputError, match=said):
         dpmcmc.fit(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("first", "schema", "said"),
-    [
-        ([], FRAME_SCHEMA, "the list of columns is empty"),
-        (["a + b"], FRAME_SCHEMA, "'a \\+ b' is no column of the schema"),
-        (["a", 3], FRAME_SCHEMA, "3 is no column of the schema"),
-        (["a", "y"], FRAME_SCHEMA, "the label y is a feature too"),
-        (3, FRAME_SCHEMA, "a formula, a list of columns or None stands first"),
-        (None, {"a": Range(0, 1)}, "schema: must be a Schema"),
-    ],
-)
-def test_columns_that_cannot_be_meant_are_one_sentence(first, schema, said):
-    with pytest.raises(InputError, match=said):
-        dpmcmc.fit(first, {"a": [1.0], "b": [1.0], "y": ["no"]}, schema, epsilon=1.0)
 
 
 def test_a_list_of_names_is_read_as_names():
@@ -222,6 +215,9 @@ def test_no_refusal_of_rows_quotes_them(x, y, said):
     with pytest.raises(ValueError, match=said) as refusal:
         model.fit(x, y)
     assert SECRET[:4] not in str(refusal.value)
+
+
+def test_no_refusal_of_labels_quotes_them():
     with pytest.raises(ValueError, match="y: a column holds text") as refusal:
         PrivateLinearRegression(ranges=(0, 1)).fit(np.zeros((3, 1)), np.array(["x" + SECRET] * 3, object))
     assert SECRET[:4] not in str(refusal.value)

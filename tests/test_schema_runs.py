@@ -179,6 +179,15 @@ def test_rows_of_a_refusal_are_shown_at_a_terminal_alone(tmp_path, capsys, monke
         assert error.splitlines()[1:] == (["rows, counted from 0: 1"] if terminal else [])
 
 
+X = np.random.default_rng(0).uniform(0, 0.5, (40, 2))
+Y = np.random.default_rng(1).integers(0, 2, 40)
+
+
+def small_plan(schema):
+    sampler = dpmcmc.SGLD(step_size=0.1)
+    return dpmcmc.plan(dpmcmc.targets.LogisticRegression(), num_records=40, sampler=sampler, steps=4, schema=schema)
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
@@ -197,18 +206,18 @@ def test_rows_of_a_refusal_are_shown_at_a_terminal_alone(tmp_path, capsys, monke
 @pytest.mark.parametrize("schema", [None, SCHEMA.with_formula("late ~ age")])
 def test_records_that_are_no_arrays_of_numbers_are_refused_and_not_quoted(data, said, schema):
     """JAX's refusal of a data frame would show its first rows, and no conversion sees a mask."""
-    rng = np.random.default_rng(0)
-    x, y = rng.uniform(0, 0.5, (40, 2)), rng.integers(0, 2, 40)
-    model = dpmcmc.targets.LogisticRegression()
-    plan = dpmcmc.plan(model, num_records=40, sampler=dpmcmc.SGLD(step_size=0.1), steps=4, schema=schema)
+    plan = small_plan(schema)
     with pytest.raises(DataError, match=said) as refusal:
-        dpmcmc.sample(plan, data(x, y), key=0)
+        dpmcmc.sample(plan, data(X, Y), key=0)
     assert "0." not in str(refusal.value)
-    result = dpmcmc.sample(plan, {"x": x, "y": pd.Series(y)}, key=0)
+
+
+def test_rows_to_predict_that_are_no_arrays_of_numbers_are_refused():
+    result = dpmcmc.sample(small_plan(None), {"x": X, "y": pd.Series(Y)}, key=0)
     with pytest.raises(InputError, match="predict: x is a masked array"):
-        result.predict(np.ma.array(x))
+        result.predict(np.ma.array(X))
     with pytest.raises(InputError, match="predict: x has no row"):
-        result.predict(x[:0])
+        result.predict(X[:0])
 
 
 def test_names_of_a_data_set_that_no_file_holds_are_refused_before_anything_is_charged(tmp_path, capsys):

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import dpmcmc
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, SoftmaxRegression, bind, record_shapes
 from dpmcmc.targets.transformed import Tempered
 from dpmcmc.testing import check_target
@@ -29,13 +28,6 @@ TARGETS = {
 @pytest.mark.slow
 def test_protocol_sums_and_bounds_hold():
     check_target(Tempered(TARGETS["logistic"], 0.03, 0.5), FEW)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("temper", [0.03, 3.0])
-def test_protocol_sums_and_bounds_hold_at_any_temper(name, temper):
-    check_target(Tempered(TARGETS[name], temper, new_prior_precision=2.0), RECORDS[name])
 
 
 @pytest.mark.slow
@@ -113,20 +105,9 @@ def test_posterior_of_linear_regression_is_that_of_the_tempered_likelihood():
         Tempered(TARGETS["logistic"], 0.3).posterior(RECORDS["logistic"])
 
 
-def test_private_run_of_a_tempered_target_takes_the_exact_sum():
-    plan = dpmcmc.plan(
-        Tempered(TARGETS["logistic"], 0.5),
-        num_records=60,
-        sampler=dpmcmc.SGLD(step_size=0.1),
-        steps=3,
-        privacy=dpmcmc.Privacy(epsilon=1.0, delta=1e-3, clip=0.2),
-    )
-    result = dpmcmc.sample(plan, RECORDS["logistic"], key=0)
-    assert np.all(np.isfinite(result.positions))
-
-
-@pytest.mark.parametrize("name", ["temper", "prior_temper", "new_prior_precision"])
-@pytest.mark.parametrize("value", [0.0, -1.0, np.inf, np.nan])
+@pytest.mark.parametrize(
+    ("name", "value"), [("temper", 0.0), ("temper", np.nan), ("prior_temper", np.inf), ("new_prior_precision", -1.0)]
+)
 def test_impossible_powers_are_refused(name, value):
     with pytest.raises(ValueError, match=f"^{name}"):
         Tempered(TARGETS["logistic"], **{"temper": 1.0, name: value})
