@@ -174,7 +174,7 @@ def sample(seed: int, **sizes: int) -> list[Case]:
 
 #: How many of each group are quick.
 QUICK = dict(
-    values=16, pairs=4, sections=8, files=7, paths=2, overrides=7, modules=6, arrays=2, archives=3, declared=3,
+    values=16, pairs=4, sections=8, files=7, overrides=7, modules=6, arrays=2, archives=3, declared=3,
     official=1, places=3, resumes=3, saved=5, damaged=3, ledgers=3,
 )  # fmt: skip
 
@@ -220,7 +220,7 @@ def test_the_table_has_every_command_and_experiment():
 def test_two_thousand_bad_inputs(tmp_path, most):
     """The same, of every kind; prints how many there were and how they ended."""
     cases = sample(
-        2, values=min(500, 3 * most), pairs=min(150, most), sections=min(150, most), files=most, paths=most,
+        2, values=min(500, 3 * most), pairs=min(150, most), sections=min(150, most), files=most,
         overrides=most, modules=most, arrays=most, archives=most, declared=most, owners=most, official=most,
         places=most, resumes=min(60, most // 4), saved=most, ledgers=most,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from tests.malformed.ledgers import ledgers
 from tests.malformed.own_code import modules
 from tests.malformed.records import archives, arrays, declared, official, owners
 from tests.malformed.settings import pairs, sections, values
-from tests.malformed.texts import files, overrides, paths
+from tests.malformed.texts import files, overrides
 
 __all__ = ["EVERYWHERE", "GROUPS", "Case", "everything", "tree"]
 
@@ -23,7 +23,6 @@ GROUPS = (
     pairs,
     sections,
     files,
-    paths,
     overrides,
     modules,
     arrays,

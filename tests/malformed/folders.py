@@ -21,17 +21,12 @@ from dpmcmc.cli.commands import main
 from dpmcmc.engine.life import Life
 from tests.malformed.case import EITHER, REFUSED, Case, Make, beside, npz, on_file, plant, records, tree, zipped
 
+#: Beside those that every command refuses.
 _OUT = """
---out HERE/file
---out HERE/file/deeper/still
 --out HERE/full
 --out HERE/hidden
 --out HERE/nested
 --out HERE/broken
---out /dev/null
---out /dev/null/run
---out /proc/dpmcmc
---out HERE/LONG
 --out HERE/LONG/LONG
 --out EMPTY
 --out HERE/out --confidential HERE/out/mine
@@ -42,19 +37,13 @@ _OUT = """
 --out HERE/out --confidential /dev/null
 --out HERE/out --confidential HERE/LONG
 --out HERE/out --confidential EMPTY
---out HERE/loop
 --out HERE/out --confidential HERE/loop
 --out HERE/out --confidential HERE/loop/a
 """.strip().splitlines()
 _LINES = """
---quiet
---out
 --set
 --resume
 --confidential
---nonsense
---seed 1
-a b
 --set a=1
 --out x --resume x
 --resume x --set name=y

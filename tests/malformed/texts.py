@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
-from tests.malformed.case import CONFIGS, EITHER, REFUSED, Case, beside, config, plant, zipped
+from tests.malformed.case import CONFIGS, EITHER, REFUSED, Case, config, zipped
 
 _GOOD = (CONFIGS / "two_normals.yaml").read_bytes()
 
@@ -103,24 +102,6 @@ def files() -> Iterator[Case]:
         for _ in range(rng.choice([1, 2, 8])):
             spoilt[rng.randrange(len(spoilt))] = rng.choice(b"{}[]:,#&*!|>'\"%@`-\n\t 0eE.\x00\xff")
         yield Case(f"text-flipped-{number}", "plan", config(bytes(spoilt)), EITHER)
-
-
-def paths() -> Iterator[Case]:
-    """Names that are no readable file."""
-
-    def before(folder: Path) -> list[str]:
-        plant(folder, {"file": _GOOD, "locked.yaml": _GOOD})
-        (folder / "locked.yaml").chmod(0)
-        (folder / "folder.yaml").mkdir()
-        (folder / "loop.yaml").symlink_to(folder / "loop.yaml")
-        return []
-
-    for word in ("HERE/folder.yaml", "HERE/none.yaml", "HERE/file/x.yaml", "HERE/loop.yaml", "/dev/zero", "/dev/null"):
-        for command in ("plan", "run"):
-            yield Case(f"path-{word}-{command}", command, beside(word, before), REFUSED, (word.removeprefix("HERE/"),))
-    for word in ("EMPTY", "LONG", "LONG/LONG", "a\udc80"):
-        yield Case(f"path-{word!r}", "plan", beside(word, before))
-    yield Case("path-locked", "plan", beside("HERE/locked.yaml", before), EITHER)
 
 
 #: Beside values of one key, which the table of settings spoils.
