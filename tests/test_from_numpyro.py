@@ -110,7 +110,7 @@ def bound(model, data, **options):
 
 def random_params(target, seed=0):
     rng = np.random.default_rng(seed)
-    shapes = target.init(jax.random.key(0))
+    shapes = jax.eval_shape(target.init, jax.random.key(0))
     return {name: jnp.asarray(rng.normal(size=value.shape), jnp.float32) for name, value in shapes.items()}
 
 
@@ -144,7 +144,7 @@ def test_constrained_values_are_numpyros(name):
     params = random_params(target)
     wanted = constrain_fn(model, (), jax.tree.map(jnp.asarray, data), params, return_deterministic=True)
     wanted.pop("average", None)  # a function of the records, so no property of the parameters
-    got = target.constrain(params)
+    got = jax.jit(target.constrain)(params)
     assert set(got) == set(wanted)
     for site in wanted:
         np.testing.assert_allclose(got[site], wanted[site], rtol=1e-6)
@@ -153,7 +153,7 @@ def test_constrained_values_are_numpyros(name):
 def test_constrain_takes_all_draws_at_once():
     target = bound(*MODELS["robust"])
     draws = jax.tree.map(lambda value: jnp.zeros((2, 7, *value.shape)), random_params(target))
-    values = jax.vmap(jax.vmap(target.constrain))(draws)
+    values = jax.jit(jax.vmap(jax.vmap(target.constrain)))(draws)
     assert values["mix"].shape == (2, 7, 3)
     assert (values["high"] > values["low"]).all()
 
@@ -161,7 +161,7 @@ def test_constrain_takes_all_draws_at_once():
 def test_chains_start_at_zero_or_in_a_box_whatever_the_records():
     zeros, box = (bound(*MODELS["robust"], init_radius=radius) for radius in (0.0, 2.0))
     assert all((value == 0).all() for value in zeros.init(jax.random.key(0)).values())
-    first, second = (box.init(jax.random.key(seed)) for seed in (0, 1))
+    first, second = (jax.jit(box.init)(jax.random.key(seed)) for seed in (0, 1))
     for name in first:
         assert first[name].dtype == jnp.float32
         assert (jnp.abs(first[name]) < 2).all()
@@ -182,7 +182,7 @@ def test_chains_start_at_zero_or_in_a_box_whatever_the_records():
 def test_predictions_are_means_or_class_probabilities(name, classes, mean):
     target = bound(*MODELS[name])
     params = random_params(target)
-    values = {site: np.asarray(value, np.float64) for site, value in target.constrain(params).items()}
+    values = {name: np.asarray(value, np.float64) for name, value in jax.jit(target.constrain)(params).items()}
     np.testing.assert_allclose(jax.jit(target.predict)(params, X[:50]), mean(values["w"], X[:50]), rtol=1e-4)
     assert target.num_classes == classes
 
@@ -324,7 +324,8 @@ def local_without_plate(x, y):
 
 def missing_values(x, y):
     w = weights(x)
-    normal(x @ w, y, obs_mask=y > 0)
+    with numpyro.plate("records", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y, obs_mask=y > 0)
 
 
 def outside(x, y):
@@ -482,7 +483,7 @@ def test_masked_values_may_be_anything():
     check(from_numpyro(counts), data)
     target = bound(counts, data)
     record = jax.tree.map(lambda leaf: jnp.asarray(leaf[3]), data)
-    gradient = jax.grad(target.log_likelihood)(random_params(target), record)
+    gradient = jax.jit(jax.grad(target.log_likelihood))(random_params(target), record)
     np.testing.assert_array_equal(gradient["w"], 0)
 
 
