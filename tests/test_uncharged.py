@@ -63,10 +63,9 @@ def test_runs_of_a_ledger_and_of_a_known_key_are_not_counted(tmp_path):
 @pytest.mark.parametrize(
     "mechanism",
     [
-        Hybrid(OPS(prior_precision=1.0), SGLD, steps=3),
-        PrivateSelection([Chain(SGLD, steps=3)] * 2, loss_bound=1.0),
+        pytest.param(Hybrid(OPS(prior_precision=1.0), SGLD, steps=3), id="hybrid", marks=pytest.mark.slow),
+        pytest.param(PrivateSelection([Chain(SGLD, steps=3)] * 2, loss_bound=1.0), id="selection"),
     ],
-    ids=["hybrid", "selection"],
 )
 def test_a_mechanism_that_runs_chains_itself_is_one_run(mechanism):
     target = LogisticRegression(num_features=2, row_bound=1.0)
