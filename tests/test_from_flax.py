@@ -11,11 +11,11 @@ import pytest
 from flax import nnx
 from scipy import stats
 
-import dpmcmc
 from dpmcmc.errors import DataError
 from dpmcmc.targets import TargetError, bind, check, from_flax
+from tests.test_targets import N, private_run
 
-N, D, H, K = 200, 4, 5, 3
+D, H, K = 4, 5, 3
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, D)).astype(np.float32)
 Y = {
@@ -185,17 +185,7 @@ def test_no_weights_are_baked_into_compiled_code():
 @pytest.mark.parametrize("style", ["linen_list", "nnx"])
 @pytest.mark.slow
 def test_a_network_runs_privately(style):
-    plan = dpmcmc.plan(
-        from_flax(module(style, K)),
-        num_records=N,
-        sampler=dpmcmc.SGLD(step_size=0.1),
-        sampling=dpmcmc.Poisson(20),
-        steps=5,
-        chains=2,
-        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-4),
-    )
-    result = dpmcmc.sample(plan, records("categorical"))
-    assert isinstance(result.guarantee, dpmcmc.Guarantee)
+    result = private_run(from_flax(module(style, K)), records("categorical"))
     assert layers(result.draws)[0][0].shape == (2, 5, D, H)
 
 

@@ -18,8 +18,9 @@ from dpmcmc.errors import DataError
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import TargetError, bind, check, from_numpyro
 from dpmcmc.targets.checks import check_target
+from tests.test_targets import N, private_run
 
-N, D, GROUPS, K = 200, 3, 4, 5
+D, GROUPS, K = 3, 4, 5
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, D)).astype(np.float32) / 2
 COUNTS = {"x": X, "y": RNG.poisson(1.0, size=N)}
@@ -257,18 +258,8 @@ def test_binding_needs_shapes_and_no_record():
 
 @pytest.mark.slow
 def test_a_model_runs_privately():
-    plan = dpmcmc.plan(
-        from_numpyro(poisson),
-        num_records=N,
-        sampler=dpmcmc.SGLD(step_size=0.1),
-        sampling=dpmcmc.Poisson(20),
-        steps=5,
-        chains=2,
-        privacy=dpmcmc.Privacy(epsilon=2.0, delta=1e-4),
-    )
-    result = dpmcmc.sample(plan, COUNTS)
-    assert isinstance(result.guarantee, dpmcmc.Guarantee)
-    assert {name: value.shape for name, value in result.draws.items()} == {"scale": (2, 5), "w": (2, 5, D)}
+    draws = private_run(from_numpyro(poisson), COUNTS).draws
+    assert {name: value.shape for name, value in draws.items()} == {"scale": (2, 5), "w": (2, 5, D)}
 
 
 # --- refusals -----------------------------------------------------------------------------------------

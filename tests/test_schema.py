@@ -289,7 +289,6 @@ def test_columns_are_found_by_what_their_names_are_written_as():
         (lambda: Range(0, 1, scale="log"), "scale"),
         (lambda: Levels([]), "levels"),
         (lambda: Levels("ab"), "levels"),
-        (lambda: Levels([1, "1"]), "levels"),
         (lambda: Levels(["other"], other=True), "levels"),
         (lambda: Levels([None]), "levels"),
         (lambda: Levels([float("nan")]), "levels"),

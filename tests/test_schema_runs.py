@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from sklearn.datasets import load_wine
 
 import dpmcmc
 from dpmcmc.cli.commands import main
@@ -120,17 +119,6 @@ def test_coefficients_in_original_units_predict_the_same():
         SCHEMA.with_formula("late ~ age - 1").to_original_units(np.zeros(1))
     with pytest.raises(InputError, match="need the term job=office"):
         SCHEMA.with_formula("late ~ age:job").to_original_units(np.zeros(4))
-
-
-def test_public_tables_of_scikit_learn():
-    wine = load_wine(as_frame=True).frame
-    ranges = {name: Range(0, 2000 if name == "proline" else 200, scale="log1p") for name in wine.columns[:-1]}
-    schema = Schema({**ranges, "target": Levels([0, 1, 2])}, label="target")
-    for frame in (wine, pl.from_pandas(wine), pa.Table.from_pandas(wine)):
-        records = schema.encode(frame)
-        assert records["x"].shape == (178, 14)
-        np.testing.assert_array_equal(records["y"], wine["target"])
-    assert schema.names == (*wine.columns[:-1], "intercept")
 
 
 CONFIG = """

@@ -51,8 +51,10 @@ def test_two_thousand_different_events_are_grouped_and_the_bound_is_said_to_be_o
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("z", "rate", "delta"), [(1e5, 0.01, 1e-3), (3.0, 0.0157, 1e-4)])
-@pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE])
+@pytest.mark.parametrize(
+    ("z", "rate", "delta", "adjacency"),
+    [(1e5, 0.01, 1e-3, Adjacency.REPLACE_ONE), (3.0, 0.0157, 1e-4, Adjacency.ADD_REMOVE)],
+)
 def test_a_thousand_million_repetitions_are_within_the_cap(tmp_path, z, rate, delta, adjacency, spent, capsys):
     path = saved(tmp_path, (steps(z, rate, 10**9),), 1e9, delta, adjacency)
     assert main(["verify", path]) == 0
