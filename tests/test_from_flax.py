@@ -247,12 +247,6 @@ class LinenPair(nn.Module):
         return nn.Dense(K)(x), x
 
 
-class LinenSum(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        return nn.Dense(K)(x).sum()
-
-
 REFUSED = [
     (LinenBatchNorm(), {}, "LinenBatchNorm has batch_stats, which mix records"),
     (LinenDropout(), {}, "LinenDropout needs random numbers .*remove dropout"),
@@ -261,7 +255,6 @@ REFUSED = [
     (LinenHalf(), {}, "LinenHalf has bfloat16 parameters: dpmcmc samples float32"),
     (LinenCentres(), {}, "LinenCentres mixes rows"),
     (LinenPair(), {}, "must return one array with a leading axis"),
-    (LinenSum(), {}, "must return one array with a leading axis"),
     (nn.Dense(1), {}, r"likelihood categorical takes one logit a class, and Dense gives shape \(1,\)"),
     (nn.Dense(2), {"likelihood": "bernoulli"}, r"likelihood bernoulli takes one output a row, and Dense gives shape"),
     (nn.Dense(K), {"num_classes": 7}, "num_classes is 7, and Dense gives 3 logits"),
