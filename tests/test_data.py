@@ -19,7 +19,6 @@ from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 
 from dpmcmc import data
 from dpmcmc.data import abalone, adult, base, store, synthetic
-from dpmcmc.data.registry import REGISTRY
 
 FILES = os.environ.get("DPMCMC_DATA")
 OFFICIAL = {"adult": ("adult.data", "adult.test"), "abalone": ("abalone.data",)}
@@ -421,11 +420,6 @@ def test_loading_twice_gives_the_same_records(name, empty_store):
     for part in ("train", "test"):
         for key in ("x", "y"):
             np.testing.assert_array_equal(getattr(first, part)[key], getattr(second, part)[key])
-
-
-def test_every_registered_set_describes_itself_under_its_own_name():
-    assert tuple(REGISTRY) == data.NAMES
-    assert all(entry.spec.name == name for name, entry in REGISTRY.items())
 
 
 def test_a_split_is_a_partition_fixed_for_all_time():
