@@ -49,14 +49,6 @@ def small_plan(**changes):
     return dpmcmc.plan(TARGET, **(settings | changes))
 
 
-def test_a_secret_key_serves_one_run_only():
-    """The same noise on two data sets would cancel in the difference of their outputs."""
-    key = dpmcmc.SecretKey()
-    assert dpmcmc.sample(small_plan(), {"x": X, "y": Y}, key=key).guarantee is not None
-    with pytest.raises(ValueError, match="one run"):
-        dpmcmc.sample(small_plan(), {"x": X, "y": Y}, key=key)
-
-
 def decompressed(content):
     for unpack in (zlib.decompress, _zstd):
         try:

@@ -14,7 +14,6 @@ from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.query import exact_sums, outer_products
 from dpmcmc.privacy.query.outer_products import Outer
 from dpmcmc.targets import TargetError, bind, from_flax
-from dpmcmc.targets.checks import check_target
 from dpmcmc.targets.flax import ghost_norms
 from dpmcmc.targets.flax import module as flax_module
 from dpmcmc.targets.transformed import Tempered
@@ -285,13 +284,6 @@ def test_chains_side_by_side_have_the_sums_they_have_alone():
         np.testing.assert_allclose(integers(jax.tree.map(lambda leaf, i=i: leaf[i], together)), alone, atol=9.5 * 40)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["mlp", *(pytest.param(n, marks=pytest.mark.exhaustive) for n in ("mixed", "words"))])
-def test_targets_with_ghost_norms_pass_the_public_check(name):
-    network = NETWORKS[name][0]
-    check_target(from_flax(network), jax.tree.map(np.asarray, records(network)))
-
-
 # --- neighbours ---------------------------------------------------------------------------------------
 
 
@@ -366,17 +358,17 @@ def integers_of(total, bits):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(total.to_float64(2.0**bits, bits))])
 
 
-@pytest.mark.parametrize("clip", [1.0, 1e-6, 1e6])
-def test_huge_and_tiny_magnitudes_never_break_the_bound(clip):
+def test_huge_and_tiny_magnitudes_never_break_the_bound():
     rng = np.random.default_rng(5)
     n = 256
     a, b = (rng.normal(size=(n, d)) * 10.0 ** rng.uniform(-30, 30, size=(n, d)) for d in (9, 5))
     for i, (of_a, of_b) in enumerate([(1e30, 1e-30), (1e19, 1e19), (1e-45, 1e38), (0, 1e38), (1e-19, 1e-19), (1, 1)]):
         a[i], b[i] = of_a, of_b
     a, b = a.astype(np.float32), b.astype(np.float32)
-    one = jax.jit(lambda mask: outer_products.clipped_sum([Outer(a, b)], mask, clip, BITS))
-    norms = [np.linalg.norm(integers(one(np.arange(n) == i))) * 2.0**-BITS for i in range(n)]
-    assert 0.999 < max(norms) <= 1 + KAPPA
+    one = jax.jit(lambda mask, clip: outer_products.clipped_sum([Outer(a, b)], mask, clip, BITS))
+    for clip in np.float32([1.0, 1e-6, 1e6]):
+        norms = [np.linalg.norm(integers(one(np.arange(n) == i, clip))) * 2.0**-BITS for i in range(n)]
+        assert 0.999 < max(norms) <= 1 + KAPPA
 
 
 @pytest.mark.parametrize(("j", "k"), [(1, 1), (65, 255), (5000, 3), (1, 70_001)])

@@ -1,7 +1,6 @@
 """Noise with a Gaussian's tails, and key streams that never meet."""
 
 import copy
-import math
 import pickle
 from collections import Counter
 
@@ -9,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
 
 import dpmcmc
 from dpmcmc.engine import compilation
@@ -19,40 +17,6 @@ from dpmcmc.privacy.query.randomness import SecretKey, Streams, normal, random_w
 
 #: Bits or sensitivities of what users run.
 pytestmark = pytest.mark.optimised
-
-DRAWS = 1_000_000
-
-
-@pytest.fixture(scope="module")
-def draws() -> np.ndarray:
-    return np.asarray(normal(jax.random.key(20), (DRAWS,)), np.float64)
-
-
-def test_noise_passes_kolmogorov_smirnov(draws):
-    assert stats.kstest(draws, "norm").pvalue > 1e-3
-
-
-def test_a_scale_off_by_one_percent_is_rejected(draws):
-    # sup |Φ(x) − Φ(x/1.01)| = 0.0024, and the critical value at 1e-6 is 2.7/√10⁶ = 0.0027; the variance is sharper.
-    def z_of_variance(x):
-        return (np.mean(x**2) - 1) / math.sqrt(2 / len(x))
-
-    assert abs(z_of_variance(draws)) < 5
-    assert abs(z_of_variance(1.01 * draws)) > 5
-    assert stats.kstest(1.01 * draws, "norm").pvalue < 0.01
-
-
-def test_moments_match_within_five_standard_errors(draws):
-    for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (6, 15, 10395 - 225)):
-        assert abs(np.mean(draws**power) - mean) < 5 * math.sqrt(variance / DRAWS)
-
-
-def test_coordinates_are_uncorrelated(draws):
-    # Box–Muller pairs share a radius; their product and the product of their squares must not show it.
-    n = DRAWS // 2
-    for one, other in ((draws[::2], draws[1::2]), (draws[:n], draws[n:])):
-        assert abs(np.mean(one * other)) < 5 / math.sqrt(n)
-        assert abs(np.mean((one**2 - 1) * (other**2 - 1))) < 5 * 2 / math.sqrt(n)
 
 
 def test_turns_have_their_cosine_and_sine():
@@ -64,25 +28,9 @@ def test_turns_have_their_cosine_and_sine():
     assert max(np.max(np.abs(cosine - np.cos(angle))), np.max(np.abs(sine - np.sin(angle)))) < 2.0**-22
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (5, 7), (0,)])
-def test_any_shape_even_odd_sizes(shape):
-    assert normal(jax.random.key(0), shape).shape == shape
-
-
-def test_the_tail_beyond_4_sigma_has_its_mass(draws):
-    expected = DRAWS * 2 * stats.norm.sf(4)
-    assert abs(np.sum(np.abs(draws) > 4) - expected) < 5 * math.sqrt(expected)
-
-
-@pytest.mark.slow
-def test_draws_beyond_the_reach_of_the_stock_generator_are_present():
-    chunk, chunks = 4_000_000, 50
-    expected = chunk * chunks * 2 * stats.norm.sf(5.42)  # 11.9
-    count = jax.jit(lambda key: jnp.sum(jnp.abs(normal(key, (chunk,))) > 5.42))
-    seen = sum(int(count(jax.random.fold_in(jax.random.key(3), i))) for i in range(chunks))
-    assert abs(seen - expected) < 5 * math.sqrt(expected)
-    assert seen > 0
+@pytest.mark.parametrize("shape", [(), (1,), (5, 7), (0,)])
+def test_noise_has_the_shape_that_is_asked(shape):
+    assert jax.eval_shape(lambda key: normal(key, shape), jax.random.key(0)).shape == shape
 
 
 def test_extreme_words_give_finite_far_noise(monkeypatch):
@@ -182,15 +130,13 @@ def test_a_run_uses_no_key_twice(monkeypatch, private):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("planted", ["no chain", "no step", "one purpose"])
-def test_a_key_that_is_used_twice_is_found(monkeypatch, planted):
+def test_a_key_that_serves_two_purposes_is_found(monkeypatch):
+    """Planted fault; ``tests/planted`` has keys that chains or steps share."""
     honest = Streams.at
 
     def at(self, chain, step):
-        if planted == "one purpose":
-            keys = honest(self, chain, step)
-            return keys._replace(dynamics=keys.noise)
-        return honest(self, 0 * chain if planted == "no chain" else chain, 0 * step if planted == "no step" else step)
+        keys = honest(self, chain, step)
+        return keys._replace(dynamics=keys.noise)
 
     monkeypatch.setattr(Streams, "at", at)
     used = keys_used(monkeypatch, False)

@@ -37,7 +37,6 @@ def make(sampling=None, **more):
 
 
 PLANS = {
-    "poisson": {},
     "fixed_size": {"sampling": dpmcmc.FixedSize(40)},
     "momentum": {"sampler": dpmcmc.SGHMC(step_size=0.1, friction=0.2)},
     "plain": {"privacy": None},

@@ -215,17 +215,11 @@ def test_a_singular_public_fisher_matrix_is_taken_with_a_prior():
     assert sum(e.count for e in plan.guarantee.events if e.noise_multiplier) == plan.steps
 
 
-def test_a_saved_guarantee_of_two_queries_is_verified(tmp_path, capsys):
-    for own in (False, True):
-        plan = query_plan(Poisson(40.0), steps=6, own=own, accountant="rdp")
-        (tmp_path / "privacy.json").write_text(json.dumps(privacy_json(plan, plan.guarantee)))
-        assert main(["verify", str(tmp_path / "privacy.json")]) == 0
-        assert "verified" in capsys.readouterr().out
-
-
 def test_a_saved_guarantee_that_leaves_out_the_second_minibatches_is_not_verified(tmp_path):
     plan = query_plan(Poisson(40.0), steps=6, own=True, accountant="rdp")
     body = privacy_json(plan, plan.guarantee)
+    (tmp_path / "privacy.json").write_text(json.dumps(body))
+    assert main(["verify", str(tmp_path / "privacy.json")]) == 0
     body["events"] = body["events"][:1]
     body["epsilon"] = Guarantee.from_json(body).epsilon
     (tmp_path / "privacy.json").write_text(json.dumps(body))

@@ -37,10 +37,14 @@ def gathered(seed: int = 0) -> dict[str, np.ndarray]:
     return data.by_owner(values, owner, num_owners=OWNERS, records_per_owner=M)
 
 
+#: Equal queries share a program.
+_clipped_sum = jax.jit(GradientQuery.clipped_sum, static_argnums=0)
+
+
 def exact_sum(target, records, params, select=None, key=0) -> np.ndarray:
     n = len(jax.tree.leaves(records)[0])
     q = GradientQuery(target, n, float(n), CLIP, select)
-    total = jax.jit(q.clipped_sum)(params, records, jax.random.key(key))
+    total = _clipped_sum(q, params, records, jax.random.key(key))
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(total.to_float64(CLIP, q.bits))])
 
 
@@ -79,14 +83,10 @@ def test_no_other_owner_is_touched_by_what_one_owner_does():
     assert (records["x"][victim] != other["x"][victim]).any()
 
 
-def test_an_absent_owner_is_padding():
-    records = data.by_owner({"x": np.ones((2, D))}, np.array([0, 2]), num_owners=4, records_per_owner=3)
-    np.testing.assert_array_equal(records[MASK].sum(axis=1), [1, 0, 1, 0])
-
-
-def test_no_rows_at_all_are_padding():
-    records = data.by_owner({"x": np.ones((0, D))}, np.zeros(0, int), num_owners=2, records_per_owner=3)
-    assert not records[MASK].any()
+@pytest.mark.parametrize("owner", [[0, 2], []])
+def test_an_absent_owner_is_padding(owner):
+    records = data.by_owner({"x": np.ones((len(owner), D))}, np.array(owner, int), num_owners=4, records_per_owner=3)
+    np.testing.assert_array_equal(records[MASK].sum(axis=1), np.isin(range(4), owner))
 
 
 @pytest.mark.parametrize(
@@ -222,15 +222,6 @@ def test_labels_are_checked_row_by_row():
 # Sensitivity: neighbours differ in all rows of one owner, under the same keys.
 
 
-class PerRow(PerOwner):
-    """Planted fault: each row is clipped by itself, and an owner contributes the sum of the clipped."""
-
-    def clipped_gradient_sum(self, params, batch, mask, clip, bits=21):
-        flat = {k: v.reshape(-1, *v.shape[2:]) for k, v in batch.items() if k != MASK}
-        keep = (batch[MASK] & mask[:, None]).reshape(-1)
-        return self.target.clipped_gradient_sum(params, flat, keep, clip, bits)
-
-
 def worst_move(target, select=None, key=0) -> float:
     """Distance of the clipped sums over 2C, where an owner's rows all push one way and then all the other."""
     x = np.tile(np.full((1, 1, D), 2.0, np.float32), (OWNERS, M, 1))
@@ -268,11 +259,6 @@ def test_random_neighbours_stay_within_the_sensitivity():
         other["y"][owner] = rng.integers(0, 2, M)
         other[MASK][owner] = rng.random(M) < 0.7
         assert np.linalg.norm(exact_sum(target, other, params) - before) <= 2 * CLIP * (1 + KAPPA)
-
-
-@pytest.mark.optimised
-def test_replay_catches_clipping_by_row():
-    assert worst_move(PerRow(LogisticRegression(1.0, num_features=D))) > M - 1
 
 
 # A file, a plan and a run.
@@ -338,10 +324,9 @@ def test_no_person_is_on_both_sides(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("public", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_run_says_that_its_unit_is_an_owner(tmp_path, capsys, public):
+def test_a_run_says_that_its_unit_is_an_owner(tmp_path, capsys):
     out = tmp_path / "out"
-    assert call("run", written(tmp_path, data__public=public), "--out", out) == 0
+    assert call("run", written(tmp_path), "--out", out) == 0
     said = capsys.readouterr().out
     assert "45 training owners" in said
     assert "a record is one owner (at most 4 rows)" in said
@@ -352,10 +337,9 @@ def test_a_run_says_that_its_unit_is_an_owner(tmp_path, capsys, public):
     assert json.loads((out / "plan.json").read_text())["unit"] == privacy["unit"]
     metrics = json.loads((out / "metrics.json").read_text())
     diagnostics = json.loads((out / "confidential" / "diagnostics.json").read_text())
-    scores = metrics if public else diagnostics
-    assert 0 <= scores["accuracy"]["mean"] <= 1
+    assert 0 <= diagnostics["accuracy"]["mean"] <= 1
     assert diagnostics["train"]["accuracy"] is not None
-    assert (metrics["accuracy"] is None) is not public
+    assert metrics["accuracy"] is None
     assert call("verify", out / "privacy.json") == 0
 
 
@@ -386,22 +370,6 @@ def test_a_run_of_rows_has_records_for_its_unit():
     assert made.to_json()["unit"] == "record"
     assert result_room.privacy_json(made, None)["unit"] == "record"
     assert "a record is one" not in str(made)
-
-
-@pytest.mark.slow
-def test_the_python_face_samples_owners():
-    records = gathered()
-    made = dpmcmc.plan(
-        PerOwner(LogisticRegression(1.0)),
-        num_records=OWNERS,
-        sampler=dpmcmc.SGLD(step_size=0.5),
-        sampling=Poisson(10.0),
-        steps=20,
-        privacy=dpmcmc.Privacy(epsilon=5.0, delta=1e-3),
-    )
-    result = dpmcmc.sample(made, records)
-    assert jax.tree.leaves(result.draws)[0].shape == (1, 20, D)
-    assert result.guarantee is not None
 
 
 @pytest.mark.parametrize(
