@@ -100,10 +100,6 @@ NETWORKS = {
 }
 
 
-def slow(*values):
-    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
-
-
 def records(network, n=40, seed=0, scale=1.0):
     rng = np.random.default_rng(seed)
     shape = (n, *ROW.get(type(network), (4,)))
@@ -206,7 +202,7 @@ def difference(name, params, batch, mask, clip):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mlp", "nnx", "mixed", "words", "shared", *slow("no bias", "penalised", "jitted")])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_sums_are_those_of_the_plain_route(name):
     batch = records(NETWORKS[name][0])
     params = random_params(bound(name))
@@ -235,8 +231,8 @@ def test_rows_that_are_not_finite_contribute_exactly_zero(bad):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [5, 1100])
-def test_blocks_of_any_size_add_up(monkeypatch, n):
+def test_blocks_add_up(monkeypatch):
+    n = 1100
     monkeypatch.setattr(ghost_norms, "_NUMBERS", 40_000)
     target, batch = bound("mlp"), records(None, n)
     params = random_params(target)
@@ -305,17 +301,14 @@ def reach(name, scale, clip, n=16, ghost=None):
     return most, alone
 
 
-#: Every network at one clip norm, two of them at extreme ones, the others there by hand.
-REACHED = [
-    pytest.param(
-        name, clip, marks=pytest.mark.slow if clip == 1e-2 or name in ("mlp", "mixed") else pytest.mark.exhaustive
-    )
-    for name in ("mlp", "mixed", "no bias", "nnx", "words", "shared")
-    for clip in (1e-2, 1e-6, 1e6)
-]
-
-
-@pytest.mark.parametrize(("name", "clip"), REACHED)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "clip"),
+    [
+        *((name, 1e-2) for name in ("mlp", "mixed", "no bias", "nnx", "words", "shared")),
+        *((name, clip) for name in ("mlp", "mixed") for clip in (1e-6, 1e6)),
+    ],
+)
 def test_neighbours_differ_by_at_most_the_sensitivity(name, clip):
     reached = [reach(name, scale, clip) for scale in (1e-6, 1.0, 1e6)]
     assert max(most for most, _ in reached) <= 2 * (1 + KAPPA)
@@ -398,8 +391,9 @@ def test_a_coarse_grid_is_truncated_to():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nearest", [True, False])
-@pytest.mark.parametrize("shape", [(1, 3, 5), (37, 7, 2), (1100, 4, 6)])
+@pytest.mark.parametrize(
+    ("shape", "nearest"), [((1, 3, 5), True), ((37, 7, 2), False), ((1100, 4, 6), True), ((1100, 4, 6), False)]
+)
 def test_both_ways_of_adding_give_the_integers_of_numpy(shape, nearest):
     n, j, k = shape
     rng = np.random.default_rng(n)

@@ -46,13 +46,22 @@ def test_extreme_words_give_finite_far_noise(monkeypatch):
         assert low <= value <= high
 
 
-@pytest.mark.parametrize("of", ["threefry2x32", randomness.CHACHA20])
-@pytest.mark.parametrize(("rows", "count"), [(1, 1), (2, 304), (3, 55)])
+@pytest.mark.parametrize(
+    ("of", "rows", "count"),
+    [("threefry2x32", 2, 304), ("threefry2x32", 3, 55), (randomness.CHACHA20, 1, 1), (randomness.CHACHA20, 3, 55)],
+)
 def test_words_are_those_of_the_generator(of, rows, count):
     keys = jax.random.split(jax.random.key(3, impl=of), 4)
-    wanted = jax.vmap(lambda key: jax.random.bits(key, (rows, count), jnp.uint32))(keys)
-    np.testing.assert_array_equal(jax.vmap(lambda key: random_words(key, rows, count))(keys), wanted)
-    np.testing.assert_array_equal(random_words(keys[1], rows, count), wanted[1])
+
+    @jax.jit
+    def words(keys):
+        wanted = jax.vmap(lambda key: jax.random.bits(key, (rows, count), jnp.uint32))(keys)
+        together = jax.vmap(lambda key: random_words(key, rows, count))(keys)
+        return wanted, together, random_words(keys[1], rows, count)
+
+    wanted, together, alone = words(keys)
+    np.testing.assert_array_equal(together, wanted)
+    np.testing.assert_array_equal(alone, wanted[1])
 
 
 def test_words_follow_the_settings_of_jax():
@@ -63,7 +72,7 @@ def test_words_follow_the_settings_of_jax():
 
 def test_leaves_of_one_pytree_get_different_noise():
     like = {"a": jnp.zeros((4, 3)), "b": jnp.zeros(12), "c": jnp.zeros(())}
-    trees = tree_normal(jax.random.key(1), like, copies=2)
+    trees = jax.jit(lambda key: tree_normal(key, like, copies=2))(jax.random.key(1))
     flat = np.concatenate([np.ravel(leaf) for tree in trees for leaf in jax.tree.leaves(tree)])
     assert jax.tree.structure(trees[0]) == jax.tree.structure(like)
     assert len(np.unique(flat)) == 2 * 25

@@ -83,10 +83,10 @@ CHARGED = list(itertools.product(SCHEMES, map(str, ADJACENCIES), TRACE_ACCOUNTAN
 UNDERIVED = [c for c in CHARGED if c[0] == "fixed_size" and (c[1] != "replace_one" or c[2] == "pld")]
 
 
-@pytest.mark.parametrize(("scheme", "adjacency", "accountant"), UNDERIVED)
-def test_a_plan_of_a_pair_without_a_derivation_is_refused(scheme, adjacency, accountant):
-    with pytest.raises(UnsupportedCombination, match="fixed_size"):
-        query_plan(SCHEMES[scheme], adjacency=adjacency, accountant=accountant)
+def test_a_plan_of_a_pair_without_a_derivation_is_refused():
+    for scheme, adjacency, accountant in UNDERIVED:
+        with pytest.raises(UnsupportedCombination, match="fixed_size"):
+            query_plan(SCHEMES[scheme], adjacency=adjacency, accountant=accountant)
 
 
 @pytest.mark.parametrize(("scheme", "adjacency", "accountant"), slow_pairs([c for c in CHARGED if c not in UNDERIVED]))
@@ -171,18 +171,6 @@ def test_queries_without_a_derivation_are_refused_before_a_record_is_read(querie
     for privacy in (Privacy(epsilon=1.0, delta=1e-4), None):
         with pytest.raises(UnsupportedCombination, match="a step asks for"):
             dpmcmc.plan(Given(), num_records=400, sampler=Asks(step_size=1.0), steps=5, privacy=privacy)
-
-
-@pytest.mark.parametrize("ratio", [0.0, -1.0, math.nan, math.inf])
-def test_impossible_noise_ratios_are_refused(ratio):
-    with pytest.raises(ValueError, match="ratio"):
-        SGFS(step_size=1.0, fisher="query", noise_ratio=ratio)
-
-
-@pytest.mark.parametrize("ratio", [1e-12, 1e12, 1e30])
-def test_noise_that_no_grid_can_hold_is_refused(ratio):
-    with pytest.raises(ValueError, match=r"noise_ratio must be .* in"):
-        query_plan(ratio=ratio)
 
 
 @pytest.mark.parametrize("metric", [0.0, [1.0, 0.0, 1, 1, 1], np.diag([1.0, 1, 1, 1, 1e-9]), np.ones((D, D))])

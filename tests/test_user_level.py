@@ -137,7 +137,7 @@ def test_an_array_called_mask_and_counts_of_zero_are_refused():
 def test_an_owner_is_worth_the_sum_of_their_rows():
     target, records = PerOwner(LogisticRegression(1.0, num_features=D)), gathered()
     params = jnp.asarray(np.random.default_rng(1).normal(size=D), jnp.float32)
-    value, grad = jax.vmap(jax.value_and_grad(target.log_likelihood), (None, 0))(params, records)
+    value, grad = jax.jit(jax.vmap(jax.value_and_grad(target.log_likelihood), (None, 0)))(params, records)
     for o in range(OWNERS):
         keep = records[MASK][o]
         x, y = records["x"][o][keep].astype(np.float64), records["y"][o][keep]

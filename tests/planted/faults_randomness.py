@@ -60,10 +60,6 @@ def _same_noise_for_both_queries(patch: Patch) -> None:
     patch.setattr(GradientQuery, "draw", draw)
 
 
-def _stock_normals(patch: Patch) -> None:
-    patch.setattr(randomness, "normal", lambda key, shape: jax.random.normal(key, shape))
-
-
 def _coarse_noise(patch: Patch) -> None:
     real = query.drawn_noise
 
@@ -217,7 +213,7 @@ FAULTS = (
     Fault(
         "noise without tails",
         "jax.random.normal inverts a 23-bit uniform and ends at 5.42σ, where a Gaussian's guarantee relies on more.",
-        _stock_normals,
+        lambda patch: patch.setattr(randomness, "normal", lambda key, shape: jax.random.normal(key, shape)),
         (checks.noise_reaches_its_tails,),
     ),
     Fault(
