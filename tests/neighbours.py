@@ -157,10 +157,6 @@ def _fit(target: Any, records: Any) -> reference.MaximumAPosteriori:
     return reference.MaximumAPosteriori(np.zeros(D), lambda flat: flat)
 
 
-def _picture_of_account(path: Path, account: PerRecord, *_: Any) -> None:
-    path.write_bytes(account.epsilon.tobytes())
-
-
 def _print(picture: Any, *arguments: Any) -> None:
     picture.write(repr(arguments).encode())
 

@@ -221,8 +221,8 @@ def test_nothing_is_summed_of_an_empty_batch():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
 def test_rows_that_are_not_finite_contribute_exactly_zero(bad):
-    ghost, _ = compiled("nnx")
-    params, batch = random_params(bound("nnx")), records(None)
+    ghost, _ = compiled("mlp")
+    params, batch = random_params(bound("mlp")), records(None)
     broken = {**batch, "x": batch["x"].at[7, 2].set(bad)}
     every = jnp.ones(40, bool)
     np.testing.assert_array_equal(
@@ -344,7 +344,8 @@ def test_comparison_catches_a_second_use_that_is_missed(monkeypatch):
 
 def product_sum(a, b, clip=1.0, bits=BITS, mask=None):
     mask = np.ones(len(a), bool) if mask is None else mask
-    return integers_of(outer_products.clipped_sum([Outer(a, b)], mask, clip, bits), bits)
+    total = jax.jit(lambda a, b: outer_products.clipped_sum([Outer(a, b)], mask, clip, bits))(a, b)
+    return integers_of(total, bits)
 
 
 def integers_of(total, bits):

@@ -18,9 +18,6 @@ from dpmcmc.privacy.query.query import GradientQuery, drawn_noise
 from dpmcmc.privacy.query.selection import selector
 from tests.pairs import slow_pairs
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 BITS = 21
 
 
@@ -132,6 +129,7 @@ CASES = [
 ]
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize(("n", "name", "kind", "zero"), CASES)
 def test_neighbours_differ_by_at_most_the_sensitivity(n, name, kind, zero):
     tries = 3 if n < 1000 else 1
@@ -142,6 +140,7 @@ def test_neighbours_differ_by_at_most_the_sensitivity(n, name, kind, zero):
         assert worst >= 1 - 2 * math.sqrt(12) * 2.0**-BITS - KAPPA
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize(("scheme", "target"), [(Poisson(200.0), Regression()), (FixedSize(200), LinearRegression())])
 def test_neighbours_in_a_minibatch_differ_by_at_most_the_sensitivity(scheme, target):
     n = 5000
@@ -162,6 +161,7 @@ def test_replay_catches_a_float32_sum():
     assert distance / 2 > 1 + KAPPA or distance / 2 < 1 - 1e-3
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("d", [1, 255, 257, 1000, 65_536, 70_001])
 def test_the_norm_of_every_clipped_row_is_within_kappa(d):
     rng = np.random.default_rng(d)
@@ -175,6 +175,7 @@ def test_the_norm_of_every_clipped_row_is_within_kappa(d):
     assert (norm[large] >= 1 - KAPPA).all()
 
 
+@pytest.mark.optimised
 def test_the_compiled_norm_keeps_its_blocks():
     """A compiler that merges the levels into one long float32 sum would void the bound behind KAPPA."""
     compiled = jax.jit(exact_sums.squared_norms).lower(jnp.ones((4, 65_536))).compile().as_text()
@@ -182,6 +183,7 @@ def test_the_compiled_norm_keeps_its_blocks():
     assert len(reduces) >= 2
 
 
+@pytest.mark.optimised
 def test_a_pytree_of_many_leaves_keeps_its_norm():
     leaves = [jnp.full((3, 5), 0.1) for _ in range(301)]
     squared = exact_sums.squared_norms(leaves)
@@ -198,6 +200,7 @@ def mixed_rows(rng, n=64, d=9) -> np.ndarray:
     return rows.astype(np.float32)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("of", ["rows", "residuals and rows"])
 def test_huge_and_tiny_magnitudes_never_break_the_bound(of):
     rows = mixed_rows(np.random.default_rng(5))
@@ -215,6 +218,7 @@ def test_huge_and_tiny_magnitudes_never_break_the_bound(of):
             assert np.linalg.norm(total.to_float64(clip, BITS)) <= clip * (1 + KAPPA)
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @each_target
 def test_rows_that_are_not_finite_contribute_exactly_zero(target, bad):
@@ -231,6 +235,7 @@ def test_rows_that_are_not_finite_contribute_exactly_zero(target, bad):
     np.testing.assert_array_equal(exact_sum(q, params, records), exact_sum(q, params, clean))
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize(("name", "n"), [("linear", 32_561), ("vmapped", 512)])
 def test_sums_do_not_depend_on_row_order(name, n):
     rng = np.random.default_rng(3)
@@ -243,6 +248,7 @@ def test_sums_do_not_depend_on_row_order(name, n):
 
 
 # Margins of 8 features are a product, and those of 109 are summed by lanes.
+@pytest.mark.optimised
 @pytest.mark.parametrize(("features", "rows"), [(8, 512), (8, 1501), (109, 513)])
 def test_a_sum_in_blocks_is_that_of_its_rows_in_integers(features, rows):
     """Dyadic numbers, whose margins are exact in any order; the last block is filled up, and a NaN row stays out."""
@@ -265,6 +271,7 @@ def test_a_sum_in_blocks_is_that_of_its_rows_in_integers(features, rows):
     assert np.abs(wanted).max() > 2**BITS
 
 
+@pytest.mark.optimised
 def test_sums_do_not_depend_on_the_microbatch():
     # Clipping 2·e_j to e_j is exact in float32, so compilations of other shapes cannot round it differently.
     rng = np.random.default_rng(4)
@@ -279,6 +286,7 @@ def test_gradients_of_a_large_model_are_taken_of_fewer_records_at_once():
     assert made._at_once(jax.ShapeDtypeStruct((1 << 30,), np.float32)) == 1
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize(
     ("name", "n"),
     [("linear", 512), ("linear", 32_561), ("vmapped", 512), pytest.param("vmapped", 32_561, marks=pytest.mark.slow)],

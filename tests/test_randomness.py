@@ -15,10 +15,8 @@ from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.randomness import SecretKey, Streams, normal, random_words, streams_of, tree_normal
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
 
-
+@pytest.mark.optimised
 def test_turns_have_their_cosine_and_sine():
     words = np.random.default_rng(0).integers(0, 1 << 32, 1_000_000, dtype=np.uint32)
     edges = np.array([(k << 29) + step for k in range(8) for step in (-2, -1, 0, 1, 2)]) % (1 << 32)

@@ -11,9 +11,6 @@ from dpmcmc.storage.fingerprint import fingerprint
 from dpmcmc.targets import check_rows
 from dpmcmc.targets.base import check_labels
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 N, D = 3000, 7
 rng = np.random.default_rng(3)
 #: As files often are: float64 and int64.

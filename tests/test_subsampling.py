@@ -13,9 +13,6 @@ from scipy import stats
 from dpmcmc.privacy.accounting.sampling import FixedSize, Full, Poisson, expected_batch, gap_tables
 from dpmcmc.privacy.query.selection import selector
 
-#: Bits or sensitivities of what users run.
-pytestmark = pytest.mark.optimised
-
 WORD = 1 << 32
 
 
