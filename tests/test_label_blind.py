@@ -228,14 +228,6 @@ def test_a_run_takes_weighted_steps_and_plans_that_differ_share_no_program():
         np.testing.assert_allclose(result.draws, draws, rtol=2e-4, atol=1e-5)
 
 
-def test_plain_sampling_does_not_clip():
-    records = table(200, TRUTH)
-    q = GradientQuery(LOGISTIC, 200, 200.0, None, None)
-    value = q(TRUTH, records, jax.random.key(0), jax.random.key(1), jnp.float32(0)).value
-    residual = expit(records["x"] @ TRUTH) - records["y"]
-    np.testing.assert_allclose(value, residual @ records["x"] + TRUTH, rtol=1e-4, atol=1e-3)
-
-
 # --- what else computes clipped norms -------------------------------------------------------------------------------
 
 

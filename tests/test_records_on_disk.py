@@ -135,12 +135,3 @@ def test_blocks_see_every_row(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="some rows have others") as caught:
         check_labels(mapped(tmp_path, labels=labels)["labels"], 2, "t")
     assert caught.value.rows == (2999,)
-
-
-def test_rows_of_unmasked_places_alone_reach_the_device(tmp_path):
-    leaf = mapped(tmp_path, x=X)["x"]
-    indices = np.array([[5, 2, 9], [2999, 0, 0]])
-    mask = np.array([[True, True, False], [True, False, True]])
-    got = records_on_disk._selected(leaf, indices, mask)
-    np.testing.assert_array_equal(got, np.where(mask[..., None], X[indices], 0).astype(np.float32))
-    assert got.dtype == np.float32

@@ -18,7 +18,6 @@ from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.selection import selector
 from dpmcmc.targets import Custom, LogisticRegression, PerOwner, TargetError
 from dpmcmc.targets.transformed import rows_of
-from dpmcmc.testing import check_target
 from tests.test_command_line import call
 
 D, M, OWNERS = 4, 5, 40
@@ -144,12 +143,6 @@ def test_an_owner_is_worth_the_sum_of_their_rows():
         margin = x @ np.asarray(params, np.float64)
         np.testing.assert_allclose(value[o], np.sum(y * margin - np.logaddexp(0, margin)), rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(grad[o], (y - 1 / (1 + np.exp(-margin))) @ x, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.optimised
-@pytest.mark.slow
-def test_check_target_accepts_it():
-    check_target(PerOwner(LogisticRegression(1.0)), gathered())
 
 
 #: Not a number at x = 0, value and gradient, as padding has it.

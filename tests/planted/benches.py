@@ -92,9 +92,9 @@ def clipped(records: Any) -> np.ndarray:
     return g / np.maximum(np.linalg.norm(g, axis=1, keepdims=True), CLIP)
 
 
-def _given(make: Callable[[], Any], n: int, replacements: dict[str, np.ndarray] = REPLACEMENTS) -> Bench:
+def _given(make: Callable[[], Any], n: int) -> Bench:
     g = rows(n, n)
-    neighbours = {name: with_first(g, row) for name, row in replacements.items()}
+    neighbours = {name: with_first(g, row) for name, row in REPLACEMENTS.items()}
     return Bench(make, with_first(g, _LONG), neighbours, {"g": 2 * rows(n, n + 1)}, clipped)
 
 
@@ -130,13 +130,6 @@ def thermostat() -> Any:
     return plan(12, sampling=dpmcmc.Poisson(4.0), sampler=dpmcmc.SGNHT(step_size=0.02), steps=6)
 
 
-def custom() -> Any:
-    """A target of the user's own, without a closed form."""
-    target = Custom(lambda key: jnp.zeros(D), _log_prior, lambda params, record: -record["g"] @ params)
-    privacy = dpmcmc.Privacy(epsilon=10.0, delta=1e-3, accountant="rdp", clip=CLIP)
-    return dpmcmc.plan(target, num_records=12, sampler=dpmcmc.SGLD(step_size=1.0), steps=100, privacy=privacy)
-
-
 _OWNERS = 6
 
 
@@ -160,7 +153,6 @@ BENCHES = {
     "quiet": _given(quiet, 40),
     "second": _given(second, 12),
     "thermostat": _given(thermostat, 12),
-    "custom": _given(custom, 12, {"opposite": -_LONG}),
     "owners": Bench(
         owners,
         _owned(_LONG),

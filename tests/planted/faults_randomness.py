@@ -226,7 +226,7 @@ FAULTS = (
         "hardened: top coefficient dropped",
         "The widest of the table draws that make up integer noise is left out, as an index off by one does.",
         _no_top_coefficient,
-        (checks.integer_noise_is_as_stated,),
+        (checks.released_noise_is_as_stated,),
     ),
     Fault(
         "key reused across chains",
@@ -244,7 +244,7 @@ FAULTS = (
         "hardened: key derivation ignores its data",
         "ChaCha20's fold_in loses the counter, and every chain and step has the same key.",
         _fold_in_forgets,
-        (checks.no_chacha_key_is_used_twice,),
+        (checks.no_key_is_used_twice,),
     ),
     Fault(
         "noise and minibatch share a key",
