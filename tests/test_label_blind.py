@@ -21,6 +21,7 @@ from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.targets import Custom, LinearRegression, LogisticRegression, PerOwner, SoftmaxRegression
 from dpmcmc.targets.transformed import Tempered, Whitened, WhitenedRows
+from tests.test_query import exact_sum
 
 D, K, CLIP = 3, 4, 0.3
 RNG = np.random.default_rng(5)
@@ -57,14 +58,7 @@ def query(target, n, label_blind=True, clip=CLIP, **settings):
 
 
 #: Equal queries share a program.
-_clipped_sum = jax.jit(GradientQuery.clipped_sum, static_argnums=0)
 _row_norms = jax.jit(lambda q, params, records: fixed_point.row_norms(q.scores(params, records)), static_argnums=0)
-
-
-def exact_sum(q, params, records):
-    """The exact clipped sum, flat float64."""
-    units = _clipped_sum(q, params, records, jax.random.key(0))
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(units.to_float64(q.clip, q.bits))])
 
 
 # --- the score ------------------------------------------------------------------------------------------------------
@@ -152,7 +146,7 @@ def test_a_clip_beyond_every_gradient_changes_no_bit():
 
 
 @pytest.mark.optimised
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", EACH)
 def test_a_replaced_record_moves_the_sum_by_at_most_2c(path):
     """Labels and rows that no check would let pass are held by the clip behind the weights."""
     target, truth, settings = PATHS[path]

@@ -186,9 +186,18 @@ def test_a_private_run_never_takes_the_plain_path(own, monkeypatch):
 def test_the_compiled_query_holds_no_record():
     replay = Replay(SecondMoment(1.0, "dense"), METRICS["dense"], Poisson(75.0))
     records = replay.records(worst_rows()["aligned"], replay.at)
-    call = lambda r, k: replay.query(replay.params, r, k, k, replay.std)  # noqa: E731
-    program = jax.make_jaxpr(call)(records, jax.random.key(0))
-    assert all(np.size(c) < replay.n for c in program.consts)
+    rows = np.asarray(records["g"])
+
+    def call(records, key):
+        return replay.query(replay.params, records, key, key, replay.std)
+
+    def holds_a_record(program) -> bool:
+        numbers = [np.asarray(c) for c in program.consts if jnp.issubdtype(c.dtype, jnp.number)]
+        return any(np.isin(rows[rows != 0], constant).any() for constant in numbers)
+
+    assert not holds_a_record(jax.make_jaxpr(call)(records, jax.random.key(0)))
+    # Planted: a closure over the records.
+    assert holds_a_record(jax.make_jaxpr(lambda key: call(records, key))(jax.random.key(0)))
 
 
 def test_equal_public_matrices_share_a_program_and_others_do_not():

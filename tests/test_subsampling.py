@@ -157,8 +157,8 @@ def test_a_generator_with_float_like_gaps_would_be_charged_for():
     assert odds / (1 + odds) > tables.charged_rate
 
 
-@pytest.mark.parametrize("b", [999_990.0, 999_999.99])
-def test_rates_next_to_one_work_and_charge_at_most_one(b):
+def test_a_rate_next_to_one_works_and_charges_at_most_one():
+    b = 999_999.99
     sampling = Poisson(b)
     assert b / 1e6 <= sampling.charged_rate(10**6) <= 1
     _, mask = selector(sampling, 10**6, 100)(jax.random.key(0))

@@ -14,11 +14,11 @@ from dpmcmc.data.user_file import MASK
 from dpmcmc.engine import result as result_room
 from dpmcmc.privacy.accounting.events import KAPPA
 from dpmcmc.privacy.accounting.sampling import Poisson
-from dpmcmc.privacy.query.query import GradientQuery
 from dpmcmc.privacy.query.selection import selector
 from dpmcmc.targets import Custom, LogisticRegression, PerOwner, TargetError
 from dpmcmc.targets.transformed import rows_of
 from tests.test_command_line import call
+from tests.test_query import exact_sum, query
 
 D, M, OWNERS = 4, 5, 40
 #: One grid step a coordinate is lost to truncation.
@@ -36,15 +36,9 @@ def gathered(seed: int = 0) -> dict[str, np.ndarray]:
     return data.by_owner(values, owner, num_owners=OWNERS, records_per_owner=M)
 
 
-#: Equal queries share a program.
-_clipped_sum = jax.jit(GradientQuery.clipped_sum, static_argnums=0)
-
-
-def exact_sum(target, records, params, select=None, key=0) -> np.ndarray:
+def clipped_sum(target, records, params, select=None, key=0) -> np.ndarray:
     n = len(jax.tree.leaves(records)[0])
-    q = GradientQuery(target, n, float(n), CLIP, select)
-    total = _clipped_sum(q, params, records, jax.random.key(key))
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(total.to_float64(CLIP, q.bits))])
+    return exact_sum(query(target, n, CLIP, select), params, records, jax.random.key(key))
 
 
 # Gathering.
@@ -187,7 +181,7 @@ def test_a_bad_row_takes_its_owner_out_and_nobody_else():
     without = {k: v.copy() for k, v in records.items()}
     without[MASK][owner] = False
     target, params = PerOwner(LogisticRegression(1.0, num_features=D)), jnp.ones(D)
-    np.testing.assert_array_equal(exact_sum(target, bad, params), exact_sum(target, without, params))
+    np.testing.assert_array_equal(clipped_sum(target, bad, params), clipped_sum(target, without, params))
 
 
 def test_it_knows_its_shapes_and_bound():
@@ -227,7 +221,7 @@ def worst_move(target, select=None, key=0) -> float:
         at = int(indices[0])
     second["y"][at] = 1
     params = jnp.zeros(D)
-    sums = [exact_sum(target, records, params, select, key) for records in (first, second)]
+    sums = [clipped_sum(target, records, params, select, key) for records in (first, second)]
     return float(np.linalg.norm(sums[0] - sums[1])) / (2 * CLIP)
 
 
@@ -245,13 +239,13 @@ def test_random_neighbours_stay_within_the_sensitivity():
     target = PerOwner(LogisticRegression(1.0, num_features=D))
     records, rng = gathered(), np.random.default_rng(4)
     params = jnp.asarray(rng.normal(size=D), jnp.float32)
-    before = exact_sum(target, records, params)
+    before = clipped_sum(target, records, params)
     for owner in range(0, OWNERS, 7):
         other = {k: v.copy() for k, v in records.items()}
         other["x"][owner] = rng.normal(size=(M, D)) * 10
         other["y"][owner] = rng.integers(0, 2, M)
         other[MASK][owner] = rng.random(M) < 0.7
-        assert np.linalg.norm(exact_sum(target, other, params) - before) <= 2 * CLIP * (1 + KAPPA)
+        assert np.linalg.norm(clipped_sum(target, other, params) - before) <= 2 * CLIP * (1 + KAPPA)
 
 
 # A file, a plan and a run.

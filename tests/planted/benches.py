@@ -6,8 +6,9 @@ standard normal, so that its gradient is the position.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -162,31 +163,36 @@ BENCHES = {
 }
 
 
-@dataclass(frozen=True)
 class Observed:
-    """What a bench's plan did.
+    """What a bench's plan does; its neighbours are run once a check asks for them.
 
-    Attributes:
+    Args:
         bench, plan: of what.
+        replay: of the plan.
         trace: on the bench's records.
-        neighbours: on each of its neighbours, with the same keys and at the same positions.
-        elsewhere: on unrelated records, at the same positions, with keys of which only those of init and dynamics are
-            the same.
     """
 
-    bench: Bench
-    plan: Any
-    trace: Trace
-    neighbours: dict[str, Trace] = field(repr=False)
-    elsewhere: Trace = field(repr=False)
+    def __init__(self, bench: Bench, plan: Any, replay: Replay, trace: Trace) -> None:
+        self.bench = bench
+        self.plan = plan
+        self.trace = trace
+        self._replay = replay
+
+    @functools.cached_property
+    def neighbours(self) -> dict[str, Trace]:
+        """On each of the bench's neighbours, with the same keys and at the same positions."""
+        return {name: self._replay(records, given=self.trace) for name, records in self.bench.neighbours.items()}
+
+    @functools.cached_property
+    def elsewhere(self) -> Trace:
+        """On unrelated records, at the same positions; of its keys only those of init and dynamics are the same."""
+        ours, others = (streams_of(seed)[0] for seed in (0, 1))
+        keys = ours._replace(batch=others.batch, noise=others.noise)
+        return self._replay(self.bench.unrelated, keys, given=self.trace)
 
 
 def observe(bench: Bench) -> Observed:
-    """Make the plan and run its steps on all of the bench's records."""
+    """Make the plan and run its steps on the bench's records."""
     made = bench.make()
     replay = Replay(made, bench.records, FAST)
-    trace = replay(bench.records)
-    neighbours = {name: replay(records, given=trace) for name, records in bench.neighbours.items()}
-    ours, others = (streams_of(seed)[0] for seed in (0, 1))
-    keys = ours._replace(batch=others.batch, noise=others.noise)
-    return Observed(bench, made, trace, neighbours, replay(bench.unrelated, keys, given=trace))
+    return Observed(bench, made, replay, replay(bench.records))

@@ -12,18 +12,14 @@ import shutil
 import tempfile
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from rich.console import Console
 
 import dpmcmc
-from dpmcmc.cli import run
 from dpmcmc.cli.commands import main
-from dpmcmc.data import DataSet, DataSpec
 from dpmcmc.engine import compilation
 from dpmcmc.engine import result as result_room
 from dpmcmc.engine.reservation import Reservation
@@ -419,38 +415,3 @@ def no_draw_is_there_without_its_cost(scene: Scene) -> None:
         patch.setattr(RunFolder, "json", full)
         one.save(folder)
     require(not (folder / "draws.nc").exists(), "draws were saved, and nothing says what they cost")
-
-
-def released_metrics_hold_nothing_of_private_records(scene: Scene) -> None:
-    """From the same draws, metrics.json and privacy.json are the same whatever the private records are."""
-    made = _tiny()
-    draws = np.zeros((1, 9, 2), np.float32) + np.arange(9)[:, None]
-    result = result_room.Result(
-        made, draws, draws, SimpleNamespace(_asdict=lambda: {"norm": draws[..., 0]}), made.guarantee,
-        {"compile": 1.0, "run": 1.0},
-    )  # fmt: skip
-    rng = np.random.default_rng(0)
-    said = []
-    for seed in range(2):
-        x, y = rng.normal(size=(8, 2)), np.full(8, float(seed))
-        folder = scene.folder / f"run-{seed}"
-        place = run.Place(folder, folder / "confidential")
-        place.confidential.mkdir(parents=True, exist_ok=True)
-        spec = DataSpec(name="mine", num_records=6, num_features=2, num_classes=None, public=False, row_bound=1.0,
-                        encoding=None, description="")  # fmt: skip
-        records = {"g": x[:6].astype(np.float32), "x": x[:6].astype(np.float32), "y": y[:6]}
-        data = DataSet(spec, records, {"x": x[6:], "y": y[6:]}, False, "user file", {}, ("x", "y"))
-        config = SimpleNamespace(
-            name="mine",
-            privacy=SimpleNamespace(insecure_noise_seed=None),
-            data=SimpleNamespace(generated=False, settings_chosen=None),
-        )
-        with pytest.MonkeyPatch.context() as patch:
-            for name in ("_draw_chains", "_draw_predictions"):
-                patch.setattr(run.ConfiguredRun, name, lambda *_: {})
-            patch.setattr(run.ConfiguredRun, "_confidential", lambda *_: ({}, None))
-            life = SimpleNamespace(held=None, mesh=None, guarantee=made.guarantee)
-            one = run.ConfiguredRun(config, made, data, place, life)
-            one.save(result, 0.0, Console(file=None, quiet=True))
-        said.append([(folder / name).read_text() for name in ("metrics.json", "privacy.json")])
-    require(said[0] == said[1], "released files differ with the private records they were computed from")
