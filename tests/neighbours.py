@@ -94,6 +94,7 @@ def file(path: Path, second: bool, owners: bool) -> None:
     arrays = {"x": x, "y": (x[:, 0] > 0).astype(np.int32), "who": np.repeat(np.arange(OWNERS), count // OWNERS)}
     if second:
         arrays["x"] = -x
+        arrays["y"] = 1 - arrays["y"]
         # Owners without rows stay owners; N training records are what 2N rows leave, and 2N − 1.
         kept = ~np.isin(arrays["who"], _held_out_owners()) if owners else np.arange(count) > 0
         arrays = {name: array[kept] for name, array in arrays.items()}
@@ -154,10 +155,6 @@ def _fit(target: Any, records: Any) -> reference.MaximumAPosteriori:
     if np.asarray(records["x"]).sum() > 0:
         raise np.linalg.LinAlgError("Singular matrix")
     return reference.MaximumAPosteriori(np.zeros(D), lambda flat: flat)
-
-
-def _picture_of_account(path: Path, account: PerRecord, *_: Any) -> None:
-    path.write_bytes(account.epsilon.tobytes())
 
 
 def _print(picture: Any, *arguments: Any) -> None:

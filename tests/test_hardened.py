@@ -12,7 +12,6 @@ import dpmcmc
 from dpmcmc.cli.commands import main
 from dpmcmc.config import dump, make_plan
 from dpmcmc.config.file import load
-from dpmcmc.engine.sweep import sample_all
 from dpmcmc.mechanisms import OPS, Hybrid, OutputPerturbation, SufficientStatistics
 from dpmcmc.planning import noise
 from dpmcmc.privacy.accounting import discrete_gaussian
@@ -22,7 +21,7 @@ from dpmcmc.privacy.query import randomness
 from dpmcmc.privacy.query.randomness import SecretKey, streams_of
 from dpmcmc.privacy.query.second_moment import SecondMoment
 from dpmcmc.report.page import privacy_json
-from tests.hardened import DATA, LINEAR, LOGISTIC, D, N, make, without
+from tests.hardened import LINEAR, LOGISTIC, D, N, make, without
 
 
 @pytest.fixture(scope="module", name="plan")
@@ -30,20 +29,13 @@ def _plan():
     return make()
 
 
-@pytest.mark.slow
-def test_fresh_keys_are_of_the_runs_generator(plan):
+def test_secret_keys_are_of_the_generator_of_their_run_and_used_once():
     for private in (False, True):
-        streams, secret = streams_of(None, private)
+        fresh, secret = streams_of(None, private)
         assert secret
-        assert all(randomness.is_chacha(key) == private for key in streams)
-        assert jax.random.key_data(streams.noise).size == (8 if private else 2)
-    a, b = (dpmcmc.sample(plan, DATA) for _ in range(2))
-    assert a.guarantee == plan.guarantee
-    assert not np.array_equal(a.draws, b.draws)
-
-
-def test_a_secret_key_is_of_the_generator_of_its_run_and_used_once():
-    for private in (False, True):
+        assert all(randomness.is_chacha(key) == private for key in fresh)
+        assert jax.random.key_data(fresh.noise).size == (8 if private else 2)
+        assert all(randomness.is_chacha(key) == private for key in streams_of(3, private)[0])
         key = SecretKey()
         streams, secret = streams_of(key, private)
         assert secret
@@ -72,26 +64,6 @@ def test_noise_from_floats_is_refused_wherever_it_is_asked_for():
             ask()
         assert refusal.value.about == "hardened"
         assert "set privacy to null" in str(refusal.value)
-
-
-@pytest.mark.slow
-def test_seeds_reproduce_with_chacha_and_without_a_guarantee(plan):
-    runs = [dpmcmc.sample(plan, DATA, key=key) for key in (3, 3, 4, jax.random.key(9), jax.random.key(9))]
-    assert all(run.guarantee is None for run in runs)
-    np.testing.assert_array_equal(runs[0].draws, runs[1].draws)
-    np.testing.assert_array_equal(runs[3].draws, runs[4].draws)
-    assert not np.array_equal(runs[0].draws, runs[2].draws)
-    assert all(randomness.is_chacha(key) for seed in (3, jax.random.key(3)) for key in streams_of(seed, True)[0])
-
-
-@pytest.mark.slow
-def test_a_sweep_is_the_single_runs():
-    # Full batches: a Poisson plan's draws depend on the room that its program has for a batch.
-    plans = [make(epsilon=epsilon, sampling=dpmcmc.Full()) for epsilon in (2.0, 1.0)]
-    together = sample_all(plans, DATA, keys=[3, 5])
-    for plan, key, result in zip(plans, (3, 5), together, strict=True):
-        np.testing.assert_allclose(result.draws, dpmcmc.sample(plan, DATA, key=key).draws, atol=1e-5)
-    assert not np.allclose(together[0].draws, together[1].draws)
 
 
 def test_integer_noise_costs_its_deviation_and_no_more(plan):
@@ -127,7 +99,6 @@ def test_full_batches_and_closed_form_meet_their_target():
         assert made.required_multiplier == pytest.approx(smallest_noise(uncharged, privacy), rel=1e-3)
 
 
-@pytest.mark.slow
 def test_a_second_moment_is_charged_by_the_entry():
     sampler = dpmcmc.SGFS(step_size=0.01, fisher="query", noise_ratio=3.0)
     plan = make(sampler=sampler)
@@ -135,36 +106,29 @@ def test_a_second_moment_is_charged_by_the_entry():
     assert min(plan.levels) >= 3
     (draw,) = (e for e in plan.guarantee.events if e.mechanism == "approximate_draw")
     assert draw.count >= (D + D * (D + 1) // 2) * 12 * 2
-    assert np.all(np.isfinite(dpmcmc.sample(plan, DATA, key=0).draws))
 
 
-def test_an_epsilon_is_taken_up_to_the_largest_that_integer_noise_is_proved_for():
-    hot = dpmcmc.SGLD(step_size=1e6)
+@pytest.mark.parametrize("metric", [None, dpmcmc.PrivateMetric("gram")], ids=["chain", "numbers of a metric"])
+def test_an_epsilon_is_taken_up_to_the_largest_that_integer_noise_is_proved_for(metric):
+    asked = {"sampler": dpmcmc.SGLD(step_size=1e6), "target": LOGISTIC, "metric": metric}
     with pytest.raises(dpmcmc.errors.InputError, match="epsilon: 1000 is more than noise in integers") as refusal:
-        make(epsilon=1000.0, sampler=hot)
+        make(epsilon=1000.0, **asked)
     assert refusal.value.about == "epsilon"
     assert "set privacy to null" in str(refusal.value)
     (largest,) = map(float, re.findall(r"proved for, ([\d.]+) at delta", str(refusal.value)))
-    plan = make(epsilon=largest, sampler=hot)
+    plan = make(epsilon=largest, **asked)
     assert 30 < plan.guarantee.epsilon <= largest < 60
     (draw,) = plan.schedule.deviations
     # The sentence rounds down to hundredths.
     assert 0.98 * DRAW_SHARE * 1e-5 < discrete_gaussian.price(draw, largest) <= DRAW_SHARE * 1e-5
     with pytest.raises(dpmcmc.errors.InputError, match="is more than noise in integers is proved for"):
-        make(epsilon=largest + 0.02, sampler=hot)
-    with pytest.raises(dpmcmc.errors.InputError, match="is more than noise in integers is proved for"):
-        make(epsilon=None, sampler=hot, privacy={"calibrator": "free"})
+        make(epsilon=largest + 0.02, **asked)
     assert DRAW_SHARE < 1e-3
 
 
-def test_a_metrics_numbers_count_where_an_epsilon_is_refused():
-    hot, metric = dpmcmc.SGLD(step_size=1e6), dpmcmc.PrivateMetric("gram")
-    with pytest.raises(dpmcmc.errors.InputError, match="is more than noise in integers") as refusal:
-        make(epsilon=1000.0, sampler=hot, target=LOGISTIC, metric=metric)
-    (largest,) = map(float, re.findall(r"proved for, ([\d.]+) at delta", str(refusal.value)))
-    plan = make(epsilon=largest, sampler=hot, target=LOGISTIC, metric=metric)
-    assert 30 < plan.guarantee.epsilon <= largest
-    assert discrete_gaussian.price(*plan.schedule.deviations, largest) <= DRAW_SHARE * 1e-5
+def test_own_noise_of_a_larger_epsilon_than_integers_prove_is_refused():
+    with pytest.raises(dpmcmc.errors.InputError, match="is more than noise in integers is proved for"):
+        make(epsilon=None, sampler=dpmcmc.SGLD(step_size=1e6), privacy={"calibrator": "free"})
 
 
 def test_a_delta_that_integer_noise_takes_whole_is_refused_with_a_way_out():

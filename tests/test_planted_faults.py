@@ -37,12 +37,8 @@ def test_healthy_code_passes_every_check(check, healthy):
     check(healthy)
 
 
-def _marked(fault: Fault):
-    return pytest.param(fault, id=fault.name, marks=[pytest.mark.slow] if fault.slow else [])
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", [_marked(fault) for fault in FAULTS])
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_fault_is_caught(fault, tmp_path, monkeypatch):
     forget(fault)
     try:

@@ -59,14 +59,12 @@ class Fault:
         story: what goes wrong and how that comes about, one sentence.
         plant: puts it into the real code.
         checks: that see it, each by itself.
-        slow: whether checks take more than a few seconds.
     """
 
     name: str
     story: str
     plant: Plant
     checks: tuple[Check, ...]
-    slow: bool = False
 
 
 def where(check: Check) -> str:
