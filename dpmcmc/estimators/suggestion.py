@@ -459,7 +459,16 @@ class Request:
                 raise NotAchievable(f"goal intervals is not achievable with these settings: {reason}", "goal")
             reason = f"intervals would be the prior's, whose variance the release would lower by less than {_TOLD:.0%}"
         records = _least(lambda n: self.at(n)._reaches(goal), self.num_records, _MOST_RECORDS)
-        budget = _least(lambda value: self.at(epsilon=value)._reaches(goal), self.epsilon, _LARGEST_EPSILON)
+
+        def would_do(epsilon: float) -> bool:
+            try:
+                return self.at(epsilon=epsilon)._reaches(goal)
+            except InputError as refused:
+                if refused.about == "epsilon":  # it is beyond the proof of integer noise
+                    return False
+                raise
+
+        budget = _least(would_do, self.epsilon, _LARGEST_EPSILON)
         enough = [] if records is None else [f"num_records >= {math.ceil(records):,}"]
         enough += [] if budget is None else [f"epsilon >= {budget:.3g}"]
         more = f"; {' or '.join(enough)} would do" if enough else ""
