@@ -42,8 +42,10 @@ from dpmcmc.privacy.query.rows import traced_for
 from dpmcmc.storage.compiled_programs import compiled_afresh
 from dpmcmc.storage.pytree import PyTree
 
-_STEPS, _KEYS = 2, 3
-_RELATIVE, _ULPS = 2e-3, 64
+_STEPS = 2
+_KEYS = 3
+_RELATIVE = 2e-3
+_ULPS = 64
 #: Bytes of made-up records that differ from zero; the rest costs no memory on a CPU.
 _FILLED_BYTES = 16 << 20
 _PATTERN = 509
