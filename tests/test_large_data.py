@@ -207,7 +207,7 @@ def test_rows_of_a_chunk_are_read_in_parts_and_each_is_given_back(write, monkeyp
     for held, times in ((leaf.nbytes, 0), (leaf.nbytes - 1, -(-int(mask.sum()) // 10))):
         given_back = []
         monkeypatch.setattr(records_on_disk, "_AROUND", held // 10 - 4 * D)
-        monkeypatch.setattr(records_on_disk, "_HELD_BYTES", held)
+        monkeypatch.setattr(records_on_disk, "_MOST_MAPPED", held)
         rows = records_on_disk._selected(leaf, indices, mask)
         np.testing.assert_array_equal(rows, np.where(mask[..., None], X[indices], 0))
         assert given_back == [leaf.nbytes] * times
