@@ -94,7 +94,7 @@ def file(path: Path, second: bool, owners: bool) -> None:
     arrays = {"x": x, "y": (x[:, 0] > 0).astype(np.int32), "who": np.repeat(np.arange(OWNERS), count // OWNERS)}
     if second:
         arrays["x"] = -x
-        arrays["y"] = 1 - arrays["y"]
+        arrays["y"][0] = 1 - arrays["y"][0]
         # Owners without rows stay owners; N training records are what 2N rows leave, and 2N − 1.
         kept = ~np.isin(arrays["who"], _held_out_owners()) if owners else np.arange(count) > 0
         arrays = {name: array[kept] for name, array in arrays.items()}
