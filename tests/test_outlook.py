@@ -9,6 +9,7 @@ import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.estimators.outlook import REAL, Outlook, accuracy_line, contrasts, mean_width, simulated_rows, width_line
 from dpmcmc.estimators.suggestion import ask
+from dpmcmc.inference.noise_aware import Predicted
 from dpmcmc.inference.scores import Logistic
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import LinearRegression
@@ -20,7 +21,7 @@ def outlook(ratio, rows=None, size=2):
     """An outlook whose intervals are ``ratio`` times as wide."""
     alone = np.eye(size) * 0.01
     rows = np.random.default_rng(0).normal(size=(500, size)) if rows is None else rows
-    return Outlook(ratio**2 * alone, alone, np.ones(size), rows, np.eye(size))
+    return Outlook(Predicted(ratio**2 * alone, alone), np.ones(size), rows, np.eye(size))
 
 
 def test_contrasts_are_what_records_can_tell():

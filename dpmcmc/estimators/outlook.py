@@ -22,14 +22,14 @@ from threadpoolctl import threadpool_limits
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference.noise_aware import (
-    Gaussian,
     Local,
-    Release,
+    Predicted,
     denoised,
     isotropic_error,
-    posterior,
+    predicted,
     shrunk,
     symmetric_noise,
+    variances,
 )
 from dpmcmc.inference.scores import BoundedScore
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
@@ -138,8 +138,8 @@ def contrasts(structure: RowStructure | None, size: int) -> np.ndarray:
     return np.delete(out, firsts, axis=0)
 
 
-#: Simulated errors of the second moment, and iterations of the posterior.
-_BOOTSTRAPS, _ROUNDS = 4, 8
+#: Simulated errors of the second moment.
+_BOOTSTRAPS = 4
 #: Columns beyond which the error of the second moment is taken as isotropic, since projections take minutes, and beyond
 #: which they take too long for a rough outlook.
 _MANY, _FEW = 200, 20
@@ -177,15 +177,13 @@ class Outlook(NamedTuple):
     """Expectation for one design.
 
     Attributes:
-        private: S, (d, d).
-        alone: S₀, (d, d).
+        covariances: S and S₀, (d, d).
         prior: variances of the prior, (d,).
         rows: simulated, (n, d).
         contrasts: of coefficients, (k, d); see :func:`~dpmcmc.estimators.outlook.contrasts`.
     """
 
-    private: np.ndarray
-    alone: np.ndarray
+    covariances: Predicted
     prior: np.ndarray
     rows: np.ndarray
     contrasts: np.ndarray
@@ -193,15 +191,13 @@ class Outlook(NamedTuple):
     @property
     def width(self) -> float:
         """Mean over contrasts of an interval's width over that without privacy: same rows, same prior, no noise."""
-        return float(np.mean(np.sqrt(self._variances(self.private) / self._variances(self.alone))))
+        return self.covariances.width(self.contrasts)
 
     @property
     def told(self) -> float:
         """Part of the prior's variance that the release takes away, mean over contrasts."""
-        return float(np.mean(1 - self._variances(self.private) / self._variances(np.diag(self.prior))))
-
-    def _variances(self, covariance: np.ndarray) -> np.ndarray:
-        return np.einsum("kd,de,ke->k", self.contrasts, covariance, self.contrasts)
+        private = variances(self.covariances.private, self.contrasts)
+        return float(np.mean(1 - private / variances(np.diag(self.prior), self.contrasts)))
 
     def accuracy_lost(self, score: BoundedScore, rng: np.random.Generator) -> np.ndarray:
         """Return what privacy takes from the expected share of right labels of a binary model, (draws,).
@@ -209,9 +205,10 @@ class Outlook(NamedTuple):
         A draw's private mean m, mean m₀ without privacy and truth are drawn one around the other.
         """
         size = (len(self.prior), _DRAWS)
-        private = _root(np.diag(self.prior) - self.private) @ rng.normal(size=size)
-        alone = private + _root(self.private - self.alone) @ rng.normal(size=size)
-        p = score.mean(self.rows @ (alone + _root(self.alone) @ rng.normal(size=size)))  # type: ignore[attr-defined]
+        of_private, of_alone = self.covariances
+        private = _root(np.diag(self.prior) - of_private) @ rng.normal(size=size)
+        alone = private + _root(of_private - of_alone) @ rng.normal(size=size)
+        p = score.mean(self.rows @ (alone + _root(of_alone) @ rng.normal(size=size)))  # type: ignore[attr-defined]
         right = [np.where(self.rows @ known > 0, p, 1 - p).mean(axis=0) for known in (private, alone)]
         return right[1] - right[0]
 
@@ -291,10 +288,8 @@ class Question:
             h = gram * float(np.mean(law.curvature))
         mean = float(np.mean(law.curvature))
         local = Local(h, score, lambda q: times * mean**2 * error(q + away))
-        release = Release(np.zeros(d), np.zeros(d), variance)
-        start = Gaussian(np.zeros(d), alone)
-        private = posterior(release, local, precision, start, _ROUNDS).covariance
-        return Outlook(private, alone, self.scales**2, rows, contrasts(self.structure, d))
+        found = predicted(local, variance, precision, alone)
+        return Outlook(found, self.scales**2, rows, contrasts(self.structure, d))
 
     def outlooks(self, num_records: int, noise: Noise, rough: bool = False) -> list[Outlook]:
         """Return the outlook of every design; for many columns of the one that stands for all."""

@@ -30,7 +30,7 @@ from dpmcmc.estimators.outlook import (
     simulated_rows,
     width_line,
 )
-from dpmcmc.inference.noise_aware import MetricName
+from dpmcmc.inference.noise_aware import MetricName, metric_floor
 from dpmcmc.inference.scores import score_of
 from dpmcmc.mechanisms import MechanismPlan, NoiseAware
 from dpmcmc.mechanisms.noise_aware.prior import Prior
@@ -142,7 +142,7 @@ def _steepest(rough: Plan, typical: float) -> float:
     if not asked.of_rows:  # all of it in one direction
         return typical * release.rows.size
     size, bound, n = release.rows.size, release.rows.row_bound, rough.num_records
-    floor = min(bound**2 / size, release.noise_std * math.sqrt(2 * size) / n)
+    floor = metric_floor(bound**2, release.noise_std, n, size)
     most = rough.target.curvature_bound  # type: ignore[attr-defined]
     prior = (rough.target_offers.prior_precision or 0.0) / n
     for design in DESIGNS:

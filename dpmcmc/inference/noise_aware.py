@@ -103,13 +103,20 @@ def posterior(release: Release, local: Local, precision: np.ndarray, start: Gaus
         start: first guess of the posterior.
         rounds: of the iteration.
     """
-    h, u, now = local.curvature, local.curvature @ release.position - release.gradient, start
+    h = local.curvature
+    u = h @ release.position - release.gradient
+    now = start
     for _ in range(rounds):
-        informed = np.linalg.solve(total_covariance(release, local, now), h)
-        covariance = np.linalg.inv(precision + h @ informed)
-        covariance = (covariance + covariance.T) / 2
+        informed, covariance = _informed(h, total_covariance(release, local, now), precision)
         now = Gaussian(covariance @ (informed.T @ u), covariance)
     return now
+
+
+def _informed(h: np.ndarray, total: np.ndarray, precision: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return 𝒞⁻¹ H and S of equation (2), (..., d, d)."""
+    informed = np.linalg.solve(total, h)
+    covariance = np.linalg.inv(precision + h @ informed)
+    return informed, (covariance + covariance.swapaxes(-1, -2)) / 2
 
 
 def total_covariance(release: Release, local: Local, now: Gaussian) -> np.ndarray:
@@ -129,6 +136,72 @@ def weighted_mean(positions: np.ndarray, gradients: np.ndarray, precisions: np.n
     """
     weights = precisions / precisions.sum()
     return Release(weights @ positions, weights @ gradients, metric / precisions.sum())
+
+
+# ----------------------------------------------------------------------------------------------------
+# Predicted width of intervals, before a record is read.
+#
+# The width is that of an interval of the posterior under privacy over that of the posterior without: of the same rows,
+# under the same prior. Rows that stand in for the real ones give both: those of ``usual_spectrum``, or those that a
+# schema makes possible (``estimators/outlook.py``). A chain, a mechanism and a suggestion all predict by ``predicted``.
+
+#: Iterations of equation (2) of a predicted covariance.
+_PREDICTED_ROUNDS = 8
+
+
+class Predicted(NamedTuple):
+    """Predicted covariances of a posterior.
+
+    Attributes:
+        private: S, with the noise of privacy, (d, d); or (d, 1, 1) of independent directions.
+        alone: S₀, without it, of the same shape.
+    """
+
+    private: np.ndarray
+    alone: np.ndarray
+
+    def width(self, directions: np.ndarray | None = None) -> float:
+        """Return the mean over directions of an interval's width over that without privacy.
+
+        Args:
+            directions: (k, d); None: coordinates.
+        """
+        ratios = variances(self.private, directions) / variances(self.alone, directions)
+        return float(np.mean(np.sqrt(ratios)))
+
+
+def variances(covariance: np.ndarray, directions: np.ndarray | None = None) -> np.ndarray:
+    """Return the variance in each of k directions (k, d); None: in each coordinate."""
+    if directions is None:
+        return np.diagonal(covariance, axis1=-2, axis2=-1)
+    return np.einsum("kd,de,ke->k", directions, covariance, directions)
+
+
+def predicted(local: Local, noise: np.ndarray, precision: np.ndarray, alone: np.ndarray) -> Predicted:
+    """Return the predicted covariances of a posterior whose gradients are released near it.
+
+    Args:
+        local: model of the gradient.
+        noise: V of the release, (d, d), or (d, 1, 1) of independent directions, as all others are then.
+        precision: P of the prior N(0, P⁻¹).
+        alone: S₀.
+    """
+    private = alone
+    for _ in range(_PREDICTED_ROUNDS):
+        total = local.score + noise + local.curvature_error(private)
+        _, private = _informed(local.curvature, total, precision)
+    return Predicted(private, alone)
+
+
+def usual_spectrum(size: int, trace: float) -> np.ndarray:
+    """Return eigenvalues ∝ 1/j² with a sum of ``trace``, (size,): those of rows that stand in for the real ones."""
+    spectrum = np.arange(1.0, size + 1) ** -2
+    return spectrum * (trace / spectrum.sum())
+
+
+def noise_left(std: float, structure: RowStructure | None) -> float:
+    """Return the noise of a Gram matrix that a projection leaves: half of it contradicts declared blocks."""
+    return std / 2 if structure is not None and structure.blocks else std
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -456,6 +529,18 @@ _SMALLEST = 1e-4
 _SHORTEST = 0.1
 
 
+def metric_floor(mean: float, noise_std: float, num_records: int, size: int) -> float:
+    """Return the part of the identity in F²; ``mean`` is that of a vector's squared norm (``ReleasedMetric.floor``)."""
+    return min(mean / size, noise_std * math.sqrt(2 * size) / num_records)
+
+
+def metric_roots(values: np.ndarray, floor: float, clip: float, clip_ratio: float) -> np.ndarray:
+    """Return the eigenvalues of F from those of Ĝ/N, which are not negative."""
+    squares = values + floor
+    typical = math.sqrt(max(float(np.sum(values / squares)), _SHORTEST**2))
+    return np.sqrt(squares) * typical * clip_ratio / clip
+
+
 @dataclass(frozen=True, eq=False)
 class ReleasedMetric:
     """A metric, and the release behind it.
@@ -509,15 +594,13 @@ class ReleasedMetric:
         Below it the release holds noise alone. The less it is, the sooner a chain forgets its start in directions that
         are left to the prior.
         """
-        size, most = len(self.noisy.gram), self.bound**2
+        most = self.bound**2
         mean = most if self.name == "gram" else max(self.noisy.trace / self.num_records, _SMALLEST * most)
-        return min(mean / size, self.noisy.noise_std * math.sqrt(2 * size) / self.num_records)
+        return metric_floor(mean, self.noisy.noise_std, self.num_records, len(self.noisy.gram))
 
     def _made(self) -> np.ndarray:
         values, vectors = np.linalg.eigh(self.gram / self.num_records)
-        squares = np.maximum(values, 0.0) + self.floor
-        typical = math.sqrt(max(float(np.sum(np.maximum(values, 0.0) / squares)), _SHORTEST**2))
-        return (vectors * (np.sqrt(squares) * typical * self.clip_ratio / self.clip)) @ vectors.T
+        return (vectors * metric_roots(np.maximum(values, 0.0), self.floor, self.clip, self.clip_ratio)) @ vectors.T
 
     def curvatures(self, likelihood: float, prior_precision: float) -> np.ndarray:
         """Return the eigenvalues of the potential's curvature in φ, F⁻¹(c Ĝ + m I)F⁻¹, ascending.
