@@ -55,12 +55,12 @@ class Run(TypedDict, total=False):
 
 
 def gaussian_chain(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) -> np.ndarray:
-    """Positions alone of :func:`gaussian_run`, whose arguments these are: (samples, chains, d) float64."""
+    """Return the positions of :func:`gaussian_run`, which has the same arguments: (samples, chains, d) float64."""
     return gaussian_run(sampler, curvature, **run)[0]
 
 
 def gaussian_run(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) -> tuple[np.ndarray, PyTree]:
-    """``chains`` chains on the potential Σ w_i x_i²/2, looked at along the second half of a run.
+    """Run ``chains`` chains on the potential Σ w_i x_i²/2, and sample the second half of the run.
 
     Args:
         sampler: bound to its number of records.
@@ -96,7 +96,7 @@ def gaussian_run(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) ->
         return state, (jax.vmap(flat)(state.position), info)
 
     def whole(state: PyTree) -> PyTree:
-        # Only what is kept is held: a stretch of ``every`` steps ends in one sample.
+        # Only samples stay in memory: each stretch of ``every`` steps ends in one.
         def stretch(state: PyTree, first: jax.Array) -> PyTree:
             state, out = jax.lax.scan(step, state, first + jnp.arange(every))
             return state, jax.tree.map(lambda leaf: leaf[-1], out)
@@ -111,7 +111,7 @@ def gaussian_run(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) ->
 def _exact_moment(
     second: SecondMoment | None, w: jax.Array, metric: PublicMatrix | None
 ) -> tuple[PrivateSecondMoment, ...]:
-    """Return what a second-moment query would say of the Gaussian, whitened and without noise."""
+    """Return the answer of a second-moment query on the Gaussian, whitened and without noise."""
     if second is None:
         return ()
     matrix = w if metric is None else metric.whitened(w)
@@ -168,8 +168,8 @@ def check_sampler(
     * The state holds a ``position``, and ``noise_std`` agrees on host and device.
     * A step is deterministic given its key, and a nested pytree moves as the flat vector does.
     * On a Gaussian with ηw from 0.02 to 0.04 the variance is temperature / curvature. A step of that size may be biased
-      by 3 %; 1000 steps of so many chains, each 20 independent draws of the slowest direction, tell 4 standard errors
-      (2.8 % with 2048 chains). With temperature 0 this check is left out.
+      by 3 %. 1000 steps of a chain hold 20 independent draws of the slowest direction, and the check allows for 4
+      standard errors (2.8 % with 2048 chains). With temperature 0 this check is left out.
 
     Args:
         sampler: with numbers for hyper-parameters; it is bound to ``num_records`` here.
@@ -220,7 +220,7 @@ def check_sampler(
     if bound.temperature > 0:
         # η over the friction: the time in which a direction of curvature w relaxes is 1/w for every sampler.
         eta = float(np.asarray(bound.time_at(np.full(1, host), np.arange(1.0))).ravel()[0])
-        # In whitened units, where a metric is: that is what a step of η moves in.
+        # A metric whitens the curvature, since a step of η is one in its units.
         curvature = np.geomspace(0.02, 0.04, dimension) / eta * _squared_scale(sampler_offers(bound).metric)
         check_stationary_variance(
             bound,

@@ -62,7 +62,7 @@ def test_columns_of_a_real_table_are_as_wide_as_the_range_says():
     spread = (dpmcmc.sample(plan, records).draws[0] @ told.T).std(axis=0)
     realised = float(np.mean(spread / np.sqrt(np.diag(told @ alone @ told.T))))
     asked = ask(plan.target, n, 3.0, None, SCHEMA, None, {"mechanism": plan.mechanism})
-    widths = [one.width for one in asked.question.outlooks(n, asked.noise(plan))]
+    widths = [one.width for one in asked.facts.outlooks(n, asked.noise(plan))]
     assert min(widths) < realised < max(widths)
     assert 0.5 < plan.settings["predicted_width"] / realised < 2
     assert plan.settings["predicted_width"] == pytest.approx(mean_width([*map(outlook, widths)]))

@@ -210,11 +210,11 @@ def noise_left(std: float, structure: RowStructure | None) -> float:
 # Noise is symmetric and isotropic in Frobenius norm: variance σ² on the diagonal and σ²/2 off it. Whatever is done here
 # is post-processing of the release and costs nothing.
 #
-# ``project``: the nearest matrix that rows could have made. It is positive semi-definite and has a known trace. Where a
-# ``RowStructure`` is declared it also has zeros within one-hot blocks, no negative entry between columns that are never
-# negative, and a diagonal equal to the intercept's column on one-hot columns. The columns of a block add up to the
-# intercept's, so G v = 0 for v = (a block's indicator) − (the intercept's). Dykstra's alternating projections (Boyle
-# and Dykstra 1986) meet all of them.
+# ``project``: the nearest matrix that can be a second moment of rows. It is positive semi-definite and has a known
+# trace. Where a ``RowStructure`` is declared it also has zeros within one-hot blocks, no negative entry between columns
+# that are never negative, and a diagonal equal to the intercept's column on one-hot columns. The columns of a block add
+# up to the intercept's, so G v = 0 for v = (a block's indicator) − (the intercept's). Dykstra's alternating projections
+# (Boyle and Dykstra 1986) meet all of them.
 
 _ROUNDS = 12
 _LINEAR_ROUNDS = 3
@@ -247,7 +247,7 @@ def shrunk(noisy: NoisyGram) -> NoisyGram:
     Let D be the release less (trace/d) I. It has k = d(d + 1)/2 − 1 dimensions, each with a variance of noise σ² and an
     unknown variance τ² of the second moment itself, so E‖D‖² = k(τ² + σ²). Then ρ = τ²/(τ² + σ²) is estimated by
     max(0, 1 − kσ²/‖D‖²). The posterior mean is (trace/d) I + ρD, and its error has the variance ρσ² (James and Stein
-    1961; Efron and Morris 1973). A spectrum that the release tells from noise has ρ near 1 and stays as it is.
+    1961; Efron and Morris 1973). Where the spectrum is clear of the noise, ρ is near 1 and the release stays as it is.
     """
     size = len(noisy.gram)
     centre = np.eye(size) * noisy.trace / size
@@ -320,7 +320,7 @@ class _Linear:
         out = self.along @ gram @ self.along
         out[self.zero] = 0.0
         if len(self.hot):
-            # A pair off the diagonal counts twice in Frobenius norm.
+            # An entry off the diagonal counts twice in the Frobenius norm.
             mean = (out[self.hot, self.hot] + 2 * out[self.hot, self.constant]) / 3
             out[self.hot, self.hot] = out[self.hot, self.constant] = out[self.constant, self.hot] = mean
         out[self.nonnegative] = np.maximum(out[self.nonnegative], 0.0)
@@ -426,7 +426,7 @@ def bent(slope: float, along: float, row: np.ndarray, towards: np.ndarray) -> np
 
 
 def mean_row(gram: np.ndarray, num_records: int, constant: int | None) -> np.ndarray:
-    """Return the mean row that a Gram matrix states in the column of its intercept, (d,); zero without one.
+    """Return the mean row, (d,), which the intercept's column of a Gram matrix holds; zero without an intercept.
 
     Σ x_c x = N x_c·(mean of x) where x_c is the same in every row, and G_cc = N x_c².
     """
@@ -513,19 +513,19 @@ def _normal_points(size: int) -> np.ndarray:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A metric F as a run released it: the noisy second moment that it was made of, and what anyone may conclude from it.
+# A metric F that a run released, the noisy second moment behind it, and the curvatures that follow from both.
 #
 #     F² = s² (Ĝ/N + floor·I),     s so that a typical vector has ‖F⁻¹v‖ = C/κ
 #
 # Ĝ is the denoised second moment of the vectors v, rows or gradients (``noise_aware.py``). A typical one has the root
-# mean square norm: tr(F⁻²Ĝ)/N = (C/κ)². So the clip norm C of the plan is κ times the typical norm in units of the
-# metric, and every number of the plan stays as it was settled before a record was read.
+# mean square norm: tr(F⁻²Ĝ)/N = (C/κ)². So the plan's clip norm C is κ times the typical norm in units of the metric,
+# and every number of the plan, which was computed before a record was read, stays valid.
 
 #: ``gram``: of rows x; ``second_moment``: of clipped gradients at the starting point.
 MetricName = Literal["gram", "second_moment"]
-#: Least part of the largest squared norm of a gradient that their mean is taken for.
+#: Least value of the mean squared norm of gradients, as a share of the largest squared norm.
 _SMALLEST = 1e-4
-#: A typical vector is taken for no shorter than this part of what it would be in its own metric, 1.
+#: Least norm of a typical vector in the metric; it would be 1 without the floor.
 _SHORTEST = 0.1
 
 
@@ -591,8 +591,8 @@ class ReleasedMetric:
     def floor(self) -> float:
         """Part of the identity in F²: the spectral norm of the noise in Ĝ/N, and no more than its mean eigenvalue.
 
-        Below it the release holds noise alone. The less it is, the sooner a chain forgets its start in directions that
-        are left to the prior.
+        Smaller eigenvalues of the release are noise. The smaller the floor, the sooner a chain forgets its start in
+        directions that only the prior determines.
         """
         most = self.bound**2
         mean = most if self.name == "gram" else max(self.noisy.trace / self.num_records, _SMALLEST * most)
@@ -606,7 +606,7 @@ class ReleasedMetric:
         """Return the eigenvalues of the potential's curvature in φ, F⁻¹(c Ĝ + m I)F⁻¹, ascending.
 
         Args:
-            likelihood: c, curvature of a record's loss in x·θ; of a second moment of gradients 1 stands for it.
+            likelihood: c, curvature of a record's loss in x·θ; 1 for a second moment of gradients.
             prior_precision: m.
         """
         hessian = likelihood * self.gram + prior_precision * np.eye(len(self.root))
@@ -617,7 +617,7 @@ class ReleasedMetric:
         return {"noisy": self.noisy.gram, "root": self.root}
 
     def facts(self) -> dict[str, object]:
-        """Return everything but the arrays, JSON values; :meth:`of` takes both."""
+        """Return everything but the arrays, as JSON values; :meth:`of` takes both."""
         noisy = self.noisy._asdict()
         del noisy["gram"]
         own = {

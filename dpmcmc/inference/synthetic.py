@@ -20,13 +20,13 @@ row is brought to the nearest one that a table may have, before its label is mad
 and products of columns are those of the columns. If rows x are public, give them, and steps 1 and 2 are left out.
 
 **Rules** of Raghunathan, Reiter and Rubin (2003) for fully synthetic tables. An analysis of M tables gives estimates
-q_l with covariances U_l. Each q_l varies by U about what its own table was made with, which is no uncertainty of the
-answer:
+q_l with covariances U_l. Each q_l varies with covariance U about the parameter of its own table. This is no uncertainty
+of the answer, so T subtracts it:
 
     q̄ = mean q_l,   T = (1 + 1/M) b − Ū,   b = the covariance of the q_l,   Ū = mean U_l,
 
-with (M − 1)(1 − Ū/((1 + 1/M) b))² degrees of freedom. T may be negative by chance where M is small; b/M, the part of it
-that is always there, is its least value. Take M = 20 or more.
+with (M − 1)(1 − Ū/((1 + 1/M) b))² degrees of freedom. T may be negative by chance where M is small, so b/M is its least
+value. Take M = 20 or more.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Combined(NamedTuple):
 
 
 def rubin(estimates: np.ndarray, variances: np.ndarray) -> Combined:
-    """Return what analyses of M fully synthetic tables say together.
+    """Combine the analyses of M fully synthetic tables.
 
     Args:
         estimates: q_l, (M, k).
@@ -104,8 +104,8 @@ def tables(
         evidence: of the release.
         count: M.
         schema: of the table that the release is of; every row is then one that this schema encodes.
-        public_x: rows (n, d) that may be published, since every table has them as they are: never those of private
-            records. None: made from the released Gram matrix.
+        public_x: rows (n, d) that may be published, since every table contains them unchanged; never private rows.
+            None: made from the released Gram matrix.
         seed: may be public.
 
     Raises:

@@ -37,21 +37,21 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Coefficients as a person reads them: by name, each class compared with the first, in the units of the columns.
+# Coefficients as tables and figures show them: by name, in the units of the columns, each class relative to the first.
 #
-# A softmax regression has a coefficient for every class, and the data tell only their differences: the level of all of
-# them is the prior's. A summary has the differences from the first class, and ``draws.nc`` the model's own parameters.
+# A softmax regression has a coefficient for every class, and data identify only their differences. So a summary shows
+# differences from the first class; ``draws.nc`` holds the model's own parameters.
 
 
 class Shown(NamedTuple):
-    """Numbers of draws as they are shown.
+    """Draws as tables and figures show them.
 
     Attributes:
         names: of the numbers.
-        numbers: (chains, draws, numbers), of which there may be more.
+        numbers: (chains, draws, numbers); the first ones where there are many.
         total: of numbers.
-        own_units: whether they are in the units of the columns before their encoding.
-        said: (label, sentence) pairs about what a number stands for.
+        own_units: whether they are in the units of the columns before encoding.
+        said: (label, sentence) pairs that explain the numbers.
     """
 
     names: list[str]
@@ -68,7 +68,7 @@ class Reading(NamedTuple):
         target: their model.
         schema: public facts of the table, or None.
         columns: names of the columns of the records, or None.
-        original_units: whether in the units of the columns before their encoding; None: where these are known.
+        original_units: whether in the units of the columns before encoding; None: where these are known.
     """
 
     target: Target
@@ -116,7 +116,7 @@ class Reading(NamedTuple):
 
     @property
     def _model(self) -> Target:
-        """The model of one row, without what is around it."""
+        """Return the model of one row, without the targets that wrap it."""
         model = untempered(self.target)
         return model.target if isinstance(model, PerOwner) else model
 
@@ -148,7 +148,7 @@ def _is_array(draws: PyTree) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A table of what a release says of each parameter, with its names, and of what may be claimed of it.
+# A table of each parameter's mean, spread and quantiles, with the verdict on the draws.
 
 #: Rows that are printed and drawn, at most.
 ROWS = 150
@@ -241,7 +241,7 @@ class Summary:
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return (titles, rows) of the table in print, at most 150 rows."""
-        # Two digits of the spread, and as many places of what it belongs to.
+        # The spread has two digits, and other numbers of its row as many decimal places.
         places = [int(np.clip(1 - np.floor(np.log10(std)), 0, 9)) if std > 0 else 0 for std in self.std[:ROWS]]
         titles, rows = list(self.to_dict()), []
         for (name, *values), places_of_row in zip(zip(*self.to_dict().values(), strict=True), places, strict=False):
@@ -293,7 +293,7 @@ def _said(verdict: Verdict) -> tuple[tuple[str, str], ...]:
 #: Where a picture goes: a path, or an open file, which gets a PNG.
 File = Path | BinaryIO
 
-#: Okabe and Ito's colours (2008), which people with any colour vision tell apart; grey is for what is compared with.
+#: Okabe and Ito's colours (2008), which people with any colour vision can distinguish; grey is for the reference.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 #: Matplotlib settings of every figure, here and in the experiments.
 STYLE: Any = {
@@ -312,7 +312,7 @@ STYLE: Any = {
 
 
 def plain(text: str) -> str:
-    """Return a text that Matplotlib draws as it stands; of two dollars it would read a formula, and fail on most."""
+    """Return a text with dollars escaped: Matplotlib would read a formula between two of them, and fail on most."""
     return text.replace("$", r"\$")
 
 
@@ -391,7 +391,7 @@ def temperature(
             right.grid(visible=False)
             lines += right.plot(shown + 1, noise_multipliers[shown], color="C0", ls="-.", label="noise multiplier")
             right.set_ylabel("noise multiplier")
-            # More room than on the left, so that two constants are two lines.
+            # More room than on the left, so that two constant lines do not coincide.
             _from_zero(right, noise_multipliers, room=1.7)
         handles = [*lines, axis.lines[1]]
         axis.legend(handles=handles, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=len(handles))
