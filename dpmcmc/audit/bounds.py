@@ -228,12 +228,12 @@ def one_run(scores: np.ndarray, coins: np.ndarray, delta: float, significance: f
         right = int(np.sum(coins[order[-half:]]) + np.sum(~coins[order[:half]]))
         # A guessed canary scores 1 and one that abstains 0; each side needs some that abstain.
         rest = max(m - 2 * half, 0)
-        told = np.r_[np.ones(right), np.zeros(rest - rest // 2)]
+        guessed = np.r_[np.ones(right), np.zeros(rest - rest // 2)]
         wrong = np.r_[np.ones(2 * half - right), np.zeros(rest // 2)]
-        if not (len(told) and len(wrong)):
+        if not (len(guessed) and len(wrong)):
             # One more canary that abstains weakens the bound by δ alone.
-            told, wrong = np.r_[told, 0.0], np.r_[wrong, 0.0]
-        found = module.CanaryScoreAuditor(told, wrong).epsilon_one_run(
+            guessed, wrong = np.r_[guessed, 0.0], np.r_[wrong, 0.0]
+        found = module.CanaryScoreAuditor(guessed, wrong).epsilon_one_run(
             significance / len(_GUESSED), delta, threshold_strategy=module.Explicit(0.5)
         )
         best = max(best, float(found))

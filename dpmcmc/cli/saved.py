@@ -263,8 +263,8 @@ class ConfiguredRun:
         if not self.facts.spec.public:
             return {"wall_seconds": wall | {"compile": None, "run": None}}
         tenths = math.ceil(10 * result.wall_seconds["run"]) / 10
-        told = dataclasses.replace(result, wall_seconds=result.wall_seconds | {"run": tenths})
-        return {"wall_seconds": wall | told.wall_seconds, "steps_per_second": told.steps_per_second}
+        rounded = dataclasses.replace(result, wall_seconds=result.wall_seconds | {"run": tenths})
+        return {"wall_seconds": wall | rounded.wall_seconds, "steps_per_second": rounded.steps_per_second}
 
     def draw_planned(self, guarantee: Guarantee | None) -> None:
         """Begin the pictures of temperature and of ε at every δ, unless they show this guarantee already."""

@@ -318,21 +318,21 @@ class PrivateRegression(BaseEstimator):
             InputError: one of these.
         """
         check_fields(self)
-        told = self.num_records
-        if told == OBSERVED or (told is None and not self._is_clone):
+        declared = self.num_records
+        if declared == OBSERVED or (declared is None and not self._is_clone):
             return
-        if told is None:
+        if declared is None:
             raise InputError(
                 "num_records: this is a clone, as cross-validation and meta-estimators make, whose number of rows may "
                 "be a private count; tell it, for example num_records=folds.train_records with cv=folds and "
                 "folds=dpmcmc.estimators.PublicKFold(5, num_records=...), or 'observed' where all of them are public",
                 "num_records",
             )
-        if rows not in ((told,) if isinstance(told, int | np.integer | str) else told):
+        if rows not in ((declared,) if isinstance(declared, int | np.integer | str) else declared):
             raise InputError(
-                f"num_records: {told} was declared, and fit was handed another number of rows, which is private then: "
-                "stratified folds and meta-estimators that take rows out by their labels do so; docs/from_a_table.md "
-                "lists what keeps the promise",
+                f"num_records: {declared} was declared, and fit was handed another number of rows, which is private "
+                "then: stratified folds and meta-estimators that take rows out by their labels do so; "
+                "docs/from_a_table.md lists what keeps the promise",
                 "num_records",
             )
 
