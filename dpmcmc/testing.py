@@ -71,7 +71,9 @@ def gaussian_run(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) ->
         (positions (samples, chains, d) float64, the sampler's Info at the same steps, leaves (samples, chains)).
     """
     check_not_forked()
-    chains, noise_std, every = run["chains"], run.get("noise_std"), run.get("every", 10)
+    chains = run["chains"]
+    noise_std = run.get("noise_std")
+    every = run.get("every", 10)
     d = len(curvature)
     w = jnp.asarray(curvature, jnp.float32)
     root = jax.random.key(run.get("seed", 0))
@@ -79,7 +81,8 @@ def gaussian_run(sampler: Sampler, curvature: np.ndarray, **run: Unpack[Run]) ->
     start = randomness.normal(start_key, (chains, d)) * jnp.asarray(run.get("start_std", np.zeros(d)), jnp.float32)
     shaped, flat = _shapes(d) if run.get("nested") else (lambda v: v, lambda v: v)
     state = jax.vmap(lambda key, v: sampler.init(key, shaped(v)))(jax.random.split(chain_key, chains), start)
-    second, metric = asked(sampler.queries), sampler_offers(sampler).metric
+    second = asked(sampler.queries)
+    metric = sampler_offers(sampler).metric
 
     def step(state: PyTree, t: jax.Array) -> tuple[PyTree, PyTree]:
         key = jax.random.fold_in(root, t)
@@ -128,11 +131,13 @@ def _squared_scale(metric: PublicMatrix | None) -> np.ndarray | float:
 
 def _shapes(d: int) -> tuple[Callable[[jax.Array], PyTree], Callable[[PyTree], jax.Array]]:
     """(vector (d,) -> nested pytree of three leaves, and back); d >= 4."""
-    head, rows = d // 4, (d - d // 4) // 2
+    head = d // 4
+    rows = (d - d // 4) // 2
     rest = d - head - 2 * rows
 
     def nested(v: jax.Array) -> PyTree:
-        middle, tail = v[head : head + 2 * rows].reshape(2, rows), v[head + 2 * rows :]
+        middle = v[head : head + 2 * rows].reshape(2, rows)
+        tail = v[head + 2 * rows :]
         return {"a": v[:head], "b": {"matrix": middle, "tail": tail if rest else tail.reshape(0)}}
 
     def back(tree: PyTree) -> jax.Array:

@@ -126,7 +126,8 @@ def audited(plan: Plan | MechanismPlan, name: str, options: dict[str, Any]) -> A
         argument = error.about or str(error).partition(": ")[0]
         if argument not in options:
             raise
-        option, said = f"--{argument.replace('_', '-')}", str(error).removeprefix(argument).lstrip(": ")
+        option = f"--{argument.replace('_', '-')}"
+        said = str(error).removeprefix(argument).lstrip(": ")
         raise type(error)(f"{option}: {said}", option) from None
 
 

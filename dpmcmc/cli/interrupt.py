@@ -62,7 +62,8 @@ def heeded() -> Iterator[_Command]:
     if before not in (signal.default_int_handler, _leave):
         yield command
         return
-    hook, sys.unraisablehook = sys.unraisablehook, command.unraisable
+    hook = sys.unraisablehook
+    sys.unraisablehook = command.unraisable
     command.hook = hook
     signal.signal(signal.SIGINT, command.interrupt)
     try:
@@ -94,8 +95,11 @@ class _Command:
     """
 
     def __init__(self, alone: bool, caller: FrameType) -> None:
-        self.alone, self.caller, self.running = alone, caller, False
-        self.stopped, self.waiting = False, False
+        self.alone = alone
+        self.caller = caller
+        self.running = False
+        self.stopped = False
+        self.waiting = False
         self.hook: Callable[[sys.UnraisableHookArgs], object] = sys.__unraisablehook__
         self._alarm: Any = None
 

@@ -50,7 +50,8 @@ class RecordAccount:
             per_record.check(plan, every)
         except InputError as error:
             raise CommandError(f"--{error}" if str(error).startswith("every:") else str(error)) from None
-        self.plan, self.every = plan, every
+        self.plan = plan
+        self.every = every
 
     @property
     def whole(self) -> Plan:
@@ -80,7 +81,8 @@ class RecordAccount:
 
     def kept(self, everything: Result) -> Result:
         """Return the draws that the plan keeps, out of all."""
-        first, thin = self.plan.burn_in + self.plan.thin - 1, self.plan.thin
+        first = self.plan.burn_in + self.plan.thin - 1
+        thin = self.plan.thin
         draws, positions, info = (
             jax.tree.map(lambda leaf: leaf[:, first::thin], tree)
             for tree in (everything.draws, everything.positions, everything.info)

@@ -145,7 +145,8 @@ def _mesh(config: Config) -> Mesh | None:
 def _take_part(asked: RunOptions) -> None:
     """Compute what process 0 writes and prints."""
     config = config_file.load(asked.config or "", asked.overrides, allow_code=asked.allow_code)
-    mesh, plan = _mesh(config), config_room.make_plan(config)
+    mesh = _mesh(config)
+    plan = config_room.make_plan(config)
     assert isinstance(plan, Plan)  # no mechanism takes a mesh
     with _together():
         try:

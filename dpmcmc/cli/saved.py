@@ -161,7 +161,8 @@ class ConfiguredRun:
         Args:
             ended: whether the run has ended without draws; then privacy.json is final.
         """
-        folder, said = self.place.run_folder, self._privacy(self.life.guarantee)
+        folder = self.place.run_folder
+        said = self._privacy(self.life.guarantee)
         if not ended and is_sealed(self.place.folder):  # saved whole, and not settled yet
             return
         try:
@@ -191,7 +192,8 @@ class ConfiguredRun:
         Returns:
             Folder of the draws: the confidential one where these may not be published.
         """
-        guarantee, facts = everything.guarantee, self.facts
+        guarantee = everything.guarantee
+        facts = self.facts
         kept = everything if self.account is None else self.account.kept(everything)
         result = dataclasses.replace(kept, columns=facts.columns)
         run_folder = self.run_folder(guarantee)
@@ -203,7 +205,8 @@ class ConfiguredRun:
         self._draw_chains(result)
         metrics = self.released_facts() | result.diagnostics | result.verdict.to_json() | _from_path(result)
         metrics |= self._seconds(result, calibrate_seconds)
-        flat, shown = result.flat_draws(), {}
+        flat = result.flat_draws()
+        shown = {}
         if facts.test is not None:
             name = "draws" if guarantee is None else "private draws"
             shown[name] = predictive.predict(self.target, flat, dict(facts.test))
@@ -271,7 +274,9 @@ class ConfiguredRun:
         if self._drawn == (guarantee,):
             return
         self._drawn = (guarantee,)
-        plan, draw, said = self.trace, self.pictures.begin, (self.facts.title(guarantee), self.facts.note(guarantee))
+        plan = self.trace
+        draw = self.pictures.begin
+        said = (self.facts.title(guarantee), self.facts.note(guarantee))
         if plan is not None:
             draw("temperature", "", plan.temperatures, plan.noise_multipliers, *said)
         if guarantee is not None and np.isfinite(guarantee.epsilon):
@@ -279,9 +284,11 @@ class ConfiguredRun:
 
     def _draw_chains(self, result: Result) -> None:
         """Begin the picture of traces, and draw the planned ones again if the run has come to cost more."""
-        guarantee, plan = result.guarantee, self.trace
+        guarantee = result.guarantee
+        plan = self.trace
         if plan is not None:
-            shown, kept = few(result.draws, result.columns), (plan.burn_in, plan.thin)
+            shown = few(result.draws, result.columns)
+            kept = (plan.burn_in, plan.thin)
             said = self.facts.title(guarantee), self.facts.note(guarantee)
             self.pictures.begin("traces", "Traces of up to six parameters", shown, kept, *said)
         self.draw_planned(guarantee)

@@ -157,7 +157,8 @@ class _ConfigRequest:
 
     def request(self, config: Config) -> Request:
         """Return the question that a config's data, target and privacy ask."""
-        spec, promise = config_room.describe_data(config), config.privacy
+        spec = config_room.describe_data(config)
+        promise = config.privacy
         assert promise is not None
         assert promise.epsilon is not None
         assert spec.num_records is not None
@@ -167,7 +168,8 @@ class _ConfigRequest:
             given["mechanism"] = told(config.mechanism.built(), spec.facts)
         elif self.of_fit:
             given |= settings_of(target, self.goal)
-        delta, schema = promise.delta if self.delta else None, spec.schema
+        delta = promise.delta if self.delta else None
+        schema = spec.schema
         request = ask(target, spec.num_records, promise.epsilon, delta, schema, spec.num_features, given)
         return dataclasses.replace(request, structure=spec.structure)
 

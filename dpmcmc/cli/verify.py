@@ -170,7 +170,8 @@ def _deviations(body: dict[str, Any], minibatches: float, events: tuple[Event, .
     if "steps" in body:
         sampling = body["sampling"]
         if sampling["scheme"] == Poisson.scheme:
-            scheme, records = Poisson(_number(sampling["batch_size"])), _number(body["num_records"])
+            scheme = Poisson(_number(sampling["batch_size"]))
+            records = _number(body["num_records"])
             scheme.validate(int(records))
             need["batch_overflow"] = minibatches * scheme.truncation(int(records), int(_number(sampling["slots"])))
         if body["hardened"]:
@@ -192,7 +193,8 @@ def _shortfalls(run: SavedRun, guarantee: Guarantee) -> Iterator[str]:
         paid = math.fsum(e.rate * e.count for e in events if e.mechanism == name)
         if paid < least * (1 - _TOLERANCE):
             yield f"charges {paid:.3g} for {name} where the run deviates by {least:.3g}"
-    asked, drawn = _count(events, _QUERIES), _count(events, _DRAWS)
+    asked = _count(events, _QUERIES)
+    drawn = _count(events, _DRAWS)
     if asked < run.queries:
         yield f"charges {asked} queries where steps x chains x minibatches, and releases of a metric, are {run.queries}"
     rate = min((e.rate for e in queries), default=1.0)
@@ -262,7 +264,8 @@ def verify(
             recomputed = Guarantee.from_json(body)
             checks = recomputed.cross_check()
         run = SavedRun.from_json(body, recomputed.events)
-        said, shortfall = str(recomputed), next(_shortfalls(run, recomputed), None)
+        said = str(recomputed)
+        shortfall = next(_shortfalls(run, recomputed), None)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise CommandError(
             f"{path}: is not a privacy.json of this library; {type(error).__name__} at {error}; give one as it was "

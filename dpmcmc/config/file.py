@@ -132,7 +132,8 @@ def load(
     Raises:
         ConfigError: one sentence naming the file and the YAML path.
     """
-    given, path = Path(path), located(path)
+    given = Path(path)
+    path = located(path)
     # Paths of a shipped config are relative to the current folder, not to the package.
     base = path.parent if path == given else Path.cwd()
     try:

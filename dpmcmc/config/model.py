@@ -208,7 +208,9 @@ if TYPE_CHECKING:  # a section has the attributes of the object that it builds
     MechanismSection = Named
     SamplingSection = Scheme
 else:
-    DataSection, RunSection, MetricSection = derived(Records), derived(Run), derived(PrivateMetric)
+    DataSection = derived(Records)
+    RunSection = derived(Run)
+    MetricSection = derived(PrivateMetric)
     PrivacySection = derived(Promise, required=("delta",))
     TargetSection = choice(TARGETS, "name", CustomSection)
     SamplerSection = choice(SAMPLERS, "name", CustomSection)

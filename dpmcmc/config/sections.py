@@ -357,7 +357,8 @@ def derived(constructor: type, tag: str = "", name: str = "", required: tuple[st
         name: of this one.
         required: keys that a YAML must give although the constructor has a default.
     """
-    hints, described = get_type_hints(constructor, include_extras=True), descriptions(constructor)
+    hints = get_type_hints(constructor, include_extras=True)
+    described = descriptions(constructor)
     fields: dict[str, Any] = {tag: (Literal[name], ...)} if tag else {}
     for field in keys(constructor):
         default = ... if field.default is dataclasses.MISSING or field.name in required else field.default
@@ -365,9 +366,11 @@ def derived(constructor: type, tag: str = "", name: str = "", required: tuple[st
     first = (inspect.getdoc(constructor) or "").split("\n\n")[0].split("; see")[0].rstrip(".") + "."
     with warnings.catch_warnings():  # the key ``schema`` hides a method of pydantic that is not used here
         warnings.simplefilter("ignore", UserWarning)
-        title, doc = f"{constructor.__name__}Section", " ".join(first.split())
+        title = f"{constructor.__name__}Section"
+        doc = " ".join(first.split())
         made = create_model(title, __base__=Derived, __doc__=doc, **fields)
-    made.constructor, made.tag = constructor, tag
+    made.constructor = constructor
+    made.tag = tag
     return made
 
 

@@ -283,13 +283,15 @@ class OutlookFacts:
             squared_norm = float(np.trace(np.linalg.solve(metric, gram))) / num_records
             variance = (noise.gradient * clip) ** 2 * squared_norm * metric
             # A gradient is taken about as far from the truth as the posterior is wide.
-            taken_at, times = np.zeros((size, size)), 2.0
+            taken_at = np.zeros((size, size))
+            times = 2.0
         else:
             law = free
             curvature = gram * float(np.mean(law.curvature))
             variance = np.eye(size) * noise.gradient**2
             # The gradient of a linear regression is taken at 0.
-            taken_at, times = np.outer(truth, truth), 1.0
+            taken_at = np.outer(truth, truth)
+            times = 1.0
         mean = float(np.mean(law.curvature))
         local = Local(curvature, score, lambda q: times * mean**2 * error(q + taken_at))
         covariances = predicted(local, variance, precision, alone)
@@ -326,8 +328,10 @@ def mean_width(outlooks: list[Outlook]) -> float:
 
 def width_line(outlooks: list[Outlook]) -> str:
     """Return the predicted width of intervals in words."""
-    typical, widths = mean_width(outlooks), [one.width for one in outlooks]
-    low, high = min(widths), max(widths)
+    typical = mean_width(outlooks)
+    widths = [one.width for one in outlooks]
+    low = min(widths)
+    high = max(widths)
     if high <= _FACTOR * typical and typical <= _FACTOR * low:
         said = f"predicted about {typical:.3g} times as wide as without privacy ({low:.3g} to {high:.3g}"
     else:
@@ -339,7 +343,8 @@ def accuracy_line(outlooks: list[Outlook], score: BoundedScore) -> str:
     """Return the predicted loss of a binary model's accuracy in words."""
     rng = np.random.default_rng(0)
     lost = 100 * np.concatenate([one.accuracy_lost(score, rng) for one in outlooks])
-    mean, error = float(np.mean(lost)), float(np.std(lost) / math.sqrt(len(lost)))
+    mean = float(np.mean(lost))
+    error = float(np.std(lost) / math.sqrt(len(lost)))
     if mean < max(0.1, 2 * error):
         return f"accuracy: less than {max(0.1, mean + 2 * error):.1g} points below that without privacy"
     return f"accuracy: about {mean:.2g} ± {2 * error:.1g} points below that without privacy, for truths from the prior"

@@ -176,7 +176,9 @@ class PublicKFold(BaseCrossValidator):
     """
 
     def __init__(self, n_splits: int = 5, *, num_records: int, seed: int = 0) -> None:
-        self.n_splits, self.num_records, self.seed = n_splits, num_records, seed
+        self.n_splits = n_splits
+        self.num_records = num_records
+        self.seed = seed
         for name, value, least in (("n_splits", n_splits, 2), ("num_records", num_records, 1), ("seed", seed, 0)):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise InputError(f"{name}: must be a whole number of at least {least}, got {value!r}", name)
@@ -490,7 +492,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateRegression):
         return self._fitted(x, labels)
 
     def _set_coefficients(self, coefficients: np.ndarray, intercept: float) -> None:
-        self.coef_, self.intercept_ = coefficients[None], np.array([intercept])
+        self.coef_ = coefficients[None]
+        self.intercept_ = np.array([intercept])
 
     def _link(self, predictor: np.ndarray) -> np.ndarray:
         return expit(predictor)

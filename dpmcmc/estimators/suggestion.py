@@ -108,7 +108,8 @@ def suggested_chain(
         return rough, [*reasons, "step size: as given"]
     typical = _typical(rough, target)
     steepest = _steepest(rough, typical)
-    steps, burn_in = settings["steps"], settings["burn_in"]
+    steps = settings["steps"]
+    burn_in = settings["burn_in"]
     if "steps" not in given and "burn_in" not in given:
         steps = min(_MOST_STEPS, max(steps, math.ceil(2 * _RELAXATIONS * steepest / (typical * _STEEPEST))))
         burn_in = steps // 2
@@ -142,8 +143,10 @@ def _steepest(rough: Plan, typical: float) -> float:
     (``inference/noise_aware.py``)."""
     assert rough.metric is not None
     assert rough.privacy is not None
-    release, asked = rough.metric.release, rough.metric.asked
-    size, bound = release.rows.size, release.rows.row_bound
+    release = rough.metric.release
+    asked = rough.metric.asked
+    size = release.rows.size
+    bound = release.rows.row_bound
     if not asked.of_rows:  # all of it in one direction
         return typical * size
     n = rough.num_records
@@ -286,7 +289,9 @@ def ask(
     given: Given,
 ) -> Request:
     """Return the request that :func:`suggest` answers; its target has the public facts of the schema, and defaults."""
-    epsilon, structure, reasons = asked_epsilon(epsilon), None, []
+    epsilon = asked_epsilon(epsilon)
+    structure = None
+    reasons = []
     if isinstance(target, str | type):
         said = f"target: {target!r} is no target; give an object, for example dpmcmc.targets.LogisticRegression()"
         raise InputError(said, "target")
@@ -352,7 +357,8 @@ class Request:
 
     def _release(self, goal: Goal) -> tuple[MechanismPlan, list[str]]:
         """Return the plan of a one-shot release, and why."""
-        mechanism, why = self._mechanism, "mechanism: as given"
+        mechanism = self._mechanism
+        why = "mechanism: as given"
         if isinstance(mechanism, NoiseAware) and mechanism.covariance == "sandwich":
             why = (
                 "method: noise_aware with a sandwich variance, made of released residuals: the noise_scale "
@@ -417,7 +423,8 @@ class Request:
     @functools.cached_property
     def facts(self) -> OutlookFacts | None:
         """Public facts that an outlook rests on; None where the model has no bounded score of one predictor."""
-        score, size = score_of(self.target), target_offers(self.target).num_features
+        score = score_of(self.target)
+        size = target_offers(self.target).num_features
         if score is None or score.size != 1 or size is None:
             return None
         options = self._mechanism if isinstance(self._mechanism, NoiseAware) else NoiseAware()
@@ -523,9 +530,11 @@ class Request:
 
 def _least(reaches: Callable[[float], bool], start: float, most: float) -> float | None:
     """Return the least value from ``start`` on that reaches a goal, within 5 %; None where ``most`` does not."""
-    low, high = float(start), float(start)
+    low = float(start)
+    high = float(start)
     while not reaches(high):
-        low, high = high, 3 * high
+        low = high
+        high = 3 * high
         if low >= most:
             return None
     while high > 1.05 * low:
@@ -559,7 +568,8 @@ def picture(file: File, asked: Request) -> None:
     numbers = sorted({max(10, round(asked.num_records * part)) for part in _MULTIPLES})
     with rc_context(STYLE):
         figure = Figure(layout="constrained")
-        axis, left_to_prior = figure.subplots(), False
+        axis = figure.subplots()
+        left_to_prior = False
         for epsilon in sorted({*_EPSILONS, asked.epsilon}, reverse=True):
             widths = [asked.at(n, epsilon).width() for n in numbers]
             own = epsilon == asked.epsilon

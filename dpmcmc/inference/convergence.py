@@ -22,7 +22,8 @@ def summary(draws: PyTree) -> dict[str, float | None]:
     """
     ess, rhat = (np.concatenate(found) for found in zip(*map(each, jax.tree.leaves(draws)), strict=True))
     moving = ~np.isnan(ess)
-    ess, rhat = ess[moving], rhat[moving]
+    ess = ess[moving]
+    rhat = rhat[moving]
     # An estimate below zero means that the chains are too short for one.
     if not len(ess) or not np.all(np.isfinite(ess) & np.isfinite(rhat)) or ess.min() <= 0:
         return {"ess": None, "rhat": None}

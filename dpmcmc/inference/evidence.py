@@ -237,7 +237,8 @@ def _equations(structure: RowStructure, noisy: NoisyGram) -> list[tuple[np.ndarr
     def add(row: np.ndarray, column: np.ndarray) -> None:
         out.append(((np.outer(row, column) + np.outer(column, row)) / 2, 0.0))
 
-    unit, firsts = np.eye(size), [block[0] for block in structure.blocks]
+    unit = np.eye(size)
+    firsts = [block[0] for block in structure.blocks]
     intercept = 0 if structure.constant is None else structure.constant
     for number, block in enumerate(structure.blocks):
         for at, one in enumerate(block):

@@ -232,10 +232,12 @@ def project(noisy: np.ndarray, trace: float, structure: RowStructure | None = No
         return _semidefinite(noisy, trace)
     linear = _Linear.of(structure, len(noisy))
     # Dykstra's correction belongs to the cone alone; the other sets are subspaces except for the signs.
-    correction, out = np.zeros_like(noisy), noisy
+    correction = np.zeros_like(noisy)
+    out = noisy
     for _ in range(_ROUNDS):
         nearest = _semidefinite(out + correction, trace)
-        correction, out = out + correction - nearest, nearest
+        correction = out + correction - nearest
+        out = nearest
         for _ in range(_LINEAR_ROUNDS):
             out = linear.project(out)
     return _semidefinite(out, trace)
@@ -280,7 +282,8 @@ def denoised(
         bootstraps: how many.
     """
     rng = np.random.default_rng(0) if rng is None else rng
-    noise_std, trace = noisy.noise_std, noisy.trace
+    noise_std = noisy.noise_std
+    trace = noisy.trace
     nearest = project(noisy.gram, trace, structure)
     again = (
         project(nearest + noise_std * symmetric_noise(rng, len(nearest)), trace, structure) for _ in range(bootstraps)
@@ -307,7 +310,8 @@ class _Linear:
         sums = np.zeros((size, len(structure.blocks)))
         zero = np.zeros((size, size), bool)
         for number, block in enumerate(structure.blocks):
-            sums[list(block), number], sums[constant, number] = 1.0, -1.0
+            sums[list(block), number] = 1.0
+            sums[constant, number] = -1.0
             zero[np.ix_(block, block)] = True
         zero[np.diag_indices(size)] = False
         basis = np.linalg.qr(sums)[0]
@@ -375,7 +379,8 @@ class AverageLaw:
         std = math.sqrt(max(variance, 1e-9))
         law = score.law(mean + std * _NODES, limit)
         h = law.curvature
-        slope, along = np.mean(h * _NODES) / std, np.mean(h * (_NODES**2 - 1)) / std**2
+        slope = np.mean(h * _NODES) / std
+        along = np.mean(h * (_NODES**2 - 1)) / std**2
         return cls(float(np.mean(h)), float(slope), float(along), float(np.mean(law.variance)))
 
 
@@ -462,14 +467,16 @@ class SeveralPredictors(ScoredRows):
 
     def local(self, theta: np.ndarray) -> Local:
         """Return the model of the gradient near θ, (d·K,)."""
-        size, count = self.score.size, self.num_records
+        size = self.score.size
+        count = self.num_records
         parameters = theta.reshape(-1, size)
         parameters = parameters - parameters.mean(axis=1, keepdims=True)
         covariance = self.gram / count - np.outer(self.mean, self.mean)
         towards = covariance @ parameters
         values, vectors = np.linalg.eigh(parameters.T @ towards)
         std = np.sqrt(np.maximum(values, 1e-9))
-        along, nodes = towards @ vectors / std, _normal_points(size)
+        along = towards @ vectors / std
+        nodes = _normal_points(size)
         law = self.score.law(self.mean @ parameters + (nodes * std) @ vectors.T, self.limit)
 
         def second_moment(h: np.ndarray) -> np.ndarray:

@@ -166,7 +166,8 @@ def _tried(target: Predicts, params: PyTree, x: PyTree) -> tuple[int, ...]:
     try:
         return jax.eval_shape(target.predict, params, x).shape
     except Exception as error:  # a user's code may raise anything
-        reason, shapes = " ".join(str(error).split())[:200], jax.tree.map(lambda leaf: leaf.shape, x)
+        reason = " ".join(str(error).split())[:200]
+        shapes = jax.tree.map(lambda leaf: leaf.shape, x)
         raise TargetError(
             f"{type(target).__name__}.predict fails on rows of shape {shapes} ({type(error).__name__}: {reason})"
         ) from error
@@ -225,7 +226,8 @@ def _over_draws(
     target: Predicts, flat_draws: PyTree, x: PyTree, score: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """(prediction of each row averaged over draws, float64; score of each draw, of predictions (draws, rows, ...))."""
-    total, each = np.zeros(()), []
+    total = np.zeros(())
+    each = []
     for block in _blocks(_predict(target, len(jax.tree.leaves(x)[0])), flat_draws, x):
         total = total + block.sum(axis=0, dtype=np.float64)
         each.append(score(block))
@@ -247,7 +249,8 @@ def log_predictive_density(target: Target, flat_draws: PyTree, records: PyTree) 
     def each(params: PyTree, records: PyTree) -> jax.Array:
         return jax.vmap(lambda record: target.log_likelihood(params, record))(records)
 
-    log_sum, count = np.asarray(-np.inf), 0
+    log_sum = np.asarray(-np.inf)
+    count = 0
     for block in _blocks(each, flat_draws, records):
         log_sum = np.logaddexp(log_sum, logsumexp(block.astype(np.float64), axis=0))
         count += len(block)
@@ -279,7 +282,8 @@ def expected_calibration_error(
     Confidence is the largest class probability; bins have equal width, and none is left out. It is positive for a
     calibrated model too, since bins hold few rows.
     """
-    confidence, right = probability.max(axis=1), probability.argmax(axis=1) == y
+    confidence = probability.max(axis=1)
+    right = probability.argmax(axis=1) == y
     index = np.minimum((confidence * bins).astype(int), bins - 1)
     gaps = np.bincount(index, weights=right - confidence, minlength=bins)
     return float(np.abs(gaps).sum() / len(y))

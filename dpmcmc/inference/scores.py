@@ -312,8 +312,10 @@ class Normal:
     def law(self, eta: np.ndarray, limit: np.ndarray) -> Law:
         """Return Λ and V, (n, 2, 2)."""
         a, c, sigma = _cuts(eta, limit)
-        tail, density = ndtr(-c), np.exp(-(c**2) / 2) / math.sqrt(2 * math.pi)
-        inner, beta = 3 * (1 - 2 * tail) - 2 * density * (c**3 + 3 * c), _censored(c)
+        tail = ndtr(-c)
+        density = np.exp(-(c**2) / 2) / math.sqrt(2 * math.pi)
+        inner = 3 * (1 - 2 * tail) - 2 * density * (c**3 + 3 * c)
+        beta = _censored(c)
         location = (1 - 2 * ndtr(-a)) / sigma**2, _censored(a) / sigma**2
         scale = inner + 2 * c**2 * (tail + c * density) - beta, inner + 2 * c**4 * tail - beta**2
         parts = (np.stack(pair, axis=1)[:, :, None] * np.eye(2) for pair in zip(location, scale, strict=True))
@@ -322,14 +324,16 @@ class Normal:
 
 def _cuts(eta: np.ndarray, limit: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (a, c, σ), (n,) each."""
-    sigma, most = np.exp(eta[:, 1]), np.minimum(limit[:, 1], _FARTHEST_SCALE**2)
+    sigma = np.exp(eta[:, 1])
+    most = np.minimum(limit[:, 1], _FARTHEST_SCALE**2)
     square = np.where(most >= 1, most + _censored(np.sqrt(most)), most)
     return np.minimum(limit[:, 0] * sigma, _FARTHEST_SCALE), np.sqrt(square), sigma
 
 
 def _censored(c: np.ndarray) -> np.ndarray:
     """Return β(c) = E min(r², c²)."""
-    tail, density = ndtr(-c), np.exp(-(c**2) / 2) / math.sqrt(2 * math.pi)
+    tail = ndtr(-c)
+    density = np.exp(-(c**2) / 2) / math.sqrt(2 * math.pi)
     return 1 - 2 * tail - 2 * c * density + 2 * c**2 * tail
 
 
@@ -471,7 +475,8 @@ class Counts:
         self, k: np.ndarray, mean: np.ndarray, share: np.ndarray, variance: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return A_0, A_1 and A_2 up to k, whole numbers of which some may be negative."""
-        count, inside = np.maximum(k, 0.0), k >= 0
+        count = np.maximum(k, 0.0)
+        inside = k >= 0
         distribution = np.where(inside, self._distribution(count, mean, share), 0.0)
         kernel = np.where(inside, mean * (1 + self.dispersion * count) * self._chance(count, mean, share), 0.0)
         return distribution, -kernel, variance * distribution - kernel * (count - mean + 1 / share)

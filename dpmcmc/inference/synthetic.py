@@ -82,7 +82,8 @@ def rubin(estimates: np.ndarray, variances: np.ndarray) -> Combined:
         variances: of each, as the analysis of one table states them, (M, k).
     """
     count = len(estimates)
-    between, within = (1 + 1 / count) * np.var(estimates, axis=0, ddof=1), np.mean(variances, axis=0)
+    between = (1 + 1 / count) * np.var(estimates, axis=0, ddof=1)
+    within = np.mean(variances, axis=0)
     least = np.var(estimates, axis=0, ddof=1) / count
     degrees = (count - 1) * np.clip(1 - within / between, 1 / count, 1.0) ** 2
     return Combined(np.mean(estimates, axis=0), np.maximum(between - within, least), np.maximum(degrees, 1.0))
@@ -127,7 +128,9 @@ def tables(
 
 def _rows(evidence: Evidence, rng: np.random.Generator) -> np.ndarray:
     """Return rows (N, d) of one table."""
-    noisy, structure, count = evidence.gram, evidence.structure or RowStructure(), evidence.num_records
+    noisy = evidence.gram
+    structure = evidence.structure or RowStructure()
+    count = evidence.num_records
     if noisy is None:
         raise UnsupportedCombination(
             "synthetic tables: this release holds no second moment of rows; give public rows, tables(..., public_x=...)"
@@ -140,8 +143,10 @@ def _rows(evidence: Evidence, rng: np.random.Generator) -> np.ndarray:
 
 def rows_of_moments(gram: np.ndarray, count: int, structure: RowStructure, rng: np.random.Generator) -> np.ndarray:
     """Return rows (count, d) with Gram matrix ``gram`` in expectation; see above."""
-    size, moments = len(gram), gram / count
-    out, before = np.zeros((count, size)), []
+    size = len(gram)
+    moments = gram / count
+    out = np.zeros((count, size))
+    before = []
     if structure.constant is not None:
         before = [structure.constant]
         out[:, before[0]] = np.sqrt(max(moments[before[0], before[0]], 0.0))

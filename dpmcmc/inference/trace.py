@@ -208,14 +208,16 @@ class Trace:
     def _second_moment(self, gram: np.ndarray | Sequence[Sequence[float]] | None) -> Denoised:
         """Return Σ x xᵀ, public or released."""
         if gram is not None:
-            public, d = np.array(gram, np.float64), self.positions.shape[-1]
+            public = np.array(gram, np.float64)
+            d = self.positions.shape[-1]
             if public.shape != (d, d) or not np.allclose(public, public.T) or np.linalg.eigvalsh(public)[0] < -1e-9:
                 raise InputError(
                     f"gram must be the second moment of the rows, a symmetric ({d}, {d}) matrix without negative "
                     "eigenvalues",
                     "gram",
                 )
-            length, most = float(np.trace(public)), (self.row_bound or math.inf) ** 2
+            length = float(np.trace(public))
+            most = (self.row_bound or math.inf) ** 2
             if length > most * (1 + 1e-6):
                 raise InputError(
                     f"gram has the trace {length:.4g}, but rows within row_bound have a mean square of at most "

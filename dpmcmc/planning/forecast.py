@@ -204,11 +204,13 @@ def gradient_variance(plan: Plan, time: float) -> float:
 
 def _width_of_usual_rows(plan: Plan, known: Curvatures, prior: float, noise: float) -> float:
     """Return the width for rows that stand in for the real ones, in directions that do not depend on each other."""
-    size, bound = plan.target_offers.num_features, plan.target_offers.row_bound
+    size = plan.target_offers.num_features
+    bound = plan.target_offers.row_bound
     assert size is not None
     assert bound is not None
     gram = usual_spectrum(size, plan.num_records * bound**2)
-    square, std = np.ones(size), 0.0
+    square = np.ones(size)
+    std = 0.0
     if plan.metric is not None:
         assert plan.privacy is not None
         std = noise_left(plan.metric.release.noise_std, plan.metric.asked.structure)

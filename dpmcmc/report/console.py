@@ -112,11 +112,15 @@ def _notebook(run: Running, console: Console, public: bool) -> Iterator[Report]:
 
 @contextlib.contextmanager
 def _log(run: Running, console: Console, public: bool) -> Iterator[Report]:
-    began, over = time.monotonic(), threading.Event()
-    at, said, doing = [0], ["drawing      the release"], "sampling    " if run.plan.trace else "drawing     "
+    began = time.monotonic()
+    over = threading.Event()
+    at = [0]
+    said = ["drawing      the release"]
+    doing = "sampling    " if run.plan.trace else "drawing     "
 
     def report(done: int, total: int) -> None:
-        said[0], mark = f"{doing} {done:,} of {total:,} steps", done * _LINES // total
+        said[0] = f"{doing} {done:,} of {total:,} steps"
+        mark = done * _LINES // total
         if not public and at[0] < mark < _LINES:
             at[0] = mark
             console.print(said[0])
@@ -285,7 +289,8 @@ class PublicFacts:
 
     def metrics(self) -> dict[str, object]:
         """Return ``metrics.json`` before anything is measured, with every key that it always has."""
-        heat, plan = None if self.trace is None else self.trace.temperatures, self.plan
+        heat = None if self.trace is None else self.trace.temperatures
+        plan = self.plan
         return {
             **dict.fromkeys(("accuracy", "rmse", "log_predictive_density", "non_private")),
             **dict.fromkeys(("ess", "rhat", "steps_per_second")),
@@ -412,7 +417,8 @@ def scores(facts: PublicFacts, released: dict[str, Any]) -> list[tuple[str, str]
 
     Accuracy or rmse where the target predicts, log predictive density where it does not.
     """
-    measure, plain = predictive.measure(facts.target), released["non_private"] or {}
+    measure = predictive.measure(facts.target)
+    plain = released["non_private"] or {}
     if facts.test is None:
         return []
     if measure is None:

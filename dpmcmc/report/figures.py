@@ -83,7 +83,8 @@ class Reading(NamedTuple):
             InputError: original units, which are not known here.
         """
         draws, units, own = self.in_units(draws)
-        columns, said = self.columns, [("units", units)]
+        columns = self.columns
+        said = [("units", units)]
         if own and self.schema is not None:
             columns = self.schema.own_names
         classes = self._classes(draws)
@@ -111,7 +112,8 @@ class Reading(NamedTuple):
         """Return the classes of a softmax regression's draws, the reference first; none of other draws."""
         if not isinstance(self._model, SoftmaxRegression) or not _is_array(draws) or np.ndim(draws) != 4:
             return ()
-        count, levels = draws.shape[-1], () if self.schema is None else self.schema.outcome.levels
+        count = draws.shape[-1]
+        levels = () if self.schema is None else self.schema.outcome.levels
         return levels if len(levels) == count else [f"class {k}" for k in range(count)]
 
     @property
@@ -122,7 +124,8 @@ class Reading(NamedTuple):
 
     def in_units(self, draws: PyTree) -> tuple[PyTree, str, bool]:
         """Return (draws, units in words, whether these are the columns' own)."""
-        schema, asked = self.schema, self.original_units
+        schema = self.schema
+        asked = self.original_units
         known = schema is not None and _is_array(draws) and not isinstance(self._model, LastLayer)
         if asked and not known:
             raise InputError("original_units: are known of a linear model whose plan has a schema", "original_units")
@@ -202,7 +205,8 @@ class Summary:
         ess, rhat = convergence.each(numbers) if chains else (None, None)
         moments = every.mean(axis=0), every.std(axis=0, ddof=min(1, len(every) - 1))
         usable = INTERVALS in verdict.usable_for
-        names, said = tuple(shown.names), (*_said(verdict), *shown.said)
+        names = tuple(shown.names)
+        said = (*_said(verdict), *shown.said)
         return cls(names, *moments, low, high, level, usable, said, shown.total, ess, rhat, shown.own_units)
 
     @classmethod
@@ -214,7 +218,8 @@ class Summary:
         claims = (*verdict.usable_for, f"{INTERVALS} (of result.noise_aware())")
         uses = {"usable for": " and ".join(claims), **verdict.reasons, INTERVALS: why}
         said = (*uses.items(), *shown.said)
-        names, own = tuple(shown.names), shown.own_units
+        names = tuple(shown.names)
+        own = shown.own_units
         return cls(names, mean, std, low, high, level, True, said, len(mean), own_units=own)
 
     def to_dict(self) -> dict[str, list[str] | list[float]]:
@@ -243,7 +248,8 @@ class Summary:
         """Return (titles, rows) of the table in print, at most 150 rows."""
         # The spread has two digits, and other numbers of its row as many decimal places.
         places = [int(np.clip(1 - np.floor(np.log10(std)), 0, 9)) if std > 0 else 0 for std in self.std[:ROWS]]
-        titles, rows = list(self.to_dict()), []
+        titles = list(self.to_dict())
+        rows = []
         for (name, *values), places_of_row in zip(zip(*self.to_dict().values(), strict=True), places, strict=False):
             formats = [{"ESS": ".0f", "R-hat": ".3f"}.get(title, f".{places_of_row}f") for title in titles[1:]]
             rows.append([name, *(f"{v:{form}}".replace("nan", "–") for v, form in zip(values, formats, strict=True))])
@@ -418,10 +424,12 @@ def forest(summary: Summary, most: int) -> Figure:
     with rc_context(STYLE):
         figure = Figure(figsize=(6.4, 1.2 + 0.22 * count), layout="constrained")
         axis = figure.subplots()
-        rows, mean = np.arange(count), summary.mean[:count]
+        rows = np.arange(count)
+        mean = summary.mean[:count]
         low, high = (summary.low[:count], summary.high[:count]) if summary.intervals else (mean, mean)
         # In their own units every coefficient has an axis of its own, from its least to its largest number or 0.
-        least, width = np.zeros(count), np.ones(count)
+        least = np.zeros(count)
+        width = np.ones(count)
         if not summary.own_units:
             axis.axvline(0, color="0.6", lw=1, ls="--")
         else:
@@ -453,7 +461,8 @@ def _label(axis: Axes, title: str, x: str = "", y: str = "") -> None:
 
 def _from_zero(axis: Axes, values: np.ndarray, room: float) -> None:
     """Draw an axis from zero to ``room`` times the largest value, or in powers of ten where values span two of them."""
-    least, most = float(values.min()), float(values.max())
+    least = float(values.min())
+    most = float(values.max())
     if least > 0 and most > 100 * least:
         axis.set_yscale("log")
     else:

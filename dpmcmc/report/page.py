@@ -400,7 +400,8 @@ def method_in_words(plan: AnyPlan) -> str:
 def estimated(plan: AnyPlan) -> list[tuple[str, str]]:
     """Return (label, sentence) pairs that say what was estimated."""
     out = [("model", model(plan.target))]
-    said, schema = prior(plan), plan.schema
+    said = prior(plan)
+    schema = plan.schema
     if schema is not None:
         used = list(dict.fromkeys(name for term in schema.terms for name in term))
         out += [("formula", _formula(schema)), (f"label {schema.label}", _label(schema))]
@@ -442,7 +443,8 @@ def _formula(schema: Schema, most: int | None = None) -> str:
 
 
 def _label(schema: Schema) -> str:
-    kind, levels = schema.columns[schema.label], schema.outcome.levels or ("", "")
+    kind = schema.columns[schema.label]
+    levels = schema.outcome.levels or ("", "")
     scale: Mapping[str, str] = {
         "binary": f"log odds of {levels[1]!r} against {levels[0]!r}",
         "classes": f"log odds of every level against the first, {levels[0]!r}",
@@ -506,12 +508,14 @@ def page(plan: AnyPlan, guarantee: Guarantee | None, summary: Summary, context: 
         summary: of the draws, or of what follows from them.
         context: what else is said.
     """
-    said, assumed = dict(summary.said), prior(plan)
+    said = dict(summary.said)
+    assumed = prior(plan)
     claims = {
         "Predictions": (PREDICTION in said["usable for"], said[PREDICTION]),
         "Intervals": (summary.intervals, said[INTERVALS]),
     }
-    unit, method = plan.unit, method_in_words(plan)
+    unit = plan.unit
+    method = method_in_words(plan)
     names = {
         "method": method,
         "unit": unit,
@@ -541,7 +545,9 @@ def plain_numbers(guarantee: Guarantee) -> dict[str, object]:
     e^ε/(1 + e^ε). ``power`` is the largest share of right answers of a test that is wrong in a = 5 % of runs on the
     other data set: min(e^ε a + δ, 1 − e^−ε (1 − δ − a)) (Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015).
     """
-    odds, delta, alarms = math.exp(min(guarantee.epsilon, 700.0)), guarantee.delta, _FALSE_ALARMS
+    odds = math.exp(min(guarantee.epsilon, 700.0))
+    delta = guarantee.delta
+    alarms = _FALSE_ALARMS
     power = min(odds * alarms + delta, 1 - (1 - delta - alarms) / odds)
     return {
         "epsilon": round_up(guarantee.epsilon, 3),
