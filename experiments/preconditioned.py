@@ -21,7 +21,7 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """Values at each step: norm of the noisy gradient."""
+    """Per step: norm of the noisy gradient."""
 
     gradient_norm: jax.Array
 
