@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
@@ -128,6 +128,8 @@ class HybridStart(OPS):
     """
 
     share: Share = 0.5
+    # A hybrid starts at one draw, so this is no key.
+    draws: int = field(default=1, kw_only=True)
 
 
 #: Section of a hybrid: that of its posterior draw, and the draw's share of ε.
