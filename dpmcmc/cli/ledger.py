@@ -178,7 +178,7 @@ def _show(state: State) -> None:
 
 def _json(state: State) -> dict[str, Any]:
     promised = ("name", "num_records", "adjacency", "epsilon", "delta", "filter", "order", "unit", "budget")
-    terms = dataclasses.asdict(state.terms)
+    terms = dataclasses.asdict(state.terms) | {"unit": state.terms.unit}
     return {
         **{name: terms[name] for name in promised},
         "spent": state.spent,
