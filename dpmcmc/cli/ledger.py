@@ -177,10 +177,12 @@ def _show(state: State) -> None:
 
 
 def _json(state: State) -> dict[str, Any]:
-    promised = ("name", "num_records", "adjacency", "epsilon", "delta", "filter", "order", "unit", "budget")
-    terms = dataclasses.asdict(state.terms) | {"unit": state.terms.unit}
+    promised = ("name", "num_records", "adjacency", "epsilon", "delta", "filter", "order")
+    terms = dataclasses.asdict(state.terms)
     return {
         **{name: terms[name] for name in promised},
+        "unit": state.terms.unit,
+        "budget": state.terms.budget,
         "spent": state.spent,
         "left": state.left,
         "overflow_budget": state.terms.overflow,
