@@ -73,8 +73,12 @@ def _num_values(node: yaml.Node, known: dict[int, float]) -> float:
     """Return the number of values in a node, with aliases written out; infinite where a node contains itself."""
     if id(node) not in known:
         known[id(node)] = math.inf
-        held = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
-        parts = () if isinstance(node, yaml.ScalarNode) else held
+        if isinstance(node, yaml.ScalarNode):
+            parts = []
+        elif isinstance(node, yaml.MappingNode):
+            parts = [part for pair in node.value for part in pair]
+        else:
+            parts = node.value
         known[id(node)] = 1 + sum(_num_values(part, known) for part in parts)
     return known[id(node)]
 

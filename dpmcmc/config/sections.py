@@ -202,10 +202,13 @@ def located(sections: Mapping[str, BaseModel | None], otherwise: str) -> Iterato
 def refusal(error: InputError, sections: Mapping[str, BaseModel | None], otherwise: str) -> InputError:
     """Return what :func:`located` raises: a ConfigError, or for an error with a usual section one of the same type."""
     key = error.about.partition(".")[0]
-    held = [name for name, section in sections.items() if section is not None and key in type(section).model_fields]
-    path = (
-        f"{held[0]}.{error.about}" if held else error.about if error.about in sections else error.section or otherwise
-    )
+    owners = [name for name, section in sections.items() if section is not None and key in type(section).model_fields]
+    if owners:
+        path = f"{owners[0]}.{error.about}"
+    elif error.about in sections:
+        path = error.about
+    else:
+        path = error.section or otherwise
     said = str(error).removesuffix(".")
     for named in (path, error.about):
         said = said.removeprefix(f"{named}: ") if named else said

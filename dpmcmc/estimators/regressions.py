@@ -399,16 +399,17 @@ class PrivateRegression(BaseEstimator):
                 NoGuarantee,
                 stacklevel=4,
             )
-        held = None
+        reservation = None
         if self.ledger is not None:
-            held = Reservation(self.ledger, plan.guarantee if key is None else None, type(self).__name__, parts=True)
+            guarantee = plan.guarantee if key is None else None
+            reservation = Reservation(self.ledger, guarantee, type(self).__name__, parts=True)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotForIntervals)
-                return sample(plan, records, key=key, ledger=held)
+                return sample(plan, records, key=key, ledger=reservation)
         finally:
-            if held is not None:
-                held.settle()
+            if reservation is not None:
+                reservation.settle()
 
     def _set_coefficients(self, coefficients: np.ndarray, intercept: float) -> None:
         self.coef_: np.ndarray = coefficients
