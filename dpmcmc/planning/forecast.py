@@ -163,7 +163,8 @@ def _clip(plan: Plan) -> float:
 def _steepening(plan: Plan) -> float:
     """Most that label-blind weights multiply a record's curvature by (``query/label_blind.py``)."""
     bound = None if plan.in_metric else plan.target_offers.gradient_bound
-    return 1.0 if bound is not None and _clip(plan) >= bound else 2.0 if plan.label_blind else 1.0
+    unweighted = bound is not None and _clip(plan) >= bound
+    return 2.0 if plan.label_blind and not unweighted else 1.0
 
 
 def bought(plan: Plan, known: Curvatures) -> float | None:
