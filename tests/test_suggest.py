@@ -15,7 +15,7 @@ from dpmcmc.config import load, make_plan
 from dpmcmc.data import Levels, Range, Schema
 from dpmcmc.estimators import NotAchievable, default_delta
 from dpmcmc.estimators.fitting import usual
-from dpmcmc.estimators.outlook import Question
+from dpmcmc.estimators.outlook import OutlookFacts
 from dpmcmc.mechanisms import NoiseAware
 from dpmcmc.targets import LinearRegression, LogisticRegression, PoissonRegression, SoftmaxRegression
 
@@ -167,8 +167,8 @@ def test_linear_algebra_of_a_suggestion_has_one_thread(monkeypatch):
         seen.append({one["num_threads"] for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas"})
         return original(self, *arguments, **more)
 
-    original = Question.outlook
-    monkeypatch.setattr(Question, "outlook", outlook)
+    original = OutlookFacts.outlook
+    monkeypatch.setattr(OutlookFacts, "outlook", outlook)
     suggested.__wrapped__(num_features=3)
     assert seen
     assert all(threads == {1} for threads in seen)

@@ -268,6 +268,7 @@ class _Reference:
         randomness = randomness._replace(noise=noise)
         if self._program.supplied:
             mask = randomness.batch[1]
+            assert mask is not None  # a batch of records on disk has room for more than it may hold
             rows = jax.tree.map(lambda row: jnp.broadcast_to(row, (mask.shape[0], *row.shape[1:])), rows)
             rows = self._program.prepared(rows)
             randomness = randomness._replace(batch=(None, mask))

@@ -24,7 +24,7 @@ import numpy as np
 from dpmcmc.errors import NotForIntervals
 from dpmcmc.inference.noise_aware import MOST_COEFFICIENTS, ReleasedMetric
 from dpmcmc.inference.scores import LabelBlind, score_of
-from dpmcmc.planning.forecast import Curvatures, bought, curvatures, inflation
+from dpmcmc.planning.forecast import Curvatures, bought, curvatures, predicted_width
 from dpmcmc.planning.permitted import FACTS, INTERVALS, PREDICTION, REFUSED, SPAN, Verdict
 from dpmcmc.planning.plan import AnyPlan, Plan
 from dpmcmc.privacy.accounting.events import three_digits
@@ -371,11 +371,12 @@ def _verdict(prediction: tuple[bool, str], intervals: tuple[bool, str]) -> Verdi
 def _with_costs(plan: Plan, verdict: Verdict, metric: ReleasedMetric | None = None) -> Verdict:
     """Return a verdict with what privacy costs and buys."""
     known = curvatures(plan, metric)
-    times, variance = bought(plan, known), inflation(plan, known, metric)
+    times, width = bought(plan, known), predicted_width(plan, known, metric)
     if times is not None and not math.isfinite(times):
         times = None  # epsilon has no bound, and JSON no infinity
-    source = None if variance is None else FACTS if metric is None else "metric"
-    predicted = replace(verdict, predicted_inflation=variance, predicted_from=source)
+    source = None if width is None else FACTS if metric is None else "metric"
+    inflation = None if width is None else width**2
+    predicted = replace(verdict, predicted_inflation=inflation, predicted_from=source)
     return replace(predicted, relaxations=times, clip_bias=clip_bias(plan))
 
 

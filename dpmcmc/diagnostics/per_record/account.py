@@ -6,23 +6,23 @@ r"""Individual Rényi accounting of a run (Feldman and Zrnic 2021), for every re
 function of the record and of what was released before, so D_α bounds the step's divergence given the past.
 
 **The claim.** R_i is the *realised individual Rényi loss*: exact where every norm is, else an upper bound. It is random
-and depends on the record. On its own it promises nothing: the run could have gone otherwise and cost more, so it is not
-(α, R_i(α))-RDP. An odometer that shows R_i does not change that.
+and depends on the record. It is no guarantee: another trajectory could have cost more, so the run is not (α,
+R_i(α))-RDP. Showing R_i as an odometer does not change that.
 
-An individual *filter* turns the number into a promise. Fix α and B before the run, and leave record i out from the step
-on at which its sum would exceed B. Then the run is (α, B)-RDP for record i, because its sum is at most B along every
-path and each term is known from the past, so that
+An individual *filter* gives a guarantee. Fix α and B before the run, and leave record i out from the step on at which
+its sum would exceed B. Then the run is (α, B)-RDP for record i, because its sum is at most B along every path and each
+term is known from the past, so that
 
     L_t = Π_{s<=t} (P_s/Q_s)^α · exp(−(α−1) Σ_{s<=t} D_α,s)
 
 is a supermartingale under Q that starts at 1, and E_Q[(P/Q)^α] <= e^{(α−1)B}. Under replace_one each neighbour's
-record has such a filter, whose terms are against the largest possible counterpart. The terms of the record that is left
-out LATER bound the pair's up to then; after that nothing differs.
+record has such a filter, whose terms are against the largest possible counterpart. Until the LATER of the two records
+is left out, its terms bound those of the pair; afterwards the two runs do not differ.
 
 ε_i is the least over α of the ε at δ that (α, R_i(α))-RDP gives (Canonne, Kamath and Steinke 2020, Proposition 12). It
 is therefore the *smallest budget whose filter would have let the record through the whole run*: with that ε and that
-order set beforehand, nothing would have been different for this record. No run here applies a filter. A run promises
-its plan's guarantee to everybody.
+order fixed before the run, the filter would have changed nothing for this record. No run here applies a filter. A run's
+guarantee to everybody is its plan's.
 
 **Grid.** D_α increases with the norm (``divergence.py``). Under sampling, norms are rounded UP to a geometric grid of
 ratio e^-``STEP``, and a record's account holds how often its norm fell on each point. At rate 1 norms are not rounded.
@@ -66,7 +66,7 @@ from dpmcmc.storage.pytree import PyTree
 _BLOCK_BYTES, _MOST_ROWS = 32 << 20, 2048
 #: Approximate bytes of a step's Info on disk, and of what files hold beside their numbers.
 _INFO_BYTES, _FILE_BYTES = 64, 1 << 18
-#: Every so many of the accountant's orders, from that of the worst case to so many times it.
+#: Stride in the accountant's orders, and the largest order as a multiple of the worst case's.
 _EVERY_ORDER, _REACH = 5, {"replace_one": 8.0, "add_remove": 1000.0, "zero_out": 1000.0}
 
 
@@ -191,7 +191,7 @@ def per_record_epsilon(plan: Plan, data: PyTree, positions: PyTree, *, every: in
 
 
 class Account:
-    """The account of a plan before it runs: what is refused, is refused here, before a run is charged.
+    """The account of a plan, made before the run is charged, so that every refusal comes before the charge.
 
     Args:
         plan, every: as of :func:`per_record_epsilon`.
@@ -277,7 +277,7 @@ class Account:
 
 
 def check(plan: Plan, every: int) -> Private:
-    """Refuse what there is no account of, from the plan alone, and return its private part.
+    """Refuse a plan without an account, and return its private part.
 
     See :func:`per_record_epsilon`.
     """
@@ -299,7 +299,8 @@ def _on_device(leaf: np.ndarray) -> jax.Array:
 
 
 def _orders(guarantee: Guarantee, worst: float) -> np.ndarray:
-    """The worst case's own order and, thinned out, those above it, where smaller losses have theirs."""
+    """Return the best order of the worst case and a thinned list of larger orders, which are best for smaller
+    losses."""
     composed = rdp.compose(guarantee.events, guarantee.adjacency)
     assert composed is not None
     orders, loss = composed
