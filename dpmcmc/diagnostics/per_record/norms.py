@@ -122,7 +122,8 @@ def _linear_predictor(
 
 
 def _any_target(rows_of: PerRecordGradients, target: Target, inner: Target, temper: float, between: bool) -> Norms:
-    metric, clip = rows_of.metric, rows_of.clip
+    metric = rows_of.metric
+    clip = rows_of.clip
     assert clip is not None
     softmax = type(inner) is SoftmaxRegression  # a subclass may map its rows first
     smoothness = None if softmax else target_offers(target).smoothness
@@ -156,7 +157,8 @@ def _any_target(rows_of: PerRecordGradients, target: Target, inner: Target, temp
 # Sum over steps of what each cost a record: norms on a grid, and the divergence of a step at each place of it.
 
 #: Log-spacing and size of the grid of norms; below the last one, at C/1000, it is charged that.
-STEP, _GRID = 0.0136, 512
+STEP = 0.0136
+_GRID = 512
 #: Norms are enlarged by it, for the rounding of float32 norms and logarithms.
 _SLACK = 2.0**-14
 #: Steps taken together.
@@ -197,7 +199,8 @@ def trajectory(plan: Plan, target: Target, positions: PyTree, every: int, roundi
     step = np.tile(np.arange(plan.steps), plan.chains)
     before = np.arange(total) - step % every
     after = np.where(step - step % every + every < plan.steps, before + every, before)
-    to_before, to_after = _distances(flat, before), _distances(flat, after)
+    to_before = _distances(flat, before)
+    to_after = _distances(flat, after)
     check = np.where(to_after < to_before, after, before)
     size = _distances(flat, None)
     # Upward, for it becomes a float32.
@@ -226,11 +229,13 @@ class Tally:
         assert plan.privacy is not None
         assert plan.noise_multipliers is not None
         self.orders = orders
-        self._clip, self._adjacency = plan.privacy.clip, Adjacency(plan.privacy.adjacency)
+        self._clip = plan.privacy.clip
+        self._adjacency = Adjacency(plan.privacy.adjacency)
         self._mechanism = plan.sampling.mechanism(plan.num_records)
         self._rate = plan.sampling.charged_rate(plan.num_records)
         # As the plan's events have them: a long schedule's rounded down within groups.
-        charged, asks = plan.schedule.charged, plan.schedule.asks
+        charged = plan.schedule.charged
+        asks = plan.schedule.asks
         values = bucket_down(charged, np.ones(charged.size))[0]
         each = np.multiply.outer(multiples(plan.second), plan.noise_multipliers / (1 + KAPPA))
         each[:, ~asks] = plan.noise_multipliers[~asks] / (1 + KAPPA)
@@ -245,7 +250,8 @@ class Tally:
     def of(self, norms: Norms, rows: PyTree, trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray]:
         """(R_i(α) (n, K), steps at which the norm reached C (n,)) of n records."""
         count = jax.tree.leaves(rows)[0].shape[0]
-        loss, clipped = np.zeros((count, len(self.orders))), np.zeros(count)
+        loss = np.zeros((count, len(self.orders)))
+        clipped = np.zeros(count)
         kind = self._kind.reshape(-1)[trajectory.step]
         for k, noise in enumerate(self._noise):
             times = np.zeros(count * _GRID if self._mechanism != "gaussian" else 0)
@@ -280,7 +286,8 @@ class Tally:
             padded = np.resize(np.arange(len(block)), min(STEPS, len(steps)))
             upper = norms.bound(kept[:, at.reshape(-1)[padded]], rows, trajectory.moved[block][padded])
             share, place = _placed(upper, np.float32(self._clip))
-            share, place = np.asarray(share)[:, : len(block)], np.asarray(place)[:, : len(block)]
+            share = np.asarray(share)[:, : len(block)]
+            place = np.asarray(place)[:, : len(block)]
             yield share, place, (share >= 1).sum(axis=1)
 
     def _table(self, kind: int, query: int, used: np.ndarray) -> np.ndarray:
