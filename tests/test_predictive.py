@@ -305,6 +305,16 @@ class Diabetes(Line):
     size = 11
 
 
+class FiveCounts(Counts):
+    gradient_bound = None
+
+    def init(self, key):
+        return jnp.zeros(5)
+
+    def log_prior(self, params):
+        return -0.5 * jnp.sum(params**2)
+
+
 class WrongDiabetes(Diabetes):
     def predict(self, params, x):
         return params["layer"]["w"]
@@ -340,7 +350,7 @@ def test_a_regression_run_reports_rmse_and_draws_predictions(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_run_of_a_target_without_predict_reports_its_density(tmp_path, capsys):
-    path = config(tmp_path, "tests.own_models:counts", {"name": "poisson_counts"})
+    path = config(tmp_path, "tests.test_predictive:FiveCounts", {"name": "poisson_counts"})
     assert call("run", path, "--out", tmp_path / "out") == 0
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert (metrics["accuracy"], metrics["rmse"]) == (None, None)
