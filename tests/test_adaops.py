@@ -6,9 +6,7 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.optimize import brentq
 
-from dpmcmc.diagnostics.per_instance import ridge_ops_epsilon
 from dpmcmc.mechanisms import adaops
 from dpmcmc.mechanisms.adaops import AdaOPS, Stage
 from dpmcmc.privacy import CalibrationError, Guarantee, UnsupportedCombination
@@ -101,23 +99,6 @@ def test_exact_pairs_of_an_added_record_never_exceed_the_charge(epsilon):
     assert worst_excess(stage, h, 6.0 + LABEL, gamma) > 1
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
-def test_exact_epsilon_of_the_draw_is_never_above_its_share(epsilon):
-    """By the per-instance accountant, on a grid of worst cases up to the bounds; at twice the share's μ it is above."""
-    stage = Stage.of(planned(AdaOPS(residual_share=0.0), "add_remove", epsilon=epsilon))
-    delta = BUDGET["delta"]
-    share = brentq(lambda e: charged(stage, e) - delta, 0.0, epsilon)
-    closest = 0.0
-    for h in stage.least_curvature * np.array([1.05, 1.5, 5.0, 50.0, 1000.0]):
-        leverage, residual = np.meshgrid(ROW**2 / h * np.geomspace(1e-4, 1, 9), 7.0 * np.linspace(0, 1, 6))
-        gamma = stage.precision(h, 7.0)
-        exact = ridge_ops_epsilon(leverage.ravel(), residual.ravel(), gamma, delta)
-        assert np.all(exact <= share)
-        closest = max(closest, np.max(exact) / share)
-        assert np.max(ridge_ops_epsilon(leverage.ravel(), residual.ravel(), 4 * gamma, delta)) > share or h < 1e3
-    assert closest > 0.9
-
-
 def replaced_records(h, angle, labels, centre, gamma):
     """Posteriors of two data sets that differ in one record, and the largest residual of either record at either."""
     common = np.diag([h, 2 * h])
@@ -148,16 +129,6 @@ def test_exact_pairs_of_a_replaced_record_never_exceed_the_charge(epsilon):
                     planted = max(planted, both(*one_record, e) / charged(stage, e))
     assert 0.05 < closest <= 1
     assert planted > 1
-
-
-def test_temperature_beats_the_source_note_s_formula_and_meets_its_budget():
-    """γ = a²/(m R²), a = −t + √(t² + 2(ε/2 − m t²/2)): half of ε for the eigenvalue, half for the draw."""
-    for epsilon in (0.3, 1.0, 5.0):
-        stage = Stage.of(planned(AdaOPS(residual_share=0.0), "add_remove", epsilon=epsilon))
-        h, residual, t = 40 * stage.least_curvature, 5.0, math.sqrt(2 * math.log(6 / 1e-5))
-        m = ROW**2 / h
-        a = -t + math.sqrt(t**2 + 2 * (epsilon / 2 - m * t**2 / 2))
-        assert stage.precision(h, residual) > 2 * a**2 / (m * residual**2)
 
 
 # ---- stages 1 and 2: declared sensitivities ----

@@ -52,6 +52,7 @@ def test_too_small_a_ridge_is_refused():
         objective_std(Ridge(1.0, 1.0, 3, 100, 0.5, "replace_one"), 0.1, 1e-6)
 
 
+@pytest.mark.slow
 def test_the_command_writes_table_and_picture(tmp_path):
     adaops.main(["--quick", "--out", str(tmp_path)])
     with (tmp_path / "results.csv").open(encoding="utf-8") as file:

@@ -103,11 +103,6 @@ def test_the_histogram_tester_accepts_the_claim_and_rejects_a_tenth_of_it():
     assert "REJECTS" in report.notes[1]
 
 
-def test_a_histogram_that_is_too_large_says_what_would_be_less():
-    with pytest.raises(ValueError, match=r"runs of each data set.*--bins.*--at-epsilon"):
-        audit(planned(epsilon=8.0), method="histogram")
-
-
 # --- what is right is not accused -----------------------------------------------------------------------------------
 
 SAMPLERS_AUDITED = {
@@ -126,14 +121,14 @@ def test_every_registered_sampler_is_audited():
     assert {name.split("_")[0] for name in SAMPLERS_AUDITED} == set(SAMPLERS)
 
 
-#: Every sampler on minibatches, and every kind of batch under every adjacency. A second adjacency on minibatches is
-#: seen with the sampler that asks most.
+#: Every sampler on minibatches, and every kind of batch and of adjacency. The sampler that asks most has another
+#: adjacency too.
 COMBINATIONS = [
     *((name, "poisson", "replace_one") for name in SAMPLERS_AUDITED),
     ("sgfs_own_batch", "poisson", "zero_out"),
     ("sgld", "poisson", "add_remove"),
     ("sgld", "fixed_size", "replace_one"),
-    *(("sgld", "full", adjacency) for adjacency in ("replace_one", "add_remove", "zero_out")),
+    ("sgld", "full", "zero_out"),
 ]
 
 
@@ -251,22 +246,10 @@ def test_batches_of_a_fixed_size_accounted_as_poisson_are_caught():
     assert report.violated
 
 
-@pytest.mark.slow
-def test_a_chain_that_is_not_charged_is_caught():
-    plan = planned(steps=2)
-    assert accused(dataclasses.replace(plan, chains=4))
-
-
-@pytest.mark.parametrize(
-    ("name", "setting", "factor"),
-    [("sufficient_statistics", "noise_std", 0.4), ("ops_closed_form", "temper", 16.0)],
-)
-def test_a_mechanism_with_less_noise_is_caught(name, setting, factor):
-    plan = at_epsilon_two(*MECHANISMS_AUDITED[name])
-    wrong = {**plan.settings, setting: plan.settings[setting] * factor}
-    if setting == "noise_std":
-        wrong["label_noise_std"] *= factor
-    assert accused(dataclasses.replace(plan, settings=wrong))
+def test_a_mechanism_with_a_louder_likelihood_is_caught():
+    plan = at_epsilon_two(*MECHANISMS_AUDITED["ops_closed_form"])
+    louder = plan.settings | {"temper": 16 * plan.settings["temper"]}
+    assert accused(dataclasses.replace(plan, settings=louder))
 
 
 # --- what is audited ------------------------------------------------------------------------------------------------

@@ -116,25 +116,15 @@ def test_the_facts_of_a_result_are_in_its_plan_json_and_come_back(tmp_path):
     assert "dpmcmc chose the other settings" in words
 
 
-def run(folder, config, *settings):
-    changes = [word for setting in settings for word in ("--set", setting)]
-    assert main(["run", config, *changes, "--quiet", "--out", str(folder)]) == 0
-
-
-def test_a_run_writes_what_its_config_declares(tmp_path):
-    run(tmp_path / "a", "breast_cancer", "run.steps=20", "run.thin=2")
+def test_a_run_writes_what_its_config_declares_and_is_known_of_its_data(tmp_path):
+    short = ["--set", "run.steps=20", "--set", "run.thin=2", "--quiet", "--out", str(tmp_path / "a")]
+    assert main(["run", "two_normals", *short]) == 0
     told = json.loads((tmp_path / "a/plan.json").read_text())["circumstances"]
-    assert told == {"records": "public", "settings": "on_these_records", "fit": True, "times": True}
+    assert told == {"records": "generated", "settings": "on_these_records", "fit": True, "times": True}
     words = text((tmp_path / "a/report.html").read_text())
     for sentence, holds in SENTENCES.items():
         if "5,000" not in sentence:
             assert (sentence in words) == holds(Circumstances(**told)), sentence
-
-
-def test_generated_rows_of_ones_own_are_declared_and_known_ones_need_no_word(tmp_path):
-    run(tmp_path / "a", "two_normals", "run.steps=20", "run.thin=2", "data.settings_chosen=null")
-    assert json.loads((tmp_path / "a/plan.json").read_text())["circumstances"]["records"] == "generated"
-    assert "Nobody is in the data" in text((tmp_path / "a/report.html").read_text())
     with pytest.raises(ConfigError, match=r"data\.generated"):
         config_file.load("two_normals", ["data.generated=true"])
     with pytest.raises(ConfigError, match=r"data\.settings_chosen"):

@@ -13,10 +13,9 @@ from scipy import stats
 import dpmcmc
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.errors import UnsupportedCombination
-from dpmcmc.inference.scores import CLIPS, Counts, score_of
+from dpmcmc.inference.scores import CLIPS, Counts
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware import gradients
-from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Design
 from dpmcmc.planning import path
 from dpmcmc.privacy.accounting import Adjacency
 from dpmcmc.privacy.query import gaussian_release
@@ -70,22 +69,6 @@ def test_without_a_limit_the_score_is_the_model_s_own():
         np.testing.assert_allclose(Counts(dispersion).law(eta, 1e9).curvature, law.curvature, rtol=1e-6)
 
 
-def test_a_mallows_weight_alone_and_clipping_that_is_not_centred_are_caught(monkeypatch):
-    """The first has no bound, and the second a mean."""
-    real = Counts._clipped
-
-    def unclipped(self, eta, limit):
-        return real(self, eta, limit)._replace(bound=np.full(np.shape(eta), np.inf))
-
-    def uncentred(self, eta, limit):
-        return real(self, eta, limit)._replace(centre=np.zeros_like(eta))
-
-    monkeypatch.setattr(Counts, "_clipped", unclipped)
-    assert exact(Counts(), 0.3, 1.0)[0] > 20
-    monkeypatch.setattr(Counts, "_clipped", uncentred)
-    assert abs(exact(Counts(), 0.3, 1.0)[1]) > 0.05
-
-
 @pytest.mark.parametrize("dispersion", DISPERSIONS)
 def test_a_score_moves_no_faster_than_rounding_is_charged_for(dispersion):
     """Differences at 20,000 random places: the bound holds, and is not beyond 500 times what was seen."""
@@ -103,45 +86,6 @@ TARGETS = {
     "poisson": PoissonRegression(1.0, num_features=4, row_bound=1.0),
     "negative binomial": NegativeBinomialRegression(1.0, 0.5, num_features=4, row_bound=1.0),
 }
-
-
-def neighbours(n, d, seed):
-    """A table of counts, and tables that differ from it in the first record, with huge counts among them."""
-    rng = np.random.default_rng(seed)
-    x, y = rows(n, d, rng), rng.poisson(2.0, n).astype(float)
-    corner = np.full(d, 1 / math.sqrt(d))
-    for row, label in ((corner, 0.0), (-corner, 1e12), (np.zeros(d), 0.0), (np.eye(d)[0], 7.0), (np.eye(d)[1], np.nan)):
-        other = x.copy(), y.copy()
-        other[0][0], other[1][0] = row, label
-        yield (x, y), other
-
-
-def moved(target, n=60, d=4, clip=CLIPS[0]):
-    """Farthest that the whitened sums of neighbours lie apart, at positions near and far."""
-    score, rng, worst = dataclasses.replace(score_of(target), clip=clip), np.random.default_rng(0), 0.0
-    design = Design(n, d, 1.0, 30 * math.sqrt(d))
-    for position_scale in (0.0, 1.0, 30.0):
-        theta = position_scale * rng.normal(size=d)
-        for (x, y), (other_x, other_y) in neighbours(n, d, 1):
-            one, two = (
-                BoundedGradient.of(x.T @ x, design, score, *of).sum(theta) for of in ((x, y), (other_x, other_y))
-            )
-            worst = max(worst, float(np.linalg.norm(one - two)))
-    return worst, 2 + 2 * design.rounding(score)
-
-
-@pytest.mark.parametrize("name", TARGETS)
-def test_replaced_records_move_the_whitened_gradient_by_at_most_2c(name, monkeypatch):
-    worst, charged = moved(TARGETS[name])
-    assert 1.2 < worst <= charged < 2.001
-    for clip in CLIPS[1:]:
-        worst, charged = moved(TARGETS[name], clip=clip)
-        assert 0.5 < worst <= charged < 2.001
-    # Planted: neither the score's bound nor the clip behind it.
-    monkeypatch.setattr(gradients, "within_limit", lambda scores, limit: np.nan_to_num(scores))
-    assert moved(TARGETS[name])[0] <= charged, "the score is bounded without the clip"
-    monkeypatch.setattr(Counts, "residual", lambda self, eta, y, limit: np.exp(np.minimum(eta, 8)) - y)
-    assert moved(TARGETS[name])[0] > charged
 
 
 def test_the_sum_of_rows_moves_no_further_than_it_is_charged_for(monkeypatch):
@@ -222,18 +166,6 @@ def test_a_larger_budget_clips_further_out_at_no_predicted_cost(monkeypatch):
         assert base.settings["clip_ratio"] == CLIPS[0]
         assert one.settings["predicted_width"] <= base.settings["predicted_width"]
         assert one.guarantee.epsilon == pytest.approx(base.guarantee.epsilon, rel=1e-6)
-
-
-def test_counts_that_vary_more_than_the_model_says_move_the_centre_less_the_further_out_the_clip():
-    """E[ψ]/Λ under a negative binomial law, where the model is Poisson's: how far the predictor's root moves."""
-    shifts = []
-    count, chance = chances(1.0, 0.0)
-    for clip in CLIPS:
-        psi = Counts().residual(np.zeros(len(count)), count, np.full(len(count), clip))
-        shifts.append(abs(float(chance @ psi)) / float(Counts().law(np.zeros(1), clip).curvature[0]))
-    assert shifts == sorted(shifts, reverse=True)
-    assert shifts[0] > 0.15
-    assert shifts[-1] < 0.02
 
 
 def covered(dispersion, tables, d=4, n=10_000, epsilon=10.0):

@@ -15,8 +15,6 @@ from dpmcmc.mechanisms.exponential import LEVELS, choice, level_sums, weights_of
 from dpmcmc.privacy import UnsupportedCombination
 from dpmcmc.privacy.query.randomness import streams_of
 from dpmcmc.targets import LinearRegression, LogisticRegression
-from tests.test_command_line import call
-from tests.test_mechanism_commands import write  # noqa: F401
 
 POINTS = np.linspace(-1.0, 1.0, 5)
 TARGET = LogisticRegression(1.0, num_features=1, row_bound=1.0)
@@ -218,10 +216,3 @@ def test_impossible_requests_are_refused_with_a_remedy():
 
     with pytest.raises(UnsupportedCombination, match="loss_bounds"):
         Exponential(radius=1.0).plan(Unbounded(num_features=1), **BUDGET)
-
-
-@pytest.mark.slow
-def test_a_yaml_runs(write, tmp_path, capsys):  # noqa: F811
-    path, out = write({"name": "exponential", "radius": 3.0}), tmp_path / "run"
-    assert call("run", path, "--out", out) == 0
-    assert call("verify", out / "privacy.json") == 0

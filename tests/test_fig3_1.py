@@ -89,14 +89,6 @@ def test_printed_step_is_the_largest_without_noise_for_privacy():
     np.testing.assert_allclose((eta * plan.noise_std) ** 2, eta, rtol=1e-5)
 
 
-def test_errors_are_zero_at_the_posterior_and_temperature_is_a_ratio():
-    problem = fig3_1.make_problem(shortened().regression)
-    exact = measures.errors(problem, problem.mean, problem.covariance)
-    assert exact == pytest.approx({"mean_error": 0, "covariance_error": 0, "temperature": 1}, abs=1e-9)
-    half = measures.errors(problem, problem.mean + np.sqrt(np.diag(problem.covariance)), problem.covariance / 2)
-    assert half == pytest.approx({"mean_error": 1, "covariance_error": 0.5, "temperature": 0.5})
-
-
 def test_moments_do_not_see_a_common_drift():
     settings = shortened()
     problem = fig3_1.make_problem(settings.regression)

@@ -40,12 +40,6 @@ def test_a_quick_run_writes_table_and_picture(name, folders):
     assert (folders[name] / f"{name}.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_a_missing_config_is_named(name, tmp_path, capsys):
-    assert FIGURES[name].main(["--config", str(tmp_path / "no.yaml"), "--out", str(tmp_path)]) == 2
-    assert "no.yaml does not exist" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_on_average_kl_overlays_the_generalisation_gap(folders):
     rows = table(folders["fig4_2"])

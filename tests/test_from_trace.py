@@ -18,6 +18,7 @@ from dpmcmc.inference import from_trace
 from dpmcmc.inference.from_trace import Known, Path, Score
 from dpmcmc.inference.noise_aware import Denoised, denoised, symmetric_noise
 from dpmcmc.inference.scores import Linear, Logistic
+from dpmcmc.planning.path import trace_of
 from dpmcmc.privacy.query.gaussian_release import NoisyGram
 from tests.unproved import plan_any_epsilon
 
@@ -297,22 +298,20 @@ def test_a_path_whose_spread_is_not_recorded_is_refused(records, monkeypatch):
         found.noise_aware()
 
 
-def test_exactly_the_fewest_steps_are_enough(records):
-    """32 steps with a noise whose weights add up to a share just off 1/32 in floats."""
-    trace = dpmcmc.sample(planned(logistic(), 800, steps=56, thin=1), records, key=1).trace
+def test_exactly_the_fewest_steps_are_enough(result):
+    """32 blocks as steps with a noise whose weights add up to a share just off 1/32 in floats."""
     precisions = np.full(16, 0.1 + 0.2)
-    exactly = dataclasses.replace(trace, precisions=precisions, squares=precisions**2 * (1 + 1e-12))
+    exactly = dataclasses.replace(result.trace, precisions=precisions, squares=precisions**2 * (1 + 1e-12))
     assert 1 / exactly.path().share < 32
     exactly.posterior()
 
 
-def test_recording_changes_no_draw(records, monkeypatch):
-    with_means = dpmcmc.sample(planned(logistic(), 800), records, key=2)
+def test_recording_changes_no_draw(records, result, monkeypatch):
     for module in (program, blocks):
         monkeypatch.setattr(module, "recorded_blocks", lambda plan: None)
-    without = dpmcmc.sample(planned(logistic(), 800), records, key=2)
+    without = dpmcmc.sample(planned(logistic(), 800), records, key=1)
     assert without.means is None
-    np.testing.assert_allclose(with_means.draws, without.draws, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result.draws, without.draws, rtol=1e-5, atol=1e-6)
     with pytest.raises(UnsupportedCombination, match="the run has no metric"):
         without.noise_aware()
 
@@ -446,10 +445,17 @@ def test_a_public_metric_needs_a_public_second_moment(records):
     ],
     ids=["no metric", "few steps", "residual clipping", "metric of gradients", "strong prior"],
 )
-def test_paths_that_identify_no_posterior_are_refused(changes, target, said, records):
-    found = dpmcmc.sample(planned(target, 800, **changes), records, key=6)
+def test_paths_that_identify_no_posterior_are_refused(changes, target, said, result):
+    """The path of one run, as that of others."""
+    plan = planned(target, 800, **changes)
+    draws, means = result.draws[:, : plan.num_draws], [part[:, : plan.num_draws] for part in result.means[:2]]
+    means = (*means, result.means[2]) if plan.metric else None
+    metric = None
+    if plan.metric:
+        asked = {"name": plan.metric.asked.name, "clip": plan.privacy.clip, "clip_ratio": plan.metric.asked.ratio}
+        metric = dataclasses.replace(result.metric, **asked, root=None)
     with pytest.raises(UnsupportedCombination, match=said):
-        found.noise_aware()
+        trace_of(plan, draws, means, metric).posterior()
 
 
 def test_a_path_that_is_still_on_its_way_is_refused(result):
@@ -470,13 +476,12 @@ def test_a_quiet_path_that_is_still_on_its_way_is_refused(records, result):
         far.posterior(gram / 20_000)
 
 
-def test_other_targets_and_mechanisms_are_refused(records):
+def test_other_targets_and_mechanisms_are_refused():
     softmax = dpmcmc.targets.SoftmaxRegression(num_classes=2, num_features=4, row_bound=1.0)
-    with pytest.raises(UnsupportedCombination, match="the target is SoftmaxRegression"):
-        dpmcmc.sample(planned(softmax, 800), records, key=7).noise_aware()
     one_shot = dpmcmc.mechanisms.NoiseAware(draws=2, steps=4).plan(logistic(), num_records=800, epsilon=1.0, delta=1e-4)
-    with pytest.raises(UnsupportedCombination, match="keeps no path"):
-        dpmcmc.sample(one_shot, records, key=8).noise_aware()
+    for plan, said in ((planned(softmax, 800), "the target is SoftmaxRegression"), (one_shot, "keeps no path")):
+        with pytest.raises(UnsupportedCombination, match=said):
+            trace_of(plan, np.zeros((1, 2, 4)), None, None)
 
 
 def test_linear_regression_with_room_for_every_gradient(records, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -11,41 +10,13 @@ from scipy.special import expit
 
 from dpmcmc.data.schema import RowStructure
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference import noise_aware as gram_room
 from dpmcmc.inference.noise_aware import AverageLaw, Gaussian, Local, Release, ScoredRows, mean_row, shrunk
 from dpmcmc.mechanisms import NoiseAware, release
 from dpmcmc.mechanisms.noise_aware import gradients
-from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Design
 from dpmcmc.mechanisms.sufficient import split, statistics
-from dpmcmc.privacy.query.gaussian_release import NoisyGram
+from dpmcmc.privacy.query.gaussian_release import NoisyGram, svec, symmetric
 from dpmcmc.targets import LogisticRegression
-from tests.noise_aware_tables import SCORE, linear_table, rows
-
-
-def mean_score(x, theta, weight):
-    """E[Σ w (p − y) x | x] over labels that are made with θ; weight(p, y) -> (N,)."""
-    p = expit(x @ theta)
-    return sum(((chance * weight(p, y) * (p - y))[:, None] * x).sum(0) for y, chance in ((1.0, p), (0.0, 1 - p)))
-
-
-def test_label_blind_weights_leave_the_score_unbiased_and_residual_clipping_does_not():
-    rng = np.random.default_rng(3)
-    x, theta = rows(200, 4, rng), 4 * rng.normal(size=4)
-    norms, clip = np.linalg.norm(x, axis=1), 0.05
-
-    def sees_the_label(p, y):
-        return np.minimum(1.0, clip / (np.abs(p - y) * norms))
-
-    assert np.abs(mean_score(x, theta, sees_the_label)).max() > 0.1
-    # The mean over labels of what the mechanism sums, one record at a time.
-    p, design = expit(x @ theta), Design(200, 4, 1.0, 30 * math.sqrt(4))
-    mean = np.zeros(4)
-    for label, chance in ((1.0, p), (0.0, 1 - p)):
-        access = BoundedGradient.of(x.T @ x, design, SCORE, x, np.full(200, label))
-        for k in range(200):
-            alone = dataclasses.replace(access, x=x[k : k + 1], y=access.y[:1], row_norms=access.row_norms[k : k + 1])
-            mean += chance[k] * alone.sum(theta)
-    assert np.abs(mean).max() < 1e-9
+from tests.noise_aware_tables import SCORE, linear_table
 
 
 def test_with_an_intercept_the_curvature_is_that_of_rows_about_their_mean():
@@ -100,59 +71,13 @@ def test_projection_meets_what_is_declared_and_brings_the_gram_matrix_nearer():
     x = hot / np.sqrt(3)
     exact = x.T @ x
     noisy = exact + 150 * noise_aware.symmetric_noise(rng, 6)
-    plain, declared = (gram_room.project(noisy, n, s) for s in (None, structure))
+    plain, declared = (noise_aware.project(noisy, n, s) for s in (None, structure))
     assert np.linalg.norm(declared - exact) < 0.8 * np.linalg.norm(plain - exact) < np.linalg.norm(noisy - exact)
     assert np.trace(declared) == pytest.approx(n)
     assert np.linalg.eigvalsh(declared).min() > -1e-6 * n
     np.testing.assert_allclose(declared[0, 1], 0, atol=0.01 * n)
     np.testing.assert_allclose(declared[:3].sum(0), declared[5], atol=0.02 * n)
-    np.testing.assert_allclose(gram_room.project(exact, n, structure), exact, atol=1e-6 * n)
-
-
-def test_errors_of_noise_have_the_covariance_that_is_added():
-    rng = np.random.default_rng(6)
-    u = np.array([1.0, -2.0, 0.5])
-    products = np.stack([noise_aware.symmetric_noise(rng, 3) @ u for _ in range(40_000)])
-    expected = noise_aware.isotropic_error(1.0)(np.outer(u, u))
-    np.testing.assert_allclose(np.cov(products.T), expected, atol=0.12)
-
-
-def exact_law(gram, moment, gram_std, moment_std, score, truths):
-    """Log density of θ given noisy G and Xᵀy with a flat prior on G, at ``truths`` (k, d).
-
-    Gθ integrates in closed form: Xᵀy − G̃θ is normal with variance score + moment_std² + (gram_std²/2)(‖θ‖² + θθᵀ).
-    """
-    out = []
-    for theta in truths:
-        cov = score + moment_std**2 * np.eye(len(theta)) + noise_aware.isotropic_error(gram_std)(np.outer(theta, theta))
-        left = moment - gram @ theta
-        out.append(-0.5 * left @ np.linalg.solve(cov, left) - 0.5 * np.linalg.slogdet(cov)[1] - 0.5 * theta @ theta)
-    return np.array(out)
-
-
-def test_with_noise_its_standard_deviation_is_that_of_the_exact_law():
-    """Importance sampling of the law of θ given the noisy statistics, d = 2."""
-    records, _ = linear_table(3000, 2, 1)
-    x, y = (np.asarray(records[name], np.float64) for name in ("x", "y"))
-    rng = np.random.default_rng(2)
-    std = 12.0
-    gram, moment = split(statistics(x, y, 1.0) + std * rng.normal(size=5), 2, 1.0)
-    local = Local(gram / 0.25, gram / 0.25, lambda q: noise_aware.isotropic_error(std)(q) / 0.25**2)
-    seen = Release(np.zeros(2), -moment / 0.25, np.eye(2) * (std / 0.25) ** 2)
-    prior = Gaussian(np.zeros(2), np.eye(2))
-    ours = noise_aware.posterior(seen, local, np.eye(2), prior, rounds=12)
-    wide = ours._replace(covariance=4 * ours.covariance)
-    candidates = wide.draws(rng.normal(size=(20_000, 2)))
-    away = candidates - ours.mean
-    proposal = -0.5 * np.einsum("ki,ij,kj->k", away, np.linalg.inv(wide.covariance), away)
-    log_weight = exact_law(gram, moment, std, std, 0.25 * gram, candidates) - proposal
-    weight = np.exp(log_weight - log_weight.max())
-    weight /= weight.sum()
-    assert 1 / np.sum(weight**2) > 1000
-    mean = weight @ candidates
-    sd = np.sqrt(weight @ (candidates - mean) ** 2)
-    np.testing.assert_allclose(np.sqrt(np.diag(ours.covariance)), sd, rtol=0.05)
-    np.testing.assert_allclose(ours.mean, mean, atol=0.1 * sd.max())
+    np.testing.assert_allclose(noise_aware.project(exact, n, structure), exact, atol=1e-6 * n)
 
 
 def test_a_released_second_moment_is_brought_toward_the_models_as_far_as_its_noise_asks_for():
@@ -189,3 +114,64 @@ def test_a_shrunk_gram_matrix_has_the_error_that_it_states(spread):
     # At ρ = 0 the estimate of ρ itself is what is left, 2/k of the noise.
     assert np.mean(errors) == pytest.approx(np.mean(stated), abs=0.12)
     assert np.mean(errors) < 1.03
+
+
+def gibbs(noisy_gram, noisy_moment, std, variance, rng, sweeps):
+    """Draws of θ given noisy G and m = Xᵀy, after Bernstein and Sheldon (2019): both are unknowns of the chain.
+
+    θ | G, m   conjugate regression with the prior N(0, I)
+    m | G, θ   N(Gθ, variance G), seen with noise N(0, std² I)
+    G | m, θ   flat over positive definite matrices, seen with noise std on svec. G is in the mean of m, which a normal
+               proposal takes in, and in its covariance, which a Metropolis step corrects.
+    """
+    d = len(noisy_moment)
+    unit = [symmetric(row, d) for row in np.eye(d * (d + 1) // 2)]
+    seen, identity = svec(noisy_gram), np.eye(d)
+
+    def normal(precision, towards):
+        covariance = np.linalg.inv(precision)
+        return rng.multivariate_normal(covariance @ towards, (covariance + covariance.T) / 2)
+
+    def beyond_proposal(gram, moment, theta):
+        """Log density of m given G less the one that the proposal took for it."""
+        left = moment - gram @ theta
+
+        def log_density(scale):
+            return -0.5 * left @ np.linalg.solve(variance * scale, left) - 0.5 * np.linalg.slogdet(scale)[1]
+
+        return log_density(gram) - log_density(noisy_gram)
+
+    gram, draws, accepted = noisy_gram, [], 0
+    moment = noisy_moment
+    weight = np.linalg.inv(variance * noisy_gram)
+    for _ in range(sweeps):
+        theta = normal(identity + gram / variance, moment / variance)
+        inverse = np.linalg.inv(variance * gram)
+        moment = normal(inverse + identity / std**2, inverse @ gram @ theta + noisy_moment / std**2)
+        design = np.stack([one @ theta for one in unit], axis=1)
+        precision = np.eye(len(seen)) / std**2 + design.T @ weight @ design
+        proposed = symmetric(normal(precision, seen / std**2 + design.T @ weight @ moment), d)
+        if np.linalg.eigvalsh(proposed)[0] > 0:
+            gain = beyond_proposal(proposed, moment, theta) - beyond_proposal(gram, moment, theta)
+            if math.log(rng.random()) < gain:
+                gram, accepted = proposed, accepted + 1
+        draws.append(theta)
+    assert accepted > 0.2 * sweeps
+    return np.array(draws[sweeps // 10 :])
+
+
+def test_its_standard_deviation_is_that_of_gibbs():
+    """d = 4; the noise makes intervals about twice as wide."""
+    records, _ = linear_table(3000, 4, 1)
+    x, y = (np.asarray(records[name], np.float64) for name in ("x", "y"))
+    rng, std, variance = np.random.default_rng(2), 4.0, 0.25
+    gram, moment = split(statistics(x, y, 1.0) + std * rng.normal(size=14), 4, 1.0)
+    local = Local(gram / variance, gram / variance, lambda q: noise_aware.isotropic_error(std)(q) / variance**2)
+    seen = Release(np.zeros(4), -moment / variance, np.eye(4) * (std / variance) ** 2)
+    ours = noise_aware.posterior(seen, local, np.eye(4), Gaussian(np.zeros(4), np.eye(4)), rounds=12)
+    draws = gibbs(gram, moment, std, variance, rng, 5000)
+    sd = draws.std(axis=0)
+    np.testing.assert_allclose(np.sqrt(np.diag(ours.covariance)), sd, rtol=0.05)
+    np.testing.assert_allclose(ours.mean, draws.mean(axis=0), atol=0.15 * sd.max())
+    exact = np.sqrt(np.diag(np.linalg.inv(gram / variance + np.eye(4))))
+    assert np.all(sd > 1.5 * exact), "the noise does not show"

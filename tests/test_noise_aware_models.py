@@ -103,15 +103,6 @@ def test_normal_scores_are_bounded_unbiased_and_have_the_moments_that_are_stated
     assert np.allclose(variance, law.variance[0], atol=4e-3)
 
 
-def test_a_scale_score_that_is_clipped_and_not_centred_is_seen_to_be_biased():
-    class Planted(Normal):
-        def residual(self, eta, y, limit):
-            r = (y - eta[:, 0]) / np.exp(eta[:, 1])
-            return np.stack([np.zeros(len(y)), np.clip(1 - r**2, -limit[:, 1], limit[:, 1])], axis=1)
-
-    assert abs(moments(Planted(), (1.0, 1.5))[0][1]) > 0.05
-
-
 # Reading a model.
 
 

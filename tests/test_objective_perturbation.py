@@ -1,6 +1,7 @@
 """Objective perturbation: the profile bounds every true one, the minimiser is the minimiser, the noise is the noise."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -22,6 +23,11 @@ from dpmcmc.targets.transformed import Tempered
 
 TARGET = LogisticRegression(num_features=3, row_bound=1.0)
 BUDGET = {"num_records": 200, "epsilon": 1.0, "delta": 1e-6}
+
+
+@functools.cache
+def planned(regularisation=None, clip=None, adjacency="replace_one"):
+    return ObjectivePerturbation(regularisation, clip=clip).plan(TARGET, adjacency=adjacency, **BUDGET)
 
 
 def event(sigma: float, regularisation: float, curvature: float = 0.25) -> Event:
@@ -225,7 +231,7 @@ def test_profile_at_the_ends():
 
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT])
 def test_plan_meets_the_budget_and_beats_the_published_noise(adjacency):
-    plan = ObjectivePerturbation().plan(TARGET, adjacency=adjacency, **BUDGET)
+    plan = planned(adjacency=adjacency)
     assert plan.guarantee.epsilon <= 1.0
     assert plan.guarantee.epsilon > 0.999
     assert plan.guarantee.release == "estimate"
@@ -246,7 +252,7 @@ def test_published_calibration_raises_the_regularisation_and_keeps_its_promise()
 
 
 def test_the_second_release_is_nearly_free_and_nearly_noiseless():
-    plan = ObjectivePerturbation().plan(TARGET, **BUDGET)
+    plan = planned()
     alone = Guarantee.from_events(
         plan.guarantee.events[:1], delta=1e-6, adjacency="replace_one", accountant="one_sample", release="estimate"
     )
@@ -268,7 +274,7 @@ def gradient(theta, records, regularisation):
 
 def test_gradients_at_the_released_minimisers_are_the_noise(records):
     """b = −∇F(θ̂): its variance over draws is σ². Half the noise, or another Λ, would show."""
-    plan = ObjectivePerturbation(regularisation=2.0).plan(TARGET, **BUDGET)
+    plan = planned(2.0)
     draws = np.array([plan.mechanism.draw(plan, records, streams_of(k)[0])[0] for k in range(120)])
     noise = np.array([gradient(t, records, 2.0) for t in draws]) / plan.settings["noise_std"]
     assert stats.kstest(noise.ravel(), "norm").pvalue > 1e-3
@@ -284,7 +290,7 @@ def test_gradients_of_clipped_losses_at_the_released_minimisers_are_the_noise(re
     ``largest``: most coefficients of the closed form; JAX differentiates the losses of more.
     """
     monkeypatch.setattr("dpmcmc.mechanisms.minimise._DENSE", largest)
-    plan = ObjectivePerturbation(regularisation=2.0, clip=0.3).plan(TARGET, **BUDGET)
+    plan = planned(2.0, 0.3)
     draws = np.array([plan.mechanism.draw(plan, records, streams_of(k)[0])[0] for k in range(60)])
     residual = expit(draws @ records["x"].T) - records["y"]
     tilts = (np.clip(residual, -0.3, 0.3) @ records["x"] + 2.0 * draws) / plan.settings["noise_std"]
@@ -296,8 +302,8 @@ def test_gradients_of_clipped_losses_at_the_released_minimisers_are_the_noise(re
 
 @pytest.mark.parametrize("adjacency", [Adjacency.REPLACE_ONE, Adjacency.ADD_REMOVE])
 def test_a_clipped_plan_meets_the_budget_with_less_noise(adjacency):
-    smooth = ObjectivePerturbation(regularisation=2.0).plan(TARGET, adjacency=adjacency, **BUDGET)
-    plan = ObjectivePerturbation(regularisation=2.0, clip=0.3).plan(TARGET, adjacency=adjacency, **BUDGET)
+    smooth = planned(2.0, adjacency=adjacency)
+    plan = planned(2.0, 0.3, adjacency)
     assert 0.999 < plan.guarantee.epsilon <= 1.0
     assert Guarantee.from_json(plan.guarantee.to_json()) == plan.guarantee
     assert plan.settings["noise_std"] < 0.36 * smooth.settings["noise_std"]

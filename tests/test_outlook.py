@@ -1,13 +1,11 @@
 """Expected widths before a record is read: of what records can tell, for columns as real tables have them."""
 
-import itertools
-
 import numpy as np
 import pytest
 
 import dpmcmc
 from dpmcmc.data import Levels, Range, Schema
-from dpmcmc.estimators.outlook import REAL, Outlook, accuracy_line, contrasts, mean_width, simulated_rows, width_line
+from dpmcmc.estimators.outlook import Outlook, accuracy_line, contrasts, mean_width, width_line
 from dpmcmc.estimators.suggestion import ask
 from dpmcmc.inference.noise_aware import Predicted
 from dpmcmc.inference.scores import Logistic
@@ -68,13 +66,6 @@ def test_columns_of_a_real_table_are_as_wide_as_the_range_says():
     assert plan.settings["predicted_width"] == pytest.approx(mean_width([*map(outlook, widths)]))
     assert any("same table, same prior, no noise" in line for line in plan.reasons)
     assert any("noise_scale 0.5" in line for line in plan.reasons)
-
-
-def test_designs_fill_less_and_less_of_their_ranges():
-    spreads = [
-        np.std(simulated_rows(one, 21, 1.0, None, np.random.default_rng(0))[:, :-1], axis=0).mean() for one in REAL
-    ]
-    assert all(before > after for before, after in itertools.pairwise(spreads))
 
 
 def test_lines_say_a_range_where_designs_differ_and_no_loss_that_noise_makes():

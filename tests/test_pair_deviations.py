@@ -12,7 +12,6 @@ from dpmcmc.mechanisms.base import MechanismPlan
 from dpmcmc.mechanisms.one_shot import Asked, OneShot
 from dpmcmc.privacy import Event, Guarantee
 from dpmcmc.privacy.accounting import discrete_gaussian, overflow_probability
-from dpmcmc.privacy.accounting import guarantee as group
 from dpmcmc.privacy.accounting.gaussian import gaussian_epsilon
 from dpmcmc.privacy.accounting.guarantee import of_pairs, with_deviations
 from dpmcmc.targets import LinearRegression, LogisticRegression, Target
@@ -68,16 +67,11 @@ def ladders_at_work(records: int, candidates: int, epsilon: float, delta: float)
     return plan.guarantee, seen
 
 
-def test_a_selection_of_ladders_keeps_its_promise_for_two_records(monkeypatch):
-    """Planted fault: β once, at the ends of the path, promises what the mechanism breaks."""
+def test_a_selection_of_ladders_keeps_its_promise_for_two_records():
     guarantee, seen = ladders_at_work(30, 9, 0.5, 0.03)
     assert seen == pytest.approx(0.054538, rel=1e-4)  # measured: 0.0545
     assert math.isinf(guarantee.for_group(2, 0.9999 * seen).epsilon)
     assert guarantee.for_group(2, 1.0001 * textbook(0.5, 0.03, 2)).epsilon == pytest.approx(1.0, rel=1e-3)
-    group._lines.cache_clear()
-    monkeypatch.setattr(group, "of_pairs", lambda events: 0.0)
-    assert guarantee.for_group(2, 0.8 * seen).epsilon < 1.1
-    group._lines.cache_clear()
 
 
 def test_deviations_of_shipped_mechanisms_are_of_their_kind():

@@ -101,32 +101,17 @@ def test_ball_map_is_smooth_at_the_centre_and_far_out():
     assert np.linalg.norm(nuts.onto_ball(jnp.full(3, 1e6), 2.0)) <= 2.0 * (1 + 1e-6)
 
 
-@pytest.mark.parametrize(("engine", "draws", "radius"), [("closed_form", 4000, 1.0), ("nuts", 600, 1.0)])
-@pytest.mark.exhaustive
-def test_truncated_linear_posterior(engine, draws, radius):
-    target = linear()
-    found = run(engine, target, LINEAR, draws, radius=radius)
-    assert np.linalg.norm(found, axis=1).max() <= radius * (1 + 1e-6)
-    Grid(target, LINEAR, radius).check(found)
-    if engine == "nuts":  # the same program: keys alone decide
-        np.testing.assert_array_equal(found, run(engine, target, LINEAR, draws, radius=radius))
-        assert not np.any(np.isclose(found, run(engine, target, LINEAR, draws, seed=1, radius=radius), rtol=1e-6))
-        assert len(np.unique(found[:, 0])) == draws
-
-
-def test_law_test_sees_a_missing_ball_temper_and_prior_temper():
-    draws = 400
-    grid = Grid(linear(), LINEAR)
-    for target, radius in ((linear(), None), (linear(1.0), RADIUS), (linear(0.3), RADIUS)):
-        assert grid.misses(run("closed_form", target, LINEAR, draws, radius=radius))[0] > 4.5
-    few = {name: leaf[:2] for name, leaf in LINEAR.items()}
-    assert Grid(linear(), few).misses(run("closed_form", linear(0.6, 8.0), few, draws, radius=RADIUS))[0] > 4.5
+def test_truncated_linear_posterior_in_closed_form():
+    found = run("closed_form", linear(), LINEAR, 4000, radius=RADIUS)
+    assert np.linalg.norm(found, axis=1).max() <= RADIUS * (1 + 1e-6)
+    Grid(linear(), LINEAR, RADIUS).check(found)
 
 
 @pytest.mark.slow
 def test_truncated_logistic_posterior_by_nuts():
     for radius in (RADIUS, 6.0):
         found = run("nuts", logistic(), LOGISTIC, 1000, radius=radius)
+        assert np.linalg.norm(found, axis=1).max() <= radius * (1 + 1e-6)
         Grid(logistic(), LOGISTIC, radius).check(found)
 
 

@@ -24,17 +24,23 @@ X = RNG.normal(size=(ROWS, D)).astype(np.float32)
 class Line:
     """y = x·w + b + N(0, 0.5²), parameters in a nested dict."""
 
+    size = D
+    gradient_bound = None
+
     def init(self, key):
-        return {"layer": {"w": jnp.zeros(D), "b": jnp.zeros(())}}
+        return {"layer": {"w": jnp.zeros(self.size), "b": jnp.zeros(())}}
 
     def log_prior(self, params):
         return -0.5 * sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params))
 
     def log_likelihood(self, params, record):
-        return jax.scipy.stats.norm.logpdf(record["y"], self.predict(params, record["x"]), 0.5)
+        return jax.scipy.stats.norm.logpdf(record["y"], self.mean(params, record["x"]), 0.5)
+
+    def mean(self, params, x):
+        return x @ params["layer"]["w"] + params["layer"]["b"]
 
     def predict(self, params, x):
-        return x @ params["layer"]["w"] + params["layer"]["b"]
+        return self.mean(params, x)
 
 
 class Counts:
@@ -295,58 +301,43 @@ def test_convergence_of_nested_draws_does_not_depend_on_how_they_are_cut(monkeyp
     assert whole["ess"] > 20
 
 
-TARGETS = """
-import jax
-import jax.numpy as jnp
+class Diabetes(Line):
+    size = 11
 
-class Line:
+
+class FiveCounts(Counts):
     gradient_bound = None
+
     def init(self, key):
-        return {"w": jnp.zeros(SIZE)}
+        return jnp.zeros(5)
+
     def log_prior(self, params):
-        return -0.5 * jnp.sum(params["w"] ** 2)
-    def log_likelihood(self, params, record):
-        return jax.scipy.stats.norm.logpdf(record["y"], record["x"] @ params["w"], 0.5)
+        return -0.5 * jnp.sum(params**2)
+
+
+class WrongDiabetes(Diabetes):
     def predict(self, params, x):
-        return x @ params["w"]
-
-class Counts(Line):
-    predict = None
-    def log_likelihood(self, params, record):
-        return jax.scipy.stats.poisson.logpmf(record["y"], jnp.exp(record["x"] @ params["w"]))
-
-class Wrong(Line):
-    def predict(self, params, x):
-        return params["w"]
-"""
+        return params["layer"]["w"]
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    """Writes a config with a target of its own, and gives its path."""
-
-    def write(name, size, data):
-        module = f"targets_{tmp_path.name.replace('-', '_')}"
-        (tmp_path / f"{module}.py").write_text(TARGETS.replace("SIZE", str(size)))
-        monkeypatch.chdir(tmp_path)
-        body = {
-            "name": "small",
-            "data": data,
-            "target": f"{module}:{name}",
-            "sampler": {"name": "sgld", "step_size": 1.0},
-            "sampling": {"scheme": "full"},
-            "privacy": {"epsilon": 5.0, "delta": 1e-4, "clip": 1.0},
-            "run": {"steps": 20, "burn_in": 0.5, "thin": 1},
-        }
-        (tmp_path / "config.yaml").write_text(yaml.safe_dump(body))
-        return tmp_path / "config.yaml"
-
-    return write
+def config(folder, target, data):
+    body = {
+        "name": "small",
+        "data": data,
+        "target": target,
+        "sampler": {"name": "sgld", "step_size": 1.0},
+        "sampling": {"scheme": "full"},
+        "privacy": {"epsilon": 5.0, "delta": 1e-4, "clip": 1.0},
+        "run": {"steps": 20, "burn_in": 0.5, "thin": 1},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(body))
+    return folder / "config.yaml"
 
 
 @pytest.mark.slow
-def test_a_regression_run_reports_rmse_and_draws_predictions(run, tmp_path, capsys):
-    assert call("run", run("Line", 11, {"name": "diabetes"}), "--out", tmp_path / "out") == 0
+def test_a_regression_run_reports_rmse_and_draws_predictions(tmp_path, capsys):
+    path = config(tmp_path, "tests.test_predictive:Diabetes", {"name": "diabetes"})
+    assert call("run", path, "--out", tmp_path / "out") == 0
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert metrics["accuracy"] is None
     assert 0 < metrics["rmse"]["posterior_predictive"] < 2
@@ -358,8 +349,9 @@ def test_a_regression_run_reports_rmse_and_draws_predictions(run, tmp_path, caps
 
 
 @pytest.mark.slow
-def test_a_run_of_a_target_without_predict_reports_its_density(run, tmp_path, capsys):
-    assert call("run", run("Counts", 5, {"name": "poisson_counts"}), "--out", tmp_path / "out") == 0
+def test_a_run_of_a_target_without_predict_reports_its_density(tmp_path, capsys):
+    path = config(tmp_path, "tests.test_predictive:FiveCounts", {"name": "poisson_counts"})
+    assert call("run", path, "--out", tmp_path / "out") == 0
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert (metrics["accuracy"], metrics["rmse"]) == (None, None)
     assert -4 < metrics["log_predictive_density"] < -1
@@ -367,11 +359,13 @@ def test_a_run_of_a_target_without_predict_reports_its_density(run, tmp_path, ca
 
 
 @pytest.mark.slow
-def test_predictions_of_a_private_file_stay_confidential(run, tmp_path, capsys):
+def test_predictions_of_a_private_file_stay_confidential(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     x = (X / 10).astype(np.float32)
     np.savez(tmp_path / "mine.npz", x=x, y=x[:, 0])
     data = {"path": "mine.npz", "num_records": 48, "test_fraction": 0.2, "row_bound": 1.0}
-    assert call("run", run("Line", D, data), "--out", tmp_path / "out") == 0
+    path = config(tmp_path, "tests.test_predictive:Line", data)
+    assert call("run", path, "--out", tmp_path / "out") == 0
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert {metrics[key] for key in ("accuracy", "rmse", "log_predictive_density", "non_private")} == {None}
     assert not (tmp_path / "out" / "figures" / "predictions.png").exists()
@@ -381,7 +375,8 @@ def test_predictions_of_a_private_file_stay_confidential(run, tmp_path, capsys):
     assert hidden["non_private"]["rmse"]
 
 
-def test_a_predict_that_does_not_fit_is_refused_before_anything_is_spent(run, tmp_path, capsys):
-    error = refused(capsys, "run", run("Wrong", 11, {"name": "diabetes"}), "--out", tmp_path / "out")
-    assert "Wrong.predict gives shape (11,)" in error
+def test_a_predict_that_does_not_fit_is_refused_before_anything_is_spent(tmp_path, capsys):
+    path = config(tmp_path, "tests.test_predictive:WrongDiabetes", {"name": "diabetes"})
+    error = refused(capsys, "run", path, "--out", tmp_path / "out")
+    assert "WrongDiabetes.predict gives shape (11,)" in error
     assert not (tmp_path / "out").exists()

@@ -112,6 +112,7 @@ def test_the_vote_is_audited_on_the_record_that_decides_it(plant):
     assert (loss <= 0.6 + 1e-9) == (plant is None)
 
 
+@pytest.mark.slow
 def test_the_implementation_has_that_law():
     plan, y = boosted().plan(TARGET, num_records=3, **PROMISE), (1.0, -1.0, 1.0)
     expected = np.array([float(p) for p in law(plan, y)])

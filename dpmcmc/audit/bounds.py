@@ -135,8 +135,10 @@ def claimed_curve(
     _check(inside, outside, 2)
     if not claims:
         raise InputError("claims: at least one (epsilon, delta) is needed")
-    middle, middle_outside = len(inside) // 2, len(outside) // 2
-    first, first_outside = np.sort(inside[:middle]), np.sort(outside[:middle_outside])
+    middle = len(inside) // 2
+    middle_outside = len(outside) // 2
+    first = np.sort(inside[:middle])
+    first_outside = np.sort(outside[:middle_outside])
     thresholds = np.unique(np.concatenate([first, first_outside]))
     if len(thresholds) > _THRESHOLDS:
         thresholds = thresholds[np.linspace(0, len(thresholds) - 1, _THRESHOLDS).astype(int)]
@@ -153,8 +155,10 @@ def claimed_curve(
             )
         )
     ]
-    second, second_outside = inside[middle:], outside[middle_outside:]
-    n, n_outside = len(second), len(second_outside)
+    second = inside[middle:]
+    second_outside = outside[middle_outside:]
+    n = len(second)
+    n_outside = len(second_outside)
     miss = float(_upper(np.sum(second < threshold), n, significance / 2))
     alarm = float(_upper(np.sum(second_outside >= threshold), n_outside, significance / 2))
     found = np.maximum(1 - miss - e_epsilon * alarm, 1 - alarm - e_epsilon * miss)[:, 0]
@@ -177,7 +181,8 @@ def gdp(inside: np.ndarray, outside: np.ndarray, delta: float, significance: flo
         ValueError: fewer than 20 runs of either.
     """
     _check(inside, outside, 20)
-    n, m = len(inside), len(outside)
+    n = len(inside)
+    m = len(outside)
     p = min(stats.normaltest(inside).pvalue, stats.normaltest(outside).pvalue, stats.bartlett(inside, outside).pvalue)
     if not p >= _NOT_GAUSSIAN / 3:
         raise NotGaussian(
@@ -232,7 +237,8 @@ def one_run(scores: np.ndarray, coins: np.ndarray, delta: float, significance: f
         wrong = np.r_[np.ones(2 * half - right), np.zeros(rest // 2)]
         if not (len(guessed) and len(wrong)):
             # One more canary that abstains weakens the bound by δ alone.
-            guessed, wrong = np.r_[guessed, 0.0], np.r_[wrong, 0.0]
+            guessed = np.r_[guessed, 0.0]
+            wrong = np.r_[wrong, 0.0]
         found = module.CanaryScoreAuditor(guessed, wrong).epsilon_one_run(
             significance / len(_GUESSED), delta, threshold_strategy=module.Explicit(0.5)
         )
@@ -245,8 +251,10 @@ def _surprise(
 ) -> np.ndarray:
     """Return each threshold's evidence against the claim it contradicts most, in standard errors, (thresholds,)."""
     # Add one to each count, so that no rate is exactly 0.
-    miss, alarm = (below + 1) / (sizes[0] + 2), 1 - (below_outside + 1) / (sizes[1] + 2)
-    spread, spread_outside = miss * (1 - miss) / sizes[0], alarm * (1 - alarm) / sizes[1]
+    miss = (below + 1) / (sizes[0] + 2)
+    alarm = 1 - (below_outside + 1) / (sizes[1] + 2)
+    spread = miss * (1 - miss) / sizes[0]
+    spread_outside = alarm * (1 - alarm) / sizes[1]
     one = (1 - miss - e_epsilon * alarm - delta) / np.sqrt(spread + e_epsilon**2 * spread_outside)
     other = (1 - alarm - e_epsilon * miss - delta) / np.sqrt(spread_outside + e_epsilon**2 * spread)
     return np.maximum(one, other).max(axis=0)

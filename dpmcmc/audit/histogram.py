@@ -93,7 +93,8 @@ class Tester(Checked):
             significance: of ``delta_lower``, shared by the two orders.
         """
         factor = math.exp(self.epsilon)
-        x, y = np.asarray(counts, np.float64), np.asarray(neighbour_counts, np.float64)
+        x = np.asarray(counts, np.float64)
+        y = np.asarray(neighbour_counts, np.float64)
         z = max(np.sum(np.maximum(0, x - factor * y)), np.sum(np.maximum(0, y - factor * x))) / self.expected
         variance = (1 + factor**2) / self.expected
         lower = z - math.sqrt(len(x) * variance) - math.sqrt(variance / (significance / 2))

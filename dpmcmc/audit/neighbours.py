@@ -194,7 +194,8 @@ def strongest(plan: Plan | MechanismPlan, target: Target, canaries: int = 1) -> 
         UnsupportedCombination: another target.
         ValueError: more canaries than features or records.
     """
-    kind, n = type(target), plan.num_records
+    kind = type(target)
+    n = plan.num_records
     # A subclass may have other losses.
     if kind not in _LABELS:
         raise UnsupportedCombination(
@@ -217,7 +218,8 @@ def strongest(plan: Plan | MechanismPlan, target: Target, canaries: int = 1) -> 
     x = bound * np.eye(d)[:canaries]
     if isinstance(model, LinearRegression):
         largest = float(model.label_bound or _LONG)
-        y_in, y_out = np.full(canaries, largest), np.full(canaries, -largest)
+        y_in = np.full(canaries, largest)
+        y_out = np.full(canaries, -largest)
     else:
         y_in, y_out = (np.full(canaries, label, np.int32) for label in _LABELS[kind])
     others = np.zeros(d)

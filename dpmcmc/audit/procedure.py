@@ -124,13 +124,16 @@ Say: TypeAlias = Callable[[str], None]
 
 Method = Literal["gdp", "clopper_pearson", "one_run", "histogram"]
 AuditTarget = Literal["probe", "config"]
-METHODS, TARGETS = get_args(Method), get_args(AuditTarget)
+METHODS = get_args(Method)
+TARGETS = get_args(AuditTarget)
 #: Default number of runs on each data set, and of canaries of ``one_run``.
-RUNS, CANARIES = 1000, 500
+RUNS = 1000
+CANARIES = 500
 #: Default confidence. If a true claim is tight, one audit in 1/(1 - confidence) contradicts it.
 CONFIDENCE = 0.999
 #: Most runs of each data set, or chains of one device program.
-MOST_RUNS, _AT_ONCE = 200_000, 20_000
+MOST_RUNS = 200_000
+_AT_ONCE = 20_000
 #: Runs on each data set that fix the bins of a histogram and are not tested.
 _PILOT = 500
 #: Values of ε at which a claimed curve is tested, relative to the claimed ε.
@@ -234,7 +237,8 @@ def _one_run(trial: _Trial) -> _Finding:
 
 
 def _histogram(trial: _Trial) -> _Finding:
-    asked, claim = trial.asked, trial.claim
+    asked = trial.asked
+    claim = trial.claim
     tester = histogram.Tester(claim.epsilon if asked.at_epsilon is None else asked.at_epsilon, asked.bins, asked.alpha)
     expected = tester.expected
     if expected > MOST_RUNS:

@@ -116,14 +116,18 @@ class Observed:
 
     def _log_ratio(self, position: PyTree, gradient: PrivateGradient) -> jax.Array:
         """Return the log-likelihood ratio of one step's releases, (m,)."""
-        plan, m = self.plan, self.neighbours.canaries
+        plan = self.plan
+        m = self.neighbours.canaries
         assert plan.privacy is not None
-        clip, batch = np.float32(plan.privacy.clip), plan.batch_size
+        clip = np.float32(plan.privacy.clip)
+        batch = plan.batch_size
         unit = np.float32(batch / plan.num_records) / clip
         prior = jax.grad(lambda p: -self.target.log_prior(p))(position)
         likelihood = self._whitened(jax.tree.map(jnp.subtract, gradient.value, prior))
         each = self._clipped(position) / clip
-        u, v, other = each[:m], each[m : 2 * m], each[-1]
+        u = each[:m]
+        v = each[m : 2 * m]
+        other = each[-1]
         y = unit * likelihood - batch * other
         z = unit * gradient.noise_std
         ratios = [self._exponents(y, u - other, v - other, z)]
@@ -141,7 +145,8 @@ class Observed:
             # Both come from one minibatch, so their exponents add up.
             ratios = [(ratios[0][0] + ratios[1][0], ratios[0][1] + ratios[1][1])]
         q = plan.sampling.rate(plan.num_records)
-        absent, present = np.float32(np.log1p(-q) if q < 1 else -np.inf), np.float32(np.log(q))
+        absent = np.float32(np.log1p(-q) if q < 1 else -np.inf)
+        present = np.float32(np.log(q))
         seen = [
             jnp.logaddexp(absent, present + here) - jnp.logaddexp(absent, present + there) for here, there in ratios
         ]
@@ -161,7 +166,8 @@ class Observed:
     @property
     def _gradients(self) -> PerRecordGradients:
         """Gradients of records as the plan's query clips them."""
-        plan, metric = self.plan, self.plan.sampler_offers.metric
+        plan = self.plan
+        metric = self.plan.sampler_offers.metric
         assert plan.privacy is not None
         blind = dataclasses.replace(plan, target=self.target).label_blind
         size = (plan.num_records, plan.batch_size)
@@ -196,7 +202,9 @@ class Sampled:
     """
 
     def __init__(self, plan: Plan, target: Target, neighbours: Neighbours, keys: Keys) -> None:
-        self.plan, self.neighbours, self.keys = plan, neighbours, keys
+        self.plan = plan
+        self.neighbours = neighbours
+        self.keys = keys
         # Only the last step is kept, which has the score. A probe may have more parameters than the plan.
         self.audited = dataclasses.replace(
             plan,
@@ -224,12 +232,15 @@ class Drawn:
     """Scores of posterior draws, which are released alone: ``ops`` and ``certified_ops``."""
 
     def __init__(self, plan: MechanismPlan, neighbours: Neighbours, keys: Keys) -> None:
-        self.plan, self.neighbours, self.keys = plan, neighbours, keys
+        self.plan = plan
+        self.neighbours = neighbours
+        self.keys = keys
         self.ratio = jax.jit(jax.vmap(self._log_ratio))
 
     def draws(self, coins: np.ndarray, count: int) -> PyTree:
         """Return draws of many releases, leaves (count·K, ...): independent, so one call with more draws makes them."""
-        data, found = self.neighbours.data(coins), []
+        data = self.neighbours.data(coins)
+        found = []
         wanted = count * self.plan.draws
         while wanted > 0:
             now = min(wanted, _AT_ONCE)
@@ -276,7 +287,9 @@ class Estimated:
     """
 
     def __init__(self, plan: MechanismPlan, neighbours: Neighbours, keys: Keys) -> None:
-        self.plan, self.neighbours, self.keys = plan, neighbours, keys
+        self.plan = plan
+        self.neighbours = neighbours
+        self.keys = keys
         start = plan.target.init(jax.random.key(0))
 
         def pull(side: PyTree) -> jax.Array:

@@ -87,7 +87,8 @@ def from_risks(train: ArrayLike, fresh: ArrayLike, gamma: float) -> OnAverageKL:
     Raises:
         ValueError: shapes that differ, fewer than two, or a loss that is not finite.
     """
-    train, fresh = np.asarray(train, np.float64), np.asarray(fresh, np.float64)
+    train = np.asarray(train, np.float64)
+    fresh = np.asarray(fresh, np.float64)
     if train.shape != fresh.shape:
         raise InputError(f"train, fresh: must be of one shape, got {train.shape} and {fresh.shape}.")
     return _mean(gamma * (fresh - train), "risk gap, fresh and training records")

@@ -149,7 +149,8 @@ def laplace(target: Target, records: PyTree, steps: int = 400, at: MaximumAPoste
     """
     check_not_forked()
     records = jax.tree.map(jnp.asarray, records)
-    count, size = length_of(records), ravel_pytree(target.init(jax.random.key(0)))[0].size
+    count = length_of(records)
+    size = ravel_pytree(target.init(jax.random.key(0)))[0].size
     if size > _MOST_PARAMETERS:
         raise InputError(f"Laplace's approximation is dense, and {size} parameters are more than {_MOST_PARAMETERS}")
     point = maximum_a_posteriori(target, records, steps) if at is None else at

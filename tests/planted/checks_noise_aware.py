@@ -7,7 +7,6 @@ from scipy.special import expit
 from scipy.stats import poisson
 
 from dpmcmc.inference import noise_aware
-from dpmcmc.inference import noise_aware as gram_room
 from dpmcmc.inference.noise_aware import Gaussian, Local, Release, ScoredRows
 from dpmcmc.inference.scores import Counts, Logistic
 from dpmcmc.mechanisms.noise_aware.gradients import BoundedGradient, Design
@@ -27,7 +26,7 @@ def intervals_cover_where_the_gram_matrix_is_noisy(scene: Scene) -> None:
     for _ in range(_TABLES):
         truth = rng.normal(size=_D)
         noisy = NoisyGram(exact + std * noise_aware.symmetric_noise(rng, _D), std, float(_N), 0.0)
-        gram, error = gram_room.denoised(noisy, None, rng=rng)
+        gram, error = noise_aware.denoised(noisy, None, rng=rng)
         # Curvatures at the truth: how they are found is the path's part.
         right, known = (
             ScoredRows(Logistic(), one, _N, np.zeros(_D), 0.6, law).local(truth)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from dpmcmc.inference import noise_aware as gram_room
+from dpmcmc.inference import noise_aware
 from dpmcmc.inference.noise_aware import AverageLaw, Local, ScoredRows
 from dpmcmc.inference.scores import Counts, Law
 from dpmcmc.mechanisms.noise_aware import model
@@ -20,7 +20,7 @@ Patch = pytest.MonkeyPatch
 
 
 def _exact_gram(patch: Patch) -> None:
-    patch.setattr(gram_room, "bootstrapped_error", lambda errors: np.zeros_like)
+    patch.setattr(noise_aware, "bootstrapped_error", lambda errors: np.zeros_like)
 
 
 def _unsquared(patch: Patch) -> None:

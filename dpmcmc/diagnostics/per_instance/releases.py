@@ -120,7 +120,8 @@ def checked(x: ArrayLike, y: ArrayLike, ridge: float) -> tuple[np.ndarray, np.nd
     Raises:
         ValueError: shapes that do not fit, values that are not finite, or a negative ridge.
     """
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    x = np.asarray(x, np.float64)
+    y = np.asarray(y, np.float64)
     if x.ndim != 2 or y.shape != x.shape[:1] or x.shape[1] == 0:
         raise InputError(f"x, y: must be (n, d) and (n,), got {x.shape} and {y.shape}.")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
@@ -234,7 +235,8 @@ def output_perturbation_epsilon(sensitivity: ArrayLike, noise_std: ArrayLike, de
     inside = (s > 0) & ~hopeless
     out = np.where(hopeless, np.inf, 0.0)
     if inside.any():
-        m, d = s[inside], target[inside]
+        m = s[inside]
+        d = target[inside]
         # Chernoff: always enough.
         upper = m * m / 2 + m * np.sqrt(2 * np.log(1 / d))
         out[inside] = smallest_epsilon(lambda e: _excess(m, e), upper, d)
@@ -299,12 +301,16 @@ def ridge_ops_epsilon(leverage: ArrayLike, residual: ArrayLike, gamma: ArrayLike
     inside = (mu > 0) & ~hopeless
     out = np.where(hopeless, np.inf, 0.0)
     if inside.any():
-        m, b, d = mu[inside], c[inside], target[inside]
+        m = mu[inside]
+        b = c[inside]
+        d = target[inside]
         added = smallest_epsilon(lambda e: excess_without(m, b, e), _bound_without(m, b, d), d)
         # Removing is rarely the worse: its root is looked for where ``added`` does not cover it.
         more = excess_with(m, b, added) > d
         if more.any():
-            m, b, d = m[more], b[more], d[more]
+            m = m[more]
+            b = b[more]
+            d = d[more]
             added[more] = smallest_epsilon(lambda e: excess_with(m, b, e), _bound_with(m, b), d)
         out[inside] = added
     return out.reshape(shape)
@@ -321,7 +327,9 @@ def ridge_ops_delta(leverage: ArrayLike, residual: ArrayLike, gamma: ArrayLike, 
     mu, c, epsilon, shape = _arguments(leverage, residual, gamma, epsilon, "epsilon", below=np.inf)
     inside = (mu > 0) & np.isfinite(mu) & np.isfinite(c)
     out = np.where(mu > 0, 1.0, 0.0)
-    m, b, e = mu[inside], c[inside], epsilon[inside]
+    m = mu[inside]
+    b = c[inside]
+    e = epsilon[inside]
     out[inside] = np.minimum(np.maximum(excess_without(m, b, e), excess_with(m, b, e)), 1.0)
     return out.reshape(shape)
 
@@ -336,7 +344,8 @@ def excess_without(mu: np.ndarray, c: np.ndarray, epsilon: np.ndarray) -> np.nda
     above = (surplus - c * c * ratio) / (edge + c) / np.sqrt(mu)
     above_other = (surplus + c * middle * ratio) / (edge + middle) / np.sqrt(ratio)
     terms = (surplus + c * c * ratio) / (edge + c) / np.sqrt(mu)
-    below, below_other = (edge + c) / np.sqrt(mu), (edge + middle) / np.sqrt(ratio)
+    below = (edge + c) / np.sqrt(mu)
+    below_other = (edge + middle) / np.sqrt(ratio)
     return tail_excess(above, above_other, epsilon, terms) + tail_excess(below, below_other, epsilon, below)
 
 

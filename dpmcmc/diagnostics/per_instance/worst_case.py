@@ -75,7 +75,8 @@ def output_perturbation_sensitivity(
     lower, ends, highest = _intervals(scaled, 1e-6)
     furthest = np.sqrt(highest)
     # (1 + √n v)/(1 + λu² + v²) rises in v up to a root and falls beyond: its largest value on [0, furthest].
-    base, root = 1 + scaled * lower**2, np.sqrt(num_records)
+    base = 1 + scaled * lower**2
+    root = np.sqrt(num_records)
     peak = (np.sqrt(1 + root**2 * base) - 1) / root if num_records > 0 else np.zeros_like(base)
     v = np.minimum(furthest, peak)
     moved = ends * (1 + root * v) / (base + v * v)
@@ -125,7 +126,8 @@ def _scaled(num_records: int, ridge: float, row_bound: float, target_bound: floa
 # bound is not tight; ``attained`` says how far it can be off.
 
 #: Intervals of leverage, and dual points; the ends of an interval differ by 1 %.
-_RECORD_INTERVALS, _DUAL = 2000, 400
+_RECORD_INTERVALS = 2000
+_DUAL = 400
 #: The smallest interval begins at 0 and ends at this share of the largest leverage.
 _SMALLEST = 1e-7
 #: Relative, over the rounding of an eigendecomposition whose condition number ``_basis`` has checked.

@@ -63,11 +63,14 @@ from dpmcmc.storage.forked import check_not_forked
 from dpmcmc.storage.pytree import PyTree
 
 #: Bytes of a block of records' gradients at one position, and most records of a block.
-_BLOCK_BYTES, _MOST_ROWS = 32 << 20, 2048
+_BLOCK_BYTES = 32 << 20
+_MOST_ROWS = 2048
 #: Approximate bytes of a step's Info on disk, and of what files hold beside their numbers.
-_INFO_BYTES, _FILE_BYTES = 64, 1 << 18
+_INFO_BYTES = 64
+_FILE_BYTES = 1 << 18
 #: Stride in the accountant's orders, and the largest order as a multiple of the worst case's.
-_EVERY_ORDER, _REACH = 5, {"replace_one": 8.0, "add_remove": 1000.0, "zero_out": 1000.0}
+_EVERY_ORDER = 5
+_REACH = {"replace_one": 8.0, "add_remove": 1000.0, "zero_out": 1000.0}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -219,8 +222,10 @@ class Account:
     def __init__(self, plan: Plan, data: PyTree, every: int = 1) -> None:
         check_not_forked()
         private = check(plan, every)
-        guarantee, self._guarantee = private.guarantee, private.guarantee
-        self.plan, self.every = plan, every
+        guarantee = private.guarantee
+        self._guarantee = guarantee
+        self.plan = plan
+        self.every = every
         self._target = targets.bind(plan.target, targets.record_shapes(data))
         metric = plan.sampler_offers.metric
         self._norms = norms_of(self._target, metric, private.promise.clip, every, plan.label_blind)
@@ -253,11 +258,15 @@ class Account:
 
     def of(self, data: PyTree, positions: PyTree) -> PerRecord:
         """Return the cost to each record of the run that was in these positions; see :func:`per_record_epsilon`."""
-        plan, tally, norms, guarantee = self.plan, self._tally, self._norms, self._guarantee
+        plan = self.plan
+        tally = self._tally
+        norms = self._norms
+        guarantee = self._guarantee
         records = check_records(plan, data, host=True)
         steps = trajectory(plan, self._target, positions, self.every, norms.rounding)
         count = max(1, min(_MOST_ROWS, _BLOCK_BYTES // norms.row_bytes))
-        losses, clipped = [], []
+        losses = []
+        clipped = []
         for first in range(0, plan.num_records, count):
             rows = jax.tree.map(lambda leaf, first=first: _on_device(leaf[first : first + count]), records)
             loss, reached = tally.of(norms, rows, steps)

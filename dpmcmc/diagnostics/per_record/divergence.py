@@ -31,7 +31,8 @@ import numpy as np
 from dpmcmc.privacy.accounting import Adjacency, Event, UnsupportedCombination, rdp
 
 #: As in the accountant: an order beyond these is left to the unsampled bound.
-_LARGEST_SHIFT, _MOST_POINTS = 60.0, 6000
+_LARGEST_SHIFT = 60.0
+_MOST_POINTS = 6000
 
 
 def check(mechanism: str) -> None:
@@ -88,7 +89,8 @@ def _unequal_pair(a: np.ndarray, b: float, q: float, alpha: float) -> np.ndarray
         return np.full(len(a), np.inf)
     x, h = grid
     log_phi = -0.5 * x * x - 0.5 * math.log(2 * math.pi) + math.log(h)
-    log_keep, log_q = math.log1p(-q), math.log(q)
+    log_keep = math.log1p(-q)
+    log_q = math.log(q)
     log_b = np.logaddexp(log_keep, log_q - b * x - b * b / 2)
     log_a = np.logaddexp(log_keep, log_q + np.multiply.outer(a, x) - (a * a / 2)[:, None])
     ratio = alpha * (log_a - log_b)

@@ -123,7 +123,8 @@ def _linear_predictor(
 
 
 def _any_target(rows_of: PerRecordGradients, target: Target, inner: Target, temper: float, between: bool) -> Norms:
-    metric, clip = rows_of.metric, rows_of.clip
+    metric = rows_of.metric
+    clip = rows_of.clip
     assert clip is not None
     softmax = type(inner) is SoftmaxRegression  # a subclass may transform its rows
     smoothness = None if softmax else target_offers(target).smoothness
@@ -157,7 +158,8 @@ def _any_target(rows_of: PerRecordGradients, target: Target, inner: Target, temp
 # Sum over steps of a record's loss: norms on a grid, and the divergence of a step at each point of it.
 
 #: Log-spacing and size of the grid of norms. A norm below the smallest, C/1000, is charged as C/1000.
-STEP, _GRID = 0.0136, 512
+STEP = 0.0136
+_GRID = 512
 #: Factor that enlarges norms, for the rounding of float32 norms and logarithms.
 _SLACK = 2.0**-14
 #: Steps taken together.
@@ -198,7 +200,8 @@ def trajectory(plan: Plan, target: Target, positions: PyTree, every: int, roundi
     step = np.tile(np.arange(plan.steps), plan.chains)
     before = np.arange(total) - step % every
     after = np.where(step - step % every + every < plan.steps, before + every, before)
-    to_before, to_after = _distances(flat, before), _distances(flat, after)
+    to_before = _distances(flat, before)
+    to_after = _distances(flat, after)
     check = np.where(to_after < to_before, after, before)
     size = _distances(flat, None)
     # Rounded up, since it becomes a float32.
@@ -225,11 +228,13 @@ class Tally:
 
     def __init__(self, plan: Plan, private: Private, orders: np.ndarray) -> None:
         self.orders = orders
-        self._clip, self._adjacency = private.promise.clip, Adjacency(private.promise.adjacency)
+        self._clip = private.promise.clip
+        self._adjacency = Adjacency(private.promise.adjacency)
         self._mechanism = plan.sampling.mechanism(plan.num_records)
         self._rate = plan.sampling.charged_rate(plan.num_records)
         # As the plan's events have them: a long schedule's rounded down within groups.
-        charged, asks = plan.schedule.charged, plan.schedule.asks
+        charged = plan.schedule.charged
+        asks = plan.schedule.asks
         values = bucket_down(charged, np.ones(charged.size))[0]
         each = np.multiply.outer(multiples(plan.second), private.noise_multipliers / (1 + KAPPA))
         each[:, ~asks] = private.noise_multipliers[~asks] / (1 + KAPPA)
@@ -244,7 +249,8 @@ class Tally:
     def of(self, norms: Norms, rows: PyTree, trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray]:
         """(R_i(α) (n, K), steps at which the norm reached C (n,)) of n records."""
         count = jax.tree.leaves(rows)[0].shape[0]
-        loss, clipped = np.zeros((count, len(self.orders))), np.zeros(count)
+        loss = np.zeros((count, len(self.orders)))
+        clipped = np.zeros(count)
         kind = self._kind.reshape(-1)[trajectory.step]
         for k, noise in enumerate(self._noise):
             times = np.zeros(count * _GRID if self._mechanism != "gaussian" else 0)
@@ -279,7 +285,8 @@ class Tally:
             padded = np.resize(np.arange(len(block)), min(STEPS, len(steps)))
             upper = norms.bound(kept[:, at.reshape(-1)[padded]], rows, trajectory.moved[block][padded])
             share, place = _placed(upper, np.float32(self._clip))
-            share, place = np.asarray(share)[:, : len(block)], np.asarray(place)[:, : len(block)]
+            share = np.asarray(share)[:, : len(block)]
+            place = np.asarray(place)[:, : len(block)]
             yield share, place, (share >= 1).sum(axis=1)
 
     def _table(self, kind: int, query: int, used: np.ndarray) -> np.ndarray:

@@ -117,7 +117,8 @@ def base_epsilon(name: str, events: Iterable[Event], adjacency: Adjacency, delta
     Raises:
         UnsupportedCombination: see :func:`accountant_for`.
     """
-    events, adjacency = list(events), Adjacency(adjacency)
+    events = list(events)
+    adjacency = Adjacency(adjacency)
     module = accountant_for(name, events, adjacency)
     releases, rest = one_sample.split(events)
     value = float(module.epsilon(rest, adjacency, delta))
@@ -128,7 +129,8 @@ def base_epsilon(name: str, events: Iterable[Event], adjacency: Adjacency, delta
 
 def base_delta(name: str, events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> float:
     """δ at ε >= 0; as :func:`base_epsilon`."""
-    events, adjacency = list(events), Adjacency(adjacency)
+    events = list(events)
+    adjacency = Adjacency(adjacency)
     module = accountant_for(name, events, adjacency)
     releases, rest = one_sample.split(events)
     if not releases:

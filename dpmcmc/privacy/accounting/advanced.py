@@ -87,7 +87,8 @@ def delta(events: Iterable[Event], adjacency: Adjacency, epsilon: float) -> floa
     def excess(log_delta: float) -> float:
         return min(_smallest_epsilon(parts, adjacency, math.exp(log_delta)), 1e30) - target
 
-    low, high = -690.0, -1e-12
+    low = -690.0
+    high = -1e-12
     if excess(high) > 0:
         return 1.0
     if excess(low) <= 0:

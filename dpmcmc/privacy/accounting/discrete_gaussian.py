@@ -104,7 +104,9 @@ def table() -> Table:
         context.prec = 80
         # exp(−k²/2σ₀²) from k − 1 by one factor, which shrinks by a constant one: k² roundings of 80 digits.
         ratio = (decimal.Decimal(-1) / (2 * BASE * BASE)).exp()
-        half, factor, square = [decimal.Decimal(1)], ratio, ratio * ratio
+        half = [decimal.Decimal(1)]
+        factor = ratio
+        square = ratio * ratio
         # Beyond 40σ₀ lies less than e^-800.
         for _ in range(1, 40 * BASE):
             half.append(half[-1] * factor)
@@ -128,12 +130,15 @@ def _alias(weights: list[int]) -> tuple[list[int], list[int]]:
     """(thresholds, aliases) of Walker's method (Vose 1991) in integers: column i keeps its threshold of 2^115."""
     full = 1 << _THRESHOLD_BITS
     left = list(weights)
-    thresholds, aliases = [0] * len(left), list(range(len(left)))
+    thresholds = [0] * len(left)
+    aliases = list(range(len(left)))
     small = [i for i, w in enumerate(left) if w < full]
     large = [i for i, w in enumerate(left) if w >= full]
     while small:
-        i, j = small.pop(), large[-1]
-        thresholds[i], aliases[i] = left[i], j
+        i = small.pop()
+        j = large[-1]
+        thresholds[i] = left[i]
+        aliases[i] = j
         left[j] -= full - left[i]
         if left[j] < full:
             small.append(large.pop())

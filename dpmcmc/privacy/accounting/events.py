@@ -210,9 +210,11 @@ def bucket_down(
     def group(limit: float) -> tuple[list[int], float]:
         """Starts of the greedy groups of surplus <= limit each, and the whole surplus."""
         starts: list[int] = []
-        surplus, start = 0.0, 0
+        surplus = 0.0
+        start = 0
         while start < len(values) and len(starts) < most:
-            low, high = start + 1, len(values)
+            low = start + 1
+            high = len(values)
             while low < high:  # the surplus grows with the group
                 middle = (low + high + 1) // 2
                 grows = (steps[middle] - steps[start]) * weight[start] - (spent[middle] - spent[start])
@@ -223,23 +225,28 @@ def bucket_down(
         return starts, surplus if start == len(values) else math.inf
 
     allowed = waste * spent[-1]
-    low, high = 1e-6 * allowed, allowed
+    low = 1e-6 * allowed
+    high = allowed
     starts, least = group(high)
     while math.isinf(least):
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
         starts, least = group(high)
     if least > allowed:
         for _ in range(12):
             middle = math.sqrt(low * high)
             trial, surplus = group(middle)
             if surplus <= allowed:
-                low, starts, least = middle, trial, 0.0
+                low = middle
+                starts = trial
+                least = 0.0
             elif math.isinf(surplus):
                 low = middle
             else:
                 high = middle
                 if surplus < least:
-                    starts, least = trial, surplus
+                    starts = trial
+                    least = surplus
     return values[starts], np.add.reduceat(totals, starts)
 
 
@@ -366,7 +373,8 @@ class Allowance:
     """So many points, and how many of them are spent."""
 
     def __init__(self, points: float) -> None:
-        self.points, self.spent = points, 0.0
+        self.points = points
+        self.spent = 0.0
 
 
 _current: contextvars.ContextVar[Allowance | None] = contextvars.ContextVar("allowance", default=None)

@@ -43,9 +43,11 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     """Largest μ whose Gaussian mechanism is (ε, δ)-DP; 0 where δ is 0."""
     if delta <= 0:
         return 0.0
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while gaussian_delta(high, epsilon) <= delta:
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     for _ in range(200):
         middle = 0.5 * (low + high)
         if gaussian_delta(middle, epsilon) <= delta:

@@ -259,7 +259,8 @@ def converted_epsilon(lines: tuple[np.ndarray, np.ndarray], size: int, delta: fl
         return math.inf
     # Where the last data set's probability stands; each step takes the line that is lowest there.
     at = np.concatenate([np.logspace(-300, -16, 64), np.logspace(-16, 0, _PATHS)[1:]])
-    epsilon, spent = np.zeros_like(at), np.zeros_like(at)
+    epsilon = np.zeros_like(at)
+    spent = np.zeros_like(at)
     for _ in range(size):
         spend(_STEP_WORK)
         with np.errstate(over="ignore"):
@@ -270,10 +271,13 @@ def converted_epsilon(lines: tuple[np.ndarray, np.ndarray], size: int, delta: fl
         with np.errstate(over="ignore"):
             spent = intercepts[best] + np.exp(slopes[best]) * spent
         alive = at < 1
-        at, epsilon, spent = at[alive], epsilon[alive], spent[alive]
+        at = at[alive]
+        epsilon = epsilon[alive]
+        spent = spent[alive]
         if not at.size:
             return math.inf
-    epsilon, spent = epsilon + _ROUNDING * size * np.abs(slopes).max(), spent * (1 + _ROUNDING * size)
+    epsilon = epsilon + _ROUNDING * size * np.abs(slopes).max()
+    spent = spent * (1 + _ROUNDING * size)
     return _mixed_paths(np.maximum(epsilon, 0.0), spent, delta)
 
 
@@ -316,7 +320,8 @@ def _lines(guarantee: Guarantee, delta: float) -> tuple[np.ndarray, np.ndarray]:
 
 def _exact_epsilon(guarantee: Guarantee, size: int, guess: float, one_sided: bool) -> Callable[[float], float] | None:
     """δ -> ε from the events of a group, deviations left out; None where they are not all known."""
-    name, adjacency = guarantee.accountant, guarantee.adjacency
+    name = guarantee.accountant
+    adjacency = guarantee.adjacency
     kept = [e for e in guarantee.events if e.count and e.mechanism not in DEVIATIONS]
     scaled = [_scaled(e, size) for e in kept if e.mechanism in _SCALED or (e.rate == 1 and _sampled(e))]
     steps = [e for e in kept if e.mechanism == "poisson_gaussian" and 0 < e.rate < 1]
@@ -414,7 +419,8 @@ class Guarantee:
             UnsupportedCombination: no derivation for this combination.
             ValueError: delta outside (0, 1), except 0 where every release is pure.
         """
-        events, adjacency = run_length(events), Adjacency(adjacency)
+        events = run_length(events)
+        adjacency = Adjacency(adjacency)
         check_delta(events, delta)
         accountant_for(accountant, events, adjacency, release)
         epsilon = _epsilon(events, adjacency, accountant, delta)
@@ -446,10 +452,13 @@ class Guarantee:
         best = total(epsilon)
         if epsilon == 0 or total(0.95 * epsilon) >= best:
             return min(1.0, best)
-        low, high = 0.0, epsilon
+        low = 0.0
+        high = epsilon
         for _ in range(24):
-            left, right = low + 0.382 * (high - low), low + 0.618 * (high - low)
-            at_left, at_right = total(left), total(right)
+            left = low + 0.382 * (high - low)
+            right = low + 0.618 * (high - low)
+            at_left = total(left)
+            at_right = total(right)
             best = min(best, at_left, at_right)
             low, high = (low, right) if at_left <= at_right else (left, high)
         return min(1.0, best)

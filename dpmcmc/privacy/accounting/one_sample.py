@@ -84,7 +84,8 @@ def pure_epsilon(pure: list[Event], rest: Callable[[float], float], rest_epsilon
 
 def _losses(pure: list[Event]) -> tuple[np.ndarray, np.ndarray]:
     """Sums of losses of randomised responses, and their probabilities under the first of the pair."""
-    losses, weights = np.zeros(1), np.ones(1)
+    losses = np.zeros(1)
+    weights = np.ones(1)
     for e in pure:
         assert e.epsilon is not None
         if len(losses) * (e.count + 1) > _MOST_ATOMS:

@@ -181,7 +181,8 @@ def one_step(z: float, q: float, direction: str, interval: float, log_tail: floa
 def on_grid(excess: Callable[[np.ndarray], np.ndarray], low: float, high: float, interval: float) -> Masses:
     """One step of the curve g = δ − (1 − e^ε)₊ on a grid from ``low`` to ``high``."""
     # The grid straddles 0, where the (1 − e^ε)₊ part of the curve has its kink.
-    first, last = min(math.floor(low / interval), -2), max(math.ceil(high / interval), 2)
+    first = min(math.floor(low / interval), -2)
+    last = max(math.ceil(high / interval), 2)
     return connect_dots(excess(np.arange(first, last + 1) * interval), first, interval)
 
 
@@ -219,7 +220,8 @@ def window(piece: Masses, count: int) -> Window:
     size = len(piece.probabilities)
     if size == 1:
         return Window(0, 0)
-    low, high = 0, (size - 1) * count
+    low = 0
+    high = (size - 1) * count
     places = np.arange(size)
     for order in np.concatenate([np.arange(-20, 0), np.arange(1, 21)]) / size:
         bound = (count * logsumexp(places * order, b=piece.probabilities) + math.log(2 / _TAIL)) / order
@@ -300,11 +302,13 @@ def mixture_excess(epsilons: np.ndarray, z: float, q: float, k: int, direction: 
     eps = np.asarray(epsilons, np.float64)
     j, log_weight = _weights(q, k)
     # Where the loss equals ε, by bisection; an error of it enters δ by its square.
-    low, high = np.full(eps.shape, -60.0), np.full(eps.shape, 60.0 + k / z)
+    low = np.full(eps.shape, -60.0)
+    high = np.full(eps.shape, 60.0 + k / z)
     for _ in range(64):
         middle = (low + high) / 2
         below = loss(middle, z, q, k, direction) < eps
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
+        low = np.where(below, middle, low)
+        high = np.where(below, high, middle)
     x = (low + high) / 2
     shifts = j / z if direction == "remove" else -j / z
 

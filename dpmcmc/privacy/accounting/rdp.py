@@ -124,10 +124,12 @@ ORDERS = tuple(1 + np.geomspace(0.02, 1e6, 700))
 INTEGER_ORDERS = tuple(sorted({*range(2, 33), *(int(a) for a in np.geomspace(33, 40_000, 140))}))
 # An order far out (α/z > 60) whose quadrature also needs many points is left to the unsampled bound: sampling
 # saves little more than log(1/q) there.
-_LARGEST_SHIFT, _MOST_POINTS = 60.0, 6000
+_LARGEST_SHIFT = 60.0
+_MOST_POINTS = 6000
 # Beyond so many kinds of step only every so many-th order is tried: any order gives a bound, and the best of fewer is
 # within 0.4 % of the best of all.
-_FEW_KINDS, _STRIDE = 24, 7
+_FEW_KINDS = 24
+_STRIDE = 7
 # One order of one kind of step, and one reading of a composed curve, in points of ``events.py``.
 _ORDER_WORK = {"gaussian": 1, "poisson_gaussian": 1000, "fixed_size_gaussian": 5500}
 _READ_WORK = 10_000
@@ -238,7 +240,8 @@ def _poisson_rdp(z: float, q: float, alpha: float, replace_one: bool) -> float:
         return math.inf
     x, h = grid
     log_phi = -0.5 * x * x - 0.5 * math.log(2 * math.pi)
-    up, down = c * x - c * c / 2, -c * x - c * c / 2
+    up = c * x - c * c / 2
+    down = -c * x - c * c / 2
     log_keep = math.log1p(-q)
     log_q = math.log(q)
     log_a = np.logaddexp(log_keep, log_q + up)

@@ -81,7 +81,9 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
             "without replacement with replace_one. Use scheme fixed_size, or calibrator numeric."
         )
     # Every minibatch of a step is one of the formula's steps, with at least its noise.
-    epsilon, delta, steps = privacy.epsilon, privacy.delta, schedule.minibatches
+    epsilon = privacy.epsilon
+    delta = privacy.delta
+    steps = schedule.minibatches
     failed = condition(epsilon=epsilon, delta=delta, steps=steps, rate=rate)
     if failed:
         raise CalibrationError(f"calibrator closed_form: {failed}; or use calibrator numeric.")

@@ -86,7 +86,9 @@ def noise_multiplier(schedule: Schedule, privacy: Privacy) -> float:
     Raises:
         CalibrationError: no noise multiplier below 1e12 meets the target.
     """
-    target, accountant, adjacency = privacy.epsilon, privacy.accountant, Adjacency(privacy.adjacency)
+    target = privacy.epsilon
+    accountant = privacy.accountant
+    adjacency = Adjacency(privacy.adjacency)
     assert target is not None
     deviation = overflow_probability(schedule.beside)
     left = schedule.delta_left(privacy.delta)
@@ -143,10 +145,12 @@ def _root(spent: Callable[[float], float], target: float, start: float) -> float
     """z on the private side with ε(z) within TOLERANCE of target: secant in logarithms, kept in a bracket."""
     high = start
     at_high = spent(high)
-    low, at_low = 0.0, math.inf
+    low = 0.0
+    at_low = math.inf
     step = 1.6
     while at_high > target:
-        low, at_low = high, at_high
+        low = high
+        at_low = at_high
         high *= step
         step *= step
         if high > _LARGEST:
@@ -163,9 +167,11 @@ def _root(spent: Callable[[float], float], target: float, start: float) -> float
         exponent *= 1.7
         value = spent(trial)
         if value > target:
-            low, at_low = trial, value
+            low = trial
+            at_low = value
         else:
-            high, at_high = trial, value
+            high = trial
+            at_high = value
             if high < 1e-6:
                 return high
     for iteration in range(60):
@@ -181,7 +187,9 @@ def _root(spent: Callable[[float], float], target: float, start: float) -> float
                 middle = min(max(guess, low * (high / low) ** 0.02), high * (low / high) ** 0.02)
         value = spent(middle)
         if value <= target:
-            high, at_high = middle, value
+            high = middle
+            at_high = value
         else:
-            low, at_low = middle, value
+            low = middle
+            at_low = value
     return high

@@ -81,7 +81,9 @@ class Charge:
                 "records: give those that are asked about, for the ledger to tell whether they are its own"
             )
         self.guarantee = guarantee
-        self._ledger, self._label, self._records = ledger, label, records
+        self._ledger = ledger
+        self._label = label
+        self._records = records
         self._receipt: Any = None
         self._reserved = self._settled = False
 
@@ -121,7 +123,8 @@ def sample(scale: Fraction) -> int:
     """
     if not scale > 0:
         raise InputError(f"scale must be > 0, got {scale}")
-    t, s = scale.numerator, scale.denominator
+    t = scale.numerator
+    s = scale.denominator
     while True:
         # Geometric with ratio e^{−1/t}: the remainder by rejection, then whole multiples of t.
         remainder = randbelow(t)
@@ -172,7 +175,8 @@ class Once:
     """
 
     def __init__(self) -> None:
-        self._process, self._taken = os.getpid(), threading.RLock()
+        self._process = os.getpid()
+        self._taken = threading.RLock()
 
     @contextlib.contextmanager
     def _answering(self) -> Iterator[None]:
@@ -300,7 +304,9 @@ class AboveThreshold(Once):
             raise InputError(f"threshold must be finite, got {threshold}")
         # frexp is exact, and gives a power of two in (Δ/2048, Δ/1024].
         self.grid = Fraction(2) ** (math.frexp(sensitivity)[1] - 11) if grid is None else Fraction(grid)
-        self.threshold, self.epsilon, self.sensitivity = threshold, epsilon, sensitivity
+        self.threshold = threshold
+        self.epsilon = epsilon
+        self.sensitivity = sensitivity
         #: In grid steps; rounding is monotone and commutes with whole steps, and one more covers the values' own.
         self.steps = math.ceil(Fraction(sensitivity) / self.grid) + 1
         self._charge = Charge(
@@ -455,7 +461,8 @@ class EarlyStopping(Once):
             if self._patience is None:
                 return self._above.above(number)
             self._scores.append(number)
-            earlier, latest = self._scores[: -self._patience], self._scores[-self._patience :]
+            earlier = self._scores[: -self._patience]
+            latest = self._scores[-self._patience :]
             if not earlier:
                 return False
             return self._above.above(max(earlier) - max(latest))

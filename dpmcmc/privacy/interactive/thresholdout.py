@@ -91,7 +91,8 @@ class Thresholdout(Once):
                 raise InputError(f"{name} must be a finite number > 0, got {number}")
         if isinstance(budget, bool) or int(budget) != budget or budget < 1:
             raise InputError(f"budget must be a whole number >= 1, got {budget!r}")
-        self._train, self._holdout = train, holdout
+        self._train = train
+        self._holdout = holdout
         self._sizes = _count("train", train), _count("holdout", holdout)
         #: ε of one test up to its hit, and of one answer from the holdout: 1/(2τn).
         self._epsilon = 1 / (2 * Fraction(tolerance) * self._sizes[1])
@@ -137,7 +138,8 @@ class Thresholdout(Once):
             self._charge.reserve()
             size, n = self._sizes
             test = self._test = self._test or WholeNumbers(self._threshold, self._epsilon, _ONE)
-            on_train, on_holdout = _total(phi, self._train, size), _total(phi, self._holdout, n)
+            on_train = _total(phi, self._train, size)
+            on_holdout = _total(phi, self._holdout, n)
             # The training mean in units of the holdout's sum; public as far as the holdout's guarantee goes.
             expected = round(Fraction(on_train * n, size))
             if not test.above(abs(on_holdout - expected)):

@@ -90,7 +90,8 @@ class Book:
     @property
     def overspent(self) -> str | None:
         """How the runs exceed the budget, as a clause, which no order of admissions allows; None where they do not."""
-        terms, slack = self.terms, 1 + 1e-9
+        terms = self.terms
+        slack = 1 + 1e-9
         if terms.filter == "programme":
             twice = Counter(item for run in self._counted for item in run.items) - Counter(terms.items)
             return f"{twice.total()} runs more than the programme has are reserved" if twice else None
@@ -210,7 +211,8 @@ def account(entries: Sequence[Entry], path: Path) -> State:
     terms = book.terms
     left = max(0.0, terms.budget - book.spent)
     if terms.filter == "programme":
-        epsilon, epsilon_left = (terms.joint_epsilon or 0.0) if book.spent else 0.0, 0.0
+        epsilon = (terms.joint_epsilon or 0.0) if book.spent else 0.0
+        epsilon_left = 0.0
     else:
         epsilon = min(terms.epsilon, terms.additive.epsilon(book.spent, terms.charged_delta))
         epsilon_left = gaussian_epsilon(terms.additive.gaussian(left) * (1 - 1e-9), terms.delta)

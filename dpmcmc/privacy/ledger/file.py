@@ -63,7 +63,9 @@ class Inode:
     """
 
     def __init__(self, path: Path, handle: int, writable: bool = True) -> None:
-        self.path, self.handle, self.writable = path, handle, writable
+        self.path = path
+        self.handle = handle
+        self.writable = writable
 
     def content(self) -> bytes:
         """Return the content after the last change."""
@@ -236,7 +238,8 @@ def _appended(whole: bytes) -> bytes | None:
 # No journal or log lies beside the file, and a copy of it is whole.
 
 #: Name of the format in the first line, and its version; 1 and 2 were databases.
-_FORMAT, _VERSION = "dpmcmc ledger", 3
+_FORMAT = "dpmcmc ledger"
+_VERSION = 3
 #: Seconds that a process waits for the others.
 _PATIENCE = 120.0
 
@@ -358,7 +361,9 @@ def _of_version(version: object, path: Path) -> LedgerError:
 # refused. Older libraries refuse lines.
 
 #: How a database begins, what SQLite knows the ledger's format by, and what its header says of one with a log.
-_SQLITE, _APPLICATION, _LOGGED = b"SQLite format 3\0", 0x64704C67, 2
+_SQLITE = b"SQLite format 3\0"
+_APPLICATION = 0x64704C67
+_LOGGED = 2
 
 
 def _header(content: bytes, place: int) -> int:

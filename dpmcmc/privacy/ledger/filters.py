@@ -78,7 +78,9 @@ from dpmcmc.privacy.ledger.chain import LedgerError
 #: Relative room for the rounding of sums and special functions, on the private side.
 _COST_ROUNDING = 1e-9
 #: Cells of the objective perturbation's integral per unit of α·t, and their limits: about a percent of its cost.
-_CELLS_PER_UNIT, _FEWEST_CELLS, _MOST_CELLS = 20, 400, 3000
+_CELLS_PER_UNIT = 20
+_FEWEST_CELLS = 400
+_MOST_CELLS = 3000
 
 
 def total(events: Iterable[Event], adjacency: Adjacency, one: Callable[[Event], float]) -> float:
@@ -133,7 +135,8 @@ def gdp(event: Event, adjacency: Adjacency) -> float:
 
 def randomised_response(epsilon: float, order: float) -> float:
     """D_α of randomised response at ε: log[cosh((α − ½)ε)/cosh(ε/2)]/(α − 1)."""
-    a, b = order * epsilon / 2, (order - 1) * epsilon / 2
+    a = order * epsilon / 2
+    b = (order - 1) * epsilon / 2
     if a > 300:
         value = np.logaddexp(order * epsilon, (1 - order) * epsilon) - np.logaddexp(0.0, epsilon)
     else:  # 2 sinh a sinh b is the difference of the two cosh, without their cancellation
@@ -162,7 +165,8 @@ def _objective_perturbation(event: Event, adjacency: Adjacency, order: int) -> f
     if event.noise_multiplier == 0:
         return math.inf
     assert event.epsilon is not None
-    alpha, c = float(order), event.epsilon
+    alpha = float(order)
+    c = event.epsilon
     nu = adjacency.sensitivity / event.noise_multiplier
     middle = c + nu**2 / 2 + (alpha - 1) * nu**2
     last = middle + 12 * nu
@@ -382,7 +386,8 @@ def joint_epsilon(guarantees: Sequence[Guarantee], adjacency: Adjacency, delta: 
 #: Share of δ kept for deviations (batch overflow, approximate draws); costs about a percent of a Rényi budget.
 BUDGET_OVERFLOW_SHARE = 0.1
 #: Beyond these float64 loses the budget.
-_LARGEST_ORDER, _SMALLEST_DELTA = 1_000_000, 1e-250
+_LARGEST_ORDER = 1_000_000
+_SMALLEST_DELTA = 1e-250
 
 
 @dataclass(frozen=True)
@@ -408,7 +413,10 @@ class Promise:
 
     def check(self) -> None:
         """Raise LedgerError for numbers that make no promise."""
-        epsilon, delta, records, order = self.epsilon, self.delta, self.num_records, self.order
+        epsilon = self.epsilon
+        delta = self.delta
+        records = self.num_records
+        order = self.order
         if not (math.isfinite(epsilon) and epsilon > 0):
             raise LedgerError(f"epsilon must be a finite number > 0, got {epsilon}.")
         if not _SMALLEST_DELTA <= delta < 1:
@@ -491,7 +499,9 @@ def fixed(promise: Promise, items: Sequence[Guarantee], typical: Sequence[Event]
 
 def _programme(promise: Promise, items: Sequence[Guarantee]) -> Terms:
     """Terms of runs that are all fixed in advance."""
-    adjacency, epsilon, delta = promise.adjacency, promise.epsilon, promise.delta
+    adjacency = promise.adjacency
+    epsilon = promise.epsilon
+    delta = promise.delta
     if any(g.adjacency != adjacency for g in items):
         raise LedgerError(f"every run of the programme must promise adjacency {adjacency}.")
     joint = joint_epsilon(items, adjacency, delta)
@@ -507,7 +517,9 @@ def _programme(promise: Promise, items: Sequence[Guarantee]) -> Terms:
 
 def _additive(promise: Promise, typical: Sequence[Event], share: float) -> Terms:
     """Terms of runs that may be chosen by earlier results."""
-    epsilon, delta, order = promise.epsilon, promise.delta, promise.order
+    epsilon = promise.epsilon
+    delta = promise.delta
+    order = promise.order
     charged, beta = split_delta(epsilon, delta, share)
     if promise.filter == "renyi" and order is None:
         order = best_order(epsilon, charged, typical, promise.adjacency)
@@ -543,9 +555,11 @@ def epsilon(guarantee: Guarantee, fits: Callable[[tuple[Event, ...]], bool], pla
     if fits(guarantee.events):
         return guarantee.epsilon
     overflow = _overflow(guarantee, planned_against)
-    low, high = 1.0, 2.0
+    low = 1.0
+    high = 2.0
     while not fits(scaled(guarantee.events, high, overflow)):
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
         if high > _LARGEST_FACTOR:
             return None
     while high > low * 1.0005:

@@ -250,7 +250,8 @@ class Ledger:
         Raises:
             LedgerError: other data.
         """
-        found, named = fingerprint(self._key), columns(self._key)
+        found = fingerprint(self._key)
+        named = columns(self._key)
         with file.change(self.path) as (entries, append):
             book = fold(entries, self.path)
             if not book.about(found, named):
