@@ -267,7 +267,8 @@ class _Reference:
         noise = jax.tree.map(lambda leaf: leaf * noisy.astype(leaf.dtype), randomness.noise)
         randomness = randomness._replace(noise=noise)
         if self._program.supplied:
-            mask = randomness.batch[1]
+            _, mask = randomness.batch
+            assert mask is not None
             rows = jax.tree.map(lambda row: jnp.broadcast_to(row, (mask.shape[0], *row.shape[1:])), rows)
             rows = self._program.prepared(rows)
             randomness = randomness._replace(batch=(None, mask))
